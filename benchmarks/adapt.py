@@ -53,7 +53,7 @@ def main():
         slow = f"{parse_link_rate(args.rate) // 10_000}kbit"
         with EmulatedCluster(HOSTS, args.rate) as hosts:
             found = {} if args.only_others else adapts(hosts, args, words, slow)
-            hosts.shape_one(SLOW, slow)
+            hosts.set_host_rate(SLOW, slow)
             for plan in args.others:
                 found[plan] = alone(hosts, args, words, plan)
         print(json.dumps(found, indent=2))
@@ -79,11 +79,11 @@ def train(hosts, words, ends=None):
     def attempt(number):
         each = LocalLaunch(
             command=command,
-            count=HOSTS,
-            devices=1,
+            num_processes=HOSTS,
+            devices_per_process=1,
             coordinator=hosts.coordinator(number),
         )
-        return hosts.inside(each.tasks(os.environ))
+        return hosts.inside(each.process_specs(os.environ))
 
     return run_with_restarts(attempt, RestartPolicy())
 
@@ -104,7 +104,7 @@ def adapts(hosts, args, words, slow):
             if "cut" not in seen and rows and rows[-1]["step"] >= CUT_AT:
                 hosts.shape_one(SLOW, slow)
                 seen["cut"] = rows[-1]["step"], time.time()
-            news = read_jsonl(run.drift).rows
+            news = read_jsonl(run.drift_log).rows
             kept = [row for row in news if row["kind"] == "plan"]
             later = [row for row in rows if kept and row["time"] > kept[-1]["time"]]
             if len(later) >= args.after:
@@ -125,7 +125,7 @@ def adapts(hosts, args, words, slow):
     )
     over.set()
     watcher.join()
-    print(run.drift.read_text() if run.drift.exists() else "no drift")
+    print(run.drift_log.read_text() if run.drift_log.exists() else "no drift")
     return told(run, seen) | {"exit": code}
 
 

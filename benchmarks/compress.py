@@ -46,9 +46,9 @@ def rows():
     return {
         "one pass, x * 1.5": lambda x: x * 1.5,
         "bf16, packed": packed(Bf16Codec()),
-        "int8, packed": packed(BlockQuantizationCodec(kind="int8")),
-        "int4, packed": packed(BlockQuantizationCodec(kind="int4")),
-        "fp8, packed": packed(BlockQuantizationCodec(kind="fp8")),
+        "int8, packed": packed(BlockQuantizationCodec(dtype="int8")),
+        "int4, packed": packed(BlockQuantizationCodec(dtype="int4")),
+        "fp8, packed": packed(BlockQuantizationCodec(dtype="fp8")),
         "sign, packed": packed(SignCodec()),
         "threshold of 1 %": lambda x: top_k_threshold(x, SLOTS),
         "values and places of 1 %, packed": packed(TopKCodec(density=0.01)),

@@ -53,7 +53,7 @@ def calibrate(folder, args):
     """Calibrate all hosts together at each rate."""
     with EmulatedCluster(HOSTS) as hosts:
         for rate in args.rates.split(","):
-            hosts.shape(link(rate))
+            hosts.set_rate(link(rate))
             out = str(folder / f"{rate}.json")
             measure = [*OURS, "calibrate", "--noisy", "-o", out]
             hosts.run(measure, timeout=args.timeout, env=cache(folder))
@@ -65,7 +65,7 @@ def layers(folder, args):
     timed = folder / "layers.json"
     timed.write_text((folder / f"{rates[0]}.json").read_text())
     with EmulatedCluster(HOSTS) as hosts:
-        hosts.shape(None)
+        hosts.set_rate(None)
         for model in args.models.split(","):
             given = ["--cluster", str(timed), "-o", str(timed)]
             measure = [*OURS, "calibrate", *MODELS[model], *given]
@@ -229,7 +229,7 @@ def rows(folder, models, what="executed", own=""):
         for rate, seconds in found["seconds"].items():
             machine = load_cluster(str(folder / f"{rate}{own}.json"))
             for plan, times in pooled(seconds, plans).items():
-                said = predict(subject.case(plans[plan]), machine)
+                said = predict(subject.describe(plans[plan]), machine)
                 yield row(rate, model, plan, times, said)
 
 

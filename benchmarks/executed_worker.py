@@ -52,12 +52,12 @@ class Runner:
         feed = train_feed(
             train,
             job.order,
-            self.program.batch,
-            shapes=layout.padded(layout.shapes),
+            self.program.batch_shardings,
+            shapes=layout.padded_shapes(layout.batch_shapes),
             dtypes=layout.task.objective.dtypes,
         )
         batch = next(iter(feed))
-        self.batch = {key: batch[key] for key in self.program.batch}
+        self.batch = {key: batch[key] for key in self.program.batch_shardings}
         feed.close()
 
     def seconds(self, steps):

@@ -60,7 +60,7 @@ def main():
     )
     print("|---|---|---|---|---|---|")
     with EmulatedCluster(4) as hosts:
-        hosts.shape(args.rate)
+        hosts.set_rate(args.rate)
         for way in args.ways.split(","):
             rows = list(curves(hosts, way, args))
             found += rows

@@ -159,11 +159,14 @@ def train(program, weighed, score, rounds, target):
             )
             for i in range(steps)
         ]
-        start, before = time.perf_counter(), read_local_counters().sent
+        start, before = time.perf_counter(), read_local_counters().tx_bytes
         for batch in batches:
             state, loss = program.run(1, state, batch)
             jax.block_until_ready(loss)
-        spent, sent = time.perf_counter() - start, read_local_counters().sent - before
+        spent, sent = (
+            time.perf_counter() - start,
+            read_local_counters().tx_bytes - before,
+        )
         if not number:  # links are set up
             state = initial_state(layout)
             score(state.params, state.stats, held_out)

@@ -31,13 +31,13 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def one_epoch() -> None:
-    shuffle = PartialShuffle.of(samples=10**9, partitions=512, q=0.1, seed=1)
+    shuffle = PartialShuffle.from_fraction(samples=10**9, partitions=512, q=0.1, seed=1)
     slots = np.arange(shuffle.size(7))
     own = np.full_like(slots, 7)
     draw = np.random.default_rng(0)
     numpy = seconds(lambda: draw.permutation(slots.size))
-    step = seconds(lambda: shuffle.back(3, SampleLocations(own, slots)))
-    order = seconds(lambda: shuffle.turned(permute, 4, own, slots))
+    step = seconds(lambda: shuffle.previous_locations(3, SampleLocations(own, slots)))
+    order = seconds(lambda: shuffle.apply_read_order(permute, 4, own, slots))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{slots.size:,} slots; NumPy's permutation of as many: {1e3 * numpy:.0f} ms")
     print(f"  one epoch               {1e3 * step:5.0f} ms   {step / numpy:.2f} x")
@@ -49,7 +49,9 @@ def one_epoch() -> None:
 def first_batches() -> None:
     print("1,281,167 samples, epoch 90, batches of 4,096, Q = 0.1")
     for partitions in (16, 512, 4096):
-        shuffle = PartialShuffle.of(samples=1_281_167, partitions=partitions, q=0.1)
+        shuffle = PartialShuffle.from_fraction(
+            samples=1_281_167, partitions=partitions, q=0.1
+        )
         order = PartialShuffleOrder(shuffle=shuffle, batch=4096)
         step = order.steps(90)
         start = time.perf_counter()

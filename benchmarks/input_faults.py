@@ -69,8 +69,8 @@ class Flipping(PeerServer):
 
     seen = flipped = 0
 
-    def table(self, ids):
-        table = super().table(ids)
+    def sample_table(self, ids):
+        table = super().sample_table(ids)
         rows = table.column("key x").to_pylist()
         for place, row in enumerate(rows):
             self.seen += 1
@@ -83,9 +83,9 @@ class Flipping(PeerServer):
 class Doubling(PeerServer):
     """Sends everything twice, and a sample that nobody asked for."""
 
-    def table(self, ids):
-        table, other = super().table(ids), self._store.held()[:1]
-        return pa.concat_tables([table, table, super().table(other)])
+    def sample_table(self, ids):
+        table, other = super().sample_table(ids), self._store.ids()[:1]
+        return pa.concat_tables([table, table, super().sample_table(other)])
 
 
 SERVERS = {"flipped": Flipping, "duplicates": Doubling}
@@ -94,7 +94,7 @@ SERVERS = {"flipped": Flipping, "duplicates": Doubling}
 def order_for(given):
     asked = Partial(q=given["q"], partitions=PARTITIONS)
     return order_from_config(
-        asked, samples=given["samples"], batch=given["batch"], seed=0
+        asked, num_samples=given["samples"], batch=given["batch"], seed=0
     )
 
 
@@ -142,19 +142,19 @@ def host(given, rank, start):
     order, origin = order_for(given), Origin(given)
     folder = Path(given["folder"])
     own = make_local_shuffle_source(
-        origin, order, host=rank, hosts=HOSTS, folder=folder
+        origin, order, host=rank, num_hosts=HOSTS, folder=folder
     )
-    own.begin(start)
+    own.fill_store(start)
     kind = SERVERS.get(given["fault"], PeerServer)
     server = kind(own.store, again(given, rank))
     told(given, rank, server.address)
     addresses = [told(given, other) for other in range(HOSTS)]
-    how = {"addresses": addresses, "like": like_of(given)}
-    own.peers = PeerClient(**how, deadline_s=given["deadline"])
-    own.slack = max_retention_steps(order)
+    how = {"addresses": addresses, "example": like_of(given)}
+    own.fetcher = PeerClient(**how, deadline_s=given["deadline"])
+    own.retention_steps = max_retention_steps(order)
     behind, steps = AsyncExchanger(own), given["epochs"] * order.steps(1)
     rows = np.arange(given["batch"]).reshape(HOSTS, -1)[rank]
-    recipe = behind.recipe(
+    recipe = behind.assembler(
         lambda source: TrainBatchAssembler(
             source=source, order=order, dtypes={"x": "float32"}
         )
@@ -173,11 +173,11 @@ def host(given, rank, start):
         print(json.dumps({"step": step, "ids": ids.tolist(), "at": time.monotonic()}))
         sys.stdout.flush()
         at[rank, 0] = max(at[rank, 0], step + 1)
-    behind.settle()
+    behind.wait()
     counts = {k: v for k, v in vars(own.counts).items() if not k.startswith("_")}
-    mine = {"from_peers": own.peers.fetched, "bad": own.peers.bad}
-    mine |= {"flipped": getattr(server, "flipped", 0), "peak": own.store.peak}
-    mine |= {"failed": own.peers.failed}
+    mine = {"from_peers": own.fetcher.fetched_count, "bad": own.fetcher.corrupt_count}
+    mine |= {"flipped": getattr(server, "flipped", 0), "peak": own.store.peak_count}
+    mine |= {"failed": own.fetcher.failed_calls}
     print(json.dumps({"counts": counts | mine}), flush=True)
     at[rank, 1] = 2  # done; peers may still ask
     while (at[:, 1] < 2).any():

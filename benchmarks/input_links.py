@@ -42,7 +42,7 @@ class Remote:
 
     def __init__(self, address, like, samples):
         self.peers = PeerClient(
-            addresses=[address], like=like, token=TOKEN, deadline_s=60.0
+            addresses=[address], example=like, token=TOKEN, deadline_s=60.0
         )
         self.like, self.samples = like, samples
 
@@ -93,18 +93,18 @@ def host(given, rank):
     asked = ShuffleConfig(
         q=None if given["way"] == "global" else q, partitions=PARTITIONS
     )
-    order = order_from_config(asked, samples=given["samples"], batch=BATCH, seed=0)
+    order = order_from_config(asked, num_samples=given["samples"], batch=BATCH, seed=0)
     rows = np.arange(own * BATCH // HOSTS, (own + 1) * BATCH // HOSTS)
     reader, server = source, None
     if given["way"] != "global":
         reader = make_local_shuffle_source(
-            source, order, host=own, hosts=HOSTS, folder=None
+            source, order, host=own, num_hosts=HOSTS, folder=None
         )
-        reader.slack = AHEAD + 2
+        reader.retention_steps = AHEAD + 2
         server = PeerServer(reader.store, ADDRESS.format(rank + 1), TOKEN)
         where = [ADDRESS.format(other + 2) for other in range(HOSTS)]
-        reader.peers = PeerClient(addresses=where, like=like, token=TOKEN)
-        reader.begin(0)
+        reader.fetcher = PeerClient(addresses=where, example=like, token=TOKEN)
+        reader.fill_store(0)
 
     def read(step):
         batch = reader.get(order.ids(step, rows).astype(np.int64))
@@ -133,7 +133,7 @@ def host(given, rank):
 def traffic():
     """Return the bytes that this host's interface has sent and received."""
     seen = parse_counters(Path("/proc/net/dev").read_text(), "eth0")
-    return seen.sent + seen.received
+    return seen.tx_bytes + seen.rx_bytes
 
 
 def wait_for(address):
@@ -172,7 +172,7 @@ def formula(args, way):
     if way == "global":
         return args.samples * args.bytes
     asked = ShuffleConfig(q=args.q, partitions=PARTITIONS)
-    order = order_from_config(asked, samples=args.samples, batch=BATCH, seed=0)
+    order = order_from_config(asked, num_samples=args.samples, batch=BATCH, seed=0)
     each = PARTITIONS // HOSTS
     hosts = [range(h * each, (h + 1) * each) for h in range(HOSTS)]
     steps = range(args.epochs * order.steps(1))

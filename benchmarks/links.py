@@ -109,7 +109,7 @@ def main(args):
     with EmulatedCluster(args.hosts) as hosts:
         print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}", flush=True)
         for rate in args.rates.split(","):
-            hosts.shape(None if rate == "none" else rate)
+            hosts.set_rate(None if rate == "none" else rate)
             for mib in map(int, args.sizes.split(",")):
                 rows += (found := measure(hosts, mib, rate, args))
                 print("\n".join(table(found, args.hosts)), flush=True)

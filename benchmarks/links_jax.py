@@ -33,7 +33,7 @@ def method(name):
     if name == "two-phase":
         return two_phase
     via = PowerSGD(rank=rank_of(name)) if name.startswith("power") else name
-    return lambda x, axes: psum(x, axes, via=via)
+    return lambda x, axes: psum(x, axes, algorithm=via)
 
 
 def matrix(rank, mib):
@@ -74,7 +74,7 @@ def main(mib, methods, times):
     readings = {name: [] for name in methods}
     for _ in range(times):
         for name, call in calls.items():
-            readings[name].append(gauge.read(call))
+            readings[name].append(gauge.measure(call))
     for name, each in readings.items():
         seconds, sent = [r.seconds for r in each], [r.sent for r in each]
         print(json.dumps({"method": name, "seconds": seconds, "sent": sent}))

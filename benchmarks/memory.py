@@ -80,8 +80,11 @@ def make_task() -> Task:
 
 def planned(layout: Layout) -> tuple[int, int]:
     """Bytes of parameters and of optimizer state that the plan gives a device."""
-    held = [leaf.local(layout.plan, shared=layout.joins) for leaf in layout.leaves]
-    worked = [leaf.local(layout.plan) for leaf in layout.leaves]
+    held = [
+        leaf.local_shape(layout.plan, include_fsdp=layout.gathers_params)
+        for leaf in layout.param_shardings
+    ]
+    worked = [leaf.local_shape(layout.plan) for leaf in layout.param_shardings]
     size = np.dtype(np.float32).itemsize
     total = (sum(math.prod(shape) for shape in shapes) for shapes in (held, worked))
     params, opt = total
@@ -97,7 +100,7 @@ def measure(task: Task, plan: Plan) -> dict[str, Any]:
     layout = build_layout(task, plan, mesh, shapes)
     batch = {
         key: jax.ShapeDtypeStruct(shapes[key].shape, shapes[key].dtype, sharding=place)
-        for key, place in layout.batch(shapes).items()
+        for key, place in layout.batch_shardings(shapes).items()
     }
     step = jax.jit(make_train_step(layout), donate_argnums=0)
     sizes = step.lower(layout.state, batch).compile().memory_analysis()

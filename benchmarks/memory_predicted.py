@@ -81,7 +81,7 @@ def main():
             if isinstance(config, str):
                 raise BadInput(config)
             subject = StepDescriber(config)
-            found = predict(subject.traced(config.plan), cluster)
+            found = predict(subject.describe_traced(config.plan), cluster)
             measured = compiled(subject, config.plan)
         except BadInput as error:
             print(json.dumps(row | {"refused": str(error).splitlines()[0]}), flush=True)
@@ -96,7 +96,7 @@ def main():
                     "predicted": found.memory_bytes,
                     "compiled": measured,
                     "error": round(errors[-1], 4),
-                    "terms": found.memory,
+                    "terms": found.memory_by_term,
                 }
             ),
             flush=True,

@@ -60,7 +60,7 @@ def lists():
             cells.append(f"{both[0]:.3f}" if same else f"{both[0]:.3f} / {both[1]:.3f}")
         on = made(name, RANKS, settings)
         best = minimize_contention(RANKS, BYTES, on)[0]
-        cells.append(f"{1e3 * best.simulation.seconds:.3f} {best.algorithm.name}")
+        cells.append(f"{1e3 * best.simulation.seconds:.3f} {best.schedule.name}")
         print(f"| {label} | {on.topology.ports} | {' | '.join(cells)} |", flush=True)
     bound = bandwidth_lower_bound(made("star", RANKS, {}).topology, RANKS, BYTES)
     print(f"bound by one link a host: {1e3 * bound:.3f} ms")
@@ -69,7 +69,7 @@ def lists():
 def sparse():
     """Print hierarchical and flat sparse sums beside dense ones, by density."""
     abci, smpi = find_topology("abci", 32, {}), protocol_overheads("smpi")
-    on = NetworkModel(topology=abci, factors=smpi, sharing="rtt")
+    on = NetworkModel(topology=abci, overheads=smpi, sharing="rtt")
     flat, two = schedule_by_name("ring", 32), schedule_by_name("two_level_ring", 32, 4)
     dense = simulate_collective(two, 2 * BYTES, on).seconds
     print(f"ABCI, 32 ranks, 128 MiB: dense in two levels {1e3 * dense:.3f} ms")

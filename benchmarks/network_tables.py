@@ -107,7 +107,10 @@ def ours(row, network, pace, calls, apart):
         pace = "steps"
     seed = 0 if pace == "ranks" else None
     how = SparseEncoding(
-        density=float(row["density"]), sums=sums, copies=copies, seed=seed
+        density=float(row["density"]),
+        reduce_encoding=sums,
+        copy_encoding=copies,
+        seed=seed,
     )
     steps = PUBLISHED_SPARSE_SCHEDULES[name](ranks, 4)
     if pace == "steps":
@@ -127,7 +130,7 @@ def main():
     networks = {
         name: NetworkModel(
             topology=find_topology(name, 1, {}),
-            factors=protocol_overheads("smpi"),
+            overheads=protocol_overheads("smpi"),
             sharing="rtt",
         )
         for name in ("tsubame3", "abci")

@@ -63,7 +63,9 @@ def rows_of(path):
 
 
 def learn(form, rows, text, name):
-    found = fit(form, parse_row_filter(text).of(rows), form.constants[:MAX_CONSTANTS])
+    found = fit(
+        form, parse_row_filter(text).select(rows), form.constants[:MAX_CONSTANTS]
+    )
     return make_fitted_constants(form, form.cluster, found, text, name)
 
 
@@ -98,7 +100,7 @@ def tables(folder):
     print("\nNCCL in a host, 1 MiB to 1 GiB: mean error by devices")
     for ranks in range(2, 9):
         path = folder / f"vtrain/all_reduce/a100/AR_GPU{ranks}_1M_1024M_LUT"
-        who, errors = RankGroup(inside=ranks, hosts=1, beside=1), []
+        who, errors = RankGroup(ranks_per_host=ranks, hosts=1, groups_per_host=1), []
         for row in list(csv.reader(path.open()))[1:]:
             ours = all_reduce_seconds(float(row[0]), who, cluster, now)
             errors.append(abs(ours / (1e-9 * float(row[3])) - 1))

@@ -68,7 +68,7 @@ class Ours:
 
     def batch(self):
         """Return the first batch on the devices."""
-        feed = train_feed(self.source, self.job.order, self.program.batch)
+        feed = train_feed(self.source, self.job.order, self.program.batch_shardings)
         with feed as batches:
             return next(batches)
 
@@ -78,15 +78,19 @@ class Ours:
         course = RunSchedule(
             steps=start + steps,
             samples=10**9,
-            batch=self.job.order.batch,
-            save_every=10**9,
+            batch_size=self.job.order.batch,
+            checkpoint_interval=10**9,
         )
         recorder = Recorder(
             self.folder / "metrics.jsonl", self.folder / "spans.jsonl", time.time()
         )
         quiet = Silent()
         feed = train_feed(
-            self.source, self.job.order, self.program.batch, shift=1, start=start
+            self.source,
+            self.job.order,
+            self.program.batch_shardings,
+            max_shift=1,
+            start=start,
         )
         with feed as batches:
             outcome = fit(

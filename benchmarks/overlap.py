@@ -29,7 +29,7 @@ def main(args):
     command = [sys.executable, str(WORKER), str(args.times)]
     with EmulatedCluster(args.hosts, args.rate) as hosts:
         done = hosts.run(command, timeout=args.timeout, env=env)
-    ranks = [json.loads(each.out.splitlines()[-1]) for each in done]
+    ranks = [json.loads(each.stdout.splitlines()[-1]) for each in done]
     alone = None
     print("| program | ms | min-max | exposed ms |\n|---|---|---|---|")
     for name in ranks[0]["seconds"]:

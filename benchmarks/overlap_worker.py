@@ -127,11 +127,11 @@ def main(times):
     }
     passes, sums = calls["backward pass alone"], calls["sums alone"]
     calls["both, as two programs at once"] = lambda: (sums(), passes())
-    gauge = TrafficCounter(mesh, settle=0.02)
+    gauge = TrafficCounter(mesh, quiet_s=0.02)
     seconds = {name: [] for name in calls}
     for _ in range(times):
         for name, step in calls.items():
-            seconds[name].append(gauge.read(step).seconds)
+            seconds[name].append(gauge.measure(step).seconds)
     trace = traced(calls["a bucket a layer"])
     print(json.dumps({"seconds": seconds, "trace": trace}))
 

@@ -60,7 +60,7 @@ def main():
             f"{values['staging']:8.3f}  on them {1 - found.mape:.1%}"
         )
         for name in (RUNS, RANKED):
-            _, fresh = known.parted(rows[name])
+            _, fresh = known.split_rows(rows[name])
             if fresh:
                 held(name, score_predictions(fresh, known), args.worst)
 
@@ -79,7 +79,7 @@ def held(name, found, worst):
 
 def chosen(rows, text):
     """Return the rows of a selection, or of any of several joined by or."""
-    parts = [parse_row_filter(part).of(rows) for part in text.split(" or ")]
+    parts = [parse_row_filter(part).select(rows) for part in text.split(" or ")]
     keys = {row.key for part in parts for row in part}
     return [row for row in rows if row.key in keys]
 

@@ -131,15 +131,17 @@ def fitted(graphs):
 def rebuilt(row, graph, bandwidth, overlap):
     on = parse_link_levels(row.machines, (), (bandwidth,))
     found = partition_graph(
-        StageQuery(graph=graph, tiers=on, form=CostConvention(overlap=overlap))
+        StageQuery(
+            graph=graph, levels=on, cost_convention=CostConvention(overlap=overlap)
+        )
     )
-    one, all_ = found.seconds_of_one, found.seconds_of_data_parallel
+    one, all_ = found.single_device_seconds, found.data_parallel_seconds
     return (
         f"{one / all_:.2f}x",
         found.config,
         f"{one / found.seconds:.2f}x",
         f"{all_ / found.seconds:.2f}x",
-        f"{100 * (1 - found.bytes_over_data_parallel):.0f} %",
+        f"{100 * (1 - found.relative_bytes):.0f} %",
     )
 
 

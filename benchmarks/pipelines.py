@@ -103,7 +103,7 @@ class Stack(nnx.Module):
 class Near(Regression):
     """The mean square of all that a sample is away from its target."""
 
-    def axes(self, key, rank):
+    def dim_axes(self, key, rank):
         return ()
 
     def losses(self, outputs, batch):
@@ -145,11 +145,11 @@ def seconds(layout, steps):
         else jnp.arange(x.shape[0], dtype=x.dtype)
         for key, x in layout.shapes.items()
     }
-    batch = jax.device_put(batch, program.batch)
+    batch = jax.device_put(batch, program.batch_shardings)
     found = []
     for _ in range(steps + 3):
         start = time.perf_counter()
-        state, loss = program.step(state, batch)
+        state, loss = program.compiled_step(state, batch)
         jax.block_until_ready((state, loss))
         found.append(time.perf_counter() - start)
     return found[3:]

@@ -45,7 +45,7 @@ def main():
     for mesh in (MeshShape(data=1024), MeshShape(data=512, spatial_h=2)):
         for again in ("first", "again", "again"):
             begun = time.perf_counter()
-            made = predict(subject.case(Plan(mesh=mesh)), load_cluster("abci"))
+            made = predict(subject.describe(Plan(mesh=mesh)), load_cluster("abci"))
             took = time.perf_counter() - begun
             print(f"{made.plan}, {again}: {took:.2f} s, step {made.step_s:.3f} s")
     for devices in (64, 256, 1024):
@@ -78,12 +78,12 @@ def order(subject, resolved, devices, lossy):
     """Print how long the plans of so many devices take to order."""
     question = LayoutQuery(
         resolved=resolved,
-        subject=subject,
+        describer=subject,
         cluster=load_cluster("abci"),
         devices=devices,
     )
     begun = time.perf_counter()
-    coarse = question.coarse(lossy)
+    coarse = question.cost_estimate(lossy)
     listed = time.perf_counter() - begun
     begun = time.process_time()
     order_by_estimate(coarse, 16e9)

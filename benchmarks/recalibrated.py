@@ -76,7 +76,7 @@ def executed(folder, model):
     subject = StepDescriber(resolve_config(name, words).config)
     for rate, seconds in found["seconds"].items():
         times = pooled(seconds, plans)
-        yield rate, [Seen(n, times[n], subject.case(plans[n])) for n in plans]
+        yield rate, [Seen(n, times[n], subject.describe(plans[n])) for n in plans]
 
 
 def scored(seen, right, factors):

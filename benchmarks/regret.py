@@ -90,7 +90,7 @@ def main(args):
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
         for rate in args.rates.split(","):
-            hosts.shape(None if rate == "none" else rate)
+            hosts.set_rate(None if rate == "none" else rate)
             link, choices, seconds = measured(
                 hosts, sizes, args.times, args.timeout, cache
             )

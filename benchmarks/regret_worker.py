@@ -71,7 +71,7 @@ def main(sizes, times):
         {name: (among, chosen(among, mib, hosts, link)) for name, among in SETS.items()}
         for mib in sizes
     ]
-    gauge = TrafficCounter(mesh, settle=0)
+    gauge = TrafficCounter(mesh, quiet_s=0)
     seconds = [timed(mesh, gauge, *each) for each in zip(sizes, times, strict=True)]
     done = {"link": asdict(link), "choices": choices, "seconds": seconds}
     print(json.dumps(done))

@@ -104,7 +104,7 @@ def measured(graph, sizes, **how):
     seconds = []
     for _ in range(3):
         asked = StageQuery(
-            graph=graph, tiers=parse_link_levels(None, sizes, rates), **how
+            graph=graph, levels=parse_link_levels(None, sizes, rates), **how
         )
         begun = time.perf_counter()
         found = partition_graph(asked)
@@ -112,10 +112,13 @@ def measured(graph, sizes, **how):
     what = f"{graph.source} ({len(graph.nodes)}), {'x'.join(map(str, sizes))}"
     more = ", ".join(
         [
-            f"{found.places} places",
+            f"{found.cut_point_count} places",
             *(["any cuts"] * (asked.cuts == "any")),
-            *([f"{asked.memory.limit / 1e9:g} GB"] * asked.memory.counts),
-            f"overlap {asked.form.overlap:g}",
+            *(
+                [f"{asked.memory_budget.limit / 1e9:g} GB"]
+                * asked.memory_budget.is_limited
+            ),
+            f"overlap {asked.cost_convention.overlap:g}",
         ]
     )
     print(f"{what}, {more}: {min(seconds):.3f} s, {found.config}", flush=True)

@@ -45,17 +45,17 @@ add = jax.jit(
 x = shard_local_arrays(mesh, lambda rank: np.full({NUMBERS}, rank + 1.0, np.float32))
 assert float(add(x).addressable_shards[0].data[0]) == 3
 gauge = TrafficCounter(mesh)
-readings = [gauge.read(lambda: add(x)) for _ in range(int(sys.argv[1]))]
-print(json.dumps([(r.seconds, r.sent) for r in readings]))
+readings = [gauge.measure(lambda: add(x)) for _ in range(int(sys.argv[1]))]
+print(json.dumps([(r.seconds, r.tx_bytes) for r in readings]))
 """
 
 
 def psum(args):
     """Time one sum over two hosts, and read what they sent."""
-    with EmulatedCluster(2, RATE, frames=args.frames) as hosts:
+    with EmulatedCluster(2, RATE, disable_gso=args.frames) as hosts:
         command = (sys.executable, "-c", WORKER, str(args.times))
         done = hosts.run(command, timeout=300)
-    ranks = [json.loads(each.out.splitlines()[-1]) for each in done]
+    ranks = [json.loads(each.stdout.splitlines()[-1]) for each in done]
     seconds = [max(s for s, _ in each) for each in zip(*ranks)]
     sent = statistics.median(b for each in ranks for _, b in each)
     sum_ = 8 * 4 * NUMBERS / parse_link_rate(RATE)

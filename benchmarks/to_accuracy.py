@@ -93,7 +93,7 @@ def main(args):
         print("rates by steps to the target:", json.dumps(lrs), flush=True)
         print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}", flush=True)
         for rate in args.rates.split(","):
-            hosts.shape(None if rate == "none" else rate)
+            hosts.set_rate(None if rate == "none" else rate)
             for command, methods in workers:
                 rows = run(hosts, command, methods, lrs, seeds, args)
                 new = [{"rate": rate, **row} for row in rows]

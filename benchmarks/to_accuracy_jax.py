@@ -120,7 +120,7 @@ def main(methods, lrs, seeds, **until):
     gauge = TrafficCounter(jax.make_mesh((jax.process_count(),), ("data",)))
 
     def sent():
-        return read_local_counters().sent
+        return read_local_counters().tx_bytes
 
     for method in methods:
         for lr in lrs[method]:
@@ -129,7 +129,7 @@ def main(methods, lrs, seeds, **until):
             data.train(trained, 0, sent, target=0, most=2, least=2)  # compiles the rest
             for seed in seeds:
                 trained.begin(seed)
-                gauge.meet()
+                gauge.barrier()
                 found = data.train(trained, seed, sent, **until)
                 print(json.dumps({"method": method, "lr": lr, "seed": seed, **found}))
 

@@ -97,15 +97,15 @@ def trainings(way, rate, seeds, epochs, momentum):
     job, sources = job_of(way, rate, 0, epochs, momentum)
     program, judge = compile_program(job.layout), make_evaluator(job, sources[1])
     places = jax.tree.map(lambda x: x.sharding, job.layout.state)
-    first = jax.jit(job.layout.hold.hold, out_shardings=places)
+    first = jax.jit(job.layout.state_layout.to_device, out_shardings=places)
     for seed in seeds:
         own, _ = job_of(way, rate, seed, epochs, momentum)
         state = first(own.layout.task.init())
         data = job.config.data
         with train_feed(
-            sources[0], own.order, program.batch, shift=data.shift
+            sources[0], own.order, program.batch_shardings, max_shift=data.shift
         ) as batches:
-            for number, batch in zip(range(own.course.steps), batches):
+            for number, batch in zip(range(own.run_schedule.steps), batches):
                 state, _ = program.run(number + 1, state, batch)
                 jax.block_until_ready(state.step)
         yield 100 * judge(state)["accuracy"]

@@ -35,7 +35,7 @@ class TrainBatchAssembler:
     """Where the samples are."""
     order: SampleOrder
     """Which samples a step takes."""
-    shift: int = 0
+    max_shift: int = 0
     """Largest random shift of an image, pixels; an `EpochVaryingSource` has its own."""
     dtypes: Dtypes = field(default_factory=lambda: IMAGE_DTYPES)
     """What is read."""
@@ -49,7 +49,11 @@ class TrainBatchAssembler:
         batch = _cast(self.source.get(ids), ids, self.dtypes)
         if "image" in batch:
             batch["image"] = shift_images(
-                batch["image"], ids, epochs, seed=self.order.seed, shift=self.shift
+                batch["image"],
+                ids,
+                epochs,
+                seed=self.order.seed,
+                max_shift=self.max_shift,
             )
         return batch
 

@@ -100,13 +100,13 @@ class DataConfig:
             )
 
     @property
-    def readers(self) -> "int | Workers":
+    def prefetch_workers(self) -> "int | Workers":
         """Threads or processes that prepare batches."""
         from jaxdist.input.prefetch import Workers
 
         return Workers(self.workers, self.threads) if self.workers else self.threads
 
     @property
-    def eval_size(self) -> int:
+    def eval_batch_size(self) -> int:
         """Samples an evaluation step, over all devices together."""
         return self.batch if self.eval_batch is None else self.eval_batch

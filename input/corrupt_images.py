@@ -11,21 +11,22 @@ from typing import Final
 _THREADS: Final = 4
 
 
-def find_corrupt_images(files: Sequence[Path], notes: Path) -> frozenset[Path]:
+def find_corrupt_images(files: Sequence[Path], cache_folder: Path) -> frozenset[Path]:
     """Return which image files cannot be decoded, each of them read once.
 
     Args:
         files: the images.
-        notes: folder in which what was found is kept, for these names, sizes and times
+        cache_folder: folder in which what was found is kept, for these names, sizes
+        and times
             of change; files that changed are looked at again.
     """
-    index = notes / f"images-{_files_digest(files)}.json"
+    index = cache_folder / f"images-{_files_digest(files)}.json"
     if index.is_file():
         return frozenset(map(Path, json.loads(index.read_text(encoding="utf-8"))))
     with ThreadPoolExecutor(_THREADS) as pool:
         whole = pool.map(is_decodable, files)
         found = [path for path, good in zip(files, whole, strict=True) if not good]
-    notes.mkdir(parents=True, exist_ok=True)
+    cache_folder.mkdir(parents=True, exist_ok=True)
     part = index.with_suffix(".part")
     part.write_text(json.dumps([str(path) for path in found]), encoding="utf-8")
     part.replace(index)

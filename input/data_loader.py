@@ -67,7 +67,7 @@ def loader(
     axes = (axes,) if isinstance(axes, str) else tuple(axes)
     _check_batch(mesh, axes, global_batch, len(source))
     order = order_from_config(
-        shuffle, samples=len(source), batch=global_batch, seed=seed
+        shuffle, num_samples=len(source), batch=global_batch, seed=seed
     )
     step = resume_step(start, order, lambda: source_fingerprint(source))
     dtypes, rows = _dtypes(source), NamedSharding(mesh, PartitionSpec(axes))
@@ -78,7 +78,7 @@ def loader(
         dtypes=dtypes,
         start=step,
         threads=threads,
-        keep=keep,
+        sample_store=keep,
     )
 
 

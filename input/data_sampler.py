@@ -33,11 +33,11 @@ class Sampler:
     """Which samples a step takes."""
     rank: int = 0
     """This process."""
-    world: int = 1
+    world_size: int = 1
     """Processes that share a batch."""
     start: int = 0
     """Steps that are already done."""
-    data: str = ""
+    fingerprint: str = ""
     """Fingerprint of the samples; empty: nobody knows when they change."""
 
     def __len__(self) -> int:
@@ -50,11 +50,11 @@ class Sampler:
 
     def ids(self, step: int) -> list[int]:
         """Return this rank's samples of a step (from 0)."""
-        own = self.order.batch // self.world
+        own = self.order.batch // self.world_size
         mine: list[int] = self.order.ids(step)[self.rank * own :][:own].tolist()
         return mine
 
-    def after(self, steps: int) -> "Sampler":
+    def advance(self, steps: int) -> "Sampler":
         """Return the same, so many steps later: for the next epoch, or a resume."""
         return replace(self, start=self.start + steps)
 
@@ -63,7 +63,7 @@ class Sampler:
 
         The loop counts its steps: a DataLoader asks for batches ahead of it.
         """
-        return make_loader_state(self.order, self.data, step)
+        return make_loader_state(self.order, self.fingerprint, step)
 
 
 def sampler(
@@ -105,6 +105,10 @@ def sampler(
             values=f"global_batch = {global_batch}, rank = {rank}, world = {world}",
             remedy=f"global_batch={-(-global_batch // world) * world}",
         )
-    order = order_from_config(shuffle, samples=samples, batch=global_batch, seed=seed)
+    order = order_from_config(
+        shuffle, num_samples=samples, batch=global_batch, seed=seed
+    )
     step = resume_step(start, order, lambda: data)
-    return Sampler(order=order, rank=rank, world=world, start=step, data=data)
+    return Sampler(
+        order=order, rank=rank, world_size=world, start=step, fingerprint=data
+    )

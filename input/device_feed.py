@@ -46,21 +46,21 @@ class Feed:
     Close it, or use it in a `with` statement: it holds threads.
 
     Args:
-        recipe: what is in the batch of a step.
+        assembler: what is in the batch of a step.
         batch: samples a step, over all devices together.
         shardings: how each key of the batch lies on the devices.
         shapes: of keys that are laid out with padding behind each sample.
         start: first step to give.
         stop: the step at which the feed ends.
         threads: threads that prepare batches, or `Workers`.
-        kept: samples that this process keeps for itself; closed with the feed.
-        at: says where a loop is in its data that has done so many steps; none: it
+        store_runtime: samples that this process keeps for itself; closed with the feed.
+        state_at: says where a loop is in its data that has done so many steps; none: it
             has no state to save.
     """
 
     def __init__(
         self,
-        recipe: BatchAssembler,
+        assembler: BatchAssembler,
         *,
         batch: int,
         shardings: Mapping[str, NamedSharding],
@@ -68,8 +68,8 @@ class Feed:
         start: int = 0,
         stop: int = _UNBOUNDED,
         threads: int | Workers = 1,
-        kept: SampleStoreRuntime | None = None,
-        at: Callable[[int], LoaderState] | None = None,
+        store_runtime: SampleStoreRuntime | None = None,
+        state_at: Callable[[int], LoaderState] | None = None,
     ) -> None:
         rows, seen = local_rows(shardings.values(), batch), set[Thread]()
 
@@ -77,28 +77,30 @@ class Feed:
         def placed(local: Batch) -> dict[str, jax.Array]:
             return device_put_batch(local, rows, batch, shardings, shapes)
 
-        self.kept, self._at = kept, at
+        self.store_runtime, self._state_at = store_runtime, state_at
         self.step = start
         """Steps that are done: this many batches of the run were given."""
         batches = prefetch_batches(
-            LocalBatchAssembler(recipe=recipe, rows=rows),
+            LocalBatchAssembler(assembler=assembler, rows=rows),
             placed,
             lambda: seen.add(current_thread()),
             start=start,
             stop=stop,
-            threads=threads,
+            workers=threads,
         )
-        self._open = [batches]
+        self._open_batches = [batches]
         """Empty when the feed is closed."""
-        self._end = finalize(self, _close_batches, self._open, seen, kept)
+        self._finalizer = finalize(
+            self, _close_batches, self._open_batches, seen, store_runtime
+        )
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> dict[str, jax.Array]:
-        if not self._open:
+        if not self._open_batches:
             raise ValueError("this feed is closed")
-        batch: dict[str, jax.Array] = next(self._open[0])
+        batch: dict[str, jax.Array] = next(self._open_batches[0])
         self.step += 1
         return batch
 
@@ -112,9 +114,9 @@ class Feed:
             BadInput: a source without a fingerprint.
             ValueError: a feed that has no state: an evaluation is done from the start.
         """
-        if self._at is None:
+        if self._state_at is None:
             raise ValueError("this feed has no state: it is read from the start")
-        return self._at(self.step)
+        return self._state_at(self.step)
 
     def __enter__(self) -> Self:
         return self
@@ -129,7 +131,7 @@ class Feed:
 
     def close(self) -> None:
         """End threads and processes and wait for them; closing twice does no harm."""
-        self._end()
+        self._finalizer()
 
 
 def _close_batches(
@@ -155,10 +157,10 @@ def train_feed(
     *,
     shapes: PaddedShapes = NO_PADDED_SHAPES,
     dtypes: Dtypes = IMAGE_DTYPES,
-    shift: int = 0,
+    max_shift: int = 0,
     start: int = 0,
     threads: int | Workers = 1,
-    keep: Keep | None = None,
+    sample_store: Keep | None = None,
 ) -> Feed:
     """Feed a training loop, endlessly, from step `start` on.
 
@@ -168,10 +170,11 @@ def train_feed(
         shardings: of the keys that are read and of `id`.
         shapes: of keys that are laid out with padding behind each sample.
         dtypes: the keys that are read of a sample, each with its dtype.
-        shift: largest random shift of an `image`, pixels.
+        max_shift: largest random shift of an `image`, pixels.
         start: steps already done; the feed goes on as if it had given their batches.
         threads: threads that prepare batches, or `Workers`.
-        keep: how this host keeps the samples of its partitions; none: it reads them
+        sample_store: how this host keeps the samples of its partitions; none: it reads
+        them
             where the source is.
 
     Raises:
@@ -180,23 +183,25 @@ def train_feed(
 
     def read(samples: Source) -> BatchAssembler:
         return TrainBatchAssembler(
-            source=samples, order=order, shift=shift, dtypes=dtypes
+            source=samples, order=order, max_shift=max_shift, dtypes=dtypes
         )
 
     kept = None
-    if keep is not None:
+    if sample_store is not None:
         check_no_workers(threads)
         rows = local_rows(shardings.values(), order.batch)
-        kept = SampleStoreRuntime(source, order, rows, keep, start)
+        kept = SampleStoreRuntime(source, order, rows, sample_store, start)
     return Feed(
-        read(source) if kept is None else kept.recipe(read),
+        read(source) if kept is None else kept.assembler(read),
         batch=order.batch,
         shardings=shardings,
         shapes=shapes,
         start=start,
         threads=threads,
-        kept=kept,
-        at=lambda step: make_loader_state(order, source_fingerprint(source), step),
+        store_runtime=kept,
+        state_at=lambda step: make_loader_state(
+            order, source_fingerprint(source), step
+        ),
     )
 
 

@@ -12,7 +12,7 @@ class Feature:
 
     shape: tuple[int, ...] = ()
     """Its shape in one sample; empty for a single number."""
-    below: int | None = None
+    upper_bound: int | None = None
     """Whole numbers from 0 to below this; None: real numbers."""
 
 
@@ -20,21 +20,21 @@ FeatureSpec = Mapping[str, Feature]
 """Arrays of a sample by key; empty where nothing is known of the network."""
 
 
-def image_shape(wanted: FeatureSpec, data: str) -> tuple[int, ...]:
+def image_shape(features: FeatureSpec, dataset_name: str) -> tuple[int, ...]:
     """Return the shape of one image that a network is made for, `[H, W, C]`.
 
     Args:
-        wanted: what the network is trained on.
-        data: name of the data set that is to be read.
+        features: what the network is trained on.
+        dataset_name: name of the data set that is to be read.
 
     Raises:
         BadInput: the network reads no images, or nothing is known of it.
     """
-    if "image" in wanted and len(wanted["image"].shape) == 3:
-        return wanted["image"].shape
-    known = ", ".join(f"{k} {list(f.shape)}" for k, f in wanted.items())
+    if "image" in features and len(features["image"].shape) == 3:
+        return features["image"].shape
+    known = ", ".join(f"{k} {list(f.shape)}" for k, f in features.items())
     raise BadInput(
-        f"{data} has images, and the network reads none",
+        f"{dataset_name} has images, and the network reads none",
         rule="images are read in the size that the network was made for",
         values=f"the network reads {known or 'what only its own file knows'}",
         remedy="model.name=resnet50, or another data.name",

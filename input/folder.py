@@ -97,14 +97,15 @@ class ImageFolderListing:
 
 
 def open_image_folder(
-    path: str, wanted: FeatureSpec, skip: Path | None = None
+    path: str, features: FeatureSpec, corrupt_cache: Path | None = None
 ) -> tuple[DecodedImages, DecodedImages]:
     """Open a folder of images.
 
     Args:
         path: the folder (`data.path`).
-        wanted: what the network reads.
-        skip: folder for notes of damaged images, which are left out; none: no image is
+        features: what the network reads.
+        corrupt_cache: folder for notes of damaged images, which are left out; none: no
+        image is
             looked at, and one that cannot be decoded ends the run.
 
     Returns:
@@ -114,10 +115,10 @@ def open_image_folder(
         BadInput: no such folder, a split without images, or a class that only the
             held-out images have.
     """
-    shape, found = image_shape(wanted, "folder"), list_image_folder(path)
+    shape, found = image_shape(features, "folder"), list_image_folder(path)
     splits = [*found.splits.values()]
-    if skip is not None:
-        splits = [_drop_corrupt(files, skip) for files in splits]
+    if corrupt_cache is not None:
+        splits = [_drop_corrupt(files, corrupt_cache) for files in splits]
     train, test = (
         DecodedImages(FolderImages(files, len(found.classes)), shape)
         for files in splits

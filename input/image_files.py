@@ -74,7 +74,7 @@ class DecodedImages:
 
     def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
         """Read the middle of images: int [n] to `image` float32 and `label` int32."""
-        return self._read(ids, lambda row, *size: center_crop(*size))
+        return self._decode_crops(ids, lambda row, *size: center_crop(*size))
 
     def vary(
         self,
@@ -88,7 +88,7 @@ class DecodedImages:
             of = {"seed": seed, "epoch": int(epochs[row]), "sample": int(ids[row])}
             return random_resized_crop(width, height, **of)
 
-        return self._read(ids, drawn)
+        return self._decode_crops(ids, drawn)
 
     @property
     def fingerprint(self) -> str:
@@ -106,17 +106,21 @@ class DecodedImages:
         shape = self._rows, self._columns, self._channels
         return DecodedImages(StoredEncodedImages(stored, self._encoded), shape)
 
-    def _read(
+    def _decode_crops(
         self, ids: NDArray[np.integer[Any]], crop: Callable[[int, int, int], Crop]
     ) -> Arrays:
         """Decode images and cut `crop(row, width, height)` out of each."""
         files = self._encoded.read(ids.tolist())
-        opened = (self._open(data, i) for i, (data, _) in zip(ids, files, strict=True))
-        images = [self._cut(x, crop(row, *x.size)) for row, x in enumerate(opened)]
+        opened = (
+            self._decode(data, i) for i, (data, _) in zip(ids, files, strict=True)
+        )
+        images = [
+            self._crop_and_resize(x, crop(row, *x.size)) for row, x in enumerate(opened)
+        ]
         labels = np.array([label for _, label in files], np.int32)
         return {"image": _normalize(np.stack(images)), "label": labels}
 
-    def _open(self, data: bytes, sample: int) -> "Image":
+    def _decode(self, data: bytes, sample: int) -> "Image":
         """Decode one file, in the channels that are read."""
         from PIL import Image
 
@@ -131,7 +135,7 @@ class DecodedImages:
                 remedy=self._encoded.remedy,
             ) from error
 
-    def _cut(self, image: "Image", crop: Crop) -> NDArray[np.uint8]:
+    def _crop_and_resize(self, image: "Image", crop: Crop) -> NDArray[np.uint8]:
         """Scale a part of an image: uint8 [rows, columns, channels]."""
         from PIL import ImageOps
         from PIL.Image import Resampling

@@ -43,16 +43,16 @@ def hash64(*parts: ArrayLike) -> UInt64Array:
     return hashed
 
 
-def bounded_int(bound: int, words: UInt64Array) -> UInt64Array:
+def bounded_int(bound: int, hashes: UInt64Array) -> UInt64Array:
     """Map the upper 32 bits of hashes to [0, bound), evenly to a part in 2**32 / bound.
 
     >>> bounded_int(10, np.array([0, 2**63, 2**64 - 1], np.uint64)).tolist()
     [0, 5, 9]
     """
-    return ((words >> _HALF_BITS) * np.uint64(bound)) >> _HALF_BITS
+    return ((hashes >> _HALF_BITS) * np.uint64(bound)) >> _HALF_BITS
 
 
-def permute(keys: UInt64Array, positions: ArrayLike, n: int) -> NDArray[np.int64]:
+def permute(keys: UInt64Array, positions: ArrayLike, size: int) -> NDArray[np.int64]:
     """Permute [0, n) by a key, one position at a time.
 
     Alternating Feistel rounds on a grid of about sqrt(n) x sqrt(n); the few cells
@@ -61,7 +61,7 @@ def permute(keys: UInt64Array, positions: ArrayLike, n: int) -> NDArray[np.int64
     Args:
         keys: one key a position, or one for all: uint64 [m] or [1].
         positions: int [m], each in [0, n).
-        n: size of the permuted range.
+        size: size of the permuted range.
 
     Returns:
         int64 [m]: distinct positions of one key get distinct values.
@@ -69,16 +69,18 @@ def permute(keys: UInt64Array, positions: ArrayLike, n: int) -> NDArray[np.int64
     >>> sorted(permute(hash64(7), range(5), 5).tolist())
     [0, 1, 2, 3, 4]
     """
-    return _cycle_walk(_feistel, keys, positions, n)
+    return _cycle_walk(_feistel, keys, positions, size)
 
 
-def inverse_permute(keys: UInt64Array, values: ArrayLike, n: int) -> NDArray[np.int64]:
+def inverse_permute(
+    keys: UInt64Array, values: ArrayLike, size: int
+) -> NDArray[np.int64]:
     """Return the positions that `permute` moved to these values.
 
     >>> inverse_permute(hash64(7), permute(hash64(7), range(5), 5), 5).tolist()
     [0, 1, 2, 3, 4]
     """
-    return _cycle_walk(_inverse_feistel, keys, values, n)
+    return _cycle_walk(_inverse_feistel, keys, values, size)
 
 
 def _cycle_walk(

@@ -20,36 +20,38 @@ _VERSION: Final = 1
 """Of the order and of these values: another order is another version."""
 
 
-def make_loader_state(order: SampleOrder, data: str, step: int) -> LoaderState:
+def make_loader_state(order: SampleOrder, fingerprint: str, step: int) -> LoaderState:
     """Describe a loop that has done so many steps.
 
     Args:
         order: which samples a step takes.
-        data: fingerprint of the samples, any text.
+        fingerprint: fingerprint of the samples, any text.
         step: steps that are done.
 
     >>> from jaxdist.input.order import GlobalShuffleOrder
-    >>> order = GlobalShuffleOrder(n=10, batch=4)
+    >>> order = GlobalShuffleOrder(num_samples=10, batch=4)
     >>> make_loader_state(order, "scans, version 1", 7)["step"]
     7
     """
-    return {**_order_identity(order, data), "step": step}
+    return {**_order_identity(order, fingerprint), "step": step}
 
 
-def resume_step(saved: ResumePoint, order: SampleOrder, data: Callable[[], str]) -> int:
+def resume_step(
+    saved: ResumePoint, order: SampleOrder, fingerprint: Callable[[], str]
+) -> int:
     """Return the steps that are done, if they took the samples that this order takes.
 
     Args:
         saved: what `make_loader_state` returned, its JSON read back, or the steps
         alone. order: which samples a step takes now.
-        data: names the samples now, by their fingerprint; asked for a position.
+        fingerprint: names the samples now, by their fingerprint; asked for a position.
 
     Raises:
         BadInput: other samples, another order, or no position.
     """
     if isinstance(saved, int):
         return saved
-    now = _order_identity(order, data())
+    now = _order_identity(order, fingerprint())
     step = saved.get("step")
     if set(saved) != {*now, "step"} or not isinstance(step, int) or step < 0:
         raise BadInput(
@@ -76,9 +78,9 @@ def _order_identity(order: SampleOrder, data: str) -> LoaderState:
         "version": _VERSION,
         "order": "global" if partial is None else "partial",
         "seed": int(order.seed),
-        "samples": order.n,
+        "samples": order.num_samples,
         "batch": order.batch,
         "partitions": 0 if partial is None else partial.partitions,
-        "exchanged": 0 if partial is None else partial.exchanged,
+        "exchanged": 0 if partial is None else partial.exchange_count,
         "data": hashlib.sha256(data.encode()).hexdigest()[:32],
     }

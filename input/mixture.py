@@ -52,26 +52,26 @@ class Mixture:
         self._names = tuple(sources)
         self._sources = [source for source, _ in sources.values()]
         every = sum(len(source) for source in self._sources)
-        self._parts = largest_remainder_split(
+        self._sample_counts = largest_remainder_split(
             [weight for _, weight in sources.values()], samples or every
         )
-        if 0 in self._parts:
-            name = self._names[self._parts.index(0)]
+        if 0 in self._sample_counts:
+            name = self._names[self._sample_counts.index(0)]
             raise BadInput(
                 f"{name} has no sample in an epoch of the mixture",
                 rule="samples x weight / all weights rounds to at least 1",
-                values=f"samples = {samples or every}, parts = {self._parts}",
+                values=f"samples = {samples or every}, parts = {self._sample_counts}",
                 remedy="more samples, or a larger weight",
             )
-        self._bounds = np.cumsum([0, *self._parts])
+        self._bounds = np.cumsum([0, *self._sample_counts])
 
     def __len__(self) -> int:
         return int(self._bounds[-1])
 
     @property
-    def parts(self) -> dict[str, int]:
+    def samples_per_source(self) -> dict[str, int]:
         """Samples of each source in an epoch."""
-        return dict(zip(self._names, self._parts, strict=True))
+        return dict(zip(self._names, self._sample_counts, strict=True))
 
     def get(self, ids: SampleIds) -> Arrays:
         """Read samples as they are in the first epoch."""
@@ -83,9 +83,9 @@ class Mixture:
         found: dict[str, NDArray[Any]] = {}
         for number in np.unique(owner).tolist():
             rows = np.nonzero(owner == number)[0]
-            first, part = self._bounds[number], self._parts[number]
+            first, part = self._bounds[number], self._sample_counts[number]
             draws = epochs[rows].astype(np.int64) * part + ids[rows] - first
-            for name, array in self._drawn(number, draws, seed).items():
+            for name, array in self._read_draws(number, draws, seed).items():
                 shape = (len(ids), *array.shape[1:])
                 found.setdefault(name, np.empty(shape, array.dtype))[rows] = array
         return found
@@ -93,10 +93,10 @@ class Mixture:
     @property
     def fingerprint(self) -> str:
         """Name the sources, their samples and their parts."""
-        each = zip(self._names, self._sources, self._parts, strict=True)
+        each = zip(self._names, self._sources, self._sample_counts, strict=True)
         return "; ".join(f"{n} {s.fingerprint} {part}" for n, s, part in each)
 
-    def _drawn(self, number: int, draws: NDArray[np.int64], seed: int) -> Arrays:
+    def _read_draws(self, number: int, draws: NDArray[np.int64], seed: int) -> Arrays:
         """Read draws of one source, counted over all epochs."""
         source = self._sources[number]
         passes, places = np.divmod(draws, len(source))

@@ -66,12 +66,12 @@ def open_moving_digits(directory: Path) -> tuple[Clips, Clips]:
     return train, test
 
 
-def render_clips(digits: Source, part: int) -> tuple[Pixels, list[str]]:
+def render_clips(digits: Source, split_index: int) -> tuple[Pixels, list[str]]:
     """Film every digit of a source.
 
     Args:
         digits: `image` [16, 16, 1], each pixel of the 8x8 doubled, and `label`.
-        part: another part draws other motions.
+        split_index: another part draws other motions.
 
     Returns:
         Clips uint8 [N, 5, 16, 16, 1] and captions, N = `CLIPS_PER_DIGIT` a digit.
@@ -79,7 +79,7 @@ def render_clips(digits: Source, part: int) -> tuple[Pixels, list[str]]:
     ids = np.arange(len(digits) * CLIPS_PER_DIGIT)
     found = digits.get(ids // CLIPS_PER_DIGIT)
     images = (found["image"][:, ::2, ::2, 0] * 255).astype(np.uint8)
-    draws = hash64(_KEY_DOMAIN, part, ids)
+    draws = hash64(_KEY_DOMAIN, split_index, ids)
     motions = bounded_int(len(MOTIONS), draws).astype(np.int64)
     places = [hash64(draws, dim) for dim in (1, 2)]
     captions = [

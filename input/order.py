@@ -20,7 +20,7 @@ class SampleOrder(Protocol):
     """Which samples each step takes."""
 
     @property
-    def n(self) -> int:
+    def num_samples(self) -> int:
         """Samples in the data set."""
 
     @property
@@ -41,13 +41,13 @@ class SampleOrder(Protocol):
         """Count the steps until this many epochs, or parts of one, are wholly drawn."""
 
 
-def steps_for_epochs(epochs: float, n: int, batch: int) -> int:
+def steps_for_epochs(epochs: float, num_samples: int, batch: int) -> int:
     """Count the steps until this many epochs of n samples are wholly drawn.
 
     >>> steps_for_epochs(1, 10, 4)
     3
     """
-    return math.ceil(epochs * n / batch)
+    return math.ceil(epochs * num_samples / batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,37 +59,39 @@ class GlobalShuffleOrder:
         batch: samples a step, over all devices together.
         seed: another seed is another order, in every epoch.
 
-    >>> order = GlobalShuffleOrder(n=10, batch=4, seed=0)
+    >>> order = GlobalShuffleOrder(num_samples=10, batch=4, seed=0)
     >>> sorted(np.concatenate([order.ids(step) for step in range(5)])[:10].tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     >>> order.epochs(2).tolist(), order.steps(1)
     ([0, 0, 1, 1], 3)
     """
 
-    n: int
+    num_samples: int
     batch: int
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.n < 2**31 or self.batch < 1:
+        if not 1 <= self.num_samples < 2**31 or self.batch < 1:
             raise BadInput(
                 "no order for this many samples",
                 rule="1 to 2,147,483,647 samples, and at least one a step",
-                values=f"{self.n} samples, {self.batch} a step",
+                values=f"{self.num_samples} samples, {self.batch} a step",
             )
 
     def ids(self, step: int, rows: NDArray[Any] | None = None) -> NDArray[np.int32]:
         """Name the samples of a step's rows, of all if none are given: int32."""
-        epochs, places = np.divmod(self._positions(step, rows), self.n)
-        return permute(hash64(self.seed, epochs), places, self.n).astype(np.int32)
+        epochs, places = np.divmod(self._positions(step, rows), self.num_samples)
+        return permute(hash64(self.seed, epochs), places, self.num_samples).astype(
+            np.int32
+        )
 
     def epochs(self, step: int, rows: NDArray[Any] | None = None) -> NDArray[np.int64]:
         """Name the epoch (from 0) of each of a step's rows: int64."""
-        return self._positions(step, rows) // self.n
+        return self._positions(step, rows) // self.num_samples
 
     def steps(self, epochs: float) -> int:
         """Count the steps until this many epochs, or parts of one, are wholly drawn."""
-        return steps_for_epochs(epochs, self.n, self.batch)
+        return steps_for_epochs(epochs, self.num_samples, self.batch)
 
     def _positions(self, step: int, rows: NDArray[Any] | None) -> NDArray[np.int64]:
         """Positions of a step's rows in the endless stream: int64."""

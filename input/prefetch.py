@@ -37,53 +37,53 @@ class Workers:
 class LocalBatchAssembler:
     """A host's rows of a step; is sent to worker processes."""
 
-    recipe: BatchAssembler
+    assembler: BatchAssembler
     """What is in the batch of a step."""
     rows: Rows
     """Of the global batch."""
 
     def __call__(self, step: int) -> Batch:
         """Make the rows of a step."""
-        return self.recipe(step, self.rows)
+        return self.assembler(step, self.rows)
 
 
 def prefetch_batches(
-    made: LocalBatchAssembler,
+    assembler: LocalBatchAssembler,
     finish: Callable[[Batch], Any],
-    begin: Callable[[], Any],
+    register_thread: Callable[[], Any],
     *,
     start: int,
     stop: int,
-    threads: int | Workers,
+    workers: int | Workers,
 ) -> Any:
     """Iterate over steps, made ahead of time; close the iterator in the end.
 
     Args:
-        made: makes the rows of a step.
+        assembler: makes the rows of a step.
         finish: what is done with them here, in a thread.
-        begin: told so in each of these threads, for each step.
+        register_thread: told so in each of these threads, for each step.
         start: first step.
         stop: step behind the last one.
-        threads: that make batches, or processes that do.
+        workers: that make batches, or processes that do.
     """
     import grain
 
     def made_here(step: int) -> Any:
-        begin()
-        return finish(made(step))
+        register_thread()
+        return finish(assembler(step))
 
     def made_there(batch: Batch) -> Any:
-        begin()
+        register_thread()
         return finish(_copy_batch(batch))
 
     steps = grain.MapDataset.range(start, stop)
-    if isinstance(threads, int):
-        return iter(steps.map(made_here).to_iter_dataset(_read_options(threads)))
+    if isinstance(workers, int):
+        return iter(steps.map(made_here).to_iter_dataset(_read_options(workers)))
     _register_pickles()
     several = grain.MultiprocessingOptions(
-        num_workers=threads.count, per_worker_buffer_size=2
+        num_workers=workers.count, per_worker_buffer_size=2
     )
-    apart = steps.map(made).to_iter_dataset(_read_options(threads.threads))
+    apart = steps.map(assembler).to_iter_dataset(_read_options(workers.threads))
     brought = apart.mp_prefetch(several, _follow_parent).map(made_there)
     return iter(
         grain.experimental.ThreadPrefetchIterDataset(brought, prefetch_buffer_size=2)

@@ -70,13 +70,13 @@ def unknown_dataset_error(name: str, values: str = "") -> BadInput:
 
 
 def open_data(
-    config: DataConfig, wanted: FeatureSpec = NO_FEATURES
+    config: DataConfig, features: FeatureSpec = NO_FEATURES
 ) -> "tuple[Source, Source]":
     """Open a data set, preparing it on the first use; any thread may call this.
 
     Args:
         config: which one.
-        wanted: what the network reads; images of files and synthetic data follow it.
+        features: what the network reads; images of files and synthetic data follow it.
 
     Returns:
         The train and the test samples.
@@ -89,7 +89,7 @@ def open_data(
     if not is_known(config):
         raise unknown_dataset_error(config.name)
     opener, asked = _select_opener(config)
-    train, test = opener(asked, _with_image_size(config, wanted))
+    train, test = opener(asked, _with_image_size(config, features))
     return (sort_by_label(train) if config.order == "label" else train), test
 
 

@@ -22,17 +22,19 @@ class SyntheticSource:
     """Random samples; a `Source`.
 
     Args:
-        wanted: the arrays of a sample.
+        features: the arrays of a sample.
         samples: how many there are.
-        first: number of the first one, so that two sources share no sample.
+        first_id: number of the first one, so that two sources share no sample.
 
-    >>> digits = SyntheticSource({"label": Feature(below=10)}, 100)
+    >>> digits = SyntheticSource({"label": Feature(upper_bound=10)}, 100)
     >>> len(digits), digits.get(np.array([5, 7, 5]))["label"].tolist()
     (100, [3, 4, 3])
     """
 
-    def __init__(self, wanted: FeatureSpec, samples: int, *, first: int = 0) -> None:
-        self._wanted, self._samples, self._first = dict(wanted), samples, first
+    def __init__(
+        self, features: FeatureSpec, samples: int, *, first_id: int = 0
+    ) -> None:
+        self._features, self._samples, self._first = dict(features), samples, first_id
 
     def __len__(self) -> int:
         return self._samples
@@ -44,24 +46,26 @@ class SyntheticSource:
             name: np.stack(
                 [_draw(field, k) for k in hash64(_KEY_DOMAIN, place, numbers)]
             )
-            for place, (name, field) in enumerate(sorted(self._wanted.items()))
+            for place, (name, field) in enumerate(sorted(self._features.items()))
         }
 
     @property
     def fingerprint(self) -> str:
         """Name the samples: all that they are made of."""
-        return f"synthetic {sorted(self._wanted.items())} {self._samples} {self._first}"
+        return (
+            f"synthetic {sorted(self._features.items())} {self._samples} {self._first}"
+        )
 
 
 def open_synthetic(
-    wanted: FeatureSpec, samples: int
+    features: FeatureSpec, samples: int
 ) -> tuple[SyntheticSource, SyntheticSource]:
     """Return `samples` to train on, and an eighth as many others, held out.
 
     Raises:
         BadInput: nothing is known of what the network reads.
     """
-    if not wanted:
+    if not features:
         raise BadInput(
             "synthetic data has no shape",
             rule="synthetic data has the shape that a network of the registry reads",
@@ -69,16 +73,16 @@ def open_synthetic(
             remedy="a data set of your own: DataConfig(name=name_of(my_data))",
         )
     held_out = max(1, samples // 8)
-    return SyntheticSource(wanted, samples), SyntheticSource(
-        wanted, held_out, first=samples
+    return SyntheticSource(features, samples), SyntheticSource(
+        features, held_out, first_id=samples
     )
 
 
 def _draw(field: Feature, seed: np.uint64) -> NDArray[Any]:
     """Draw one array: whole numbers, or reals evenly spread over [-1, 1]."""
     draw = np.random.Generator(np.random.Philox(key=int(seed)))
-    if field.below is not None:
-        return draw.integers(field.below, size=field.shape, dtype=np.int32)
+    if field.upper_bound is not None:
+        return draw.integers(field.upper_bound, size=field.shape, dtype=np.int32)
     # A byte a number: an image of 224 x 224 takes 0.2 ms, not the 2 ms of normals.
     bytes_ = draw.integers(256, size=field.shape, dtype=np.uint8)
     return bytes_ * np.float32(2 / 255) - np.float32(1)

@@ -48,14 +48,14 @@ class TfdsImages:
 
 
 def open_tfds(
-    name: str, directory: Path, wanted: FeatureSpec
+    name: str, directory: Path, features: FeatureSpec
 ) -> tuple[DecodedImages, DecodedImages]:
     """Open a data set that TFDS has prepared; TensorFlow has no part in it.
 
     Args:
         name: as TFDS has it: `name`, `name/config`, `name:1.0.0`.
         directory: folder of all data sets (`data.dir`); TFDS's own is looked in next.
-        wanted: what the network reads.
+        features: what the network reads.
 
     Returns:
         The train split, and `validation` or else `test`.
@@ -64,7 +64,7 @@ def open_tfds(
         BadInput: it is not there, in another format, or no labelled images.
     """
     builder = _open_builder(name, directory)
-    shape = image_shape(wanted, name)
+    shape = image_shape(features, name)
     keys, classes = _label_features(name, builder.info)
     held_out = [split for split in _EVAL_SPLITS if split in builder.info.splits]
     if "train" not in builder.info.splits or not held_out:

@@ -70,9 +70,9 @@ class ModelConfig:
             )
         for key in _POSITIVE_KEYS:
             if (value := getattr(self, key)) is not None:
-                check_range(f"model.{key}", value, least=1)
+                check_range(f"model.{key}", value, minimum=1)
         if self.dropout is not None:
-            check_range("model.dropout", self.dropout, least=0, below=1)
+            check_range("model.dropout", self.dropout, minimum=0, upper_bound=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,24 +22,26 @@ class AsyncExchanger:
     """Exchanges of samples that are kept; close it in the end.
 
     Args:
-        keeping: the samples.
-        seen: what is made of them; none: they are read as they are.
+        source: the samples.
+        decoded_source: what is made of them; none: they are read as they are.
     """
 
-    def __init__(self, keeping: LocalShuffleSource, seen: Source | None = None) -> None:
-        self.keeping, self._seen = keeping, seen or keeping
-        self._most = max(1, min(_MAX_LAG_STEPS, keeping.order.steps(1) // 2))
+    def __init__(
+        self, source: LocalShuffleSource, decoded_source: Source | None = None
+    ) -> None:
+        self.source, self._decoded_source = source, decoded_source or source
+        self._max_pending = max(1, min(_MAX_LAG_STEPS, source.order.steps(1) // 2))
         self._pool = ThreadPoolExecutor(1, "exchange")
         self._pending: deque[Future[None]] = deque()
         self._lock = Lock()
 
-    def recipe(self, read: Callable[[Source], BatchAssembler]) -> BatchAssembler:
+    def assembler(self, read: Callable[[Source], BatchAssembler]) -> BatchAssembler:
         """Return batches of what is kept; behind each, what leaves is exchanged.
 
         Args:
             read: makes the recipe of a source.
         """
-        recipe = read(self._seen)
+        recipe = read(self._decoded_source)
 
         def kept(step: int, rows: Rows) -> Batch:
             batch = recipe(step, rows)
@@ -51,13 +53,13 @@ class AsyncExchanger:
     def exchange(self, step: int) -> None:
         """Exchange what leaves with a step, soon; wait only if that is far behind."""
         with self._lock:
-            self._pending.append(self._pool.submit(self.keeping.exchange, step))
+            self._pending.append(self._pool.submit(self.source.exchange, step))
             while self._pending and (
-                self._pending[0].done() or len(self._pending) > self._most
+                self._pending[0].done() or len(self._pending) > self._max_pending
             ):
                 self._pending.popleft().result()
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait until everything has come that was to come until now."""
         with self._lock:
             while self._pending:

@@ -31,40 +31,48 @@ class ByteStore:
     """Samples of which some keys are bytes of any length; used as a `Store` is.
 
     Args:
-        like: one sample, `[1, ...]` a key; bytes have the dtype of objects.
-        places: most samples at once.
+        example: one sample, `[1, ...]` a key; bytes have the dtype of objects.
+        capacity: most samples at once.
         folder: where they lie on disk; none: in memory. What an earlier store of the
             same samples has left there is there again.
-        of: name of the samples.
+        fingerprint: name of the samples.
     """
 
     def __init__(
-        self, like: Arrays, places: int, folder: Path | None = None, of: str = ""
+        self,
+        example: Arrays,
+        capacity: int,
+        folder: Path | None = None,
+        fingerprint: str = "",
     ) -> None:
-        self._like = {key: (x.dtype, x.shape[1:]) for key, x in sorted(like.items())}
-        self._places, self._folder, self._lock = places, folder, threading.Lock()
-        self.damaged = 0
+        self._specs = {
+            key: (x.dtype, x.shape[1:]) for key, x in sorted(example.items())
+        }
+        self._capacity, self._folder, self._lock = capacity, folder, threading.Lock()
+        self.corrupt_count = 0
         """Samples that were not what was put there."""
-        self.peak = 0
+        self.peak_count = 0
         """Most samples that were ever held."""
-        self._full = False
-        self._sums: dict[int, int] = {}
-        self._held: dict[int, SampleBytes] = {}
+        self._is_full = False
+        self._checksums: dict[int, int] = {}
+        self._samples: dict[int, SampleBytes] = {}
         if folder is not None:
-            self._sums = dict.fromkeys(_open_folder(folder, of, self._like), 0)
+            self._checksums = dict.fromkeys(
+                _open_folder(folder, fingerprint, self._specs), 0
+            )
 
     def __len__(self) -> int:
-        return len(self._sums)
+        return len(self._checksums)
 
     @property
-    def free(self) -> int:
+    def free_slots(self) -> int:
         """Count the places that hold nothing."""
-        return self._places - len(self._sums)
+        return self._capacity - len(self._checksums)
 
-    def missing(self, ids: SampleIds) -> NDArray[np.bool_]:
+    def is_missing(self, ids: SampleIds) -> NDArray[np.bool_]:
         """Tell which samples are not here: bool [n]."""
         with self._lock:
-            return np.array([int(i) not in self._sums for i in ids], bool)
+            return np.array([int(i) not in self._checksums for i in ids], bool)
 
     def put(self, ids: SampleIds, samples: Arrays) -> int:
         """Keep samples `[n, ...]`; return for how many there was room."""
@@ -72,9 +80,9 @@ class ByteStore:
         kept = 0
         with self._lock:
             for row, (sample, sum) in enumerate(zip(ids.tolist(), sums)):
-                one = {key: sample_bytes(samples[key][row]) for key in self._like}
-                kept += sample in self._sums or self._keep(sample, sum, one)
-            self.peak = max(self.peak, len(self._sums))
+                one = {key: sample_bytes(samples[key][row]) for key in self._specs}
+                kept += sample in self._checksums or self._insert(sample, sum, one)
+            self.peak_count = max(self.peak_count, len(self._checksums))
         return kept
 
     def get(self, ids: SampleIds) -> tuple[Arrays, NDArray[np.bool_]]:
@@ -82,38 +90,38 @@ class ByteStore:
         read = [self._read(sample) for sample in ids.tolist()]
         arrays = {
             key: _stack_bytes([one[key] if one else None for one in read], *kind)
-            for key, kind in self._like.items()
+            for key, kind in self._specs.items()
         }
         return arrays, np.array([one is not None for one in read], bool)
 
-    def sums(self, ids: SampleIds) -> NDArray[np.int64]:
+    def checksums(self, ids: SampleIds) -> NDArray[np.int64]:
         """Return the checksums that were written with samples, 0 for others: [n]."""
         with self._lock:
-            return np.array([self._sums.get(i, 0) for i in ids.tolist()], np.int64)
+            return np.array([self._checksums.get(i, 0) for i in ids.tolist()], np.int64)
 
     def drop(self, ids: Iterable[int]) -> None:
         """Forget samples; those that are not here are no matter."""
         with self._lock:
             for sample in ids:
-                self._sums.pop(int(sample), None)
-                self._held.pop(int(sample), None)
+                self._checksums.pop(int(sample), None)
+                self._samples.pop(int(sample), None)
                 if self._folder is not None:
                     self._path(int(sample)).unlink(missing_ok=True)
 
-    def held(self) -> NDArray[np.int64]:
+    def ids(self) -> NDArray[np.int64]:
         """Return the samples that are here, sorted: int64 [n]."""
         with self._lock:
-            return np.array(sorted(self._sums), np.int64)
+            return np.array(sorted(self._checksums), np.int64)
 
-    def _keep(self, sample: int, sum: int, one: SampleBytes) -> bool:
+    def _insert(self, sample: int, sum: int, one: SampleBytes) -> bool:
         if self._folder is None:
-            self._held[sample] = one
-        elif not self._written(self._path(sample), sum, one):
+            self._samples[sample] = one
+        elif not self._write_file(self._path(sample), sum, one):
             return False
-        self._sums[sample] = sum
+        self._checksums[sample] = sum
         return True
 
-    def _written(self, path: Path, sum: int, one: SampleBytes) -> bool:
+    def _write_file(self, path: Path, sum: int, one: SampleBytes) -> bool:
         parts = (part for x in one.values() for part in (_INT64.pack(len(x)), x))
         try:
             path.write_bytes(_INT64.pack(sum) + b"".join(parts))
@@ -121,9 +129,11 @@ class ByteStore:
             path.unlink(missing_ok=True)
             if refused.errno not in DISK_FULL_ERRNOS:
                 raise
-            if not self._full:
-                self._full = True
-                says = f"{path.parent} is full with {len(self._sums):,} samples; the "
+            if not self._is_full:
+                self._is_full = True
+                says = (
+                    f"{path.parent} is full with {len(self._checksums):,} samples; the "
+                )
                 warnings.warn(
                     JaxdistWarning(f"{says}others are read where the data set is"),
                     stacklevel=2,
@@ -134,17 +144,17 @@ class ByteStore:
     def _read(self, sample: int) -> SampleBytes | None:
         """Return the bytes of a sample, by key, if it is here and whole."""
         with self._lock:
-            if self._folder is None or sample not in self._sums:
-                return self._held.get(sample)
+            if self._folder is None or sample not in self._checksums:
+                return self._samples.get(sample)
             path = self._path(sample)
-        found = _read_sample_file(path, self._like)
+        found = _read_sample_file(path, self._specs)
         with self._lock:
-            if sample not in self._sums:  # dropped meanwhile
+            if sample not in self._checksums:  # dropped meanwhile
                 return None
             if found is not None:
-                self._sums[sample] = found[0]
+                self._checksums[sample] = found[0]
                 return found[1]
-            self.damaged += 1
+            self.corrupt_count += 1
         self.drop([sample])
         return None
 

@@ -24,13 +24,13 @@ _INDEX_ENTRY_BYTES: Final = 16
 
 
 def make_store(
-    source: Source, places: int, folder: Path | None
+    source: Source, capacity: int, folder: Path | None
 ) -> ArrayStore | ByteStore:
     """Make a store for some samples of a source, or for as many as there is room for.
 
     Args:
         source: all samples.
-        places: most samples at once.
+        capacity: most samples at once.
         folder: where they lie on disk; none: in memory.
 
     Raises:
@@ -38,22 +38,22 @@ def make_store(
     """
     like = source.get(np.zeros(1, np.int64))
     if any(array.dtype.hasobject for array in like.values()):
-        return _make_byte_store(like, places, folder, source.fingerprint)
+        return _make_byte_store(like, capacity, folder, source.fingerprint)
     if folder is None:
-        return ArrayStore(like, places)
+        return ArrayStore(like, capacity)
     try:
-        return ArrayStore(like, places, folder, source.fingerprint)
+        return ArrayStore(like, capacity, folder, source.fingerprint)
     except OSError as refused:
         if refused.errno not in DISK_FULL_ERRNOS:
             raise _not_writable_error(folder, refused) from refused
     try:
-        fewer = min(_max_samples(folder, like), places - 1)
+        fewer = min(_max_samples(folder, like), capacity - 1)
         store = ArrayStore(like, fewer, folder, source.fingerprint)
     except (OSError, ValueError):  # there is room for none, or others were faster
         fewer, store = 0, ArrayStore(like, 1)
     warnings.warn(
         JaxdistWarning(
-            f"{folder} has room for {format_count(fewer)} of {format_count(places)} "
+            f"{folder} has room for {format_count(fewer)} of {format_count(capacity)} "
             "samples; the "
             "others are read where the data set is"
         ),

@@ -66,13 +66,15 @@ class PeerServer(flight.FlightServerBase):
         asked = json.loads(ticket.ticket)
         if not hmac.compare_digest(str(asked.get("token", "")), self._token):
             raise flight.FlightUnauthenticatedError("another token")
-        return flight.RecordBatchStream(self.table(np.array(asked["ids"], np.int64)))
+        return flight.RecordBatchStream(
+            self.sample_table(np.array(asked["ids"], np.int64))
+        )
 
-    def table(self, ids: IntArray) -> pa.Table:
+    def sample_table(self, ids: IntArray) -> pa.Table:
         """Lay out those of the samples that are here."""
         arrays, good = self._store.get(ids)
         own = {key: array[good] for key, array in arrays.items()}
-        return _to_table(ids[good], self._store.sums(ids)[good], own)
+        return _to_table(ids[good], self._store.checksums(ids)[good], own)
 
     def __enter__(self) -> Self:
         return self
@@ -93,17 +95,17 @@ class PeerClient:
     """
 
     addresses: Sequence[str]
-    like: Arrays
+    example: Arrays
     token: str = ""
     deadline_s: float = 2.0
-    fetched: int = 0
+    fetched_count: int = 0
     """Samples that came from peers."""
-    bad: int = 0
+    corrupt_count: int = 0
     """Samples that came with other bytes than were stored."""
-    failed: int = 0
+    failed_calls: int = 0
     """Calls that a peer did not answer in time, or refused."""
     _clients: dict[str, Any] = field(default_factory=dict, repr=False)
-    _rests: dict[str, float] = field(default_factory=dict, repr=False)
+    _retry_at: dict[str, float] = field(default_factory=dict, repr=False)
 
     def fetch(self, ids: IntArray, hosts: IntArray) -> dict[int, dict[str, Any]]:
         """Ask hosts for samples.
@@ -117,8 +119,8 @@ class PeerClient:
         """
         found: dict[int, dict[str, Any]] = {}
         for host in np.unique(hosts).tolist():
-            found |= self._ask(self.addresses[host], ids[hosts == host])
-        self.fetched += len(found)
+            found |= self._request(self.addresses[host], ids[hosts == host])
+        self.fetched_count += len(found)
         return found
 
     def close(self) -> None:
@@ -126,8 +128,8 @@ class PeerClient:
         while self._clients:
             self._clients.popitem()[1].close()
 
-    def _ask(self, address: str, ids: IntArray) -> dict[int, dict[str, Any]]:
-        if self._rests.get(address, 0.0) > time.monotonic():
+    def _request(self, address: str, ids: IntArray) -> dict[int, dict[str, Any]]:
+        if self._retry_at.get(address, 0.0) > time.monotonic():
             return {}
         words = {"ids": ids.tolist(), "token": self.token}
         options = flight.FlightCallOptions(timeout=self.deadline_s)
@@ -136,10 +138,10 @@ class PeerClient:
             ticket = flight.Ticket(json.dumps(words).encode())
             table = client.do_get(ticket, options).read_all()
         except (pa.ArrowException, OSError):
-            self.failed += 1
-            self._rests[address] = time.monotonic() + _BACKOFF_S
+            self.failed_calls += 1
+            self._retry_at[address] = time.monotonic() + _BACKOFF_S
             return {}
-        return self._whole(table, set(ids.tolist()))
+        return self._verify(table, set(ids.tolist()))
 
     def _client(self, address: str) -> Any:
         if address not in self._clients:
@@ -150,15 +152,15 @@ class PeerClient:
             )
         return self._clients[address]
 
-    def _whole(self, table: pa.Table, asked: set[int]) -> dict[int, dict[str, Any]]:
+    def _verify(self, table: pa.Table, asked: set[int]) -> dict[int, dict[str, Any]]:
         """Take the samples that were asked for and have their checksums."""
         try:
-            ids, sums, arrays = _from_table(table, self.like)
+            ids, sums, arrays = _from_table(table, self.example)
         except (KeyError, ValueError, pa.ArrowException):
-            self.bad += table.num_rows
+            self.corrupt_count += table.num_rows
             return {}
         right = checksums(arrays) == sums if len(ids) else np.zeros(0, bool)
-        self.bad += int((~right).sum())
+        self.corrupt_count += int((~right).sum())
         return {
             sample: {key: array[row : row + 1] for key, array in arrays.items()}
             for row, sample in enumerate(ids.tolist())

@@ -43,7 +43,7 @@ class PartialShuffleOrder:
     Raises:
         BadInput: a batch that does not divide over the partitions, or too few samples.
 
-    >>> shuffle = PartialShuffle(samples=10, partitions=2, exchanged=1)
+    >>> shuffle = PartialShuffle(samples=10, partitions=2, exchange_count=1)
     >>> order = PartialShuffleOrder(shuffle=shuffle, batch=4)
     >>> order.epochs(2).tolist(), sorted(order.ids(0)[:2].tolist() + [9])[-1]
     ([0, 1, 0, 1], 9)
@@ -51,7 +51,7 @@ class PartialShuffleOrder:
 
     shuffle: PartialShuffle
     batch: int
-    _blocks: "_BlockCache" = field(init=False, repr=False, compare=False)
+    _block_cache: "_BlockCache" = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         count = self.shuffle.partitions
@@ -65,16 +65,16 @@ class PartialShuffleOrder:
                     f"plan.shuffle.partitions={math.gcd(self.batch, count)}",
                 ),
             )
-        if self.n >= 2**31:
+        if self.num_samples >= 2**31:
             raise BadInput(
                 "no order for this many samples",
                 rule="at most 2,147,483,647 samples",
-                values=f"{self.n} samples",
+                values=f"{self.num_samples} samples",
             )
-        object.__setattr__(self, "_blocks", _BlockCache(self.shuffle))
+        object.__setattr__(self, "_block_cache", _BlockCache(self.shuffle))
 
     @property
-    def n(self) -> int:
+    def num_samples(self) -> int:
         """Samples in the data set."""
         return self.shuffle.samples
 
@@ -85,14 +85,14 @@ class PartialShuffleOrder:
 
     def ids(self, step: int, rows: NDArray[Any] | None = None) -> NDArray[np.int32]:
         """Name the samples of a step's rows, of all if none are given: int32."""
-        epochs, rounds, partitions = self._reads(step, rows)
-        return self._blocks.read(epochs, rounds, partitions).astype(np.int32)
+        epochs, rounds, partitions = self._row_positions(step, rows)
+        return self._block_cache.read(epochs, rounds, partitions).astype(np.int32)
 
     def epochs(self, step: int, rows: NDArray[Any] | None = None) -> IntArray:
         """Name the epoch (from 0) of each of a step's rows: int64."""
-        return self._reads(step, rows)[0]
+        return self._row_positions(step, rows)[0]
 
-    def exchanged(
+    def step_exchange(
         self, step: int, partitions: range
     ) -> tuple[IntArray, IntArray, IntArray]:
         """Return the samples that leave a host in a step, and those that come.
@@ -106,13 +106,15 @@ class PartialShuffleOrder:
         Returns:
             What leaves, what comes, and the partition that each comes from: int64.
         """
-        epochs, rounds, owners = self._reads(step, None)
-        sent = self.shuffle.leaving(rounds)
+        epochs, rounds, owners = self._row_positions(step, None)
+        sent = self.shuffle.outgoing_index(rounds)
         own = (owners >= partitions.start) & (owners < partitions.stop) & (sent >= 0)
         gone, came, source = (np.zeros(0, np.int64) for _ in range(3))
         for epoch in sorted(set(epochs[own].tolist())):
             now = own & (epochs == epoch)
-            away, back, whose = self._moved(epoch, owners[now], sent[now], partitions)
+            away, back, whose = self._host_exchange(
+                epoch, owners[now], sent[now], partitions
+            )
             # What comes at the end of an epoch may leave at the start of the next, in
             # one step: it is never here.
             stays = ~np.isin(came, away)
@@ -121,39 +123,44 @@ class PartialShuffleOrder:
             source = np.concatenate([source[stays], whose])
         return gone, came, source
 
-    def held(self, step: int, partitions: range) -> IntArray:
+    def partition_samples(self, step: int, partitions: range) -> IntArray:
         """Return the samples that a host's partitions hold before a step: sorted."""
-        epoch, place = divmod(step * self.batch, self.n)
+        epoch, place = divmod(step * self.batch, self.num_samples)
         rounds = [-(-(place - w) // self.shuffle.partitions) for w in partitions]
-        sent = [np.nonzero(self.shuffle.outgoing(epoch) < done)[0] for done in rounds]
+        sent = [
+            np.nonzero(self.shuffle.outgoing_positions(epoch) < done)[0]
+            for done in rounds
+        ]
         owners = np.repeat(partitions, [len(own) for own in sent])
-        gone, came, _ = self._moved(epoch, owners, np.concatenate(sent), partitions)
+        gone, came, _ = self._host_exchange(
+            epoch, owners, np.concatenate(sent), partitions
+        )
         start = _concatenate([self.shuffle.ids(epoch, w) for w in partitions])
         return np.union1d(np.setdiff1d(start, gone), came)
 
-    def _moved(
+    def _host_exchange(
         self, epoch: int, owners: IntArray, sent: IntArray, partitions: range
     ) -> tuple[IntArray, IntArray, IntArray]:
         """Return what reads take to other hosts, what they bring, and from where."""
         shuffle = self.shuffle
-        turn = shuffle.turn(epoch, sent)
+        turn = shuffle.rotation(epoch, sent)
         to, source = ((owners + s * turn) % shuffle.partitions for s in (1, -1))
         away, back = (~np.isin(each, partitions) for each in (to, source))
-        places = sent[away] * shuffle.slots // max(shuffle.exchanged, 1)
-        gone = shuffle.read(epoch, owners[away], places)
-        came = shuffle.incoming(epoch, owners[back], sent[back])
+        places = sent[away] * shuffle.slots // max(shuffle.exchange_count, 1)
+        gone = shuffle.samples_at_positions(epoch, owners[away], places)
+        came = shuffle.incoming_samples(epoch, owners[back], sent[back])
         return gone, came, source[back]
 
     def steps(self, epochs: float) -> int:
         """Count the steps until this many epochs, or parts of one, are wholly drawn."""
-        return steps_for_epochs(epochs, self.n, self.batch)
+        return steps_for_epochs(epochs, self.num_samples, self.batch)
 
-    def _reads(
+    def _row_positions(
         self, step: int, rows: NDArray[Any] | None
     ) -> tuple[IntArray, IntArray, IntArray]:
         """Return epoch, round and partition of rows, sorted by partition."""
         stream = np.arange(step * self.batch, (step + 1) * self.batch, dtype=np.int64)
-        epochs, places = np.divmod(stream, self.n)
+        epochs, places = np.divmod(stream, self.num_samples)
         rounds, partitions = np.divmod(places, self.shuffle.partitions)
         by_row = np.argsort(partitions, kind="stable")
         by_row = by_row if rows is None else by_row[rows]
@@ -169,7 +176,7 @@ class _BlockCache:
     def __init__(self, shuffle: PartialShuffle) -> None:
         self._shuffle = shuffle
         self._rounds = max(_BLOCK_SAMPLES // shuffle.partitions, 1)
-        self._found: OrderedDict[tuple[int, int, int], IntArray] = OrderedDict()
+        self._cache: OrderedDict[tuple[int, int, int], IntArray] = OrderedDict()
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type, tuple[PartialShuffle]]:
@@ -182,32 +189,34 @@ class _BlockCache:
         """Return the samples read in rounds of epochs: int64 [m]."""
         blocks, inside = np.divmod(rounds, self._rounds)
         names = list(zip(*(x.tolist() for x in (epochs, blocks, partitions))))
-        held = self._held(dict.fromkeys(names))
+        held = self._load(dict.fromkeys(names))
         return np.array([held[n][i] for n, i in zip(names, inside.tolist())], np.int64)
 
-    def _held(
+    def _load(
         self, names: dict[tuple[int, int, int], None]
     ) -> dict[tuple[int, int, int], IntArray]:
         with self._lock:
-            held = {name: self._found[name] for name in names if name in self._found}
+            held = {name: self._cache[name] for name in names if name in self._cache}
         missing = [name for name in names if name not in held]
         for epoch, block in dict.fromkeys(name[:2] for name in missing):
             own = [w for e, b, w in missing if (e, b) == (epoch, block)]
-            held |= self._traced(epoch, block, own)
+            held |= self._trace_block(epoch, block, own)
         with self._lock:
-            self._found |= held
-            while len(self._found) > _CACHE_FACTOR * len(names):
-                self._found.popitem(last=False)
+            self._cache |= held
+            while len(self._cache) > _CACHE_FACTOR * len(names):
+                self._cache.popitem(last=False)
         return held
 
-    def _traced(
+    def _trace_block(
         self, epoch: int, block: int, partitions: list[int]
     ) -> dict[tuple[int, int, int], IntArray]:
         """Trace a block of each partition, all at once."""
         first = block * self._rounds
         sizes = [min(self._rounds, self._shuffle.size(w) - first) for w in partitions]
         rounds = np.concatenate([first + np.arange(size) for size in sizes])
-        found = self._shuffle.read(epoch, np.repeat(partitions, sizes), rounds)
+        found = self._shuffle.samples_at_positions(
+            epoch, np.repeat(partitions, sizes), rounds
+        )
         parts = np.split(found, np.cumsum(sizes)[:-1])
         return {(epoch, block, w): ids for w, ids in zip(partitions, parts)}
 
@@ -217,21 +226,23 @@ def _concatenate(parts: Sequence[IntArray]) -> IntArray:
 
 
 def order_from_config(
-    asked: ShuffleConfig, *, samples: int, batch: int, seed: int
+    config: ShuffleConfig, *, num_samples: int, batch: int, seed: int
 ) -> SampleOrder:
     """Make the order that a plan asks for.
 
     Args:
-        asked: how far samples travel.
-        samples: in the data set.
+        config: how far samples travel.
+        num_samples: in the data set.
         batch: samples a step, over all devices together.
         seed: another seed is another order.
 
     Raises:
         BadInput: partitions that the batch or the samples cannot fill.
     """
-    if asked.q is None:
-        return GlobalShuffleOrder(n=samples, batch=batch, seed=seed)
-    count = asked.partitions or default_partitions(batch, samples, asked.q)
-    shuffle = PartialShuffle.of(samples=samples, partitions=count, q=asked.q, seed=seed)
+    if config.q is None:
+        return GlobalShuffleOrder(num_samples=num_samples, batch=batch, seed=seed)
+    count = config.partitions or default_partitions(batch, num_samples, config.q)
+    shuffle = PartialShuffle.from_fraction(
+        samples=num_samples, partitions=count, q=config.q, seed=seed
+    )
     return PartialShuffleOrder(shuffle=shuffle, batch=batch)

@@ -36,47 +36,56 @@ class ShuffleQuality:
         first: class distance before the first exchange, TV_0; none: not known.
         floor: class distance of random partitions, TV_r.
 
-    >>> shuffle = PartialShuffle.of(samples=8192, partitions=32, q=0.1)
-    >>> quality = ShuffleQuality(shuffle=shuffle, first=0.875, floor=0.075)
-    >>> round(quality.home(10), 3), round(quality.distance(10), 3)
+    >>> shuffle = PartialShuffle.from_fraction(samples=8192, partitions=32, q=0.1)
+    >>> distances = {"initial_class_distance": 0.875, "class_distance_floor": 0.075}
+    >>> quality = ShuffleQuality(shuffle=shuffle, **distances)
+    >>> round(quality.local_fraction(10), 3), round(quality.class_distance(10), 3)
     (0.351, 0.298)
-    >>> round(quality.forgotten)
+    >>> round(quality.mixing_epochs)
     22
     """
 
     shuffle: PartialShuffle
-    first: float | None = None
-    floor: float | None = None
+    initial_class_distance: float | None = None
+    class_distance_floor: float | None = None
 
     @property
-    def kept(self) -> float:
+    def decay(self) -> float:
         """L: what one epoch leaves of the difference from a random partition."""
-        count, part = self.shuffle.partitions, self.shuffle.exchanged
+        count, part = self.shuffle.partitions, self.shuffle.exchange_count
         if count == 1:
             return 0.0
         return 1 - part / self.shuffle.slots * count / (count - 1)
 
-    def home(self, epoch: int) -> float:
+    def local_fraction(self, epoch: int) -> float:
         """Return the part of samples that are in their first partition."""
         share = 1 / self.shuffle.partitions
-        return float(share + (1 - share) * self.kept**epoch)
+        return float(share + (1 - share) * self.decay**epoch)
 
-    def distance(self, epoch: int) -> float | None:
+    def class_distance(self, epoch: int) -> float | None:
         """Return the class distance, 0 to 1; None where labels are not known."""
-        if self.first is None or self.floor is None:
+        if self.initial_class_distance is None or self.class_distance_floor is None:
             return None
         # What is observed at first has the noise of a partition in it as well.
-        begin = math.sqrt(max(self.first**2 - self.floor**2, 0.0))
-        return math.hypot(begin * self.kept**epoch, self.floor)
+        begin = math.sqrt(
+            max(self.initial_class_distance**2 - self.class_distance_floor**2, 0.0)
+        )
+        return math.hypot(begin * self.decay**epoch, self.class_distance_floor)
 
     @property
-    def forgotten(self) -> float:
+    def mixing_epochs(self) -> float:
         """Epochs until as much of the class distance is noise as is left of it."""
-        if not self.first or not self.floor or self.first <= self.floor:
+        if (
+            not self.initial_class_distance
+            or not self.class_distance_floor
+            or self.initial_class_distance <= self.class_distance_floor
+        ):
             return 0.0
-        if not 0 < abs(self.kept) < 1:
-            return 0.0 if self.kept == 0 else math.inf
-        return math.log(self.first / self.floor) / -math.log(abs(self.kept))
+        if not 0 < abs(self.decay) < 1:
+            return 0.0 if self.decay == 0 else math.inf
+        return math.log(
+            self.initial_class_distance / self.class_distance_floor
+        ) / -math.log(abs(self.decay))
 
 
 def predict_quality(
@@ -93,7 +102,11 @@ def predict_quality(
     parts = np.bincount(labels) / len(labels)
     spread = np.sqrt(parts * (1 - parts) / (2 * math.pi * shuffle.slots))
     first = measured_class_distance(shuffle, labels, 0)
-    return ShuffleQuality(shuffle=shuffle, first=first, floor=float(spread.sum()))
+    return ShuffleQuality(
+        shuffle=shuffle,
+        initial_class_distance=first,
+        class_distance_floor=float(spread.sum()),
+    )
 
 
 def measured_class_distance(
@@ -101,7 +114,7 @@ def measured_class_distance(
 ) -> float:
     """Measure the class distance of the partitions of an epoch: 0 to 1."""
     whole = np.bincount(labels) / len(labels)
-    held = shuffle.located(epoch, np.arange(shuffle.samples)).partition
+    held = shuffle.locate(epoch, np.arange(shuffle.samples)).partition
     shape = shuffle.partitions, len(whole)
     both = np.bincount(held * shape[1] + labels, minlength=math.prod(shape))
     parts = both.reshape(shape)
@@ -112,5 +125,5 @@ def measured_class_distance(
 def measured_local_fraction(shuffle: PartialShuffle, epoch: int) -> float:
     """Measure the part of samples that are in their first partition in an epoch."""
     ids = np.arange(shuffle.samples)
-    first, now = (shuffle.located(e, ids).partition for e in (0, epoch))
+    first, now = (shuffle.locate(e, ids).partition for e in (0, epoch))
     return float((first == now).mean())

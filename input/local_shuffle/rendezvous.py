@@ -51,7 +51,7 @@ def host_index_and_count(rows: Rows, batch: int) -> tuple[int, int]:
 
 
 def connect_peers(
-    store: ArrayStore | ByteStore, like: Arrays, host: int, interface: str
+    store: ArrayStore | ByteStore, example: Arrays, host_index: int, interface: str
 ) -> "PeerGroup":
     """Serve this process's samples, and learn where those of the others are.
 
@@ -60,8 +60,8 @@ def connect_peers(
 
     Args:
         store: this host's samples.
-        like: one sample, `[1, ...]` a key.
-        host: which rows this process has, as `host_index_and_count` says.
+        example: one sample, `[1, ...]` a key.
+        host_index: which rows this process has, as `host_index_and_count` says.
         interface: address of this machine between hosts.
     """
     from jax.experimental import multihost_utils
@@ -72,14 +72,16 @@ def connect_peers(
     token = multihost_utils.broadcast_one_to_all(drawn).tobytes().hex()
     where = f"[{interface}]" if ":" in interface else interface
     server = PeerServer(store, f"{where}:0", token)
-    said = f"{host} {server.address}".encode().ljust(_MAX_ADDRESS_BYTES)
+    said = f"{host_index} {server.address}".encode().ljust(_MAX_ADDRESS_BYTES)
     every = multihost_utils.process_allgather(np.frombuffer(said, np.uint8))
     known: dict[int, str] = {}
     for row in np.asarray(every).reshape(jax.process_count(), -1):
         number, address = row.tobytes().decode().split()
         known.setdefault(int(number), address)
     addresses = [known[number] for number in sorted(known)]
-    return PeerGroup(server, PeerClient(addresses=addresses, like=like, token=token))
+    return PeerGroup(
+        server, PeerClient(addresses=addresses, example=example, token=token)
+    )
 
 
 class PeerGroup:
@@ -87,13 +89,13 @@ class PeerGroup:
 
     Args:
         server: of this process.
-        peers: all of them.
+        client: all of them.
     """
 
-    def __init__(self, server: "PeerServer", peers: "PeerClient") -> None:
-        self.server, self.peers = server, peers
+    def __init__(self, server: "PeerServer", client: "PeerClient") -> None:
+        self.server, self.client = server, client
 
     def close(self) -> None:
         """Serve and ask no more."""
-        self.peers.close()
+        self.client.close()
         self.server.shutdown()

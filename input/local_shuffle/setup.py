@@ -47,7 +47,7 @@ class SampleStoreRuntime:
         source: all samples.
         order: which are read when.
         rows: of a batch that this process reads, sorted.
-        keep: where samples are kept and who brings them.
+        config: where samples are kept and who brings them.
         start: steps that are already done.
 
     Raises:
@@ -60,64 +60,64 @@ class SampleStoreRuntime:
         source: Source,
         order: SampleOrder,
         rows: Rows,
-        keep: Keep,
+        config: Keep,
         start: int,
     ) -> None:
         check_local_rows(source, order, rows)
         host, hosts = host_index_and_count(rows, order.batch)
         # Processes of one machine that hold the same rows have a store each.
         mine = f"process-{jax.process_index()}"
-        own = None if keep.folder is None else keep.folder / mine
+        own = None if config.folder is None else config.folder / mine
         stored = source.stored if isinstance(source, DecodingSource) else source
-        self.keeping = make_local_shuffle_source(
-            stored, order, host=host, hosts=hosts, folder=own
+        self.source = make_local_shuffle_source(
+            stored, order, host=host, num_hosts=hosts, folder=own
         )
         # Before anyone is told where it is: whoever asks finds what should be here.
-        self.keeping.begin(start)
-        self._met = (
-            _connect_peers(self.keeping, keep.interface) if keep.interface else None
+        self.source.fill_store(start)
+        self._peer_group = (
+            _connect_peers(self.source, config.interface) if config.interface else None
         )
-        keeping = self.keeping
+        keeping = self.source
         seen = source.over(keeping) if isinstance(source, DecodingSource) else keeping
-        self._behind = AsyncExchanger(keeping, seen)
+        self._exchanger = AsyncExchanger(keeping, seen)
 
-    def recipe(self, read: Callable[[Source], BatchAssembler]) -> BatchAssembler:
+    def assembler(self, read: Callable[[Source], BatchAssembler]) -> BatchAssembler:
         """Return batches of what is kept, from a function that reads a source."""
-        return self._behind.recipe(read)
+        return self._exchanger.assembler(read)
 
-    def counts(self) -> Mapping[str, int]:
+    def sample_counts(self) -> Mapping[str, int]:
         """Say what this process has read from where, in samples, and held at most.
 
         What is under way is waited for.
         """
-        self._behind.settle()
-        counts, peers = self.keeping.counts, self._met and self._met.peers
+        self._exchanger.wait()
+        counts, peers = self.source.counts, self._peer_group and self._peer_group.client
         return {
-            "kept": counts.kept,
-            "filled": counts.filled,
-            "exchanged": counts.exchanged,
-            "from_peers": peers.fetched if peers else 0,
-            "from_origin": counts.origin,
-            "bad": peers.bad if peers else 0,
-            "failed_calls": peers.failed if peers else 0,
-            "strays": counts.strays,
-            "without_room": counts.without_room,
-            "share": counts.share,
-            "peak": self.keeping.store.peak,
+            "kept": counts.store_hits,
+            "filled": counts.initial_reads,
+            "exchanged": counts.received,
+            "from_peers": peers.fetched_count if peers else 0,
+            "from_origin": counts.dataset_reads,
+            "bad": peers.corrupt_count if peers else 0,
+            "failed_calls": peers.failed_calls if peers else 0,
+            "strays": counts.store_misses,
+            "without_room": counts.capacity_misses,
+            "share": counts.partition_samples,
+            "peak": self.source.store.peak_count,
         }
 
     def close(self) -> None:
         """End the exchange and serve no more; closing twice does no harm."""
-        self._behind.close()
-        if self._met is not None:
-            self._met.close()
+        self._exchanger.close()
+        if self._peer_group is not None:
+            self._peer_group.close()
 
 
 def _connect_peers(own: LocalShuffleSource, interface: str) -> PeerGroup:
     """Let hosts bring each other what moves."""
-    like = own.origin.get(np.zeros(1, np.int64))
+    like = own.dataset.get(np.zeros(1, np.int64))
     met = connect_peers(own.store, like, own.host, interface)
-    own.peers, own.slack = met.peers, max_retention_steps(own.order)
+    own.fetcher, own.retention_steps = met.client, max_retention_steps(own.order)
     return met
 
 
@@ -132,16 +132,16 @@ def check_local_rows(source: Source, order: SampleOrder, rows: Rows) -> None:
     check_storable(stored, order, hosts)
 
 
-def check_no_workers(threads: int | Workers) -> None:
+def check_no_workers(workers: int | Workers) -> None:
     """Refuse processes beside this one, which alone has the samples that are kept.
 
     Raises:
         BadInput: there would be some.
     """
-    if isinstance(threads, Workers):
+    if isinstance(workers, Workers):
         raise BadInput(
             "worker processes do not see the samples that are kept",
             rule="samples that a host keeps are read by its threads",
-            values=f"data.workers = {threads.count} (Workers), and a data.store (keep)",
+            values=f"data.workers = {workers.count} (Workers), and a data.store (keep)",
             remedy=("data.workers=0", "or data.store=none"),
         )

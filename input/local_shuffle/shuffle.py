@@ -55,7 +55,7 @@ class PartialShuffle:
         exchanged: k, sent by each partition an epoch; 0 where V is 1.
         seed: another seed is another exchange.
 
-    >>> shuffle = PartialShuffle(samples=10, partitions=2, exchanged=1)
+    >>> shuffle = PartialShuffle(samples=10, partitions=2, exchange_count=1)
     >>> [sorted(shuffle.ids(0, w).tolist()) for w in (0, 1)]
     [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
     >>> len(set(shuffle.ids(1, 0).tolist()) - {0, 1, 2, 3, 4})
@@ -64,11 +64,13 @@ class PartialShuffle:
 
     samples: int
     partitions: int
-    exchanged: int
+    exchange_count: int
     seed: int = 0
 
     @classmethod
-    def of(cls, *, samples: int, partitions: int, q: float, seed: int = 0) -> Self:
+    def from_fraction(
+        cls, *, samples: int, partitions: int, q: float, seed: int = 0
+    ) -> Self:
         """Make one that exchanges a part of each partition, rounded to samples.
 
         Raises:
@@ -91,125 +93,139 @@ class PartialShuffle:
                 remedy=(f"plan.shuffle.q={1 / slots:.2g}", "fewer partitions"),
             )
         return cls(
-            samples=samples, partitions=partitions, exchanged=exchanged, seed=seed
+            samples=samples, partitions=partitions, exchange_count=exchanged, seed=seed
         )
 
     @property
     def slots(self) -> int:
-        """Samples of every partition, but for one more in the first `rest`."""
+        """Samples of every partition, but for one more in the first `remainder`."""
         return self.samples // self.partitions
 
     @property
-    def rest(self) -> int:
+    def remainder(self) -> int:
         """Partitions that have one more sample."""
         return self.samples % self.partitions
 
     def size(self, partition: int) -> int:
         """Return how many samples a partition has."""
-        return self.slots + (partition < self.rest)
+        return self.slots + (partition < self.remainder)
 
     def ids(self, epoch: int, partition: int) -> IntArray:
         """Return the samples that a partition holds in an epoch, by slot: int64 [n]."""
         slots = np.arange(self.size(partition))
-        return self.traced(epoch, np.full_like(slots, partition), slots)
+        return self.samples_at_slots(epoch, np.full_like(slots, partition), slots)
 
-    def order(self, epoch: int, partition: int) -> IntArray:
+    def read_order(self, epoch: int, partition: int) -> IntArray:
         """Return the same samples as they are read."""
-        return self.read(epoch, *self._positions(partition))
+        return self.samples_at_positions(epoch, *self._positions(partition))
 
-    def read(self, epoch: int, partition: IntArray, position: IntArray) -> IntArray:
+    def samples_at_positions(
+        self, epoch: int, partition: IntArray, position: IntArray
+    ) -> IntArray:
         """Return the samples that partitions read at positions of an epoch: [m]."""
-        slot = self.turned(permute, epoch, partition, position)
-        return self.traced(epoch, partition, slot)
+        slot = self.apply_read_order(permute, epoch, partition, position)
+        return self.samples_at_slots(epoch, partition, slot)
 
-    def traced(self, epoch: int, partition: IntArray, slot: IntArray) -> IntArray:
+    def samples_at_slots(
+        self, epoch: int, partition: IntArray, slot: IntArray
+    ) -> IntArray:
         """Return the samples that are at places when an epoch begins: int64 [m]."""
         places = SampleLocations(partition, slot)
         for before in range(epoch - 1, -1, -1):
-            places = self.back(before, places)
+            places = self.previous_locations(before, places)
         partition, slot = places
-        return partition * self.slots + np.minimum(partition, self.rest) + slot
+        return partition * self.slots + np.minimum(partition, self.remainder) + slot
 
-    def located(self, epoch: int, ids: ArrayLike) -> SampleLocations:
-        """Return where samples are when an epoch begins: the inverse of `traced`."""
+    def locate(self, epoch: int, ids: ArrayLike) -> SampleLocations:
+        """Return where samples are when an epoch begins; undoes `samples_at_slots`."""
         sample = np.asarray(ids, np.int64)
-        large = self.rest * (self.slots + 1)
+        large = self.remainder * (self.slots + 1)
         behind = np.maximum(sample - large, 0)
         partition = np.where(
             sample < large,
             sample // (self.slots + 1),
-            self.rest + behind // self.slots,
+            self.remainder + behind // self.slots,
         )
-        first = partition * self.slots + np.minimum(partition, self.rest)
+        first = partition * self.slots + np.minimum(partition, self.remainder)
         places = SampleLocations(partition, sample - first)
         for passed in range(epoch):
-            places = self.forth(passed, places)
+            places = self.next_locations(passed, places)
         return places
 
-    def back(self, epoch: int, places: SampleLocations) -> SampleLocations:
+    def previous_locations(
+        self, epoch: int, places: SampleLocations
+    ) -> SampleLocations:
         """Return where samples were at the start of an epoch, from the next one's."""
-        return self._moved(epoch, places, -1)
+        return self._exchange_locations(epoch, places, -1)
 
-    def forth(self, epoch: int, places: SampleLocations) -> SampleLocations:
+    def next_locations(self, epoch: int, places: SampleLocations) -> SampleLocations:
         """Return where samples are when the next epoch begins, from an epoch's."""
-        return self._moved(epoch, places, 1)
+        return self._exchange_locations(epoch, places, 1)
 
-    def outgoing(self, epoch: int) -> IntArray:
+    def outgoing_positions(self, epoch: int) -> IntArray:
         """Return the positions of the reads that leave, the same in each partition."""
-        steps = np.arange(self.exchanged, dtype=np.int64)
-        return steps * self.slots // max(self.exchanged, 1)
+        steps = np.arange(self.exchange_count, dtype=np.int64)
+        return steps * self.slots // max(self.exchange_count, 1)
 
-    def turn(self, epoch: int, sent: IntArray) -> IntArray:
+    def rotation(self, epoch: int, outgoing: IntArray) -> IntArray:
         """Return how many partitions further the j-th outgoing reads go: int64 [m]."""
         others = max(self.partitions - 1, 1)
         begin = int(hash64(self.seed, _ROTATION_TAG, epoch)[0] % np.uint64(others))
-        return 1 + (_coprime_stride(others) * sent + begin) % others
+        return 1 + (_coprime_stride(others) * outgoing + begin) % others
 
-    def incoming(self, epoch: int, partition: IntArray, sent: IntArray) -> IntArray:
+    def incoming_samples(
+        self, epoch: int, partition: IntArray, outgoing: IntArray
+    ) -> IntArray:
         """Return the samples that come for the j-th outgoing reads of partitions: [m].
 
         Each takes the slot of the sample that leaves, when the next epoch begins.
         """
-        source = (partition - self.turn(epoch, sent)) % self.partitions
-        return self.read(epoch, source, sent * self.slots // max(self.exchanged, 1))
+        source = (partition - self.rotation(epoch, outgoing)) % self.partitions
+        return self.samples_at_positions(
+            epoch, source, outgoing * self.slots // max(self.exchange_count, 1)
+        )
 
-    def leaving(self, position: IntArray) -> IntArray:
+    def outgoing_index(self, position: IntArray) -> IntArray:
         """Return which of the outgoing reads positions are, -1 where they stay: [m]."""
-        if not self.exchanged:
+        if not self.exchange_count:
             return np.full_like(position, -1)
-        sent = -(-position * self.exchanged // self.slots)
-        leaves = (sent < self.exchanged) & (position < self.slots)
-        leaves &= sent * self.slots // self.exchanged == position
+        sent = -(-position * self.exchange_count // self.slots)
+        leaves = (sent < self.exchange_count) & (position < self.slots)
+        leaves &= sent * self.slots // self.exchange_count == position
         return np.where(leaves, sent, -1)
 
-    def turned(
+    def apply_read_order(
         self,
-        way: Callable[[UInt64Array, ArrayLike, int], IntArray],
+        permutation: Callable[[UInt64Array, ArrayLike, int], IntArray],
         epoch: int,
         partition: IntArray,
         cells: IntArray,
     ) -> IntArray:
         """Apply partitions' reading orders: `permute` maps positions to slots."""
         keys = hash64(self.seed, epoch, np.arange(self.partitions))[partition]
-        larger = partition < self.rest
+        larger = partition < self.remainder
         if larger.all() or not larger.any():
-            return way(keys, cells, self.slots + bool(larger.any()))
+            return permutation(keys, cells, self.slots + bool(larger.any()))
         found = np.empty_like(cells)
         for size, own in ((self.slots, ~larger), (self.slots + 1, larger)):
-            found[own] = way(keys[own], cells[own], size)
+            found[own] = permutation(keys[own], cells[own], size)
         return found
 
-    def _moved(self, epoch: int, places: SampleLocations, sign: int) -> SampleLocations:
+    def _exchange_locations(
+        self, epoch: int, places: SampleLocations, sign: int
+    ) -> SampleLocations:
         """Move the places that an epoch exchanges; the others stay as they are."""
-        if not self.exchanged:
+        if not self.exchange_count:
             return places
-        position = self.turned(inverse_permute, epoch, *places)
-        sent = self.leaving(position)
+        position = self.apply_read_order(inverse_permute, epoch, *places)
+        sent = self.outgoing_index(position)
         moved = np.nonzero(sent >= 0)[0]
         partition, slot = (part.copy() for part in places)
-        turn = sign * self.turn(epoch, sent[moved])
+        turn = sign * self.rotation(epoch, sent[moved])
         partition[moved] = (partition[moved] + turn) % self.partitions
-        slot[moved] = self.turned(permute, epoch, partition[moved], position[moved])
+        slot[moved] = self.apply_read_order(
+            permute, epoch, partition[moved], position[moved]
+        )
         return SampleLocations(partition, slot)
 
     def _positions(self, partition: int) -> tuple[IntArray, IntArray]:

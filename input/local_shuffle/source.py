@@ -39,19 +39,19 @@ class SampleFetcher(Protocol):
 class SampleReadCounts:
     """What a host has read from where, in samples."""
 
-    kept: int = 0
+    store_hits: int = 0
     """Of its own store."""
-    filled: int = 0
+    initial_reads: int = 0
     """Of the data set, to begin with."""
-    exchanged: int = 0
+    received: int = 0
     """That came for others that left."""
-    origin: int = 0
+    dataset_reads: int = 0
     """Of these, read of the data set and not brought by peers."""
-    strays: int = 0
+    store_misses: int = 0
     """Of the data set, because they were not in the store when they were needed."""
-    without_room: int = 0
+    capacity_misses: int = 0
     """That the store had no place for: its disk was full when it was made."""
-    share: int = 0
+    partition_samples: int = 0
     """That this host's partitions hold."""
 
 
@@ -74,57 +74,57 @@ class LocalShuffleSource:
             are not kept as they are read.
     """
 
-    origin: Source
+    dataset: Source
     order: PartialShuffleOrder
     host: int
-    hosts: int
+    num_hosts: int
     store: ArrayStore | ByteStore
-    peers: SampleFetcher | None = None
-    slack: int = 0
+    fetcher: SampleFetcher | None = None
+    retention_steps: int = 0
     counts: SampleReadCounts = field(default_factory=SampleReadCounts)
-    _left: dict[int, int] = field(default_factory=dict, repr=False)
+    _departures: dict[int, int] = field(default_factory=dict, repr=False)
     """The step in which each sample left that is still here."""
 
     def __post_init__(self) -> None:
-        check_storable(self.origin, self.order, self.hosts)
+        check_storable(self.dataset, self.order, self.num_hosts)
         sizes = map(self.order.shuffle.size, self.partitions)
-        self.counts.share = sum(sizes)
+        self.counts.partition_samples = sum(sizes)
 
     def __len__(self) -> int:
-        return len(self.origin)
+        return len(self.dataset)
 
     @property
     def fingerprint(self) -> str:
         """That of all samples."""
-        return self.origin.fingerprint
+        return self.dataset.fingerprint
 
     @property
     def partitions(self) -> range:
         """The partitions that this host keeps."""
-        each = self.order.shuffle.partitions // self.hosts
+        each = self.order.shuffle.partitions // self.num_hosts
         return range(self.host * each, (self.host + 1) * each)
 
-    def begin(self, step: int) -> None:
+    def fill_store(self, step: int) -> None:
         """Keep what this host's partitions hold before a step, and nothing else."""
-        wanted = self.order.held(step, self.partitions)
-        self.store.drop(np.setdiff1d(self.store.held(), wanted).tolist())
-        self._left.clear()
-        gone = wanted[self.store.missing(wanted)]
-        fitting, filled = gone[: self.store.free], 0
+        wanted = self.order.partition_samples(step, self.partitions)
+        self.store.drop(np.setdiff1d(self.store.ids(), wanted).tolist())
+        self._departures.clear()
+        gone = wanted[self.store.is_missing(wanted)]
+        fitting, filled = gone[: self.store.free_slots], 0
         for ids in np.array_split(fitting, -(-len(fitting) // _FILL_CHUNK) or 1):
             if len(ids):
-                filled += self.store.put(ids, self.origin.get(ids))
-        self.counts.filled += filled
-        self.counts.without_room += len(gone) - filled
+                filled += self.store.put(ids, self.dataset.get(ids))
+        self.counts.initial_reads += filled
+        self.counts.capacity_misses += len(gone) - filled
 
     def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
         """Read samples: int [n] to new arrays [n, ...]."""
         found, good = self.store.get(ids)
-        self.counts.kept += int(good.sum())
+        self.counts.store_hits += int(good.sum())
         if good.all():
             return found
-        self.counts.strays += int((~good).sum())
-        fresh = self.origin.get(ids[~good])
+        self.counts.store_misses += int((~good).sum())
+        fresh = self.dataset.get(ids[~good])
         arrays = {key: np.array(array) for key, array in found.items()}
         for key, array in arrays.items():
             array[~good] = fresh[key]
@@ -132,39 +132,48 @@ class LocalShuffleSource:
 
     def exchange(self, step: int) -> None:
         """Give the places of what a step has read and what leaves to what comes."""
-        gone, came, source = self.order.exchanged(step, self.partitions)
-        self._left |= dict.fromkeys(gone.tolist(), step)
+        gone, came, source = self.order.step_exchange(step, self.partitions)
+        self._departures |= dict.fromkeys(gone.tolist(), step)
         for sample in came.tolist():  # it may be one that left just now
-            self._left.pop(sample, None)
-        missing = self.store.missing(came)
-        brought = self._brought(came[missing], source[missing])
-        late = [sample for sample, at in self._left.items() if at <= step - self.slack]
+            self._departures.pop(sample, None)
+        missing = self.store.is_missing(came)
+        brought = self._fetch_arrivals(came[missing], source[missing])
+        late = [
+            sample
+            for sample, at in self._departures.items()
+            if at <= step - self.retention_steps
+        ]
         self.store.drop(late)
         for sample in late:
-            del self._left[sample]
+            del self._departures[sample]
         for ids, samples in brought:
-            room = self.store.free
+            room = self.store.free_slots
             fitting = {key: array[:room] for key, array in samples.items()}
             kept = self.store.put(ids[:room], fitting)
-            self.counts.exchanged += len(ids)
-            self.counts.without_room += len(ids) - kept
+            self.counts.received += len(ids)
+            self.counts.capacity_misses += len(ids) - kept
 
-    def _brought(
+    def _fetch_arrivals(
         self, ids: IntArray, source: IntArray
     ) -> Iterator[tuple[IntArray, Arrays]]:
         """Yield samples that come, from peers as far as they have them."""
-        each = self.order.shuffle.partitions // self.hosts
-        found = self.peers.fetch(ids, source // each) if self.peers else {}
+        each = self.order.shuffle.partitions // self.num_hosts
+        found = self.fetcher.fetch(ids, source // each) if self.fetcher else {}
         for sample, arrays in found.items():
             yield np.array([sample]), arrays
         rest = np.array([i for i in ids.tolist() if i not in found], np.int64)
-        self.counts.origin += len(rest)
+        self.counts.dataset_reads += len(rest)
         if len(rest):
-            yield rest, self.origin.get(rest)
+            yield rest, self.dataset.get(rest)
 
 
 def make_local_shuffle_source(
-    source: Source, order: SampleOrder, *, host: int, hosts: int, folder: Path | None
+    source: Source,
+    order: SampleOrder,
+    *,
+    host: int,
+    num_hosts: int,
+    folder: Path | None,
 ) -> LocalShuffleSource:
     """Make this host's part of a source, with a store that is large enough.
 
@@ -172,19 +181,19 @@ def make_local_shuffle_source(
         source: all samples.
         order: which are read when.
         host: this one.
-        hosts: how many there are.
+        num_hosts: how many there are.
         folder: where samples are kept; none: in memory.
 
     Raises:
         BadInput: samples that are drawn from everywhere, or hosts that do not divide.
     """
-    kept = check_storable(source, order, hosts)
-    each = kept.shuffle.partitions // hosts
-    places = each * (kept.shuffle.slots + 1) + 2 * kept.batch // hosts
-    own = None if folder is None else folder / f"host-{host}-of-{hosts}"
+    kept = check_storable(source, order, num_hosts)
+    each = kept.shuffle.partitions // num_hosts
+    places = each * (kept.shuffle.slots + 1) + 2 * kept.batch // num_hosts
+    own = None if folder is None else folder / f"host-{host}-of-{num_hosts}"
     store = make_store(source, places, own)
     return LocalShuffleSource(
-        origin=source, order=kept, host=host, hosts=hosts, store=store
+        dataset=source, order=kept, host=host, num_hosts=num_hosts, store=store
     )
 
 
@@ -196,20 +205,20 @@ def max_retention_steps(order: PartialShuffleOrder) -> int:
 
     >>> from jaxdist.input.local_shuffle.shuffle import PartialShuffle
     >>> def slack(k):
-    ...     shuffle = PartialShuffle(samples=80, partitions=4, exchanged=k)
+    ...     shuffle = PartialShuffle(samples=80, partitions=4, exchange_count=k)
     ...     return max_retention_steps(PartialShuffleOrder(shuffle=shuffle, batch=16))
     >>> slack(0), slack(2), slack(10), slack(20)
     (8, 8, 3, 1)
     """
     reads = order.batch // order.shuffle.partitions
-    k, n = order.shuffle.exchanged, order.shuffle.slots
+    k, n = order.shuffle.exchange_count, order.shuffle.slots
     if not k:
         return _MAX_HOST_LAG_STEPS
     return max(0, min(_MAX_HOST_LAG_STEPS, (2 * reads - 1) * n // (k * reads)))
 
 
 def check_storable(
-    source: Source, order: SampleOrder, hosts: int
+    source: Source, order: SampleOrder, num_hosts: int
 ) -> PartialShuffleOrder:
     """Refuse samples that hosts cannot keep.
 
@@ -224,7 +233,7 @@ def check_storable(
             values="shuffle = Global()",
             remedy="shuffle=Partial(q=0.1)",
         )
-    check_partition_hosts(order.shuffle.partitions, hosts)
+    check_partition_hosts(order.shuffle.partitions, num_hosts)
     if isinstance(source, EpochVaryingSource):
         raise BadInput(
             "these samples cannot be kept",
@@ -235,20 +244,20 @@ def check_storable(
     return order
 
 
-def check_partition_hosts(partitions: int, hosts: int) -> None:
+def check_partition_hosts(partitions: int, num_hosts: int) -> None:
     """Refuse hosts that cannot hold equally many partitions each.
 
     Raises:
         BadInput: naming the numbers of hosts that can.
     """
-    if partitions % hosts:
+    if partitions % num_hosts:
         works = ", ".join(map(str, valid_host_counts(partitions)))
         raise BadInput(
             "the partitions do not divide over the hosts",
             rule="each host keeps equally many partitions",
-            values=f"plan.shuffle.partitions = {partitions}, {hosts} hosts",
+            values=f"plan.shuffle.partitions = {partitions}, {num_hosts} hosts",
             remedy=(
                 f"{works} hosts",
-                f"plan.shuffle.partitions={hosts}, or a multiple",
+                f"plan.shuffle.partitions={num_hosts}, or a multiple",
             ),
         )

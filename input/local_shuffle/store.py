@@ -26,46 +26,54 @@ class ArrayStore:
     store at once.
 
     Args:
-        like: one sample, `[1, ...]` a key: the shapes and dtypes of all.
-        places: most samples at once.
+        example: one sample, `[1, ...]` a key: the shapes and dtypes of all.
+        capacity: most samples at once.
         folder: where they lie on disk; none: in memory. What an earlier store has left
             in the folder is there again, as far as it is whole.
-        of: name of the samples; what is left of others is not taken for them.
+        fingerprint: name of the samples; what is left of others is not taken for them.
 
     Raises:
         OSError: there is no room on the disk for so many.
     """
 
     def __init__(
-        self, like: Arrays, places: int, folder: Path | None = None, of: str = ""
+        self,
+        example: Arrays,
+        capacity: int,
+        folder: Path | None = None,
+        fingerprint: str = "",
     ) -> None:
         self._folder, self._lock = folder, threading.Lock()
-        self.damaged = 0
+        self.corrupt_count = 0
         """Samples that were not what was put there."""
-        self.peak = 0
+        self.peak_count = 0
         """Most samples that were ever held."""
-        shapes = {k: (x.dtype, (places, *x.shape[1:])) for k, x in like.items()}
-        kept = folder is not None and _open_folder(folder, shapes, of)
-        self._arrays = {k: self._made(k, *shape, kept) for k, shape in shapes.items()}
+        shapes = {k: (x.dtype, (capacity, *x.shape[1:])) for k, x in example.items()}
+        kept = folder is not None and _open_folder(folder, shapes, fingerprint)
+        self._arrays = {
+            k: self._make_array(k, *shape, kept) for k, shape in shapes.items()
+        }
         # Of each place the id and 1, and the checksum: one of zeros is free.
-        self._notes = self._made("notes", np.dtype(np.int64), (places, 2), kept)
-        held = np.nonzero(self._notes[:, 0])[0]
-        self._place = {int(self._notes[p, 0]) - 1: int(p) for p in held}
-        self._free = sorted(set(range(places)) - set(self._place.values()))[::-1]
+        self._index = self._make_array("notes", np.dtype(np.int64), (capacity, 2), kept)
+        held = np.nonzero(self._index[:, 0])[0]
+        self._slots = {int(self._index[p, 0]) - 1: int(p) for p in held}
+        self._free_slots = sorted(set(range(capacity)) - set(self._slots.values()))[
+            ::-1
+        ]
 
     def __len__(self) -> int:
-        return len(self._place)
+        return len(self._slots)
 
     @property
-    def free(self) -> int:
+    def free_slots(self) -> int:
         """Count the places that hold nothing."""
         with self._lock:
-            return len(self._free)
+            return len(self._free_slots)
 
-    def missing(self, ids: SampleIds) -> NDArray[np.bool_]:
+    def is_missing(self, ids: SampleIds) -> NDArray[np.bool_]:
         """Tell which samples are not here: bool [n]."""
         with self._lock:
-            return np.array([int(i) not in self._place for i in ids], bool)
+            return np.array([int(i) not in self._slots for i in ids], bool)
 
     def put(self, ids: SampleIds, samples: Arrays) -> int:
         """Keep samples `[n, ...]`; those that are here already stay as they are.
@@ -78,9 +86,9 @@ class ArrayStore:
         """
         with self._lock:
             for row, sample in enumerate(ids.tolist()):
-                if sample not in self._place:
-                    self._keep(sample, {k: x[row] for k, x in samples.items()})
-            self.peak = max(self.peak, len(self._place))
+                if sample not in self._slots:
+                    self._insert(sample, {k: x[row] for k, x in samples.items()})
+            self.peak_count = max(self.peak_count, len(self._slots))
         return len(ids)
 
     def get(self, ids: SampleIds) -> tuple[Arrays, NDArray[np.bool_]]:
@@ -90,56 +98,56 @@ class ArrayStore:
             Arrays `[n, ...]`, and which of their rows mean something: bool [n].
         """
         with self._lock:
-            found = [self._place.get(sample, _NO_SLOT) for sample in ids.tolist()]
+            found = [self._slots.get(sample, _NO_SLOT) for sample in ids.tolist()]
             places = np.array(found, np.int64)
             arrays = {key: array[places] for key, array in self._arrays.items()}
-            sums = self._notes[places, 1]
+            sums = self._index[places, 1]
         good = places != _NO_SLOT
         if self._folder is not None:
             good &= checksums(arrays) == sums
-            self._lost(ids[~good & (places != _NO_SLOT)])
+            self._drop_corrupt(ids[~good & (places != _NO_SLOT)])
         return arrays, good
 
-    def sums(self, ids: SampleIds) -> NDArray[np.int64]:
+    def checksums(self, ids: SampleIds) -> NDArray[np.int64]:
         """Return the checksums that were written with samples, 0 for others: [n]."""
         with self._lock:
-            places = [self._place.get(sample, _NO_SLOT) for sample in ids.tolist()]
-            found: NDArray[np.int64] = self._notes[places, 1]
+            places = [self._slots.get(sample, _NO_SLOT) for sample in ids.tolist()]
+            found: NDArray[np.int64] = self._index[places, 1]
             return np.where(np.array(places) == _NO_SLOT, 0, found)
 
     def drop(self, ids: Iterable[int]) -> None:
         """Forget samples; those that are not here are no matter."""
         with self._lock:
             for sample in ids:
-                place = self._place.pop(int(sample), None)
+                place = self._slots.pop(int(sample), None)
                 if place is not None:
-                    self._notes[place, 0] = 0
-                    self._free.append(place)
+                    self._index[place, 0] = 0
+                    self._free_slots.append(place)
 
-    def held(self) -> NDArray[np.int64]:
+    def ids(self) -> NDArray[np.int64]:
         """Return the samples that are here, sorted: int64 [n]."""
         with self._lock:
-            return np.array(sorted(self._place), np.int64)
+            return np.array(sorted(self._slots), np.int64)
 
-    def _keep(self, sample: int, arrays: Mapping[str, NDArray[Any]]) -> None:
-        if not self._free:
+    def _insert(self, sample: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+        if not self._free_slots:
             raise FatalError(
-                f"a host's store is full: {len(self._place):,} samples, none to drop"
+                f"a host's store is full: {len(self._slots):,} samples, none to drop"
             )
-        place = self._free.pop()
+        place = self._free_slots.pop()
         for key, array in arrays.items():
             self._arrays[key][place] = array
         one = {key: array[place : place + 1] for key, array in self._arrays.items()}
         # The id is written last: a place without one is free.
-        self._notes[place, 1] = checksums(one)[0]
-        self._notes[place, 0] = sample + 1
-        self._place[sample] = place
+        self._index[place, 1] = checksums(one)[0]
+        self._index[place, 0] = sample + 1
+        self._slots[sample] = place
 
-    def _lost(self, ids: SampleIds) -> None:
-        self.damaged += len(ids)
+    def _drop_corrupt(self, ids: SampleIds) -> None:
+        self.corrupt_count += len(ids)
         self.drop(ids.tolist())
 
-    def _made(
+    def _make_array(
         self, key: str, dtype: np.dtype[Any], shape: tuple[int, ...], kept: bool
     ) -> NDArray[Any]:
         if self._folder is None:

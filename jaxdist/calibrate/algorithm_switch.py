@@ -51,25 +51,25 @@ class AlgorithmSwitch:
 
 
 def find_algorithm_switch(
-    program: str, sized: SizedTimings, devices: int, one: AlphaBetaFit
+    program: str, timings: SizedTimings, devices: int, single_fit: AlphaBetaFit
 ) -> AlgorithmSwitch | None:
     """Return the best switch, or none where one line is about as good.
 
     Args:
         program: that was timed.
-        sized: its timings by size.
+        timings: its timings by size.
         devices: that took part.
-        one: the line through all of them.
+        single_fit: the line through all of them.
     """
-    sizes = sorted({size for size, _ in sized})
+    sizes = sorted({size for size, _ in timings})
     places = range(MIN_SIZES, len(sizes) - MIN_SIZES + 1)
-    if one.spread < _GOOD_FIT or not places:
+    if single_fit.spread < _GOOD_FIT or not places:
         return None
     tried = (
-        _fit_halves(program, sized, devices, sizes[i - 1], sizes[i]) for i in places
+        _fit_halves(program, timings, devices, sizes[i - 1], sizes[i]) for i in places
     )
     best = min(tried, key=lambda switch: switch.spread)
-    return best if best.spread < _REQUIRED_GAIN * one.spread else None
+    return best if best.spread < _REQUIRED_GAIN * single_fit.spread else None
 
 
 def _fit_halves(

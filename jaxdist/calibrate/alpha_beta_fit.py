@@ -44,59 +44,59 @@ class AlphaBetaFit:
     """Mean of |line - timing| / timing."""
 
 
-def fit_alpha_beta(timed: Sequence[CollectiveTiming], devices: int) -> AlphaBetaFit:
+def fit_alpha_beta(timings: Sequence[CollectiveTiming], devices: int) -> AlphaBetaFit:
     """Fit a line.
 
     Args:
-        timed: at least two sizes.
+        timings: at least two sizes.
         devices: that took part.
     """
     from scipy.optimize import nnls
 
-    took = np.array([each.seconds for each in timed])
-    sides = _design_matrix(timed, devices) / took[:, None]
+    took = np.array([each.seconds for each in timings])
+    sides = _design_matrix(timings, devices) / took[:, None]
     scale = sides.max(axis=0)
     (alpha, beta), _ = nnls(sides / scale, np.ones(len(took)))
     alpha, beta = alpha / scale[0], beta / scale[1]
     found = AlphaBetaFit(
         alpha=float(alpha), bandwidth=float(1 / max(beta, 1e-15)), spread=0.0
     )
-    line = predict_seconds(found, timed, devices)
+    line = predict_seconds(found, timings, devices)
     return replace(found, spread=float(np.mean(np.abs(line - took) / took)))
 
 
 def predict_seconds(
-    wire: AlphaBetaFit, timed: Sequence[CollectiveTiming], devices: int
+    fit: AlphaBetaFit, timings: Sequence[CollectiveTiming], devices: int
 ) -> np.ndarray:
     """Return what a line says that collectives take, in seconds."""
-    found: np.ndarray = _design_matrix(timed, devices) @ (
-        wire.alpha,
-        1 / wire.bandwidth,
+    found: np.ndarray = _design_matrix(timings, devices) @ (
+        fit.alpha,
+        1 / fit.bandwidth,
     )
     return found
 
 
-def sent_bytes(timed: Sequence[CollectiveTiming], devices: int) -> list[int]:
+def sent_bytes(timings: Sequence[CollectiveTiming], devices: int) -> list[int]:
     """Return the bytes that a device sends in each."""
-    return [wire_bytes(each.kind, each.payload, devices) for each in timed]
+    return [wire_bytes(each.kind, each.payload, devices) for each in timings]
 
 
-def smooth_latency(took: Sequence[float]) -> list[float]:
+def smooth_latency(seconds: Sequence[float]) -> list[float]:
     """Give small sizes their mean where they take about as long as each other.
 
     What they take is how long a collective needs to start, measured once for each size
     and a fifth off each time.
 
     Args:
-        took: seconds by size, the smallest first.
+        seconds: seconds by size, the smallest first.
 
     >>> smooth_latency([7.0, 6.0, 5.0, 14.0])
     [6.0, 6.0, 6.0, 14.0]
     """
     count = 1
-    while count < len(took) and _are_similar(took[: count + 1]):
+    while count < len(seconds) and _are_similar(seconds[: count + 1]):
         count += 1
-    return [sum(took[:count]) / count] * count + list(took[count:])
+    return [sum(seconds[:count]) / count] * count + list(seconds[count:])
 
 
 def _are_similar(took: Sequence[float]) -> bool:

@@ -44,130 +44,132 @@ class BlockCase:
     """Of a microbatch."""
     flops: float
     """Of its forward pass on them."""
-    call: BlockFn
+    fn: BlockFn
     """Computes it."""
     weights: ShapeTuple
     """Parameters, which have gradients."""
-    slopes: ShapeTuple
+    float_inputs: ShapeTuple
     """What it is called on and has gradients."""
-    rest: ShapeTuple
+    other_inputs: ShapeTuple
     """What has none: samples, labels, positions."""
 
 
-def time_blocks(mesh: Mesh, subjects: Iterable[BlockCase]) -> tuple[BlockTiming, ...]:
+def time_blocks(mesh: Mesh, cases: Iterable[BlockCase]) -> tuple[BlockTiming, ...]:
     """Time blocks, forward and backward.
 
     Args:
         mesh: every device of it computes the same, at once.
-        subjects: what is timed; the same in every process.
+        cases: what is timed; the same in every process.
     """
     # Along an axis that layers do not know, so that norms do not sum over it.
     silent = Mesh(mesh.devices.reshape(-1), (_ISOLATED_AXIS,))
-    return tuple(_time_block(silent, each) for each in subjects)
+    return tuple(_time_block(silent, each) for each in cases)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _BlockTrace:
     """What is known of a block before it runs."""
 
-    subject: BlockCase
+    case: BlockCase
     """The block."""
-    back: Any
+    vjp_fn: Any
     """Its backward pass, to be filled with arrays."""
-    out: ShapeTuple
+    outputs: ShapeTuple
     """What it hands on that has gradients."""
-    kept: flat_messages.FlatTreeSpec
+    residual_spec: flat_messages.FlatTreeSpec
     """What its forward pass keeps."""
 
 
-def _time_block(mesh: Mesh, subject: BlockCase) -> BlockTiming:
+def _time_block(mesh: Mesh, case: BlockCase) -> BlockTiming:
     """Time one block; each of its calls is on another microbatch than the one before.
 
     It would be computed once otherwise.
     """
-    traced, draw = _trace_block(subject), np.random.default_rng(0)
-    weights = [_random_array(draw, x) for x in subject.weights]
-    slopes = [_random_array(draw, x, 2) for x in subject.slopes]
-    rest = [_random_array(draw, x, 2) for x in subject.rest]
+    traced, draw = _trace_block(case), np.random.default_rng(0)
+    weights = [_random_array(draw, x) for x in case.weights]
+    slopes = [_random_array(draw, x, 2) for x in case.float_inputs]
+    rest = [_random_array(draw, x, 2) for x in case.other_inputs]
     rings = _residual_buffers(traced, weights, [x[0] for x in (*slopes, *rest)])
-    steep = [_random_array(draw, x, 2) for x in traced.out]
-    calls = int(np.clip(_MIN_FLOPS / max(1.0, subject.flops), *_LOOP_BOUNDS))
-    forward, backward = partial(_forward, subject), partial(_backward, traced)
+    steep = [_random_array(draw, x, 2) for x in traced.outputs]
+    calls = int(np.clip(_MIN_FLOPS / max(1.0, case.flops), *_LOOP_BOUNDS))
+    forward, backward = partial(_forward, case), partial(_backward, traced)
     given = *weights, *slopes
     return BlockTiming(
-        key=subject.key,
-        samples=subject.samples,
+        key=case.key,
+        samples=case.samples,
         forward_s=seconds_per_call(mesh, forward, *given, *rest, calls=calls),
         backward_s=seconds_per_call(
             mesh, backward, *given, *rings, *steep, calls=calls // 2
         ),
-        kept=flat_messages.buffer_bytes(traced.kept.lengths),
+        kept=flat_messages.buffer_bytes(traced.residual_spec.lengths),
     )
 
 
-def _trace_block(subject: BlockCase) -> _BlockTrace:
+def _trace_block(case: BlockCase) -> _BlockTrace:
     """Trace both passes on shapes."""
     found: list[Any] = []
 
     def probe(weights: Any, slopes: Any, rest: Any) -> Any:
-        out, back = _vjp(subject, weights, slopes, rest)
+        out, back = _vjp(case, weights, slopes, rest)
         found.append(back)
         return out, vjp_residuals(back)
 
-    given = [list(x) for x in (subject.weights, subject.slopes, subject.rest)]
+    given = [list(x) for x in (case.weights, case.float_inputs, case.other_inputs)]
     out, kept = jax.eval_shape(probe, *given)
     return _BlockTrace(
-        subject=subject,
-        back=found[0],
-        out=tuple(out),
-        kept=flat_messages.flat_tree_spec(kept),
+        case=case,
+        vjp_fn=found[0],
+        outputs=tuple(out),
+        residual_spec=flat_messages.flat_tree_spec(kept),
     )
 
 
-def _vjp(subject: BlockCase, weights: Any, slopes: Any, rest: Any) -> Any:
+def _vjp(case: BlockCase, weights: Any, float_inputs: Any, other_inputs: Any) -> Any:
     """Return what a block hands on, and its backward pass."""
 
     def run(weights: Any, slopes: Any) -> list[jax.Array]:
-        return partition_floats(subject.call(weights, slopes, rest))[0]
+        return partition_floats(case.fn(weights, slopes, other_inputs))[0]
 
-    return jax.vjp(run, list(weights), list(slopes))
+    return jax.vjp(run, list(weights), list(float_inputs))
 
 
-def _forward(subject: BlockCase, i: jax.Array, *given: jax.Array) -> Any:
+def _forward(case: BlockCase, i: jax.Array, *given: jax.Array) -> Any:
     """Return what is handed on, and what is kept."""
-    count, more = len(subject.weights), len(subject.slopes)
+    count, more = len(case.weights), len(case.float_inputs)
     inputs = [x[i % 2] for x in given[count:]]
-    out, back = _vjp(subject, given[:count], inputs[:more], inputs[more:])
+    out, back = _vjp(case, given[:count], inputs[:more], inputs[more:])
     return out, [
         flat_messages.raw_array(x) for x in jax.tree.leaves(vjp_residuals(back))
     ]
 
 
-def _backward(traced: _BlockTrace, i: jax.Array, *given: jax.Array) -> Any:
+def _backward(trace: _BlockTrace, i: jax.Array, *given: jax.Array) -> Any:
     """Return the gradients of parameters and input."""
     left, turn = iter(given), i % 2
-    weights = [next(left) for _ in traced.subject.weights]
-    slopes = [next(left)[turn] for _ in traced.subject.slopes]
-    rings = {dtype: next(left) for dtype in traced.kept.lengths}
-    kept = traced.kept.read(rings, turn)
-    return bind_vjp_residuals(traced.back, kept, weights, slopes)(
+    weights = [next(left) for _ in trace.case.weights]
+    slopes = [next(left)[turn] for _ in trace.case.float_inputs]
+    rings = {dtype: next(left) for dtype in trace.residual_spec.lengths}
+    kept = trace.residual_spec.read(rings, turn)
+    return bind_vjp_residuals(trace.vjp_fn, kept, weights, slopes)(
         [x[turn] for x in left]
     )
 
 
 def _residual_buffers(
-    traced: _BlockTrace, weights: Any, inputs: Any
+    trace: _BlockTrace, weights: Any, inputs: Any
 ) -> list[np.ndarray]:
     """Return what two microbatches keep, [2, n] of each dtype."""
-    more = len(traced.subject.slopes)
+    more = len(trace.case.float_inputs)
 
     def write(weights: Any, slopes: Any, rest: Any) -> Any:
-        _, back = _vjp(traced.subject, weights, slopes, rest)
-        empty = flat_messages.zero_buffers(traced.kept.lengths)
-        return traced.kept.write(empty, vjp_residuals(back))
+        _, back = _vjp(trace.case, weights, slopes, rest)
+        empty = flat_messages.zero_buffers(trace.residual_spec.lengths)
+        return trace.residual_spec.write(empty, vjp_residuals(back))
 
     made = jax.jit(write)(list(weights), inputs[:more], inputs[more:])
-    return [np.stack([np.asarray(made[dtype])] * 2) for dtype in traced.kept.lengths]
+    return [
+        np.stack([np.asarray(made[dtype])] * 2) for dtype in trace.residual_spec.lengths
+    ]
 
 
 def _random_array(

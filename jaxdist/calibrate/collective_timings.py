@@ -64,7 +64,7 @@ class GroupTimings:
 
     kind: str
     """As the compiler names it."""
-    among: DeviceGroup
+    group: DeviceGroup
     """The groups; all of them at once."""
     timings: tuple[CollectiveTiming, ...]
     """By the size of its result."""
@@ -72,22 +72,22 @@ class GroupTimings:
     """Seconds that were taken out of them: of a wait for devices that are late."""
 
     @property
-    def devices(self) -> int:
+    def group_size(self) -> int:
         """Of a group."""
-        return self.among.devices
+        return self.group.size
 
 
 def time_collectives(
-    mesh: Mesh, groups: Sequence[DeviceGroup], largest: int | None = None
+    mesh: Mesh, groups: Sequence[DeviceGroup], max_bytes: int | None = None
 ) -> tuple[GroupTimings, ...]:
     """Time every kind of collective in groups of devices.
 
     Args:
         mesh: its devices stand in the order of the groups.
         groups: how they lie.
-        largest: bytes up to which they are timed; None for those of `MESSAGE_SIZES`.
+        max_bytes: bytes up to which they are timed; None for those of `MESSAGE_SIZES`.
     """
-    sizes = sizes_up_to(MESSAGE_SIZES, largest)
+    sizes = sizes_up_to(MESSAGE_SIZES, max_bytes)
     return tuple(
         _time_collective(group_mesh(mesh, among), kind, among, sizes)
         for among in groups
@@ -96,12 +96,12 @@ def time_collectives(
 
 
 def _time_collective(
-    grouped: Mesh, kind: str, among: DeviceGroup, sizes: Mapping[int, ChainLengths]
+    grouped: Mesh, kind: str, group: DeviceGroup, sizes: Mapping[int, ChainLengths]
 ) -> GroupTimings:
     timings = tuple(
         CollectiveTiming(
             kind=kind,
-            payload=_result_bytes(kind, size, among.devices),
+            payload=_result_bytes(kind, size, group.size),
             seconds=_collective_seconds(
                 grouped, kind, size, times, matmuls_before(kind, size)
             ),
@@ -109,24 +109,24 @@ def _time_collective(
         for size, times in sizes.items()
     )
     if kind not in _COLLECTIVES_PER_LINK:
-        return GroupTimings(kind=kind, among=among, timings=timings)
+        return GroupTimings(kind=kind, group=group, timings=timings)
     smallest = min(sizes)
     soon = _collective_seconds(grouped, kind, smallest, sizes[smallest], 1)
     found = separate_skew(timings, soon, _COLLECTIVES_PER_LINK[kind])
-    return GroupTimings(kind=kind, among=among, timings=found.timings, skew=found.skew)
+    return GroupTimings(kind=kind, group=group, timings=found.timings, skew=found.skew)
 
 
-def group_mesh(mesh: Mesh, among: DeviceGroup) -> Mesh:
+def group_mesh(mesh: Mesh, group: DeviceGroup) -> Mesh:
     """Return the same devices with one axis along the groups."""
-    shape = -1, among.devices, among.stride
+    shape = -1, group.size, group.stride
     return Mesh(mesh.devices.reshape(shape), ("others", _GROUP_AXIS, "beside"))
 
 
 def _collective_seconds(
-    grouped: Mesh, kind: str, size: int, times: ChainLengths, products: int
+    grouped: Mesh, kind: str, size: int, chain_lengths: ChainLengths, products: int
 ) -> float:
     """Return what one collective takes behind so many products."""
-    (links, count), own = times, _chain_inputs(size, grouped.shape[_GROUP_AXIS])
+    (links, count), own = chain_lengths, _chain_inputs(size, grouped.shape[_GROUP_AXIS])
     calls = [
         bind_on_all_devices(grouped, partial(_run_chain, each, products, many), *own)
         for each in (_COLLECTIVE_FNS[kind], _identity)
@@ -155,12 +155,12 @@ CollectiveFn = Callable[[jax.Array], jax.Array]
 
 
 def _run_chain(
-    collective: CollectiveFn, products: int, links: int, square: jax.Array, x: jax.Array
+    collective: CollectiveFn, matmuls: int, links: int, square: jax.Array, x: jax.Array
 ) -> jax.Array:
     """Return the last of products and collectives that each need those before."""
     work = square
     for _ in range(links):
-        work = lax.fori_loop(0, products, lambda _, work: jnp.tanh(work @ square), work)
+        work = lax.fori_loop(0, matmuls, lambda _, work: jnp.tanh(work @ square), work)
         x = collective(x + _DEPENDENCY_SCALE * work[0, 0])
         work = work + _DEPENDENCY_SCALE * x[0]
     return x[:1] + work[0, :1]

@@ -42,41 +42,45 @@ _EMULATED_AXIS: Final = "played"
 
 
 def measure_compression_cost(
-    mesh: Mesh, origin: str, ways: Sequence[str] = COMPRESSORS
+    mesh: Mesh, provenance: str, compressors: Sequence[str] = COMPRESSORS
 ) -> Mapping[str, SourcedNumber]:
     """Time sums in every way.
 
     Args:
         mesh: more than one device.
-        origin: of the numbers.
-        ways: names of lossy ways.
+        provenance: of the numbers.
+        compressors: names of lossy ways.
     """
-    return {way: SourcedNumber(_seconds_per_element(mesh, way), origin) for way in ways}
+    return {
+        way: SourcedNumber(_seconds_per_element(mesh, way), provenance)
+        for way in compressors
+    }
 
 
 def emulate_all_reduce(
-    way: str, each: Sequence[jax.Array]
+    compressor: str, contributions: Sequence[jax.Array]
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     """Make a sum of all devices on one of them.
 
     Args:
-        way: the name of a lossy way.
-        each: [devices, rows, columns], what each one adds of some arrays.
+        compressor: the name of a lossy way.
+        contributions: [devices, rows, columns], what each one adds of some arrays.
 
     Returns:
-        What each one has of the sums, and what each one put into them; as `each`.
+        What each one has of the sums, and what each one put into them; as
+        `contributions`.
     """
-    method = ALL_REDUCE_ALGORITHMS[way]
+    method = ALL_REDUCE_ALGORITHMS[compressor]
 
     def own(*arrays: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
-        memory = method.begin([x.shape for x in arrays])
-        found = method.reduce(arrays, memory, jnp.int32(0), (_EMULATED_AXIS,))
-        return list(found.total), list(found.sent)
+        memory = method.init_state([x.shape for x in arrays])
+        found = method.all_reduce(arrays, memory, jnp.int32(0), (_EMULATED_AXIS,))
+        return list(found.total), list(found.contributions)
 
-    return jax.vmap(own, axis_name=_EMULATED_AXIS)(*each)
+    return jax.vmap(own, axis_name=_EMULATED_AXIS)(*contributions)
 
 
-def _seconds_per_element(mesh: Mesh, way: str) -> float:
+def _seconds_per_element(mesh: Mesh, compressor: str) -> float:
     """Return the seconds of a number on one device."""
     rows = max(_SIZE_DIVISORS[-1], _ELEMENTS // mesh.size // _COLUMNS)
     draw = np.random.default_rng(0)
@@ -88,7 +92,7 @@ def _seconds_per_element(mesh: Mesh, way: str) -> float:
     def step(*arrays: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
         grads, before = arrays[: len(given)], arrays[len(given) :]
         sums = [x + left for x, left in zip(grads, before, strict=True)]
-        totals, sent = emulate_all_reduce(way, sums)
+        totals, sent = emulate_all_reduce(compressor, sums)
         return totals, [x - put for x, put in zip(sums, sent, strict=True)]
 
     call = bind_on_all_devices(mesh, step, *given, *given)

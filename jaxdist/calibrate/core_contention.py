@@ -37,15 +37,17 @@ def measure_core_contention(mesh: Mesh) -> float:
         mesh: of the devices.
     """
     calls = [_compute_on(mesh, some) for some in (1, mesh.size)]
-    alone, together = first_quartiles(mesh, calls, budget_s=_BUDGET_S, most=_MAX_ROUNDS)
+    alone, together = first_quartiles(
+        mesh, calls, budget_s=_BUDGET_S, max_rounds=_MAX_ROUNDS
+    )
     return max(1.0, together / alone)
 
 
-def _compute_on(mesh: Mesh, some: int) -> TimedCall:
+def _compute_on(mesh: Mesh, active_devices: int) -> TimedCall:
     """Return a call in which so many devices compute, and the others do not."""
 
     def products(square: jax.Array) -> jax.Array:
-        works = lax.axis_index(mesh.axis_names) < some
+        works = lax.axis_index(mesh.axis_names) < active_devices
         times = jnp.where(works, _REPEATS, 0)
         return lax.fori_loop(0, times, lambda _, x: jnp.tanh(x @ square), square)
 

@@ -33,55 +33,59 @@ class ConstantsFit:
 
     values: dict[str, float]
     """Of all constants of the format, those that were not fitted at their start."""
-    free: tuple[FreeConstant, ...]
+    fitted_constants: tuple[FreeConstant, ...]
     """Constants that were fitted."""
     rows: tuple[MeasuredRow, ...]
     """Rows they were fitted to."""
-    noisy: tuple[MeasuredRow, ...]
+    noisy_rows: tuple[MeasuredRow, ...]
     """Rows that were selected and not fitted, since they spread too much."""
     mape: float
     """Mean relative error over `rows`, after the fit."""
     utilisation: dict[str, float]
     """The baseline: by quantity, the one u of ideal / u."""
-    interval: dict[str, float]
+    error_interval: dict[str, float]
     """By quantity, the share by which 9 of 10 measurements are off at most."""
 
 
 def select_constants(
-    form: RowFormat, names: Sequence[str] | None, most: int
+    row_format: RowFormat, names: Sequence[str] | None, max_constants: int
 ) -> list[FreeConstant]:
     """Return the constants to fit: those that are named, or the first three.
 
     Raises:
-        BadInput: there is none of that name, or they are more than `most`.
+        BadInput: there is none of that name, or they are more than `max_constants`.
     """
     if names is None:
-        return list(form.constants[:MAX_CONSTANTS])
-    known = {constant.name: constant for constant in form.constants}
+        return list(row_format.constants[:MAX_CONSTANTS])
+    known = {constant.name: constant for constant in row_format.constants}
     for name in names:
         if name not in known:
             near = did_you_mean(name, known)
             raise BadInput(
-                f"{form.name} has no constant {name}",
+                f"{row_format.name} has no constant {name}",
                 rule=f"its constants are {', '.join(known)}",
                 remedy=f"did you mean {near}?" if near else "one of these",
             )
-    if len(set(names)) > most:
+    if len(set(names)) > max_constants:
         raise BadInput(
             f"{len(set(names))} constants are many",
-            rule=f"at most {most} are fitted: with more, any model fits any rows",
+            rule=f"at most {max_constants} are fitted: with more, any model fits any "
+            "rows",
             values=", ".join(names),
-            remedy=(f"--constants {','.join(names[:most])}", "--more fits them all"),
+            remedy=(
+                f"--constants {','.join(names[:max_constants])}",
+                "--more fits them all",
+            ),
         )
     return [known[name] for name in dict.fromkeys(names)]
 
 
 def fit(
-    form: RowFormat,
+    row_format: RowFormat,
     rows: Sequence[MeasuredRow],
-    free: Sequence[FreeConstant],
+    constants: Sequence[FreeConstant],
     *,
-    noisy: bool = False,
+    allow_noisy: bool = False,
 ) -> ConstantsFit:
     """Fit constants to rows.
 
@@ -89,32 +93,34 @@ def fit(
     constant stays within its bounds. Nothing is random.
 
     Args:
-        form: whose constants they are.
+        row_format: whose constants they are.
         rows: measured; none of them may be scored later.
-        free: constants to fit; others keep their start.
-        noisy: fit rows that spread by more than `MAX_ROW_SPREAD`, too.
+        constants: constants to fit; others keep their start.
+        allow_noisy: fit rows that spread by more than `MAX_ROW_SPREAD`, too.
 
     Raises:
         BadInput: fewer rows than constants, or most of them are too noisy.
     """
-    used, left = _split_noisy(rows, noisy)
-    if len(used) <= len(free):
+    used, left = _split_noisy(rows, allow_noisy)
+    if len(used) <= len(constants):
         raise BadInput(
-            f"{len(used)} rows do not fit {len(free)} constants",
+            f"{len(used)} rows do not fit {len(constants)} constants",
             rule="there are more rows than constants",
-            values=f"{len(used)} rows; {', '.join(one.name for one in free)}",
+            values=f"{len(used)} rows; {', '.join(one.name for one in constants)}",
             remedy="--constants with fewer names, or --train with more rows",
         )
-    values = initial_values(form.constants) | _least_squares(form, used, free)
+    values = initial_values(row_format.constants) | _least_squares(
+        row_format, used, constants
+    )
     predicted = [row.predict(values) for row in used]
     return ConstantsFit(
         values=values,
-        free=tuple(free),
+        fitted_constants=tuple(constants),
         rows=tuple(used),
-        noisy=tuple(left),
+        noisy_rows=tuple(left),
         mape=mape(predicted, used),
         utilisation=median_utilisation(used),
-        interval=error_interval(predicted, used),
+        error_interval=error_interval(predicted, used),
     )
 
 
@@ -143,10 +149,12 @@ def mape(predicted: Sequence[float], rows: Sequence[MeasuredRow]) -> float:
 
 
 def _split_noisy(
-    rows: Sequence[MeasuredRow], noisy: bool
+    rows: Sequence[MeasuredRow], allow_noisy: bool
 ) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
-    still = [row for row in rows if noisy or (row.spread or 0) <= MAX_ROW_SPREAD]
-    loud = [row for row in rows if not noisy and (row.spread or 0) > MAX_ROW_SPREAD]
+    still = [row for row in rows if allow_noisy or (row.spread or 0) <= MAX_ROW_SPREAD]
+    loud = [
+        row for row in rows if not allow_noisy and (row.spread or 0) > MAX_ROW_SPREAD
+    ]
     if 2 * len(loud) > len(rows):
         worst = max(row.spread or 0 for row in loud)
         raise BadInput(
@@ -202,7 +210,7 @@ def _from_unit_interval(constant: FreeConstant, x: float) -> float:
 
 def _to_unit_interval(constant: FreeConstant) -> float:
     """Return where in 0...1 a constant starts, off its bounds."""
-    low, high, start = constant.low, constant.high, constant.start
+    low, high, start = constant.low, constant.high, constant.initial
     if low > 0 and high / low > 10:
         x = math.log(start / low) / math.log(high / low)
     else:

@@ -39,7 +39,7 @@ class FittedConstants:
     """Share of a prediction by which 9 of 10 of these rows are off at most."""
     kind: str = _FILE_KIND
 
-    def parted(
+    def split_rows(
         self, rows: Sequence[MeasuredRow]
     ) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
         """Part rows in those that were fitted and the others."""
@@ -49,37 +49,39 @@ class FittedConstants:
 
 
 def make_fitted_constants(
-    form: RowFormat, cluster: str, found: ConstantsFit, train: str, source: str
+    row_format: RowFormat, cluster: str, fit: ConstantsFit, fit_rows: str, source: str
 ) -> FittedConstants:
     """Return what a fit found as a value that can be kept."""
     return FittedConstants(
-        format=form.name,
+        format=row_format.name,
         cluster=cluster,
-        values=found.values,
+        values=fit.values,
         constants=tuple(
             {
                 "name": one.name,
-                "value": found.values[one.name],
+                "value": fit.values[one.name],
                 "unit": one.unit,
                 "low": one.low,
                 "high": one.high,
-                "origin": f"fitted to {len(found.rows)} rows of {source}: {train}",
+                "origin": f"fitted to {len(fit.rows)} rows of {source}: {fit_rows}",
             }
-            for one in found.free
+            for one in fit.fitted_constants
         ),
-        train=train,
+        train=fit_rows,
         source=source,
-        rows=tuple(row.key for row in found.rows),
-        mape=found.mape,
-        utilisation=found.utilisation,
-        interval=found.interval,
+        rows=tuple(row.key for row in fit.rows),
+        mape=fit.mape,
+        utilisation=fit.utilisation,
+        interval=fit.error_interval,
     )
 
 
-def initial_constants(form: RowFormat, cluster: str) -> FittedConstants:
+def initial_constants(row_format: RowFormat, cluster: str) -> FittedConstants:
     """Return the constants of a format where nothing was fitted."""
     return FittedConstants(
-        format=form.name, cluster=cluster, values=initial_values(form.constants)
+        format=row_format.name,
+        cluster=cluster,
+        values=initial_values(row_format.constants),
     )
 
 
@@ -92,7 +94,7 @@ def is_constants_file(path: Path) -> bool:
     return isinstance(tree, dict) and tree.get("kind") == _FILE_KIND
 
 
-def write_constants(made: FittedConstants, path: Path) -> None:
+def write_constants(constants: FittedConstants, path: Path) -> None:
     """Write fitted constants.
 
     Raises:
@@ -105,10 +107,10 @@ def write_constants(made: FittedConstants, path: Path) -> None:
             values=f"-o {path}",
             remedy=f"-o {path.name}",
         )
-    path.write_text(json.dumps(asdict(made), indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(asdict(constants), indent=1) + "\n", encoding="utf-8")
 
 
-def read_constants(path: Path, form: RowFormat) -> FittedConstants:
+def read_constants(path: Path, row_format: RowFormat) -> FittedConstants:
     """Read fitted constants for rows of a form.
 
     Raises:
@@ -116,9 +118,11 @@ def read_constants(path: Path, form: RowFormat) -> FittedConstants:
     """
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-        if tree["format"] != form.name:
-            raise _format_mismatch_error(path, tree["format"], form)
-        values = {one.name: float(tree["values"][one.name]) for one in form.constants}
+        if tree["format"] != row_format.name:
+            raise _format_mismatch_error(path, tree["format"], row_format)
+        values = {
+            one.name: float(tree["values"][one.name]) for one in row_format.constants
+        }
         rows, constants = tuple(tree["rows"]), tuple(tree["constants"])
         return FittedConstants(
             **{**tree, "values": values, "rows": rows, "constants": constants}
@@ -127,7 +131,7 @@ def read_constants(path: Path, form: RowFormat) -> FittedConstants:
         if isinstance(error, BadInput):
             raise
         raise BadInput(
-            f"{path} has no fitted constants of {form.name}",
+            f"{path} has no fitted constants of {row_format.name}",
             rule="fitted constants are what `jaxdist calibrate fit` wrote",
             values=f"{type(error).__name__}: {error}",
             remedy=f"jaxdist calibrate fit measured.csv --train ... -o {path}",

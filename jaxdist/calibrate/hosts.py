@@ -24,66 +24,70 @@ from jaxdist.core.plan import MeshShape
 class DeviceGroup:
     """Groups of devices as a mesh axis makes them."""
 
-    devices: int
+    size: int
     """Of a group."""
     stride: int = 1
     """From each to the next, in the order of the mesh: groups that lie in between."""
 
-    def mesh(self, count: int) -> MeshShape:
+    def mesh_shape(self, count: int) -> MeshShape:
         """Return the mesh of so many devices whose data axis makes these groups.
 
-        >>> mesh = DeviceGroup(devices=4, stride=2).mesh(16)
+        >>> mesh = DeviceGroup(size=4, stride=2).mesh_shape(16)
         >>> mesh.replica, mesh.data, mesh.tensor
         (2, 4, 2)
         """
-        others = count // (self.devices * self.stride)
-        return MeshShape(replica=others, data=self.devices, tensor=self.stride)
+        others = count // (self.size * self.stride)
+        return MeshShape(replica=others, data=self.size, tensor=self.stride)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostTopology:
     """How many hosts there are, and devices of each, side by side in the mesh."""
 
-    count: int
+    num_hosts: int
     """Processes."""
-    devices: int
+    devices_per_host: int
     """Of one."""
 
     @property
-    def whole(self) -> int:
+    def num_devices(self) -> int:
         """All devices."""
-        return self.count * self.devices
+        return self.num_hosts * self.devices_per_host
 
-    def inside(self, among: DeviceGroup) -> int | None:
+    def group_devices_per_host(self, group: DeviceGroup) -> int | None:
         """Return the devices of a group in each of several hosts; None within one."""
-        if among.devices * among.stride <= self.devices:
+        if group.size * group.stride <= self.devices_per_host:
             return None
-        return self.devices // among.stride
+        return self.devices_per_host // group.stride
 
     @property
-    def within(self) -> tuple[DeviceGroup, ...]:
+    def intra_host_groups(self) -> tuple[DeviceGroup, ...]:
         """Groups in a host.
 
-        >>> [group.devices for group in HostTopology(count=2, devices=4).within]
+        >>> hosts = HostTopology(num_hosts=2, devices_per_host=4)
+        >>> [group.size for group in hosts.intra_host_groups]
         [2, 4]
         """
         return tuple(
-            DeviceGroup(devices=size) for size in _divisors(self.devices) if size > 1
+            DeviceGroup(size=size)
+            for size in _divisors(self.devices_per_host)
+            if size > 1
         )
 
     @property
-    def between(self) -> tuple[DeviceGroup, ...]:
+    def inter_host_groups(self) -> tuple[DeviceGroup, ...]:
         """Groups that reach over several hosts.
 
-        >>> groups = HostTopology(count=4, devices=4).between
-        >>> [(group.devices, group.stride) for group in groups]
+        >>> groups = HostTopology(num_hosts=4, devices_per_host=4).inter_host_groups
+        >>> [(group.size, group.stride) for group in groups]
         [(2, 4), (4, 4), (8, 2), (8, 1), (16, 1)]
         """
         return tuple(
-            DeviceGroup(devices=inside * hosts, stride=self.devices // inside)
-            for inside in _divisors(self.devices)
-            for hosts in _divisors(self.count)
-            if hosts > 1 and (inside in (1, self.devices) or hosts == self.count)
+            DeviceGroup(size=inside * hosts, stride=self.devices_per_host // inside)
+            for inside in _divisors(self.devices_per_host)
+            for hosts in _divisors(self.num_hosts)
+            if hosts > 1
+            and (inside in (1, self.devices_per_host) or hosts == self.num_hosts)
         )
 
 
@@ -101,8 +105,8 @@ def host_topology(mesh: Mesh) -> HostTopology:
     count, devices = len(each), len(of) // len(each)
     side_by_side = np.array_equal(of, np.repeat(of[np.sort(first)], devices))
     if count == 1 or devices == 1 or len(set(each)) > 1 or not side_by_side:
-        return HostTopology(count=1, devices=len(of))
-    return HostTopology(count=count, devices=devices)
+        return HostTopology(num_hosts=1, devices_per_host=len(of))
+    return HostTopology(num_hosts=count, devices_per_host=devices)
 
 
 def _divisors(whole: int) -> list[int]:

@@ -87,7 +87,7 @@ class KernelCase:
 
     shape: KernelShape
     """What it computes."""
-    layer: KernelFn
+    fn: KernelFn
     """Computes it."""
     weights: tuple[int, ...]
     """Shape of its weights."""
@@ -95,25 +95,27 @@ class KernelCase:
     """Shape of what it is called on."""
 
 
-def default_kernel_cases(most: float) -> Iterator[KernelCase]:
+def default_kernel_cases(max_flops: float) -> Iterator[KernelCase]:
     """Yield products and convolutions that cover what networks have.
 
     Args:
-        most: FLOPs of the largest.
+        max_flops: FLOPs of the largest.
     """
     square = [(rows, side, side) for side in _FEATURE_SIZES for rows in _ROW_COUNTS]
     subjects = [dense_case(*sizes) for sizes in (*square, *_RECTANGULAR)]
     subjects += [_square_conv_case(*sizes) for sizes in _CONVOLUTIONS]
-    yield from (each for each in subjects if each.shape.flops <= most)
+    yield from (each for each in subjects if each.shape.flops <= max_flops)
 
 
-def dense_case(rows: int, inputs: int, outputs: int) -> KernelCase:
+def dense_case(rows: int, in_features: int, out_features: int) -> KernelCase:
     """Return a dense layer."""
     return KernelCase(
-        shape=KernelShape(kind="product", uses=rows, inputs=inputs, outputs=outputs),
-        layer=lambda w, x: x @ w,
-        weights=(inputs, outputs),
-        inputs=(rows, inputs),
+        shape=KernelShape(
+            kind="product", uses=rows, inputs=in_features, outputs=out_features
+        ),
+        fn=lambda w, x: x @ w,
+        weights=(in_features, out_features),
+        inputs=(rows, in_features),
     )
 
 
@@ -148,23 +150,23 @@ def conv_case(
             inputs=channels,
             outputs=filters,
         ),
-        layer=lambda w, x: halo_conv(x, w, windows, groups),
+        fn=lambda w, x: halo_conv(x, w, windows, groups),
         weights=weights,
         inputs=inputs,
     )
 
 
 def time_kernels(
-    mesh: Mesh, subjects: Iterable[KernelCase], dtype: str
+    mesh: Mesh, cases: Iterable[KernelCase], dtype: str
 ) -> tuple[KernelTiming, ...]:
     """Time layers, forward and backward.
 
     Args:
         mesh: every device of it computes the same, at once.
-        subjects: what is timed; the same in every process.
+        cases: what is timed; the same in every process.
         dtype: of the numbers.
     """
-    return tuple(_time_kernel(mesh, each, dtype) for each in subjects)
+    return tuple(_time_kernel(mesh, each, dtype) for each in cases)
 
 
 def memory_bandwidth(mesh: Mesh) -> float:
@@ -195,10 +197,10 @@ def _square_conv_case(
     return conv_case(shape, weights, (window, window))
 
 
-def _time_kernel(mesh: Mesh, subject: KernelCase, dtype: str) -> KernelTiming:
+def _time_kernel(mesh: Mesh, case: KernelCase, dtype: str) -> KernelTiming:
     """Time one layer; each of its calls reads another input than the one before."""
     draw = np.random.default_rng(0)
-    layer = subject.layer
+    layer = case.fn
 
     def some(*sizes: int) -> np.ndarray:
         return draw.standard_normal(sizes).astype(jnp.dtype(dtype))
@@ -209,12 +211,12 @@ def _time_kernel(mesh: Mesh, subject: KernelCase, dtype: str) -> KernelTiming:
     def backward(i: jax.Array, w: jax.Array, x: jax.Array, dy: jax.Array) -> Any:
         return jax.vjp(layer, w, x[i % 2])[1](dy[i % 2])
 
-    given = some(*subject.weights), some(2, *subject.inputs)
+    given = some(*case.weights), some(2, *case.inputs)
     outputs = jax.eval_shape(layer, given[0], given[1][0]).shape
-    flops = subject.shape.flops
+    flops = case.shape.flops
     calls = int(np.clip(_MIN_FLOPS / flops, *_LOOP_BOUNDS))
     return KernelTiming(
-        shape=subject.shape,
+        shape=case.shape,
         forward_s=seconds_per_call(mesh, forward, *given, calls=calls),
         backward_s=seconds_per_call(
             mesh, backward, *given, some(2, *outputs), calls=max(2, calls // 2)
@@ -223,22 +225,22 @@ def _time_kernel(mesh: Mesh, subject: KernelCase, dtype: str) -> KernelTiming:
 
 
 def seconds_per_call(
-    mesh: Mesh, function: Callable[..., Any], *own: np.ndarray, calls: int
+    mesh: Mesh, function: Callable[..., Any], *arrays: np.ndarray, calls: int
 ) -> float:
     """Return the seconds of one call inside a program that makes one after another.
 
     Args:
         mesh: every device makes them at once.
         function: called on the number of the call, and on
-        own: what each device has.
+        arrays: what each device has.
         calls: how many more the longer program makes.
     """
-    times = loop_program(mesh, function, *own)
+    times = loop_program(mesh, function, *arrays)
     programs = [times(_SHORT_LOOP), times(_SHORT_LOOP + calls)]
     took = 0.0
     for _ in range(_MAX_ATTEMPTS):
         few, many = first_quartiles(
-            mesh, programs, budget_s=_BUDGET_S, most=_MAX_ROUNDS
+            mesh, programs, budget_s=_BUDGET_S, max_rounds=_MAX_ROUNDS
         )
         took = max(took, many - few)
         if took > _MIN_SIGNAL * many:

@@ -43,11 +43,11 @@ class LevelAllReduce:
 
     level: str
     """Its name."""
-    among: DeviceGroup
+    group: DeviceGroup
     """Who sums."""
     timings: tuple[alpha_beta_fit.CollectiveTiming, ...]
     """By size."""
-    line: alpha_beta_fit.AlphaBetaFit
+    fit: alpha_beta_fit.AlphaBetaFit
     """Through them."""
     switch: AlgorithmSwitch | None
     """Two lines, where one does not do justice to them."""
@@ -59,64 +59,69 @@ class _LevelSpan:
 
     name: str
     size: int
-    own: DeviceGroup
+    primary_group: DeviceGroup
     """The groups that its own numbers are of."""
     groups: tuple[DeviceGroup, ...]
     """All that cross its links and no others'."""
 
 
-def timed_groups(hosts: HostTopology) -> tuple[DeviceGroup, ...]:
+def timed_groups(topology: HostTopology) -> tuple[DeviceGroup, ...]:
     """Return all groups that are timed, the innermost first."""
-    return tuple(group for span in _level_spans(hosts) for group in span.groups)
+    return tuple(group for span in _level_spans(topology) for group in span.groups)
 
 
 def level_all_reduces(
-    hosts: HostTopology, chains: Sequence[GroupTimings]
+    topology: HostTopology, timings: Sequence[GroupTimings]
 ) -> tuple[LevelAllReduce, ...]:
     """Return the sums that levels are measured by; none on one device."""
     return tuple(
         _fit_level(span.name, chain)
-        for span in _level_spans(hosts)
-        for chain in chains
-        if (chain.kind, chain.among) == (_ALL_REDUCE, span.own)
+        for span in _level_spans(topology)
+        for chain in timings
+        if (chain.kind, chain.group) == (_ALL_REDUCE, span.primary_group)
     )
 
 
 def build_levels(
-    hosts: HostTopology, sums: Sequence[LevelAllReduce], origin: str
+    topology: HostTopology, all_reduces: Sequence[LevelAllReduce], provenance: str
 ) -> tuple[Level, ...]:
     """Return the levels, without lines.
 
     Args:
-        hosts: that were measured.
-        sums: of these; none on one device.
-        origin: of the numbers.
+        topology: that were measured.
+        all_reduces: of these; none on one device.
+        provenance: of the numbers.
     """
-    lines = {each.level: each.line for each in sums}
+    lines = {each.level: each.fit for each in all_reduces}
     return tuple(
-        _build_level(span, lines.get(span.name, _NO_LINK), origin)
-        for span in _level_spans(hosts)
+        _build_level(span, lines.get(span.name, _NO_LINK), provenance)
+        for span in _level_spans(topology)
     )
 
 
 def add_collective_costs(
-    cluster: Cluster, hosts: HostTopology, chains: Sequence[GroupTimings], origin: str
+    cluster: Cluster,
+    topology: HostTopology,
+    timings: Sequence[GroupTimings],
+    provenance: str,
 ) -> Cluster:
     """Return a cluster whose levels have all that was timed.
 
     Args:
         cluster: with the levels of these hosts.
-        hosts: that were measured.
-        chains: of their groups.
-        origin: of the numbers.
+        topology: that were measured.
+        timings: of their groups.
+        provenance: of the numbers.
     """
     found: defaultdict[str, list[CollectiveCost]] = defaultdict(list)
-    for chain in chains:
+    for chain in timings:
         group = link_group(
-            cluster, MeshPlacement(mesh=chain.among.mesh(hosts.whole)), ["data"]
+            cluster,
+            MeshPlacement(mesh=chain.group.mesh_shape(topology.num_devices)),
+            ["data"],
         )
-        line = make_collective_cost(chain, group, origin)
-        inside = hosts.inside(chain.among)
+        line = make_collective_cost(chain, group, provenance)
+        inside = topology.group_devices_per_host(chain.group)
         found[group.level].append(replace(line, inside=inside))
     levels = (
         replace(level, lines=tuple(found[level.name])) for level in cluster.levels
@@ -125,70 +130,89 @@ def add_collective_costs(
 
 
 def make_collective_cost(
-    chain: GroupTimings, group: LinkGroup, origin: str
+    timings: GroupTimings, group: LinkGroup, provenance: str
 ) -> CollectiveCost:
     """Return what a kind of collective takes, beside the numbers of its group.
 
     Args:
-        chain: its timings.
+        timings: its timings.
         group: with the level's alpha, and its part of the links.
-        origin: of the numbers.
+        provenance: of the numbers.
     """
-    found = alpha_beta_fit.fit_alpha_beta(chain.timings, chain.devices)
-    straight = alpha_beta_fit.predict_seconds(found, chain.timings, chain.devices)
-    sent = alpha_beta_fit.sent_bytes(chain.timings, chain.devices)
-    took = alpha_beta_fit.smooth_latency([timing.seconds for timing in chain.timings])
-    started = found.alpha * message_count(chain.kind, chain.devices)
-    said = f"{origin}, spread {found.spread:.0%}"
+    found = alpha_beta_fit.fit_alpha_beta(timings.timings, timings.group_size)
+    straight = alpha_beta_fit.predict_seconds(
+        found, timings.timings, timings.group_size
+    )
+    sent = alpha_beta_fit.sent_bytes(timings.timings, timings.group_size)
+    took = alpha_beta_fit.smooth_latency([timing.seconds for timing in timings.timings])
+    started = found.alpha * message_count(timings.kind, timings.group_size)
+    said = f"{provenance}, spread {found.spread:.0%}"
     return CollectiveCost(
-        kind=chain.kind,
-        devices=chain.devices,
+        kind=timings.kind,
+        devices=timings.group_size,
         messages=SourcedNumber(started / group.alpha, said),
-        share=SourcedNumber(group.rate / found.bandwidth, said),
+        share=SourcedNumber(group.bandwidth / found.bandwidth, said),
         bend=tuple(
             (float(size), seconds / float(line))
             for size, seconds, line in zip(sent, took, straight, strict=True)
         ),
-        skew=SourcedNumber(chain.skew, origin),
+        skew=SourcedNumber(timings.skew, provenance),
     )
 
 
-def _level_spans(hosts: HostTopology) -> tuple[_LevelSpan, ...]:
+def _level_spans(topology: HostTopology) -> tuple[_LevelSpan, ...]:
     """Return the levels: one, or those of a host and between hosts."""
-    whole = DeviceGroup(devices=hosts.devices)
-    if hosts.count == 1:
-        size = hosts.devices
-        return (_LevelSpan(name="data", size=size, own=whole, groups=hosts.within),)
-    apart = DeviceGroup(devices=hosts.count, stride=hosts.devices)
+    whole = DeviceGroup(size=topology.devices_per_host)
+    if topology.num_hosts == 1:
+        size = topology.devices_per_host
+        return (
+            _LevelSpan(
+                name="data",
+                size=size,
+                primary_group=whole,
+                groups=topology.intra_host_groups,
+            ),
+        )
+    apart = DeviceGroup(size=topology.num_hosts, stride=topology.devices_per_host)
     return (
-        _LevelSpan(name="host", size=hosts.devices, own=whole, groups=hosts.within),
-        _LevelSpan(name="net", size=hosts.count, own=apart, groups=hosts.between),
+        _LevelSpan(
+            name="host",
+            size=topology.devices_per_host,
+            primary_group=whole,
+            groups=topology.intra_host_groups,
+        ),
+        _LevelSpan(
+            name="net",
+            size=topology.num_hosts,
+            primary_group=apart,
+            groups=topology.inter_host_groups,
+        ),
     )
 
 
-def _fit_level(level: str, chain: GroupTimings) -> LevelAllReduce:
-    line = alpha_beta_fit.fit_alpha_beta(chain.timings, chain.devices)
-    sized = [(timing.payload, timing) for timing in chain.timings]
+def _fit_level(level: str, timings: GroupTimings) -> LevelAllReduce:
+    line = alpha_beta_fit.fit_alpha_beta(timings.timings, timings.group_size)
+    sized = [(timing.payload, timing) for timing in timings.timings]
     return LevelAllReduce(
         level=level,
-        among=chain.among,
-        timings=chain.timings,
-        line=line,
-        switch=find_algorithm_switch(_ALL_REDUCE, sized, chain.devices, line),
+        group=timings.group,
+        timings=timings.timings,
+        fit=line,
+        switch=find_algorithm_switch(_ALL_REDUCE, sized, timings.group_size, line),
     )
 
 
 def _build_level(
-    span: _LevelSpan, line: alpha_beta_fit.AlphaBetaFit, origin: str
+    span: _LevelSpan, fit: alpha_beta_fit.AlphaBetaFit, provenance: str
 ) -> Level:
     """Return a level without its lines."""
-    said, rings = f"{origin}, spread {line.spread:.0%}", span.own.stride
+    said, rings = f"{provenance}, spread {fit.spread:.0%}", span.primary_group.stride
     times = f"; times {rings} devices of a host that sent at once" if rings > 1 else ""
     return Level(
         name=span.name,
         size=span.size,
-        alpha=SourcedNumber(max(line.alpha, _MIN_ALPHA), said),
+        alpha=SourcedNumber(max(fit.alpha, _MIN_ALPHA), said),
         bandwidth=SourcedNumber(
-            min(rings * line.bandwidth, _MAX_BANDWIDTH), said + times
+            min(rings * fit.bandwidth, _MAX_BANDWIDTH), said + times
         ),
     )

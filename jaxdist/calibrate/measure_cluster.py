@@ -39,11 +39,11 @@ class CalibrationResult:
 
     cluster: Cluster
     """All of it, as the oracle reads it."""
-    kernels: tuple[KernelTiming, ...]
+    kernel_timings: tuple[KernelTiming, ...]
     """Products and convolutions that were timed."""
-    blocks: tuple[BlockTiming, ...] = ()
+    block_timings: tuple[BlockTiming, ...] = ()
     """Whole blocks that were."""
-    sums: tuple[LevelAllReduce, ...] = ()
+    all_reduces: tuple[LevelAllReduce, ...] = ()
     """Sums that were timed, of each level; none on one device."""
 
 
@@ -52,10 +52,10 @@ def measure_cluster(
     *,
     name: str,
     dtype: str,
-    memory: int,
-    when: str,
-    noisy: bool = False,
-    largest: int | None = None,
+    memory_bytes: int,
+    date: str,
+    allow_noisy: bool = False,
+    max_bytes: int | None = None,
 ) -> CalibrationResult:
     """Measure the devices of a mesh and what connects them, all at once.
 
@@ -66,30 +66,30 @@ def measure_cluster(
         mesh: all devices lie along its data axis.
         name: of the cluster.
         dtype: of the numbers that are computed with.
-        memory: bytes of a device.
-        when: a date, for the origins.
-        noisy: take a link as it is, however much it spreads.
-        largest: bytes up to which collectives are timed; None for 8 MB.
+        memory_bytes: bytes of a device.
+        date: a date, for the origins.
+        allow_noisy: take a link as it is, however much it spreads.
+        max_bytes: bytes up to which collectives are timed; None for 8 MB.
 
     Raises:
         BadInput: sums that spread so much that no line goes through them.
     """
     devices = mesh.shape["data"]
-    origin = f"measured: jaxdist calibrate, {devices} devices at once, {when}"
+    origin = f"measured: jaxdist calibrate, {devices} devices at once, {date}"
     timed_kernels = kernels.time_kernels(
         mesh, kernels.default_kernel_cases(MAX_CPU_FLOPS), dtype
     )
     peak, curve = fit_efficiency_curve(timed_kernels, origin)
     hosts = host_topology(mesh)
-    chains = time_collectives(mesh, timed_groups(hosts), largest)
+    chains = time_collectives(mesh, timed_groups(hosts), max_bytes)
     sums = level_all_reduces(hosts, chains)
     for each in sums:
-        if each.line.spread > MAX_FIT_SPREAD and not noisy:
+        if each.fit.spread > MAX_FIT_SPREAD and not allow_noisy:
             raise _noise_error(each)
     device = Device(
         name=f"{mesh.devices.flat[0].device_kind}, {devices} at once",
         flops={dtype: SourcedNumber(peak, origin)},
-        memory=SourcedNumber(memory, "given: by the system"),
+        memory=SourcedNumber(memory_bytes, "given: by the system"),
         memory_bandwidth=SourcedNumber(kernels.memory_bandwidth(mesh), origin),
         efficiency=curve,
         kernels=KernelTimings(origin=origin, peak=peak, timed=timed_kernels),
@@ -109,56 +109,56 @@ def measure_cluster(
         cluster=add_collective_costs(
             replace(cluster, device=device), hosts, chains, origin
         ),
-        kernels=timed_kernels,
-        sums=sums,
+        kernel_timings=timed_kernels,
+        all_reduces=sums,
     )
 
 
 def add_network_timings(
     cluster: Cluster,
     mesh: Mesh,
-    subjects: Sequence[kernels.KernelCase],
-    wholes: Sequence[blocks.BlockCase] = (),
+    kernel_cases: Sequence[kernels.KernelCase],
+    block_cases: Sequence[blocks.BlockCase] = (),
     *,
     dtype: str,
-    when: str,
+    date: str,
 ) -> CalibrationResult:
     """Time a network's layers and blocks, and add them to a cluster that was measured.
 
     Args:
         cluster: of the same devices.
         mesh: all devices lie along its data axis.
-        subjects: the layers.
-        wholes: the blocks.
+        kernel_cases: the layers.
+        block_cases: the blocks.
         dtype: of the numbers that are computed with.
-        when: a date, for the origin.
+        date: a date, for the origin.
     """
-    origin = f"measured: jaxdist calibrate, {mesh.size} devices at once, {when}"
+    origin = f"measured: jaxdist calibrate, {mesh.size} devices at once, {date}"
     device, peak = cluster.device, cluster.device.peak(dtype).value
-    timed = kernels.time_kernels(mesh, subjects, dtype)
+    timed = kernels.time_kernels(mesh, kernel_cases, dtype)
     more = KernelTimings(origin=origin, peak=peak, timed=timed)
     table = device.kernels.with_more(more) if device.kernels else more
-    whole = blocks.time_blocks(mesh, wholes)
+    whole = blocks.time_blocks(mesh, block_cases)
     found = BlockTimings(origin=origin, peak=peak, timed=whole)
     every = device.blocks.with_more(found) if device.blocks else found
     device = replace(device, kernels=table, blocks=every if every.timed else None)
     return CalibrationResult(
         cluster=replace(cluster, device=device),
-        kernels=timed,
-        blocks=whole,
+        kernel_timings=timed,
+        block_timings=whole,
     )
 
 
 def fit_efficiency_curve(
-    timed: Sequence[KernelTiming], origin: str
+    timings: Sequence[KernelTiming], provenance: str
 ) -> tuple[float, EfficiencyCurve]:
     """Return the peak and the share of it that kernels of a size reach.
 
     The peak is what the fastest kernel reaches; a point of the curve is the mean of
     those whose FLOPs begin with the same power of four.
     """
-    sizes = np.array([kernel.shape.flops for kernel in timed])
-    rates = sizes / np.array([kernel.forward_s for kernel in timed])
+    sizes = np.array([kernel.shape.flops for kernel in timings])
+    rates = sizes / np.array([kernel.forward_s for kernel in timings])
     bins = np.floor(np.log(sizes) / np.log(4))
     peak = float(rates.max())
     curve = tuple(
@@ -168,7 +168,7 @@ def fit_efficiency_curve(
         )
         for place in sorted(set(bins.tolist()))
     )
-    return peak, EfficiencyCurve(points=curve, origin=origin)
+    return peak, EfficiencyCurve(points=curve, origin=provenance)
 
 
 def _noise_error(sums: LevelAllReduce) -> BadInput:
@@ -178,7 +178,7 @@ def _noise_error(sums: LevelAllReduce) -> BadInput:
         f"the sums of level {sums.level} spread too much to calibrate on",
         rule=f"timings lie within {MAX_FIT_SPREAD:.0%} of a line through them, on "
         "average",
-        values=f"{sums.line.spread:.0%}: {slow}" + (f"; {two.text}" if two else ""),
+        values=f"{sums.fit.spread:.0%}: {slow}" + (f"; {two.text}" if two else ""),
         remedy=(
             "again on a machine that does nothing else",
             "--noisy takes it as it is",

@@ -30,11 +30,11 @@ class FreeConstant:
     """Least value that can be."""
     high: float
     """Largest value that can be."""
-    start: float
+    initial: float
     """Value where nothing was fitted."""
-    origin: str
-    """Where `start` is from: datasheet, measured or given, with a word on it."""
-    means: str = ""
+    provenance: str
+    """Where `initial` is from: datasheet, measured or given, with a word on it."""
+    description: str = ""
     """What it is, in a line."""
 
 
@@ -60,14 +60,14 @@ class MeasuredRow:
     """What was measured; each has a baseline of its own."""
     group: str = ""
     """Rows that are summed up together in a score."""
-    known_by: tuple[str, ...] = ()
+    key_columns: tuple[str, ...] = ()
     """Columns that tell it from other rows, also with others beside them; all of them
     where none is named."""
-    contest: str = ""
+    ranking_group: str = ""
     """Rows that are ranked against each other; nothing where they are not."""
     spread: float | None = None
     """Largest / smallest measurement - 1, where the file says it."""
-    explain: Callable[[ConstantValues], TermValues] | None = None
+    predict_terms: Callable[[ConstantValues], TermValues] | None = None
     """The prediction by term, where the model has terms."""
 
     @property
@@ -76,7 +76,7 @@ class MeasuredRow:
         told = {
             name: _normalize_value(value)
             for name, value in self.columns.items()
-            if (name in self.known_by or not self.known_by)
+            if (name in self.key_columns or not self.key_columns)
             and name not in ROW_NUMBER_COLUMNS
         }
         text = json.dumps(sorted(told.items()), ensure_ascii=False)
@@ -111,7 +111,7 @@ class RowFormat(Protocol):
 
 def initial_values(constants: Sequence[FreeConstant]) -> dict[str, float]:
     """Return the values of constants before anything is fitted."""
-    return {constant.name: constant.start for constant in constants}
+    return {constant.name: constant.initial for constant in constants}
 
 
 def _normalize_value(value: str) -> str:

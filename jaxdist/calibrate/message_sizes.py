@@ -15,13 +15,13 @@ _MIN_SIZE_RATIO: Final = 1.25
 
 
 def sizes_up_to(
-    sizes: Mapping[int, ChainLengths], largest: int | None
+    sizes: Mapping[int, ChainLengths], max_bytes: int | None
 ) -> dict[int, ChainLengths]:
     """Return the sizes below another, more by factors of four, and that one.
 
     Args:
         sizes: bytes, and how they are timed.
-        largest: bytes; None leaves the sizes as they are.
+        max_bytes: bytes; None leaves the sizes as they are.
 
     >>> some = {1 << 20: ((1, 3), 9), 1 << 23: ((1, 3), 3)}
     >>> [size / 2**20 for size in sizes_up_to(some, 64 << 20)]
@@ -29,14 +29,14 @@ def sizes_up_to(
     >>> [size / 2**20 for size in sizes_up_to(some, 4 << 20)]
     [1.0, 4.0]
     """
-    if largest is None:
+    if max_bytes is None:
         return dict(sizes)
     last = size = max(sizes)
     more = dict(sizes)
-    while (size := size * _SIZE_FACTOR) < largest:
+    while (size := size * _SIZE_FACTOR) < max_bytes:
         more[size] = sizes[last]
-    alike = min((size for size in sizes if size >= largest), default=last)
+    alike = min((size for size in sizes if size >= max_bytes), default=last)
     below = {
-        size: how for size, how in more.items() if size * _MIN_SIZE_RATIO <= largest
+        size: how for size, how in more.items() if size * _MIN_SIZE_RATIO <= max_bytes
     }
-    return {**below, largest: sizes[alike]}
+    return {**below, max_bytes: sizes[alike]}

@@ -14,21 +14,21 @@ from jaxdist.profile.layer_calls import LayerCall
 
 
 def network_kernel_cases(
-    calls: Sequence[LayerCall], parts: Sequence[int], most: float
+    calls: Sequence[LayerCall], divisors: Sequence[int], max_flops: float
 ) -> tuple[KernelCase, ...]:
     """List what a network's layers compute, each shape once.
 
     Args:
         calls: of the network, on a whole batch.
-        parts: into which samples are divided.
-        most: FLOPs of the largest that is timed.
+        divisors: into which samples are divided.
+        max_flops: FLOPs of the largest that is timed.
     """
     found = {
         subject.shape: subject
         for call in calls
-        for part in parts
+        for part in divisors
         for subject in _kernel_cases(call, max(1, call.shape[0] // part))
-        if subject.shape.flops <= most
+        if subject.shape.flops <= max_flops
     }
     return tuple(found.values())
 

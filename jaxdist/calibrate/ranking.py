@@ -31,9 +31,11 @@ def score_rankings(rows: Sequence[ScoredRow]) -> RankingAccuracy | None:
 
     Two that are predicted alike are not in order.
     """
-    names = dict.fromkeys(one.row.contest for one in rows if one.row.contest)
+    names = dict.fromkeys(
+        one.row.ranking_group for one in rows if one.row.ranking_group
+    )
     told = [
-        _ordered_pairs([one for one in rows if one.row.contest == name])
+        _ordered_pairs([one for one in rows if one.row.ranking_group == name])
         for name in names
     ]
     told = [pairs for pairs in told if pairs]

@@ -25,7 +25,7 @@ _MAX_ROUNDS: Final = 41
 
 
 def measure_reduction_link(
-    mesh: Mesh, axis: str, among: Sequence[AllReduceAlgorithm]
+    mesh: Mesh, axis: str, algorithms: Sequence[AllReduceAlgorithm]
 ) -> Link:
     """Time ways to sum along a mesh axis, in turn.
 
@@ -35,24 +35,24 @@ def measure_reduction_link(
     Args:
         mesh: its other axes repeat the same sums.
         axis: more than one device.
-        among: the ways, the exact one among them.
+        algorithms: the ways, the exact one among them.
 
     Returns:
         The same link in every process.
     """
-    times: list[list[float]] = [[] for _ in among]
+    times: list[list[float]] = [[] for _ in algorithms]
     for place, side in enumerate(MATRIX_SIDES):
         quick = [place < 2 or each[-1] < _SKIP_ABOVE_S for each in times]
         if not any(quick):
             break
-        found = _time_algorithms(mesh, axis, list(compress(among, quick)), side)
+        found = _time_algorithms(mesh, axis, list(compress(algorithms, quick)), side)
         for each, seconds in zip(compress(times, quick), found, strict=True):
             each.append(seconds)
     longest = max(map(len, times))
     return fit_link(
         [
-            AlgorithmTiming(way=way, seconds=tuple(each))
-            for way, each in zip(among, times, strict=True)
+            AlgorithmTiming(algorithm=way, seconds=tuple(each))
+            for way, each in zip(algorithms, times, strict=True)
         ],
         [(side, side) for side in MATRIX_SIDES[:longest]],
         np.dtype(np.float32),
@@ -61,22 +61,22 @@ def measure_reduction_link(
 
 
 def _time_algorithms(
-    mesh: Mesh, axis: str, among: Sequence[AllReduceAlgorithm], side: int
+    mesh: Mesh, axis: str, algorithms: Sequence[AllReduceAlgorithm], side: int
 ) -> list[float]:
     """Return the seconds of each way on matrices of one size."""
     numbers = np.random.default_rng(0).standard_normal((side, side), np.float32)
     x = replicate_on_axes(mesh, numbers, axis)
-    calls = [_compile_all_reduce(mesh, axis, way, x) for way in among]
-    return first_quartiles(mesh, calls, budget_s=_BUDGET_S, most=_MAX_ROUNDS)
+    calls = [_compile_all_reduce(mesh, axis, way, x) for way in algorithms]
+    return first_quartiles(mesh, calls, budget_s=_BUDGET_S, max_rounds=_MAX_ROUNDS)
 
 
 def _compile_all_reduce(
-    mesh: Mesh, axis: str, way: AllReduceAlgorithm, x: jax.Array
+    mesh: Mesh, axis: str, algorithm: AllReduceAlgorithm, x: jax.Array
 ) -> Callable[[], jax.Array]:
     """Return a sum that has been made once."""
     add = jax.jit(
         jax.shard_map(
-            lambda rows: psum(rows, axis, way),
+            lambda rows: psum(rows, axis, algorithm),
             mesh=mesh,
             in_specs=P(axis),
             out_specs=P(axis),

@@ -36,12 +36,12 @@ class Comparison:
     """As it was written."""
     modulo: int | None
     """Of the column's value, where a remainder is compared."""
-    sign: str
+    operator: str
     """One of ==, !=, <, <=, >, >=, in."""
     values: tuple[str, ...]
     """To compare with; several with `in`."""
 
-    def holds(self, row: MeasuredRow) -> bool:
+    def matches(self, row: MeasuredRow) -> bool:
         """Tell whether it holds for a row.
 
         Raises:
@@ -50,12 +50,12 @@ class Comparison:
         value = _column_value(row.columns, self.column)
         if self.modulo is not None:
             value = repr(self._number(value) % self.modulo)
-        if self.sign in _ORDER_OPERATORS:
-            return _ORDER_OPERATORS[self.sign](
+        if self.operator in _ORDER_OPERATORS:
+            return _ORDER_OPERATORS[self.operator](
                 self._number(value), self._number(self.values[0])
             )
         return any(_is_equal(value, other) for other in self.values) != (
-            self.sign == "!="
+            self.operator == "!="
         )
 
     def _number(self, value: str) -> float:
@@ -66,7 +66,7 @@ class Comparison:
                 f"{value} is no number",
                 rule=f"% and {', '.join(_ORDER_OPERATORS)} compare numbers; == and in "
                 "also words",
-                values=f"{self.column} {self.sign} {', '.join(self.values)}",
+                values=f"{self.column} {self.operator} {', '.join(self.values)}",
                 remedy=f"{self.column} == {value}",
             ) from None
 
@@ -79,13 +79,13 @@ class RowFilter:
     """As it was typed."""
     comparisons: tuple[Comparison, ...]
 
-    def of(self, rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+    def select(self, rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
         """Return the rows that are meant.
 
         Raises:
             BadInput: none is, or a row lacks a column.
         """
-        found = [row for row in rows if all(c.holds(row) for c in self.comparisons)]
+        found = [row for row in rows if all(c.matches(row) for c in self.comparisons)]
         if not found:
             raise BadInput(
                 f"{self.text} selects none of {len(rows)} rows",

@@ -20,7 +20,7 @@ class ScoredRow:
     """In the row's unit."""
     baseline: float
     """In the row's unit: ideal / u."""
-    interval: float | None = None
+    interval_half_width: float | None = None
     """Half of the 90 % interval, in the row's unit; None where nothing was fitted."""
 
     @property
@@ -29,10 +29,14 @@ class ScoredRow:
         return abs(self.predicted - self.row.measured) / self.row.measured
 
     @property
-    def covered(self) -> bool | None:
+    def is_covered(self) -> bool | None:
         """Tell whether the interval holds what was measured."""
         off = abs(self.predicted - self.row.measured)
-        return None if self.interval is None else off <= self.interval
+        return (
+            None
+            if self.interval_half_width is None
+            else off <= self.interval_half_width
+        )
 
     @property
     def baseline_error(self) -> float:
@@ -63,9 +67,9 @@ class ScoreReport:
     """All rows that were scored."""
 
     rows: tuple[ScoredRow, ...]
-    left_out: int
+    num_fitted: int
     """Rows of the file that were fitted, and are not scored."""
-    hindsight: bool
+    baseline_in_hindsight: bool
     """The baseline's u is fitted to the scored rows themselves, in its favour."""
 
     @property
@@ -84,38 +88,41 @@ class ScoreReport:
 
 
 def score_predictions(
-    rows: Sequence[MeasuredRow], known: FittedConstants, *, chosen: bool = False
+    rows: Sequence[MeasuredRow], constants: FittedConstants, *, explicit: bool = False
 ) -> ScoreReport:
     """Predict the rows that were not fitted.
 
     Args:
         rows: of one form.
-        known: constants, with the keys of rows that they were fitted to.
-        chosen: the rows were named one by one, so a fitted one among them is refused
+        constants: constants, with the keys of rows that they were fitted to.
+        explicit: the rows were named one by one, so a fitted one among them is refused
             rather than left out.
 
     Raises:
         BadInput: fitted rows were chosen, or there are no others.
     """
-    seen, fresh = known.parted(rows)
-    if seen and (chosen or len(seen) == len(rows)):
+    seen, fresh = constants.split_rows(rows)
+    if seen and (explicit or len(seen) == len(rows)):
         raise BadInput(
             f"{len(seen)} of {len(rows)} rows are those that were fitted",
             rule="a prediction is never scored on rows its constants were fitted to",
-            values=f"fitted: {known.train}, {len(known.rows)} rows of {known.source}",
+            values=f"fitted: {constants.train}, {len(constants.rows)} rows of "
+            f"{constants.source}",
             remedy="score other rows, or fit fewer of them with --train",
         )
-    u = known.utilisation
+    u = constants.utilisation
     hindsight = any(row.quantity not in u for row in fresh)
     u = {**median_utilisation(fresh), **u}
-    found = tuple(_score_row(row, known, u[row.quantity]) for row in fresh)
-    return ScoreReport(rows=found, left_out=len(seen), hindsight=hindsight)
+    found = tuple(_score_row(row, constants, u[row.quantity]) for row in fresh)
+    return ScoreReport(
+        rows=found, num_fitted=len(seen), baseline_in_hindsight=hindsight
+    )
 
 
 def summarize_errors(rows: Sequence[ScoredRow]) -> ErrorSummary:
     """Sum up the errors of rows."""
     errors = np.array([one.error for one in rows])
-    covered = [one.covered for one in rows if one.covered is not None]
+    covered = [one.is_covered for one in rows if one.is_covered is not None]
     return ErrorSummary(
         rows=len(rows),
         mean_accuracy=float(np.mean(1 - errors)),
@@ -128,11 +135,16 @@ def summarize_errors(rows: Sequence[ScoredRow]) -> ErrorSummary:
     )
 
 
-def _score_row(row: MeasuredRow, known: FittedConstants, utilised: float) -> ScoredRow:
-    predicted, share = row.predict(known.values), known.interval.get(row.quantity)
+def _score_row(
+    row: MeasuredRow, constants: FittedConstants, utilisation: float
+) -> ScoredRow:
+    predicted, share = (
+        row.predict(constants.values),
+        constants.interval.get(row.quantity),
+    )
     return ScoredRow(
         row=row,
         predicted=predicted,
-        baseline=row.ideal / utilised,
-        interval=None if share is None else share * predicted,
+        baseline=row.ideal / utilisation,
+        interval_half_width=None if share is None else share * predicted,
     )

@@ -25,23 +25,23 @@ class SkewSplit:
 
 
 def separate_skew(
-    late: Sequence[CollectiveTiming], soon: float, together: int
+    after_long: Sequence[CollectiveTiming], after_short_s: float, per_kernel: int
 ) -> SkewSplit:
     """Take the wait out of timings.
 
     Args:
-        late: of collectives behind long kernels, the smallest array first.
-        soon: seconds of the smallest one behind short kernels.
-        together: collectives that follow a kernel, the first of which waits.
+        after_long: of collectives behind long kernels, the smallest array first.
+        after_short_s: seconds of the smallest one behind short kernels.
+        per_kernel: collectives that follow a kernel, the first of which waits.
 
     >>> some = [CollectiveTiming(kind="collective-permute", payload=8, seconds=3e-3)]
-    >>> found = separate_skew(some, soon=1e-3, together=2)
+    >>> found = separate_skew(some, after_short_s=1e-3, per_kernel=2)
     >>> found.skew, found.timings[0].seconds
     (0.004, 0.001)
     """
-    wait = max(0.0, late[0].seconds - soon)
-    least = min(soon, late[0].seconds)
+    wait = max(0.0, after_long[0].seconds - after_short_s)
+    least = min(after_short_s, after_long[0].seconds)
     timings = tuple(
-        replace(one, seconds=max(least, one.seconds - wait)) for one in late
+        replace(one, seconds=max(least, one.seconds - wait)) for one in after_long
     )
-    return SkewSplit(timings=timings, skew=together * wait)
+    return SkewSplit(timings=timings, skew=per_kernel * wait)

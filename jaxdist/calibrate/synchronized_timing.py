@@ -22,7 +22,7 @@ _PILOT_ROUNDS: Final = 5
 
 
 def first_quartiles(
-    mesh: Mesh, calls: Sequence[TimedCall], *, budget_s: float, most: int
+    mesh: Mesh, calls: Sequence[TimedCall], *, budget_s: float, max_rounds: int
 ) -> list[float]:
     """Return the seconds of each call: of the slowest device, the first quartile.
 
@@ -32,11 +32,11 @@ def first_quartiles(
         mesh: the devices that meet before every call.
         calls: each was made once before, so that it is compiled.
         budget_s: seconds for each, about.
-        most: times that each is made at most.
+        max_rounds: times that each is made at most.
     """
     first = time_rounds(mesh, calls, _PILOT_ROUNDS)
     wanted = int(budget_s * len(calls) / first.sum(axis=0).mean())
-    more = time_rounds(mesh, calls, max(0, min(wanted, most) - _PILOT_ROUNDS))
+    more = time_rounds(mesh, calls, max(0, min(wanted, max_rounds) - _PILOT_ROUNDS))
     both = np.concatenate([first, more], axis=1)
     found: list[float] = np.quantile(both, 0.25, axis=1).tolist()
     return found
@@ -55,10 +55,10 @@ def time_rounds(mesh: Mesh, calls: Sequence[TimedCall], count: int) -> np.ndarra
     return max_over_processes(mesh, seconds)()
 
 
-def max_over_processes(mesh: Mesh, own: np.ndarray) -> Callable[[], np.ndarray]:
+def max_over_processes(mesh: Mesh, values: np.ndarray) -> Callable[[], np.ndarray]:
     """Return a call that gives the largest of all processes' numbers to each."""
     every = mesh.axis_names
-    x = replicate_on_axes(mesh, own[None], *every)
+    x = replicate_on_axes(mesh, values[None], *every)
     largest = jax.jit(
         jax.shard_map(
             lambda row: lax.pmax(row, every),
@@ -75,26 +75,26 @@ def max_over_processes(mesh: Mesh, own: np.ndarray) -> Callable[[], np.ndarray]:
     return call
 
 
-def replicate_on_axes(mesh: Mesh, each: np.ndarray, *axes: Any) -> jax.Array:
+def replicate_on_axes(mesh: Mesh, block: np.ndarray, *axes: Any) -> jax.Array:
     """Give every device along the axes the same block of its own."""
     devices = int(np.prod([mesh.shape[axis] for axis in axes]))
-    shape = (devices * len(each), *each.shape[1:])
+    shape = (devices * len(block), *block.shape[1:])
     place = NamedSharding(mesh, P(axes))
-    return jax.make_array_from_callback(shape, place, lambda _: each)
+    return jax.make_array_from_callback(shape, place, lambda _: block)
 
 
 def bind_on_all_devices(
-    mesh: Mesh, function: Callable[..., Any], *own: np.ndarray
+    mesh: Mesh, function: Callable[..., Any], *arrays: np.ndarray
 ) -> TimedCall:
     """Return a call of a function on every device's own arrays, made once already.
 
     Args:
         mesh: of the devices.
         function: called inside one `shard_map` over every axis.
-        own: what each device has, the same on all.
+        arrays: what each device has, the same on all.
     """
     every = mesh.axis_names
-    given = [replicate_on_axes(mesh, each[None], *every) for each in own]
+    given = [replicate_on_axes(mesh, each[None], *every) for each in arrays]
 
     def local(*rows: jax.Array) -> Any:
         made = function(*(row[0] for row in rows))
@@ -114,7 +114,7 @@ def bind_on_all_devices(
 
 
 def loop_program(
-    mesh: Mesh, function: Callable[..., Any], *own: np.ndarray
+    mesh: Mesh, function: Callable[..., Any], *arrays: np.ndarray
 ) -> Callable[[int], TimedCall]:
     """Return what makes a program that calls a function so many times.
 
@@ -123,10 +123,10 @@ def loop_program(
     Args:
         mesh: every device makes the calls at once.
         function: called on the number of the call and on what the device has.
-        own: what each device has, the same on all.
+        arrays: what each device has, the same on all.
     """
     every = mesh.axis_names
-    given = [replicate_on_axes(mesh, each[None], *every) for each in own]
+    given = [replicate_on_axes(mesh, each[None], *every) for each in arrays]
 
     def local(count: jax.Array, *rows: jax.Array) -> jax.Array:
         each = [row[0] for row in rows]
@@ -141,7 +141,7 @@ def loop_program(
         jax.shard_map(
             local,
             mesh=mesh,
-            in_specs=(P(), *(P(every),) * len(own)),
+            in_specs=(P(), *(P(every),) * len(arrays)),
             out_specs=P(every),
             check_vma=False,
         )

@@ -51,19 +51,19 @@ def normalize_name(column: str) -> str:
     return re.sub(r"[^0-9a-z]+", "_", column.lower()).strip("_")
 
 
-def require_columns(header: Iterable[str], needed: Sequence[str], path: Path) -> None:
+def require_columns(header: Iterable[str], required: Sequence[str], path: Path) -> None:
     """Refuse a header that lacks columns.
 
     Raises:
         BadInput: names the first that is missing, and the nearest that is there.
     """
     there = list(header)
-    for name in needed:
+    for name in required:
         if name not in there:
             near = did_you_mean(name, there)
             raise BadInput(
                 f"{path} has no column {name}",
-                rule=f"a file of this form has {', '.join(needed)}",
+                rule=f"a file of this form has {', '.join(required)}",
                 values=f"columns: {', '.join(there)}",
                 remedy=f"is {near} meant? rename it to {name}"
                 if near

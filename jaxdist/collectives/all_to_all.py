@@ -50,19 +50,19 @@ def all_to_all(messages: jax.Array, axes: Axes) -> jax.Array:
     return jnp.stack(got)
 
 
-def all_to_all_payload(message: int, sizes: Mapping[str, int]) -> Payload:
+def all_to_all_payload(message_bytes: int, sizes: Mapping[str, int]) -> Payload:
     """Return what an exchange brings to a device.
 
     Args:
-        message: bytes of one.
+        message_bytes: bytes of one.
         sizes: {axis: devices along it}, outermost first.
     """
     devices = devices_along(sizes)
-    rounds = _in_rounds(message)
+    rounds = _in_rounds(message_bytes)
     return Payload(
         kind="collective-permute" if rounds else "all-to-all",
         axes=tuple(sizes),
-        size=message * (devices - 1 if rounds else devices),
+        payload_bytes=message_bytes * (devices - 1 if rounds else devices),
     )
 
 

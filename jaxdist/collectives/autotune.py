@@ -18,12 +18,12 @@ TIE_TOLERANCE: Final = 1.03
 class AutoAlgorithm:
     """A choice of ways; without a link, the exact sum as the backend likes."""
 
-    among: tuple[AllReduceAlgorithm, ...] = (ExactAllReduce(),)
+    candidates: tuple[AllReduceAlgorithm, ...] = (ExactAllReduce(),)
     """What may be chosen, by preference: the first of those that are equally fast."""
     link: Link | None = None
     """What was measured of all of them."""
 
-    def chosen(
+    def select(
         self, shapes: Sequence[Shape], dtype: Any, sizes: Mapping[str, int]
     ) -> AllReduceAlgorithm:
         """Return the way for arrays of these shapes; integers are summed exactly.
@@ -39,12 +39,12 @@ class AutoAlgorithm:
         floats = np.issubdtype(dtype, np.floating)
         if self.link is None or not (shapes and sizes and floats):
             return ExactAllReduce()
-        return select_fastest(self.among, [shapes], dtype, sizes, self.link)
+        return select_fastest(self.candidates, [shapes], dtype, sizes, self.link)
 
 
 def select_fastest(
-    among: Sequence[AllReduceAlgorithm],
-    sums: Sequence[Sequence[Shape]],
+    candidates: Sequence[AllReduceAlgorithm],
+    reductions: Sequence[Sequence[Shape]],
     dtype: Any,
     sizes: Mapping[str, int],
     link: Link,
@@ -52,8 +52,8 @@ def select_fastest(
     """Return the way that sums one list of arrays after another the fastest.
 
     Args:
-        among: what may be chosen, by preference.
-        sums: shapes of the arrays of each sum.
+        candidates: what may be chosen, by preference.
+        reductions: shapes of the arrays of each sum.
         dtype: of their numbers.
         sizes: {axis: devices along it}, outermost first.
         link: what was measured.
@@ -62,7 +62,8 @@ def select_fastest(
         BadInput: a way or a number of devices that was not measured.
     """
     seconds = [
-        sum(link.seconds(way, shapes, dtype, sizes) for shapes in sums) for way in among
+        sum(link.estimate_seconds(way, shapes, dtype, sizes) for shapes in reductions)
+        for way in candidates
     ]
     near = TIE_TOLERANCE * min(seconds)
-    return next(way for way, s in zip(among, seconds, strict=True) if s <= near)
+    return next(way for way, s in zip(candidates, seconds, strict=True) if s <= near)

@@ -58,45 +58,45 @@ class CollectiveOp:
     """Mesh axes, or parts of one (`data[4]`), it runs over, outermost first; empty
     where none match.
     """
-    group: int
+    group_size: int
     """Devices that take part together."""
     payload: int
     """Bytes of the results on one device, over all trips."""
-    name: str
+    op_name: str
     """Source of the operation: the scopes of the layer that asked for it."""
-    trips: int = 1
+    trip_count: int = 1
     """How often it runs in one run of the program."""
     bounded: bool = True
     """Whether the lengths of all loops around it are known; else a loop counts once."""
-    source: str = ""
+    source_location: str = ""
     """The line of Python that asked for it, `file:line`."""
     loops: tuple[str, ...] = ()
     """Names of the loops around it, outermost first."""
-    uneven: bool = False
-    """Whether some groups have more devices than others; `group` is the largest."""
-    op: str = ""
+    has_uneven_groups: bool = False
+    """Whether groups differ in size; `group_size` is the largest."""
+    instruction_name: str = ""
     """Name of the instruction in the program, as a profiler's trace has it."""
 
     @property
-    def wire(self) -> int:
+    def wire_bytes(self) -> int:
         """Bytes a device sends, at least."""
-        return wire_bytes(self.kind, self.payload, self.group)
+        return wire_bytes(self.kind, self.payload, self.group_size)
 
 
-def wire_bytes(kind: str, payload: int, group: int) -> int:
-    """Bytes one device of `group` sends for a collective of `payload` bytes.
+def wire_bytes(kind: str, payload_bytes: int, group_size: int) -> int:
+    """Bytes one device of `group_size` sends for a collective of `payload_bytes` bytes.
 
     >>> wire_bytes("all-reduce", 800, 8), wire_bytes("collective-permute", 64, 2)
     (1400, 64)
     """
     share = {
-        "all-reduce": 2 * (group - 1) / group,
-        "reduce-scatter": group - 1,
-        "all-gather": (group - 1) / group,
-        "all-to-all": (group - 1) / group,
+        "all-reduce": 2 * (group_size - 1) / group_size,
+        "reduce-scatter": group_size - 1,
+        "all-gather": (group_size - 1) / group_size,
+        "all-to-all": (group_size - 1) / group_size,
         "collective-permute": 1,
     }
-    return round(share[kind] * payload)
+    return round(share[kind] * payload_bytes)
 
 
 def read_collectives(text: str, mesh: Mapping[str, int]) -> tuple[CollectiveOp, ...]:
@@ -129,15 +129,15 @@ def _read(
     yield CollectiveOp(
         kind=kind,
         axes=axes,
-        group=group,
-        payload=line.trips * _payload(line.text),
-        name=name[1] if name else "",
-        trips=line.trips,
+        group_size=group,
+        payload=line.trip_count * _payload(line.text),
+        op_name=name[1] if name else "",
+        trip_count=line.trip_count,
         bounded=line.bounded,
-        source=sources.of(line.text),
+        source_location=sources.locate(line.text),
         loops=line.loops,
-        uneven=uneven,
-        op=found["op"],
+        has_uneven_groups=uneven,
+        instruction_name=found["op"],
     )
 
 

@@ -23,9 +23,9 @@ from jaxdist.core.errors import BadInput
 class AlgorithmOverhead:
     """What one way to sum costs beyond its bytes."""
 
-    via: str
+    algorithm: str
     """Name of the way."""
-    beyond: tuple[float, ...]
+    overhead_s: tuple[float, ...]
     """Seconds, for each of the link's arrays, or the smallest of them: what takes long
     is not timed on the largest."""
 
@@ -36,16 +36,16 @@ class Link:
 
     devices: int
     """Devices along it."""
-    rate: float
+    bytes_per_s: float
     """Bytes a second that a device sends in an exact sum."""
-    numbers: tuple[int, ...]
+    element_counts: tuple[int, ...]
     """Sizes of the arrays that were timed, ascending."""
-    paces: tuple[AlgorithmOverhead, ...]
+    overheads: tuple[AlgorithmOverhead, ...]
     """The ways that were timed."""
 
-    def seconds(
+    def estimate_seconds(
         self,
-        way: AllReduceAlgorithm,
+        algorithm: AllReduceAlgorithm,
         shapes: Sequence[Shape],
         dtype: Any,
         sizes: Mapping[str, int],
@@ -53,7 +53,7 @@ class Link:
         """Predict how long a sum takes.
 
         Args:
-            way: how it is made.
+            algorithm: how it is made.
             shapes: of the arrays that are summed as one.
             dtype: of their numbers.
             sizes: {axis: devices along it}, outermost first.
@@ -61,33 +61,35 @@ class Link:
         Raises:
             BadInput: the way, or so many devices, were not measured.
         """
-        pace = next((pace for pace in self.paces if pace.via == way.name), None)
+        pace = next(
+            (pace for pace in self.overheads if pace.algorithm == algorithm.name), None
+        )
         if pace is None or devices_along(sizes) != self.devices:
             raise BadInput(
-                f"nobody measured {way.name} over {devices_along(sizes)} devices",
+                f"nobody measured {algorithm.name} over {devices_along(sizes)} devices",
                 rule="a choice is between ways that were measured on this axis",
                 values=f"measured over {self.devices} devices: "
-                f"{', '.join(pace.via for pace in self.paces)}",
+                f"{', '.join(pace.algorithm for pace in self.overheads)}",
                 remedy="measure(mesh, axis, among)",
             )
         numbers = sum(map(math.prod, shapes))
-        sent = bytes_of(way, shapes, dtype, sizes)
-        timed = self.numbers[: len(pace.beyond)]
-        return sent / self.rate + _along(timed, pace.beyond, numbers)
+        sent = bytes_of(algorithm, shapes, dtype, sizes)
+        timed = self.element_counts[: len(pace.overhead_s)]
+        return sent / self.bytes_per_s + _along(timed, pace.overhead_s, numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmTiming:
     """One way, timed on arrays of one dtype."""
 
-    way: AllReduceAlgorithm
+    algorithm: AllReduceAlgorithm
     """How they were summed."""
     seconds: tuple[float, ...]
     """One for each array, or for the smallest of them; two at least."""
 
 
 def fit_link(
-    timed: Sequence[AlgorithmTiming],
+    timings: Sequence[AlgorithmTiming],
     shapes: Sequence[Shape],
     dtype: Any,
     sizes: Mapping[str, int],
@@ -95,39 +97,43 @@ def fit_link(
     """Return the link that explains what was timed.
 
     Args:
-        timed: the ways, the exact one among them.
+        timings: the ways, the exact one among them.
         shapes: of the arrays, two at least, the smallest first.
         dtype: of their numbers.
         sizes: {axis: devices along it}, outermost first.
     """
-    exact = next(each for each in timed if isinstance(each.way, ExactAllReduce))
-    sent = [bytes_of(exact.way, [shape], dtype, sizes) for shape in shapes]
+    exact = next(each for each in timings if isinstance(each.algorithm, ExactAllReduce))
+    sent = [bytes_of(exact.algorithm, [shape], dtype, sizes) for shape in shapes]
     # A link on which more bytes take no longer has no rate: then bytes cost nothing.
     rate = (sent[1] - sent[0]) / max(exact.seconds[1] - exact.seconds[0], 1e-9)
     paces = []
-    for each in timed:
-        moved = [bytes_of(each.way, [shape], dtype, sizes) for shape in shapes]
+    for each in timings:
+        moved = [bytes_of(each.algorithm, [shape], dtype, sizes) for shape in shapes]
         pairs = zip(each.seconds, moved, strict=False)
         beyond = tuple(seconds - size / rate for seconds, size in pairs)
-        paces.append(AlgorithmOverhead(via=each.way.name, beyond=beyond))
+        paces.append(
+            AlgorithmOverhead(algorithm=each.algorithm.name, overhead_s=beyond)
+        )
     return Link(
         devices=devices_along(sizes),
-        rate=rate,
-        numbers=tuple(map(math.prod, shapes)),
-        paces=tuple(paces),
+        bytes_per_s=rate,
+        element_counts=tuple(map(math.prod, shapes)),
+        overheads=tuple(paces),
     )
 
 
 def bytes_of(
-    way: AllReduceAlgorithm,
+    algorithm: AllReduceAlgorithm,
     shapes: Sequence[Shape],
     dtype: Any,
     sizes: Mapping[str, int],
 ) -> int:
     """Return the bytes that a device sends in a sum, by the way's formula."""
     return sum(
-        wire_bytes(each.kind, each.size, math.prod(sizes[a] for a in each.axes))
-        for each in way.payloads(shapes, dtype, sizes)
+        wire_bytes(
+            each.kind, each.payload_bytes, math.prod(sizes[a] for a in each.axes)
+        )
+        for each in algorithm.payloads(shapes, dtype, sizes)
     )
 
 

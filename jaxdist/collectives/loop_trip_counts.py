@@ -33,7 +33,7 @@ class HloInstruction:
 
     text: str
     """As the compiler prints it."""
-    trips: int = 1
+    trip_count: int = 1
     """How often it runs: the product of the known lengths of the loops around it."""
     bounded: bool = True
     """Whether all those lengths are in the program; a loop without counts once."""
@@ -85,7 +85,9 @@ def _walk(
                 for line in _walk(inner, program, weight):
                     bounded = line.bounded and known is not None
                     loops = (name_of, *line.loops)
-                    yield HloInstruction(line.text, runs * line.trips, bounded, loops)
+                    yield HloInstruction(
+                        line.text, runs * line.trip_count, bounded, loops
+                    )
         elif branches := _BRANCHES.search(text):
             names = re.findall(
                 r"%?([\w.\-]+)", ",".join(filter(None, branches.groups()))
@@ -97,4 +99,4 @@ def _walk(
 
 
 def _weigh(lines: Sequence[HloInstruction], weight: Callable[[str], int]) -> int:
-    return sum(line.trips * weight(line.text) for line in lines)
+    return sum(line.trip_count * weight(line.text) for line in lines)

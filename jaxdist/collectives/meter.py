@@ -113,7 +113,7 @@ def _endless(moves: Iterable[CollectiveOp]) -> set[CollectiveKey]:
 
 
 def _key(move: CollectiveOp) -> CollectiveKey:
-    return move.kind, move.axes, move.group
+    return move.kind, move.axes, move.group_size
 
 
 def _sent(key: CollectiveKey, payloads: Mapping[CollectiveKey, int] | None) -> Any:

@@ -32,14 +32,14 @@ class Permute:
 PermuteStep = tuple[Permute, ...]
 
 
-def permutes(algorithm: CollectiveSchedule) -> tuple[PermuteStep, ...]:
+def permutes(schedule: CollectiveSchedule) -> tuple[PermuteStep, ...]:
     """Return the permutes of each step, in the order in which they run.
 
     Raises:
         BadInput: a rank would send a chunk that an earlier permute of the same step has
             changed.
     """
-    return tuple(_checked(tuple(_permutes(step))) for step in algorithm.steps)
+    return tuple(_checked(tuple(_permutes(step))) for step in schedule.steps)
 
 
 def _checked(step: PermuteStep) -> PermuteStep:

@@ -21,14 +21,14 @@ from jaxdist.core.dtypes import accumulation_dtype
 def bind_primitive(
     primitive: Primitive,
     leaves: list[jax.Array],
-    rest: list[jax.Array],
+    state: list[jax.Array],
     method: AllReduceAlgorithm,
     axes: Axes,
 ) -> list[jax.Array]:
     """Bind a primitive on arrays that vary along the axes, where that is checked."""
     varying = [_varied(x, axes) for x in leaves]
     return primitive.bind(
-        *varying, *rest, method=method, axes=axes, count=len(leaves), mapped=0
+        *varying, *state, method=method, axes=axes, count=len(leaves), mapped=0
     )
 
 
@@ -88,9 +88,11 @@ def _reduced(
             jnp.promote_types, (accumulation_dtype(x.dtype) for x in leaves)
         )
         full = [x.astype(used) for x in leaves]
-        found = method.reduce(full, memory, step, axes)
-        back = zip((*found.total, *found.sent), (*leaves, *leaves), strict=True)
-        return [*(y.astype(x.dtype) for y, x in back), *found.memory]
+        found = method.all_reduce(full, memory, step, axes)
+        back = zip(
+            (*found.total, *found.contributions), (*leaves, *leaves), strict=True
+        )
+        return [*(y.astype(x.dtype) for y, x in back), *found.state]
 
     return _mapped(run, mapped)(*arrays)
 
@@ -125,7 +127,7 @@ def _scattered(
 ) -> list[jax.Array]:
     def run(x: jax.Array, step: jax.Array) -> list[jax.Array]:
         rows = x.astype(accumulation_dtype(x.dtype)).reshape(lax.axis_size(axes), -1)
-        part, _ = method.scatter(rows, step, axes)
+        part, _ = method.reduce_scatter(rows, step, axes)
         return [part.reshape(-1, *x.shape[1:]).astype(x.dtype)]
 
     return _mapped(run, mapped)(x, step)

@@ -40,14 +40,14 @@ from jaxdist.core.errors import BadInput, JaxdistWarning
 AlgorithmLike = str | AllReduceAlgorithm | AutoAlgorithm
 
 
-def psum(x: Any, axis: str | Sequence[str], via: AlgorithmLike = "exact") -> Any:
+def psum(x: Any, axis: str | Sequence[str], algorithm: AlgorithmLike = "exact") -> Any:
     """Sum over mesh axes, inside a `shard_map` that is manual over them.
 
     Args:
         x: an array or a tree of arrays; floats, unless the sum is exact. A compressed
             sum sees a tree as one vector.
         axis: an axis, or several from the outside in.
-        via: a name, a method with settings of its own, or `AutoAlgorithm`, which
+        algorithm: a name, a method with settings of its own, or `AutoAlgorithm`, which
         chooses one by
             what was measured; the name `auto`, without that, leaves it to the backend.
 
@@ -58,14 +58,14 @@ def psum(x: Any, axis: str | Sequence[str], via: AlgorithmLike = "exact") -> Any
     sent is lost: see `all_reduce`.
     """
     leaves, tree = jax.tree.flatten(x)
-    return jax.tree.unflatten(tree, all_reduce(leaves, axis, via).total)
+    return jax.tree.unflatten(tree, all_reduce(leaves, axis, algorithm).total)
 
 
 def all_reduce(
     leaves: Sequence[jax.Array],
     axis: str | Sequence[str],
-    via: AlgorithmLike = "exact",
-    memory: Sequence[jax.Array] | None = None,
+    algorithm: AlgorithmLike = "exact",
+    state: Sequence[jax.Array] | None = None,
     step: jax.Array | int = 0,
 ) -> AllReduceResult:
     """Sum arrays over mesh axes, and say what this device put into the sums.
@@ -73,15 +73,15 @@ def all_reduce(
     Args:
         leaves: this device's arrays.
         axis: an axis, or several from the outside in.
-        via: as of `psum`.
-        memory: what the last call gave; none: `method.begin`.
+        algorithm: as of `psum`.
+        state: what the last call gave; none: `method.begin`.
         step: how often it was called before: random places follow from it.
 
     Raises:
         BadInput: as `psum`.
     """
     given, axes = list(leaves), check_axes(axis)
-    method = _way(via, given, axes)
+    method = _way(algorithm, given, axes)
     check_dtypes(method, given)
     real = tuple(a for a in axes if lax.axis_size(a) > 1)
     if not real and not isinstance(method, ExactAllReduce):
@@ -90,12 +90,12 @@ def all_reduce(
             JaxdistWarning,
             stacklevel=3,
         )
-    kept = method.begin([x.shape for x in given]) if memory is None else list(memory)
+    kept = method.init_state([x.shape for x in given]) if state is None else list(state)
     sized = [i for i, x in enumerate(given) if x.size]
     if not real or not sized:
-        return AllReduceResult(total=given, sent=given, memory=kept)
+        return AllReduceResult(total=given, contributions=given, state=kept)
     if isinstance(method, ExactAllReduce):
-        return method.reduce(given, kept, jnp.int32(0), real)
+        return method.all_reduce(given, kept, jnp.int32(0), real)
     sizes = {a: lax.axis_size(a) for a in real}
     # The body is traced when it is compiled; what it cannot do is refused here.
     tuple(method.payloads([given[i].shape for i in sized], given[0].dtype, sizes))
@@ -109,13 +109,15 @@ def all_reduce(
     total, sent = list(given), list(given)
     for place, i in enumerate(sized):
         total[i], sent[i] = found[place], found[place + len(sized)]
-    return AllReduceResult(total=total, sent=sent, memory=found[2 * len(sized) :])
+    return AllReduceResult(
+        total=total, contributions=sent, state=found[2 * len(sized) :]
+    )
 
 
 def psum_scatter(
     x: jax.Array,
     axis: str | Sequence[str],
-    via: str | AllReduceAlgorithm = "exact",
+    algorithm: str | AllReduceAlgorithm = "exact",
     dim: int = 0,
 ) -> jax.Array:
     """Sum over mesh axes and keep this device's part.
@@ -123,14 +125,14 @@ def psum_scatter(
     Args:
         x: an array; its dim is dealt out evenly over the devices along the axes.
         axis: an axis, or several from the outside in.
-        via: a name or a method that sums in rows.
+        algorithm: a name or a method that sums in rows.
         dim: which dim is dealt out.
 
     Raises:
         BadInput: as `psum`; a method without a scattering half; a dim that does not
             divide.
     """
-    method, axes = resolve_algorithm(via), check_axes(axis)
+    method, axes = resolve_algorithm(algorithm), check_axes(axis)
     check_dtypes(method, [x])
     devices = lax.axis_size(axes)
     if x.shape[dim] % devices:
@@ -179,4 +181,4 @@ def _way(
     sizes = {a: lax.axis_size(a) for a in axes if lax.axis_size(a) > 1}
     sized = [x for x in leaves if x.size]
     dtype = sized[0].dtype if sized else jnp.float32
-    return via.chosen([x.shape for x in sized], dtype, sizes)
+    return via.select([x.shape for x in sized], dtype, sizes)

@@ -47,13 +47,13 @@ def all_reduce_leaves(
     return whole
 
 
-def replicated_axes(axes: Axes, taken: Sequence[str | None]) -> Axes:
+def replicated_axes(axes: Axes, spec: Sequence[str | None]) -> Axes:
     """Return the axes that do not split a leaf.
 
     >>> replicated_axes(("data", "fsdp", "tensor"), (None, "fsdp"))
     ('data', 'tensor')
     """
-    return tuple(itertools.filterfalse(set(taken).__contains__, axes))
+    return tuple(itertools.filterfalse(set(spec).__contains__, axes))
 
 
 def _sum(tree: Tree, axes: Axes) -> Tree:

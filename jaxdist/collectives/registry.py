@@ -33,9 +33,9 @@ ALL_REDUCE_ALGORITHMS: Final[Mapping[str, AllReduceAlgorithm]] = MappingProxyTyp
         for method in (
             ExactAllReduce(),
             TwoPhaseAllReduce(codec=Bf16Codec()),
-            TwoPhaseAllReduce(codec=BlockQuantizationCodec(kind="fp8")),
-            TwoPhaseAllReduce(codec=BlockQuantizationCodec(kind="int8")),
-            TwoPhaseAllReduce(codec=BlockQuantizationCodec(kind="int4")),
+            TwoPhaseAllReduce(codec=BlockQuantizationCodec(dtype="fp8")),
+            TwoPhaseAllReduce(codec=BlockQuantizationCodec(dtype="int8")),
+            TwoPhaseAllReduce(codec=BlockQuantizationCodec(dtype="int4")),
             MajorityVote(codec=SignCodec()),
             RandomK(),
             TopKAllGather(codec=TopKCodec()),
@@ -43,47 +43,47 @@ ALL_REDUCE_ALGORITHMS: Final[Mapping[str, AllReduceAlgorithm]] = MappingProxyTyp
             SharedTopK(),
             HierarchicalAllReduce(),
             PowerSGD(),
-            *(ScheduledAllReduce(algorithm=name) for name in SCHEDULES),
+            *(ScheduledAllReduce(schedule=name) for name in SCHEDULES),
         )
     }
 )
 """Every way by its name."""
 
 
-def make_algorithm(asked: ReductionConfig) -> AllReduceAlgorithm:
+def make_algorithm(config: ReductionConfig) -> AllReduceAlgorithm:
     """Return the method that a plan asks for, with the settings that it has.
 
     >>> make_algorithm(ReductionConfig(via="power", rank=2))
     PowerSGD(rank=2)
     """
-    method, picks = ALL_REDUCE_ALGORITHMS[asked.via], TopKCodec(density=asked.density)
+    method, picks = ALL_REDUCE_ALGORITHMS[config.via], TopKCodec(density=config.density)
     match method:
         case TwoPhaseAllReduce(codec=BlockQuantizationCodec() as codec):
-            return replace(method, codec=replace(codec, block=asked.block))
+            return replace(method, codec=replace(codec, block_size=config.block))
         case TwoPhaseAllReduce(codec=TopKCodec()) | TopKAllGather():
             return replace(method, codec=picks)
         case RandomK() | SharedTopK():
-            return replace(method, density=asked.density)
+            return replace(method, density=config.density)
         case HierarchicalAllReduce():
-            return replace(method, across=TopKAllGather(codec=picks))
+            return replace(method, inter_host=TopKAllGather(codec=picks))
         case PowerSGD():
-            return replace(method, rank=asked.rank)
+            return replace(method, rank=config.rank)
     return method
 
 
 def make_stateless_compressor(
-    via: StatelessCompressor, block: int
+    name: StatelessCompressor, block_size: int
 ) -> tuple[AllReduceAlgorithm, Codec | None]:
     """Return a stateless way to sum, and the codec of its messages.
 
     >>> make_stateless_compressor("exact", 256)
     (ExactAllReduce(), None)
     """
-    method = make_algorithm(ReductionConfig(via=via, block=block))
+    method = make_algorithm(ReductionConfig(via=name, block=block_size))
     return method, method.codec if isinstance(method, TwoPhaseAllReduce) else None
 
 
-def resolve_algorithm(via: str | AllReduceAlgorithm) -> AllReduceAlgorithm:
+def resolve_algorithm(algorithm: str | AllReduceAlgorithm) -> AllReduceAlgorithm:
     """Return the method that a name stands for, or the method itself.
 
     Raises:
@@ -92,14 +92,14 @@ def resolve_algorithm(via: str | AllReduceAlgorithm) -> AllReduceAlgorithm:
     >>> resolve_algorithm("int8").name
     'int8'
     """
-    if isinstance(via, AllReduceAlgorithm):
-        return via
-    if via in ALL_REDUCE_ALGORITHMS:
-        return ALL_REDUCE_ALGORITHMS[via]
-    near = did_you_mean(via, ALL_REDUCE_ALGORITHMS)
+    if isinstance(algorithm, AllReduceAlgorithm):
+        return algorithm
+    if algorithm in ALL_REDUCE_ALGORITHMS:
+        return ALL_REDUCE_ALGORITHMS[algorithm]
+    near = did_you_mean(algorithm, ALL_REDUCE_ALGORITHMS)
     raise BadInput(
-        f"no way to sum named {via}",
+        f"no way to sum named {algorithm}",
         rule="via is a name, or a method of jaxdist.collectives.compress",
-        values=f"via = {via}; there are {', '.join(ALL_REDUCE_ALGORITHMS)}, auto",
+        values=f"via = {algorithm}; there are {', '.join(ALL_REDUCE_ALGORITHMS)}, auto",
         remedy=f'via="{near or "int8"}"',
     )

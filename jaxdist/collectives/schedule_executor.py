@@ -25,7 +25,7 @@ from jaxdist.core.errors import BadInput
 AxisNames = str | tuple[str, ...]
 
 
-def run(algorithm: CollectiveSchedule, x: jax.Array, axis: AxisNames) -> jax.Array:
+def run(schedule: CollectiveSchedule, x: jax.Array, axis: AxisNames) -> jax.Array:
     """Sum an array over manual mesh axes by a step list.
 
     y = Σ_r x_r on every rank, all with the same bits. As of `lax.psum` under
@@ -33,7 +33,7 @@ def run(algorithm: CollectiveSchedule, x: jax.Array, axis: AxisNames) -> jax.Arr
     summed by the same steps.
 
     Args:
-        algorithm: as many ranks as the axes have devices; rank r is the device with
+        schedule: as many ranks as the axes have devices; rank r is the device with
             `lax.axis_index(axis)` r.
         x: this device's array, of any shape; floats, complex numbers or integers of at
             least 8 bits. Integers wrap.
@@ -43,11 +43,11 @@ def run(algorithm: CollectiveSchedule, x: jax.Array, axis: AxisNames) -> jax.Arr
         BadInput: another number of devices, an axis that is not manual here, or a dtype
             that cannot be summed.
     """
-    _check(algorithm, x, axis)
+    _check(schedule, x, axis)
 
     @jax.custom_vjp
     def total(x: jax.Array) -> jax.Array:
-        return _summed(algorithm, x, axis)
+        return _summed(schedule, x, axis)
 
     total.defvjp(lambda x: (total(x), None), lambda _, share: (total(share),))
     return total(_varying(x, axis))

@@ -10,71 +10,73 @@ from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 from jaxdist.collectives.permutes import PermuteStep, permutes
 
 
-def chunk_size(algorithm: CollectiveSchedule, size: int) -> int:
+def chunk_size(schedule: CollectiveSchedule, elements: int) -> int:
     """Return the numbers in a chunk, the last one padded.
 
     Args:
-        algorithm: cut into C chunks.
-        size: numbers in the array, n.
+        schedule: cut into C chunks.
+        elements: numbers in the array, n.
 
     Returns:
         ⌈n / C⌉.
     """
-    return -(-size // algorithm.chunks)
+    return -(-elements // schedule.chunks)
 
 
-def elements_per_rank(algorithm: CollectiveSchedule, size: int) -> tuple[int, ...]:
+def elements_per_rank(schedule: CollectiveSchedule, elements: int) -> tuple[int, ...]:
     """Return the numbers that each rank sends, padding included.
 
     >>> from jaxdist.collectives.algorithms.rings import ring
     >>> elements_per_rank(ring(4), 100)
     (150, 150, 150, 150)
     """
-    chunks = [0] * algorithm.ranks
-    for step in algorithm.steps:
+    chunks = [0] * schedule.ranks
+    for step in schedule.steps:
         for transfer in step.transfers:
             chunks[transfer.source] += transfer.count
-    each = chunk_size(algorithm, size)
+    each = chunk_size(schedule, elements)
     return tuple(each * count for count in chunks)
 
 
-def busiest_rank_bytes(algorithm: CollectiveSchedule, size: int, itemsize: int) -> int:
+def busiest_rank_bytes(
+    schedule: CollectiveSchedule, elements: int, itemsize: int
+) -> int:
     """Return the bytes that the busiest rank sends.
 
     Args:
-        algorithm: the step list.
-        size: numbers in the array.
+        schedule: the step list.
+        elements: numbers in the array.
         itemsize: bytes of a number.
     """
-    return itemsize * max(elements_per_rank(algorithm, size))
+    return itemsize * max(elements_per_rank(schedule, elements))
 
 
 def schedule_payload_bytes(
-    algorithm: CollectiveSchedule, size: int, itemsize: int
+    schedule: CollectiveSchedule, elements: int, itemsize: int
 ) -> int:
     """Return the bytes of all permutes on one device, as a compiled program has them.
 
     Args:
-        algorithm: the step list.
-        size: numbers in the array.
+        schedule: the step list.
+        elements: numbers in the array.
         itemsize: bytes of a number.
     """
-    return permutes_payload_bytes(algorithm, permutes(algorithm), size, itemsize)
+    return permutes_payload_bytes(schedule, permutes(schedule), elements, itemsize)
 
 
 def permutes_payload_bytes(
-    algorithm: CollectiveSchedule,
-    steps: Sequence[PermuteStep],
-    size: int,
+    schedule: CollectiveSchedule,
+    permute_steps: Sequence[PermuteStep],
+    elements: int,
     itemsize: int,
 ) -> int:
     """Return the same where the permutes of the list are at hand.
 
     Args:
-        algorithm: the step list.
-        steps: its permutes.
-        size: numbers in the array.
+        schedule: the step list.
+        permute_steps: its permutes.
+        elements: numbers in the array.
         itemsize: bytes of a number.
     """
-    chunks = sum(permute.count for step in steps for permute in step)
-    return itemsize * chunks * chunk_size(algorithm, size)
+    chunks = sum(permute.count for step in permute_steps for permute in step)
+    return itemsize * chunks * chunk_size(schedule, elements)

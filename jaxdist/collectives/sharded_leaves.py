@@ -22,7 +22,7 @@ ShardDims = Sequence[int | None]
 
 def all_gather(
     shards: Sequence[jax.Array],
-    dims: ShardDims,
+    shard_dims: ShardDims,
     axis: str,
     codec: Codec | None = None,
 ) -> list[jax.Array]:
@@ -30,18 +30,18 @@ def all_gather(
 
     Args:
         shards: this device's parts.
-        dims: the dim of each that is dealt out; None leaves it as it is.
+        shard_dims: the dim of each that is dealt out; None leaves it as it is.
         axis: a manual axis.
         codec: how matrices travel; none: as they are.
     """
     whole = list(shards)
     with jax.named_scope(f"join_{axis}"):
-        for i in _matrices(shards, dims):
-            x, dim = shards[i], dims[i] or 0
+        for i in _matrices(shards, shard_dims):
+            x, dim = shards[i], shard_dims[i] or 0
             whole[i] = (
                 _read(x, axis, dim, codec) if codec else all_gather_array(x, axis, dim)
             )
-        for places in _vectors(shards, dims):
+        for places in _vectors(shards, shard_dims):
             packed = all_gather_array(
                 jnp.concatenate([shards[i] for i in places])[None], axis
             )
@@ -52,24 +52,24 @@ def all_gather(
 
 def reduce_scatter(
     whole: Sequence[jax.Array],
-    dims: ShardDims,
+    shard_dims: ShardDims,
     axis: str,
-    via: AllReduceAlgorithm | str = "exact",
+    algorithm: AllReduceAlgorithm | str = "exact",
 ) -> list[jax.Array]:
     """Sum each array over an axis, in at least float32, and keep this device's part.
 
     Args:
         whole: this device's shares of the sums.
-        dims: the dim of each that is dealt out; None leaves it as it is.
+        shard_dims: the dim of each that is dealt out; None leaves it as it is.
         axis: a manual axis.
-        via: how matrices are summed; vectors are summed exactly.
+        algorithm: how matrices are summed; vectors are summed exactly.
     """
     devices, parts = lax.axis_size(axis), list(whole)
     with jax.named_scope(f"deal_{axis}"):
-        for i in _matrices(whole, dims):
+        for i in _matrices(whole, shard_dims):
             full = whole[i].astype(accumulation_dtype(whole[i].dtype))
-            parts[i] = psum_scatter(full, axis, via, dims[i] or 0)
-        for places in _vectors(whole, dims):
+            parts[i] = psum_scatter(full, axis, algorithm, shard_dims[i] or 0)
+        for places in _vectors(whole, shard_dims):
             rows = [whole[i].reshape(devices, -1) for i in places]
             packed = reduce_scatter_array(jnp.concatenate(rows, 1), axis, 0)
             for i, part in _cut(packed, places, [row.shape[1] for row in rows]):
@@ -78,7 +78,7 @@ def reduce_scatter(
 
 
 def local_shard(
-    whole: Sequence[jax.Array], dims: ShardDims, axis: str
+    whole: Sequence[jax.Array], shard_dims: ShardDims, axis: str
 ) -> list[jax.Array]:
     """Cut this device's part out of each array."""
     devices, me = lax.axis_size(axis), lax.axis_index(axis)
@@ -87,7 +87,7 @@ def local_shard(
         size = x.shape[dim] // devices
         return lax.dynamic_slice_in_dim(x, me * size, size, dim)
 
-    pairs = zip(whole, dims, strict=True)
+    pairs = zip(whole, shard_dims, strict=True)
     return [x if dim is None else cut(x, dim) for x, dim in pairs]
 
 
@@ -103,9 +103,9 @@ def all_gather_array(x: jax.Array, axis: str, dim: int = 0) -> jax.Array:
 def _read(x: jax.Array, axis: str, dim: int, codec: Codec) -> jax.Array:
     """Join shards from one message each."""
     front = jnp.moveaxis(x, dim, 0)
-    message = codec.pack(front.astype(accumulation_dtype(x.dtype)).reshape(1, -1))[0]
+    message = codec.encode(front.astype(accumulation_dtype(x.dtype)).reshape(1, -1))[0]
     got = lax.all_gather(message, axis)
-    rows = codec.unpack(got, x.size, accumulation_dtype(x.dtype)).astype(x.dtype)
+    rows = codec.decode(got, x.size, accumulation_dtype(x.dtype)).astype(x.dtype)
     return jnp.moveaxis(rows.reshape(-1, *front.shape[1:]), 0, dim)
 
 

@@ -38,14 +38,14 @@ class SourceLocations:
             elif line.startswith(("%", "ENTRY")):
                 break
 
-    def of(self, line: str) -> str:
+    def locate(self, instruction: str) -> str:
         """Return `file:line` of an instruction, or nothing where none is known.
 
         >>> line = '%a = f32[] add(), {source_file="a.py" source_line=3}'
-        >>> SourceLocations("").of(line)
+        >>> SourceLocations("").locate(line)
         'a.py:3'
         """
-        if found := _DIRECT.search(line):
+        if found := _DIRECT.search(instruction):
             return f"{found[1]}:{found[2]}"
-        frame = _FRAME.search(line)
+        frame = _FRAME.search(instruction)
         return self._frames.get(frame[1], "") if frame else ""

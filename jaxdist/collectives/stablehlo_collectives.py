@@ -84,7 +84,7 @@ class _Program:
                 yield replace(
                     move,
                     payload=runs * move.payload,
-                    trips=runs * move.trips,
+                    trip_count=runs * move.trip_count,
                     bounded=move.bounded and known is not None,
                 )
 
@@ -103,10 +103,10 @@ class _Program:
         yield CollectiveOp(
             kind=kind,
             axes=axes,
-            group=group,
+            group_size=group,
             payload=sum(_bytes(result.type) for result in op.results),
-            name=name[1] if name else "",
-            source=f"{source[1]}:{source[2]}" if source else "",
+            op_name=name[1] if name else "",
+            source_location=f"{source[1]}:{source[2]}" if source else "",
         )
 
 

@@ -31,7 +31,7 @@ def check_axes(axis: str | Sequence[str]) -> Axes:
     return axes
 
 
-def check_dtypes(method: AllReduceAlgorithm, leaves: Sequence[jax.Array]) -> None:
+def check_dtypes(algorithm: AllReduceAlgorithm, leaves: Sequence[jax.Array]) -> None:
     """Refuse numbers that a method cannot sum.
 
     Raises:
@@ -40,9 +40,9 @@ def check_dtypes(method: AllReduceAlgorithm, leaves: Sequence[jax.Array]) -> Non
     """
     for x in leaves:
         floats = jnp.issubdtype(x.dtype, jnp.floating)
-        if not floats and not isinstance(method, ExactAllReduce):
+        if not floats and not isinstance(algorithm, ExactAllReduce):
             raise BadInput(
-                f"{method.name} sums floats only",
+                f"{algorithm.name} sums floats only",
                 rule="integers are summed exactly",
                 values=f"dtype = {x.dtype}",
                 remedy='via="exact"',

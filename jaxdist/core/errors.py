@@ -12,7 +12,7 @@ class BadInput(ValueError):
     """Something the user gave cannot be used; nothing was written or lost.
 
     Args:
-        what: one short line saying what is wrong, without a full stop.
+        message: one short line saying what is wrong, without a full stop.
         rule: the rule that was broken.
         values: the values that broke it, with who set them where that is known.
         remedy: what to type instead; several lines where there are several ways.
@@ -20,13 +20,13 @@ class BadInput(ValueError):
 
     def __init__(
         self,
-        what: str,
+        message: str,
         *,
         rule: str = "",
         values: str = "",
         remedy: str | Sequence[str] = (),
     ) -> None:
-        self.what, self.rule, self.values = what, rule, values
+        self.what, self.rule, self.values = message, rule, values
         self.remedy = (remedy,) if isinstance(remedy, str) else tuple(remedy)
         super().__init__(self.text())
 
@@ -71,15 +71,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
 
 
 def unknown_name_error(
-    what: str, name: str, known: Iterable[str], otherwise: str
+    kind: str, name: str, known: Iterable[str], default_remedy: str
 ) -> BadInput:
     """Return the refusal of a name that is none of those that are known.
 
     Args:
-        what: what is named: `pace`.
+        kind: what is named: `pace`.
         name: the name that was given.
         known: those that there are.
-        otherwise: the remedy where none of them is near.
+        default_remedy: the remedy where none of them is near.
 
     >>> print(unknown_name_error("pace", "step", ["steps", "ranks"], "ranks").text())
     no pace named step
@@ -89,17 +89,17 @@ def unknown_name_error(
     names = list(known)
     near = did_you_mean(name, names)
     return BadInput(
-        f"no {what} named {name}",
+        f"no {kind} named {name}",
         rule=f"one of {', '.join(names)}",
-        remedy=f"did you mean {near}?" if near else otherwise,
+        remedy=f"did you mean {near}?" if near else default_remedy,
     )
 
 
 class MultipleErrors(BadInput):
     """More than one thing that cannot be used; each keeps its own remedy."""
 
-    def __init__(self, each: Sequence[BadInput]) -> None:
-        self.each = tuple(each)
+    def __init__(self, errors: Sequence[BadInput]) -> None:
+        self.each = tuple(errors)
         super().__init__(f"{len(self.each)} mistakes")
 
     def text(self) -> str:

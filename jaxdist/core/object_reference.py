@@ -32,12 +32,12 @@ def is_object_reference(name: str) -> bool:
     return bool(home) and function.isidentifier()
 
 
-def object_reference(thing: Callable[..., Any]) -> str:
+def object_reference(obj: Callable[..., Any]) -> str:
     """Name a function or class of a file or module, so that `resolve_object` finds it
     again.
 
     Args:
-        thing: stands at the top of its file; a file that is no part of a package is
+        obj: stands at the top of its file; a file that is no part of a package is
             named by its whole path.
 
     Raises:
@@ -46,14 +46,14 @@ def object_reference(thing: Callable[..., Any]) -> str:
     >>> object_reference(did_you_mean)
     'jaxdist.core.errors:did_you_mean'
     """
-    module = sys.modules.get(thing.__module__)
-    if not thing.__qualname__.isidentifier() or module is None:
-        raise _no_name(thing, f"it is {thing.__qualname__}")
+    module = sys.modules.get(obj.__module__)
+    if not obj.__qualname__.isidentifier() or module is None:
+        raise _no_name(obj, f"it is {obj.__qualname__}")
     if module.__name__ != "__main__" and not module.__name__.startswith(_PREFIX):
-        return f"{module.__name__}:{thing.__qualname__}"
+        return f"{module.__name__}:{obj.__qualname__}"
     if not getattr(module, "__file__", None):
-        raise _no_name(thing, "it is in no file")
-    return f"{Path(str(module.__file__)).resolve()}:{thing.__qualname__}"
+        raise _no_name(obj, "it is in no file")
+    return f"{Path(str(module.__file__)).resolve()}:{obj.__qualname__}"
 
 
 def resolve_object(name: str) -> Any:
@@ -79,7 +79,7 @@ def resolve_object(name: str) -> Any:
 
 
 def call_user_function(
-    name: str, make: Callable[..., Any], *args: Any, **how: Any
+    name: str, function: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
     """Call a function of somebody's own; its errors are told as bad input.
 
@@ -87,12 +87,12 @@ def call_user_function(
         BadInput: what it raised, with the line of its file.
     """
     try:
-        return make(*args, **how)
+        return function(*args, **kwargs)
     except BadInput:
         raise
     except Exception as error:
-        file = Path(inspect.getsourcefile(make) or name.rpartition(":")[0])
-        raise _failed(file, error, make.__name__) from error
+        file = Path(inspect.getsourcefile(function) or name.rpartition(":")[0])
+        raise _failed(file, error, function.__name__) from error
 
 
 def load_module(path: Path) -> ModuleType:

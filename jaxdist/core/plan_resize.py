@@ -14,13 +14,13 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 
 
-def resize_plan(plan: Plan, count: int, planned: int) -> Plan:
+def resize_plan(plan: Plan, num_processes: int, planned_processes: int) -> Plan:
     """Return the plan for fewer processes, with as many devices each.
 
     Args:
-        plan: written for `planned` processes.
-        count: how many there are.
-        planned: how many there were to be.
+        plan: written for `planned_processes` processes.
+        num_processes: how many there are.
+        planned_processes: how many there were to be.
 
     Raises:
         BadInput: the axes that deal out the batch have no such part.
@@ -30,14 +30,17 @@ def resize_plan(plan: Plan, count: int, planned: int) -> Plan:
     'data 6 x tensor 2'
     """
     mesh = plan.mesh
-    shards, left = divmod(mesh.batch_shards * count, planned)
+    shards, left = divmod(mesh.batch_shards * num_processes, planned_processes)
     if left:
         raise BadInput(
-            f"the plan has no layout for {count} of {planned} processes",
+            f"the plan has no layout for {num_processes} of {planned_processes} "
+            "processes",
             rule="with fewer processes the axes data and fsdp have a part of their "
             "devices, and the others all",
-            values=f"{plan.title}: {count} x {mesh.batch_shards} / {planned}",
-            remedy=f"plan.mesh.data={planned * max(1, mesh.data // planned)}",
+            values=f"{plan.title}: {num_processes} x {mesh.batch_shards} / "
+            f"{planned_processes}",
+            remedy="plan.mesh.data="
+            f"{planned_processes * max(1, mesh.data // planned_processes)}",
         )
     fsdp = math.gcd(shards, mesh.fsdp)
     return plan.on(replace(mesh, data=shards // fsdp, fsdp=fsdp))

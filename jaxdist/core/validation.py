@@ -8,13 +8,13 @@ from typing import Any
 from jaxdist.core.errors import BadInput, did_you_mean
 
 
-def check_fields(tree: object, known: Iterable[str], where: str) -> None:
+def check_fields(tree: object, known: Iterable[str], context: str) -> None:
     """Refuse what is no table, and fields that are not known.
 
     Args:
         tree: what was read.
         known: names of the fields that there are.
-        where: what has them, for errors: `a level`.
+        context: what has them, for errors: `a level`.
 
     Raises:
         BadInput: no table, or a field of another name.
@@ -22,7 +22,7 @@ def check_fields(tree: object, known: Iterable[str], where: str) -> None:
     names = list(known)
     if not isinstance(tree, Mapping):
         raise BadInput(
-            f"{where} is not a table",
+            f"{context} is not a table",
             rule=f"its fields are {', '.join(names)}",
             values=f"{tree!r}",
             remedy=f"{names[0]}: ...",
@@ -31,7 +31,7 @@ def check_fields(tree: object, known: Iterable[str], where: str) -> None:
         if key not in names:
             near = did_you_mean(str(key), names)
             raise BadInput(
-                f"{where} has no field {key}",
+                f"{context} has no field {key}",
                 rule=f"its fields are {', '.join(names)}",
                 values=f"{key}: {tree[key]}",
                 remedy=f"did you mean {near}?" if near else f"without {key}",
@@ -39,7 +39,7 @@ def check_fields(tree: object, known: Iterable[str], where: str) -> None:
 
 
 def check_required_fields(
-    tree: Mapping[str, Any], keys: Iterable[str], where: str
+    tree: Mapping[str, Any], keys: Iterable[str], context: str
 ) -> None:
     """Refuse a table that lacks a field.
 
@@ -49,57 +49,57 @@ def check_required_fields(
     for key in keys:
         if key not in tree:
             raise BadInput(
-                f"{where} has no {key}",
-                rule=f"{where} has {', '.join(keys)}",
+                f"{context} has no {key}",
+                rule=f"{context} has {', '.join(keys)}",
                 values=f"it has {', '.join(map(str, tree)) or 'nothing'}",
                 remedy=f"{key}: ...",
             )
 
 
 def check_range(
-    key: str, value: float, *, least: float, below: float = math.inf
+    key: str, value: float, *, minimum: float, upper_bound: float = math.inf
 ) -> None:
     """Refuse a number outside its range.
 
     Args:
         key: the setting, as it is typed.
         value: what it was given.
-        least: the smallest number that works.
-        below: the first number that does not.
+        minimum: the smallest number that works.
+        upper_bound: the first number that does not.
 
     Raises:
         BadInput: with the number nearest to what was given, or the smallest.
 
-    >>> check_range("model.dropout", 0.3, least=0, below=1)
-    >>> check_range("model.width", 0, least=1)
+    >>> check_range("model.dropout", 0.3, minimum=0, upper_bound=1)
+    >>> check_range("model.width", 0, minimum=1)
     Traceback (most recent call last):
     jaxdist.core.errors.BadInput: model.width is out of range
       rule     model.width is at least 1
       values   model.width = 0
       remedy   model.width=1
     """
-    if least <= value < below:
+    if minimum <= value < upper_bound:
         return
-    upper = "" if below == math.inf else f" and below {below:g}"
+    upper = "" if upper_bound == math.inf else f" and below {upper_bound:g}"
     raise BadInput(
         f"{key} is out of range",
-        rule=f"{key} is at least {least:g}{upper}",
+        rule=f"{key} is at least {minimum:g}{upper}",
         values=f"{key} = {value}",
-        remedy=f"{key}={least:g}",
+        remedy=f"{key}={minimum:g}",
     )
 
 
 def load_yaml_mapping(
-    path: Path, *, what: str, holds: str, option: str, page: str
+    path: Path, *, kind: str, contents: str, option: str, doc_page: str
 ) -> Any:
     """Read a file as a table.
 
     Args:
         path: of the file; JSON is YAML too.
-        what: it is: `a platform`.
-        holds: what it has, for errors.
+        kind: it is: `a platform`.
+        contents: what it has, for errors.
         option: that names it on the command line.
-        page: of the documentation, which has an example.
+        doc_page: of the documentation, which has an example.
 
     Raises:
         BadInput: no file, or no table in it.
@@ -111,24 +111,24 @@ def load_yaml_mapping(
         near = did_you_mean(str(path), [str(p) for p in path.parent.glob("*.*")])
         raise BadInput(
             f"no file {path}",
-            rule=f"{what} is a name or a file that exists",
+            rule=f"{kind} is a name or a file that exists",
             values=f"{option} {path}",
-            remedy=f"did you mean {near}?" if near else f"{page} has an example",
+            remedy=f"did you mean {near}?" if near else f"{doc_page} has an example",
         )
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadInput(
             f"{path} cannot be read",
-            rule=f"{what} is a YAML file",
+            rule=f"{kind} is a YAML file",
             values=" ".join(str(error).split()),
-            remedy=f"{page} has an example",
+            remedy=f"{doc_page} has an example",
         ) from error
     if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
         raise BadInput(
             f"{path} is not a table",
-            rule=f"the file of {what} is a table: {holds}",
+            rule=f"the file of {kind} is a table: {contents}",
             values=f"{type(tree).__name__}",
-            remedy=f"{page} has an example",
+            remedy=f"{doc_page} has an example",
         )
     return tree

@@ -39,19 +39,21 @@ all_gather_dim.defvjp(_forward, _backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
-def all_to_all_dims(x: jax.Array, give: int, take: int, axis: str) -> jax.Array:
+def all_to_all_dims(
+    x: jax.Array, split_dim: int, concat_dim: int, axis: str
+) -> jax.Array:
     """Give slices of one dim away and take those of another; 16-bit floats as bits.
 
     Args:
-        x: whole along `give`, this device's slice along `take`.
-        give: the dim that is a slice behind.
-        take: the dim that is whole behind.
+        x: whole along `split_dim`, this device's slice along `concat_dim`.
+        split_dim: the dim that is a slice behind.
+        concat_dim: the dim that is whole behind.
         axis: the manual axis along which devices exchange.
     """
     if x.dtype.itemsize != 2:
-        return lax.all_to_all(x, axis, give, take, tiled=True)
+        return lax.all_to_all(x, axis, split_dim, concat_dim, tiled=True)
     bits = lax.bitcast_convert_type(x, jnp.uint16)
-    moved = lax.all_to_all(bits, axis, give, take, tiled=True)
+    moved = lax.all_to_all(bits, axis, split_dim, concat_dim, tiled=True)
     return lax.bitcast_convert_type(moved, x.dtype)
 
 

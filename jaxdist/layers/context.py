@@ -16,26 +16,26 @@ from jaxdist.layers.tensor_role import Roles, role_key
 def bind(
     model: nnx.Module,
     key: jax.Array | None = None,
-    ids: jax.Array | None = None,
+    sample_ids: jax.Array | None = None,
     roles: Roles = MappingProxyType({}),
     splits: Mapping[str, Split] = MappingProxyType({}),
-    until: str = "",
-    gather: type[Gather] = Gather,
+    gather_block: str = "",
+    gather_class: type[Gather] = Gather,
 ) -> None:
     """Write each layer's path into its scope; give it its role, split and noise.
 
     Args:
         model: changed in place; a fresh merge inside the step.
         key: random key of (seed, step); None where nothing is random.
-        ids: sample ids of this device's samples, int32 [B].
+        sample_ids: sample ids of this device's samples, int32 [B].
         roles: what layers do with the tensor axis.
         splits: how the images of layers are cut, where not as far as they go and
             with real rows alone.
-        until: block before which images are gathered; empty gathers none.
-        gather: what is put there.
+        gather_block: block before which images are gathered; empty gathers none.
+        gather_class: what is put there.
     """
-    if until:
-        insert_gather(model, until, gather)
+    if gather_block:
+        insert_gather(model, gather_block, gather_class)
     for path, layer in nnx.iter_modules(model):
         name = ".".join(map(str, path))
         if hasattr(layer, "scope"):
@@ -46,8 +46,8 @@ def bind(
             layer.attended = roles.get(role_key(name, "attend"))
         if name in splits and hasattr(layer, "split"):
             layer.split = splits[name]
-        if isinstance(layer, Dropout) and key is not None and ids is not None:
+        if isinstance(layer, Dropout) and key is not None and sample_ids is not None:
             # The path, not a counter: a stage that holds half the model draws alike.
             own = jax.random.fold_in(key, zlib.crc32(name.encode()) & 0x7FFFFFFF)
-            mine = local_samples(ids, layer.split.samples)
+            mine = local_samples(sample_ids, layer.split.samples)
             layer.noise = nnx.data(Noise(own, mine))

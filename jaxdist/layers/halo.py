@@ -24,7 +24,7 @@ PIPE_AXIS: Final = "pipe"
 
 
 def halo_exchange(
-    x: jax.Array, dim: int, lo: int, hi: int, axis: str, fill: float = 0.0
+    x: jax.Array, dim: int, lo: int, hi: int, axis: str, pad_value: float = 0.0
 ) -> jax.Array:
     """Extend a block by rows of its neighbours along a manual axis.
 
@@ -34,13 +34,13 @@ def halo_exchange(
         lo: rows wanted from the blocks before this one.
         hi: rows wanted from the blocks behind it; negative crops as many.
         axis: the manual axis along which the dim is split.
-        fill: value of rows beyond the global edges.
+        pad_value: value of rows beyond the global edges.
 
     Returns:
         The block with `lo + hi` more rows along `dim`.
     """
-    before = _fetch_rows(x, dim, lo, axis, +1, fill)
-    behind = _fetch_rows(x, dim, hi, axis, -1, fill)
+    before = _fetch_rows(x, dim, lo, axis, +1, pad_value)
+    behind = _fetch_rows(x, dim, hi, axis, -1, pad_value)
     if hi < 0:
         x = lax.slice_in_dim(x, 0, x.shape[dim] + hi, axis=dim)
     if not before and not behind:

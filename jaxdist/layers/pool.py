@@ -18,14 +18,14 @@ from jaxdist.layers.valid_rows import fill_padding, prepare_windows, zero_paddin
 from jaxdist.layers.window import Padding, Window, Windows, make_windows
 
 
-def max_over_windows(x: jax.Array, windows: Windows, fill: float) -> jax.Array:
+def max_over_windows(x: jax.Array, windows: Windows, pad_value: float) -> jax.Array:
     """Return the maximum of each window; that of one with a NaN in it is NaN.
 
     Args:
         x: block `[B, ..., C]`, its halos fetched.
         windows: over each dim between batch and channels; pads along a dim with an axis
             are in the block already.
-        fill: what is beyond the edges.
+        pad_value: what is beyond the edges.
 
     >>> x = jnp.float32([[[1], [3], [2], [2]]])
     >>> max_over_windows(x, (Window(4, 2, 2),), 0.0).ravel()
@@ -33,7 +33,7 @@ def max_over_windows(x: jax.Array, windows: Windows, fill: float) -> jax.Array:
     """
     # The last dim first: of several largest, the first row's is found last, and stays.
     for dim, window in reversed(list(enumerate(windows, start=1))):
-        x = _max_along_dim(x, dim, window, fill)
+        x = _max_along_dim(x, dim, window, pad_value)
     return x
 
 

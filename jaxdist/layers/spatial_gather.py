@@ -26,15 +26,15 @@ class Gather(nnx.Module):
     those of its own rows.
 
     Args:
-        until: name of the block that it stands before.
+        gather_block: name of the block that it stands before.
     """
 
     scope: str = ""
     split: Split = Split()
     """How its images are cut."""
 
-    def __init__(self, until: str) -> None:
-        self.until = until
+    def __init__(self, gather_block: str) -> None:
+        self.until = gather_block
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map a block of images `[B, ..., C]` to the whole images.
@@ -68,20 +68,22 @@ class Exchange(Gather):
         return all_to_all_dims(x, 0, dim, axis)
 
 
-def insert_gather(network: Any, until: str, kind: type[Gather] = Gather) -> Gather:
+def insert_gather(
+    network: Any, gather_block: str, gather_class: type[Gather] = Gather
+) -> Gather:
     """Put a gather before a block of a network's chain; changed in place.
 
     Args:
         network: a fresh merge inside a trace.
-        until: name of the block.
-        kind: what it does.
+        gather_block: name of the block.
+        gather_class: what it does.
 
     Raises:
         BadInput: the network has no such block, or it is the first.
     """
-    block = _find_block(network, until)
-    gather = kind(until)
-    setattr(network, f"gather_{until}", gather)
+    block = _find_block(network, gather_block)
+    gather = gather_class(gather_block)
+    setattr(network, f"gather_{gather_block}", gather)
     known = type(block)
 
     def gathered(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:

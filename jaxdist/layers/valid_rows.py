@@ -32,7 +32,7 @@ class Windowed(Protocol):
 
 
 def fill_padding(
-    x: jax.Array, split: Mapping[int, str], rows: Mapping[int, int], fill: float = 0.0
+    x: jax.Array, split: Mapping[int, str], rows: Mapping[int, int], value: float = 0.0
 ) -> jax.Array:
     """Replace the padding of a block; without padding `x` itself.
 
@@ -40,7 +40,7 @@ def fill_padding(
         x: block `[B, ..., C]`.
         split: {dim: axis} of the dims that are cut.
         rows: real rows along those dims whose padding is replaced.
-        fill: by what.
+        value: by what.
     """
     for dim, real in rows.items():
         block = x.shape[dim]
@@ -48,7 +48,7 @@ def fill_padding(
             along = [block if d == dim else 1 for d in range(x.ndim)]
             here = lax.broadcasted_iota(jnp.int32, along, dim)
             first = lax.axis_index(split[dim]).astype(jnp.int32) * block
-            x = jnp.where(here + first < real, x, jnp.asarray(fill, x.dtype))
+            x = jnp.where(here + first < real, x, jnp.asarray(value, x.dtype))
     return x
 
 

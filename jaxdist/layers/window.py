@@ -112,7 +112,7 @@ Windows = tuple[Window, ...]
 
 def make_windows(
     rows: Sequence[int],
-    taps: int | Sequence[int],
+    kernel_size: int | Sequence[int],
     strides: int | Sequence[int] | None,
     padding: Padding,
     dilation: int | Sequence[int] | None = None,
@@ -121,7 +121,7 @@ def make_windows(
 
     Args:
         rows: rows of the image along each of them.
-        taps: rows of the kernel, dilation not included.
+        kernel_size: rows of the kernel, dilation not included.
         strides: rows between two outputs; None is 1.
         padding: SAME, VALID or rows.
         dilation: rows between two taps; None is 1.
@@ -129,7 +129,7 @@ def make_windows(
     dims = len(rows)
     each = zip(
         rows,
-        _per_dim(taps, dims),
+        _per_dim(kernel_size, dims),
         _per_dim(strides, dims),
         _per_dim(dilation, dims),
     )

@@ -33,14 +33,14 @@ class LinkDemand:
     """`[E]`, flow of each crossing, ascending; each flow has one at least."""
     link: IntArray
     """`[E]`, link of each crossing."""
-    use: FloatArray
+    link_load: FloatArray
     """`[E]`, bytes that the link carries for a byte of the flow."""
     weight: FloatArray
     """`[F]`, parts in which links are shared."""
-    most: FloatArray
+    max_rate: FloatArray
     """`[F]`, bytes a second that a flow may have."""
 
-    def of(self, running: NDArray[np.bool_]) -> "LinkDemand":
+    def subset(self, running: NDArray[np.bool_]) -> "LinkDemand":
         """Return what some of the flows ask, numbered anew."""
         if running.all():
             return self
@@ -49,9 +49,9 @@ class LinkDemand:
         return LinkDemand(
             flow=place[self.flow[kept]],
             link=self.link[kept],
-            use=self.use[kept],
+            link_load=self.link_load[kept],
             weight=self.weight[running],
-            most=self.most[running],
+            max_rate=self.max_rate[running],
         )
 
 
@@ -67,15 +67,15 @@ def flow_rates(demand: LinkDemand, capacity: FloatArray) -> FloatArray:
 
     >>> both, flow = np.array([0, 0]), np.array([0, 1])
     >>> weight, most = np.array([1.0, 3.0]), np.full(2, np.inf)
-    >>> limits = {"weight": weight, "most": most}
-    >>> asked = LinkDemand(flow=flow, link=both, use=np.ones(2), **limits)
+    >>> limits = {"weight": weight, "max_rate": most}
+    >>> asked = LinkDemand(flow=flow, link=both, link_load=np.ones(2), **limits)
     >>> flow_rates(asked, np.array([8.0]))
     array([2., 6.])
     """
     rate = np.zeros(demand.weight.size)
     left = capacity.astype(float)
-    flow, link, use = demand.flow, demand.link, demand.use
-    own = demand.most / demand.weight
+    flow, link, use = demand.flow, demand.link, demand.link_load
+    own = demand.max_rate / demand.weight
     while flow.size:
         level = _saturation_levels(link, use * demand.weight[flow], left)
         first = np.flatnonzero(np.diff(flow, prepend=-1))

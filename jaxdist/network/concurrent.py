@@ -39,7 +39,7 @@ class CollectiveMessages:
     """`[M]`, devices that receive."""
     size: FloatArray
     """`[M]`, bytes."""
-    after: FloatArray
+    compute_s: FloatArray
     """`[M]`, seconds that the target works on each, before it goes on."""
 
 
@@ -56,33 +56,36 @@ class ConcurrentResult:
 
 
 def schedule_messages(
-    algorithm: CollectiveSchedule, size: float, devices: IntArray, reducing: float = 0.0
+    schedule: CollectiveSchedule,
+    size: float,
+    devices: IntArray,
+    reduce_s_per_byte: float = 0.0,
 ) -> CollectiveMessages:
     """Return the messages of a step list.
 
     Args:
-        algorithm: P ranks.
+        schedule: P ranks.
         size: bytes of the array.
         devices: `[P]`, the device of each rank.
-        reducing: seconds a byte that a device takes to add.
+        reduce_s_per_byte: seconds a byte that a device takes to add.
     """
-    each = size / algorithm.chunks
+    each = size / schedule.chunks
     rows = [
-        (index, part.moves)
-        for index, step in enumerate(algorithm.steps)
-        for part in vectorize_transfers(step.transfers).parts
+        (index, part.messages)
+        for index, step in enumerate(schedule.steps)
+        for part in vectorize_transfers(step.transfers).blocks
     ]
     none = [np.zeros(0, np.int64)]
     counts = np.concatenate([m.counts for _, m in rows] or none)
     adds = np.concatenate([np.full(m.counts.size, m.adds) for _, m in rows] or none)
     sizes = each * counts.astype(float)
     return CollectiveMessages(
-        name=algorithm.name,
+        name=schedule.name,
         step=np.concatenate([np.full(m.sources.size, k) for k, m in rows] or none),
         sources=devices[np.concatenate([m.sources for _, m in rows] or none)],
         targets=devices[np.concatenate([m.targets for _, m in rows] or none)],
         size=sizes,
-        after=sizes * adds * reducing,
+        compute_s=sizes * adds * reduce_s_per_byte,
     )
 
 
@@ -101,31 +104,33 @@ def halo_messages(devices: IntArray, size: float) -> CollectiveMessages:
         sources=np.concatenate((here, there)),
         targets=np.concatenate((there, here)),
         size=np.full(many, float(size)),
-        after=np.zeros(many),
+        compute_s=np.zeros(many),
     )
 
 
 def simulate_concurrent(
     collectives: Sequence[CollectiveMessages],
     network: NetworkModel,
-    pace: str = "ranks",
+    sync_mode: str = "ranks",
 ) -> ConcurrentResult:
     """Simulate collectives that begin together.
 
     Args:
         collectives: they may have devices in common, or none.
         network: has the devices.
-        pace: `steps` or `ranks`.
+        sync_mode: `steps` or `ranks`.
 
     Raises:
         BadInput: no such pace.
     """
-    if pace not in SYNC_MODES:
-        raise unknown_name_error("pace", pace, SYNC_MODES, "ranks")
-    run = _ConcurrentRun(collectives, network, pace)
+    if sync_mode not in SYNC_MODES:
+        raise unknown_name_error("pace", sync_mode, SYNC_MODES, "ranks")
+    run = _ConcurrentRun(collectives, network, sync_mode)
     while run.goes_on():
         pass
-    ends = [run.done[run.owner == i].max(initial=0.0) for i in range(len(collectives))]
+    ends = [
+        run.finish_s[run.owner == i].max(initial=0.0) for i in range(len(collectives))
+    ]
     each = tuple(float(end) for end in ends)
     return ConcurrentResult(seconds=max(each, default=0.0), each=each, phi=run.phi)
 
@@ -141,7 +146,7 @@ class _ConcurrentRun:
     ) -> None:
         sizes = [c.size.size for c in collectives]
         self.owner = np.repeat(np.arange(len(collectives)), sizes)
-        self.done = np.full(self.owner.size, np.inf)
+        self.finish_s = np.full(self.owner.size, np.inf)
         self.phi, self._now = 0, 0.0
         self._ids, self._start = np.zeros(0, np.int64), np.zeros(0)
         self._left = np.zeros(0)
@@ -152,15 +157,15 @@ class _ConcurrentRun:
             for name in ("step", "sources", "targets")
         )
         self._size = np.concatenate([c.size for c in collectives])
-        self._after = np.concatenate([c.after for c in collectives])
+        self._after = np.concatenate([c.compute_s for c in collectives])
         self._targets = targets
         self._busy: dict[tuple[int, int], float] = {}
         self._ways = _MessageRoutes(network, sources, targets, self._size)
-        self._capacity = network.factors.share * network.topology.capacity
+        self._capacity = network.overheads.usable_bandwidth * network.topology.capacity
         ends = (sources, targets) if pace == "ranks" else (0 * sources, 0 * sources)
         actors = self.owner[:, None] * network.topology.devices + np.stack(ends, axis=1)
         self._turns = MessageScheduler(actors, step)
-        self._begin(self._turns.first())
+        self._start_messages(self._turns.initial_starts())
 
     def goes_on(self) -> bool:
         """Go on to the next event; False where there is none."""
@@ -173,7 +178,7 @@ class _ConcurrentRun:
             return True
         demand = self._ways.demand(self._ids[running])
         rate = flow_rates(demand, self._capacity)
-        ways = demand.use >= 1
+        ways = demand.link_load >= 1
         self.phi = max(self.phi, int(np.bincount(demand.link[ways]).max()))
         needs = self._left[running] / rate
         passed = min(float(needs.min()), following - self._now)
@@ -182,22 +187,22 @@ class _ConcurrentRun:
         over = np.zeros(running.size, bool)
         over[running] = needs <= passed + TIME_TOLERANCE_S
         arrived = self._ids[over]
-        ready = [self._worked(message) for message in arrived.tolist()]
-        self.done[arrived] = ready
+        ready = [self._process_message(message) for message in arrived.tolist()]
+        self.finish_s[arrived] = ready
         kept = ~over
         self._ids, self._start = self._ids[kept], self._start[kept]
         self._left = self._left[kept]
-        self._begin(self._turns.arrived(arrived.tolist(), ready))
+        self._start_messages(self._turns.starts_after(arrived.tolist(), ready))
         return True
 
-    def _worked(self, message: int) -> float:
+    def _process_message(self, message: int) -> float:
         """Return when the target has worked on a message, one after another."""
         place = int(self.owner[message]), int(self._targets[message])
         begins = max(self._now, self._busy.get(place, 0.0))
         self._busy[place] = begins + float(self._after[message])
         return self._busy[place]
 
-    def _begin(self, starts: dict[int, float]) -> None:
+    def _start_messages(self, starts: dict[int, float]) -> None:
         if starts:
             new = np.array(list(starts))
             self._ids = np.concatenate((self._ids, new))
@@ -225,7 +230,7 @@ class _MessageRoutes:
         )
         topology = network.topology
         self._asked = route_messages(
-            topology, traffic, network.factors, network.sharing
+            topology, traffic, network.overheads, network.sharing
         )
         flow = self._asked.demand.flow
         self._first = np.searchsorted(flow, np.arange(len(kinds) + 1))
@@ -244,7 +249,7 @@ class _MessageRoutes:
         return LinkDemand(
             flow=flow,
             link=asked.link[rows],
-            use=asked.use[rows],
+            link_load=asked.link_load[rows],
             weight=asked.weight[kinds],
-            most=asked.most[kinds],
+            max_rate=asked.max_rate[kinds],
         )

@@ -44,11 +44,11 @@ _MAX_MESSAGES: Final = 1 << 23
 class ContentionCandidate:
     """One way that was tried."""
 
-    algorithm: CollectiveSchedule
+    schedule: CollectiveSchedule
     """The step list."""
     per_host: int | None
     """Ranks of a host, where the list has two levels."""
-    place: str
+    placement: str
     """Name of the placement."""
     devices: IntArray
     """`[P]`, the device of each rank."""
@@ -80,9 +80,9 @@ def minimize_contention(
             devices = parse_placement(place, ranks, network.topology)
             tried.append(
                 ContentionCandidate(
-                    algorithm=algorithm,
+                    schedule=algorithm,
                     per_host=per_host,
-                    place=place,
+                    placement=place,
                     devices=devices,
                     simulation=simulate_collective(algorithm, size, network, devices),
                 )
@@ -117,7 +117,7 @@ def _improve_by_swaps(
         devices = best.devices.copy()
         one, other = rng.choice(devices.size, 2, replace=False)
         devices[[one, other]] = devices[[other, one]]
-        found = simulate_collective(best.algorithm, size, network, devices)
+        found = simulate_collective(best.schedule, size, network, devices)
         if found.seconds < best.simulation.seconds:
-            best = replace(best, place="swapped", devices=devices, simulation=found)
+            best = replace(best, placement="swapped", devices=devices, simulation=found)
     return best

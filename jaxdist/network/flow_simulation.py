@@ -34,17 +34,17 @@ class FlowSimulation:
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        self.left = self.size.astype(float)
-        self.end = np.full(self.left.size, np.inf)
+        self.remaining_bytes = self.size.astype(float)
+        self.arrival_s = np.full(self.remaining_bytes.size, np.inf)
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether all have arrived."""
-        return bool(np.isfinite(self.end).all())
+        return bool(np.isfinite(self.arrival_s).all())
 
     def step(self) -> None:
         """Go on to the next event."""
-        waits = np.isinf(self.end)
+        waits = np.isinf(self.arrival_s)
         running = waits & (self.start <= self.now + TIME_TOLERANCE_S)
         later = self.start[waits & ~running]
         following = float(later.min()) if later.size else np.inf
@@ -52,12 +52,12 @@ class FlowSimulation:
         if not ids.size:
             self.now = following
             return
-        rate = flow_rates(self.demand.of(running), self.capacity)
-        needs = self.left[ids] / rate
+        rate = flow_rates(self.demand.subset(running), self.capacity)
+        needs = self.remaining_bytes[ids] / rate
         passed = min(float(needs.min()), following - self.now)
-        self.left[ids] -= rate * passed
+        self.remaining_bytes[ids] -= rate * passed
         self.now += passed
-        self.end[ids[needs <= passed + TIME_TOLERANCE_S]] = self.now
+        self.arrival_s[ids[needs <= passed + TIME_TOLERANCE_S]] = self.now
 
 
 def arrival_times(
@@ -78,13 +78,13 @@ def arrival_times(
     through, so each waits for the other:
 
     >>> both, flow = np.array([0, 0]), np.array([0, 1])
-    >>> asked = LinkDemand(flow=flow, link=both, use=np.ones(2), weight=np.ones(2),
-    ...     most=np.full(2, np.inf))
+    >>> limits = {"weight": np.ones(2), "max_rate": np.full(2, np.inf)}
+    >>> asked = LinkDemand(flow=flow, link=both, link_load=np.ones(2), **limits)
     >>> start, size = np.array([0.0, 1.0]), np.array([8.0, 8.0])
     >>> arrival_times(asked, np.array([4.0]), start, size)
     array([3., 4.])
     """
     stream = FlowSimulation(demand, capacity, start, size)
-    while not stream.is_over:
+    while not stream.is_finished:
         stream.step()
-    return stream.end
+    return stream.arrival_s

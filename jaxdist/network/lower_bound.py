@@ -25,9 +25,11 @@ def bandwidth_lower_bound(topology: Topology, ranks: int, size: float) -> float:
     10.727
     """
     hosts = ranks // topology.per_host
-    bounds = [_all_reduce_seconds(ranks, size, topology.injection)]
-    if topology.host_injection and hosts > 1:
-        bounds.append(_all_reduce_seconds(hosts, size, topology.host_injection))
+    bounds = [_all_reduce_seconds(ranks, size, topology.injection_bandwidth)]
+    if topology.host_injection_bandwidth and hosts > 1:
+        bounds.append(
+            _all_reduce_seconds(hosts, size, topology.host_injection_bandwidth)
+        )
     return max(bounds)
 
 

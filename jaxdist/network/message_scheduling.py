@@ -22,7 +22,7 @@ class MessageScheduler:
 
     >>> import numpy as np
     >>> turns = MessageScheduler(np.array([[0, 1], [1, 2]]), np.array([0, 1]))
-    >>> turns.first(), turns.arrived([0], [3.5])
+    >>> turns.initial_starts(), turns.starts_after([0], [3.5])
     ({0: 0.0}, {1: 3.5})
     """
 
@@ -41,29 +41,29 @@ class MessageScheduler:
         self._missing = dict.fromkeys(by, 0)
         self._ready = dict.fromkeys(by, 0.0)
 
-    def first(self) -> dict[int, float]:
+    def initial_starts(self) -> dict[int, float]:
         """Return the messages that start at once."""
-        return self._come(list(self._steps))
+        return self._advance_actors(list(self._steps))
 
-    def arrived(
-        self, messages: Iterable[int], ready: Iterable[float]
+    def starts_after(
+        self, messages: Iterable[int], ready_s: Iterable[float]
     ) -> dict[int, float]:
         """Return the messages that start now, each with its time.
 
         Args:
             messages: those that arrived.
-            ready: when each has been worked on.
+            ready_s: when each has been worked on.
         """
         done = []
-        for message, time in zip(messages, ready):
+        for message, time in zip(messages, ready_s):
             for actor in self._actors[message]:
                 self._ready[actor] = max(self._ready[actor], time)
                 self._missing[actor] -= 1
                 if not self._missing[actor]:
                     done.append(actor)
-        return self._come(done)
+        return self._advance_actors(done)
 
-    def _come(self, actors: Iterable[int]) -> dict[int, float]:
+    def _advance_actors(self, actors: Iterable[int]) -> dict[int, float]:
         """Let actors come to their next step."""
         start = {}
         for actor in actors:

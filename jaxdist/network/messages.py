@@ -26,7 +26,7 @@ class MessageBatch:
     """`[F]`, bytes."""
 
     @classmethod
-    def none(cls) -> "MessageBatch":
+    def empty(cls) -> "MessageBatch":
         """Return no messages at all."""
         nobody = np.zeros(0, np.int64)
         return cls(sources=nobody, targets=nobody, size=np.zeros(0))
@@ -47,34 +47,41 @@ class RoutedMessages:
 
 
 def route_messages(
-    topology: Topology, traffic: MessageBatch, factors: ProtocolOverheads, sharing: str
+    topology: Topology,
+    messages: MessageBatch,
+    overheads: ProtocolOverheads,
+    sharing: str,
 ) -> RoutedMessages:
     """Lay messages on a topology.
 
     Args:
         topology: has the devices.
-        traffic: F messages.
-        factors: what a protocol makes of links.
+        messages: F messages.
+        overheads: what a protocol makes of links.
         sharing: `maxmin` or `rtt`.
 
     Raises:
         BadInput: shares by round trip, where a way has no latency at all.
     """
-    size = traffic.size
-    ways = topology.routes(traffic.sources, traffic.targets)
-    latency = ways.sums(topology.latency)
-    start = latency * factors.latency(size)
-    most = ways.least(topology.capacity) * factors.bandwidth(size)
+    size = messages.size
+    ways = topology.routes(messages.sources, messages.targets)
+    latency = ways.path_sum(topology.latency)
+    start = latency * overheads.latency_factor(size)
+    most = ways.path_min(topology.capacity) * overheads.bandwidth_factor(size)
     window = np.full(size.size, np.inf)
-    np.divide(factors.window, 2 * latency, out=window, where=latency > 0)
-    back = topology.routes(traffic.targets, traffic.sources) if factors.back else None
-    flow, link, use = _link_crossings(ways, back, factors.back)
+    np.divide(overheads.window_bytes, 2 * latency, out=window, where=latency > 0)
+    back = (
+        topology.routes(messages.targets, messages.sources)
+        if overheads.reverse_load
+        else None
+    )
+    flow, link, use = _link_crossings(ways, back, overheads.reverse_load)
     demand = LinkDemand(
         flow=flow,
         link=link,
-        use=use,
-        weight=_sharing_weights(topology, ways, latency, factors, sharing),
-        most=np.minimum(most, window),
+        link_load=use,
+        weight=_sharing_weights(topology, ways, latency, overheads, sharing),
+        max_rate=np.minimum(most, window),
     )
     return RoutedMessages(routes=ways, demand=demand, start=start, size=size)
 
@@ -100,7 +107,7 @@ def _sharing_weights(
 ) -> FloatArray:
     if sharing == "maxmin":
         return np.ones(latency.size)
-    trip = latency + factors.per_hop * ways.sums(1 / topology.capacity)
+    trip = latency + factors.hop_bytes * ways.path_sum(1 / topology.capacity)
     if not (trip > 0).all():
         raise BadInput(
             "links cannot be shared by round trip where a way has no latency",

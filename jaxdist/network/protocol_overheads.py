@@ -52,26 +52,26 @@ class ProtocolOverheads:
     """`ideal` or `smpi`."""
     sizes: tuple[float, ...] = (0,)
     """Bytes from which on the factors below hold."""
-    latencies: tuple[float, ...] = (1.0,)
+    latency_factors: tuple[float, ...] = (1.0,)
     """Factor of latency."""
-    bandwidths: tuple[float, ...] = (1.0,)
+    bandwidth_factors: tuple[float, ...] = (1.0,)
     """Factor of the rate that a single flow reaches."""
-    share: float = 1.0
+    usable_bandwidth: float = 1.0
     """Part of a link's bandwidth that all flows on it have together."""
-    back: float = 0.0
+    reverse_load: float = 0.0
     """Part of its bytes with which a flow loads its way back."""
-    window: float = float("inf")
+    window_bytes: float = float("inf")
     """Bytes on the way at most: rate <= window / (2 latency)."""
-    per_hop: float = 0.0
+    hop_bytes: float = 0.0
     """Bytes: each link adds per_hop / bandwidth to the latency that shares weigh."""
 
-    def latency(self, size: FloatArray) -> FloatArray:
+    def latency_factor(self, size: FloatArray) -> FloatArray:
         """Return the factor of latency for messages of these bytes."""
-        return np.array(self.latencies)[self._row(size)]
+        return np.array(self.latency_factors)[self._row(size)]
 
-    def bandwidth(self, size: FloatArray) -> FloatArray:
+    def bandwidth_factor(self, size: FloatArray) -> FloatArray:
         """Return the factor of a flow's own rate for messages of these bytes."""
-        return np.array(self.bandwidths)[self._row(size)]
+        return np.array(self.bandwidth_factors)[self._row(size)]
 
     def _row(self, size: FloatArray) -> np.ndarray:
         return np.searchsorted(np.array(self.sizes), size, side="right") - 1
@@ -83,12 +83,12 @@ PROTOCOLS: Final = MappingProxyType(
         "smpi": ProtocolOverheads(
             name="smpi",
             sizes=_SIZES,
-            latencies=_LATENCY,
-            bandwidths=_BANDWIDTH,
-            share=0.97,
-            back=0.05,
-            window=4_194_304,
-            per_hop=8775,
+            latency_factors=_LATENCY,
+            bandwidth_factors=_BANDWIDTH,
+            usable_bandwidth=0.97,
+            reverse_load=0.05,
+            window_bytes=4_194_304,
+            hop_bytes=8775,
         ),
     }
 )
@@ -101,7 +101,7 @@ def protocol_overheads(name: str) -> ProtocolOverheads:
     Raises:
         BadInput: there are none of that name.
 
-    >>> protocol_overheads("smpi").latency(np.array([100.0, 65472.0]))
+    >>> protocol_overheads("smpi").latency_factor(np.array([100.0, 65472.0]))
     array([ 2.01467, 11.6436 ])
     """
     if name not in PROTOCOLS:

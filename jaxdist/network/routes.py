@@ -17,10 +17,10 @@ class Routes:
     """`[E]`, the flow of each crossing, ascending."""
     link: IntArray
     """`[E]`, the link that it crosses."""
-    flows: int
+    num_flows: int
     """Number of flows F; each crosses a link at least."""
 
-    def sums(self, values: FloatArray) -> FloatArray:
+    def path_sum(self, values: FloatArray) -> FloatArray:
         """Sum a property of links over each flow's way.
 
         Args:
@@ -29,11 +29,11 @@ class Routes:
         Returns:
             `[F]`, of each flow.
         """
-        return np.bincount(self.flow, values[self.link], self.flows).astype(float)
+        return np.bincount(self.flow, values[self.link], self.num_flows).astype(float)
 
-    def least(self, values: FloatArray) -> FloatArray:
+    def path_min(self, values: FloatArray) -> FloatArray:
         """Return the least of a property of links on each flow's way, `[F]`."""
-        first = np.searchsorted(self.flow, np.arange(self.flows))
+        first = np.searchsorted(self.flow, np.arange(self.num_flows))
         return np.minimum.reduceat(values[self.link], first)
 
 
@@ -48,4 +48,4 @@ def routes_from_hops(hops: IntArray) -> Routes:
     """
     used = hops >= 0
     flow = np.repeat(np.arange(len(hops)), used.sum(axis=1))
-    return Routes(flow=flow, link=hops[used], flows=len(hops))
+    return Routes(flow=flow, link=hops[used], num_flows=len(hops))

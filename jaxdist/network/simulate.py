@@ -42,13 +42,13 @@ class CollectiveSimulation:
 
     seconds: float
     """From the first message to the last sum."""
-    phases: tuple[SimulatedStep, ...]
+    steps: tuple[SimulatedStep, ...]
     """One for each step."""
 
     @property
     def phi_max(self) -> int:
         """Most messages on one link in any step."""
-        return max((phase.phi for phase in self.phases), default=0)
+        return max((phase.phi for phase in self.steps), default=0)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -57,7 +57,7 @@ class NetworkModel:
 
     topology: Topology
     """Devices and links."""
-    factors: ProtocolOverheads = PROTOCOLS["ideal"]
+    overheads: ProtocolOverheads = PROTOCOLS["ideal"]
     """What a protocol makes of links."""
     sharing: str = "maxmin"
     """`maxmin` or `rtt`."""
@@ -66,100 +66,107 @@ class NetworkModel:
         if self.sharing not in SHARING_RULES:
             raise unknown_name_error("sharing", self.sharing, SHARING_RULES, "maxmin")
 
-    def phase(self, traffic: MessageBatch, after: float = 0.0) -> SimulatedStep:
+    def simulate_step(
+        self, messages: MessageBatch, compute_s: float = 0.0
+    ) -> SimulatedStep:
         """Simulate messages that start together.
 
         Args:
-            traffic: the messages.
-            after: seconds that the busiest device works on what it received.
+            messages: the messages.
+            compute_s: seconds that the busiest device works on what it received.
         """
-        if not traffic.size.size:
+        if not messages.size.size:
             return SimulatedStep(seconds=0.0, phi=0, messages=0, bytes=0.0)
-        asked = route_messages(self.topology, traffic, self.factors, self.sharing)
+        asked = route_messages(self.topology, messages, self.overheads, self.sharing)
         capacity = self.topology.capacity
-        shared = self.factors.share * capacity
+        shared = self.overheads.usable_bandwidth * capacity
         last = arrival_times(asked.demand, shared, asked.start, asked.size).max()
         return SimulatedStep(
-            seconds=float(last) + after,
+            seconds=float(last) + compute_s,
             phi=contention.phi(asked.routes, capacity.size),
-            messages=traffic.size.size,
-            bytes=float(traffic.size.max()),
+            messages=messages.size.size,
+            bytes=float(messages.size.max()),
         )
 
 
 def simulate_collective(
-    algorithm: CollectiveSchedule,
+    schedule: CollectiveSchedule,
     size: float,
     network: NetworkModel,
-    place: IntArray | None = None,
+    placement: IntArray | None = None,
 ) -> CollectiveSimulation:
     """Simulate a step list.
 
     Args:
-        algorithm: P ranks.
+        schedule: P ranks.
         size: bytes of the array that every rank has.
         network: has P devices at least.
-        place: `[P]`, the device of each rank; without it rank r is on device r.
+        placement: `[P]`, the device of each rank; without it rank r is on device r.
 
     Raises:
         BadInput: more ranks than devices, or devices that are not there.
     """
-    devices = rank_devices(algorithm.ranks, network.topology, place)
-    each = size / algorithm.chunks
+    devices = rank_devices(schedule.ranks, network.topology, placement)
+    each = size / schedule.chunks
     known: dict[object, SimulatedStep] = {}
     phases = []
-    for step in algorithm.steps:
+    for step in schedule.steps:
         table = vectorize_transfers(step.transfers)
         key = step_key(step)
         if key not in known:
             traffic = step_messages(table, each, devices)
             busiest = (
-                max_reduced_bytes(table, each, algorithm.ranks)
-                * network.topology.reducing
+                max_reduced_bytes(table, each, schedule.ranks)
+                * network.topology.reduce_s_per_byte
             )
-            known[key] = network.phase(traffic, busiest)
+            known[key] = network.simulate_step(traffic, busiest)
         phases.append(known[key])
     return CollectiveSimulation(
-        seconds=sum(phase.seconds for phase in phases), phases=tuple(phases)
+        seconds=sum(phase.seconds for phase in phases), steps=tuple(phases)
     )
 
 
 def step_key(step: ScheduleStep) -> object:
     """Return what is equal for steps whose messages are the same, for one list."""
     if isinstance(step.transfers, VectorizedTransfers):
-        return tuple(id(part.moves) for part in step.transfers.parts)
+        return tuple(id(part.messages) for part in step.transfers.blocks)
     return tuple((t.source, t.target, t.count, t.adds) for t in step.transfers)
 
 
 def step_messages(
-    table: VectorizedTransfers, each: float, devices: IntArray
+    table: VectorizedTransfers, chunk_bytes: float, devices: IntArray
 ) -> MessageBatch:
     """Return the messages of a step.
 
     Args:
         table: its transfers.
-        each: bytes of a chunk.
+        chunk_bytes: bytes of a chunk.
         devices: `[P]`, the device of each rank.
     """
-    moves = [part.moves for part in table.parts]
+    moves = [part.messages for part in table.blocks]
     none = [np.zeros(0, np.int64)]
     return MessageBatch(
         sources=devices[np.concatenate([m.sources for m in moves] or none)],
         targets=devices[np.concatenate([m.targets for m in moves] or none)],
-        size=each * np.concatenate([m.counts for m in moves] or none).astype(float),
+        size=chunk_bytes
+        * np.concatenate([m.counts for m in moves] or none).astype(float),
     )
 
 
-def max_reduced_bytes(table: VectorizedTransfers, each: float, ranks: int) -> float:
+def max_reduced_bytes(
+    table: VectorizedTransfers, chunk_bytes: float, ranks: int
+) -> float:
     """Return the bytes that the busiest rank adds to its own in a step."""
     sums = np.zeros(ranks)
-    for part in table.parts:
-        if part.moves.adds:
-            np.add.at(sums, part.moves.targets, part.moves.counts)
-    return float(each * sums.max(initial=0))
+    for part in table.blocks:
+        if part.messages.adds:
+            np.add.at(sums, part.messages.targets, part.messages.counts)
+    return float(chunk_bytes * sums.max(initial=0))
 
 
-def rank_devices(ranks: int, topology: Topology, place: IntArray | None) -> IntArray:
+def rank_devices(
+    ranks: int, topology: Topology, placement: IntArray | None
+) -> IntArray:
     """Return the device of each rank.
 
     Raises:
@@ -172,15 +179,16 @@ def rank_devices(ranks: int, topology: Topology, place: IntArray | None) -> IntA
             values=f"ranks={ranks:,}, devices={topology.devices:,}",
             remedy=f"at most {topology.devices:,} ranks",
         )
-    if place is None:
+    if placement is None:
         return np.arange(ranks)
-    inside = ((place >= 0) & (place < topology.devices)).all()
-    if place.shape != (ranks,) or not inside or np.unique(place).size != ranks:
+    inside = ((placement >= 0) & (placement < topology.devices)).all()
+    if placement.shape != (ranks,) or not inside or np.unique(placement).size != ranks:
         raise BadInput(
             "the placement is not one of these ranks",
             rule="a device for each rank, each used once",
-            values=f"{place.size:,} devices, {np.unique(place).size:,} of them unlike, "
+            values=f"{placement.size:,} devices, {np.unique(placement).size:,} of "
+            "them unlike, "
             f"for {ranks:,} ranks and {topology.devices:,} devices",
             remedy="the numbers 0 to P-1 in another order",
         )
-    return place
+    return placement

@@ -45,15 +45,15 @@ class SparseEncoding:
 
     density: float
     """d, the part of a rank's numbers that are entries."""
-    number: int = 4
+    value_bytes: int = 4
     """Bytes of a number."""
-    index: int = 4
+    index_bytes: int = 4
     """Bytes of an index."""
-    head: int = 4
+    header_bytes: int = 4
     """Bytes before the entries of a message."""
-    sums: str = "shorter"
+    reduce_encoding: str = "shorter"
     """How messages that are added are written, one of `MESSAGE_ENCODINGS`."""
-    copies: str = "shorter"
+    copy_encoding: str = "shorter"
     """How messages that replace are written."""
     seed: int | None = None
     """Of draws of the entries, as random supports have them; None takes the mean."""
@@ -67,28 +67,28 @@ class SparseEncoding:
                 remedy="--density 0.01",
             )
 
-    def drawn(
+    def sample_entries(
         self,
-        numbers: float,
-        part: FloatArray,
+        elements: float,
+        density: FloatArray,
         message: IntArray,
         rng: np.random.Generator,
     ) -> FloatArray:
         """Return the entries of each message: expected, or drawn about that.
 
         Args:
-            numbers: of a chunk.
-            part: `[K]`, the part of each chunk's numbers that are entries.
+            elements: of a chunk.
+            density: `[K]`, the part of each chunk's numbers that are entries.
             message: `[K]`, the message of each chunk.
             rng: where they are drawn from.
         """
-        mean = np.bincount(message, numbers * part).astype(float)
+        mean = np.bincount(message, elements * density).astype(float)
         if self.seed is None:
             return mean
-        spread = np.sqrt(np.bincount(message, numbers * part * (1 - part)))
+        spread = np.sqrt(np.bincount(message, elements * density * (1 - density)))
         return np.maximum(mean + spread * rng.normal(size=mean.size), 0)
 
-    def filled(self, counts: RankCounts) -> FloatArray:
+    def union_density(self, counts: RankCounts) -> FloatArray:
         """Return the part of a chunk's numbers that a sum of so many ranks has."""
         return np.asarray(-np.expm1(counts * np.log1p(-min(self.density, 1 - 1e-16))))
 
@@ -97,59 +97,59 @@ class SparseEncoding:
 class SparseStepMessages:
     """The messages of one step."""
 
-    table: VectorizedTransfers
+    transfers: VectorizedTransfers
     """Who sends what to whom."""
     size: FloatArray
     """`[M]`, bytes."""
     entries: FloatArray
     """`[M]`, entries of what the target merges it to; 0 where numbers are added."""
-    numbers: FloatArray
+    elements: FloatArray
     """`[M]`, numbers that are added at the target; 0 where entries are merged."""
 
-    def after(self, topology: Topology, number: int) -> FloatArray:
+    def compute_s(self, topology: Topology, value_bytes: int) -> FloatArray:
         """Return the seconds that the target works on each message.
 
         Args:
             topology: says how fast devices add and merge.
-            number: bytes of a number.
+            value_bytes: bytes of a number.
         """
-        merging = self.entries * topology.merging
-        return merging + self.numbers * number * topology.reducing
+        merging = self.entries * topology.merge_s_per_entry
+        return merging + self.elements * value_bytes * topology.reduce_s_per_byte
 
 
 def sparse_step_messages(
-    algorithm: CollectiveSchedule, size: float, entries: SparseEncoding
+    schedule: CollectiveSchedule, size: float, encoding: SparseEncoding
 ) -> Iterator[SparseStepMessages]:
     """Yield the messages of each step of a list.
 
     Args:
-        algorithm: P ranks, C chunks.
+        schedule: P ranks, C chunks.
         size: bytes of the whole array.
-        entries: density and form.
+        encoding: density and form.
 
     Raises:
         BadInput: a list too large to follow, P C above 2^28.
     """
-    ranks, chunks = algorithm.ranks, algorithm.chunks
+    ranks, chunks = schedule.ranks, schedule.chunks
     if ranks * chunks > _MAX_RANK_CHUNKS:
         raise BadInput(
-            f"fill-in of {algorithm.name} on {ranks:,} ranks is too much to follow",
+            f"fill-in of {schedule.name} on {ranks:,} ranks is too much to follow",
             rule="ranks times chunks are at most 2^28",
             values=f"ranks={ranks:,}, chunks={chunks:,}",
             remedy="fewer ranks, or a list with fewer chunks",
         )
     held = np.ones((ranks, chunks), np.int32)
-    numbers = size / entries.number / chunks
-    rng = np.random.default_rng(entries.seed)
-    for step in algorithm.steps:
+    numbers = size / encoding.value_bytes / chunks
+    rng = np.random.default_rng(encoding.seed)
+    for step in schedule.steps:
         table = vectorize_transfers(step.transfers)
-        sent = [_sent_counts(part, held) for part in table.parts]
-        pairs = zip(table.parts, sent)
+        sent = [_sent_counts(part, held) for part in table.blocks]
+        pairs = zip(table.blocks, sent)
         results = [
             _reduce_counts(part, spans, counts, held) for part, (spans, counts) in pairs
         ]
         counts = [counts for _, counts in sent]
-        yield _step_messages(table, counts, results, numbers, entries, rng)
+        yield _step_messages(table, counts, results, numbers, encoding, rng)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,11 +163,11 @@ class _SentChunks:
 def _sent_counts(
     part: TransferBlock, held: RankCounts
 ) -> tuple[_SentChunks, RankCounts]:
-    counts, starts = part.moves.counts, part.starts
+    counts, starts = part.messages.counts, part.starts
     message = np.repeat(np.arange(counts.size), counts)
     before = np.cumsum(counts) - counts
     chunk = np.arange(message.size) - before[message] + starts[message]
-    return _SentChunks(message, chunk), held[part.moves.sources[message], chunk]
+    return _SentChunks(message, chunk), held[part.messages.sources[message], chunk]
 
 
 def _reduce_counts(
@@ -177,8 +177,8 @@ def _reduce_counts(
 
     Of several messages to one target, each is merged to what those before it left.
     """
-    target = part.moves.targets[spans.message]
-    if not part.moves.adds:
+    target = part.messages.targets[spans.message]
+    if not part.messages.adds:
         held[target, spans.chunk] = counts
         return counts
     place = target * held.shape[1] + spans.chunk
@@ -203,27 +203,33 @@ def _step_messages(
     rng: np.random.Generator,
 ) -> SparseStepMessages:
     each = []
-    for part, counts, result in zip(table.parts, sent, results):
-        moves = part.moves
+    for part, counts, result in zip(table.blocks, sent, results):
+        moves = part.messages
         message = np.repeat(np.arange(moves.counts.size), moves.counts)
-        filled = entries.drawn(numbers, entries.filled(counts), message, rng)
+        filled = entries.sample_entries(
+            numbers, entries.union_density(counts), message, rng
+        )
         whole = numbers * moves.counts.astype(float)
-        sparse = entries.head + filled * (entries.number + entries.index)
-        is_dense = _is_dense(sparse, entries.number * whole, moves.adds, entries)
-        size = np.where(is_dense, entries.number * whole, sparse)
-        grown = numbers * np.bincount(message, entries.filled(result))
+        sparse = entries.header_bytes + filled * (
+            entries.value_bytes + entries.index_bytes
+        )
+        is_dense = _is_dense(sparse, entries.value_bytes * whole, moves.adds, entries)
+        size = np.where(is_dense, entries.value_bytes * whole, sparse)
+        grown = numbers * np.bincount(message, entries.union_density(result))
         merged = np.where(is_dense | (not moves.adds), 0.0, grown)
         added = np.where(is_dense & moves.adds, whole, 0.0)
         each.append((size, merged, added))
     columns = (np.concatenate(column) for column in zip(*each))
     size, merged, added = columns if each else (np.zeros(0),) * 3
-    return SparseStepMessages(table=table, size=size, entries=merged, numbers=added)
+    return SparseStepMessages(
+        transfers=table, size=size, entries=merged, elements=added
+    )
 
 
 def _is_dense(
     sparse: NDArray[np.floating], dense: FloatArray, adds: bool, entries: SparseEncoding
 ) -> NDArray[np.bool_]:
-    match entries.sums if adds else entries.copies:
+    match entries.reduce_encoding if adds else entries.copy_encoding:
         case "shorter":
             return np.asarray(sparse >= dense)
         case form:

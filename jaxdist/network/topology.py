@@ -21,23 +21,23 @@ class Topology:
     """`[L]`, bytes a second of each link."""
     latency: FloatArray
     """`[L]`, seconds of each link."""
-    walk: RouteFn
+    route_fn: RouteFn
     """The ways, which are known without a search."""
     ports: int
     """Cables at the busiest switch, or at a device where there is no switch."""
     switches: int
     """Boxes between the devices."""
-    injection: float
+    injection_bandwidth: float
     """Bytes a second that a device can send while it receives as many."""
-    host_injection: float = 0.0
+    host_injection_bandwidth: float = 0.0
     """The same of a host over its network cards; 0 where they are not told apart."""
     per_host: int = 1
     """Devices of a host, which are neighbours in number."""
     per_switch: int = 1
     """Devices below one switch, which are neighbours in number."""
-    reducing: float = 0.0
+    reduce_s_per_byte: float = 0.0
     """Seconds a byte that a device takes to add what it received."""
-    merging: float = 0.0
+    merge_s_per_entry: float = 0.0
     """Seconds an entry that it takes to merge sparse lists."""
 
     def routes(self, sources: IntArray, targets: IntArray) -> Routes:
@@ -47,4 +47,4 @@ class Topology:
             sources: `[F]`, devices that send.
             targets: `[F]`, devices that receive, none of them its own source.
         """
-        return routes_from_hops(self.walk(sources, targets))
+        return routes_from_hops(self.route_fn(sources, targets))

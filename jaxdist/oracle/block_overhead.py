@@ -29,7 +29,7 @@ def block_overhead(
     case: StepDescription,
     device: Device,
     block: str,
-    alone: Callable[[LayerProfile, float], ForwardBackward],
+    layer_time: Callable[[LayerProfile, float], ForwardBackward],
 ) -> ForwardBackward:
     """Return by how much a block takes longer; 1 where blocks like it were not timed.
 
@@ -39,7 +39,7 @@ def block_overhead(
         case: network and layout.
         device: what it was timed on.
         block: its name; that of layers without a block stands for the last one.
-        alone: seconds of a part of a layer, as they are timed or counted.
+        layer_time: seconds of a part of a layer, as they are timed or counted.
 
     Raises:
         BadInput: the device has no speed for the dtype.
@@ -47,13 +47,13 @@ def block_overhead(
     profile, table = case.profile, device.blocks
     if table is None or not profile.blocks:
         return 1.0, 1.0
-    share = 1 / (case.shards_of(block) * case.microbatches)
+    share = 1 / (case.block_sample_shards(block) * case.microbatches)
     name, peak = block or profile.blocks[-1].name, device.peak(case.dtype).value
     found = table.at(block_signature(profile, name), share * profile.batch, peak)
     layers = profile.layers_of(name)
     if found is None or any(x.seconds_forward is not None for x in layers):
         return 1.0, 1.0
-    each = [alone(layer, share) for layer in layers]
+    each = [layer_time(layer, share) for layer in layers]
     forward, backward = (sum(one) for one in zip(*each, strict=True))
     if not forward or not backward:
         return 1.0, 1.0

@@ -18,6 +18,8 @@ def collective_link_groups(
         Groups by the names of their axes, `data x spatial_h`.
     """
     rows = [row for ledger in case.ledgers for row in ledger.rows]
-    rows += [r for ledger in case.ledgers for sync in ledger.syncs for r in sync.rows]
+    rows += [
+        r for ledger in case.ledgers for sync in ledger.outer_syncs for r in sync.rows
+    ]
     placed, axes = case.plan.placed, dict.fromkeys(row.axes for row in rows)
     return {" x ".join(names): link_group(cluster, placed, names) for names in axes}

@@ -21,34 +21,36 @@ from jaxdist.partition.ledger import Ledger
 
 
 def collective_seconds(
-    kind: str, payload: float, times: int, group: LinkGroup
+    kind: str, payload: float, repeats: int, group: LinkGroup
 ) -> float:
     """Return what collectives of one kind take.
 
     Args:
         kind: as the compiler names it: `all-reduce`.
         payload: bytes of their results on one device, all of them together.
-        times: how many there are.
+        repeats: how many there are.
         group: who takes part.
     """
-    line = group.line(kind)
+    line = group.collective_cost(kind)
     bend = (
-        line.times(_sent_bytes(kind, payload, group) / times) if line and times else 1.0
+        line.times(_sent_bytes(kind, payload, group) / repeats)
+        if line and repeats
+        else 1.0
     )
-    return bend * alpha_beta_seconds(kind, payload, times, group)
+    return bend * alpha_beta_seconds(kind, payload, repeats, group)
 
 
 def alpha_beta_seconds(
-    kind: str, payload: float, times: int, group: LinkGroup
+    kind: str, payload: float, repeats: int, group: LinkGroup
 ) -> float:
     """Return the same by the line alone, without how far sizes lie from it."""
     if group.size == 1:
         return 0.0
-    line = group.line(kind)
+    line = group.collective_cost(kind)
     count = line.messages.value if line else message_count(kind, group.size)
     share = line.share.value if line else 1.0
     sent = _sent_bytes(kind, payload, group)
-    return times * count * group.alpha + share * sent / group.rate
+    return repeats * count * group.alpha + share * sent / group.bandwidth
 
 
 def _sent_bytes(kind: str, payload: float, group: LinkGroup) -> int:
@@ -73,7 +75,7 @@ def message_count(kind: str, devices: int) -> int:
 
 
 def traffic_seconds(
-    ledger: Ledger, cluster: Cluster, placed: MeshPlacement
+    ledger: Ledger, cluster: Cluster, placement: MeshPlacement
 ) -> dict[str, float]:
     """Return the seconds of a ledger's rows, by `what, axes`.
 
@@ -81,10 +83,10 @@ def traffic_seconds(
     """
     total: defaultdict[str, float] = defaultdict(float)
     every = ledger.plan.outer.every or 1
-    joint = [row for sync in ledger.syncs for row in sync.rows]
+    joint = [row for sync in ledger.outer_syncs for row in sync.rows]
     for rows, share in ((ledger.rows, 1.0), (joint, 1 / every)):
         for row in rows:
-            group = link_group(cluster, placed, row.axes)
+            group = link_group(cluster, placement, row.axes)
             took = collective_seconds(row.kind, row.payload, row.arrays, group)
             total[f"{row.what}, {' x '.join(row.axes)}"] += share * took
     return dict(total)

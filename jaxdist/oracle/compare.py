@@ -57,49 +57,54 @@ class RunComparison:
     """The whole step."""
     terms: tuple[TermComparison, ...]
     """Its parts, the longest first, then the memory."""
-    inside: bool
+    in_interval: bool
     """Whether the measured step lies in the interval."""
     layers: tuple[TermComparison, ...] = ()
     """Computing by layer, those that miss most first; empty where nobody watched."""
-    measured: StepBreakdown | None = None
+    breakdown: StepBreakdown | None = None
     """Where its devices spent the steps that a profiler watched."""
-    slower: float = 1.0
+    profiler_slowdown: float = 1.0
     """A watched step over the median step."""
-    planned: PipelineTimeline = ()
+    predicted_timeline: PipelineTimeline = ()
     """Work of stages in time, as predicted; empty where the network is not cut."""
-    links: Mapping[str, LinkGroup] = field(default_factory=dict)
+    link_groups: Mapping[str, LinkGroup] = field(default_factory=dict)
     """What each set of axes that something moves along has of the cluster's links."""
-    asked: str = ""
+    command_args: str = ""
     """Run and cluster as they were typed; empty: their names."""
 
     @property
-    def misses(self) -> tuple[Misprediction, ...]:
+    def mispredictions(self) -> tuple[Misprediction, ...]:
         """The two terms that miss by most; none where nobody watched."""
-        if self.measured is None:
+        if self.breakdown is None:
             return ()
-        said, again = self.prediction, self.recalibrate
-        hides = said.hidden_s.keys()
+        said, again = self.prediction, self.recalibrate_command
+        hides = said.overlapped_s.keys()
         return largest_mispredictions(
-            self.terms, self.layers, self.measured, said.origins, again, hides=hides
+            self.terms,
+            self.layers,
+            self.breakdown,
+            said.provenance,
+            again,
+            overlapped_terms=hides,
         )
 
     @property
-    def recalibrate(self) -> str:
+    def recalibrate_command(self) -> str:
         """The command that folds the run into the cluster."""
         name, on = self.run.partition("@")[0], self.prediction.cluster
-        asked = self.asked or f"{name} --cluster {on}"
+        asked = self.command_args or f"{name} --cluster {on}"
         return f"jaxdist compare {asked} --recalibrate better.json"
 
     @property
-    def cause(self) -> str:
+    def likely_cause(self) -> str:
         """What the miss of the step rests on most, in words."""
         own = sum(self.prediction.terms_s.get(name, 0.0) for name in DEVICE_TERMS)
         longest = max(self.prediction.terms_s.items(), key=lambda pair: pair[1])[0]
-        links = ("levels", *["overlap"] * (longest in self.prediction.hidden_s))
+        links = ("levels", *["overlap"] * (longest in self.prediction.overlapped_s))
         of = _DEVICE_PATHS if 2 * own > self.prediction.step_s else links
         guessed = [
             path
-            for path, origin in self.prediction.origins.items()
+            for path, origin in self.prediction.provenance.items()
             if path.startswith(of) and not origin.startswith(("measured", "fitted"))
         ]
         if not guessed:
@@ -132,11 +137,11 @@ def check_held_out(run: Run, cluster: Cluster) -> None:
 def compare_prediction(
     run: Run,
     prediction: Prediction,
-    measured: StepBreakdown | None = None,
-    layers: Mapping[str, LayerTime] | None = None,
-    planned: PipelineTimeline = (),
-    links: Mapping[str, LinkGroup] | None = None,
-    asked: str = "",
+    breakdown: StepBreakdown | None = None,
+    layer_times: Mapping[str, LayerTime] | None = None,
+    predicted_timeline: PipelineTimeline = (),
+    link_groups: Mapping[str, LinkGroup] | None = None,
+    command_args: str = "",
 ) -> RunComparison:
     """Set a run beside its prediction.
 
@@ -146,11 +151,11 @@ def compare_prediction(
     Args:
         run: as `summary.json` has it.
         prediction: of the same plan.
-        measured: where the watched steps went.
-        layers: predicted seconds of each layer in a step.
-        planned: predicted work of stages in time.
-        links: of each set of axes that something moves along.
-        asked: run and cluster as they were typed.
+        breakdown: where the watched steps went.
+        layer_times: predicted seconds of each layer in a step.
+        predicted_timeline: predicted work of stages in time.
+        link_groups: of each set of axes that something moves along.
+        command_args: run and cluster as they were typed.
     """
     step = TermComparison(
         name="step", unit="s", predicted=prediction.step_s, measured=run.step_s or None
@@ -158,11 +163,11 @@ def compare_prediction(
     waited = run.phases_s.get("input", 0.0) / max(1, run.steps)
     seen: dict[str, float] = {"input": waited}
     slower = 1.0
-    if measured is not None:
-        slower = measured.busiest.step_s / run.step_s
-        seen = _measured_terms(measured, slower, waited)
+    if breakdown is not None:
+        slower = breakdown.busiest.step_s / run.step_s
+        seen = _measured_terms(breakdown, slower, waited)
     said = {"input": 0.0} | prediction.terms_s
-    missing = 0.0 if measured is not None else None
+    missing = 0.0 if breakdown is not None else None
     parts = [
         TermComparison(
             name=name,
@@ -185,50 +190,52 @@ def compare_prediction(
         prediction=prediction,
         step=step,
         terms=(*parts, memory),
-        inside=low <= run.step_s <= high,
+        in_interval=low <= run.step_s <= high,
         layers=()
-        if measured is None
-        else _layer_comparisons(measured, slower, layers or {}),
-        measured=measured,
-        slower=slower,
-        planned=planned,
-        links=links or {},
-        asked=asked,
+        if breakdown is None
+        else _layer_comparisons(breakdown, slower, layer_times or {}),
+        breakdown=breakdown,
+        profiler_slowdown=slower,
+        predicted_timeline=predicted_timeline,
+        link_groups=link_groups or {},
+        command_args=command_args,
     )
 
 
 def _measured_terms(
-    measured: StepBreakdown, slower: float, waited: float
+    breakdown: StepBreakdown, slowdown: float, input_wait: float
 ) -> dict[str, float]:
     """Return the terms of the busiest device, as parts of the median step.
 
     Between steps nothing runs: for as long as the host waited for samples that is the
     input's, the rest is nobody's.
     """
-    terms = {name: s / slower for name, s in measured.busiest.terms_s.items()}
+    terms = {name: s / slowdown for name, s in breakdown.busiest.terms_s.items()}
     between = terms.pop(BETWEEN_STEPS, 0.0)
-    terms["input"] = min(between, waited)
+    terms["input"] = min(between, input_wait)
     terms[OTHER] = terms.get(OTHER, 0.0) + between - terms["input"]
     return terms
 
 
 def _layer_comparisons(
-    measured: StepBreakdown, slower: float, said: Mapping[str, LayerTime]
+    breakdown: StepBreakdown, slowdown: float, predicted: Mapping[str, LayerTime]
 ) -> tuple[TermComparison, ...]:
-    names = {n: None for one in measured.devices for n in one.layers_s}
+    names = {n: None for one in breakdown.devices for n in one.layers_s}
     found = [
         TermComparison(
             name=name,
             unit="s",
-            predicted=said.get(name, LayerTime()).both,
-            measured=measured.layer(name).both / slower,
+            predicted=predicted.get(name, LayerTime()).both,
+            measured=breakdown.layer(name).both / slowdown,
         )
-        for name in {**said, **names}
+        for name in {**predicted, **names}
     ]
-    return tuple(sorted(found, key=lambda term: -term.off))
+    return tuple(sorted(found, key=lambda term: -term.abs_error))
 
 
-def recalibrate_cluster(cluster: Cluster, seen: Sequence[RunComparison]) -> Cluster:
+def recalibrate_cluster(
+    cluster: Cluster, comparisons: Sequence[RunComparison]
+) -> Cluster:
     """Return the cluster with speeds that explain what was measured.
 
     Two factors are fitted, a of devices and b of links, with the same relative weight:
@@ -242,11 +249,11 @@ def recalibrate_cluster(cluster: Cluster, seen: Sequence[RunComparison]) -> Clus
 
     Args:
         cluster: what the predictions were made with.
-        seen: runs beside them.
+        comparisons: runs beside them.
     """
-    own, moved = _fit_factors(seen)
+    own, moved = _fit_factors(comparisons)
     device = cluster.device
-    why = f"jaxdist compare, runs {', '.join(one.run for one in seen)}"
+    why = f"jaxdist compare, runs {', '.join(one.run for one in comparisons)}"
 
     def faster(number: SourcedNumber, factor: float) -> SourcedNumber:
         return SourcedNumber(number.value / factor, f"fitted: {why}; was {number}")
@@ -270,10 +277,10 @@ def recalibrate_cluster(cluster: Cluster, seen: Sequence[RunComparison]) -> Clus
     return replace(cluster, device=made, levels=levels)
 
 
-def _fit_factors(seen: Sequence[RunComparison]) -> tuple[float, float]:
+def _fit_factors(comparisons: Sequence[RunComparison]) -> tuple[float, float]:
     from scipy.optimize import nnls
 
-    rows = np.array([row for one in seen for row in _fit_rows(one)])
+    rows = np.array([row for one in comparisons for row in _fit_rows(one)])
     parts, took = rows[:, :2], rows[:, 2]
     shares = parts[:, 0] / parts.sum(axis=1)
     if np.ptp(shares) < _MIN_SHARE_SPREAD:
@@ -283,23 +290,28 @@ def _fit_factors(seen: Sequence[RunComparison]) -> tuple[float, float]:
     return _clamp_factor(own), _clamp_factor(moved)
 
 
-def _fit_rows(one: RunComparison) -> list[tuple[float, float, float]]:
+def _fit_rows(comparison: RunComparison) -> list[tuple[float, float, float]]:
     """Return what was predicted of devices and of links, and what they took together.
 
     All are parts of the measured step. A run that was watched has a row for each of the
     two, unless there is too little of one to tell.
     """
-    step = one.step.measured or one.step.predicted
-    said = one.prediction.terms_s
+    step = comparison.step.measured or comparison.step.predicted
+    said = comparison.prediction.terms_s
     own = sum(said.get(name, 0.0) for name in DEVICE_TERMS)
-    whole = [(own / step, (one.step.predicted - own) / step, 1.0)]
-    if one.measured is None:
+    whole = [(own / step, (comparison.step.predicted - own) / step, 1.0)]
+    if comparison.breakdown is None:
         return whole
-    seen = {t.name: (t.measured or 0.0) / step for t in one.terms if t.unit == "s"}
+    seen = {
+        t.name: (t.measured or 0.0) / step for t in comparison.terms if t.unit == "s"
+    }
     waited = seen.pop(_INPUT_TERM, 0.0)
     late = sum(s for name, s in seen.items() if name not in (*DEVICE_TERMS, OTHER))
-    moved = one.step.predicted - own - said.get(_INPUT_TERM, 0.0)
-    if min(late, 1 - late - waited, moved / one.step.predicted) < _MIN_STEP_FRACTION:
+    moved = comparison.step.predicted - own - said.get(_INPUT_TERM, 0.0)
+    if (
+        min(late, 1 - late - waited, moved / comparison.step.predicted)
+        < _MIN_STEP_FRACTION
+    ):
         return whole
     return [(own / step, 0.0, 1 - late - waited), (0.0, moved / step, late)]
 

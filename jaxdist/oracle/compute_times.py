@@ -52,17 +52,17 @@ class MicrobatchTime:
 
     forward: float
     backward: float
-    said_forward: float = 0.0
+    forward_comm: float = 0.0
     """Those of `forward` in which layers talk to other devices."""
-    said_backward: float = 0.0
+    backward_comm: float = 0.0
     """The same of `backward`."""
 
     def __add__(self, other: "MicrobatchTime") -> "MicrobatchTime":
         return MicrobatchTime(
             forward=self.forward + other.forward,
             backward=self.backward + other.backward,
-            said_forward=self.said_forward + other.said_forward,
-            said_backward=self.said_backward + other.said_backward,
+            forward_comm=self.forward_comm + other.forward_comm,
+            backward_comm=self.backward_comm + other.backward_comm,
         )
 
 
@@ -79,24 +79,24 @@ class ComputeCostModel:
     microbatches: int
     """Those that it works on in a step."""
 
-    def share(self, layer: LayerProfile) -> float:
+    def work_fraction(self, layer: LayerProfile) -> float:
         """Return the part of a layer's work on the batch in one microbatch."""
-        planned = self.ledger.work.get(layer.name)
+        planned = self.ledger.layer_flops.get(layer.name)
         if planned and layer.flops:
             return planned / layer.flops / self.microbatches
-        if self.case.plan.mesh.tensor > 1 and layer.name in self._around:
-            return self._around[layer.name] / self.microbatches
-        return 1 / (self.case.shards_of(layer.block) * self.case.microbatches)
+        if self.case.plan.mesh.tensor > 1 and layer.name in self._module_fractions:
+            return self._module_fractions[layer.name] / self.microbatches
+        return 1 / (self.case.block_sample_shards(layer.block) * self.case.microbatches)
 
     @cached_property
-    def _around(self) -> dict[str, float]:
+    def _module_fractions(self) -> dict[str, float]:
         """Return the part of their layers that is done here, of modules with several.
 
         What attention does between its layers is dealt out with them, head by head.
         """
         planned, whole, count = Counter[str](), Counter[str](), Counter[str]()
         for layer in self.case.profile.layers:
-            work = self.ledger.work.get(layer.name)
+            work = self.ledger.layer_flops.get(layer.name)
             if work and layer.flops:
                 module = layer.name.rpartition(".")[0]
                 planned[module] += work
@@ -104,38 +104,40 @@ class ComputeCostModel:
                 count[module] += 1
         return {m: planned[m] / whole[m] for m, n in count.items() if m and n > 1}
 
-    def spent(self, layer: LayerProfile) -> MicrobatchTime:
+    def microbatch_time(self, layer: LayerProfile) -> MicrobatchTime:
         """Return the seconds of a layer in one microbatch."""
-        forward, backward = self._alone(layer, self.share(layer))
-        longer = self._whole(layer.block)
+        forward, backward = self._layer_seconds(layer, self.work_fraction(layer))
+        longer = self._block_overhead(layer.block)
         forward, backward = longer[0] * forward, longer[1] * backward
-        summed = MicrobatchTime(forward=0.0, backward=self._summing(layer))
-        again = self.case.again(layer) * forward
+        summed = MicrobatchTime(forward=0.0, backward=self._accumulation_seconds(layer))
+        again = self.case.is_rematerialized(layer) * forward
         return MicrobatchTime(forward=forward, backward=backward + again) + summed
 
-    def _alone(self, layer: LayerProfile, share: float) -> tuple[float, float]:
+    def _layer_seconds(self, layer: LayerProfile, share: float) -> tuple[float, float]:
         """Return the seconds of a part of a layer, forward and backward."""
-        return self._timed(layer, share) or self._counted(layer, share)
+        return self._timed_seconds(layer, share) or self._roofline_seconds(layer, share)
 
-    def _whole(self, block: str) -> tuple[float, float]:
+    def _block_overhead(self, block: str) -> tuple[float, float]:
         """Return how many times as long as its layers a block takes."""
-        if block not in self._blocks:
-            self._blocks[block] = block_overhead(
-                self.case, self.device, block, self._alone
+        if block not in self._block_overheads:
+            self._block_overheads[block] = block_overhead(
+                self.case, self.device, block, self._layer_seconds
             )
-        return self._blocks[block]
+        return self._block_overheads[block]
 
     @cached_property
-    def _blocks(self) -> dict[str, tuple[float, float]]:
+    def _block_overheads(self) -> dict[str, tuple[float, float]]:
         return {}
 
-    def _counted(self, layer: LayerProfile, share: float) -> tuple[float, float]:
+    def _roofline_seconds(
+        self, layer: LayerProfile, share: float
+    ) -> tuple[float, float]:
         """Return the seconds of a layer by its FLOPs and its bytes."""
-        made = share * layer.output_bytes + self.read(layer, share)
-        forward = self._pass(
+        made = share * layer.output_bytes + self.weight_bytes(layer, share)
+        forward = self._pass_seconds(
             layer.seconds_forward, layer.flops_forward, share, _FORWARD_PASSES * made, 1
         )
-        backward = self._pass(
+        backward = self._pass_seconds(
             layer.seconds_backward,
             layer.flops_backward,
             share,
@@ -144,13 +146,15 @@ class ComputeCostModel:
         )
         return forward, backward
 
-    def _timed(self, layer: LayerProfile, share: float) -> tuple[float, float] | None:
+    def _timed_seconds(
+        self, layer: LayerProfile, share: float
+    ) -> tuple[float, float] | None:
         """Return the seconds of the layer's own kernels, where such were timed."""
         whole, table = layer.kernel, self.device.kernels
         if whole is None or table is None or layer.seconds_forward is not None:
             return None
         peak = self.device.peak(self.case.dtype).value
-        found = table.seconds(self._slice(layer, whole, share), peak)
+        found = table.seconds(self._kernel_slice(layer, whole, share), peak)
         if found is None:
             return None
         forward, backward = found
@@ -158,36 +162,38 @@ class ComputeCostModel:
         gradients = layer.flops_backward / layer.flops_forward / _BACKWARD_KERNELS
         return forward, min(1.0, gradients) * backward
 
-    def _summing(self, layer: LayerProfile) -> float:
+    def _accumulation_seconds(self, layer: LayerProfile) -> float:
         """Return the seconds in which gradients are added to those of microbatches."""
         if self.case.microbatches == 1 and not self.case.stages:
             return 0.0
-        weights = self.read(layer, self.share(layer))
+        weights = self.weight_bytes(layer, self.work_fraction(layer))
         return ACCUMULATION_PASSES * weights / self.device.memory_bandwidth.value
 
-    def _slice(
-        self, layer: LayerProfile, whole: KernelShape, share: float
+    def _kernel_slice(
+        self, layer: LayerProfile, kernel: KernelShape, share: float
     ) -> KernelShape:
         """Return what one kernel computes here: a part of the uses, or of the filters.
 
         What is less than a device's part of the samples is filters that it lacks.
         """
-        samples = 1 / (self.case.shards_of(layer.block) * self.case.microbatches)
+        samples = 1 / (
+            self.case.block_sample_shards(layer.block) * self.case.microbatches
+        )
         filters = min(1.0, share / samples) if self.case.plan.mesh.tensor > 1 else 1.0
-        uses = whole.uses * share / filters
-        return replace(whole, uses=uses, outputs=whole.outputs * filters)
+        uses = kernel.uses * share / filters
+        return replace(kernel, uses=uses, outputs=kernel.outputs * filters)
 
-    def read(self, layer: LayerProfile, share: float) -> float:
+    def weight_bytes(self, layer: LayerProfile, share: float) -> float:
         """Return the bytes of the weights that a kernel reads: of a device's part."""
-        samples = self.case.shards_of(layer.block) * self.case.microbatches
+        samples = self.case.block_sample_shards(layer.block) * self.case.microbatches
         return min(1.0, share * samples) * layer.parameter_bytes
 
-    def _pass(
+    def _pass_seconds(
         self,
         measured: float | None,
         flops: int,
         share: float,
-        moved: float,
+        bytes_moved: float,
         kernels: int,
     ) -> float:
         """Return the seconds of one direction."""
@@ -195,11 +201,11 @@ class ComputeCostModel:
         if measured is not None:
             slower = curve.at(flops / kernels) / curve.at(own) if own else 1.0
             return measured * share * slower
-        if not flops and not moved:
+        if not flops and not bytes_moved:
             return 0.0
         peak = self.device.peak(self.case.dtype).value
         computed = kernels * own / (peak * curve.at(own)) if own else 0.0
-        passed = moved / self.device.memory_bandwidth.value
+        passed = bytes_moved / self.device.memory_bandwidth.value
         return max(computed, passed) + kernels * self.device.launch.value
 
 
@@ -226,15 +232,17 @@ def microbatch_layer_times(
     Raises:
         BadInput: the device has no speed for the dtype.
     """
-    place = stage_placement(case.plan).of_stages[stage][0]
+    place = stage_placement(case.plan).stage_devices[stage][0]
     worker = ComputeCostModel(
         case=case,
         device=device,
         ledger=case.ledgers[place],
-        microbatches=device_work_counts(case.plan, case.microbatches)[place].micro,
+        microbatches=device_work_counts(case.plan, case.microbatches)[
+            place
+        ].microbatches,
     )
     for layer in compute_layers(case, stage):
-        yield layer, worker.spent(layer)
+        yield layer, worker.microbatch_time(layer)
 
 
 def compute_layers(case: StepDescription, stage: int) -> tuple[LayerProfile, ...]:
@@ -245,8 +253,8 @@ def compute_layers(case: StepDescription, stage: int) -> tuple[LayerProfile, ...
     """
     last = len(case.stages) - 1
     if last < 1:
-        return case.layers_of(stage)
-    asked, own = _shared_layers(case, last), case.layers_of(stage)
+        return case.stage_layers(stage)
+    asked, own = _shared_layers(case, last), case.stage_layers(stage)
     if stage != last:
         return tuple(layer for layer in own if layer.name not in asked)
     return (*(x for x in case.profile.layers if x.name in asked), *own)
@@ -255,9 +263,9 @@ def compute_layers(case: StepDescription, stage: int) -> tuple[LayerProfile, ...
 def _shared_layers(case: StepDescription, last: int) -> frozenset[str]:
     """Name what the device of the last stage works on that its blocks do not hold."""
     places = stage_placement(case.plan)
-    device = places.of_stages[last][0]
-    own = (x for stage in places.stages_of(device) for x in case.layers_of(stage))
-    return frozenset(case.ledgers[device].work.keys() - {x.name for x in own})
+    device = places.stage_devices[last][0]
+    own = (x for stage in places.stages_of(device) for x in case.stage_layers(stage))
+    return frozenset(case.ledgers[device].layer_flops.keys() - {x.name for x in own})
 
 
 def step_layer_times(case: StepDescription, cluster: Cluster) -> dict[str, LayerTime]:
@@ -276,7 +284,7 @@ def step_layer_times(case: StepDescription, cluster: Cluster) -> dict[str, Layer
         device_work_counts(case.plan, case.microbatches),
     )
     for stage in range(max(1, len(case.stages))):
-        micro = taken[places.of_stages[stage][0]].micro
+        micro = taken[places.stage_devices[stage][0]].microbatches
         for layer, one in microbatch_layer_times(case, cluster.device, stage):
             found[layer.name] = LayerTime(
                 forward=late * micro * one.forward,

@@ -43,46 +43,49 @@ class Misprediction:
 def largest_mispredictions(
     terms: Sequence[TermComparison],
     layers: Sequence[TermComparison],
-    measured: StepBreakdown,
-    origins: Mapping[str, str],
-    recalibrate: str,
-    most: int = 2,
-    hides: Collection[str] = (),
+    breakdown: StepBreakdown,
+    provenance: Mapping[str, str],
+    recalibrate_command: str,
+    count: int = 2,
+    overlapped_terms: Collection[str] = (),
 ) -> tuple[Misprediction, ...]:
     """Return the terms that miss by most seconds, the worst first.
 
     Args:
         terms: of the step, seconds.
         layers: of computing, those that miss most first.
-        measured: what the devices did.
-        origins: where each number of the cluster is from, by its path.
-        recalibrate: the command that folds the run into the cluster.
-        most: how many.
-        hides: terms of which a part is said to be hidden behind computing.
+        breakdown: what the devices did.
+        provenance: where each number of the cluster is from, by its path.
+        recalibrate_command: the command that folds the run into the cluster.
+        count: how many.
+        overlapped_terms: terms of which a part is said to be hidden behind computing.
     """
-    shown = {path: origin for path, origin in origins.items() if path != "overlap"}
+    shown = {path: origin for path, origin in provenance.items() if path != "overlap"}
     known = [one for one in terms if one.unit == "s" and one.measured is not None]
-    worst = sorted(known, key=lambda one: -one.off)[:most]
+    worst = sorted(known, key=lambda one: -one.abs_error)[:count]
     return tuple(
         Misprediction(
             term=one,
             cause=_likely_cause(
-                one, layers, measured, origins if one.name in hides else shown
+                one,
+                layers,
+                breakdown,
+                provenance if one.name in overlapped_terms else shown,
             ),
-            remedy=_remedy(one, measured) or recalibrate,
+            remedy=_remedy(one, breakdown) or recalibrate_command,
         )
         for one in worst
-        if one.off
+        if one.abs_error
     )
 
 
 def _likely_cause(
     term: TermComparison,
     layers: Sequence[TermComparison],
-    measured: StepBreakdown,
-    origins: Mapping[str, str],
+    breakdown: StepBreakdown,
+    provenance: Mapping[str, str],
 ) -> str:
-    count, cores = len(measured.devices), measured.cores
+    count, cores = len(breakdown.devices), breakdown.cores
     crowd = f"{count} devices of the process share {cores} cores"
     match term.name:
         case "waiting" | "bubble" | "other" if count > cores:
@@ -95,11 +98,11 @@ def _likely_cause(
             return "between operations nothing ran: each is short beside its start"
         case "input":
             return "the samples of a step were not there when it began"
-    guessed = _uncalibrated_paths(term.name, origins)
+    guessed = _uncalibrated_paths(term.name, provenance)
     parts = [f"{', '.join(guessed)}: nobody measured"] if guessed else []
     if term.name == COMPUTE and layers:
         parts.append(f"most of it in {_layer_text(layers[0])}")
-    if _may_be_waiting(term) and measured.processes > 1:
+    if _may_be_waiting(term) and breakdown.processes > 1:
         parts.append("it may be a wait for other processes, which nobody watched")
     if count > cores:
         parts.append(crowd)
@@ -118,21 +121,21 @@ def _layer_text(layer: TermComparison) -> str:
     return f"{name}, {took:,.2f} ms, predicted {said:,.2f}"
 
 
-def _uncalibrated_paths(term: str, origins: Mapping[str, str]) -> list[str]:
+def _uncalibrated_paths(term: str, provenance: Mapping[str, str]) -> list[str]:
     of = _DEVICE_PATHS.get(term, ("levels", "overlap"))
     found = (
         ".".join(path.split(".")[: 3 if path.startswith("levels") else 2])
-        for path, origin in origins.items()
+        for path, origin in provenance.items()
         if path.startswith(of) and not origin.startswith(_CALIBRATED)
     )
     return list(dict.fromkeys(found))
 
 
-def _remedy(term: TermComparison, measured: StepBreakdown) -> str:
+def _remedy(term: TermComparison, breakdown: StepBreakdown) -> str:
     """Say what mends the run; nothing where the prediction is to be mended."""
-    crowded = len(measured.devices) > measured.cores
+    crowded = len(breakdown.devices) > breakdown.cores
     if term.name in (WAIT, BUBBLE, OTHER) and crowded:
-        return f"at most {measured.cores} devices in a process of this machine"
+        return f"at most {breakdown.cores} devices in a process of this machine"
     if term.name == "input":
         return "data.readers=4, or data that is kept"
     if term.name == BUBBLE:

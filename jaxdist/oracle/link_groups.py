@@ -34,14 +34,14 @@ class LinkGroup:
     """Name of the level whose links the slowest step crosses."""
     alpha: float
     """Seconds that a message takes without its bytes."""
-    rate: float
+    bandwidth: float
     """Bytes a second that one device of the group sends, all groups at once."""
-    lines: tuple[CollectiveCost, ...] = ()
+    collective_costs: tuple[CollectiveCost, ...] = ()
     """What was measured of collectives among as many devices, the most alike first."""
 
-    def line(self, kind: str) -> CollectiveCost | None:
+    def collective_cost(self, kind: str) -> CollectiveCost | None:
         """Return what was measured of a kind of collective, lying most alike."""
-        return next((line for line in self.lines if line.kind == kind), None)
+        return next((line for line in self.collective_costs if line.kind == kind), None)
 
 
 def link_group(
@@ -74,8 +74,8 @@ def link_group(
         size=size,
         level=crossed[-1].name,
         alpha=crossed[-1].alpha.value,
-        rate=min(rates),
-        lines=tuple(sorted(lines, key=lambda line: line.apart(inside))),
+        bandwidth=min(rates),
+        collective_costs=tuple(sorted(lines, key=lambda line: line.apart(inside))),
     )
 
 

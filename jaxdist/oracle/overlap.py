@@ -45,42 +45,45 @@ _ALL_REDUCE_SCOPE: Final = "reduce_gradients"
 class CollectiveOverlap:
     """Collectives beside one pass of a step."""
 
-    behind: str
+    compute_pass: str
     """`forward` or `backward`: the pass."""
-    moved: Mapping[str, float]
+    collective_seconds: Mapping[str, float]
     """Their seconds by term, as if nothing overlapped."""
-    computed: float
+    compute_seconds: float
     """Seconds of the pass that nothing else is hidden behind."""
-    beside: float
+    concurrent_seconds: float
     """Seconds in which both can go on."""
-    overlap: float
+    overlap_fraction: float
     """Share of these in which both do."""
 
     @property
-    def seconds(self) -> float:
+    def overlapped_seconds(self) -> float:
         """Seconds that are hidden."""
-        return self.overlap * self.beside
+        return self.overlap_fraction * self.concurrent_seconds
 
     @property
-    def by_term(self) -> dict[str, float]:
+    def overlapped_by_term(self) -> dict[str, float]:
         """The same by term, as the seconds of each."""
-        whole = sum(self.moved.values())
-        return {term: self.seconds * s / whole for term, s in self.moved.items()}
+        whole = sum(self.collective_seconds.values())
+        return {
+            term: self.overlapped_seconds * s / whole
+            for term, s in self.collective_seconds.items()
+        }
 
 
-def concurrent_time(first: FloatArray, then: FloatArray) -> FloatArray:
+def concurrent_time(first: FloatArray, second: FloatArray) -> FloatArray:
     """Return the seconds in which two workers work at the same time.
 
     Args:
         first: seconds of each piece at the first worker, [..., pieces].
-        then: the same at the second, who may not have it before.
+        second: the same at the second, who may not have it before.
 
     >>> float(concurrent_time(np.ones(4), np.ones(4)))
     3.0
     """
-    behind = np.cumsum(then[..., ::-1], axis=-1)[..., ::-1]
+    behind = np.cumsum(second[..., ::-1], axis=-1)[..., ::-1]
     longest = (np.cumsum(first, axis=-1) + behind).max(axis=-1)
-    return np.maximum(0.0, first.sum(axis=-1) + then.sum(axis=-1) - longest)
+    return np.maximum(0.0, first.sum(axis=-1) + second.sum(axis=-1) - longest)
 
 
 def collective_overlaps(
@@ -98,16 +101,18 @@ def collective_overlaps(
     passes = _layer_passes(case, cluster)
     found = [*_gather_overlaps(case, cluster, ledger, passes)]
     if case.microbatches == 1:
-        taken = sum(one.seconds for one in found if one.behind == "backward")
+        taken = sum(
+            one.overlapped_seconds for one in found if one.compute_pass == "backward"
+        )
         found += _reduction_overlaps(case, cluster, ledger, passes, taken)
-    return tuple(one for one in found if one.beside > 0)
+    return tuple(one for one in found if one.concurrent_seconds > 0)
 
 
-def total_overlap(found: Iterable[CollectiveOverlap]) -> dict[str, float]:
+def total_overlap(overlaps: Iterable[CollectiveOverlap]) -> dict[str, float]:
     """Return the seconds that are hidden, by term."""
     total: Counter[str] = Counter()
-    for one in found:
-        total.update(one.by_term)
+    for one in overlaps:
+        total.update(one.overlapped_by_term)
     return dict(total)
 
 
@@ -119,13 +124,13 @@ class _LayerPasses:
     """Seconds of a step."""
     backward: FloatArray
     """The same."""
-    bytes: FloatArray
+    parameter_bytes: FloatArray
     """Those of parameters."""
 
     @property
-    def shares(self) -> FloatArray:
+    def parameter_shares(self) -> FloatArray:
         """The part that each layer has of the parameters."""
-        shares: FloatArray = self.bytes / max(1.0, self.bytes.sum())
+        shares: FloatArray = self.parameter_bytes / max(1.0, self.parameter_bytes.sum())
         return shares
 
 
@@ -135,7 +140,7 @@ def _layer_passes(case: StepDescription, cluster: Cluster) -> _LayerPasses:
     return _LayerPasses(
         forward=late * np.array([one.forward for one in spent]),
         backward=late * np.array([one.backward for one in spent]),
-        bytes=np.array([float(layer.parameter_bytes) for layer in layers]),
+        parameter_bytes=np.array([float(layer.parameter_bytes) for layer in layers]),
     )
 
 
@@ -152,23 +157,23 @@ def _gather_overlaps(
             "forward",
             (_with_array_count(row, once) for row in own),
             passes.forward,
-            passes.shares,
+            passes.parameter_shares,
         ),
         (
             "backward",
             (_with_array_count(row, row.arrays - once) for row in own),
             passes.backward[::-1],
-            passes.shares[::-1],
+            passes.parameter_shares[::-1],
         ),
     ):
         moved = _seconds_by_term(ledger, rows, case, cluster)
         fetched = sum(moved.values()) * shares
         yield CollectiveOverlap(
-            behind=behind,
-            moved=moved,
-            computed=float(computed.sum()),
-            beside=float(concurrent_time(fetched, computed)),
-            overlap=cluster.overlap.value,
+            compute_pass=behind,
+            collective_seconds=moved,
+            compute_seconds=float(computed.sum()),
+            concurrent_seconds=float(concurrent_time(fetched, computed)),
+            overlap_fraction=cluster.overlap.value,
         )
 
 
@@ -177,26 +182,30 @@ def _reduction_overlaps(
     cluster: Cluster,
     ledger: Ledger,
     passes: _LayerPasses,
-    taken: float,
+    used_seconds: float,
 ) -> Iterator[CollectiveOverlap]:
     """Yield sums of gradients beside what is left of the backward pass."""
     own = [row for row in ledger.rows if _is_gradient_reduction(row)]
     moved = _seconds_by_term(ledger, own, case, cluster)
     backward = float(passes.backward.sum())
-    computed = (1 - taken / backward) * passes.backward[::-1]
+    computed = (1 - used_seconds / backward) * passes.backward[::-1]
     joined = any(row.layer.startswith(BUCKET_SCOPE) for row in own)
     full = joined * case.plan.reduce.bucket_mib * 2**20 * case.plan.mesh.fsdp
-    ready = bucket_bytes(passes.bytes[::-1], full) / max(1.0, passes.bytes.sum())
+    ready = bucket_bytes(passes.parameter_bytes[::-1], full) / max(
+        1.0, passes.parameter_bytes.sum()
+    )
     yield CollectiveOverlap(
-        behind="backward",
-        moved=moved,
-        computed=float(computed.sum()),
-        beside=float(concurrent_time(computed, sum(moved.values()) * ready)),
-        overlap=cluster.overlap.value,
+        compute_pass="backward",
+        collective_seconds=moved,
+        compute_seconds=float(computed.sum()),
+        concurrent_seconds=float(
+            concurrent_time(computed, sum(moved.values()) * ready)
+        ),
+        overlap_fraction=cluster.overlap.value,
     )
 
 
-def bucket_bytes(sizes: FloatArray, full: float) -> FloatArray:
+def bucket_bytes(sizes: FloatArray, bucket_size: float) -> FloatArray:
     """Return the bytes that are summed when each layer is done.
 
     >>> bucket_bytes(np.array([3.0, 1.0, 2.0, 1.0]), 4.0).tolist()
@@ -205,7 +214,7 @@ def bucket_bytes(sizes: FloatArray, full: float) -> FloatArray:
     found, held = np.zeros_like(sizes), 0.0
     for place, size in enumerate(sizes):
         held += size
-        if held >= full or place == len(sizes) - 1:
+        if held >= bucket_size or place == len(sizes) - 1:
             found[place], held = held, 0.0
     return found
 
@@ -226,5 +235,5 @@ def _seconds_by_term(
     case: StepDescription,
     cluster: Cluster,
 ) -> dict[str, float]:
-    some = replace(ledger, rows=tuple(rows), syncs=())
+    some = replace(ledger, rows=tuple(rows), outer_syncs=())
     return traffic_seconds(some, cluster, case.plan.placed)

@@ -39,7 +39,7 @@ def predict_timeline(case: StepDescription, cluster: Cluster) -> PipelineTimelin
     skew = superstep_skew(case.plan, cluster)
     lanes: list[list[StageTiming]] = [[] for _ in made.ticks[0]]
     now = 0.0
-    for beat in made.beats:
+    for beat in made.supersteps:
         ends, share = [now] * len(lanes), contention_factor(beat, crowd)
         for device, work in _work_items(beat):
             seconds = work_seconds(work, stages, has_weights, share)
@@ -48,7 +48,7 @@ def predict_timeline(case: StepDescription, cluster: Cluster) -> PipelineTimelin
                 StageTiming(
                     kind=work.kind,
                     stage=work.stage,
-                    micro=work.micro,
+                    micro=work.microbatch,
                     start=start,
                     end=ends[device],
                 )
@@ -57,9 +57,9 @@ def predict_timeline(case: StepDescription, cluster: Cluster) -> PipelineTimelin
     return tuple(map(tuple, lanes))
 
 
-def _work_items(beat: Superstep) -> Iterator[tuple[int, WorkItem]]:
+def _work_items(superstep: Superstep) -> Iterator[tuple[int, WorkItem]]:
     """Yield the works of a beat, first to last, with their devices."""
-    for row in beat:
+    for row in superstep:
         for device, work in enumerate(row):
             if work is not None:
                 yield device, work

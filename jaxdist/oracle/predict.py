@@ -47,17 +47,17 @@ class Prediction:
     terms_s: dict[str, float]
     """Seconds by term, of collectives those that nothing hides; their sum is the
     step's."""
-    memory: dict[str, int]
+    memory_by_term: dict[str, int]
     """Bytes of a device by term."""
-    room: int
+    memory_capacity: int
     """Bytes that a device has."""
     batch: int
     """Samples of a step."""
-    unsure: float
+    relative_error: float
     """Share by which the step may be shorter or longer, nine times in ten."""
-    origins: dict[str, str]
+    provenance: dict[str, str]
     """Where each number is from that was used, by its path in the cluster."""
-    hidden_s: dict[str, float] = field(default_factory=dict)
+    overlapped_s: dict[str, float] = field(default_factory=dict)
     """Seconds of collectives behind computing, by the names of their terms: what these
     have is no part of them, nor of the step."""
 
@@ -69,33 +69,37 @@ class Prediction:
     @property
     def interval_s(self) -> tuple[float, float]:
         """Seconds between which nine of ten steps should be."""
-        return self.step_s * (1 - self.unsure), self.step_s * (1 + self.unsure)
+        return self.step_s * (1 - self.relative_error), self.step_s * (
+            1 + self.relative_error
+        )
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of a device."""
-        return sum(self.memory.values())
+        return sum(self.memory_by_term.values())
 
     @property
-    def safe_bytes(self) -> int:
+    def traced_bytes_with_margin(self) -> int:
         """Bytes of a device with a margin for what the prediction may lack."""
         return self.memory_bytes + round(
-            MEMORY_MARGIN * self.memory.get("temporaries", 0)
+            MEMORY_MARGIN * self.memory_by_term.get("temporaries", 0)
         )
 
     @property
-    def roomy_bytes(self) -> int:
+    def untraced_bytes_with_margin(self) -> int:
         """Bytes of a device with the same margin for all that is not exact."""
-        exact = sum(self.memory.get(term, 0) for term in _EXACT_MEMORY_TERMS)
+        exact = sum(self.memory_by_term.get(term, 0) for term in _EXACT_MEMORY_TERMS)
         return self.memory_bytes + round(MEMORY_MARGIN * (self.memory_bytes - exact))
 
     @property
     def fits(self) -> bool:
         """Whether a device has room for it, with the margin."""
-        traced = "temporaries" in self.memory
-        return (self.safe_bytes if traced else self.roomy_bytes) <= self.room
+        traced = "temporaries" in self.memory_by_term
+        return (
+            self.traced_bytes_with_margin if traced else self.untraced_bytes_with_margin
+        ) <= self.memory_capacity
 
-    def tree(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return all of it as plain values."""
         return {
             "plan": self.plan,
@@ -104,12 +108,12 @@ class Prediction:
             "interval_s": list(self.interval_s),
             "samples_per_s": self.batch / self.step_s,
             "terms_s": self.terms_s,
-            "hidden_s": self.hidden_s,
+            "hidden_s": self.overlapped_s,
             "memory_bytes": self.memory_bytes,
-            "memory_by_term": self.memory,
+            "memory_by_term": self.memory_by_term,
             "fits": self.fits,
-            "room_bytes": self.room,
-            "origins": self.origins,
+            "room_bytes": self.memory_capacity,
+            "origins": self.provenance,
         }
 
 
@@ -125,7 +129,7 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
     """
     check_device_count(case.plan, cluster)
     replay = pipeline_time(case, cluster)
-    ledger = slowest_ledger(case, cluster, replay.device)
+    ledger = slowest_ledger(case, cluster, replay.busiest_device)
     terms = compute_terms(case, cluster, replay)
     terms |= traffic_seconds(ledger, cluster, case.plan.placed)
     behind = total_overlap(collective_overlaps(case, cluster, ledger))
@@ -140,12 +144,12 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
         plan=case.plan.title,
         cluster=cluster.name,
         terms_s={term: s for term, s in terms.items() if s or term in behind},
-        memory=device_memory(case, cluster.device),
-        room=round(cluster.device.memory.value),
+        memory_by_term=device_memory(case, cluster.device),
+        memory_capacity=round(cluster.device.memory.value),
         batch=case.profile.batch,
-        unsure=_relative_error(case, cluster),
-        origins=dict(_provenance(cluster)),
-        hidden_s=behind,
+        relative_error=_relative_error(case, cluster),
+        provenance=dict(_provenance(cluster)),
+        overlapped_s=behind,
     )
 
 
@@ -174,22 +178,29 @@ def pipeline_time(case: StepDescription, cluster: Cluster) -> PipelineTime:
 
 
 def compute_terms(
-    case: StepDescription, cluster: Cluster, replay: PipelineTime
+    case: StepDescription, cluster: Cluster, pipeline_time: PipelineTime
 ) -> dict[str, float]:
     """Return the seconds of computing and of waiting for other stages."""
     said = traffic_seconds(
-        stage_layer_traffic(case, replay.device), cluster, case.plan.placed
+        stage_layer_traffic(case, pipeline_time.busiest_device),
+        cluster,
+        case.plan.placed,
     )
-    return {"compute": replay.busy - sum(said.values()), "bubble": replay.waits}
+    return {
+        "compute": pipeline_time.busy_seconds - sum(said.values()),
+        "bubble": pipeline_time.bubble_seconds,
+    }
 
 
-def slowest_ledger(case: StepDescription, cluster: Cluster, busiest: int) -> Ledger:
+def slowest_ledger(
+    case: StepDescription, cluster: Cluster, busiest_device: int
+) -> Ledger:
     """Return what a step's collectives move where they take longest.
 
     Args:
         case: network, layout and traffic.
         cluster: machines.
-        busiest: the device along the pipe axis for whose layers the others wait.
+        busiest_device: the device along the pipe axis for whose layers the others wait.
 
     Returns:
         What those layers move, and all else of the device where that takes longest.
@@ -198,7 +209,7 @@ def slowest_ledger(case: StepDescription, cluster: Cluster, busiest: int) -> Led
         send_ledger(other_traffic(case, device), case.plan, device, cluster)
         for device in range(len(case.ledgers))
     ]
-    placed, inside = case.plan.placed, stage_layer_traffic(case, busiest).rows
+    placed, inside = case.plan.placed, stage_layer_traffic(case, busiest_device).rows
     around = max(
         found, key=lambda one: sum(traffic_seconds(one, cluster, placed).values())
     )
@@ -216,7 +227,9 @@ def _update_seconds(case: StepDescription, cluster: Cluster) -> float:
 
     Once a step, but for stages that move theirs after every round of microbatches.
     """
-    passed = UPDATE_PASSES * case.held.get("parameters", case.profile.parameter_bytes)
+    passed = UPDATE_PASSES * case.state_bytes.get(
+        "parameters", case.profile.parameter_bytes
+    )
     times = updates_per_step(case.plan, case.microbatches)
     return times * passed / cluster.device.memory_bandwidth.value
 

@@ -17,13 +17,13 @@ class TermComparison:
     """What was seen; None where a run does not tell it apart."""
 
     @property
-    def accurate(self) -> float | None:
+    def accuracy(self) -> float | None:
         """1 - |predicted - measured| / measured, not below 0."""
         if not self.measured:
             return None
         return max(0.0, 1 - abs(self.predicted - self.measured) / self.measured)
 
     @property
-    def off(self) -> float:
+    def abs_error(self) -> float:
         """How far apart the two are; nothing where there is one alone."""
         return 0.0 if self.measured is None else abs(self.measured - self.predicted)

@@ -29,24 +29,24 @@ from jaxdist.pipeline.work_item import Superstep, WorkItem
 class PipelineTime:
     """A step as its table plays: how devices along the pipe axis hold each other up."""
 
-    device: int
+    busiest_device: int
     """Who works longest."""
-    busy: float
+    busy_seconds: float
     """Seconds that it works."""
-    waits: float
+    bubble_seconds: float
     """Seconds that it waits for others."""
 
     @property
     def seconds(self) -> float:
         """Seconds of all beats."""
-        return self.busy + self.waits
+        return self.busy_seconds + self.bubble_seconds
 
 
 def schedule_time(
     plan: Plan,
     microbatches: int,
-    stages: Sequence[MicrobatchTime],
-    crowd: float = 1.0,
+    stage_times: Sequence[MicrobatchTime],
+    core_contention: float = 1.0,
     skew: float = 0.0,
 ) -> PipelineTime:
     """Return what the busiest device works in a step, and what it waits.
@@ -54,69 +54,79 @@ def schedule_time(
     Args:
         plan: the layout.
         microbatches: of a step.
-        stages: seconds of each stage in one microbatch, where all devices compute.
-        crowd: as of a device.
+        stage_times: seconds of each stage in one microbatch, where all devices compute.
+        core_contention: as of a device.
         skew: seconds by which the last of those that end together is late.
     """
     if plan.stages == 1:
-        (one,) = stages
+        (one,) = stage_times
         busy = microbatches * (one.forward + one.backward)
-        return PipelineTime(device=0, busy=busy, waits=0.0)
+        return PipelineTime(busiest_device=0, busy_seconds=busy, bubble_seconds=0.0)
     made = plan_schedule(plan, microbatches)
     has_weights = any(w and w.kind == "weights" for row in made.ticks for w in row)
 
     def took(beat: Superstep) -> list[float]:
-        share = contention_factor(beat, crowd)
+        share = contention_factor(beat, core_contention)
         return [
-            sum(work_seconds(w, stages, has_weights, share) for w in works if w)
+            sum(work_seconds(w, stage_times, has_weights, share) for w in works if w)
             for works in zip(*beat, strict=True)
         ]
 
-    beats = [took(beat) for beat in made.beats]
+    beats = [took(beat) for beat in made.supersteps]
     works = [sum(own) for own in zip(*beats, strict=True)]
     busy = max(works)
     waits = sum(superstep_seconds(own, skew) for own in beats) - busy
-    return PipelineTime(device=works.index(busy), busy=busy, waits=waits)
+    return PipelineTime(
+        busiest_device=works.index(busy), busy_seconds=busy, bubble_seconds=waits
+    )
 
 
-def superstep_seconds(works: Sequence[float], skew: float) -> float:
+def superstep_seconds(device_seconds: Sequence[float], skew: float) -> float:
     """Return the seconds of a beat, from exchange to exchange.
 
     Args:
-        works: seconds that each device works in it.
+        device_seconds: seconds that each device works in it.
         skew: seconds by which the last of those that end together is late.
 
     >>> superstep_seconds([3.0, 3.0, 0.0], 0.5), superstep_seconds([3.0, 1.0, 1.0], 0.5)
     (3.5, 3.0)
     """
-    *_, second, longest = sorted((0.0, *works))
+    *_, second, longest = sorted((0.0, *device_seconds))
     return max(longest, second + skew) if second else longest
 
 
-def contention_factor(beat: Superstep, crowd: float) -> float:
+def contention_factor(superstep: Superstep, core_contention: float) -> float:
     """Return the part of its seconds that a kernel takes where some devices rest.
 
     Args:
-        beat: says which work.
-        crowd: times as long as alone kernels take where all do.
+        superstep: says which work.
+        core_contention: times as long as alone kernels take where all do.
     """
-    working = sum(any(works) for works in zip(*beat, strict=True))
-    return max(1 / crowd, working / len(beat[0]))
+    working = sum(any(works) for works in zip(*superstep, strict=True))
+    return max(1 / core_contention, working / len(superstep[0]))
 
 
 def work_seconds(
-    work: WorkItem, stages: Sequence[MicrobatchTime], has_weights: bool, share: float
+    item: WorkItem,
+    stage_times: Sequence[MicrobatchTime],
+    has_weights: bool,
+    contention_factor: float,
 ) -> float:
     """Return what one work takes; gradients of weights are half of a backward pass.
 
     Args:
-        work: of a table.
-        stages: seconds of each stage in one microbatch.
+        item: of a table.
+        stage_times: seconds of each stage in one microbatch.
         has_weights: whether those gradients are works of their own.
-        share: of its beat.
+        contention_factor: of its beat.
     """
-    stage = stages[work.stage]
-    if work.kind == "forward":
-        return share * (stage.forward - stage.said_forward) + stage.said_forward
-    whole = share * (stage.backward - stage.said_backward) + stage.said_backward
+    stage = stage_times[item.stage]
+    if item.kind == "forward":
+        return (
+            contention_factor * (stage.forward - stage.forward_comm)
+            + stage.forward_comm
+        )
+    whole = (
+        contention_factor * (stage.backward - stage.backward_comm) + stage.backward_comm
+    )
     return whole / (2 if has_weights else 1)

@@ -41,26 +41,26 @@ def stage_times(case: StepDescription, cluster: Cluster) -> tuple[MicrobatchTime
     )
 
 
-def stage_layer_traffic(case: StepDescription, device: int) -> Ledger:
+def stage_layer_traffic(case: StepDescription, pipe_rank: int) -> Ledger:
     """Return what the layers of a device's stages move; nothing without stages.
 
     Args:
         case: network, layout and traffic.
-        device: its place along the pipe axis.
+        pipe_rank: its place along the pipe axis.
     """
-    return _select_layers(case.ledgers[device], _device_layers(case, device))
+    return _select_layers(case.ledgers[pipe_rank], _device_layers(case, pipe_rank))
 
 
-def other_traffic(case: StepDescription, device: int) -> Ledger:
+def other_traffic(case: StepDescription, pipe_rank: int) -> Ledger:
     """Return all else that a device moves in a step."""
-    ledger, own = case.ledgers[device], _device_layers(case, device)
+    ledger, own = case.ledgers[pipe_rank], _device_layers(case, pipe_rank)
     rows = tuple(row for row in ledger.rows if row.layer not in own)
     return replace(ledger, rows=rows)
 
 
-def _device_layers(case: StepDescription, device: int) -> set[str]:
+def _device_layers(case: StepDescription, pipe_rank: int) -> set[str]:
     """Name the layers of a device's stages."""
-    return _layer_names(case, stage_placement(case.plan).stages_of(device))
+    return _layer_names(case, stage_placement(case.plan).stages_of(pipe_rank))
 
 
 def _layer_names(case: StepDescription, stages: Iterable[int]) -> set[str]:
@@ -78,15 +78,15 @@ def _stage_comm_times(
         device_work_counts(case.plan, case.microbatches),
     )
     for stage in range(max(1, len(case.stages))):
-        device = places.of_stages[stage][0]
+        device = places.stage_devices[stage][0]
         inside = _select_layers(case.ledgers[device], _layer_names(case, (stage,)))
         whole = sum(traffic_seconds(inside, cluster, case.plan.placed).values())
-        half = whole / taken[device].micro / 2
+        half = whole / taken[device].microbatches / 2
         yield MicrobatchTime(
-            forward=half, backward=half, said_forward=half, said_backward=half
+            forward=half, backward=half, forward_comm=half, backward_comm=half
         )
 
 
 def _select_layers(ledger: Ledger, names: set[str]) -> Ledger:
     rows = tuple(row for row in ledger.rows if row.layer in names)
-    return replace(ledger, rows=rows, syncs=())
+    return replace(ledger, rows=rows, outer_syncs=())

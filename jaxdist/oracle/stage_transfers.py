@@ -29,21 +29,21 @@ _PIPE_AXES: Final = ("pipe",)
 _PERMUTE_KIND: Final = "collective-permute"
 
 
-def send_ledger(ledger: Ledger, plan: Plan, device: int, cluster: Cluster) -> Ledger:
+def send_ledger(ledger: Ledger, plan: Plan, pipe_rank: int, cluster: Cluster) -> Ledger:
     """Return a device's ledger without the bytes that it only receives.
 
     Args:
         ledger: of the device.
         plan: the layout.
-        device: its place along the pipe axis.
+        pipe_rank: its place along the pipe axis.
         cluster: says whether permutations were measured.
     """
     if plan.stages == 1:
         return ledger
     places = stage_placement(plan)
     if permutes_are_serialized(cluster):
-        return _merge_hops(ledger, len(places.hops()))
-    own = places.stages_of(device)
+        return _merge_hops(ledger, len(places.send_permutations()))
+    own = places.stages_of(pipe_rank)
     silent = {
         _FORWARD_TERM: all(stage == places.stages - 1 for stage in own),
         _BACKWARD_TERM: all(stage == 0 for stage in own),
@@ -69,14 +69,14 @@ def _merge_hops(ledger: Ledger, hops: int) -> Ledger:
     return replace(ledger, rows=rows)
 
 
-def permute_skew(cluster: Cluster, placed: MeshPlacement) -> float:
+def permute_skew(cluster: Cluster, placement: MeshPlacement) -> float:
     """Return the seconds that stages wait for the last of those that end together.
 
     Args:
         cluster: says what was measured of permutations.
-        placed: says who passes on to whom.
+        placement: says who passes on to whom.
     """
-    line = link_group(cluster, placed, _PIPE_AXES).line(_PERMUTE_KIND)
+    line = link_group(cluster, placement, _PIPE_AXES).collective_cost(_PERMUTE_KIND)
     return line.skew.value if line else 0.0
 
 
@@ -92,7 +92,9 @@ def superstep_skew(plan: Plan, cluster: Cluster) -> float:
     """
     if plan.stages == 1:
         return 0.0
-    return len(stage_placement(plan).hops()) * permute_skew(cluster, plan.placed)
+    return len(stage_placement(plan).send_permutations()) * permute_skew(
+        cluster, plan.placed
+    )
 
 
 def permutes_are_serialized(cluster: Cluster) -> bool:

@@ -25,35 +25,35 @@ class StepDescription:
     """Blocks of each stage; empty where the network is not cut."""
     dtype: str = "float32"
     """Of the activations."""
-    held: Mapping[str, int] = field(default_factory=dict)
+    state_bytes: Mapping[str, int] = field(default_factory=dict)
     """Bytes of the state on one device, by term: exact, from its shapes."""
     batch_bytes: int = 0
     """Bytes of the samples of a global batch."""
 
-    traced: Mapping[str, int] = field(default_factory=dict)
+    traced_bytes: Mapping[str, int] = field(default_factory=dict)
     """Bytes beside the state on one device, by term, from the step's traced program;
     empty where it was not traced."""
 
     @property
-    def shards(self) -> int:
+    def sample_shards(self) -> int:
         """Devices that share out the positions of one microbatch's samples."""
         return self.plan.batch_shards * self.plan.mesh.spatial_shards
 
-    def under(self, plan: Plan) -> "StepDescription":
+    def with_plan(self, plan: Plan) -> "StepDescription":
         """Return the same step under a plan that differs in its placement alone."""
         ledgers = tuple(replace(ledger, plan=plan) for ledger in self.ledgers)
         return replace(self, plan=plan, ledgers=ledgers)
 
-    def again(self, layer: LayerProfile) -> bool:
+    def is_rematerialized(self, layer: LayerProfile) -> bool:
         """Tell whether the inside of a layer's block is computed again backward."""
         plan = self.plan
-        return layer.block in self._remade if plan.remat_until else plan.remat
+        return layer.block in self._remat_blocks if plan.remat_until else plan.remat
 
     @cached_property
-    def _remade(self) -> frozenset[str]:
+    def _remat_blocks(self) -> frozenset[str]:
         return frozenset(self.plan.remade([x.name for x in self.profile.blocks]))
 
-    def shards_of(self, block: str) -> int:
+    def block_sample_shards(self, block: str) -> int:
         """Return the devices that share out the positions of samples in a block.
 
         Behind `plan.spatial_until` those that shared images may repeat the same work.
@@ -61,17 +61,21 @@ class StepDescription:
         Args:
             block: its name; that of layers without a block stands for the last one.
         """
-        return self.plan.batch_shards if block in self._repeated else self.shards
+        return (
+            self.plan.batch_shards
+            if block in self._replicated_blocks
+            else self.sample_shards
+        )
 
     @cached_property
-    def _repeated(self) -> frozenset[str]:
+    def _replicated_blocks(self) -> frozenset[str]:
         """The blocks in which every device has whole images."""
         until, names = self.plan.spatial_until, [x.name for x in self.profile.blocks]
         if until not in names or self.plan.spatial_then == "samples":
             return frozenset()
         return frozenset(("", *names[names.index(until) :]))
 
-    def layers_of(self, stage: int) -> tuple[LayerProfile, ...]:
+    def stage_layers(self, stage: int) -> tuple[LayerProfile, ...]:
         """Return the layers of a stage; those of no block are in the last one."""
         if not self.stages:
             return self.profile.layers

@@ -33,7 +33,7 @@ class AuditRow:
 
 
 def compare_collectives(
-    moves: Sequence[CollectiveOp], ledger: Ledger
+    collectives: Sequence[CollectiveOp], ledger: Ledger
 ) -> tuple[AuditRow, ...]:
     """Set the program's collectives beside the ledger's, by kind and axes."""
     found, wire, count = (
@@ -41,11 +41,11 @@ def compare_collectives(
         Counter[TrafficKey](),
         Counter[TrafficKey](),
     )
-    for move in moves:
+    for move in collectives:
         found[move.kind, move.axes] += move.payload
-        wire[move.kind, move.axes] += move.wire
-        count[move.kind, move.axes] += move.trips
-    planned = ledger.by_axes()
+        wire[move.kind, move.axes] += move.wire_bytes
+        count[move.kind, move.axes] += move.trip_count
+    planned = ledger.payload_by_axes()
     keys = sorted({*found, *planned}, key=lambda k: -max(found[k], planned.get(k, 0)))
     return tuple(
         AuditRow(
@@ -61,41 +61,45 @@ def compare_collectives(
 
 
 def find_differences(
-    moves: Sequence[CollectiveOp], ledger: Ledger, work: Sequence[LayerFlops] = ()
+    collectives: Sequence[CollectiveOp],
+    ledger: Ledger,
+    layer_flops: Sequence[LayerFlops] = (),
 ) -> Iterator[AuditError]:
     """Yield what the program does and the plan does not, or the other way round.
 
     Args:
-        moves: the compiled program's collectives.
+        collectives: the compiled program's collectives.
         ledger: what the plan says.
-        work: the plan's FLOPs and the step's, by layer.
+        layer_flops: the plan's FLOPs and the step's, by layer.
 
     Yields:
         A difference in collectives, with both sums and the layers that may cause it;
         a layer whose work is repeated, with both FLOPs.
     """
-    for row in compare_collectives(moves, ledger):
+    for row in compare_collectives(collectives, ledger):
         if row.ledger != row.program:
-            yield AuditError(_bytes_mismatch_message(row, moves, ledger))
-    for move in moves:
+            yield AuditError(_bytes_mismatch_message(row, collectives, ledger))
+    for move in collectives:
         if not move.bounded:
             yield AuditError(_unbounded_loop_message(move))
-    for one in work:
-        if one.repeated:
+    for one in layer_flops:
+        if one.is_redundant:
             yield AuditError(_replicated_compute_message(one))
 
 
 def audit_collectives(
-    moves: Sequence[CollectiveOp], ledger: Ledger, work: Sequence[LayerFlops] = ()
+    collectives: Sequence[CollectiveOp],
+    ledger: Ledger,
+    layer_flops: Sequence[LayerFlops] = (),
 ) -> tuple[AuditRow, ...]:
     """Compare, and stop at the first difference.
 
     Raises:
         AuditError: the first of `find_differences`.
     """
-    for error in find_differences(moves, ledger, work):
+    for error in find_differences(collectives, ledger, layer_flops):
         raise error
-    return compare_collectives(moves, ledger)
+    return compare_collectives(collectives, ledger)
 
 
 def raise_difference(error: AuditError) -> None:
@@ -117,7 +121,7 @@ def _bytes_mismatch_message(
     """Say what differs and which layers' collectives they are."""
     axes = " x ".join(row.axes) or "unknown devices"
     layers = {r.layer for r in ledger.rows if (r.kind, r.axes) == (row.kind, row.axes)}
-    names = [m.name for m in moves if (m.kind, m.axes) == (row.kind, row.axes)]
+    names = [m.op_name for m in moves if (m.kind, m.axes) == (row.kind, row.axes)]
     strange = [n for n in names if not any(layer in n for layer in layers)] or names
     return _format_message(
         "the compiled step does not move what the plan says",
@@ -133,7 +137,7 @@ def _unbounded_loop_message(move: CollectiveOp) -> str:
         "the compiled step moves bytes in a loop of unknown length",
         "a loop with a collective in it runs a number of times that is in the program",
         f"{move.kind}, {move.payload:,} B a trip",
-        move.name or move.source,
+        move.op_name or move.source_location,
     )
 
 
@@ -141,7 +145,7 @@ def _replicated_compute_message(work: LayerFlops) -> str:
     return _format_message(
         "the step repeats work that the plan splits",
         "a layer does on a device what the plan leaves to it",
-        f"{work.program:,} FLOPs a device in the step, {work.planned:,} in the ledger",
+        f"{work.traced:,} FLOPs a device in the step, {work.planned:,} in the ledger",
         work.layer,
     )
 

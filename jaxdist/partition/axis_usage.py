@@ -11,12 +11,12 @@ UNIVERSAL_AXES: Final = ("data", "fsdp", "tensor")
 """Axes that every network can use; whether its weights divide is for them to say."""
 
 
-def check_axis_usage(plan: Plan, image: Sequence[str | None]) -> None:
+def check_axis_usage(plan: Plan, input_axes: Sequence[str | None]) -> None:
     """Refuse an axis larger than one that splits nothing.
 
     Args:
         plan: the layout.
-        image: axis of each dim of the network's input, None where it stays whole.
+        input_axes: axis of each dim of the network's input, None where it stays whole.
 
     Raises:
         BadInput: naming the axis and what it would have done.
@@ -24,7 +24,7 @@ def check_axis_usage(plan: Plan, image: Sequence[str | None]) -> None:
     found = {"replica": plan.replicas > 1, "pipe": plan.stages > 1}
     used = (
         *UNIVERSAL_AXES,
-        *filter(None, image),
+        *filter(None, input_axes),
         *(a for a, use in found.items() if use),
     )
     for axis, size in plan.mesh.items():

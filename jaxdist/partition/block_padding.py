@@ -42,12 +42,12 @@ Shape = tuple[int, ...]
 class BlockPadding:
     """What a step must know of how images lie; empty where it sees that itself."""
 
-    image: Mapping[str, int] = field(default_factory=dict)
+    padded_rows: Mapping[str, int] = field(default_factory=dict)
     """Rows of the network's input by spatial axis, padding included."""
     splits: Mapping[str, Split] = field(default_factory=dict)
     """How the images of layers are cut, by path: real rows, or not at all."""
 
-    def padded(self, shape: Sequence[int], axes: Sequence[str | None]) -> Shape:
+    def padded_shape(self, shape: Sequence[int], axes: Sequence[str | None]) -> Shape:
         """Return the shape that an array of a batch has on the devices.
 
         Args:
@@ -55,11 +55,12 @@ class BlockPadding:
             axes: the axis that splits each dim behind the samples; None and the dims
                 behind the last stay whole.
 
-        >>> BlockPadding(image={"spatial_h": 32}).padded((8, 30, 30, 3), ("spatial_h",))
+        >>> padding = BlockPadding(padded_rows={"spatial_h": 32})
+        >>> padding.padded_shape((8, 30, 30, 3), ("spatial_h",))
         (8, 32, 30, 3)
         """
         samples, *rest = shape
-        wide = [self.image.get(a or "", n) for a, n in zip(axes, rest)]
+        wide = [self.padded_rows.get(a or "", n) for a, n in zip(axes, rest)]
         return (samples, *wide, *rest[len(wide) :])
 
 
@@ -68,8 +69,8 @@ def fit(
     graph: nnx.GraphDef[nnx.Module],
     state: Sequence[Any],
     *inputs: jax.ShapeDtypeStruct,
-    readings: TraceCache | None = None,
-    alike: RepeatedBlocks | None = None,
+    trace_cache: TraceCache | None = None,
+    repeated_blocks: RepeatedBlocks | None = None,
 ) -> tuple[tuple[LayerCall, ...], BlockPadding]:
     """Size the blocks of a network's arrays.
 
@@ -79,8 +80,8 @@ def fit(
         state: shapes of its parameters and statistics.
         inputs: shapes and dtypes of what it is called on, global batch first; its
             images are the first.
-        readings: of the same network, for other layouts.
-        alike: blocks that need not be read.
+        trace_cache: of the same network, for other layouts.
+        repeated_blocks: blocks that need not be read.
 
     Returns:
         The network's calls, with the shapes that their arrays have on the devices, and
@@ -92,16 +93,18 @@ def fit(
             end where the plan says.
     """
     until, gather = plan.spatial_until, spatial_layers.gather_layer_class(plan)
-    readings, key = readings or TraceCache(), (until, gather, inputs)
-    calls = readings.once(
+    trace_cache, key = trace_cache or TraceCache(), (until, gather, inputs)
+    calls = trace_cache.get_or_compute(
         ("calls", *key),
         lambda: trace_calls(
             graph,
             state,
             *inputs,
-            prepare=lambda network: bind(network, until=until, gather=gather),
+            prepare=lambda network: bind(
+                network, gather_block=until, gather_class=gather
+            ),
             # What is gathered before one of them is not before the others.
-            alike=None if until else alike,
+            repeated_blocks=None if until else repeated_blocks,
         ),
     )
     split, whole = spatial_layers.split_at_gather(calls, until)
@@ -115,7 +118,7 @@ def fit(
         return calls, BlockPadding(splits=splits)
     splits |= {path: Split(rows=rows) for path, rows in _valid_rows(rowed).items()}
     real = inputs[0].shape[-1 - len(axes) : -1]
-    stops = readings.once(
+    stops = trace_cache.get_or_compute(
         ("stops", len(axes), *key),
         lambda: trace_strides(graph, state, inputs, split, splits, until),
     )
@@ -128,7 +131,7 @@ def fit(
     laid = list(calls)
     for stop in stops:
         laid[stop.index] = _padded_call(stop, image, counts)
-    return tuple(laid), BlockPadding(image=dict(zip(axes, image)), splits=splits)
+    return tuple(laid), BlockPadding(padded_rows=dict(zip(axes, image)), splits=splits)
 
 
 def _is_even(call: LayerCall, counts: Sequence[int]) -> bool:
@@ -164,7 +167,7 @@ def _check_block_rows(
     works = max(
         n for n in range(1, devices) if n == _nonempty_devices(stops, dim, rows, n)
     )
-    stop = max(stops, key=lambda s: s.behind[dim])
+    stop = max(stops, key=lambda s: s.output_strides[dim])
     block = _block_rows(stops, dim, devices)
     raise BadInput(
         f"{axis} is too fine for the image",
@@ -172,7 +175,7 @@ def _check_block_rows(
         "of the whole network",
         values=f"{rows} rows fill {_nonempty_devices(stops, dim, rows, devices)} "
         "blocks of "
-        f"{block}, the stride behind {stop.call.path} is {stop.behind[dim]}, "
+        f"{block}, the stride behind {stop.call.path} is {stop.output_strides[dim]}, "
         f"plan.mesh.{axis} = {devices}",
         remedy=f"plan.mesh.{axis}={works}",
     )
@@ -204,8 +207,12 @@ def _padded_call(stop: CallStrides, image: Rows, counts: Sequence[int]) -> Layer
         return (shape[0], *rows, shape[-1])
 
     call = stop.call
-    behind = lie(call.out_shape, stop.behind) if is_windowed(call) else call.out_shape
-    return replace(call, padded=lie(call.shape, stop.before), out_padded=behind)
+    behind = (
+        lie(call.out_shape, stop.output_strides)
+        if is_windowed(call)
+        else call.out_shape
+    )
+    return replace(call, padded=lie(call.shape, stop.input_strides), out_padded=behind)
 
 
 def _format_rows(rows: Rows) -> str:

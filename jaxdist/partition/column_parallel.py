@@ -18,25 +18,25 @@ from jaxdist.partition.weights import ShardableLayer, uneven_split_error
 
 
 def column_parallel_roles(
-    weights: Sequence[ShardableLayer], network: nnx.Module, devices: int
+    shardable: Sequence[ShardableLayer], network: nnx.Module, devices: int
 ) -> Roles:
     """Say what each layer does with the tensor axis.
 
     Raises:
         BadInput: a layer whose filters do not divide.
     """
-    layers = [w for w in weights if not isinstance(w.layer, Embed)]
+    layers = [w for w in shardable if not isinstance(w.layer, Embed)]
     for w in layers:
         if not filters_divide(w, devices):
             works = max(n for n in range(1, devices) if all_filters_divide(layers, n))
-            raise uneven_split_error(w, "filters", w.outputs, devices, works)
+            raise uneven_split_error(w, "filters", w.out_features, devices, works)
     return {w.path: "filter" for w in layers}
 
 
-def filters_divide(weights: ShardableLayer, devices: int) -> bool:
+def filters_divide(layer: ShardableLayer, devices: int) -> bool:
     """Tell whether each device gets as many filters, of whole groups or of one."""
-    whole = weights.groups % devices == 0 or devices % weights.groups == 0
-    return weights.outputs % devices == 0 and whole
+    whole = layer.groups % devices == 0 or devices % layer.groups == 0
+    return layer.out_features % devices == 0 and whole
 
 
 def all_filters_divide(layers: Sequence[ShardableLayer], devices: int) -> bool:

@@ -40,17 +40,17 @@ class CallStrides:
     """Which of the network's calls it is."""
     call: LayerCall
     """The call, on the whole image."""
-    before: Rows
+    input_strides: Rows
     """Rows of the image that a row of its input stands for, along each dim."""
-    behind: Rows
+    output_strides: Rows
     """The same of its output, where that has rows."""
 
     @property
     def arrays(self) -> tuple[tuple[Rows, Rows], ...]:
         """Real rows and strides of its input, and of a window's output."""
-        ends = [(self.call.shape, self.before)]
+        ends = [(self.call.shape, self.input_strides)]
         if is_windowed(self.call):
-            ends.append((self.call.out_shape, self.behind))
+            ends.append((self.call.out_shape, self.output_strides))
         return tuple((shape[1:-1], strides) for shape, strides in ends)
 
 
@@ -71,7 +71,7 @@ def trace_strides(
     inputs: Sequence[jax.ShapeDtypeStruct],
     calls: Sequence[LayerCall],
     splits: Mapping[str, Split],
-    until: str,
+    gather_block: str,
 ) -> tuple[CallStrides, ...]:
     """Read the strides of a network's calls.
 
@@ -81,7 +81,7 @@ def trace_strides(
         inputs: shapes of what it is called on.
         calls: its calls on them, as far as images are split.
         splits: how the images of its layers are cut.
-        until: block before which images are gathered; empty for none.
+        gather_block: block before which images are gathered; empty for none.
 
     Raises:
         BadInput: branches of different strides meet.
@@ -97,8 +97,10 @@ def trace_strides(
             state,
             jax.ShapeDtypeStruct(shape, images.dtype),
             *others,
-            prepare=lambda network: bind(network, splits=splits, until=until),
-            within=_on_two_devices(dims),
+            prepare=lambda network: bind(
+                network, splits=splits, gather_block=gather_block
+            ),
+            wrap=_on_two_devices(dims),
         )
     except TypeError as error:
         raise BadInput(
@@ -111,8 +113,8 @@ def trace_strides(
         CallStrides(
             index=index,
             call=call,
-            before=_stride_ratio(block, part.shape),
-            behind=_stride_ratio(
+            input_strides=_stride_ratio(block, part.shape),
+            output_strides=_stride_ratio(
                 block, part.out_shape if is_windowed(call) else part.shape
             ),
         )

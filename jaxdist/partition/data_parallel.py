@@ -109,7 +109,7 @@ def _nearest(sizes: Sequence[int], wanted: int) -> int:
 def gradient_traffic(
     plan: Plan,
     leaves: Sequence[LeafSharding],
-    exactly: Sequence[tuple[str, ...]],
+    reduce_axes: Sequence[tuple[str, ...]],
     updates: int = 1,
 ) -> Iterator[PlannedCollective]:
     """Yield the exact sums of gradients and loss, a row for arrays of a size.
@@ -120,7 +120,7 @@ def gradient_traffic(
     Args:
         plan: the layout.
         leaves: all parameters.
-        exactly: axes over which the gradient of each is summed.
+        reduce_axes: axes over which the gradient of each is summed.
         updates: times that parameters move in a step; the loss is summed once.
     """
     width = max(4, *(np.dtype(leaf.dtype).itemsize for leaf in leaves))
@@ -128,8 +128,8 @@ def gradient_traffic(
     alone: Counter[tuple[tuple[str, ...], int]] = Counter()
     short: Counter[tuple[tuple[str, ...], np.dtype[Any]]] = Counter({loss: width})
     times = {loss: 1}
-    for leaf, over in zip(leaves, exactly, strict=True):
-        size = math.prod(leaf.local(plan)) * np.dtype(leaf.dtype).itemsize
+    for leaf, over in zip(leaves, reduce_axes, strict=True):
+        size = math.prod(leaf.local_shape(plan)) * np.dtype(leaf.dtype).itemsize
         if len(leaf.shape) < 2:
             vectors = over, np.dtype(leaf.dtype)
             short[vectors] += updates * size

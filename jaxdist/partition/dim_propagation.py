@@ -67,7 +67,7 @@ class DimState:
 
     split: frozenset[int] = frozenset()
     """Dims that are cut over devices."""
-    same: frozenset[int] = frozenset()
+    constant: frozenset[int] = frozenset()
     """Dims along which all numbers are equal."""
 
 
@@ -78,22 +78,22 @@ class MixedDimError(Exception):
 DimRule = Callable[[Any, Sequence[DimState]], DimState]
 
 
-def propagate_dims(eqn: Any, ops: Sequence[DimState]) -> DimState:
+def propagate_dims(eqn: Any, operands: Sequence[DimState]) -> DimState:
     """Return what is known of the outputs of an operation.
 
     Args:
         eqn: an equation of a jaxpr.
-        ops: what is known of its operands.
+        operands: what is known of its operands.
 
     Raises:
         Mixed: it mixes places of a dim that is cut, or nobody knows that it does not.
     """
     name = eqn.primitive.name
     if name in _ELEMENTWISE_PRIMITIVES:
-        return _elementwise(eqn, ops)
+        return _elementwise(eqn, operands)
     if name in _DIM_RULES:
-        return _DIM_RULES[name](eqn, ops)
-    if any(op.split for op in ops):
+        return _DIM_RULES[name](eqn, operands)
+    if any(op.split for op in operands):
         raise _mixed_dim_error(eqn)
     return DimState()
 
@@ -103,12 +103,12 @@ def _elementwise(eqn: Any, ops: Sequence[DimState]) -> DimState:
     split = frozenset[int]().union(*(op.split for op in ops))
     arrays = [(op, v) for op, v in zip(ops, eqn.invars) if v.aval.shape]
     for op, var in arrays:
-        wrong = split - op.split - op.same
+        wrong = split - op.split - op.constant
         if any(var.aval.shape[dim] > 1 for dim in wrong):
             raise _mixed_dim_error(eqn)
-    same = [op.same for op, _ in arrays]
+    same = [op.constant for op, _ in arrays]
     whole = frozenset(range(len(eqn.outvars[0].aval.shape)))
-    return DimState(split=split, same=whole.intersection(*same) - split)
+    return DimState(split=split, constant=whole.intersection(*same) - split)
 
 
 def _broadcast(eqn: Any, ops: Sequence[DimState]) -> DimState:
@@ -119,9 +119,9 @@ def _broadcast(eqn: Any, ops: Sequence[DimState]) -> DimState:
     if any(places[d] not in kept for d in ops[0].split):
         raise _mixed_dim_error(eqn)
     split = frozenset(p for p, d in kept.items() if d in ops[0].split)
-    held = frozenset(p for p, d in kept.items() if d in ops[0].same)
+    held = frozenset(p for p, d in kept.items() if d in ops[0].constant)
     return DimState(
-        split=split, same=held | (frozenset(range(len(shape))) - kept.keys())
+        split=split, constant=held | (frozenset(range(len(shape))) - kept.keys())
     )
 
 
@@ -141,7 +141,7 @@ def _reshape(eqn: Any, ops: Sequence[DimState]) -> DimState:
     if None in found:
         raise _mixed_dim_error(eqn)
     ones = frozenset(d for d, size in enumerate(new) if size == 1)
-    return DimState(split=frozenset(d for d in found if d is not None), same=ones)
+    return DimState(split=frozenset(d for d in found if d is not None), constant=ones)
 
 
 def _transpose(eqn: Any, ops: Sequence[DimState]) -> DimState:
@@ -187,7 +187,7 @@ def _reorder_dims(op: DimState, order: Sequence[int]) -> DimState:
     """Return what is known once the dims stand in this order, others gone."""
     return DimState(
         split=frozenset(i for i, d in enumerate(order) if d in op.split),
-        same=frozenset(i for i, d in enumerate(order) if d in op.same),
+        constant=frozenset(i for i, d in enumerate(order) if d in op.constant),
     )
 
 

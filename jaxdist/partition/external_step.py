@@ -149,7 +149,9 @@ def _iter_shard_maps(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
 
 def _written_flops(jaxpr: Jaxpr) -> int:
     """Count the work of a function as it is written, a loop's body once as XLA does."""
-    return sum(use.flops for use in walk_jaxpr(jaxpr, times=_shard_map_devices))
+    return sum(
+        use.flops for use in walk_jaxpr(jaxpr, body_trip_count=_shard_map_devices)
+    )
 
 
 def _shard_map_devices(eqn: JaxprEqn) -> int:

@@ -47,13 +47,13 @@ class LayerFlops:
     """Path of the layer."""
     planned: int
     """FLOPs a device that the plan says."""
-    program: int
+    traced: int
     """FLOPs a device in the traced step, without what is computed again on purpose."""
 
     @property
-    def repeated(self) -> bool:
+    def is_redundant(self) -> bool:
         """Whether the step does more than the plan accounts for."""
-        return self.program > _REDUNDANCY_THRESHOLD * self.planned
+        return self.traced > _REDUNDANCY_THRESHOLD * self.planned
 
 
 def predict_flops(
@@ -113,7 +113,7 @@ def compare_flops(planned: Mapping[str, int], jaxpr: Jaxpr) -> tuple[LayerFlops,
     """
     found = sum_traced_flops(jaxpr, planned)
     return tuple(
-        LayerFlops(layer=layer, planned=flops, program=found[layer])
+        LayerFlops(layer=layer, planned=flops, traced=found[layer])
         for layer, flops in planned.items()
         if found[layer]
     )
@@ -141,7 +141,7 @@ def _conv_flops(plan: Plan, call: LayerCall, inputs: int) -> int:
     once = 2 * samples * features * inputs * pairs
     added = samples * features * math.prod(w.outputs for w in windows)
     has_bias = layer.bias is not None
-    return (2 if call.first else 3) * once + 2 * has_bias * added
+    return (2 if call.is_first else 3) * once + 2 * has_bias * added
 
 
 def _dense_flops(plan: Plan, call: LayerCall) -> int:
@@ -150,7 +150,7 @@ def _dense_flops(plan: Plan, call: LayerCall) -> int:
     *outer, features_in = block_shape(plan, call.shape)
     outputs = math.prod(outer) * call.out_shape[-1]
     once = 2 * outputs * features_in
-    return (2 if call.first else 3) * once + 2 * (layer.bias is not None) * outputs
+    return (2 if call.is_first else 3) * once + 2 * (layer.bias is not None) * outputs
 
 
 def _attend_flops(plan: Plan, call: LayerCall) -> int:

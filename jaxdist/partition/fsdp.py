@@ -37,26 +37,28 @@ FSDP_AXIS = "fsdp"
 def fsdp_traffic(
     plan: Plan,
     leaves: Sequence[LeafSharding],
-    again: Sequence[bool],
+    backward_reads: Sequence[bool],
     dtype: Any,
-    times: int = 1,
-    scatter: AllReduceAlgorithm = ALL_REDUCE_ALGORITHMS["exact"],
-    gather: Codec | None = None,
+    microbatches: int = 1,
+    scatter_compressor: AllReduceAlgorithm = ALL_REDUCE_ALGORITHMS["exact"],
+    gather_compressor: Codec | None = None,
 ) -> Iterator[PlannedCollective]:
     """Yield what is gathered and scattered of parameters and gradients.
 
     Args:
         plan: the layout.
         leaves: all parameters.
-        again: whether the backward pass reads each one's value.
+        backward_reads: whether the backward pass reads each one's value.
         dtype: of the activations; None is the parameters' own.
-        times: microbatches a step, each of which reads the parameters.
-        scatter: how gradients of matrices are summed.
-        gather: how matrices travel; none: as they are.
+        microbatches: microbatches a step, each of which reads the parameters.
+        scatter_compressor: how gradients of matrices are summed.
+        gather_compressor: how matrices travel; none: as they are.
     """
     sizes = {FSDP_AXIS: plan.mesh.size(FSDP_AXIS)}
-    reads = times if plan.zero == 3 else 1
-    twice = {leaf.name for leaf, read in zip(leaves, again, strict=True) if read}
+    reads = microbatches if plan.zero == 3 else 1
+    twice = {
+        leaf.name for leaf, read in zip(leaves, backward_reads, strict=True) if read
+    }
     for name, group in _message_groups(leaves).items():
         sent = _transport_dtype(group[0], dtype if plan.zero == 3 else None)
         numbers = sum(_gathered_elements(plan, leaf) for leaf in group)
@@ -65,8 +67,10 @@ def fsdp_traffic(
             reads * (1 + any(x.name in twice for x in group)) if matrix else reads
         )
         message = part * sent.itemsize
-        if matrix and gather is not None:
-            message = gather.message(part, accumulation_dtype(sent).itemsize)
+        if matrix and gather_compressor is not None:
+            message = gather_compressor.message_bytes(
+                part, accumulation_dtype(sent).itemsize
+            )
         yield PlannedCollective(
             what="parameters",
             kind="all-gather",
@@ -76,7 +80,9 @@ def fsdp_traffic(
             arrays=times_read,
         )
         way = (
-            scatter if matrix and isinstance(scatter, ReduceScatterAllReduce) else None
+            scatter_compressor
+            if matrix and isinstance(scatter_compressor, ReduceScatterAllReduce)
+            else None
         )
         for kind, payload in _reduce_scatter_payloads(
             way, part, accumulation_dtype(sent).itemsize, sizes
@@ -100,20 +106,20 @@ def _reduce_scatter_payloads(
     if way is None:
         yield "reduce-scatter", part * itemsize
         return
-    for payload in way.scattered(part, itemsize, sizes):
-        yield payload.kind, payload.size
+    for payload in way.reduce_scatter_payloads(part, itemsize, sizes):
+        yield payload.kind, payload.payload_bytes
 
 
 def _gathered_elements(plan: Plan, leaf: LeafSharding) -> int:
     """Count the numbers of a leaf when it is put together."""
-    return math.prod(leaf.local(plan, shared=False))
+    return math.prod(leaf.local_shape(plan, include_fsdp=False))
 
 
 def _message_groups(leaves: Sequence[LeafSharding]) -> dict[str, list[LeafSharding]]:
     """Group the shared leaves as they travel: alone, or as vectors of one dtype."""
     groups: dict[str, list[LeafSharding]] = defaultdict(list)
     for leaf in leaves:
-        if leaf.fsdp is not None:
+        if leaf.fsdp_dim is not None:
             vector = f"vectors of {np.dtype(leaf.dtype).name}"
             groups[leaf.name if len(leaf.shape) > 1 else vector].append(leaf)
     return groups

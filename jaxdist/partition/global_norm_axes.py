@@ -26,8 +26,8 @@ def split_axes(leaf: LeafSharding) -> AxisTuple:
 def norm_traffic(
     plan: Plan,
     leaves: Sequence[LeafSharding],
-    asked: Sequence[Sequence[bool]],
-    totals: int = 0,
+    norm_requests: Sequence[Sequence[bool]],
+    global_norms: int = 0,
     updates: int = 1,
 ) -> Iterator[PlannedCollective]:
     """Yield the sums of squares that an optimizer asks for.
@@ -35,16 +35,16 @@ def norm_traffic(
     Args:
         plan: the layout.
         leaves: all parameters.
-        asked: for each time that it asks, whether it does for each parameter.
-        totals: how often it asks for their sum over all stages.
+        norm_requests: for each time that it asks, whether it does for each parameter.
+        global_norms: how often it asks for their sum over all stages.
         updates: times that parameters move in a step.
     """
     sums: Counter[AxisTuple] = Counter()
     if plan.stages > 1:
-        sums["pipe",] = totals * max(
+        sums["pipe",] = global_norms * max(
             accumulation_dtype(leaf.dtype).itemsize for leaf in leaves
         )
-    for wanted in asked:
+    for wanted in norm_requests:
         for leaf, want in zip(leaves, wanted, strict=True):
             over = nontrivial_axes(plan, split_axes(leaf))
             sums[over] += accumulation_dtype(leaf.dtype).itemsize * want

@@ -63,9 +63,9 @@ def check_reduction_config(plan: Plan) -> None:
             )
 
 
-def check_hierarchical_axes(plan: Plan, found: Sequence[Axes]) -> None:
+def check_hierarchical_axes(plan: Plan, bucket_axes: Sequence[Axes]) -> None:
     """Refuse a hierarchical sum over axes that are one level."""
-    for axes in found:
+    for axes in bucket_axes:
         if len(axes) < 2:
             raise BadInput(
                 "a hierarchical sum needs two levels",
@@ -123,11 +123,11 @@ BUCKET_SCOPE: Final = "reduce_gradients/bucket"
 class GradientBucket:
     """Gradients that are compressed together."""
 
-    places: tuple[int, ...]
+    leaf_indices: tuple[int, ...]
     """Where they are in the tree's order."""
     axes: Axes
     """Axes they are summed over, outermost first."""
-    method: AllReduceAlgorithm
+    algorithm: AllReduceAlgorithm
     """How they are summed."""
 
 
@@ -135,24 +135,24 @@ class GradientBucket:
 class GradientReduction:
     """How the gradients of a plan are summed."""
 
-    exactly: tuple[Axes, ...]
+    exact_axes: tuple[Axes, ...]
     """Axes over which each gradient is summed exactly, first."""
     buckets: tuple[GradientBucket, ...]
     """What is compressed then."""
-    scatter: AllReduceAlgorithm
+    scatter_compressor: AllReduceAlgorithm
     """How gradients of parameters that fsdp shares out are summed along it."""
-    gather: Codec | None
+    gather_compressor: Codec | None
     """How such parameters travel; None: as they are."""
 
     @property
     def lossless(self) -> bool:
         """Whether all that buckets hold is sent."""
-        return all(bucket.method.lossless for bucket in self.buckets)
+        return all(bucket.algorithm.lossless for bucket in self.buckets)
 
     @property
-    def places(self) -> tuple[int, ...]:
+    def compressed_indices(self) -> tuple[int, ...]:
         """Where the compressed gradients are, in the tree's order."""
-        return tuple(sorted(place for b in self.buckets for place in b.places))
+        return tuple(sorted(place for b in self.buckets for place in b.leaf_indices))
 
 
 def exact_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> GradientReduction:
@@ -160,17 +160,17 @@ def exact_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> GradientReduc
     over = tuple(replicated_axes(plan.sum_axes, leaf.spec()) for leaf in leaves)
     asked = plan.reduce
     return GradientReduction(
-        exactly=over,
+        exact_axes=over,
         buckets=(),
-        scatter=make_stateless_compressor(asked.scatter, asked.block)[0],
-        gather=make_stateless_compressor(asked.gather, asked.block)[1],
+        scatter_compressor=make_stateless_compressor(asked.scatter, asked.block)[0],
+        gather_compressor=make_stateless_compressor(asked.gather, asked.block)[1],
     )
 
 
 def without_compression(reduction: GradientReduction) -> GradientReduction:
     """Return the same buckets, with everything sent."""
     exact = [
-        replace(b, method=ALL_REDUCE_ALGORITHMS["exact"]) for b in reduction.buckets
+        replace(b, algorithm=ALL_REDUCE_ALGORITHMS["exact"]) for b in reduction.buckets
     ]
     return replace(reduction, buckets=tuple(exact))
 
@@ -201,9 +201,9 @@ def plan_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> GradientReduct
     method = make_algorithm(plan.reduce)
     levels = isinstance(method, HierarchicalAllReduce)
     own = leaf_algorithms(plan, leaves, method)
-    exactly, grouped = list(exact.exactly), defaultdict(list)
+    exactly, grouped = list(exact.exact_axes), defaultdict(list)
     for place in reversed(range(len(leaves))):
-        over = exact.exactly[place]
+        over = exact.exact_axes[place]
         if DATA_AXIS in over and is_compressed(plan, leaves[place], own[place]):
             axes = over if levels else (DATA_AXIS,)
             grouped[axes, own[place], _split_axes(leaves[place])].append(place)
@@ -212,9 +212,9 @@ def plan_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> GradientReduct
         check_hierarchical_axes(plan, [axes for axes, *_ in grouped])
     return replace(
         exact,
-        exactly=tuple(exactly),
+        exact_axes=tuple(exactly),
         buckets=tuple(
-            GradientBucket(places=tuple(places), axes=axes, method=each)
+            GradientBucket(leaf_indices=tuple(places), axes=axes, algorithm=each)
             for (axes, each, _), together in grouped.items()
             for places in _fill_buckets(plan, leaves, together)
         ),
@@ -226,16 +226,18 @@ def bucket_traffic(
 ) -> Iterator[PlannedCollective]:
     """Yield what the buckets move."""
     for number, bucket in enumerate(reduction.buckets):
-        shapes = [leaves[place].local(plan) for place in bucket.places]
-        dtype = leaves[bucket.places[0]].dtype
+        shapes = [leaves[place].local_shape(plan) for place in bucket.leaf_indices]
+        dtype = leaves[bucket.leaf_indices[0]].dtype
         sizes = {axis: plan.mesh.size(axis) for axis in bucket.axes}
         numbers = sum(map(math.prod, shapes))
-        for place, payload in enumerate(bucket.method.payloads(shapes, dtype, sizes)):
+        for place, payload in enumerate(
+            bucket.algorithm.payloads(shapes, dtype, sizes)
+        ):
             yield PlannedCollective(
-                what=bucket.method.name,
+                what=bucket.algorithm.name,
                 kind=payload.kind,
                 axes=payload.axes,
-                payload=payload.size,
+                payload=payload.payload_bytes,
                 layer=f"{BUCKET_SCOPE}{number}",
                 arrays=payload.arrays,
                 packed=0 if place else numbers,
@@ -246,19 +248,21 @@ def compression_predicate(plan: Plan) -> Callable[[LeafSharding], bool]:
     """Return what tells whether a plan compresses a leaf's gradient along data."""
     if plan.reduce.via in UNCOMPRESSED or plan.mesh.size(DATA_AXIS) == 1:
         return lambda leaf: False
-    return partial(is_compressed, plan, method=make_algorithm(plan.reduce))
+    return partial(is_compressed, plan, algorithm=make_algorithm(plan.reduce))
 
 
-def is_compressed(plan: Plan, leaf: LeafSharding, method: AllReduceAlgorithm) -> bool:
+def is_compressed(
+    plan: Plan, leaf: LeafSharding, algorithm: AllReduceAlgorithm
+) -> bool:
     """Tell whether a gradient is compressed along data by a method."""
-    if leaf.sent is not None:
-        return leaf.sent
-    shape = leaf.local(plan)
+    if leaf.compress_gradient is not None:
+        return leaf.compress_gradient
+    shape = leaf.local_shape(plan)
     numbers = math.prod(shape)
     if len(shape) < 2 or numbers < plan.reduce.dense_below:
         return False
-    if isinstance(method, PowerSGD):
-        return method.rank * (numbers // shape[-1] + shape[-1]) < numbers
+    if isinstance(algorithm, PowerSGD):
+        return algorithm.rank * (numbers // shape[-1] + shape[-1]) < numbers
     return True
 
 
@@ -275,7 +279,7 @@ def _fill_buckets(
     for place in places:
         leaf = leaves[place]
         held.append(place)
-        so_far += math.prod(leaf.local(plan)) * np.dtype(leaf.dtype).itemsize
+        so_far += math.prod(leaf.local_shape(plan)) * np.dtype(leaf.dtype).itemsize
         if so_far >= full:
             yield tuple(held)
             so_far, held = 0, []

@@ -37,15 +37,15 @@ class ParameterReads:
 
     leaves: tuple[LeafSharding, ...]
     """Each parameter and how it is split."""
-    again: tuple[bool, ...]
+    backward_reads: tuple[bool, ...]
     """Whether the backward pass reads each one's value."""
     dtype: Any
     """Dtype of the activations; None is the parameters' own."""
-    lengths: tuple[tuple[bool, ...], ...] = ()
+    norm_requests: tuple[tuple[bool, ...], ...] = ()
     """The leaves whose length the optimizer asks for, each time that it does."""
-    totals: int = 0
+    global_norms: int = 0
     """How often it asks for the sum of the squares of all."""
-    times: int = 1
+    gathers_per_step: int = 1
     """How often a step puts them together where fsdp shares them out."""
 
 
@@ -57,20 +57,20 @@ class Ledger:
     """The plan it was written for."""
     rows: tuple[PlannedCollective, ...]
     """One row a layer, direction and kind."""
-    work: Mapping[str, int] = field(default_factory=dict)
+    layer_flops: Mapping[str, int] = field(default_factory=dict)
     """FLOPs a device, forward and backward, by the path of a layer with a kernel."""
-    syncs: tuple[OuterSync, ...] = ()
+    outer_syncs: tuple[OuterSync, ...] = ()
     """What replicas move between steps, in the order of a period."""
 
-    def beside(self, rows: Iterable[PlannedCollective]) -> "Ledger":
+    def with_rows(self, rows: Iterable[PlannedCollective]) -> "Ledger":
         """Return the ledger with more rows."""
         return replace(self, rows=(*self.rows, *(row for row in rows if row.payload)))
 
-    def of_sync(self, sync: OuterSync) -> "Ledger":
+    def sync_ledger(self, sync: OuterSync) -> "Ledger":
         """Return the ledger of one of the syncs alone."""
         return Ledger(plan=self.plan, rows=sync.rows)
 
-    def summed_by(
+    def with_reduction(
         self, reduction: GradientReduction, leaves: Sequence[LeafSharding]
     ) -> "Ledger":
         """Return the ledger with other sums of the same buckets."""
@@ -78,29 +78,29 @@ class Ledger:
         sums = bucket_traffic(self.plan, leaves, reduction)
         return replace(self, rows=(*others, *(row for row in sums if row.payload)))
 
-    def by_axes(self) -> dict[TrafficKey, int]:
+    def payload_by_axes(self) -> dict[TrafficKey, int]:
         """Payload bytes on a device by (kind, axes)."""
         total: Counter[TrafficKey] = Counter()
         for row in self.rows:
             total[row.kind, row.axes] += row.payload
         return {key: size for key, size in total.items() if size}
 
-    def by_term(self) -> dict[str, int]:
+    def sent_bytes_by_term(self) -> dict[str, int]:
         """Bytes a device sends by `what, axes`, largest first: a report's words.
 
         Syncs count by the step: their bytes over a period, divided by its steps.
         """
         total: Counter[str] = Counter()
         for row in self.rows:
-            total[_term_name(row)] += self._sent(row)
+            total[_term_name(row)] += self._sent_bytes(row)
         joint: Counter[str] = Counter()
-        for row in (row for sync in self.syncs for row in sync.rows):
-            joint[_term_name(row)] += self._sent(row)
+        for row in (row for sync in self.outer_syncs for row in sync.rows):
+            joint[_term_name(row)] += self._sent_bytes(row)
         every = self.plan.outer.every
         total.update({term: round(sent / every) for term, sent in joint.items()})
         return dict(total.most_common())
 
-    def _sent(self, row: PlannedCollective) -> int:
+    def _sent_bytes(self, row: PlannedCollective) -> int:
         return wire_bytes(row.kind, row.payload, self.plan.mesh.size(*row.axes))
 
 
@@ -112,12 +112,12 @@ def build_ledger(
     plan: Plan,
     calls: Iterable[LayerCall],
     roles: Roles,
-    reads: ParameterReads,
-    times: int = 1,
+    parameter_reads: ParameterReads,
+    microbatches: int = 1,
     reduction: GradientReduction | None = None,
-    syncs: tuple[OuterSync, ...] = (),
+    outer_syncs: tuple[OuterSync, ...] = (),
     updates: int = 1,
-    own: Callable[[Sequence[LayerCall]], Iterable[LayerCall]] = tuple,
+    select_calls: Callable[[Sequence[LayerCall]], Iterable[LayerCall]] = tuple,
 ) -> Ledger:
     """Write the ledger of a plan's training step.
 
@@ -125,35 +125,41 @@ def build_ledger(
         plan: the layout.
         calls: the network's layer calls on the batch of a replica, or one microbatch.
         roles: what layers do with the tensor axis.
-        reads: the parameters and how the step reads them.
-        times: microbatches a step; layers talk in each, gradients are summed once.
-        reduction: how gradients are summed; none: exactly.
-        syncs: what replicas average between steps.
+        parameter_reads: the parameters and how the step reads them.
+        microbatches: microbatches a step; layers talk in each, gradients are summed
+        once. reduction: how gradients are summed; none: exactly.
+        outer_syncs: what replicas average between steps.
         updates: times that parameters move in a step.
-        own: picks the calls that are a device's own, where stages differ.
+        select_calls: picks the calls that are a device's own, where stages differ.
     """
-    sums = reduction or exact_reduction(plan, reads.leaves)
+    sums = reduction or exact_reduction(plan, parameter_reads.leaves)
     ranges = [
-        replace(each, calls=tuple(own(each.calls)))
+        replace(each, calls=tuple(select_calls(each.calls)))
         for each in spatial_layers.call_ranges(plan, tuple(calls))
     ]
     layers = [row for each in ranges for row in _layer_traffic(each, roles)]
     rows = (
-        *data_parallel.gradient_traffic(plan, reads.leaves, sums.exactly, updates),
-        *bucket_traffic(plan, reads.leaves, sums),
+        *data_parallel.gradient_traffic(
+            plan, parameter_reads.leaves, sums.exact_axes, updates
+        ),
+        *bucket_traffic(plan, parameter_reads.leaves, sums),
         *fsdp.fsdp_traffic(
             plan,
-            reads.leaves,
-            reads.again,
-            reads.dtype,
-            reads.times,
-            sums.scatter,
-            sums.gather,
+            parameter_reads.leaves,
+            parameter_reads.backward_reads,
+            parameter_reads.dtype,
+            parameter_reads.gathers_per_step,
+            sums.scatter_compressor,
+            sums.gather_compressor,
         ),
         *global_norm_axes.norm_traffic(
-            plan, reads.leaves, reads.lengths, reads.totals, updates
+            plan,
+            parameter_reads.leaves,
+            parameter_reads.norm_requests,
+            parameter_reads.global_norms,
+            updates,
         ),
-        *(_scale_traffic(row, times) for row in layers),
+        *(_scale_traffic(row, microbatches) for row in layers),
     )
     work = {
         path: flops
@@ -163,8 +169,8 @@ def build_ledger(
     return Ledger(
         plan=plan,
         rows=tuple(row for row in rows if row.payload),
-        work={path: times * flops for path, flops in work.items()},
-        syncs=syncs,
+        layer_flops={path: microbatches * flops for path, flops in work.items()},
+        outer_syncs=outer_syncs,
     )
 
 
@@ -178,7 +184,7 @@ def _layer_traffic(
 ) -> Iterator[PlannedCollective]:
     """Yield what layers move for one batch or microbatch."""
     plan, calls = part.plan, part.calls
-    yield from data_parallel.batch_norm_traffic(part.norms, calls, roles)
+    yield from data_parallel.batch_norm_traffic(part.norm_plan, calls, roles)
     yield from spatial_parallel.halo_traffic(plan, calls, roles)
     yield from spatial_parallel.mean_traffic(plan, calls)
     yield from spatial_parallel.gather_traffic(plan, calls, roles)

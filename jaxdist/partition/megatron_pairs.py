@@ -24,25 +24,27 @@ from jaxdist.partition.weights import ShardableLayer
 
 
 def megatron_roles(
-    weights: Sequence[ShardableLayer], network: nnx.Module, devices: int
+    shardable: Sequence[ShardableLayer], network: nnx.Module, devices: int
 ) -> Roles:
     """Say what each layer does with the tensor axis.
 
     Raises:
         BadInput: a pair whose features do not divide.
     """
-    by_path = {w.path: w for w in weights}
+    by_path = {w.path: w for w in shardable}
     answers = logits_layer_path(network)
     given: dict[str, Role] = {}
     for pair in iter_column_row_pairs(network):
         if can_split_pair(pair, by_path):
             _check_pair_divides(pair, by_path, devices)
             given |= _pair_roles(pair)
-    for w in weights:
+    for w in shardable:
         if w.path in given:
             continue
         if isinstance(w.layer, Embed):
-            given |= _embedding_roles(w, answers) if w.outputs % devices == 0 else {}
+            given |= (
+                _embedding_roles(w, answers) if w.out_features % devices == 0 else {}
+            )
         elif column_parallel.filters_divide(w, devices):
             given[w.path] = "logits" if w.path == answers else "filter"
     return given
@@ -58,7 +60,7 @@ def _embedding_roles(table: ShardableLayer, answers: str) -> Roles:
     """Say what a table does that is split by rows, and with likenesses to them."""
     attend = role_key(table.path, "attend")
     asked: Role = "logits" if attend == answers else "filter"
-    return {table.path: "vocabulary", **({attend: asked} if table.attended else {})}
+    return {table.path: "vocabulary", **({attend: asked} if table.has_attend else {})}
 
 
 def iter_column_row_pairs(network: nnx.Module) -> Iterator[ColumnRowPair]:
@@ -71,10 +73,15 @@ def iter_column_row_pairs(network: nnx.Module) -> Iterator[ColumnRowPair]:
             yield from (pair.under(name) for pair in _chain_pairs(module.chain()))
 
 
-def can_split_pair(pair: ColumnRowPair, weights: dict[str, ShardableLayer]) -> bool:
+def can_split_pair(
+    pair: ColumnRowPair, layers_by_path: dict[str, ShardableLayer]
+) -> bool:
     """Tell whether a pair can be dealt out: one group, every layer called."""
     paths = (*pair.first, pair.last)
-    return all(path in weights for path in paths) and weights[pair.last].groups == 1
+    return (
+        all(path in layers_by_path for path in paths)
+        and layers_by_path[pair.last].groups == 1
+    )
 
 
 def _pair_roles(pair: ColumnRowPair) -> Roles:
@@ -121,7 +128,7 @@ def _check_pair_divides(
     pair: ColumnRowPair, weights: dict[str, ShardableLayer], devices: int
 ) -> None:
     for path in pair.first:
-        units = weights[path].outputs // pair.unit
+        units = weights[path].out_features // pair.unit
         if units % devices:
             works = max(n for n in range(1, devices) if units % n == 0)
             what = "heads" if pair.unit > 1 else "filters"

@@ -35,24 +35,24 @@ REPLICA_AXIS: Final = "replica"
 class OuterSync:
     """What replicas average together at one place of the period."""
 
-    after: int
-    """Steps of the period that are done then, from 1 to `every`."""
-    every: int
+    step_in_period: int
+    """Steps of the period that are done then, from 1 to `sync_interval`."""
+    sync_interval: int
     """Steps of a period."""
-    exactly: tuple[int, ...]
+    exact_params: tuple[int, ...]
     """Parameters whose differences are summed as they are, in the tree's order."""
-    packed: tuple[int, ...]
-    """Parameters whose differences are summed by `method`."""
-    method: AllReduceAlgorithm
+    compressed_params: tuple[int, ...]
+    """Parameters whose differences are summed by `algorithm`."""
+    algorithm: AllReduceAlgorithm
     """How."""
-    statistics: bool
+    averages_statistics: bool
     """Whether running statistics are averaged, too."""
     rows: tuple[PlannedCollective, ...]
     """What it moves."""
 
     def due(self, step: int) -> bool:
         """Whether it follows step `step`, counted from 1."""
-        return step % self.every == self.after % self.every
+        return step % self.sync_interval == self.step_in_period % self.sync_interval
 
 
 def plan_syncs(
@@ -133,23 +133,25 @@ def _make_sync(
     method, codec = make_stateless_compressor(asked.via, 256)
     packed = [p for p in places if codec and len(leaves[p].shape) > 1]
     exactly = [p for p in places if p not in packed]
-    plain = [leaves[p].local(plan, shared=plan.zero == 3) for p in exactly]
-    plain += [leaf.local(plan, shared=False) for leaf in stats]
+    plain = [leaves[p].local_shape(plan, include_fsdp=plan.zero == 3) for p in exactly]
+    plain += [leaf.local_shape(plan, include_fsdp=False) for leaf in stats]
     types = [leaves[p].dtype for p in exactly] + [leaf.dtype for leaf in stats]
     size = sum(math.prod(s) * np.dtype(t).itemsize for s, t in zip(plain, types))
     rows = [_traffic_row("all-reduce", size)] if size else []
     if packed:
-        shapes = [leaves[p].local(plan, shared=plan.zero == 3) for p in packed]
+        shapes = [
+            leaves[p].local_shape(plan, include_fsdp=plan.zero == 3) for p in packed
+        ]
         sizes, dtype = {REPLICA_AXIS: plan.mesh.replica}, leaves[packed[0]].dtype
         moved = method.payloads(shapes, dtype, sizes)
-        rows += [_traffic_row(payload.kind, payload.size) for payload in moved]
+        rows += [_traffic_row(payload.kind, payload.payload_bytes) for payload in moved]
     return OuterSync(
-        after=asked.every * number // asked.fragments,
-        every=asked.every,
-        exactly=tuple(exactly),
-        packed=tuple(packed),
-        method=method,
-        statistics=bool(stats),
+        step_in_period=asked.every * number // asked.fragments,
+        sync_interval=asked.every,
+        exact_params=tuple(exactly),
+        compressed_params=tuple(packed),
+        algorithm=method,
+        averages_statistics=bool(stats),
         rows=tuple(rows),
     )
 

@@ -44,49 +44,56 @@ class LeafSharding:
     """Of the whole leaf."""
     dtype: Any
     """Of its numbers."""
-    tensor: int | None
+    tensor_dim: int | None
     """Dim that is split over the tensor axis."""
-    fsdp: int | None
+    fsdp_dim: int | None
     """Dim that the fsdp axis shares out."""
-    pipe: int | None = None
+    pipe_dim: int | None = None
     """Dim that has a row for each device of a pipeline."""
-    sent: bool | None = None
+    compress_gradient: bool | None = None
     """Whether its gradient is compressed, where that is a plan's way; None: its shape
     says so.
     """
 
-    def spec(self, *, shared: bool = True) -> tuple[str | None, ...]:
-        """Name the axis of each dim; `shared` tells whether fsdp splits it here.
+    def spec(self, *, include_fsdp: bool = True) -> tuple[str | None, ...]:
+        """Name the axis of each dim; `include_fsdp` tells whether fsdp splits it here.
 
-        >>> LeafSharding(name="k", shape=(8, 4), dtype="f4", tensor=1, fsdp=0).spec()
+        >>> leaf = {"name": "k", "shape": (8, 4), "dtype": "f4"}
+        >>> LeafSharding(**leaf, tensor_dim=1, fsdp_dim=0).spec()
         ('fsdp', 'tensor')
         """
         names: list[str | None] = [None] * len(self.shape)
-        dims = {TENSOR_AXIS: self.tensor, "fsdp": self.fsdp, "pipe": self.pipe}
+        dims = {
+            TENSOR_AXIS: self.tensor_dim,
+            "fsdp": self.fsdp_dim,
+            "pipe": self.pipe_dim,
+        }
         for axis, dim in dims.items():
-            if dim is not None and (shared or axis != "fsdp"):
+            if dim is not None and (include_fsdp or axis != "fsdp"):
                 names[dim] = axis
         return tuple(names)
 
-    def local(self, plan: Plan, *, shared: bool = True) -> tuple[int, ...]:
+    def local_shape(self, plan: Plan, *, include_fsdp: bool = True) -> tuple[int, ...]:
         """Return the shape that one device holds."""
         return tuple(
             rows // plan.mesh.size(axis) if axis else rows
-            for rows, axis in zip(self.shape, self.spec(shared=shared), strict=True)
+            for rows, axis in zip(
+                self.shape, self.spec(include_fsdp=include_fsdp), strict=True
+            )
         )
 
 
 def leaf_shardings(
-    plan: Plan, roles: Roles, named: Mapping[str, Any]
+    plan: Plan, roles: Roles, arrays: Mapping[str, Any]
 ) -> tuple[LeafSharding, ...]:
     """Say how each leaf lies.
 
     Args:
         plan: the layout.
         roles: what layers do with the tensor axis.
-        named: arrays or shapes by path, `block1/conv2/kernel`.
+        arrays: arrays or shapes by path, `block1/conv2/kernel`.
     """
-    return tuple(_iter_leaf_shardings(plan, roles, named))
+    return tuple(_iter_leaf_shardings(plan, roles, arrays))
 
 
 def _iter_leaf_shardings(
@@ -101,8 +108,8 @@ def _iter_leaf_shardings(
             name=name,
             shape=tuple(x.shape),
             dtype=x.dtype,
-            tensor=tensor,
-            fsdp=_fsdp_dim(plan, tuple(x.shape), tensor),
+            tensor_dim=tensor,
+            fsdp_dim=_fsdp_dim(plan, tuple(x.shape), tensor),
         )
 
 

@@ -11,7 +11,7 @@ from jaxdist.partition.param_sharding import LeafSharding
 
 
 def leaf_algorithms(
-    plan: Plan, leaves: Sequence[LeafSharding], method: AllReduceAlgorithm
+    plan: Plan, leaves: Sequence[LeafSharding], algorithm: AllReduceAlgorithm
 ) -> list[AllReduceAlgorithm]:
     """Return how each gradient is compressed, PowerSGD with a rank of its own.
 
@@ -19,7 +19,7 @@ def leaf_algorithms(
         BadInput: ranks of another method, no number, or a path that nothing has.
     """
     ranks = dict(map(_parse_rank, plan.reduce.ranks))
-    if ranks and not isinstance(method, PowerSGD):
+    if ranks and not isinstance(algorithm, PowerSGD):
         raise BadInput(
             f"{plan.reduce.via} has no ranks",
             rule="plan.reduce.ranks are of plan.reduce.via=power",
@@ -37,7 +37,7 @@ def leaf_algorithms(
                 values=f"the network has {', '.join(blocks)}",
                 remedy=f"did you mean {near}?" if near else f"{blocks[0]}:2",
             )
-    return [_with_rank(method, ranks, name) for name in names]
+    return [_with_rank(algorithm, ranks, name) for name in names]
 
 
 def _with_rank(

@@ -17,7 +17,7 @@ from jaxdist.partition.weights import ShardableLayer, uneven_split_error
 
 
 def row_parallel_roles(
-    weights: Sequence[ShardableLayer], network: nnx.Module, devices: int
+    shardable: Sequence[ShardableLayer], network: nnx.Module, devices: int
 ) -> Roles:
     """Say what each layer does with the tensor axis.
 
@@ -25,16 +25,16 @@ def row_parallel_roles(
         BadInput: a layer whose channels do not divide.
     """
     whole = Embed | LSTM
-    layers = [w for w in weights if not (w.first or isinstance(w.layer, whole))]
+    layers = [w for w in shardable if not (w.is_first or isinstance(w.layer, whole))]
     for w in layers:
         if _channels_per_group(w) % devices:
             works = max(n for n in range(1, devices) if _all_channels_divide(layers, n))
-            raise uneven_split_error(w, "channels", w.inputs, devices, works)
+            raise uneven_split_error(w, "channels", w.in_features, devices, works)
     return {w.path: "channel" for w in layers}
 
 
 def _channels_per_group(weights: ShardableLayer) -> int:
-    return weights.inputs // weights.groups
+    return weights.in_features // weights.groups
 
 
 def _all_channels_divide(layers: Sequence[ShardableLayer], devices: int) -> bool:

@@ -21,7 +21,7 @@ from jaxdist.partition.weights import ShardableLayer
 
 
 def sequence_parallel_roles(
-    weights: Sequence[ShardableLayer], network: nnx.Module, devices: int
+    shardable: Sequence[ShardableLayer], network: nnx.Module, devices: int
 ) -> Roles:
     """Say what each layer does with the tensor axis.
 
@@ -36,9 +36,9 @@ def sequence_parallel_roles(
             values=f"{type(network).__name__} says of no layers that tokens are apart",
             remedy="plan.weights=pairs",
         )
-    _check_tokens_divide(weights, stream, devices)
+    _check_tokens_divide(shardable, stream, devices)
     given: dict[str, Role] = dict(
-        megatron_pairs.megatron_roles(weights, network, devices)
+        megatron_pairs.megatron_roles(shardable, network, devices)
     )
     for path, role in tuple(given.items()):
         if role == "row":

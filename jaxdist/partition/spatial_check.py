@@ -82,7 +82,7 @@ def check_spatial_split(
     known = [DimState() for _ in program.invars]
     known[first] = DimState(split=frozenset(real))
     try:
-        outs = _DimPropagation(known[first].split, layers).through(program, known)
+        outs = _DimPropagation(known[first].split, layers).propagate(program, known)
         if any(out.split for out in outs):
             raise MixedDimError(
                 "its outputs have rows: no mean over positions ends the split"
@@ -142,16 +142,16 @@ def _atom_side(env: Mapping[Any, str], atom: Any) -> str:
 class _TracedLayers:
     """Our layers in a traced network, by label."""
 
-    called: tuple[str, ...]
+    labels: tuple[str, ...]
     """In the order of their calls."""
-    means: frozenset[str]
+    split_ends: frozenset[str]
     """Those that end the split."""
 
     @cached_property
-    def whole(self) -> frozenset[str]:
+    def after_gather(self) -> frozenset[str]:
         """Those behind a gather, which take their images to be whole."""
-        until = (*self.called, _GATHER_NAME).index(_GATHER_NAME)
-        return frozenset(self.called[until + 1 :])
+        until = (*self.labels, _GATHER_NAME).index(_GATHER_NAME)
+        return frozenset(self.labels[until + 1 :])
 
 
 @dataclass(frozen=True)
@@ -163,36 +163,36 @@ class _DimPropagation:
     layers: _TracedLayers
     """Our layers in it."""
 
-    def through(self, jaxpr: Any, known: Sequence[DimState]) -> list[DimState]:
+    def propagate(self, jaxpr: Any, known: Sequence[DimState]) -> list[DimState]:
         """Return what is known of a program's outputs."""
         env = dict(zip(jaxpr.invars, known, strict=True))
         for eqn in jaxpr.eqns:
             for var, dims in zip(
-                eqn.outvars, self._step(eqn, _lookup(env, eqn.invars))
+                eqn.outvars, self._propagate_eqn(eqn, _lookup(env, eqn.invars))
             ):
                 env[var] = dims
         return _lookup(env, jaxpr.outvars)
 
-    def _step(self, eqn: Any, ops: Sequence[DimState]) -> Sequence[DimState]:
+    def _propagate_eqn(self, eqn: Any, ops: Sequence[DimState]) -> Sequence[DimState]:
         label = str(eqn.params.get("name", ""))
         if label.startswith(_LAYER_PREFIX):
-            return [self._ours(label, ops)]
+            return [self._propagate_layer(label, ops)]
         if key := _CALL_PRIMITIVES.get(eqn.primitive.name):
             inner = eqn.params[key]
-            return self.through(getattr(inner, "jaxpr", inner), ops)
+            return self.propagate(getattr(inner, "jaxpr", inner), ops)
         return [propagate_dims(eqn, ops)] * len(eqn.outvars)
 
-    def _ours(self, label: str, ops: Sequence[DimState]) -> DimState:
+    def _propagate_layer(self, label: str, ops: Sequence[DimState]) -> DimState:
         found, name = {op.split for op in ops if op.split}, label[len(_LAYER_PREFIX) :]
         if found - {self.split}:
             raise MixedDimError(f"{name} is called on turned images")
-        if found and label in self.layers.whole:
+        if found and label in self.layers.after_gather:
             raise MixedDimError(f"{name} reads images from before the gather")
         if not found and label == _GATHER_NAME:
             raise MixedDimError(
                 "images are whole already where they are to be gathered"
             )
-        ends = label in self.layers.means or label == _GATHER_NAME
+        ends = label in self.layers.split_ends or label == _GATHER_NAME
         return DimState(split=self.split if found and not ends else frozenset())
 
 
@@ -220,7 +220,7 @@ def _trace_network(
         return model(*arrays[len(leaves) :])
 
     program = jax.make_jaxpr(run)(*leaves, *inputs).jaxpr
-    return program, _TracedLayers(called=tuple(called), means=frozenset(means))
+    return program, _TracedLayers(labels=tuple(called), split_ends=frozenset(means))
 
 
 def _wrap_as_program(layer: nnx.Module, label: str, called: list[str]) -> None:

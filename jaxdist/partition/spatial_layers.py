@@ -19,13 +19,13 @@ LayerCalls = tuple[LayerCall, ...]
 
 
 def split_at_gather(
-    calls: Sequence[LayerCall], until: str
+    calls: Sequence[LayerCall], gather_block: str
 ) -> tuple[LayerCalls, LayerCalls]:
     """Part a network's calls where images are gathered.
 
     Args:
         calls: in order.
-        until: block before which they are; empty where they are not.
+        gather_block: block before which they are; empty where they are not.
 
     Returns:
         The calls as far as images are split, the gather among them, and those behind.
@@ -35,15 +35,15 @@ def split_at_gather(
             on both sides of it.
     """
     ends = [i for i, call in enumerate(calls, 1) if isinstance(call.layer, Gather)]
-    if len(ends) != bool(until):
+    if len(ends) != bool(gather_block):
         raise _spatial_end_error(
-            until, "a block that is called once", f"{len(ends)} calls of it"
+            gather_block, "a block that is called once", f"{len(ends)} calls of it"
         )
     end = ends[0] if ends else len(calls)
     split, whole = tuple(calls[:end]), tuple(calls[end:])
     for path in {call.path for call in split} & {call.path for call in whole}:
         raise _spatial_end_error(
-            until, "no layer on both sides of it", f"{path} is on both"
+            gather_block, "no layer on both sides of it", f"{path} is on both"
         )
     return split, whole
 
@@ -56,7 +56,7 @@ class CallRange:
     """In order."""
     plan: Plan
     """What a device has of an array."""
-    norms: Plan
+    norm_plan: Plan
     """Which devices share batch statistics."""
 
 
@@ -73,10 +73,10 @@ def call_ranges(plan: Plan, calls: Sequence[LayerCall]) -> tuple[CallRange, Call
     dealt = plan.on(
         MeshShape(**sizes | {"data": plan.mesh.size("data", *SPATIAL_AXES)})
     )
-    before = CallRange(calls=split, plan=plan, norms=plan)
+    before = CallRange(calls=split, plan=plan, norm_plan=plan)
     if plan.spatial_then == "samples":
-        return before, CallRange(calls=whole, plan=dealt, norms=plan)
-    return before, CallRange(calls=whole, plan=same, norms=same)
+        return before, CallRange(calls=whole, plan=dealt, norm_plan=plan)
+    return before, CallRange(calls=whole, plan=same, norm_plan=same)
 
 
 def gather_layer_class(plan: Plan) -> type[Gather]:

@@ -52,7 +52,7 @@ def halo_traffic(
         known.update(forward)
         backward = _backward_fetches(plan, call, roles)
         for axis in _split_dims(plan, call.shape).values():
-            fetched = [f.numbers for f in (*forward, *backward) if f.axis == axis]
+            fetched = [f.elements for f in (*forward, *backward) if f.axis == axis]
             # Among stages each edge is gathered by the whole axis: `layers.halo`.
             staged = plan.mesh.size(PIPE_AXIS) > 1
             yield PlannedCollective(
@@ -74,7 +74,7 @@ def device_block(plan: Plan, call: LayerCall) -> tuple[tuple[int, ...], Windows]
         plan: the layout.
         call: a use of a convolution or pooling, on the global batch.
     """
-    block, split = block_shape(plan, call.laid), _split_dims(plan, call.shape)
+    block, split = block_shape(plan, call.padded_shape), _split_dims(plan, call.shape)
     return block, block_windows(
         call.layer.windows(call.shape[1:-1]), split, block, call.path
     )
@@ -106,7 +106,7 @@ def gather_traffic(
             np.dtype(call.dtype).itemsize,
             accumulation_dtype(call.dtype).itemsize,
         )
-        shape = list(block_shape(plan, call.laid))
+        shape = list(block_shape(plan, call.padded_shape))
         for dim, axis in _split_dims(plan, call.shape).items():
             part, devices = math.prod(shape), plan.mesh.size(axis)
             shape[dim] = call.shape[dim]
@@ -134,9 +134,9 @@ class HaloFetch:
 
     axis: str
     """Axis along which they are fetched."""
-    numbers: int
+    elements: int
     """Numbers that a device gets."""
-    what: tuple[Any, ...]
+    source: tuple[Any, ...]
     """The array and its rows: equal where two exchanges get the same."""
 
 
@@ -146,22 +146,25 @@ def _forward_fetches(plan: Plan, call: LayerCall, roles: Roles) -> list[HaloFetc
     filled = tuple(
         (dim, call.layer.fill)
         for dim, window in enumerate(call.layer.windows(call.shape[1:-1]), start=1)
-        if window.overhang and call.laid[dim] > window.rows
+        if window.overhang and call.padded_shape[dim] > window.rows
     )
     need = {dim: w.pads for dim, w in _split_windows(windows)}
     groups = getattr(call.layer, "feature_group_count", 1)
     slice_of = (roles.get(call.path), groups) if _slices_input(call, roles) else None
-    array = (call.reads, np.dtype(call.dtype), slice_of, filled)
+    array = (call.input_call, np.dtype(call.dtype), slice_of, filled)
     return list(_iter_fetches(plan, block, windows, need, array, call.layer.fill))
 
 
 def _backward_fetches(plan: Plan, call: LayerCall, roles: Roles) -> list[HaloFetch]:
     """List what is fetched for the gradient of the input."""
-    if call.first:
+    if call.is_first:
         return []
     if isinstance(call.layer, Pool):  # the gradients of the halo's rows go back
         return _forward_fetches(plan, call, roles)
-    (_, windows), out = device_block(plan, call), block_shape(plan, call.out_laid)
+    (_, windows), out = (
+        device_block(plan, call),
+        block_shape(plan, call.padded_out_shape),
+    )
     need = {dim: gradient_halo(w) for dim, w in _split_windows(windows)}
     return list(_iter_fetches(plan, out, windows, need, (), 0.0))
 
@@ -183,7 +186,7 @@ def _iter_fetches(
             for hop, take in halo_hops(rows, shape[dim]):
                 if hop < plan.mesh.size(axis):  # else from beyond the edge
                     what = (*array, dim, side, hop, take)
-                    yield HaloFetch(axis=axis, numbers=rest * take, what=what)
+                    yield HaloFetch(axis=axis, elements=rest * take, source=what)
         shape[dim] += sum(sides)
         array = (*array, dim, sides, fill if max(sides) > 0 else None)
 

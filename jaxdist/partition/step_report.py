@@ -87,7 +87,7 @@ class StepReport:
         """The collectives by line of Python, the largest first."""
         groups: dict[Any, list[CollectiveOp]] = defaultdict(list)
         for move in self.moves:
-            asked = move.source or operation_name(move)
+            asked = move.source_location or operation_name(move)
             groups[move.kind, move.axes, asked, operation_name(move)].append(move)
         places = (_make_site(group) for group in groups.values())
         return tuple(sorted(places, key=lambda place: -place.payload))
@@ -120,17 +120,17 @@ class StepReport:
         }
 
     def _gathered(self, move: CollectiveOp) -> str:
-        each, operation = move.payload // move.trips, operation_name(move)
+        each, operation = move.payload // move.trip_count, operation_name(move)
         whole = [name for name, size in self.inputs.items() if size == each]
         what = f"the whole of {whole[0]}" if len(whole) == 1 else "a split array"
-        axes = " x ".join(move.axes) or f"{move.group} devices"
+        axes = " x ".join(move.axes) or f"{move.group_size} devices"
         hint = GATHER_HINTS.get(
             operation, "jax.shard_map leaves the compiler nothing to add"
         )
         return (
             f"unplanned all-gather over {axes}, {format_size(each)}: {what}, for "
             f"{operation} "
-            f"at {relative_source(move.source) or 'an unknown line'}; {hint}"
+            f"at {relative_source(move.source_location) or 'an unknown line'}; {hint}"
         )
 
     def _repeated(self) -> Iterator[str]:
@@ -156,7 +156,7 @@ class StepReport:
             work += f", {share} of {written}: repeats {self.repeats:.2f}"
         yield f"  work     {work}"
         yield f"  memory   {format_size(self.memory_bytes)} a device"
-        sent = sum(move.wire for move in self.moves)
+        sent = sum(move.wire_bytes for move in self.moves)
         yield f"  sends    {format_size(sent)} a device"
 
     def _advice(self) -> Iterator[str]:
@@ -166,15 +166,16 @@ class StepReport:
             yield f"\nfound: {finding}"
 
 
-def operation_name(move: CollectiveOp) -> str:
+def operation_name(collective: CollectiveOp) -> str:
     """Return the primitive that a collective is made for.
 
     >>> from jaxdist.collectives.hlo_collectives import CollectiveOp
     >>> name = "jit(step)/transpose(jvp(conv1))/conv_general_dilated"
-    >>> operation_name(CollectiveOp(kind="", axes=(), group=2, payload=0, name=name))
+    >>> sizes = {"group_size": 2, "payload": 0}
+    >>> operation_name(CollectiveOp(kind="", axes=(), **sizes, op_name=name))
     'conv_general_dilated'
     """
-    return move.name.rsplit("/", 1)[-1].strip("()")
+    return collective.op_name.rsplit("/", 1)[-1].strip("()")
 
 
 def relative_source(source: str) -> str:
@@ -186,12 +187,12 @@ def relative_source(source: str) -> str:
 def _make_site(moves: list[CollectiveOp]) -> CollectiveSite:
     first, total = moves[0], Counter[str]()
     for move in moves:
-        total.update(count=move.trips, payload=move.payload, wire=move.wire)
+        total.update(count=move.trip_count, payload=move.payload, wire=move.wire_bytes)
     return CollectiveSite(
         kind=first.kind,
         axes=first.axes,
-        group=first.group,
-        source=first.source or operation_name(first),
+        group=first.group_size,
+        source=first.source_location or operation_name(first),
         operation=operation_name(first),
         **total,
     )

@@ -58,7 +58,7 @@ class TensorStrategy(Protocol):
     """Gives each layer of a network its role."""
 
     def __call__(
-        self, weights: Sequence[ShardableLayer], network: nnx.Module, devices: int
+        self, shardable: Sequence[ShardableLayer], network: nnx.Module, devices: int
     ) -> Roles:
         """Return the roles, or raise `BadInput`."""
 
@@ -143,8 +143,8 @@ def localize_channels(plan: Plan, roles: Roles, call: LayerCall) -> LayerCall:
         call,
         shape=(*call.shape[:-1], reads),
         out_shape=(*call.out_shape[:-1], makes),
-        padded=(*call.laid[:-1], reads),
-        out_padded=(*call.out_laid[:-1], makes),
+        padded=(*call.padded_shape[:-1], reads),
+        out_padded=(*call.padded_out_shape[:-1], makes),
     )
 
 
@@ -167,4 +167,8 @@ def _role_collectives(
 def _output_elements(plan: Plan, call: LayerCall) -> int:
     """Count the numbers of a layer's whole output on one device."""
     axes = spatial_axes(len(call.out_shape))
-    return math.prod(call.out_laid) // plan.mesh.batch_shards // plan.mesh.size(*axes)
+    return (
+        math.prod(call.padded_out_shape)
+        // plan.mesh.batch_shards
+        // plan.mesh.size(*axes)
+    )

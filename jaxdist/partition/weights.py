@@ -17,17 +17,17 @@ class ShardableLayer:
     """Where the layer is in the network."""
     layer: Any
     """The layer itself."""
-    inputs: int
+    in_features: int
     """Channels of its input."""
-    outputs: int
+    out_features: int
     """Filters; units of a recurrent layer; rows of a table."""
     groups: int = 1
     """Parts of the channels that filters do not see across."""
     tokens: int = 0
     """Tokens of a sample that a table is asked for; of positions, how many."""
-    attended: bool = False
+    has_attend: bool = False
     """Whether vectors are held against the rows of a table as well."""
-    first: bool = False
+    is_first: bool = False
     """Whether it reads the network's input."""
 
 
@@ -36,7 +36,7 @@ def shardable_layers(calls: Sequence[LayerCall]) -> tuple[ShardableLayer, ...]:
     found = {call.path: _make_shardable(call) for call in calls if _is_shardable(call)}
     for call in calls:
         if call.method == "attend" and call.path in found:
-            found[call.path] = replace(found[call.path], attended=True)
+            found[call.path] = replace(found[call.path], has_attend=True)
     return tuple(found.values())
 
 
@@ -53,11 +53,11 @@ def _make_shardable(call: LayerCall) -> ShardableLayer:
     return ShardableLayer(
         path=call.path,
         layer=layer,
-        inputs=layer.features if table else layer.in_features,
-        outputs=_out_features(layer),
+        in_features=layer.features if table else layer.in_features,
+        out_features=_out_features(layer),
         tokens=call.shape[-1] if table else 0,
         groups=getattr(layer, "feature_group_count", 1),
-        first=call.first,
+        is_first=call.is_first,
     )
 
 
@@ -68,24 +68,25 @@ def _out_features(layer: Any) -> int:
 
 
 def uneven_split_error(
-    layer: ShardableLayer, what: str, count: int, devices: int, works: int
+    layer: ShardableLayer, dim_name: str, count: int, devices: int, max_devices: int
 ) -> BadInput:
     """Return the refusal of a layer whose filters or channels do not divide.
 
     Args:
         layer: the layer.
-        what: `filters` or `channels`.
+        dim_name: `filters` or `channels`.
         count: how many it has.
         devices: devices along the tensor axis.
-        works: the most devices that would do for every layer.
+        max_devices: the most devices that would do for every layer.
     """
     groups = f" in {layer.groups} groups" if layer.groups > 1 else ""
     return BadInput(
-        f"{layer.path} has no {devices} equal slices of {what}",
-        rule=f"the {what} of every split layer divide over the tensor axis",
-        values=f"{layer.path} has {count} {what}{groups}, plan.mesh.tensor = {devices}",
+        f"{layer.path} has no {devices} equal slices of {dim_name}",
+        rule=f"the {dim_name} of every split layer divide over the tensor axis",
+        values=f"{layer.path} has {count} {dim_name}{groups}, plan.mesh.tensor = "
+        f"{devices}",
         remedy=(
-            f"plan.mesh.tensor={works}",
+            f"plan.mesh.tensor={max_devices}",
             "plan.weights=pairs leaves such layers whole",
         ),
     )

@@ -64,7 +64,7 @@ class AsyncPipeline:
         ]
 
     def sum_replicas(
-        self, slots: SlotLayout, held: SlotArrays, row: ScheduleRow | None = None
+        self, slots: SlotLayout, arrays: SlotArrays, row: ScheduleRow | None = None
     ) -> SlotArrays:
         """Sum what replicas of a stage have, as far as their stages go.
 
@@ -72,7 +72,7 @@ class AsyncPipeline:
 
         Args:
             slots: how leaves lie.
-            held: numbers in slots.
+            arrays: numbers in slots.
             row: of the turn whose sum it is, where it is made `device_cond`.
         """
         devices = [d for group in self.groups if len(group) > 1 for d in group]
@@ -84,39 +84,39 @@ class AsyncPipeline:
             )
             return found
 
-        return slots.of_fronts(held, slots.used(devices), add)
+        return slots.of_fronts(arrays, slots.used(devices), add)
 
 
 def run(
-    flow: AsyncPipeline,
+    pipeline: AsyncPipeline,
     params: SlotArrays,
-    opt: Any,
+    opt_state: Any,
     stats: SlotArrays,
-    parts: Microbatch,
+    microbatches: Microbatch,
 ) -> tuple[jax.Array, SlotArrays, SlotArrays, Any]:
     """Do all of a stream, from its first forward pass to its last update.
 
     Args:
-        flow: stages whose last returns a scalar, the loss of a microbatch.
+        pipeline: stages whose last returns a scalar, the loss of a microbatch.
         params: what this device holds.
-        opt: the optimizer's state for it.
+        opt_state: the optimizer's state for it.
         stats: running statistics.
-        parts: microbatches, [M, b, ...]; every stage has all.
+        microbatches: microbatches, [M, b, ...]; every stage has all.
 
     Returns:
         What the last stage returned [M], zero on devices that did not do it; new
         statistics, the mean of those of replicas; new parameters; the optimizer's
         state, with counts of the stage that has moved most often.
     """
-    runner = _AsyncRunner(flow, params, opt, stats, parts)
+    runner = _AsyncRunner(pipeline, params, opt_state, stats, microbatches)
     after = runner.run()
     last = _local_value(runner.versions.last)
     new = jax.tree.map(lambda x: x[last], after.moving.weights)
     return (
         after.total,
-        _replica_mean(flow, after.stats),
+        _replica_mean(pipeline, after.stats),
         new,
-        _sync_counts(flow, after.moving.opt),
+        _sync_counts(pipeline, after.moving.opt),
     )
 
 
@@ -139,13 +139,13 @@ class _AsyncRunner(ScheduleRunner):
         """Return all numbers of the tables by name."""
         return {**super().columns(), **self.versions.columns()}
 
-    def first(self) -> LoopCarry:
+    def initial_carry(self) -> LoopCarry:
         """Return what there is before the first beat: version 0 in row 0."""
         rows = self.versions.rows
         ring = jax.tree.map(
             lambda x: jnp.zeros((rows, *x.shape), x.dtype).at[0].set(x), self.params
         )
-        carry = super().first()
+        carry = super().initial_carry()
         return replace(
             carry,
             total=jnp.zeros(self.flow.stream.microbatches, carry.total.dtype),
@@ -157,7 +157,7 @@ class _AsyncRunner(ScheduleRunner):
         held: SlotArrays = jax.tree.map(lambda x: x[row["read"]], carry.moving.weights)
         return held
 
-    def sums(self, row: ScheduleRow, carry: LoopCarry) -> SlotArrays:
+    def gradient_sums(self, row: ScheduleRow, carry: LoopCarry) -> SlotArrays:
         """Return what the round has summed before a backward pass.
 
         Who begins a round clears the sums, and not who ends one: sums that are read
@@ -168,17 +168,17 @@ class _AsyncRunner(ScheduleRunner):
         )
         return held
 
-    def noted(self, row: ScheduleRow, carry: LoopCarry, out: Any) -> Any:
+    def add_output(self, row: ScheduleRow, carry: LoopCarry, out: Any) -> Any:
         """Return the losses with one more."""
         return carry.total.at[row["micro"]].add(out)
 
-    def beat(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
+    def run_superstep(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
         """Do a device's work, and move its weights where a round is done."""
-        carry = super().beat(row, carry)
+        carry = super().run_superstep(row, carry)
         with jax.named_scope(UPDATE_SCOPE):
             return device_cond(row["update"] >= 0, self._update, row, carry)
 
-    def settled(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
+    def finish_gradients(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
         """Return the carry with a round summed over replicas, where it is done.
 
         In a loop of its own, and so written in place: XLA's CPU backend fuses with an
@@ -193,7 +193,7 @@ class _AsyncRunner(ScheduleRunner):
 
     def _sum_replicas(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
         """Sum a round over replicas."""
-        slots = self.flow.pipe.params
+        slots = self.flow.pipe.param_slots
         return replace(carry, grads=self.flow.sum_replicas(slots, carry.grads, row))
 
     def _update(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
@@ -210,9 +210,9 @@ class _AsyncRunner(ScheduleRunner):
     def _of_the_round(self, grads: SlotArrays) -> SlotArrays:
         """Return the mean over a round of its sum."""
         stream = self.flow.stream
-        if max(stream.rounds) == 1:
+        if max(stream.update_microbatches) == 1:
             return grads
-        sizes = zip(stream.rounds, stream.replicas, strict=True)
+        sizes = zip(stream.update_microbatches, stream.replicas, strict=True)
         size = _local_value(np.array([n for n, count in sizes for _ in range(count)]))
         mean: SlotArrays = jax.tree.map(lambda x: x / size.astype(x.dtype), grads)
         return mean
@@ -230,14 +230,14 @@ def _replica_mean(flow: AsyncPipeline, stats: SlotArrays) -> SlotArrays:
         return stats
     count = _local_value(np.repeat(replicas, replicas))
     with jax.named_scope("statistics_of_replicas"):
-        total = flow.sum_replicas(flow.pipe.stats, stats)
+        total = flow.sum_replicas(flow.pipe.stat_slots, stats)
         mean: SlotArrays = jax.tree.map(lambda x: x / count.astype(x.dtype), total)
         return mean
 
 
 def _sync_counts(flow: AsyncPipeline, opt: Any) -> Any:
     """Return an optimizer's state whose counts are those of the busiest stage."""
-    if len(set(flow.stream.rounds)) == 1:
+    if len(set(flow.stream.update_microbatches)) == 1:
         return opt
 
     def is_held(node: Any) -> bool:

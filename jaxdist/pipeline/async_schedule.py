@@ -21,7 +21,7 @@ class AsyncSchedule(PipelineSchedule):
 
     replicas: tuple[int, ...]
     """Devices of each stage; microbatch m goes to replica m % replicas."""
-    rounds: tuple[int, ...]
+    update_microbatches: tuple[int, ...]
     """Microbatches in one update, by stage: their mean gradient is applied."""
     forward_versions: tuple[tuple[int, ...], ...]
     """`[stage][microbatch]`: the version that its forward takes."""
@@ -39,7 +39,7 @@ class AsyncSchedule(PipelineSchedule):
         return sum(self.replicas)
 
     @cached_property
-    def applied(self) -> tuple[tuple[int, ...], ...]:
+    def update_ticks(self) -> tuple[tuple[int, ...], ...]:
         """`[stage][round]`: the tick at whose end its update is applied."""
 
         def last(stage: int, micros: range) -> int:
@@ -50,7 +50,7 @@ class AsyncSchedule(PipelineSchedule):
                 last(stage, range(first, first + size))
                 for first in range(0, self.microbatches, size)
             )
-            for stage, size in enumerate(self.rounds)
+            for stage, size in enumerate(self.update_microbatches)
         )
 
     @property
@@ -67,11 +67,11 @@ class AsyncSchedule(PipelineSchedule):
 
     def label(self, work: WorkItem) -> str:
         """Name a work in its row."""
-        return str(work.micro)
+        return str(work.microbatch)
 
     def note(self, device: int) -> str:
         """Say what a device holds."""
-        versions = self.versions_held(self.stage_of(device))
+        versions = self.live_versions(self.stage_of(device))
         kept = f"{versions} version{'s' * (versions > 1)}"
         return f"{self.in_flight(device)} in flight, {kept}"
 
@@ -86,11 +86,14 @@ class AsyncSchedule(PipelineSchedule):
 
     def version_at(self, stage: int, tick: int) -> int:
         """Return the newest version that a tick can take."""
-        return bisect_left(self.applied[stage], tick)
+        return bisect_left(self.update_ticks[stage], tick)
 
     def staleness(self, stage: int, micro: int) -> int:
         """Return the updates that a forward's weights lack when its own is applied."""
-        return micro // self.rounds[stage] - self.forward_versions[stage][micro]
+        return (
+            micro // self.update_microbatches[stage]
+            - self.forward_versions[stage][micro]
+        )
 
     def in_flight(self, device: int) -> int:
         """Return how many inputs at most wait on a device for their backward."""
@@ -98,19 +101,19 @@ class AsyncSchedule(PipelineSchedule):
             schedule_base.device_column(self.ticks, device), "backward"
         )
 
-    def versions_held(self, stage: int) -> int:
+    def live_versions(self, stage: int) -> int:
         """Return how many versions a stage keeps at most, each of its devices.
 
         From the oldest that a work in this tick or later takes up to the newest.
         """
         needed, most = self.version_at(stage, self.length), 1
-        uses = sorted(self._uses(stage), reverse=True)
+        uses = sorted(self._version_uses(stage), reverse=True)
         for tick, version in uses:
             needed = min(needed, version)
             most = max(most, self.version_at(stage, tick) - needed + 1)
         return most
 
-    def _uses(self, stage: int) -> Iterator[tuple[int, int]]:
+    def _version_uses(self, stage: int) -> Iterator[tuple[int, int]]:
         """Yield the tick and version of each work of a stage."""
         for micro in range(self.microbatches):
             ahead = self.forward_versions[stage][micro]

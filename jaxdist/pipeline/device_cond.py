@@ -21,14 +21,14 @@ CondBody = Callable[[ScheduleRow, T], T]
 """What a device may do to what it carries."""
 
 
-def device_cond(asked: jax.Array, body: CondBody[T], row: ScheduleRow, carry: T) -> T:
+def device_cond(pred: jax.Array, body: CondBody[T], row: ScheduleRow, carry: T) -> T:
     """Do something, or nothing, in place.
 
     The body is told the turn, which is 0 and added to its row, and what it reads shall
     depend on it: the compiler moves work that is the same in every turn out of a loop,
     and then it would be done in every beat.
     """
-    turns = asked.astype(jnp.int32)
+    turns = pred.astype(jnp.int32)
 
     def turn(state: tuple[jax.Array, T]) -> tuple[jax.Array, T]:
         mine = {name: number + state[0] for name, number in row.items()}

@@ -44,32 +44,32 @@ _CSS: Final = """
 """
 
 
-def draw_svg(table: DrawableSchedule) -> str:
+def draw_svg(schedule: DrawableSchedule) -> str:
     """Return a table as an SVG document.
 
     Args:
-        table: what to draw.
+        schedule: what to draw.
     """
-    ticks, devices = len(table.ticks), len(table.ticks[0])
-    cell = 8 + _CHAR_WIDTH * max_label_length(table)
-    lanes = [table.lane(device) for device in range(devices)]
-    notes = [table.note(device) for device in range(devices)]
+    ticks, devices = len(schedule.ticks), len(schedule.ticks[0])
+    cell = 8 + _CHAR_WIDTH * max_label_length(schedule)
+    lanes = [schedule.lane(device) for device in range(devices)]
+    notes = [schedule.note(device) for device in range(devices)]
     left = 16 + _CHAR_WIDTH * max(map(len, lanes))
     wide = left + ticks * cell + 24 + _CHAR_WIDTH * max(map(len, notes))
-    width = max(wide, left + _LEGEND_WIDTH, 16 + 9 * len(table.title))
+    width = max(wide, left + _LEGEND_WIDTH, 16 + 9 * len(schedule.title))
     height = _TOP_MARGIN + devices * _ROW_HEIGHT + 56
-    root = _document(table, width, height)
-    _text(root, table.title, 8, 22, "title")
+    root = _document(schedule, width, height)
+    _text(root, schedule.title, 8, 22, "title")
     for device in range(devices):
         y = _TOP_MARGIN + device * _ROW_HEIGHT
         _text(root, lanes[device], 8, y + 14, "lane")
-        for tick, row in enumerate(table.ticks):
-            _cell(root, table, row[device], left + tick * cell, y, cell, tick)
+        for tick, row in enumerate(schedule.ticks):
+            _cell(root, schedule, row[device], left + tick * cell, y, cell, tick)
         _text(root, notes[device], left + ticks * cell + 8, y + 14, "lane muted")
     below = _TOP_MARGIN + devices * _ROW_HEIGHT + 12
     for tick in range(0, ticks, TICK_LABEL_INTERVAL):
         _text(root, str(tick), left + tick * cell + 2, below, "muted")
-    _legend(root, table, left, below + 16)
+    _legend(root, schedule, left, below + 16)
     return Xml.tostring(root, encoding="unicode") + "\n"
 
 
@@ -125,7 +125,9 @@ def _cell(
         Xml.SubElement(root, "rect", {**at, "fill": "url(#idle)"})
         return
     box = Xml.SubElement(root, "rect", {**at, "class": work.kind})
-    told = f"{work.kind} of stage {work.stage}, microbatch {work.micro}, tick {tick}"
+    told = (
+        f"{work.kind} of stage {work.stage}, microbatch {work.microbatch}, tick {tick}"
+    )
     Xml.SubElement(box, "title").text = told
     middle = x + width / 2
     _text(root, table.label(work), middle, y + 14, work.kind, anchor="middle")

@@ -54,30 +54,32 @@ _STYLES: Final[Mapping[WorkKind, str]] = MappingProxyType(
 
 
 def draw_text(
-    table: DrawableSchedule, *, width: int, idle: str = "╱", more: str = "…"
+    schedule: DrawableSchedule, *, width: int, idle: str = "╱", ellipsis: str = "…"
 ) -> "Text":
     """Return a table as text for a rich console.
 
     Args:
-        table: what to draw.
+        schedule: what to draw.
         width: columns; what does not fit is cut at a tick, and counted below.
         idle: sign of a tick without work, one column.
-        more: sign at a cut.
+        ellipsis: sign at a cut.
     """
     from rich.text import Text
 
-    devices = range(len(table.ticks[0]))
-    start = max(len(table.lane(device)) for device in devices) + 2
-    end = max(len(table.note(device)) for device in devices) + 2 + len(more)
-    size = 2 + max_label_length(table)
-    rows = table.ticks[: max((width - start - end) // size, 1)]
-    left = len(table.ticks) - len(rows)
+    devices = range(len(schedule.ticks[0]))
+    start = max(len(schedule.lane(device)) for device in devices) + 2
+    end = max(len(schedule.note(device)) for device in devices) + 2 + len(ellipsis)
+    size = 2 + max_label_length(schedule)
+    rows = schedule.ticks[: max((width - start - end) // size, 1)]
+    left = len(schedule.ticks) - len(rows)
     drawn = Text(no_wrap=True)
     for device in devices:
-        drawn.append(table.lane(device).ljust(start))
+        drawn.append(schedule.lane(device).ljust(start))
         for row in rows:
-            drawn.append(*_cell(table, row[device], size, idle))
-        drawn.append(f"{more if left else ''}  {table.note(device)}".rstrip() + "\n")
+            drawn.append(*_cell(schedule, row[device], size, idle))
+        drawn.append(
+            f"{ellipsis if left else ''}  {schedule.note(device)}".rstrip() + "\n"
+        )
     numbers = (
         f" {t}".ljust(size * TICK_LABEL_INTERVAL)
         for t in range(0, len(rows), TICK_LABEL_INTERVAL)

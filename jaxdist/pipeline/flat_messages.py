@@ -34,7 +34,7 @@ class FlatTreeSpec:
     """Shape of each leaf."""
     dtypes: tuple[str, ...]
     """Dtype of each leaf."""
-    keys: tuple[bool, ...]
+    is_prng_key: tuple[bool, ...]
     """Whether each leaf is random keys, which travel as their numbers."""
 
     @property
@@ -46,41 +46,41 @@ class FlatTreeSpec:
         return dict(total)
 
     @property
-    def shaped(self) -> Any:
+    def abstract_tree(self) -> Any:
         """Return the tree with shapes for arrays."""
         vectors = {d: jax.ShapeDtypeStruct((n,), d) for d, n in self.lengths.items()}
         return jax.eval_shape(self.read, vectors)
 
-    def write(self, vectors: FlatBuffers, tree: Any, *row: jax.Array) -> FlatBuffers:
+    def write(self, buffers: FlatBuffers, tree: Any, *row: jax.Array) -> FlatBuffers:
         """Write a tree of this form over the front of vectors.
 
         Args:
-            vectors: at least as long as the form; with rows in front where one is said.
+            buffers: at least as long as the form; with rows in front where one is said.
             tree: of this form.
             row: of a ring, int32; none where vectors have no rows.
         """
-        vectors = dict(vectors)
+        buffers = dict(buffers)
         for leaf, (dtype, at, _) in zip(
-            jax.tree.leaves(tree), self._parts, strict=True
+            jax.tree.leaves(tree), self._leaf_slices, strict=True
         ):
             flat = raw_array(leaf).reshape((1,) * len(row) + (-1,))
             place = (*row, jnp.int32(at))
-            vectors[dtype] = lax.dynamic_update_slice(vectors[dtype], flat, place)
-        return vectors
+            buffers[dtype] = lax.dynamic_update_slice(buffers[dtype], flat, place)
+        return buffers
 
-    def read(self, vectors: FlatBuffers, *row: jax.Array) -> Any:
+    def read(self, buffers: FlatBuffers, *row: jax.Array) -> Any:
         """Read a tree of this form from the front of vectors, as `write` takes them."""
         leaves = []
         for shape, is_key, (dtype, at, length) in zip(
-            self.shapes, self.keys, self._parts, strict=True
+            self.shapes, self.is_prng_key, self._leaf_slices, strict=True
         ):
             place, size = (*row, jnp.int32(at)), (1,) * len(row) + (length,)
-            leaf = lax.dynamic_slice(vectors[dtype], place, size).reshape(shape)
+            leaf = lax.dynamic_slice(buffers[dtype], place, size).reshape(shape)
             leaves.append(jax.random.wrap_key_data(leaf) if is_key else leaf)
         return jax.tree.unflatten(self.tree, leaves)
 
     @property
-    def _parts(self) -> Iterator[tuple[str, int, int]]:
+    def _leaf_slices(self) -> Iterator[tuple[str, int, int]]:
         """Dtype, first number and length of each leaf in the vectors."""
         start: Counter[str] = Counter()
         for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
@@ -96,7 +96,7 @@ def flat_tree_spec(tree: Any) -> FlatTreeSpec:
         tree=structure,
         shapes=tuple(tuple(x.shape) for x in found),
         dtypes=tuple(np.dtype(x.dtype).name for x in found),
-        keys=tuple(_is_key(x) for x in leaves),
+        is_prng_key=tuple(_is_key(x) for x in leaves),
     )
 
 
@@ -113,18 +113,18 @@ def raw_array(leaf: jax.Array) -> jax.Array:
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
-def max_lengths(forms: Iterable[FlatTreeSpec]) -> BufferLengths:
+def max_lengths(specs: Iterable[FlatTreeSpec]) -> BufferLengths:
     """Return the lengths of vectors that each of some forms fits in."""
     most: dict[str, int] = {}
-    for form in forms:
+    for form in specs:
         for dtype, length in form.lengths.items():
             most[dtype] = max(most.get(dtype, 0), length)
     return dict(sorted(most.items()))
 
 
-def zero_buffers(lengths: BufferLengths, *front: int) -> FlatBuffers:
+def zero_buffers(lengths: BufferLengths, *leading: int) -> FlatBuffers:
     """Return vectors of zeros, with so many rows in front."""
-    return {dtype: jnp.zeros((*front, n), dtype) for dtype, n in lengths.items()}
+    return {dtype: jnp.zeros((*leading, n), dtype) for dtype, n in lengths.items()}
 
 
 def buffer_bytes(lengths: BufferLengths) -> int:
@@ -132,15 +132,15 @@ def buffer_bytes(lengths: BufferLengths) -> int:
     return sum(n * np.dtype(dtype).itemsize for dtype, n in lengths.items())
 
 
-def write_row(ring: FlatBuffers, row: jax.Array, vectors: FlatBuffers) -> FlatBuffers:
+def write_row(ring: FlatBuffers, row: jax.Array, buffers: FlatBuffers) -> FlatBuffers:
     """Write vectors into a row of a ring."""
     return {
-        dtype: lax.dynamic_update_slice(x, vectors[dtype][None], (row, jnp.int32(0)))
+        dtype: lax.dynamic_update_slice(x, buffers[dtype][None], (row, jnp.int32(0)))
         for dtype, x in ring.items()
     }
 
 
-def overwrite_row(ring: FlatBuffers, row: jax.Array, after: Any) -> FlatBuffers:
+def overwrite_row(ring: FlatBuffers, row: jax.Array, dependents: Any) -> FlatBuffers:
     """Write over a row that has been read for the last time.
 
     Readers that change nothing may run before or after those that write, for all that
@@ -150,9 +150,11 @@ def overwrite_row(ring: FlatBuffers, row: jax.Array, after: Any) -> FlatBuffers:
     Args:
         ring: of vectors.
         row: of the ring.
-        after: arrays that were made of it.
+        dependents: arrays that were made of it.
     """
-    made = sum(x.reshape(-1)[:1].astype(jnp.float32) for x in jax.tree.leaves(after))
+    made = sum(
+        x.reshape(-1)[:1].astype(jnp.float32) for x in jax.tree.leaves(dependents)
+    )
     place = row, jnp.int32(0)
     return {
         # Of arrays without numbers there is nothing to write over.

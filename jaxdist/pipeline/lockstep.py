@@ -13,22 +13,22 @@ DependencyFn = Callable[[WorkItem], Sequence[WorkItem]]
 """What must have been done in an earlier tick."""
 
 
-def lockstep_ticks(orders: Sequence[DeviceOrder], needs: DependencyFn) -> Ticks:
+def lockstep_ticks(orders: Sequence[DeviceOrder], dependencies: DependencyFn) -> Ticks:
     """Return the table of some orders, with forwards no earlier than they are needed.
 
     Args:
         orders: one a device.
-        needs: what each work waits for.
+        dependencies: what each work waits for.
 
     Raises:
         Failed: the orders wait for each other.
 
     >>> from jaxdist.pipeline.work_item import backward, forward, dependencies
     >>> orders = (forward(0, 0), backward(0, 0)), (forward(1, 0), backward(1, 0))
-    >>> len(lockstep_ticks(orders, lambda work: dependencies(work, stages=2)))
+    >>> len(lockstep_ticks(orders, lambda work: dependencies(work, num_stages=2)))
     4
     """
-    return _delay_forwards(_earliest_ticks(orders, needs), needs)
+    return _delay_forwards(_earliest_ticks(orders, dependencies), dependencies)
 
 
 def _earliest_ticks(orders: Sequence[DeviceOrder], needs: DependencyFn) -> Ticks:

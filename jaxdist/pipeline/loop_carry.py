@@ -55,16 +55,22 @@ class LoopCarry:
     """Weights that change meanwhile, and what changes them; None where none do."""
 
 
-def _receive_activation(hop: int, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
+def _receive_activation(
+    permutation: int, row: ScheduleRow, carry: LoopCarry
+) -> LoopCarry:
     """Keep what arrived from the stage before."""
-    kept = flat_messages.write_row(carry.inputs, row["comes"][hop], carry.up[hop])
+    kept = flat_messages.write_row(
+        carry.inputs, row["comes"][permutation], carry.up[permutation]
+    )
     return replace(carry, inputs=kept)
 
 
-def _receive_cotangent(hop: int, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
+def _receive_cotangent(
+    permutation: int, row: ScheduleRow, carry: LoopCarry
+) -> LoopCarry:
     """Keep the gradient that arrived from the stage behind."""
     kept = flat_messages.write_row(
-        carry.gradients, row["returns"][hop], carry.down[hop]
+        carry.gradients, row["returns"][permutation], carry.down[permutation]
     )
     return replace(carry, gradients=kept)
 

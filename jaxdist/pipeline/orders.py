@@ -69,7 +69,7 @@ def zero_bubble_h1(devices: int, microbatches: int) -> DeviceOrders:
         todo = 0
         for work in one_f_one_b(devices, microbatches)[d]:
             yield work
-            if work.kind == "backward" and work.micro >= d:
+            if work.kind == "backward" and work.microbatch >= d:
                 yield weight_gradient(d, todo)
                 todo += 1
         yield from (weight_gradient(d, m) for m in range(todo, microbatches))
@@ -90,13 +90,13 @@ def forward_orders(devices: int, microbatches: int, chunks: int) -> DeviceOrders
 
 
 def warmup_then_1f1b(
-    ahead: list[WorkItem], back: list[WorkItem], warmup: int
+    forwards: list[WorkItem], backwards: list[WorkItem], warmup: int
 ) -> DeviceOrder:
     """Some forwards, then one forward and one backward in turn, then what is left."""
-    warmup = min(warmup, len(ahead))
-    pairs = zip(ahead[warmup:], back)
+    warmup = min(warmup, len(forwards))
+    pairs = zip(forwards[warmup:], backwards)
     steady = (work for pair in pairs for work in pair)
-    return (*ahead[:warmup], *steady, *back[len(ahead) - warmup :])
+    return (*forwards[:warmup], *steady, *backwards[len(forwards) - warmup :])
 
 
 def _microbatch_groups(

@@ -66,7 +66,7 @@ def pipedream(
             without stashing.
 
     >>> made = pipedream((1, 1, 1, 1), 8)
-    >>> made.forward_versions[0], made.applied[3][:3]
+    >>> made.forward_versions[0], made.update_ticks[3][:3]
     ((0, 0, 0, 0, 1, 2, 3, 4), (4, 6, 8))
     """
     _check_replicas(replicas)
@@ -82,9 +82,11 @@ def pipedream(
         "pipedream" + "".join(words),
         replicas,
         microbatches,
-        rounds=replicas,
-        ahead=ahead,
-        back=ahead if stashing else lambda stage, micro: micro // replicas[stage],
+        update_microbatches=replicas,
+        forward_version=ahead,
+        backward_version=ahead
+        if stashing
+        else lambda stage, micro: micro // replicas[stage],
     )
 
 
@@ -103,7 +105,7 @@ def pipedream_2bw(stages: int, microbatches: int, group: int) -> AsyncSchedule:
         BadInput: no stages, a group that is too small or not full.
 
     >>> made = pipedream_2bw(2, 8, group=2)
-    >>> made.forward_versions[0], [made.versions_held(stage) for stage in range(2)]
+    >>> made.forward_versions[0], [made.live_versions(stage) for stage in range(2)]
     ((0, 0, 0, 0, 1, 1, 2, 2), [2, 2])
     """
     replicas = (1,) * stages
@@ -119,9 +121,9 @@ def pipedream_2bw(stages: int, microbatches: int, group: int) -> AsyncSchedule:
         "pipedream-2bw",
         replicas,
         microbatches,
-        rounds=rounds,
-        ahead=version,
-        back=version,
+        update_microbatches=rounds,
+        forward_version=version,
+        backward_version=version,
     )
 
 
@@ -141,9 +143,9 @@ def _async_schedule(
     replicas: Sequence[int],
     microbatches: int,
     *,
-    rounds: Sequence[int],
-    ahead: VersionFn,
-    back: VersionFn,
+    update_microbatches: Sequence[int],
+    forward_version: VersionFn,
+    backward_version: VersionFn,
 ) -> AsyncSchedule:
     def table(version: VersionFn) -> tuple[tuple[int, ...], ...]:
         return tuple(
@@ -155,10 +157,10 @@ def _async_schedule(
         name=name,
         replicas=tuple(replicas),
         microbatches=microbatches,
-        rounds=tuple(rounds),
-        beats=exchange_every_tick(_ticks(replicas, microbatches)),
-        forward_versions=table(ahead),
-        backward_versions=table(back),
+        update_microbatches=tuple(update_microbatches),
+        supersteps=exchange_every_tick(_ticks(replicas, microbatches)),
+        forward_versions=table(forward_version),
+        backward_versions=table(backward_version),
     )
 
 
@@ -176,7 +178,7 @@ def _ticks(replicas: Sequence[int], microbatches: int) -> Ticks:
     def waits_for(work: WorkItem) -> tuple[WorkItem, ...]:
         size = replicas[work.stage]
         late = max_in_flight(replicas, work.stage) if work.kind == "forward" else 1
-        first = (work.micro // size - late) * size
+        first = (work.microbatch // size - late) * size
         round_ = range(first, first + size) if first >= 0 else ()
         before = tuple(backward(work.stage, micro) for micro in round_)
         return (*dependencies(work, len(replicas)), *before)

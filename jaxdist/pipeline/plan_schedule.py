@@ -42,7 +42,7 @@ _PLAN_KEYS: Final = (
 class DeviceWorkCounts:
     """How often a device along the pipe axis does something in a step."""
 
-    micro: int
+    microbatches: int
     """Microbatches that its stages work on."""
     updates: int
     """Times that its weights move."""
@@ -93,7 +93,7 @@ def evaluation_supersteps(plan: Plan, microbatches: int) -> Supersteps:
     """Return who does what when in an evaluation."""
     places, stages = stage_placement(plan), plan.stages
     if not plan.pipe.replicas:
-        return forward_only(plan.mesh.pipe, microbatches, plan.pipe.chunks).beats
+        return forward_only(plan.mesh.pipe, microbatches, plan.pipe.chunks).supersteps
     lists = tuple(
         tuple(
             forward(stage, micro)
@@ -115,15 +115,15 @@ def device_work_counts(plan: Plan, microbatches: int) -> tuple[DeviceWorkCounts,
     >>> from jaxdist.core.plan import MeshShape
     >>> pipe = PipelineConfig(schedule="pipedream", replicas=(2, 1))
     >>> plan = Plan(mesh=MeshShape(pipe=3), pipe=pipe)
-    >>> [t.micro for t in device_work_counts(plan, 8)]
+    >>> [t.microbatches for t in device_work_counts(plan, 8)]
     [4, 4, 8]
     """
     places, rounds = stage_placement(plan), (microbatches,) * plan.stages
     if plan.pipe.flows:
-        rounds = async_plan_schedule(plan, microbatches).rounds
+        rounds = async_plan_schedule(plan, microbatches).update_microbatches
     return tuple(
         DeviceWorkCounts(
-            micro=microbatches // places.replicas_of(device),
+            microbatches=microbatches // places.replicas_of(device),
             updates=microbatches // rounds[places.stages_of(device)[0]],
         )
         for device in range(places.devices)

@@ -69,35 +69,37 @@ def select_kind(row: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return {name: x[code] if name in each else x for name, x in row.items()}
 
 
-def schedule_arrays(beats: Supersteps, places: StagePlacement) -> ScheduleArrays:
+def schedule_arrays(
+    supersteps: Supersteps, placement: StagePlacement
+) -> ScheduleArrays:
     """Write a schedule as numbers.
 
     Args:
-        beats: what each device does between two exchanges.
-        places: where stages are.
+        supersteps: what each device does between two exchanges.
+        placement: where stages are.
     """
-    spans = _live_spans(beats, places.stages)
-    shape, hops = (len(beats), places.devices), places.hops()
+    spans = _live_spans(supersteps, placement.stages)
+    shape, hops = (len(supersteps), placement.devices), placement.send_permutations()
     found = {name: _no_entries(*shape, len(WORK_KINDS)) for name in _COLUMNS + _RINGS}
     for name in _ARRIVAL_COLUMNS.values():
         found[name] = _no_entries(*shape, len(hops))
-    for beat, device, one in _iter_work(beats):
+    for beat, device, one in _iter_work(supersteps):
         at = beat, device, WORK_KINDS.index(one.kind)
-        found["stage"][at], found["micro"][at] = one.stage, one.micro
+        found["stage"][at], found["micro"][at] = one.stage, one.microbatch
     sizes = []
     for name, span in spans.items():
-        rows, most = _assign_rows(span, places)
+        rows, most = _assign_rows(span, placement)
         sizes.append(most)
-        for beat, device, one in _iter_work(beats):
+        for beat, device, one in _iter_work(supersteps):
             if name != "gradient" or one.kind != "forward":
                 at = beat, device, WORK_KINDS.index(one.kind)
-                found[name][at] = rows.get((one.stage, one.micro), NO_ENTRY)
+                found[name][at] = rows.get((one.stage, one.microbatch), NO_ENTRY)
         if name in _ARRIVAL_COLUMNS:
             for key, (start, _) in span.items():
                 place = (
                     start,
-                    places.device_of(*key),
-                    _permutation_index(name, key, places, hops),
+                    placement.device_of(*key),
+                    _permutation_index(name, key, placement, hops),
                 )
                 found[_ARRIVAL_COLUMNS[name]][place] = rows[key]
     return ScheduleArrays(**found, rows=(sizes[0], sizes[1], sizes[2]), hops=hops)
@@ -142,11 +144,11 @@ def _record_spans(
     spans: dict[str, LiveSpans], beat: int, one: WorkItem, stages: int, backward: bool
 ) -> None:
     """Note from when to when a work's arrays are held."""
-    key, inputs = (one.stage, one.micro), spans["input"]
+    key, inputs = (one.stage, one.microbatch), spans["input"]
     if one.kind == "forward":
         if one.stage + 1 < stages:
             # What is sent in a beat is there from the next one on.
-            inputs[one.stage + 1, one.micro] = (beat + 1, beat + 1)
+            inputs[one.stage + 1, one.microbatch] = (beat + 1, beat + 1)
         if key in inputs:
             inputs[key] = (inputs[key][0], beat)
         if backward:
@@ -156,7 +158,7 @@ def _record_spans(
     if key in inputs:
         inputs[key] = (inputs[key][0], beat)
     if one.stage:
-        spans["gradient"][one.stage - 1, one.micro] = (beat + 1, beat + 1)
+        spans["gradient"][one.stage - 1, one.microbatch] = (beat + 1, beat + 1)
     if key in spans["gradient"]:
         spans["gradient"][key] = (spans["gradient"][key][0], beat)
 

@@ -15,7 +15,7 @@ class PipelineSchedule:
     """What the order of work is called."""
     microbatches: int
     """Microbatches, from 0."""
-    beats: Supersteps
+    supersteps: Supersteps
     """`beats[b][t][device]`: what the device does in tick t of beat b, or None. A beat
     ends with an exchange: what was made in it can be used from the next one on, and by
     who made it at once.
@@ -24,12 +24,12 @@ class PipelineSchedule:
     @cached_property
     def ticks(self) -> Ticks:
         """`ticks[t][device]`: what the device does in tick t, or None."""
-        return tuple(row for beat in self.beats for row in beat)
+        return tuple(row for beat in self.supersteps for row in beat)
 
     @property
     def exchanges(self) -> int:
         """How often devices hand on what they made."""
-        return len(self.beats)
+        return len(self.supersteps)
 
     @property
     def length(self) -> int:
@@ -37,7 +37,7 @@ class PipelineSchedule:
         return len(self.ticks)
 
     @property
-    def idle(self) -> float:
+    def bubble_fraction(self) -> float:
         """Share of ticks, over all devices, without work: the bubble."""
         return bubble_fraction(self.ticks)
 
@@ -63,18 +63,18 @@ def bubble_fraction(ticks: Ticks) -> float:
     return cells.count(None) / len(cells)
 
 
-def peak_live_inputs(works: Iterable[WorkItem | None], until: WorkKind) -> int:
+def peak_live_inputs(works: Iterable[WorkItem | None], release_kind: WorkKind) -> int:
     """Return how many stage inputs a device holds at most.
 
     An input is held from the tick of its forward to that of its last use, inclusive.
 
     Args:
         works: what the device does, in order.
-        until: kind of its last use.
+        release_kind: kind of its last use.
     """
     held = most = 0
     for work in filter(None, works):
         held += work.kind == "forward"
         most = max(most, held)
-        held -= work.kind == until
+        held -= work.kind == release_kind
     return most

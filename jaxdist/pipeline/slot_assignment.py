@@ -21,28 +21,28 @@ _SlotKind = tuple[bool, str, bool, bool, bool]
 def assign_slots(
     plan: Plan,
     leaves: Sequence[LeafSharding],
-    users: Sequence[frozenset[int]],
-    places: StagePlacement,
-    sent: Callable[[LeafSharding], bool] = lambda leaf: False,
+    leaf_stages: Sequence[frozenset[int]],
+    placement: StagePlacement,
+    is_compressed: Callable[[LeafSharding], bool] = lambda leaf: False,
 ) -> SlotLayout:
     """Deal the leaves of a network into slots.
 
     Args:
         plan: the layout.
         leaves: how each lies but for the pipe axis.
-        users: stages that use each leaf.
-        places: where stages are; the replicas of one hold the same.
-        sent: whether the gradient of a leaf is compressed.
+        leaf_stages: stages that use each leaf.
+        placement: where stages are; the replicas of one hold the same.
+        is_compressed: whether the gradient of a leaf is compressed.
     """
     groups: dict[Any, list[list[int]]] = defaultdict(
         lambda: [[] for _ in range(plan.mesh.pipe)]
     )
-    owners = [{places.of_stages[stage] for stage in own} for own in users]
+    owners = [{placement.stage_devices[stage] for stage in own} for own in leaf_stages]
     devices = [frozenset(itertools.chain(*own)) for own in owners]
     shared = tuple(place for place, own in enumerate(owners) if len(own) != 1)
     for place, leaf in enumerate(leaves):
         for device in () if place in shared else devices[place]:
-            groups[_slot_kind(leaf, sent(leaf))][device].append(place)
+            groups[_slot_kind(leaf, is_compressed(leaf))][device].append(place)
     slots = [
         _slot(plan, leaves, kind, places)
         for kind, own in sorted(groups.items())
@@ -65,15 +65,17 @@ def assign_slots(
 def _slot_kind(leaf: LeafSharding, sent: bool) -> _SlotKind:
     """Return what leaves of one slot have in common."""
     vector = len(leaf.shape) < 2 or "bias" in leaf.name.split("/")
-    split = leaf.tensor is not None, leaf.fsdp is not None
+    split = leaf.tensor_dim is not None, leaf.fsdp_dim is not None
     return vector, np.dtype(leaf.dtype).name, *split, sent
 
 
 def _leaves_by_size(
-    plan: Plan, leaves: Sequence[LeafSharding], own: Sequence[list[int]]
+    plan: Plan, leaves: Sequence[LeafSharding], device_leaves: Sequence[list[int]]
 ) -> list[tuple[int | None, ...]]:
     """Return the largest leaf of each device, the second largest of each, and so on."""
-    rows = [sorted(p, key=lambda i: -local_size(plan, leaves[i])) for p in own]
+    rows = [
+        sorted(p, key=lambda i: -local_size(plan, leaves[i])) for p in device_leaves
+    ]
     return [
         tuple(row[k] if k < len(row) else None for row in rows)
         for k in range(max(map(len, rows)))
@@ -93,9 +95,9 @@ def _slot(
         name="vectors" if vector else "matrices",
         shape=(plan.mesh.pipe, *parts, most),
         dtype=np.dtype(dtype),
-        tensor=2 if tensor else None,
-        fsdp=1 if fsdp else None,
-        pipe=0,
-        sent=sent,
+        tensor_dim=2 if tensor else None,
+        fsdp_dim=1 if fsdp else None,
+        pipe_dim=0,
+        compress_gradient=sent,
     )
     return ParamSlot(vector=vector, places=places, leaf=leaf)

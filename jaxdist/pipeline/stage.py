@@ -29,15 +29,15 @@ stage the first result is the share of the loss, or scores.
 class PipelineStage:
     """One stage as functions on one device."""
 
-    number: int
+    index: int
     """From 0."""
     device: int
     """A device along the pipe axis that has it; its replicas hold the same leaves."""
-    call: StageFn
+    forward: StageFn
     """Its forward pass."""
-    params: tuple[int, ...]
+    param_indices: tuple[int, ...]
     """Places of the parameters that it uses."""
-    stats: tuple[int, ...]
+    stat_indices: tuple[int, ...]
     """Places of its running statistics."""
 
 
@@ -47,29 +47,38 @@ class Pipeline:
 
     stages: tuple[PipelineStage, ...]
     """In order."""
-    tables: ScheduleArrays
+    schedule_arrays: ScheduleArrays
     """Who does what when."""
-    params: SlotLayout
+    param_slots: SlotLayout
     """How parameters lie."""
-    stats: SlotLayout
+    stat_slots: SlotLayout
     """How running statistics lie."""
-    dtype: Any
+    compute_dtype: Any
     """Dtype in which matrices are used; None is their own."""
 
-    def own_params(
-        self, stage: PipelineStage, held: SlotArrays
+    def stage_params(
+        self, stage: PipelineStage, slot_arrays: SlotArrays
     ) -> dict[int, jax.Array]:
         """Return a stage's parameters as they are used."""
-        own = self.params.own(held, stage.device)
-        return {place: _cast_matrix(own[place], self.dtype) for place in stage.params}
+        own = self.param_slots.own(slot_arrays, stage.device)
+        return {
+            place: _cast_matrix(own[place], self.compute_dtype)
+            for place in stage.param_indices
+        }
 
-    def own_stats(self, stage: PipelineStage, held: SlotArrays) -> dict[int, jax.Array]:
+    def stage_stats(
+        self, stage: PipelineStage, slot_arrays: SlotArrays
+    ) -> dict[int, jax.Array]:
         """Return a stage's running statistics."""
-        own = self.stats.own(held, stage.device)
-        return {place: own[place] for place in stage.stats}
+        own = self.stat_slots.own(slot_arrays, stage.device)
+        return {place: own[place] for place in stage.stat_indices}
 
-    def function(
-        self, stage: PipelineStage, others: Any, stats: LeavesByIndex, part: Microbatch
+    def stage_function(
+        self,
+        stage: PipelineStage,
+        static: Any,
+        stats: LeavesByIndex,
+        microbatch: Microbatch,
     ) -> Callable[..., Any]:
         """Return a stage as a function of what it has gradients of.
 
@@ -79,7 +88,9 @@ class Pipeline:
         """
 
         def call(leaves: LeavesByIndex, slopes: list[jax.Array]) -> Any:
-            out, new = stage.call(leaves, stats, combine_floats(slopes, others), part)
+            out, new = stage.forward(
+                leaves, stats, combine_floats(slopes, static), microbatch
+            )
             last = stage is self.stages[-1]
             return out if last else partition_floats(out)[0], (out, new)
 
@@ -92,34 +103,34 @@ class StageTrace:
 
     stage: PipelineStage
     """The stage."""
-    takes: FlatTreeSpec
+    input_spec: FlatTreeSpec
     """What it is called on."""
-    gives: FlatTreeSpec
+    output_spec: FlatTreeSpec
     """What it returns."""
-    keeps: FlatTreeSpec
+    residual_spec: FlatTreeSpec
     """What its forward pass keeps for the backward pass; nothing where there is none.
     """
-    back: Any = None
+    vjp_fn: Any = None
     """Its backward pass, to be filled with arrays; None where there is none."""
 
     @property
-    def sloped(self) -> FlatTreeSpec:
+    def cotangent_spec(self) -> FlatTreeSpec:
         """What comes back as the gradient of what it is called on."""
-        return cotangent_spec(self.takes)
+        return cotangent_spec(self.input_spec)
 
 
-def cotangent_spec(form: FlatTreeSpec) -> FlatTreeSpec:
+def cotangent_spec(spec: FlatTreeSpec) -> FlatTreeSpec:
     """Return the form of the gradient of a tree: that of its floats."""
-    return flat_messages.flat_tree_spec(partition_floats(form.shaped)[0])
+    return flat_messages.flat_tree_spec(partition_floats(spec.abstract_tree)[0])
 
 
 def trace_stages(
     pipe: Pipeline,
     params: SlotArrays,
     stats: SlotArrays,
-    parts: Microbatch,
+    microbatches: Microbatch,
     *,
-    graded: bool,
+    with_gradients: bool,
 ) -> Iterator[StageTrace]:
     """Trace every stage on shapes, in order; inside a `shard_map`.
 
@@ -127,10 +138,10 @@ def trace_stages(
         pipe: the stages.
         params: what this device holds.
         stats: its running statistics.
-        parts: microbatches, [M, b, ...].
-        graded: whether there are backward passes.
+        microbatches: microbatches, [M, b, ...].
+        with_gradients: whether there are backward passes.
     """
-    part = {key: x[0] for key, x in parts.items()}
+    part = {key: x[0] for key, x in microbatches.items()}
     takes = flat_messages.flat_tree_spec(())
     for stage in pipe.stages:
         found: list[Any] = []
@@ -139,47 +150,49 @@ def trace_stages(
             given: Any, stage: PipelineStage = stage, found: list[Any] = found
         ) -> Any:
             slopes, others = partition_floats(given[0])
-            run = pipe.function(stage, others, pipe.own_stats(stage, stats), given[1])
-            leaves = pipe.own_params(stage, params)
-            if not graded:
+            run = pipe.stage_function(
+                stage, others, pipe.stage_stats(stage, stats), given[1]
+            )
+            leaves = pipe.stage_params(stage, params)
+            if not with_gradients:
                 return run(leaves, slopes)[1][0], ()
             _, back, (out, _) = jax.vjp(run, leaves, slopes, has_aux=True)
             found.append(back)
             return out, vjp_residuals(back)
 
-        out, kept = jax.eval_shape(probe, (takes.shaped, part))
+        out, kept = jax.eval_shape(probe, (takes.abstract_tree, part))
         gives = flat_messages.flat_tree_spec(out)
         yield StageTrace(
             stage=stage,
-            takes=takes,
-            gives=gives,
-            keeps=flat_messages.flat_tree_spec(kept),
-            back=found[0] if found else None,
+            input_spec=takes,
+            output_spec=gives,
+            residual_spec=flat_messages.flat_tree_spec(kept),
+            vjp_fn=found[0] if found else None,
         )
         takes = gives
 
 
-def vjp_residuals(back: Any) -> Any:
+def vjp_residuals(vjp_fn: Any) -> Any:
     """Return what a backward pass of `jax.vjp` keeps besides its function's arguments.
 
     Arguments are there anyway: parameters, and what arrived from the stage before.
     """
-    return back.opaque_residuals
+    return vjp_fn.opaque_residuals
 
 
-def bind_vjp_residuals(back: Any, kept: Any, *arguments: Any) -> Any:
+def bind_vjp_residuals(vjp_fn: Any, residuals: Any, *primals: Any) -> Any:
     """Return a backward pass of other numbers.
 
     Args:
-        back: of a trace.
-        kept: what `vjp_residuals` returned in the forward pass.
-        arguments: those of the forward pass.
+        vjp_fn: of a trace.
+        residuals: what `vjp_residuals` returned in the forward pass.
+        primals: those of the forward pass.
     """
-    found = copy.copy(back)
-    found.opaque_residuals = kept
+    found = copy.copy(vjp_fn)
+    found.opaque_residuals = residuals
     found.args_res = [
         _replace_arrays(old, jax.tree.leaves(new))
-        for old, new in zip(back.args_res, arguments, strict=True)
+        for old, new in zip(vjp_fn.args_res, primals, strict=True)
     ]
     return found
 
@@ -190,19 +203,19 @@ def _replace_arrays(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
     return [x if isinstance(was, jax.Array) else was for was, x in kept]
 
 
-def partition_floats(carried: Any) -> tuple[list[Any], Any]:
+def partition_floats(pytree: Any) -> tuple[list[Any], Any]:
     """Part the floats of a tree, which have gradients, from the rest."""
-    leaves, tree = jax.tree.flatten(carried)
+    leaves, tree = jax.tree.flatten(pytree)
     smooth = [jnp.issubdtype(x.dtype, jnp.floating) for x in leaves]
     slopes = [x for x, has in zip(leaves, smooth, strict=True) if has]
     rest = [None if has else x for x, has in zip(leaves, smooth, strict=True)]
     return slopes, (tree, rest)
 
 
-def combine_floats(slopes: list[Any], others: Any) -> Any:
+def combine_floats(float_leaves: list[Any], static: Any) -> Any:
     """Put a tree together again that `partition_floats` has parted."""
-    tree, rest = others
-    floats = iter(slopes)
+    tree, rest = static
+    floats = iter(float_leaves)
     return jax.tree.unflatten(tree, [next(floats) if x is None else x for x in rest])
 
 

@@ -101,12 +101,12 @@ class SlotLayout:
         own = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
         return self._held(rows, own)
 
-    def unpack(self, held: SlotArrays) -> list[jax.Array]:
+    def unpack(self, arrays: SlotArrays) -> list[jax.Array]:
         """Take a network's leaves, whole ones, out of slots."""
         found: dict[int, Any] = dict(
-            zip(self.shared, self._apart(held)[1], strict=True)
+            zip(self.shared, self._apart(arrays)[1], strict=True)
         )
-        for slot, array in zip(self.slots, self._apart(held)[0], strict=True):
+        for slot, array in zip(self.slots, self._apart(arrays)[0], strict=True):
             for device, place in enumerate(slot.places):
                 if place is not None:
                     found[place] = join_whole_leaf(
@@ -162,34 +162,34 @@ class SlotLayout:
 
     def of_fronts(
         self,
-        held: SlotArrays,
+        arrays: SlotArrays,
         lengths: Sequence[int],
-        change: Callable[[list[jax.Array]], list[jax.Array]],
+        fn: Callable[[list[jax.Array]], list[jax.Array]],
     ) -> SlotArrays:
         """Change the first numbers of each slot, and shared leaves; leave the rest.
 
         Args:
-            held: a device's part of each array.
+            arrays: a device's part of each array.
             lengths: how many numbers of each slot, as `used` says.
-            change: is given all at once, and returns as many of the same shapes.
+            fn: is given all at once, and returns as many of the same shapes.
         """
-        slots, shared = self._apart(held)
+        slots, shared = self._apart(arrays)
         fronts = [x[..., :n] for x, n in zip(slots, lengths, strict=True) if n]
-        new = iter(change([*fronts, *shared]))
+        new = iter(fn([*fronts, *shared]))
         slots = [
             x.at[..., :n].set(next(new)) if n else x
             for x, n in zip(slots, lengths, strict=True)
         ]
         return self._held(slots, dict(zip(self.shared, new, strict=True)))
 
-    def own(self, held: SlotArrays, device: int) -> dict[int, jax.Array]:
+    def own(self, arrays: SlotArrays, device: int) -> dict[int, jax.Array]:
         """Return the leaves of a device, from the slots that it has.
 
         Args:
-            held: a device's part of each array, dims over fsdp whole.
+            arrays: a device's part of each array, dims over fsdp whole.
             device: along the pipe axis.
         """
-        slots, shared = self._apart(held)
+        slots, shared = self._apart(arrays)
         found = {
             place: x
             for place, x in zip(self.shared, shared, strict=True)
@@ -204,10 +204,10 @@ class SlotLayout:
         return found
 
     def put(
-        self, held: SlotArrays, device: int, leaves: Mapping[int, jax.Array]
+        self, arrays: SlotArrays, device: int, leaves: Mapping[int, jax.Array]
     ) -> SlotArrays:
         """Write leaves of a device over those in the slots that it has."""
-        slots, shared = self._apart(held)
+        slots, shared = self._apart(arrays)
         for k, slot in enumerate(self.slots):
             place = slot.places[device]
             if place is not None and place in leaves:
@@ -219,26 +219,26 @@ class SlotLayout:
 
     def add(
         self,
-        held: SlotArrays,
+        arrays: SlotArrays,
         device: int,
         grads: Mapping[int, jax.Array],
-        first: jax.Array,
+        start: jax.Array,
     ) -> SlotArrays:
         """Add to the leaves of a device, in the slots that it has.
 
         Args:
-            held: sums, of the form of a device's part with dims over fsdp whole.
+            arrays: sums, of the form of a device's part with dims over fsdp whole.
             device: along the pipe axis.
             grads: by place of the leaf.
-            first: place of a slot's first number, 0, which the compiler does not know:
+            start: place of a slot's first number, 0, which the compiler does not know:
                 see `add_to_prefix`.
         """
-        slots, shared = self._apart(held)
+        slots, shared = self._apart(arrays)
         for k, slot in enumerate(self.slots):
             place = slot.places[device]
             if place is not None and place in grads:
                 more = split_local_leaf(grads[place], self.leaves[place], self.plan)
-                slots[k] = add_to_prefix(slots[k], more.astype(slots[k].dtype), first)
+                slots[k] = add_to_prefix(slots[k], more.astype(slots[k].dtype), start)
         for k, place in enumerate(self.shared):
             if place in grads:
                 shared[k] = shared[k] + grads[place].astype(shared[k].dtype)
@@ -279,23 +279,23 @@ class SlotLayout:
         return jnp.pad(rows, ((0, 0), (0, 0), (0, shape[-1] - rows.shape[-1])))
 
 
-def add_to_prefix(slot: jax.Array, more: jax.Array, first: jax.Array) -> jax.Array:
+def add_to_prefix(slot: jax.Array, update: jax.Array, start: jax.Array) -> jax.Array:
     """Add to the front of a slot, and pass over no more of it.
 
     XLA's CPU backend passes over the whole slot where it knows the place, and loads
-    under a mask what is behind `more`. Where no memory is, a masked load is not an
+    under a mask what is behind `update`. Where no memory is, a masked load is not an
     error, but takes hundreds of cycles: 16 ms for 128 Ki numbers in a slot of a
     million, or 0.3 where there is memory (2 shared AMD EPYC cores, 2026-11-23).
 
     Args:
         slot: `[1, fsdp, 1, N]`.
-        more: `[fsdp, n]`.
-        first: 0, int32.
+        update: `[fsdp, n]`.
+        start: 0, int32.
     """
-    at = (jnp.int32(0), jnp.int32(0), jnp.int32(0), first)
-    more = more[None, :, None]
-    before = lax.dynamic_slice(slot, at, more.shape)
-    return lax.dynamic_update_slice(slot, before + more, at)
+    at = (jnp.int32(0), jnp.int32(0), jnp.int32(0), start)
+    update = update[None, :, None]
+    before = lax.dynamic_slice(slot, at, update.shape)
+    return lax.dynamic_update_slice(slot, before + update, at)
 
 
 def _slot_key(k: int) -> str:

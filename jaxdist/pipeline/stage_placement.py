@@ -18,53 +18,53 @@ PermutePairs = tuple[tuple[int, int], ...]
 class StagePlacement:
     """Where stages are."""
 
-    of_stages: tuple[tuple[int, ...], ...]
+    stage_devices: tuple[tuple[int, ...], ...]
     """Devices of each stage."""
 
     @property
     def stages(self) -> int:
         """Stages in all."""
-        return len(self.of_stages)
+        return len(self.stage_devices)
 
     @property
     def devices(self) -> int:
         """Devices along the axis."""
-        return 1 + max(max(devices) for devices in self.of_stages)
+        return 1 + max(max(devices) for devices in self.stage_devices)
 
     @property
     def replicas(self) -> tuple[int, ...]:
         """How many devices each stage has."""
-        return tuple(map(len, self.of_stages))
+        return tuple(map(len, self.stage_devices))
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """Devices that have the same stages."""
-        return tuple(sorted(set(self.of_stages)))
+        return tuple(sorted(set(self.stage_devices)))
 
     def device_of(self, stage: int, micro: int = 0) -> int:
         """Return the device that does a stage's work on a microbatch."""
-        own = self.of_stages[stage]
+        own = self.stage_devices[stage]
         return own[micro % len(own)]
 
     def stages_of(self, device: int) -> tuple[int, ...]:
         """Return the stages that a device has."""
-        pairs = enumerate(self.of_stages)
+        pairs = enumerate(self.stage_devices)
         return tuple(stage for stage, devices in pairs if device in devices)
 
     def replicas_of(self, device: int) -> int:
         """Return how many devices share a device's stages, itself included."""
-        return len(self.of_stages[self.stages_of(device)[0]])
+        return len(self.stage_devices[self.stages_of(device)[0]])
 
-    def hops(self) -> tuple[PermutePairs, ...]:
+    def send_permutations(self) -> tuple[PermutePairs, ...]:
         """Return permutations in which every stage reaches the one behind it.
 
-        >>> StagePlacement(of_stages=((0,), (1,), (2,))).hops()
+        >>> StagePlacement(stage_devices=((0,), (1,), (2,))).send_permutations()
         (((0, 1), (1, 2)),)
-        >>> StagePlacement(of_stages=((0, 1), (2,), (3,))).hops()
+        >>> StagePlacement(stage_devices=((0, 1), (2,), (3,))).send_permutations()
         (((0, 2), (2, 3)), ((1, 2),))
         """
         found: list[list[tuple[int, int]]] = []
-        for pair in sorted(set(self._pairs())):
+        for pair in sorted(set(self._send_pairs())):
             free = (hop for hop in found if not _conflicts(pair, hop))
             hop = next(free, None)
             if hop is None:
@@ -72,9 +72,9 @@ class StagePlacement:
             hop.append(pair)
         return tuple(map(tuple, found))
 
-    def _pairs(self) -> "itertools.chain[tuple[int, int]]":
+    def _send_pairs(self) -> "itertools.chain[tuple[int, int]]":
         """List who hands a microbatch to whom."""
-        neighbours = itertools.pairwise(self.of_stages)
+        neighbours = itertools.pairwise(self.stage_devices)
         return itertools.chain.from_iterable(
             ((a[m % len(a)], b[m % len(b)]) for m in range(len(a) * len(b)))
             for a, b in neighbours
@@ -84,21 +84,21 @@ class StagePlacement:
 def round_robin_placement(stages: int, devices: int) -> StagePlacement:
     """Return the places of stages that have one device each.
 
-    >>> round_robin_placement(4, 2).of_stages
+    >>> round_robin_placement(4, 2).stage_devices
     ((0,), (1,), (0,), (1,))
     """
-    return StagePlacement(of_stages=tuple((k % devices,) for k in range(stages)))
+    return StagePlacement(stage_devices=tuple((k % devices,) for k in range(stages)))
 
 
 def replicated_placement(replicas: Sequence[int]) -> StagePlacement:
     """Return the places of stages with so many devices each.
 
-    >>> replicated_placement((2, 1)).of_stages
+    >>> replicated_placement((2, 1)).stage_devices
     ((0, 1), (2,))
     """
     ends = itertools.accumulate(replicas)
     return StagePlacement(
-        of_stages=tuple(
+        stage_devices=tuple(
             tuple(range(end - count, end))
             for end, count in zip(ends, replicas, strict=True)
         )

@@ -19,40 +19,40 @@ _STAGE: Final = re.compile(r"stage(\d+)\.(?:forward|backward)")
 
 
 def device_collectives(
-    moves: Iterable[CollectiveOp],
-    places: StagePlacement,
+    collectives: Iterable[CollectiveOp],
+    placement: StagePlacement,
     device: int,
-    turns: DeviceWorkCounts,
-    beats: int,
+    counts: DeviceWorkCounts,
+    supersteps: int,
 ) -> Iterator[CollectiveOp]:
     """Yield what a device of a pipeline moves in one step.
 
     Args:
-        moves: of the compiled program, those of stages once for each beat.
-        places: which stages the device has.
+        collectives: of the compiled program, those of stages once for each beat.
+        placement: which stages the device has.
         device: along the pipe axis.
-        turns: how often it does what in a step.
-        beats: of the timetable.
+        counts: how often it does what in a step.
+        supersteps: of the timetable.
     """
-    replicas = places.replicas_of(device)
-    for move in moves:
+    replicas = placement.replicas_of(device)
+    for move in collectives:
         loops = "/".join(move.loops)
         found = _STAGE.search(loops)
-        if move.uneven and replicas == 1:
+        if move.has_uneven_groups and replicas == 1:
             continue
-        seen = _within_replicas(replicas, move) if move.uneven else move
+        seen = _within_replicas(replicas, move) if move.has_uneven_groups else move
         if UPDATE_SCOPE in loops:
-            yield _scale_trips(turns.updates, beats, seen)
+            yield _scale_trips(counts.updates, supersteps, seen)
         elif found is None:
             yield seen
-        elif int(found[1]) in places.stages_of(device):
-            yield _scale_trips(turns.micro, beats, seen)
+        elif int(found[1]) in placement.stages_of(device):
+            yield _scale_trips(counts.microbatches, supersteps, seen)
 
 
 def _within_replicas(replicas: int, move: CollectiveOp) -> CollectiveOp:
     """Return a sum among replicas of stages as a device sees it that is one of some."""
     axes = (sub_axis_name("pipe", replicas),)
-    return replace(move, axes=axes, group=replicas, uneven=False)
+    return replace(move, axes=axes, group_size=replicas, has_uneven_groups=False)
 
 
 def _scale_trips(turns: int, beats: int, move: CollectiveOp) -> CollectiveOp:
@@ -60,5 +60,7 @@ def _scale_trips(turns: int, beats: int, move: CollectiveOp) -> CollectiveOp:
 
     Loops inside of a turn, over the steps of an LSTM, count as often as they go round.
     """
-    payload, trips = move.payload // beats, move.trips // beats
-    return replace(move, payload=turns * payload, trips=turns * trips, bounded=True)
+    payload, trips = move.payload // beats, move.trip_count // beats
+    return replace(
+        move, payload=turns * payload, trip_count=turns * trips, bounded=True
+    )

@@ -25,7 +25,7 @@ class Stages:
 
     blocks: tuple[BlockNames, ...]
     """Names of the blocks of each stage, in order."""
-    places: StagePlacement
+    placement: StagePlacement
     """Where along the pipe axis they are."""
 
     @property
@@ -39,7 +39,7 @@ class Stages:
 
 
 def cut_network(
-    plan: Plan, network: Any, work: Callable[[], Mapping[str, int]]
+    plan: Plan, network: Any, block_flops: Callable[[], Mapping[str, int]]
 ) -> Stages:
     """Cut a network into the stages of a plan.
 
@@ -47,7 +47,8 @@ def cut_network(
         plan: says where, or leaves it open: then the largest stage has as few FLOPs as
             can be.
         network: has a `chain()` of named blocks.
-        work: FLOPs of its blocks, by name; asked for where the plan leaves it open.
+        block_flops: FLOPs of its blocks, by name; asked for where the plan leaves it
+        open.
 
     Raises:
         BadInput: the network is no chain, a cut is before no block of it, or there are
@@ -61,14 +62,14 @@ def cut_network(
         if sorted(starts) != starts:
             raise _cut_order_error(plan, names, starts)
     else:
-        flops = work()
+        flops = block_flops()
         starts = balanced_cuts([flops[name] for name in names], plan.stages)
     edges = [0, *starts, len(names)]
     parts = tuple(names[a:b] for a, b in itertools.pairwise(edges))
-    return Stages(blocks=parts, places=stage_placement(plan))
+    return Stages(blocks=parts, placement=stage_placement(plan))
 
 
-def balanced_cuts(work: Sequence[int], parts: int) -> list[int]:
+def balanced_cuts(costs: Sequence[int], parts: int) -> list[int]:
     """Return where parts begin, but the first, whose largest has the least work.
 
     >>> balanced_cuts([4, 1, 1, 2, 6], 3)
@@ -77,14 +78,14 @@ def balanced_cuts(work: Sequence[int], parts: int) -> list[int]:
     best = {0: (0, list[int]())}
     for part in range(1, parts + 1):
         found: dict[int, tuple[int, list[int]]] = {}
-        for end in range(part, len(work) - (parts - part) + 1):
+        for end in range(part, len(costs) - (parts - part) + 1):
             found[end] = min(
-                (max(most, sum(work[start:end])), [*starts, start])
+                (max(most, sum(costs[start:end])), [*starts, start])
                 for start, (most, starts) in best.items()
                 if start < end
             )
         best = found
-    return best[len(work)][1][1:]
+    return best[len(costs)][1][1:]
 
 
 def variable_ids(block: Any) -> set[int]:
@@ -93,18 +94,18 @@ def variable_ids(block: Any) -> set[int]:
     return {id(node) for node in nodes if isinstance(node, nnx.Variable)}
 
 
-def run(model: Any, blocks: BlockNames, carried: Any) -> Any:
+def run(model: Any, blocks: BlockNames, activations: Any) -> Any:
     """Call some blocks of a network on what the one before them returned.
 
     Args:
         model: a chain; where it has auxiliary heads, in training, they are called too.
         blocks: follow each other.
-        carried: (what the block before returned, what heads before returned).
+        activations: (what the block before returned, what heads before returned).
 
     Returns:
         The same of the last of the blocks.
     """
-    x, others = carried
+    x, others = activations
     heads = model.heads() if hasattr(model, "heads") else {}
     if getattr(model, "deterministic", False):
         heads = {}
@@ -119,9 +120,9 @@ def run(model: Any, blocks: BlockNames, carried: Any) -> Any:
     return x, others
 
 
-def network_outputs(carried: Any) -> Any:
+def network_outputs(activations: Any) -> Any:
     """Return what a whole network returns, from what its last block left."""
-    x, others = carried
+    x, others = activations
     return (x, *others) if others else x
 
 

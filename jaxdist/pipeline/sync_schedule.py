@@ -41,7 +41,7 @@ class SyncSchedule(PipelineSchedule):
         return self.devices * self.chunks
 
     @property
-    def last_use(self) -> WorkKind | None:
+    def release_kind(self) -> WorkKind | None:
         """Kind of work that lets go of a stage's input; none where nothing is kept."""
         kinds = {work.kind for row in self.ticks for work in row if work}
         present = (kind for kind in ("weights", "backward") if kind in kinds)
@@ -53,11 +53,15 @@ class SyncSchedule(PipelineSchedule):
 
     def in_flight(self, device: int) -> int:
         """Return how many inputs at most wait on a device for their backward."""
-        return self._most(device, "backward") if self.last_use else 0
+        return self._peak_live_inputs(device, "backward") if self.release_kind else 0
 
-    def held(self, device: int) -> int:
-        """Return how many inputs at most a device holds for `last_use`."""
-        return self._most(device, self.last_use) if self.last_use else 0
+    def live_inputs(self, device: int) -> int:
+        """Return how many inputs at most a device holds for `release_kind`."""
+        return (
+            self._peak_live_inputs(device, self.release_kind)
+            if self.release_kind
+            else 0
+        )
 
     @property
     def title(self) -> str:
@@ -74,17 +78,17 @@ class SyncSchedule(PipelineSchedule):
     def label(self, work: WorkItem) -> str:
         """Name a work in its row: its microbatch, and its chunk (a, b, ...) if many."""
         letter = chr(ord("a") + work.stage // self.devices) if self.chunks > 1 else ""
-        return f"{work.micro}{letter}"
+        return f"{work.microbatch}{letter}"
 
     def note(self, device: int) -> str:
         """Say what a device holds."""
-        if not self.last_use:
+        if not self.release_kind:
             return ""
-        flying, held = self.in_flight(device), self.held(device)
-        more = f", {held} held" if self.last_use == "weights" else ""
+        flying, held = self.in_flight(device), self.live_inputs(device)
+        more = f", {held} held" if self.release_kind == "weights" else ""
         return f"{flying} in flight{more}"
 
-    def _most(self, device: int, until: WorkKind) -> int:
+    def _peak_live_inputs(self, device: int, until: WorkKind) -> int:
         return schedule_base.peak_live_inputs(
             schedule_base.device_column(self.ticks, device), until
         )
@@ -195,7 +199,7 @@ def _schedule_of(
         devices=len(beats[0][0]),
         chunks=chunks,
         microbatches=microbatches,
-        beats=beats,
+        supersteps=beats,
     )
 
 

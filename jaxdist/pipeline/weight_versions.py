@@ -39,32 +39,32 @@ class VersionArrays:
         return {name: getattr(self, name) for name in names}
 
 
-def version_arrays(stream: AsyncSchedule) -> VersionArrays:
+def version_arrays(schedule: AsyncSchedule) -> VersionArrays:
     """Write down which weights a stream's devices read and write.
 
     >>> from jaxdist.pipeline.pipedream import pipedream
     >>> version_arrays(pipedream((1, 1, 1), 6)).rows
     3
     """
-    places, rows = replicated_placement(stream.replicas), _max_live_versions(stream)
-    shape = stream.length, stream.devices
+    places, rows = replicated_placement(schedule.replicas), _max_live_versions(schedule)
+    shape = schedule.length, schedule.devices
     read, newest, update = (np.full(shape, NO_ENTRY, np.int32) for _ in range(3))
-    begins, last = np.zeros(shape, np.int32), np.zeros(stream.devices, np.int32)
-    for device in range(stream.devices):
+    begins, last = np.zeros(shape, np.int32), np.zeros(schedule.devices, np.int32)
+    for device in range(schedule.devices):
         (stage,) = places.stages_of(device)
         begun = -1
-        for tick, row in enumerate(stream.ticks):
-            now, work = stream.version_at(stage, tick), row[device]
+        for tick, row in enumerate(schedule.ticks):
+            now, work = schedule.version_at(stage, tick), row[device]
             newest[tick, device] = now % rows
-            if stream.version_at(stage, tick + 1) > now:
+            if schedule.version_at(stage, tick + 1) > now:
                 update[tick, device] = (now + 1) % rows
             if work is None:
                 continue
-            read[tick, device] = _version(stream, work) % rows
+            read[tick, device] = _version(schedule, work) % rows
             if work.kind == "backward":
-                round_ = work.micro // stream.rounds[stage]
+                round_ = work.microbatch // schedule.update_microbatches[stage]
                 begins[tick, device], begun = round_ > begun, round_
-        last[device] = stream.version_at(stage, stream.length) % rows
+        last[device] = schedule.version_at(stage, schedule.length) % rows
     return VersionArrays(
         read=read,
         newest=newest,
@@ -76,11 +76,11 @@ def version_arrays(stream: AsyncSchedule) -> VersionArrays:
 
 
 def _max_live_versions(stream: AsyncSchedule) -> int:
-    return max(stream.versions_held(stage) for stage in range(stream.stages))
+    return max(stream.live_versions(stage) for stage in range(stream.stages))
 
 
 def _version(stream: AsyncSchedule, work: WorkItem) -> int:
     """Return the version that a work takes."""
     ahead = work.kind == "forward"
     kind = stream.forward_versions if ahead else stream.backward_versions
-    return kind[work.stage][work.micro]
+    return kind[work.stage][work.microbatch]

@@ -15,7 +15,7 @@ class WorkItem:
     the table has `weight_gradient` for it."""
     stage: int
     """Chunk of the network, in its order, from 0."""
-    micro: int
+    microbatch: int
     """Microbatch, from 0."""
 
 
@@ -42,35 +42,35 @@ def exchange_every_tick(ticks: Ticks) -> Supersteps:
 
 def forward(stage: int, micro: int) -> WorkItem:
     """Return the forward pass of a stage."""
-    return WorkItem(kind="forward", stage=stage, micro=micro)
+    return WorkItem(kind="forward", stage=stage, microbatch=micro)
 
 
 def backward(stage: int, micro: int) -> WorkItem:
     """Return the backward pass of a stage."""
-    return WorkItem(kind="backward", stage=stage, micro=micro)
+    return WorkItem(kind="backward", stage=stage, microbatch=micro)
 
 
 def weight_gradient(stage: int, micro: int) -> WorkItem:
     """Return the gradient of a stage's weights, where it has a tick of its own."""
-    return WorkItem(kind="weights", stage=stage, micro=micro)
+    return WorkItem(kind="weights", stage=stage, microbatch=micro)
 
 
-def dependencies(work: WorkItem, stages: int) -> tuple[WorkItem, ...]:
+def dependencies(work: WorkItem, num_stages: int) -> tuple[WorkItem, ...]:
     """Return the work of earlier ticks that a work takes its inputs from.
 
     Args:
         work: the work that needs them.
-        stages: number of stages of the network.
+        num_stages: number of stages of the network.
 
     >>> [(w.kind, w.stage) for w in dependencies(backward(1, 0), 4)]
     [('forward', 1), ('backward', 2)]
     """
-    stage, micro = work.stage, work.micro
+    stage, micro = work.stage, work.microbatch
     match work.kind:
         case "forward":
             return (forward(stage - 1, micro),) if stage else ()
         case "backward":
-            above = (backward(stage + 1, micro),) if stage < stages - 1 else ()
+            above = (backward(stage + 1, micro),) if stage < num_stages - 1 else ()
             return (forward(stage, micro), *above)
         case "weights":
             return (backward(stage, micro),)

@@ -45,37 +45,43 @@ class ExplanationLine:
 
 
 def explain_seconds(
-    case: StepDescription, cluster: Cluster, made: Prediction
+    case: StepDescription, cluster: Cluster, prediction: Prediction
 ) -> Iterator[ExplanationLine]:
     """Yield the terms of a step; the indented ones are parts of what follows them.
 
     Args:
         case: the step.
         cluster: the machines.
-        made: what was predicted for it.
+        prediction: what was predicted for it.
     """
     yield from _block_lines(case, cluster)
-    busiest = pipeline_time(case, cluster).device
-    yield from _compute_lines(case, cluster, made, busiest)
+    busiest = pipeline_time(case, cluster).busiest_device
+    yield from _compute_lines(case, cluster, prediction, busiest)
     ledger = slowest_ledger(case, cluster, busiest)
     beside = collective_overlaps(case, cluster, ledger)
-    for term, took in made.terms_s.items():
+    for term, took in prediction.terms_s.items():
         if ", " in term:
             yield from _collective_lines(ledger, term, cluster)
-            yield from (_overlap_line(one, term) for one in beside if term in one.moved)
+            yield from (
+                _overlap_line(one, term)
+                for one in beside
+                if term in one.collective_seconds
+            )
             yield ExplanationLine(name=term, formula="all of these", value=took)
-    if "packing" in made.terms_s:
-        yield _compression_line(case, cluster, made)
-    if "update" in made.terms_s:
-        yield _update_line(case, cluster, made)
-    if "input" in made.terms_s:
+    if "packing" in prediction.terms_s:
+        yield _compression_line(case, cluster, prediction)
+    if "update" in prediction.terms_s:
+        yield _update_line(case, cluster, prediction)
+    if "input" in prediction.terms_s:
         late = "samples / input rate of the hosts, less all of the above"
-        yield ExplanationLine(name="input", formula=late, value=made.terms_s["input"])
+        yield ExplanationLine(
+            name="input", formula=late, value=prediction.terms_s["input"]
+        )
 
 
-def bytes_of(made: Prediction) -> Iterator[ExplanationLine]:
+def bytes_of(prediction: Prediction) -> Iterator[ExplanationLine]:
     """Yield the terms of the memory of a device."""
-    for term, held in made.memory.items():
+    for term, held in prediction.memory_by_term.items():
         yield ExplanationLine(
             name=term, formula=_MEMORY_FORMULAS.get(term, ""), value=held
         )
@@ -101,18 +107,18 @@ def _block_lines(case: StepDescription, cluster: Cluster) -> Iterator[Explanatio
     peak = device.peak(dtype).value
     taken = device_work_counts(case.plan, case.microbatches)
     for stage in range(max(1, len(case.stages))):
-        place = stage_placement(case.plan).of_stages[stage][0]
+        place = stage_placement(case.plan).stage_devices[stage][0]
         worker = ComputeCostModel(
             case=case,
             device=device,
             ledger=case.ledgers[place],
-            microbatches=taken[place].micro,
+            microbatches=taken[place].microbatches,
         )
         flops: defaultdict[str, float] = defaultdict(float)
         took: defaultdict[str, float] = defaultdict(float)
         for layer in compute_layers(case, stage):
-            spent = worker.spent(layer)
-            flops[layer.block] += worker.share(layer) * layer.flops
+            spent = worker.microbatch_time(layer)
+            flops[layer.block] += worker.work_fraction(layer) * layer.flops
             took[layer.block] += spent.forward + spent.backward
         for block, work in flops.items():
             share = work / peak / took[block] if took[block] else 0.0
@@ -126,16 +132,16 @@ def _block_lines(case: StepDescription, cluster: Cluster) -> Iterator[Explanatio
 
 
 def _compute_lines(
-    case: StepDescription, cluster: Cluster, made: Prediction, busiest: int
+    case: StepDescription, cluster: Cluster, prediction: Prediction, busiest_device: int
 ) -> Iterator[ExplanationLine]:
     """Yield what the busiest device computes, and what it waits."""
     plan, late = case.plan, 1 + cluster.jitter.value
-    micro = device_work_counts(plan, case.microbatches)[busiest].micro
+    micro = device_work_counts(plan, case.microbatches)[busiest_device].microbatches
     stages = stage_compute_times(case, cluster.device)
-    own = stage_placement(plan).stages_of(busiest)
+    own = stage_placement(plan).stages_of(busiest_device)
     each = sum(stages[stage].forward + stages[stage].backward for stage in own)
     of = f"stage {', '.join(map(str, own))}" if len(stages) > 1 else "all blocks"
-    took = made.terms_s["compute"]
+    took = prediction.terms_s["compute"]
     share = took / (micro * each * late)
     rest = f" x {share:.3g} while others rest" if share < _FULL_SHARE else ""
     yield ExplanationLine(
@@ -144,7 +150,7 @@ def _compute_lines(
         f"jitter{rest}",
         value=took,
     )
-    if "bubble" in made.terms_s:
+    if "bubble" in prediction.terms_s:
         count = plan_schedule(plan, case.microbatches).exchanges
         skew = superstep_skew(plan, cluster)
         last = f" ({format_duration(skew)} more where several do)" if skew else ""
@@ -152,7 +158,7 @@ def _compute_lines(
             name="bubble",
             formula=f"{count} beats of {plan.pipe.schedule}, each as long as who "
             f"computes and talks longest in it{last}, less what the busiest does",
-            value=made.terms_s["bubble"],
+            value=prediction.terms_s["bubble"],
         )
 
 
@@ -182,35 +188,37 @@ def _collective_formula(
     arrays, payload = (sum(getattr(r, n) for r in rows) for n in ("arrays", "payload"))
     start = alpha_beta_seconds(kind, 0, arrays, group)
     whole = alpha_beta_seconds(kind, payload, arrays, group)
-    sent = (whole - start) * group.rate
-    line = group.line(kind)
+    sent = (whole - start) * group.bandwidth
+    line = group.collective_cost(kind)
     bend = f", x {took / whole:.3g} for their sizes" if line and line.bend else ""
     return (
         f"{arrays} arrays: {round(start / group.alpha) if group.alpha else 0} messages "
         f"x {format_duration(group.alpha)} + {format_size(round(sent))} sent of "
         f"{format_size(payload)} / "
-        f"{format_size(round(group.rate))}/s over {group.level}, {group.size} "
+        f"{format_size(round(group.bandwidth))}/s over {group.level}, {group.size} "
         f"devices{bend}"
     )
 
 
 def _overlap_line(one: CollectiveOverlap, term: str) -> ExplanationLine:
     """Write what of a term is hidden behind a pass: seconds that are taken off it."""
-    whole, own = sum(one.moved.values()), one.moved[term]
-    share = f" x {own / whole:.3g} of what moves" if len(one.moved) > 1 else ""
+    whole, own = sum(one.collective_seconds.values()), one.collective_seconds[term]
+    share = (
+        f" x {own / whole:.3g} of what moves" if len(one.collective_seconds) > 1 else ""
+    )
     return ExplanationLine(
-        name=f"  behind the {one.behind} pass",
-        formula=f"less {one.overlap:.3g} overlap{share} x "
-        f"{format_duration(one.beside)} in "
+        name=f"  behind the {one.compute_pass} pass",
+        formula=f"less {one.overlap_fraction:.3g} overlap{share} x "
+        f"{format_duration(one.concurrent_seconds)} in "
         f"which {format_duration(whole)} of collectives and "
-        f"{format_duration(one.computed)} of "
+        f"{format_duration(one.compute_seconds)} of "
         "computing can go on at once, layer by layer",
-        value=-one.by_term[term],
+        value=-one.overlapped_by_term[term],
     )
 
 
 def _compression_line(
-    case: StepDescription, cluster: Cluster, made: Prediction
+    case: StepDescription, cluster: Cluster, prediction: Prediction
 ) -> ExplanationLine:
     known = cluster.device.packing
     ledger = max(case.ledgers, key=lambda one: compression_seconds(one, cluster))
@@ -222,19 +230,19 @@ def _compression_line(
         for way, many in count.items()
         if many
     )
-    took = made.terms_s["packing"]
+    took = prediction.terms_s["packing"]
     return ExplanationLine(name="packing", formula=" + ".join(each), value=took)
 
 
 def _update_line(
-    case: StepDescription, cluster: Cluster, made: Prediction
+    case: StepDescription, cluster: Cluster, prediction: Prediction
 ) -> ExplanationLine:
-    held = case.held.get("parameters", case.profile.parameter_bytes)
+    held = case.state_bytes.get("parameters", case.profile.parameter_bytes)
     rate = cluster.device.memory_bandwidth.value
-    passes = made.terms_s["update"] * rate / held
+    passes = prediction.terms_s["update"] * rate / held
     return ExplanationLine(
         name="update",
         formula=f"{passes:.3g} passes x {format_size(held)} of parameters / "
         f"{format_size(round(rate))}/s of memory",
-        value=made.terms_s["update"],
+        value=prediction.terms_s["update"],
     )

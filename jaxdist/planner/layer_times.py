@@ -14,21 +14,24 @@ from jaxdist.core.text.formatting import format_size
 class LayerTimeModel:
     """How fast a device is, layer by layer."""
 
-    origin: str
+    provenance: str
     """Where it is from."""
-    seconds: Callable[[LayerProfile], tuple[float, float]]
+    layer_seconds: Callable[[LayerProfile], tuple[float, float]]
     """Forward and backward pass of a layer on the batch of its profile."""
 
 
-def constant_rate_model(rate: float) -> LayerTimeModel:
+def constant_rate_model(flops_per_s: float) -> LayerTimeModel:
     """Return a device that does all FLOPs at one rate.
 
     Args:
-        rate: FLOP/s.
+        flops_per_s: FLOP/s.
     """
     return LayerTimeModel(
-        origin=f"FLOPs at {format_size(rate, 'FLOP/s')}",
-        seconds=lambda row: (row.flops_forward / rate, row.flops_backward / rate),
+        provenance=f"FLOPs at {format_size(flops_per_s, 'FLOP/s')}",
+        layer_seconds=lambda row: (
+            row.flops_forward / flops_per_s,
+            row.flops_backward / flops_per_s,
+        ),
     )
 
 
@@ -52,11 +55,11 @@ def device_time_model(device: Device, profile: Profile) -> LayerTimeModel:
     worker = ComputeCostModel(case=case, device=device, ledger=ledger, microbatches=1)
 
     def seconds(row: LayerProfile) -> tuple[float, float]:
-        spent = worker.spent(row)
+        spent = worker.microbatch_time(row)
         return spent.forward, spent.backward
 
     return LayerTimeModel(
-        origin=f"predicted for {device.name} in {dtype}", seconds=seconds
+        provenance=f"predicted for {device.name} in {dtype}", layer_seconds=seconds
     )
 
 

@@ -36,12 +36,12 @@ def constant_rngs() -> nnx.Rngs:
 
 
 def build_abstract_network(
-    make: Callable[..., nnx.Module], precision: Precision = "float32"
+    constructor: Callable[..., nnx.Module], precision: Precision = "float32"
 ) -> nnx.Module:
     """Build a network on shapes alone.
 
     Args:
-        make: the network's constructor `(dtype=, rngs=) -> nnx.Module`.
+        constructor: the network's constructor `(dtype=, rngs=) -> nnx.Module`.
         precision: float64 needs `jax_enable_x64`.
     """
     full = jnp.float64 if precision == "float64" else jnp.float32
@@ -51,7 +51,7 @@ def build_abstract_network(
         return x.astype(full) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
     def build() -> nnx.Module:
-        network = make(dtype=narrow, rngs=constant_rngs())
+        network = constructor(dtype=narrow, rngs=constant_rngs())
         nnx.update(network, jax.tree.map(cast, nnx.state(network)))
         return network
 

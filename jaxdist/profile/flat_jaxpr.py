@@ -53,7 +53,7 @@ class FlatOp:
     """What it makes."""
     params: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the primitive."""
-    inner: tuple["FlatProgram", ...] = ()
+    bodies: tuple["FlatProgram", ...] = ()
     """The programs of a loop or of a conditional."""
 
 
@@ -68,11 +68,11 @@ class FlatProgram:
     outs: tuple[ArrayId, ...]
     """What it returns."""
 
-    def array(self, value: ArrayId) -> ArrayType:
+    def array_type(self, value: ArrayId) -> ArrayType:
         """Return the kind of a value."""
         return self.ops[value[0]].outs[value[1]]
 
-    def add(self, name: str, ins: Sequence[ArrayId], *outs: ArrayType) -> int:
+    def append_op(self, name: str, ins: Sequence[ArrayId], *outs: ArrayType) -> int:
         """Append an operation and return its number."""
         self.ops.append(FlatOp(name=name, ins=list(ins), outs=outs))
         return len(self.ops) - 1
@@ -84,7 +84,7 @@ def flatten_jaxpr(jaxpr: Jaxpr) -> FlatProgram:
     Args:
         jaxpr: with all of its arguments.
     """
-    return _Flattener().whole(jaxpr)
+    return _Flattener().flatten(jaxpr)
 
 
 class _Flattener:
@@ -94,41 +94,41 @@ class _Flattener:
         self.ops: list[FlatOp] = []
         self.known: dict[Any, int] = {}
 
-    def whole(self, jaxpr: Jaxpr) -> FlatProgram:
-        env = {v: self._new("const", [], [v.aval])[0] for v in jaxpr.constvars}
-        args = tuple(self._new("arg", [], [v.aval])[0] for v in jaxpr.invars)
-        outs = self._inlined(jaxpr, env | dict(zip(jaxpr.invars, args, strict=True)))
+    def flatten(self, jaxpr: Jaxpr) -> FlatProgram:
+        env = {v: self._append("const", [], [v.aval])[0] for v in jaxpr.constvars}
+        args = tuple(self._append("arg", [], [v.aval])[0] for v in jaxpr.invars)
+        outs = self._inline(jaxpr, env | dict(zip(jaxpr.invars, args, strict=True)))
         return FlatProgram(ops=self.ops, args=args, outs=tuple(outs))
 
-    def _inlined(self, jaxpr: Jaxpr, env: dict[Any, ArrayId]) -> list[ArrayId]:
+    def _inline(self, jaxpr: Jaxpr, env: dict[Any, ArrayId]) -> list[ArrayId]:
         """Add the operations of a program and return its results."""
         for eqn in jaxpr.eqns:
-            found = self._done(eqn, [self._read(v, env) for v in eqn.invars])
+            found = self._emit(eqn, [self._read(v, env) for v in eqn.invars])
             env.update(zip(eqn.outvars, found, strict=True))
         return [self._read(v, env) for v in jaxpr.outvars]
 
     def _read(self, var: Any, env: Mapping[Any, ArrayId]) -> ArrayId:
         if isinstance(var, Literal):
             known = {"value": var.val}
-            return self._once("lit", [], [var.aval], known)[0]
+            return self._emit_unique("lit", [], [var.aval], known)[0]
         return env[var]
 
-    def _done(self, eqn: JaxprEqn, ins: list[ArrayId]) -> Sequence[ArrayId]:
+    def _emit(self, eqn: JaxprEqn, ins: list[ArrayId]) -> Sequence[ArrayId]:
         """Add an operation and return its results."""
         name, outs = eqn.primitive.name, [v.aval for v in eqn.outvars]
         if name in _IDENTITY_OPS or name == "optimization_barrier":
             return ins
         if name in CONTROL_FLOW:
             inner = tuple(flatten_jaxpr(_unwrap_jaxpr(one)) for one in _bodies(eqn))
-            return self._new(name, ins, outs, eqn.params, inner)
+            return self._append(name, ins, outs, eqn.params, inner)
         called = next((eqn.params[k] for k in _CALL_PARAMS if k in eqn.params), None)
         if called is None or name in _REDUCER_OPS:
-            return self._once(name, ins, outs, eqn.params)
+            return self._emit_unique(name, ins, outs, eqn.params)
         body = _unwrap_jaxpr(called)
-        env = {v: self._new("const", [], [v.aval])[0] for v in body.constvars}
-        return self._inlined(body, env | dict(zip(body.invars, ins, strict=True)))
+        env = {v: self._append("const", [], [v.aval])[0] for v in body.constvars}
+        return self._inline(body, env | dict(zip(body.invars, ins, strict=True)))
 
-    def _once(
+    def _emit_unique(
         self, name: str, ins: list[ArrayId], outs: list[Any], params: Mapping[str, Any]
     ) -> list[ArrayId]:
         """Add an operation, or return the one that is the same."""
@@ -141,12 +141,12 @@ class _Flattener:
         if same in self.known:
             number = self.known[same]
             return [(number, k) for k in range(len(outs))]
-        found = self._new(name, ins, outs, params)
+        found = self._append(name, ins, outs, params)
         if found:
             self.known[same] = found[0][0]
         return found
 
-    def _new(
+    def _append(
         self,
         name: str,
         ins: list[ArrayId],
@@ -155,7 +155,7 @@ class _Flattener:
         inner: tuple[FlatProgram, ...] = (),
     ) -> list[ArrayId]:
         made = tuple(map(_array_type, outs))
-        op = FlatOp(name=name, ins=ins, outs=made, params=params or {}, inner=inner)
+        op = FlatOp(name=name, ins=ins, outs=made, params=params or {}, bodies=inner)
         self.ops.append(op)
         return [(len(self.ops) - 1, k) for k in range(len(made))]
 

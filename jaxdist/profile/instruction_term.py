@@ -9,11 +9,11 @@ class InstructionLabel:
 
     term: str
     """`compute`, `packing`, `update` or `collective, axes`."""
-    waits: str = ""
+    wait_term: str = ""
     """Term of the time that a collective waits for others; empty: it computes."""
     layer: str = ""
     """Path of the layer that it computes; empty where none is known."""
-    backward: bool = False
+    is_backward: bool = False
     """Whether it belongs to the backward pass."""
-    of_stage: tuple[str, int] | None = None
+    stage_work: tuple[str, int] | None = None
     """Kind of the work and stage that it belongs to, where there are stages."""

@@ -21,16 +21,16 @@ class ScopedOp:
     """The primitive, its shapes and its settings."""
     scopes: tuple[str, ...]
     """Names of the scopes it was traced in, outermost first."""
-    trips: int
+    trip_count: int
     """How often it runs: the product of the lengths of the scans around it."""
 
     @property
     def flops(self) -> int:
         """FLOPs of all its trips."""
-        return self.trips * count_flops(self.eqn)
+        return self.trip_count * count_flops(self.eqn)
 
     @property
-    def made_bytes(self) -> int:
+    def output_bytes(self) -> int:
         """Bytes of the activation that a layer made here, over all trips; mostly 0."""
         return self._named_bytes(LAYER_OUTPUT)
 
@@ -43,7 +43,7 @@ class ScopedOp:
         if self.eqn.primitive.name != "name" or self.eqn.params["name"] != name:
             return 0
         array: Any = self.eqn.outvars[0].aval
-        return self.trips * int(array.size) * array.dtype.itemsize
+        return self.trip_count * int(array.size) * array.dtype.itemsize
 
 
 def scan_length(eqn: JaxprEqn) -> int:
@@ -54,8 +54,8 @@ def scan_length(eqn: JaxprEqn) -> int:
 def walk_jaxpr(
     jaxpr: Jaxpr,
     scopes: tuple[str, ...] = (),
-    trips: int = 1,
-    times: Callable[[JaxprEqn], int] = scan_length,
+    trip_count: int = 1,
+    body_trip_count: Callable[[JaxprEqn], int] = scan_length,
 ) -> Iterator[ScopedOp]:
     """Yield the operations of a program, in order, those of inner programs included.
 
@@ -66,19 +66,21 @@ def walk_jaxpr(
     Args:
         jaxpr: a traced program.
         scopes: scopes around it.
-        trips: how often it runs.
-        times: how often the programs inside an operation run.
+        trip_count: how often it runs.
+        body_trip_count: how often the programs inside an operation run.
     """
     for eqn in jaxpr.eqns:
         here = (*scopes, *_split_scopes(str(eqn.source_info.name_stack)))
         inner = [] if has_rule(eqn) else list(jaxprs_in_params(eqn.params))
         if not inner:
-            yield ScopedOp(eqn=eqn, scopes=here, trips=trips)
+            yield ScopedOp(eqn=eqn, scopes=here, trip_count=trip_count)
             continue
         if eqn.primitive.name == "cond":
             inner = [max(inner, key=program_flops)]
         for one in inner:
-            yield from walk_jaxpr(one, here, trips * times(eqn), times)
+            yield from walk_jaxpr(
+                one, here, trip_count * body_trip_count(eqn), body_trip_count
+            )
 
 
 def program_flops(jaxpr: Jaxpr) -> int:
@@ -92,7 +94,7 @@ class LayerTotals:
 
     flops: Counter[str]
     """FLOPs by the path of the layer that does them, or the block; "" without."""
-    made_bytes: Counter[str]
+    output_bytes: Counter[str]
     """Bytes of the activations it makes."""
     inner_bytes: Counter[str]
     """Bytes inside of it that its backward pass reads."""
@@ -106,7 +108,7 @@ class _LayerTotal:
 
     owner: str
     flops: int = 0
-    made_bytes: int = 0
+    output_bytes: int = 0
     inner_bytes: int = 0
 
 
@@ -114,7 +116,7 @@ def sum_by_layer(
     jaxpr: Jaxpr,
     layers: Container[str],
     blocks: Container[str],
-    alike: RepeatedBlocks | None = None,
+    repeated_blocks: RepeatedBlocks | None = None,
 ) -> LayerTotals:
     """Give each operation to the innermost layer whose scope it is in.
 
@@ -122,7 +124,8 @@ def sum_by_layer(
         jaxpr: a traced program.
         layers: paths of the network's modules.
         blocks: names of its chain's blocks; one takes what no layer does.
-        alike: blocks that are not in the program since others are as they are.
+        repeated_blocks: blocks that are not in the program since others are as they
+        are.
     """
     found: dict[tuple[str, str], _LayerTotal] = {}
     for use in walk_jaxpr(jaxpr):
@@ -130,17 +133,17 @@ def sum_by_layer(
         owner = next((s for s in reversed(use.scopes) if s in layers), block)
         own = found.setdefault((block, owner), _LayerTotal(owner=owner))
         own.flops += use.flops
-        own.made_bytes += use.made_bytes
+        own.output_bytes += use.output_bytes
         own.inner_bytes += use.inner_bytes
     sums = LayerTotals(
-        flops=Counter(), made_bytes=Counter(), inner_bytes=Counter(), blocks={}
+        flops=Counter(), output_bytes=Counter(), inner_bytes=Counter(), blocks={}
     )
-    whole = alike or RepeatedBlocks()
+    whole = repeated_blocks or RepeatedBlocks()
     each = [(block, own) for (block, _), own in found.items()]
-    for block, read, own in whole.spread(each):
+    for block, read, own in whole.expand_results(each):
         owner = replace_prefix(own.owner, read, block)
         sums.flops[owner] += own.flops
-        sums.made_bytes[owner] += own.made_bytes
+        sums.output_bytes[owner] += own.output_bytes
         sums.inner_bytes[owner] += own.inner_bytes
         sums.blocks.setdefault(owner, block)
     return sums

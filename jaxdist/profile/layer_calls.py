@@ -25,9 +25,9 @@ class LayerCall:
     """Shape of its output."""
     dtype: Any
     """Dtype of its output."""
-    reads: int = 0
+    input_call: int = 0
     """The first call that reads the same array."""
-    first: bool = False
+    is_first: bool = False
     """Whether it reads the network's input, which needs no gradient."""
     method: str = "__call__"
     """What was called: a table is also asked how like its rows vectors are."""
@@ -37,12 +37,12 @@ class LayerCall:
     """The same of its output."""
 
     @property
-    def laid(self) -> tuple[int, ...]:
+    def padded_shape(self) -> tuple[int, ...]:
         """Shape of its input as it lies on the devices."""
         return self.padded or self.shape
 
     @property
-    def out_laid(self) -> tuple[int, ...]:
+    def padded_out_shape(self) -> tuple[int, ...]:
         """Shape of its output as it lies on the devices."""
         return self.out_padded or self.out_shape
 
@@ -56,8 +56,8 @@ def trace_calls(
     state: Sequence[Any],
     *inputs: jax.ShapeDtypeStruct,
     prepare: NetworkHook = lambda network: None,
-    within: FunctionWrapper = lambda run: run,
-    alike: RepeatedBlocks | None = None,
+    wrap: FunctionWrapper = lambda run: run,
+    repeated_blocks: RepeatedBlocks | None = None,
 ) -> tuple[LayerCall, ...]:
     """List the layers a network calls, in order.
 
@@ -66,16 +66,16 @@ def trace_calls(
         state: shapes of its parameters and statistics, as `nnx.split` parts them.
         inputs: shapes and dtypes of what it is called on, global batch first.
         prepare: called on the traced network before it runs, to tell layers something.
-        within: wraps the traced function, to read it as on one device of several.
-        alike: blocks that need not be read.
+        wrap: wraps the traced function, to read it as on one device of several.
+        repeated_blocks: blocks that need not be read.
     """
     calls: list[LayerCall] = []
     read: list[jax.Array] = []
     blocks: list[str] = []
     here = [""]
-    if alike is not None and alike.models:
+    if repeated_blocks is not None and repeated_blocks.representatives:
         whole = nnx.merge(graph, *state)
-        short = alike.short(whole, lambda name: here.__setitem__(0, name))
+        short = repeated_blocks.shorten(whole, lambda name: here.__setitem__(0, name))
         graph, *state = nnx.split(short)
 
     def run(parts: Sequence[Any], *arrays: jax.Array) -> Any:
@@ -91,10 +91,10 @@ def trace_calls(
             _record_calls(layer, path, calls, read, lambda: blocks.append(here[0]))
         return network(*arrays)
 
-    jax.eval_shape(within(run), state, *inputs)
-    if alike is None or not alike.models:
+    jax.eval_shape(wrap(run), state, *inputs)
+    if repeated_blocks is None or not repeated_blocks.representatives:
         return tuple(calls)
-    return tuple(_expand_calls(alike, blocks, calls))
+    return tuple(_expand_calls(repeated_blocks, blocks, calls))
 
 
 def _expand_calls(
@@ -110,12 +110,14 @@ def _expand_calls(
     for block, own in groupby(zip(blocks, calls, strict=True), key=lambda p: p[0]):
         each, start = [call for _, call in own], len(places)
         places += range(made, made + len(each))
-        for name in alike.like(block):
+        for name in alike.equal_blocks(block):
             for call in each:
-                near = call.reads >= before
-                reads = made - start + call.reads if near else places[call.reads]
+                near = call.input_call >= before
+                reads = (
+                    made - start + call.input_call if near else places[call.input_call]
+                )
                 path = replace_prefix(call.path, block, name)
-                yield replace(call, path=path, reads=reads)
+                yield replace(call, path=path, input_call=reads)
             made += len(each)
         before = start
 
@@ -149,8 +151,8 @@ def _record_calls(
                     shape=x.shape,
                     out_shape=y.shape,
                     dtype=y.dtype,
-                    reads=next(i for i, array in enumerate(read) if array is x),
-                    first=not calls,
+                    input_call=next(i for i, array in enumerate(read) if array is x),
+                    is_first=not calls,
                     method=method,
                 )
             )
@@ -164,6 +166,6 @@ def _record_calls(
     object.__setattr__(layer, "__class__", own)
 
 
-def calls_of_type(calls: Sequence[LayerCall], kind: type) -> list[LayerCall]:
+def calls_of_type(calls: Sequence[LayerCall], layer_type: type) -> list[LayerCall]:
     """Keep the calls of one kind of layer."""
-    return [call for call in calls if isinstance(call.layer, kind)]
+    return [call for call in calls if isinstance(call.layer, layer_type)]

@@ -27,24 +27,26 @@ class NetworkStructure:
 
     name: str
     """Name of its class."""
-    kinds: Mapping[str, str]
+    module_classes: Mapping[str, str]
     """Class of each module, by path."""
-    chain: Mapping[str, str]
+    block_paths: Mapping[str, str]
     """Path of each block, by its name; empty where it cannot be cut."""
     note: str
     """Why it cannot be cut."""
-    weights: Mapping[str, tuple[int, ...]]
+    weight_shapes: Mapping[str, tuple[int, ...]]
     """Shape of the largest trainable array of each module that holds one, by path."""
-    params: Counter[str]
+    param_counts: Counter[str]
     """Trainable numbers, by the path of the module that holds them."""
     param_bytes: Counter[str]
     """Their bytes."""
     state_bytes: Counter[str]
     """Bytes of running statistics."""
 
-    def block_of(self, path: str) -> str:
+    def block_name(self, path: str) -> str:
         """Return the block that a module lies in, or nothing."""
-        held = (n for n, at in self.chain.items() if f"{path}.".startswith(f"{at}."))
+        held = (
+            n for n, at in self.block_paths.items() if f"{path}.".startswith(f"{at}.")
+        )
         return next(held, "")
 
 
@@ -54,7 +56,7 @@ def profile_network(
     *,
     name: str = "",
     prepare: NetworkHook = lambda network: None,
-    alike: RepeatedBlocks | None = None,
+    repeated_blocks: RepeatedBlocks | None = None,
 ) -> Profile:
     """Read what one training step of a network costs on one device.
 
@@ -67,30 +69,36 @@ def profile_network(
         inputs: shapes and dtypes of what it is called on, the batch first.
         name: what to call it; empty takes the name of its class.
         prepare: called on the traced network before it runs, to bind noise to it.
-        alike: blocks that need not be read; none: they are looked for.
+        repeated_blocks: blocks that need not be read; none: they are looked for.
 
     Raises:
         ValueError: a layer returns nothing, because its input is too small.
     """
-    same = find_repeated_blocks(network, inputs, prepare) if alike is None else alike
+    same = (
+        find_repeated_blocks(network, inputs, prepare)
+        if repeated_blocks is None
+        else repeated_blocks
+    )
     anatomy = inspect_network(network)
     traced = trace_network(
-        same.short(network) if same.models else network, inputs, prepare
+        same.shorten(network) if same.representatives else network, inputs, prepare
     )
-    for path, size in traced.returned.items():
+    for path, size in traced.output_bytes.items():
         if not size:
             raise ValueError(f"{path} returns nothing: its input is too small")
     layers = _layers(
         anatomy,
-        sum_by_layer(traced.forward, anatomy.kinds, anatomy.chain, same),
-        sum_by_layer(traced.both, anatomy.kinds, anatomy.chain, same),
+        sum_by_layer(traced.forward, anatomy.module_classes, anatomy.block_paths, same),
+        sum_by_layer(
+            traced.forward_backward, anatomy.module_classes, anatomy.block_paths, same
+        ),
     )
     return Profile(
         model=name or anatomy.name,
         inputs=tuple(f"{x.dtype}{list(x.shape)}".replace(" ", "") for x in inputs),
         batch=inputs[0].shape[0],
         layers=layers,
-        blocks=_blocks(anatomy, layers, _expand_returned(same, traced.returned)),
+        blocks=_blocks(anatomy, layers, _expand_returned(same, traced.output_bytes)),
         note=anatomy.note,
     )
 
@@ -102,11 +110,13 @@ def inspect_network(network: nnx.Module) -> NetworkStructure:
     params = list(_arrays(network, nnx.Param, found))
     return NetworkStructure(
         name=type(network).__name__,
-        kinds={path: type(module).__name__ for path, module in found.items()},
-        chain=chain,
+        module_classes={path: type(module).__name__ for path, module in found.items()},
+        block_paths=chain,
         note=note,
-        weights={p: x.shape for p, x in sorted(params, key=lambda each: each[1].size)},
-        params=_sum_by_path((path, x.size) for path, x in params),
+        weight_shapes={
+            p: x.shape for p, x in sorted(params, key=lambda each: each[1].size)
+        },
+        param_counts=_sum_by_path((path, x.size) for path, x in params),
         param_bytes=_sum_by_path((path, _bytes(x)) for path, x in params),
         state_bytes=_sum_by_path(
             (path, _bytes(x)) for path, x in _arrays(network, nnx.BatchStat, found)
@@ -137,20 +147,22 @@ def _layers(
     anatomy: NetworkStructure, forward: LayerTotals, both: LayerTotals
 ) -> tuple[LayerProfile, ...]:
     """Write a row for every path that holds or does something, in order of use."""
-    order = dict.fromkeys((*forward.flops, *both.flops, *anatomy.kinds, ""))
+    order = dict.fromkeys((*forward.flops, *both.flops, *anatomy.module_classes, ""))
     rows = (
         LayerProfile(
             name=path or anatomy.name,
-            kind=anatomy.kinds.get(path, anatomy.name if not path else "function"),
-            block=anatomy.block_of(path) or both.blocks.get(path, ""),
-            parameters=anatomy.params[path],
+            kind=anatomy.module_classes.get(
+                path, anatomy.name if not path else "function"
+            ),
+            block=anatomy.block_name(path) or both.blocks.get(path, ""),
+            parameters=anatomy.param_counts[path],
             parameter_bytes=anatomy.param_bytes[path],
             state_bytes=anatomy.state_bytes[path],
             flops_forward=forward.flops[path],
             flops_backward=both.flops[path] - forward.flops[path],
-            output_bytes=forward.made_bytes[path],
+            output_bytes=forward.output_bytes[path],
             inner_bytes=forward.inner_bytes[path],
-            weights=anatomy.weights.get(path, ()),
+            weights=anatomy.weight_shapes.get(path, ()),
         )
         for path in order
     )
@@ -166,8 +178,8 @@ def _expand_returned(
     alike: RepeatedBlocks, returned: Mapping[str, int]
 ) -> dict[str, int]:
     """Return the bytes that blocks return, those of blocks that were not read too."""
-    each = [(name, returned[name]) for name in alike.kept if name in returned]
-    every = {name: size for name, _, size in alike.spread(each)}
+    each = [(name, returned[name]) for name in alike.traced_names if name in returned]
+    every = {name: size for name, _, size in alike.expand_results(each)}
     return {**returned, **every}
 
 
@@ -177,19 +189,19 @@ def _blocks(
     returned: Mapping[str, int],
 ) -> tuple[BlockProfile, ...]:
     """Sum the layers of each block; all but the last may be cut after."""
-    names = tuple(anatomy.chain)
+    names = tuple(anatomy.block_paths)
     return tuple(
         _sum_block(
             BlockProfile(
                 name=name,
-                kind=anatomy.kinds[path],
+                kind=anatomy.module_classes[path],
                 block=name,
                 output_bytes=returned.get(path, 0),
                 cut_after=name != names[-1],
             ),
             [row for row in layers if row.block == name],
         )
-        for name, path in anatomy.chain.items()
+        for name, path in anatomy.block_paths.items()
     )
 
 

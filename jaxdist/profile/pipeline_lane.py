@@ -10,21 +10,21 @@ from jaxdist.profile.xplane import TraceSpan
 
 def run_duration_ns(run: Sequence[TraceSpan]) -> float:
     """Return the nanoseconds of a step."""
-    return max(span.end for span in run) - min(span.start for span in run)
+    return max(span.end_ns for span in run) - min(span.start_ns for span in run)
 
 
 def pipeline_lane(
-    run: Sequence[TraceSpan], parts: Mapping[str, InstructionLabel]
+    run: Sequence[TraceSpan], labels: Mapping[str, InstructionLabel]
 ) -> tuple[StageTiming, ...]:
     """Return the work for stages in a step, none where there are no stages.
 
     Args:
         run: operations of one step on one device.
-        parts: by the name of the instruction.
+        labels: by the name of the instruction.
     """
-    begin, times = min(span.start for span in run), Counter[tuple[str, int]]()
+    begin, times = min(span.start_ns for span in run), Counter[tuple[str, int]]()
     cells = []
-    for work, start, end in _work_intervals(run, parts):
+    for work, start, end in _work_intervals(run, labels):
         cells.append(
             StageTiming(
                 kind=work[0],
@@ -43,14 +43,18 @@ def _work_intervals(
 ) -> Iterator[tuple[tuple[str, int], float, float]]:
     """Yield each work with its ends: between two of them something is handed on."""
     work, start, end = None, 0.0, 0.0
-    for span in sorted(run, key=lambda span: span.start):
-        part = parts.get(span.op)
-        if part is None or span.waits or not (part.of_stage or part.waits == BUBBLE):
+    for span in sorted(run, key=lambda span: span.start_ns):
+        part = parts.get(span.instruction)
+        if (
+            part is None
+            or span.is_wait
+            or not (part.stage_work or part.wait_term == BUBBLE)
+        ):
             continue
-        if work is not None and part.of_stage != work:
+        if work is not None and part.stage_work != work:
             yield work, start, end
-        if part.of_stage != work:
-            start = end = span.start
-        work, end = part.of_stage, max(end, span.end)
+        if part.stage_work != work:
+            start = end = span.start_ns
+        work, end = part.stage_work, max(end, span.end_ns)
     if work is not None:
         yield work, start, end

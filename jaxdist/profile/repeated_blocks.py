@@ -28,42 +28,45 @@ class RepeatedBlocks:
 
     names: tuple[str, ...] = ()
     """All of its blocks, in order."""
-    models: Mapping[str, str] = field(default_factory=dict)
+    representatives: Mapping[str, str] = field(default_factory=dict)
     """The block that is read, by each that is not."""
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def traced_names(self) -> tuple[str, ...]:
         """The blocks that are read, in order."""
-        return tuple(name for name in self.names if name not in self.models)
+        return tuple(name for name in self.names if name not in self.representatives)
 
-    def like(self, block: str) -> tuple[str, ...]:
+    def equal_blocks(self, block: str) -> tuple[str, ...]:
         """Return the blocks that are read as one, itself first."""
-        return (block, *(n for n, model in self.models.items() if model == block))
+        return (
+            block,
+            *(n for n, model in self.representatives.items() if model == block),
+        )
 
-    def read_behind(self, block: str) -> str:
+    def next_traced(self, block: str) -> str:
         """Return the block itself if it is read, or the first behind it that is.
 
         >>> names = ("b1", "b2", "b3")
-        >>> RepeatedBlocks(names=names, models={"b2": "b1"}).read_behind("b2")
+        >>> RepeatedBlocks(names=names, representatives={"b2": "b1"}).next_traced("b2")
         'b3'
         """
-        if block not in self.models:
+        if block not in self.representatives:
             return block
         behind = self.names[self.names.index(block) :]
-        return next(name for name in behind if name not in self.models)
+        return next(name for name in behind if name not in self.representatives)
 
-    def source(self, path: str, sep: str = ".") -> str:
+    def representative_path(self, path: str, sep: str = ".") -> str:
         """Return the path that is read in place of one.
 
-        >>> blocks = RepeatedBlocks(names=("b1", "b2"), models={"b2": "b1"})
-        >>> blocks.source("b2.conv.kernel")
+        >>> blocks = RepeatedBlocks(names=("b1", "b2"), representatives={"b2": "b1"})
+        >>> blocks.representative_path("b2.conv.kernel")
         'b1.conv.kernel'
         """
         first, *rest = path.split(sep)
-        return sep.join((self.models.get(first, first), *rest))
+        return sep.join((self.representatives.get(first, first), *rest))
 
-    def short(
-        self, network: nnx.Module, note: NameCallback = lambda name: None
+    def shorten(
+        self, network: nnx.Module, on_block: NameCallback = lambda name: None
     ) -> nnx.Module:
         """Return a network of the blocks that are read, which share its arrays.
 
@@ -71,56 +74,58 @@ class RepeatedBlocks:
 
         Args:
             network: whose `__call__` goes through its `chain()`; not changed.
-            note: is told the name of each block before it is called.
+            on_block: is told the name of each block before it is called.
         """
-        if not self.models:
+        if not self.representatives:
             return network
-        kept, kind = self.kept, type(network)
+        kept, kind = self.traced_names, type(network)
 
         def chain(self: Any) -> Iterator[tuple[str, Any]]:
             for name in kept:
-                note(name)
+                on_block(name)
                 yield name, getattr(self, name)
 
         own: Any = type(kind.__name__, (kind,), {"chain": chain})
         made: nnx.Module = object.__new__(own)
-        held = {k: v for k, v in vars(network).items() if k not in self.models}
+        held = {k: v for k, v in vars(network).items() if k not in self.representatives}
         vars(made).update(held)
         return made
 
-    def pruned(self, tree: Any) -> Any:
+    def prune_state(self, tree: Any) -> Any:
         """Return a tree without what networks' states in it have of other blocks."""
 
         def less(node: Any) -> Any:
             if not isinstance(node, nnx.State):
                 return node
             held = node.raw_mapping.items()
-            return type(node)({k: v for k, v in held if k not in self.models})
+            return type(node)({k: v for k, v in held if k not in self.representatives})
 
         return jax.tree.map(less, tree, is_leaf=lambda n: isinstance(n, nnx.State))
 
-    def filled(self, tree: Any) -> Any:
+    def expand_state(self, tree: Any) -> Any:
         """Return a pruned tree with states of all blocks: as those that were read."""
 
         def more(node: Any) -> Any:
             if not isinstance(node, nnx.State):
                 return node
             held = node.raw_mapping
-            others = {k: held[m] for k, m in self.models.items() if m in held}
+            others = {k: held[m] for k, m in self.representatives.items() if m in held}
             return type(node)({**held, **others})
 
         return jax.tree.map(more, tree, is_leaf=lambda n: isinstance(n, nnx.State))
 
-    def whole(self, found: Mapping[str, ValueT], names: Sequence[str]) -> list[ValueT]:
+    def expand_leaves(
+        self, found: Mapping[str, ValueT], names: Sequence[str]
+    ) -> list[ValueT]:
         """Return what was found by name, of all names.
 
         Args:
             found: by the name of a leaf, with slashes, of the blocks that were read.
             names: of the leaves of the whole network.
         """
-        return [found[self.source(name, "/")] for name in names]
+        return [found[self.representative_path(name, "/")] for name in names]
 
-    def spread(
+    def expand_results(
         self, found: Sequence[tuple[str, ValueT]]
     ) -> Iterator[tuple[str, str, ValueT]]:
         """Yield what was found in blocks that were read, for all that are like them.
@@ -133,7 +138,7 @@ class RepeatedBlocks:
         """
         for read, own in groupby(found, key=lambda pair: pair[0]):
             each = [what for _, what in own]
-            for name in self.like(read):
+            for name in self.equal_blocks(read):
                 yield from ((name, read, what) for what in each)
 
 
@@ -160,21 +165,21 @@ def find_repeated_blocks(
         prepare: called on the traced network before it runs.
     """
     supposed = find_equal_blocks(network)
-    if not supposed.models:
+    if not supposed.representatives:
         return supposed
     shapes = _output_shapes(supposed, network, inputs, prepare)
-    places = {name: place for place, name in enumerate(supposed.kept)}
+    places = {name: place for place, name in enumerate(supposed.traced_names)}
 
     def keeps(model: str) -> bool:
         """Tell whether a run's blocks return what they are given, as shapes go."""
         place = places[model]
         # In front of the run, the first, the second, which is the model, the last.
-        around = supposed.kept[max(0, place - 2) : place + 2]
+        around = supposed.traced_names[max(0, place - 2) : place + 2]
         forms = [shapes.get(name) for name in around]
         return len(forms) == 4 and all(f is not None and f == forms[0] for f in forms)
 
-    sure = {n: model for n, model in supposed.models.items() if keeps(model)}
-    return replace(supposed, models=sure)
+    sure = {n: model for n, model in supposed.representatives.items() if keeps(model)}
+    return replace(supposed, representatives=sure)
 
 
 def find_equal_blocks(network: nnx.Module) -> RepeatedBlocks:
@@ -185,7 +190,7 @@ def find_equal_blocks(network: nnx.Module) -> RepeatedBlocks:
     """
     names = tuple(name for name, _ in _chain(network))
     models = {name: run[1] for run in _runs(network) for name in run[2:-1]}
-    return RepeatedBlocks(names=names, models=models)
+    return RepeatedBlocks(names=names, representatives=models)
 
 
 def _chain(network: Any) -> list[tuple[str, Any]]:
@@ -235,13 +240,13 @@ def _output_shapes(
 ) -> dict[str, Any]:
     """Return the shapes that blocks return; nothing of a network that is no chain."""
     found: dict[str, Any] = {}
-    graph, *state = nnx.split(supposed.short(network))
+    graph, *state = nnx.split(supposed.shorten(network))
 
     def run(state: Any, *arrays: jax.Array) -> None:
         traced: Any = nnx.merge(graph, *state, copy=True)
         traced.train()
         prepare(traced)
-        for name in supposed.kept:
+        for name in supposed.traced_names:
             _record_output_shape(getattr(traced, name), name, found)
         traced(*arrays)
 
@@ -250,7 +255,7 @@ def _output_shapes(
     except AttributeError:
         # Its call asks for a block other than through its chain.
         return {}
-    return found if tuple(found) == supposed.kept else {}
+    return found if tuple(found) == supposed.traced_names else {}
 
 
 def _record_output_shape(block: nnx.Module, name: str, found: dict[str, Any]) -> None:

@@ -15,17 +15,17 @@ def modules_by_path(network: nnx.Module) -> dict[str, nnx.Module]:
     return dict(every)
 
 
-def add_layer_scopes(network: nnx.Module, returned: dict[str, int]) -> None:
+def add_layer_scopes(network: nnx.Module, output_bytes: dict[str, int]) -> None:
     """Make every call of a module open a scope of its path, and name what it makes.
 
     Args:
         network: changed in place; a fresh merge inside a trace.
-        returned: is filled with the bytes each module returns, as it is called.
+        output_bytes: is filled with the bytes each module returns, as it is called.
     """
     seen: list[Any] = []  # arrays, not their ids: an id may be used again
     for path, module in modules_by_path(network).items():
         if callable(module):
-            _wrap_in_scope(module, path, returned, seen)
+            _wrap_in_scope(module, path, output_bytes, seen)
 
 
 def _wrap_in_scope(

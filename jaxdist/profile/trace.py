@@ -22,9 +22,9 @@ class NetworkTrace:
 
     forward: Jaxpr
     """The forward pass, in training mode."""
-    both: Jaxpr
+    forward_backward: Jaxpr
     """Forward and backward pass."""
-    returned: dict[str, int]
+    output_bytes: dict[str, int]
     """Bytes that each module returns, by path."""
 
 
@@ -47,8 +47,8 @@ def trace_network(
     run, state = as_function(network, scoped)
     return NetworkTrace(
         forward=trace_pruned(run, *state, *inputs),
-        both=trace_pruned(with_gradient(run), *state, *inputs),
-        returned=returned,
+        forward_backward=trace_pruned(with_gradient(run), *state, *inputs),
+        output_bytes=returned,
     )
 
 

@@ -37,13 +37,13 @@ class _MomentOwner:
 
 
 def device_breakdowns(
-    spans: Sequence[TraceSpan], parts: Mapping[str, InstructionLabel]
+    spans: Sequence[TraceSpan], labels: Mapping[str, InstructionLabel]
 ) -> tuple[DeviceBreakdown, ...]:
     """Deal out the time of the steps that were seen from beginning to end.
 
     Args:
         spans: operations of a training step's program.
-        parts: by the name of the instruction; loops and calls, which only hold others,
+        labels: by the name of the instruction; loops and calls, which only hold others,
             are not among them.
 
     Returns:
@@ -52,7 +52,7 @@ def device_breakdowns(
     by_device: defaultdict[int, list[TraceSpan]] = defaultdict(list)
     for span in spans:
         by_device[span.device].append(span)
-    found = (_device_breakdown(n, by_device[n], parts) for n in sorted(by_device))
+    found = (_device_breakdown(n, by_device[n], labels) for n in sorted(by_device))
     return tuple(one for one in found if one is not None)
 
 
@@ -62,8 +62,8 @@ def _device_breakdown(
     runs = _complete_runs(spans)
     if not runs:
         return None
-    begin = (min(span.start for span in run) for run in runs[1:])
-    end = (max(span.end for span in run) for run in runs)
+    begin = (min(span.start_ns for span in run) for run in runs[1:])
+    end = (max(span.end_ns for span in run) for run in runs)
     spent: defaultdict[_MomentOwner, float] = defaultdict(float)
     for run in runs:
         for share, took in _attribute_moments(run, parts):
@@ -93,10 +93,10 @@ def _complete_runs(spans: Sequence[TraceSpan]) -> list[list[TraceSpan]]:
     runs: defaultdict[int, list[TraceSpan]] = defaultdict(list)
     for span in spans:
         runs[span.run].append(span)
-    counts = {run: sum(not s.waits for s in found) for run, found in runs.items()}
+    counts = {run: sum(not s.is_wait for s in found) for run, found in runs.items()}
     most = max(counts.values())
     whole = [found for run, found in runs.items() if counts[run] == most]
-    return sorted(whole, key=lambda found: min(span.start for span in found))
+    return sorted(whole, key=lambda found: min(span.start_ns for span in found))
 
 
 def _attribute_moments(
@@ -107,7 +107,7 @@ def _attribute_moments(
         (at, turn, share)
         for span in run
         if (share := _span_owner(span, parts)) is not None
-        for at, turn in ((span.start, 1), (span.end, -1))
+        for at, turn in ((span.start_ns, 1), (span.end_ns, -1))
     )
     active: Counter[_MomentOwner] = Counter()
     for (at, turn, share), (later, _, _) in pairwise(marks):
@@ -132,9 +132,11 @@ _UNKNOWN: Final = _MomentOwner(4, OTHER)
 def _span_owner(
     span: TraceSpan, parts: Mapping[str, InstructionLabel]
 ) -> _MomentOwner | None:
-    part = parts.get(span.op)
+    part = parts.get(span.instruction)
     if part is None:
         return _UNKNOWN
-    if not part.waits:
-        return _MomentOwner(0, part.term, part.layer, part.backward)
-    return _MomentOwner(1, part.waits) if span.waits else _MomentOwner(2, part.term)
+    if not part.wait_term:
+        return _MomentOwner(0, part.term, part.layer, part.is_backward)
+    return (
+        _MomentOwner(1, part.wait_term) if span.is_wait else _MomentOwner(2, part.term)
+    )

@@ -15,24 +15,24 @@ ReadT = TypeVar("ReadT")
 class TraceCache:
     """Readings of one task's network by what they depend on.
 
-    >>> readings, asked = TraceCache(), []
-    >>> [readings.once("rows", lambda: asked.append(1) or 28) for _ in range(3)]
+    >>> cache, calls = TraceCache(), []
+    >>> [cache.get_or_compute("rows", lambda: calls.append(1) or 28) for _ in range(3)]
     [28, 28, 28]
-    >>> len(asked)
+    >>> len(calls)
     1
     """
 
     def __init__(self) -> None:
         self._found: dict[Hashable, Any] = {}
 
-    def once(self, key: Hashable, read: Callable[[], ReadT]) -> ReadT:
+    def get_or_compute(self, key: Hashable, compute: Callable[[], ReadT]) -> ReadT:
         """Return a reading; it is taken where it is not there.
 
         Args:
             key: all that it depends on besides the network, and what is read.
-            read: takes it; where it raises nothing is kept.
+            compute: takes it; where it raises nothing is kept.
         """
         if key not in self._found:
-            self._found[key] = read()
+            self._found[key] = compute()
         found: ReadT = self._found[key]
         return found

@@ -18,13 +18,13 @@ class TraceSpan:
     """Place of the device."""
     run: int
     """Which run of the program it belongs to."""
-    op: str
+    instruction: str
     """Name of the instruction."""
-    start: float
+    start_ns: float
     """Nanoseconds."""
-    end: float
+    end_ns: float
     """Nanoseconds."""
-    waits: bool = False
+    is_wait: bool = False
     """Whether it is the part of a collective in which others are waited for."""
 
 
@@ -51,14 +51,14 @@ def _thread_spans(events: Iterable[Any], module: str) -> Iterator[TraceSpan]:
     for event in sorted(events, key=lambda e: (e.start_ns, -e.duration_ns)):
         start, end = event.start_ns, event.start_ns + event.duration_ns
         if WAIT_EVENT.match(event.name):
-            if inside is not None and start < inside.end:
+            if inside is not None and start < inside.end_ns:
                 yield TraceSpan(
                     device=inside.device,
                     run=inside.run,
-                    op=inside.op,
-                    start=start,
-                    end=min(end, inside.end),
-                    waits=True,
+                    instruction=inside.instruction,
+                    start_ns=start,
+                    end_ns=min(end, inside.end_ns),
+                    is_wait=True,
                 )
             continue
         about = dict(event.stats)
@@ -67,8 +67,8 @@ def _thread_spans(events: Iterable[Any], module: str) -> Iterator[TraceSpan]:
         inside = TraceSpan(
             device=int(about.get("device_ordinal", 0)),
             run=int(about["run_id"]),
-            op=str(about["hlo_op"]),
-            start=start,
-            end=end,
+            instruction=str(about["hlo_op"]),
+            start_ns=start,
+            end_ns=end,
         )
         yield inside

@@ -21,28 +21,28 @@ GradientFn = Callable[[Any, Batch], tuple[jax.Array, Any, Any]]
 """
 
 
-def accumulate_gradients(gradients: GradientFn, microbatches: int) -> GradientFn:
+def accumulate_gradients(gradient_fn: GradientFn, microbatches: int) -> GradientFn:
     """Take gradients of a device's samples at once, or of parts of them in turn.
 
     Args:
-        gradients: of the samples it is given.
+        gradient_fn: of the samples it is given.
         microbatches: parts of equal sizes.
 
     Returns:
         The same function of all samples, `[B, ...]`.
     """
     if microbatches == 1:
-        return gradients
+        return gradient_fn
 
     def every(stats: Any, batch: Batch) -> tuple[jax.Array, Any, Any]:
         def add(carry: Any, part: Batch) -> tuple[Any, None]:
             sums, stats = carry
-            loss, stats, grads = gradients(stats, part)
+            loss, stats, grads = gradient_fn(stats, part)
             return (jax.tree.map(jnp.add, sums, (loss, grads)), stats), None
 
         parts = {key: split_microbatches(x, microbatches) for key, x in batch.items()}
         first = {key: x[0] for key, x in parts.items()}
-        loss, _, grads = jax.eval_shape(gradients, stats, first)
+        loss, _, grads = jax.eval_shape(gradient_fn, stats, first)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (loss, grads))
         (sums, stats), _ = lax.scan(add, (zeros, stats), parts)
         loss, grads = jax.tree.map(lambda x: x / microbatches, sums)
@@ -51,6 +51,6 @@ def accumulate_gradients(gradients: GradientFn, microbatches: int) -> GradientFn
     return every
 
 
-def split_microbatches(x: jax.Array, parts: int) -> jax.Array:
+def split_microbatches(x: jax.Array, count: int) -> jax.Array:
     """Cut samples [B, ...] into equal parts, [parts, B / parts, ...]."""
-    return x.reshape(parts, x.shape[0] // parts, *x.shape[1:])
+    return x.reshape(count, x.shape[0] // count, *x.shape[1:])

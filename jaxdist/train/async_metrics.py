@@ -26,31 +26,35 @@ class LossQueue:
 
     def __init__(
         self,
-        course: RunSchedule,
+        run_schedule: RunSchedule,
         recorder: Recorder,
-        watcher: TrainingCallback,
-        rates: Callable[[np.ndarray], Any],
-        skipped: int,
+        callback: TrainingCallback,
+        learning_rates: Callable[[np.ndarray], Any],
+        skipped_steps: int,
     ) -> None:
-        self.course, self.recorder, self.watcher = course, recorder, watcher
+        self.run_schedule, self.recorder, self.callback = (
+            run_schedule,
+            recorder,
+            callback,
+        )
         self.first_step_s = 0.0
-        self._rates, self._block, self._table = rates, -1, np.zeros(0)
-        self._skipped, self._in_a_row = skipped, 0
+        self._learning_rates, self._block, self._table = learning_rates, -1, np.zeros(0)
+        self._skipped_steps, self._consecutive_skips = skipped_steps, 0
         self._pending: deque[tuple[int, jax.Array]] = deque()
         self._last = time.perf_counter()
 
     @property
-    def idle(self) -> bool:
+    def devices_idle(self) -> bool:
         """Whether the devices have done all that they were handed."""
         pending: Any = [loss for _, loss in self._pending]
         return all(loss.is_ready() for loss in pending)
 
-    def started(self, step: int, loss: jax.Array) -> None:
+    def push(self, step: int, loss: jax.Array) -> None:
         """Note a dispatched step; await the one `MAX_IN_FLIGHT_STEPS` before it."""
         self._pending.append((step, loss))
         # The very first loss is awaited: it ends the wait that a person notices most.
         if len(self._pending) > MAX_IN_FLIGHT_STEPS or not self.first_step_s:
-            self._finish()
+            self._finish_step()
 
     def drain(self) -> None:
         """Await every step that was handed over."""
@@ -58,13 +62,13 @@ class LossQueue:
             "compute", self._pending[-1][0] if self._pending else 0
         ):
             while self._pending:
-                self._finish()
+                self._finish_step()
 
-    def pause(self, watcher: PausingCallback) -> None:
+    def pause(self, callback: PausingCallback) -> None:
         """Let a watcher do what it does with the devices at rest; no step counts it."""
         if self._pending:
             self.drain()
-        watcher.pause()
+        callback.pause()
         self.restart_clock(True)
 
     def restart_clock(self, interrupted: bool) -> None:
@@ -72,40 +76,42 @@ class LossQueue:
         if interrupted:
             self._last = time.perf_counter()
 
-    def _finish(self) -> None:
+    def _finish_step(self) -> None:
         step, loss = self._pending.popleft()
         value, now = _mean_loss(loss), time.perf_counter()
         seconds, self._last = now - self._last, now
         if not self.first_step_s:
-            self.first_step_s = time.time() - self.recorder.started
+            self.first_step_s = time.time() - self.recorder.start_time
         if not math.isfinite(value):
-            self._skip(step, value)
+            self._record_skip(step, value)
             return
-        self._in_a_row = 0
-        self.recorder.trained(
+        self._consecutive_skips = 0
+        self.recorder.log_step(
             step=step,
-            epoch=self.course.epoch(step),
+            epoch=self.run_schedule.epoch_of(step),
             loss=value,
             # Skipped steps change nothing, so the optimizer has not counted them.
-            rate=self._rate(step - 1 - self._skipped),
-            seconds=seconds,
+            learning_rate=self._learning_rate(step - 1 - self._skipped_steps),
+            step_s=seconds,
         )
-        self.watcher.update(step=step, loss=value, step_s=seconds)
+        self.callback.update(step=step, loss=value, step_s=seconds)
 
-    def _skip(self, step: int, loss: float) -> None:
+    def _record_skip(self, step: int, loss: float) -> None:
         """Note a step that changed nothing, or end the run after too many in a row."""
-        self._skipped += 1
-        self._in_a_row += 1
-        if self._in_a_row > self.course.skips:
+        self._skipped_steps += 1
+        self._consecutive_skips += 1
+        if self._consecutive_skips > self.run_schedule.max_consecutive_skips:
             raise FatalError(_divergence_message(step, loss))
-        self.recorder.skipped(step=step, epoch=self.course.epoch(step))
+        self.recorder.log_skipped_step(
+            step=step, epoch=self.run_schedule.epoch_of(step)
+        )
 
-    def _rate(self, step: int) -> float:
+    def _learning_rate(self, step: int) -> float:
         """Return the learning rate of a step, from 0."""
         block, place = divmod(step, _RATE_BLOCK)
         if block != self._block:
             steps = np.arange(block * _RATE_BLOCK, (block + 1) * _RATE_BLOCK)
-            self._block, self._table = block, np.asarray(self._rates(steps))
+            self._block, self._table = block, np.asarray(self._learning_rates(steps))
         return float(self._table[place])
 
 

@@ -43,8 +43,8 @@ def build_layout(
     task: Task,
     plan: Plan,
     mesh: Mesh,
-    shapes: BatchShapes,
-    readings: TraceCache | None = None,
+    batch_shapes: BatchShapes,
+    trace_cache: TraceCache | None = None,
 ) -> Layout:
     """Lay a task out, or refuse what its network or batch cannot take.
 
@@ -52,81 +52,83 @@ def build_layout(
         task: what is trained.
         plan: how it is to be split.
         mesh: the plan's axes on devices.
-        shapes: a global training batch: the objective's keys and `id [B]`.
-        readings: of the same network and batch, where it is laid out many times.
+        batch_shapes: a global training batch: the objective's keys and `id [B]`.
+        trace_cache: of the same network and batch, where it is laid out many times.
 
     Raises:
         BadInput: naming the layer or the batch, the numbers and what works.
     """
-    readings = readings or TraceCache()
-    inputs = cast_floats(task.objective.arguments(shapes), task.dtype)
+    trace_cache = trace_cache or TraceCache()
+    inputs = cast_floats(task.objective.model_inputs(batch_shapes), task.dtype)
     image, _ = task.objective.inputs[0]
-    axis_usage.check_axis_usage(plan, task.objective.axes(image, inputs[0].ndim))
+    axis_usage.check_axis_usage(plan, task.objective.dim_axes(image, inputs[0].ndim))
     data_parallel.check_batch_size(plan, inputs[0].shape[0], task.microbatches)
     state = task.state
     diloco.check_outer_loop(plan, state)
     count = task.microbatches * plan.replicas
     inputs = jax.tree.map(lambda x: _microbatch_shape(x, count), inputs)
-    network = readings.once(
+    network = trace_cache.get_or_compute(
         "network", lambda: nnx.merge(task.graph, state.params, state.stats)
     )
-    alike = readings.once(
+    alike = trace_cache.get_or_compute(
         "alike",
         lambda: find_repeated_blocks(network, inputs, constant_rng_binder(inputs)),
     )
     parts = state.params, state.stats
     calls, fitted = fit(
-        plan, task.graph, parts, *inputs, readings=readings, alike=alike
+        plan, task.graph, parts, *inputs, trace_cache=trace_cache, repeated_blocks=alike
     )
     data_parallel.check_norm_groups(plan, calls)
     if plan.remat:
         remake.check_remat(plan, network)
-    roles = readings.once(
+    roles = trace_cache.get_or_compute(
         ("roles", plan.weights, plan.mesh.tensor, plan.idle, plan.spatial_until),
         lambda: tensor_parallel.assign_roles(plan, calls, network),
     )
     own = [
-        leaf_shardings(plan, roles, readings.once(kind, partial(named_leaves, tree)))
+        leaf_shardings(
+            plan, roles, trace_cache.get_or_compute(kind, partial(named_leaves, tree))
+        )
         for kind, tree in (("params", state.params), ("stats", state.stats))
     ]
-    hold: StateLayout = LeafStateLayout(params=own[0], stats=own[1])
+    hold: StateLayout = LeafStateLayout(param_shardings=own[0], stat_shardings=own[1])
     stages = None
     if plan.stages > 1:
-        stages = cut_into_stages(plan, network, inputs, readings, alike)
+        stages = cut_into_stages(plan, network, inputs, trace_cache, alike)
         hold = build_slot_layout(
-            plan, stages, network, state, (own[0], own[1]), readings
+            plan, stages, network, state, (own[0], own[1]), trace_cache
         )
-    reads = _parameter_reads(task, plan, hold, shapes, readings, alike)
+    reads = _parameter_reads(task, plan, hold, batch_shapes, trace_cache, alike)
     if stages is not None:
         async_steps.check_async_support(plan, hold, reads)
     reduction = plan_reduction(plan, reads.leaves)
-    syncs = plan_syncs(plan, reads.leaves, hold.stats)
+    syncs = plan_syncs(plan, reads.leaves, hold.stat_shardings)
     write = partial(
-        build_ledger, plan, calls, roles, reads, reduction=reduction, syncs=syncs
+        build_ledger, plan, calls, roles, reads, reduction=reduction, outer_syncs=syncs
     )
     layout = Layout(
         task=task,
         plan=plan,
         mesh=mesh,
-        roles=roles,
-        sizes=fitted,
-        hold=hold,
+        tensor_roles=roles,
+        block_padding=fitted,
+        state_layout=hold,
         ledgers=(),
         reduction=reduction,
-        syncs=syncs,
-        shapes=shapes,
+        outer_syncs=syncs,
+        batch_shapes=batch_shapes,
     )
     if stages is None:
-        return replace(layout, ledgers=(write(times=task.microbatches),))
-    handed = tuple(sync_gradients.stage_transfer_traffic(layout, readings, alike))
+        return replace(layout, ledgers=(write(microbatches=task.microbatches),))
+    handed = tuple(sync_gradients.stage_transfer_traffic(layout, trace_cache, alike))
     return replace(
         layout,
         ledgers=tuple(
             write(
-                times=mine.micro,
+                microbatches=mine.microbatches,
                 updates=mine.updates,
-                own=partial(device_calls, stages, network, device=device),
-            ).beside((*handed, *async_steps.stage_reduction_traffic(layout, device)))
+                select_calls=partial(device_calls, stages, network, device=device),
+            ).with_rows((*handed, *async_steps.stage_reduction_traffic(layout, device)))
             for device, mine in enumerate(device_work_counts(plan, task.microbatches))
         ),
     )
@@ -135,71 +137,82 @@ def build_layout(
 def _parameter_reads(
     task: Task,
     plan: Plan,
-    hold: StateLayout,
+    state_layout: StateLayout,
     shapes: BatchShapes,
-    readings: TraceCache,
-    alike: RepeatedBlocks,
+    trace_cache: TraceCache,
+    repeated_blocks: RepeatedBlocks,
 ) -> ParameterReads:
     """Say how the parameters lie and which of them the backward pass reads."""
-    abstract = hold.shapes(task.state)
-    asked, totals = readings.once(
+    abstract = state_layout.device_shapes(task.state)
+    asked, totals = trace_cache.get_or_compute(
         ("squares", *_shape_key(abstract.params), *_shape_key(abstract.opt)),
-        lambda: norm_requests(task, abstract, alike),
+        lambda: norm_requests(task, abstract, repeated_blocks),
     )
-    if not isinstance(hold, LeafStateLayout):
+    if not isinstance(state_layout, LeafStateLayout):
         # Stages put their parameters together once, before the first microbatch.
-        again = (False,) * len(hold.params)
+        again = (False,) * len(state_layout.param_shardings)
         return ParameterReads(
-            leaves=hold.params, again=again, dtype=None, lengths=asked, totals=totals
+            leaves=state_layout.param_shardings,
+            backward_reads=again,
+            dtype=None,
+            norm_requests=asked,
+            global_norms=totals,
         )
     return ParameterReads(
-        leaves=hold.params,
-        again=_backward_reads(task, plan, hold, shapes, readings, alike),
+        leaves=state_layout.param_shardings,
+        backward_reads=_backward_reads(
+            task, plan, state_layout, shapes, trace_cache, repeated_blocks
+        ),
         dtype=task.dtype,
-        lengths=asked,
-        totals=totals,
-        times=task.microbatches,
+        norm_requests=asked,
+        global_norms=totals,
+        gathers_per_step=task.microbatches,
     )
 
 
 def _backward_reads(
     task: Task,
     plan: Plan,
-    hold: LeafStateLayout,
+    state_layout: LeafStateLayout,
     shapes: BatchShapes,
-    readings: TraceCache,
-    alike: RepeatedBlocks,
+    trace_cache: TraceCache,
+    repeated_blocks: RepeatedBlocks,
 ) -> tuple[bool, ...]:
     """Tell which parameters are put together once more for the backward pass."""
-    leaves = hold.params
-    if plan.zero != 3 or all(leaf.fsdp is None for leaf in leaves):
+    leaves = state_layout.param_shardings
+    if plan.zero != 3 or all(leaf.fsdp_dim is None for leaf in leaves):
         return (False,) * len(leaves)
 
     def reading(remat: bool, until: str) -> tuple[bool, ...]:
         one = replace(plan, remat=remat, remat_until=until)
-        return readings.once(
+        return trace_cache.get_or_compute(
             ("again", remat, until),
-            lambda: _trace_backward_reads(task, one, shapes, alike),
+            lambda: _trace_backward_reads(task, one, shapes, repeated_blocks),
         )
 
     if not plan.remat_until:
         return reading(plan.remat, "")
     # Of equal blocks few are read: the end is moved behind those that are not.
-    near = alike.read_behind(plan.remat_until)
-    first = readings.once(
-        ("remade", plan.remat_until), lambda: _is_in_remat_blocks(task, plan, readings)
+    near = repeated_blocks.next_traced(plan.remat_until)
+    first = trace_cache.get_or_compute(
+        ("remade", plan.remat_until),
+        lambda: _is_in_remat_blocks(task, plan, trace_cache),
     )
     each = zip(first, reading(True, near), reading(False, ""), strict=True)
     return tuple(again if used else kept for used, again, kept in each)
 
 
 def _is_in_remat_blocks(
-    task: Task, plan: Plan, readings: TraceCache
+    task: Task, plan: Plan, trace_cache: TraceCache
 ) -> tuple[bool, ...]:
     """Tell which parameters the blocks use that are computed again."""
     params, stats = task.state.params, task.state.stats
-    network = readings.once("network", lambda: nnx.merge(task.graph, params, stats))
-    used = readings.once("variables", lambda: dict(variable_ids_by_block(network)))
+    network = trace_cache.get_or_compute(
+        "network", lambda: nnx.merge(task.graph, params, stats)
+    )
+    used = trace_cache.get_or_compute(
+        "variables", lambda: dict(variable_ids_by_block(network))
+    )
     first = set[int]().union(*(used[name] for name in plan.remade((*used,))))
     return tuple(
         id(variable_by_name(network, name)) in first for name in leaf_names(params)
@@ -207,10 +220,10 @@ def _is_in_remat_blocks(
 
 
 def _trace_backward_reads(
-    task: Task, plan: Plan, shapes: BatchShapes, alike: RepeatedBlocks
+    task: Task, plan: Plan, shapes: BatchShapes, repeated_blocks: RepeatedBlocks
 ) -> tuple[bool, ...]:
     network = nnx.merge(task.graph, task.state.params, task.state.stats)
-    graph, short, *others = nnx.split(alike.short(network), nnx.Param, ...)
+    graph, short, *others = nnx.split(repeated_blocks.shorten(network), nnx.Param, ...)
     values, tree = jax.tree.flatten(short)
     values = [cast_floats(x, task.dtype) if x.ndim > 1 else x for x in values]
 
@@ -223,7 +236,7 @@ def _trace_backward_reads(
         return model
 
     def loss(params: list[Any], stats: Any, batch: Batch) -> Any:
-        given = cast_floats(task.objective.arguments(batch), task.dtype)
+        given = cast_floats(task.objective.model_inputs(batch), task.dtype)
         own = partial(make, batch["id"])
         outputs, _ = remake.call_model(plan, own, params, stats, given)
         return task.objective.losses(outputs, batch).mean()
@@ -233,7 +246,7 @@ def _trace_backward_reads(
     )
     again = [read and x.ndim > 1 for read, x in zip(reads, values, strict=True)]
     found = dict(zip(leaf_names(short), again, strict=True))
-    return tuple(alike.whole(found, leaf_names(task.state.params)))
+    return tuple(repeated_blocks.expand_leaves(found, leaf_names(task.state.params)))
 
 
 def _shape_key(tree: Any) -> tuple[Any, ...]:

@@ -35,7 +35,7 @@ class TrainingCallback(Protocol):
     def update(self, *, step: int, loss: float, step_s: float) -> None:
         """See a finished step, counted from 1."""
 
-    def tested(self, *, step: int, score: EvalMetrics) -> None:
+    def tested(self, *, step: int, metrics: EvalMetrics) -> None:
         """See an evaluation."""
 
 

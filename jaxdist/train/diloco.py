@@ -105,19 +105,21 @@ def replicate_specs(plan: Plan, specs: TrainState) -> TrainState:
     return _with_replicas(specs, own, specs.params if plan.outer.momentum else None)
 
 
-def _with_replicas(state: TrainState, own: Sequence[Any], velocity: Any) -> TrainState:
-    params, stats, opt, feedback = own
+def _with_replicas(
+    state: TrainState, per_replica: Sequence[Any], velocity: Any
+) -> TrainState:
+    params, stats, opt, feedback = per_replica
     replicas = ReplicaStates(
         params=params, stats=stats, opt=opt, feedback=feedback, velocity=velocity
     )
     return replace(state, opt=None, feedback=None, replicas=replicas)
 
 
-def per_replica_step(local: Callable[..., Any]) -> Callable[..., Any]:
+def per_replica_step(local_step: Callable[..., Any]) -> Callable[..., Any]:
     """Return the step of a device, done by each replica on its own state and samples.
 
     Args:
-        local: `(state, batch) -> (state, loss)`, of a state without replicas.
+        local_step: `(state, batch) -> (state, loss)`, of a state without replicas.
 
     Returns:
         The same of a device's part of a state with replicas; the loss is [1].
@@ -132,7 +134,7 @@ def per_replica_step(local: Callable[..., Any]) -> Callable[..., Any]:
         before = replace(
             state, params=params, stats=stats, opt=opt, feedback=feedback, replicas=None
         )
-        after, loss = local(before, batch)
+        after, loss = local_step(before, batch)
         moved = jax.tree.map(
             lambda x: x[None], (after.params, after.stats, after.opt, after.feedback)
         )
@@ -143,18 +145,20 @@ def per_replica_step(local: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def outer_step(asked: OuterConfig, sync: OuterSync, state: TrainState) -> TrainState:
+def outer_step(config: OuterConfig, sync: OuterSync, state: TrainState) -> TrainState:
     """Average a fragment over replicas and go on from there, on a device's part."""
     held = state.replicas
     outer, tree = jax.tree.flatten(state.params)
     own, fast = jax.tree.leaves(held.params), jax.tree.leaves(held.velocity)
-    places = (*sync.exactly, *sync.packed)
+    places = (*sync.exact_params, *sync.compressed_params)
     with jax.named_scope("outer_step"):
         apart = [outer[p] - own[p][0] for p in places]
         found, stats = _average_differences(sync, apart, held.stats, state.step)
-        steps, speeds = _momentum_steps(asked, found, [fast[p] for p in places if fast])
+        steps, speeds = _momentum_steps(
+            config, found, [fast[p] for p in places if fast]
+        )
     for place, step in zip(places, steps, strict=True):
-        outer[place] = outer[place] - asked.learning_rate * step
+        outer[place] = outer[place] - config.learning_rate * step
         own[place] = outer[place][None]
     for place, speed in zip(places, speeds):
         fast[place] = speed
@@ -164,33 +168,37 @@ def outer_step(asked: OuterConfig, sync: OuterSync, state: TrainState) -> TrainS
         velocity=jax.tree.unflatten(jax.tree.structure(held.velocity), fast),
         stats=stats,
     )
-    whole = jax.tree.map(lambda x: x[0], stats) if sync.statistics else state.stats
+    whole = (
+        jax.tree.map(lambda x: x[0], stats) if sync.averages_statistics else state.stats
+    )
     outers = jax.tree.unflatten(tree, outer)
     return replace(state, params=outers, stats=whole, replicas=replicas)
 
 
 def _average_differences(
-    sync: OuterSync, apart: Sequence[jax.Array], stats: Any, step: jax.Array
+    sync: OuterSync, differences: Sequence[jax.Array], stats: Any, step: jax.Array
 ) -> tuple[list[jax.Array], Any]:
     """Average differences, those that are packed last, and running statistics."""
-    replicas, plain = lax.axis_size(REPLICA_AXIS), len(sync.exactly)
+    replicas, plain = lax.axis_size(REPLICA_AXIS), len(sync.exact_params)
     running, tree = jax.tree.flatten(stats)
-    given = [*apart[:plain], *running * sync.statistics]
+    given = [*differences[:plain], *running * sync.averages_statistics]
     total = all_reduce_leaves(given, [(REPLICA_AXIS,)] * len(given))
-    if sync.packed:
-        sums = all_reduce(apart[plain:], REPLICA_AXIS, sync.method, step=step).total
+    if sync.compressed_params:
+        sums = all_reduce(
+            differences[plain:], REPLICA_AXIS, sync.algorithm, step=step
+        ).total
         total[plain:plain] = sums
     mean = [x / replicas for x in total]
-    running = mean[len(apart) :] if sync.statistics else running
-    return mean[: len(apart)], jax.tree.unflatten(tree, running)
+    running = mean[len(differences) :] if sync.averages_statistics else running
+    return mean[: len(differences)], jax.tree.unflatten(tree, running)
 
 
 def _momentum_steps(
-    asked: OuterConfig, found: list[jax.Array], speeds: list[jax.Array]
+    config: OuterConfig, differences: list[jax.Array], velocities: list[jax.Array]
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     """Return the steps along mean differences, before the rate, and new velocities."""
-    if not asked.momentum:
-        return found, speeds
-    follow = optax.trace(asked.momentum, asked.nesterov)
-    steps, after = follow.update(found, optax.TraceState(trace=speeds))
+    if not config.momentum:
+        return differences, velocities
+    follow = optax.trace(config.momentum, config.nesterov)
+    steps, after = follow.update(differences, optax.TraceState(trace=velocities))
     return steps, after.trace

@@ -14,32 +14,32 @@ import jax
 import jax.numpy as jnp
 
 
-def init_ema(decay: float, params: Any, stats: Any) -> Any:
+def init_ema(decay_limit: float, params: Any, stats: Any) -> Any:
     """Return the average before the first step, or None where none is kept."""
-    if not decay:
+    if not decay_limit:
         return None
     # Copies: a step takes its state's memory for its own, and each array but once.
     return jax.tree.map(jnp.copy, {"params": params, "stats": stats})
 
 
 def update_ema(
-    average: Any, decay: float, step: jax.Array, params: Any, stats: Any
+    ema: Any, decay_limit: float, step: jax.Array, params: Any, stats: Any
 ) -> Any:
     """Return the average after a step, or None where none is kept.
 
     Args:
-        average: what `init_ema` or this function returned.
-        decay: share of the old average in the new, after many steps.
+        ema: what `init_ema` or this function returned.
+        decay_limit: share of the old average in the new, after many steps.
         step: steps done, int32 [].
         params: parameters after the step.
         stats: running statistics after the step.
     """
-    if average is None:
+    if ema is None:
         return None
 
     def move(old: jax.Array, new: jax.Array) -> jax.Array:
         t = step.astype(old.dtype)
-        share = 1 - jnp.minimum(decay, (1 + t) / (10 + t))
+        share = 1 - jnp.minimum(decay_limit, (1 + t) / (10 + t))
         return old + share * (new - old)
 
-    return jax.tree.map(move, average, {"params": params, "stats": stats})
+    return jax.tree.map(move, ema, {"params": params, "stats": stats})

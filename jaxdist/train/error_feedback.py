@@ -58,20 +58,22 @@ class ErrorFeedback:
 
 
 def error_feedback_shapes(
-    plan: Plan, reduction: GradientReduction, leaves: Sequence[LeafSharding]
+    plan: Plan, reduction: GradientReduction, param_shardings: Sequence[LeafSharding]
 ) -> tuple[ErrorFeedback, ErrorFeedback] | tuple[None, None]:
     """Return shapes and specs of what is kept; None where nothing is."""
     if not (reduction.buckets or plan.reduce.momentum):
         return None, None
     kept, memory = {}, {}
     for bucket in reduction.buckets:
-        held = [leaves[place] for place in bucket.places]
+        held = [param_shardings[place] for place in bucket.leaf_indices]
         kept.update(
             {leaf.name: _row_shape_and_spec(plan, bucket.axes, leaf) for leaf in held}
         )
         memory.update(_algorithm_state_shapes(plan, bucket, held))
     residual = kept if plan.reduce.feedback and not reduction.lossless else {}
-    moving = {leaf.name: _row_shape_and_spec(plan, (), leaf) for leaf in leaves} | kept
+    moving = {
+        leaf.name: _row_shape_and_spec(plan, (), leaf) for leaf in param_shardings
+    } | kept
     velocity = moving if plan.reduce.momentum else {}
     shapes, specs = (
         ErrorFeedback(
@@ -85,86 +87,92 @@ def error_feedback_shapes(
 
 
 def all_reduce_compressed(
-    asked: ReductionConfig,
+    config: ReductionConfig,
     reduction: GradientReduction,
     names: Sequence[str],
     grads: Sequence[jax.Array],
-    before: ErrorFeedback | None,
+    state: ErrorFeedback | None,
     step: jax.Array,
 ) -> tuple[list[jax.Array], ErrorFeedback | None]:
     """Sum the buckets, and give every gradient its momentum, inside the step.
 
     Args:
-        asked: the plan's settings.
+        config: the plan's settings.
         reduction: what is compressed, and how.
         names: of the parameters, in the tree's order.
         grads: this device's gradients, already summed over the other axes.
-        before: what the last step left, this device's part.
+        state: what the last step left, this device's part.
         step: steps done, int32 [].
 
     Returns:
         The sums, and what this step leaves.
     """
     whole = list(grads)
-    if before is None:
-        return whole, before
+    if state is None:
+        return whole, state
     after = ErrorFeedback(residual={}, velocity={}, memory={})
-    short = [place for place in range(len(whole)) if place not in reduction.places]
+    short = [
+        place
+        for place in range(len(whole))
+        if place not in reduction.compressed_indices
+    ]
     exactly = [names[place] for place in short]
     ahead, fast = _apply_momentum(
-        before, exactly, [whole[i] for i in short], asked.momentum
+        state, exactly, [whole[i] for i in short], config.momentum
     )
-    after.velocity.update(_add_device_dim(before.velocity, exactly, fast))
+    after.velocity.update(_add_device_dim(state.velocity, exactly, fast))
     for place, total in zip(short, ahead, strict=True):
         whole[place] = total
     for number, bucket in enumerate(reduction.buckets):
         with jax.named_scope(f"{BUCKET_SCOPE}{number}"):
-            held = [names[place] for place in bucket.places]
-            own = [grads[place] for place in bucket.places]
-            ahead, fast = _apply_momentum(before, held, own, asked.momentum)
-            sums = _add_residual(before, held, ahead)
-            memory = [before.memory[n][0] for n in held if n in before.memory]
-            found = all_reduce(sums, bucket.axes, bucket.method, memory, step)
-        for place, total in zip(bucket.places, found.total, strict=True):
+            held = [names[place] for place in bucket.leaf_indices]
+            own = [grads[place] for place in bucket.leaf_indices]
+            ahead, fast = _apply_momentum(state, held, own, config.momentum)
+            sums = _add_residual(state, held, ahead)
+            memory = [state.memory[n][0] for n in held if n in state.memory]
+            found = all_reduce(sums, bucket.axes, bucket.algorithm, memory, step)
+        for place, total in zip(bucket.leaf_indices, found.total, strict=True):
             whole[place] = total
-        left = [x - sent for x, sent in zip(sums, found.sent, strict=True)]
+        left = [x - sent for x, sent in zip(sums, found.contributions, strict=True)]
         still = (
-            fast if bucket.method.lossless else _mask_sent_momentum(fast, found.sent)
+            fast
+            if bucket.algorithm.lossless
+            else _mask_sent_momentum(fast, found.contributions)
         )
-        after.residual.update(_add_device_dim(before.residual, held, left))
-        after.velocity.update(_add_device_dim(before.velocity, held, still))
-        kept = [n for n in held if n in before.memory]
-        after.memory.update(_add_device_dim(before.memory, kept, found.memory))
+        after.residual.update(_add_device_dim(state.residual, held, left))
+        after.velocity.update(_add_device_dim(state.velocity, held, still))
+        kept = [n for n in held if n in state.memory]
+        after.memory.update(_add_device_dim(state.memory, kept, found.state))
     return whole, after
 
 
 def _apply_momentum(
-    before: ErrorFeedback,
+    state: ErrorFeedback,
     names: Sequence[str],
     grads: Sequence[jax.Array],
     momentum: float,
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     """Return gradients moved on by Nesterov's momentum, and the new velocities."""
-    if not before.velocity:
+    if not state.velocity:
         return list(grads), list(grads)
-    fast = [momentum * before.velocity[n][0] + g for n, g in zip(names, grads)]
+    fast = [momentum * state.velocity[n][0] + g for n, g in zip(names, grads)]
     return [g + momentum * v for g, v in zip(grads, fast)], fast
 
 
 def _mask_sent_momentum(
-    fast: Sequence[jax.Array], sent: Sequence[jax.Array]
+    velocities: Sequence[jax.Array], sent: Sequence[jax.Array]
 ) -> list[jax.Array]:
     """Stop what was sent: its momentum would move it in a direction that is old."""
-    return [jnp.where(s == 0, v, 0) for s, v in zip(sent, fast, strict=True)]
+    return [jnp.where(s == 0, v, 0) for s, v in zip(sent, velocities, strict=True)]
 
 
 def _add_residual(
-    before: ErrorFeedback, names: Sequence[str], arrays: Sequence[jax.Array]
+    state: ErrorFeedback, names: Sequence[str], arrays: Sequence[jax.Array]
 ) -> list[jax.Array]:
     """Add what was not sent before."""
-    if not before.residual:
+    if not state.residual:
         return list(arrays)
-    return [before.residual[n][0] + x for n, x in zip(names, arrays)]
+    return [state.residual[n][0] + x for n, x in zip(names, arrays)]
 
 
 def _add_device_dim(
@@ -190,7 +198,7 @@ def _algorithm_state_shapes(
     for leaf in leaves:
         split = tuple(axis for axis in leaf.spec() if axis)
         for x in jax.eval_shape(
-            lambda leaf=leaf: bucket.method.begin([leaf.local(plan)])
+            lambda leaf=leaf: bucket.algorithm.init_state([leaf.local_shape(plan)])
         ):
             shape = (plan.mesh.size(*split), *x.shape)
             found[leaf.name] = jax.ShapeDtypeStruct(shape, x.dtype), P(split or None)

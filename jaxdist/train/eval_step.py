@@ -26,14 +26,16 @@ def make_eval_step(layout: Layout) -> Callable[..., Any]:
         A function to `loss` (over samples), `correct` and `answers` (over what the
         objective asks for: labels or tokens) and `samples`.
     """
-    sums = _pipelined_metrics if layout.pipe is not None else _unpipelined_metrics
-    over = (*layout.plan.sample_axes, *["pipe"] * (layout.pipe is not None))
+    sums = (
+        _pipelined_metrics if layout.slot_layout is not None else _unpipelined_metrics
+    )
+    over = (*layout.plan.sample_axes, *["pipe"] * (layout.slot_layout is not None))
 
     def local(state: tuple[Any, Any], batch: Batch) -> Any:
         return lax.psum(sums(layout, *state, batch), over)
 
     specs = layout.specs.params, layout.specs.stats
-    return lambda params, stats, batch: layout.map(local, specs, batch, P())(
+    return lambda params, stats, batch: layout.shard_map(local, specs, batch, P())(
         (params, stats), batch
     )
 
@@ -45,7 +47,7 @@ def _unpipelined_metrics(layout: Layout, params: Any, stats: Any, batch: Batch) 
     params = jax.tree.unflatten(tree, gather_params(layout, held, None))
     model = merge_model(layout.task, params, stats)
     model.eval()
-    layout.bind(model)
+    layout.bind_layers(model)
     outputs = model(*model_inputs(layout.task, batch))
     return _metric_sums(layout, *select_local_samples(layout.plan, outputs, batch))
 
@@ -59,9 +61,9 @@ def _pipelined_metrics(layout: Layout, params: Any, stats: Any, batch: Batch) ->
 def _metric_sums(layout: Layout, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
     """Sum the scores of samples, those of padding left out."""
     objective, weight = layout.objective, batch["weight"]
-    each, right = objective.losses(outputs, batch), objective.right(outputs, batch)
+    each, right = objective.losses(outputs, batch), objective.correct(outputs, batch)
     real = (weight > 0).reshape(-1, *(1,) * (right.ndim - 1))
-    asked = objective.asked(right, batch) & real
+    asked = objective.target_mask(right, batch) & real
     return {
         "loss": (each * weight.astype(each.dtype)).sum(),
         "correct": (right & asked).astype(jnp.int32).sum(),

@@ -23,22 +23,22 @@ class Evaluator:
 
     layout: Layout
     """What is trained and how it is laid out."""
-    shapes: BatchShapes
+    batch_shapes: BatchShapes
     """A global evaluation batch, `weight` included."""
     batches: Callable[[], BatchContext]
     """Opens one pass over the held-out samples."""
-    ends: Callable[[], bool] = lambda: False
+    should_stop: Callable[[], bool] = lambda: False
     """Whether to end here, and from then on; asked after every batch."""
-    _score: Any = field(default=None, repr=False)
+    _compiled_step: Any = field(default=None, repr=False)
 
     @property
     def ready(self) -> bool:
         """Whether the program is compiled."""
-        return self._score is not None
+        return self._compiled_step is not None
 
     def prepare(self) -> None:
         """Compile the program."""
-        self._score = compile_eval_step(self.layout, self.shapes)
+        self._compiled_step = compile_eval_step(self.layout, self.batch_shapes)
 
     def __call__(self, state: TrainState) -> dict[str, Any]:
         """Return mean loss, accuracy, correct, answers and samples of the held-out set.
@@ -54,8 +54,8 @@ class Evaluator:
                 # Devices of one host share threads: a sum that waits for a device whose
                 # work is queued behind later batches would wait forever.
                 jax.block_until_ready(sums[-_MAX_IN_FLIGHT : -_MAX_IN_FLIGHT + 1])
-                sums.append(self._score(*state.evaluated, batch))
-                if self.ends():
+                sums.append(self._compiled_step(*state.evaluated, batch))
+                if self.should_stop():
                     return {}
         whole = {key: sum(float(s[key]) for s in sums) for key in sums[0]}
         counts = {key: int(whole[key]) for key in ("correct", "answers", "samples")}

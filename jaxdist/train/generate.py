@@ -14,20 +14,21 @@ def generate(
     network: nnx.Module,
     prompt: Sequence[int],
     *,
-    window: int,
+    context_length: int,
     temperature: float = 1.0,
     seed: int = 0,
 ) -> Iterator[int]:
     """Yield the tokens that follow a prompt, without end.
 
-    The network is compiled once, for a window of fixed size: it reads the last `window`
-    tokens, and what is behind the last token has no part in a causal network.
+    The network is compiled once, for a window of fixed size: it reads the last
+    `context_length` tokens, and what is behind the last token has no part in a causal
+    network.
 
     Args:
         network: maps tokens int32 [1, window] to logits [1, window, vocabulary], in
             evaluation mode.
-        prompt: at least one token; of a long one the last `window` are read.
-        window: tokens that the network sees.
+        prompt: at least one token; of a long one the last `context_length` are read.
+        context_length: tokens that the network sees.
         temperature: divides the logits; 0 takes the likeliest token each time.
         seed: another seed is another text, where the temperature is above 0.
 
@@ -38,7 +39,7 @@ def generate(
         raise ValueError("a prompt has a token, and a temperature is at least 0")
     graph, state = nnx.split(network)
     follow = jax.jit(partial(_next_token, graph, temperature))
-    return _generate_tokens(follow, state, prompt, window, jax.random.key(seed))
+    return _generate_tokens(follow, state, prompt, context_length, jax.random.key(seed))
 
 
 def _generate_tokens(

@@ -46,7 +46,7 @@ def batch_specs(
     {'image': P(('data', 'fsdp'), 'spatial_h', 'spatial_w')}
     """
     return {
-        key: P(axes, *objective.axes(key, len(x.shape))) for key, x in batch.items()
+        key: P(axes, *objective.dim_axes(key, len(x.shape))) for key, x in batch.items()
     }
 
 
@@ -60,71 +60,84 @@ class Layout:
     """Sizes of the axes and what they split."""
     mesh: Mesh
     """The same axes on devices."""
-    roles: Roles
+    tensor_roles: Roles
     """What layers do with the tensor axis."""
-    sizes: BlockPadding
+    block_padding: BlockPadding
     """How images lie whose rows do not divide."""
-    hold: StateLayout
+    state_layout: StateLayout
     """The arrays in which devices hold the state."""
     ledgers: tuple[Ledger, ...]
     """What a step moves: one, or one for each device along the pipe axis."""
     reduction: GradientReduction
     """How gradients are summed."""
-    syncs: tuple[OuterSync, ...]
+    outer_syncs: tuple[OuterSync, ...]
     """What replicas average when; nothing without an outer loop."""
-    shapes: BatchShapes
+    batch_shapes: BatchShapes
     """A global training batch."""
 
     @cached_property
     def objective(self) -> Objective:
         """What outputs are scored against, as they lie on devices."""
         objective = self.task.objective
-        return objective.of_slices() if "logits" in self.roles.values() else objective
+        return (
+            objective.for_vocab_parallel()
+            if "logits" in self.tensor_roles.values()
+            else objective
+        )
 
     @property
-    def pipe(self) -> SlotStateLayout | None:
+    def slot_layout(self) -> SlotStateLayout | None:
         """The network cut into stages; None where it is not."""
-        return self.hold if isinstance(self.hold, SlotStateLayout) else None
+        return (
+            self.state_layout
+            if isinstance(self.state_layout, SlotStateLayout)
+            else None
+        )
 
     @property
     def ledger(self) -> Ledger:
         """What a step moves, on the devices that move most."""
-        return max(self.ledgers, key=lambda one: sum(one.by_axes().values()))
+        return max(self.ledgers, key=lambda one: sum(one.payload_by_axes().values()))
 
     @property
-    def leaves(self) -> tuple[LeafSharding, ...]:
+    def param_shardings(self) -> tuple[LeafSharding, ...]:
         """How each parameter lies, in the order of the tree that devices hold."""
-        return self.hold.params
+        return self.state_layout.param_shardings
 
     @cached_property
-    def held(self) -> TrainState:
+    def replica_state_shapes(self) -> TrainState:
         """Shapes and dtypes of what devices hold."""
-        return self.hold.shapes(self.task.state)
+        return self.state_layout.device_shapes(self.task.state)
 
     @cached_property
-    def shares(self) -> bool:
+    def shards_params(self) -> bool:
         """Whether the fsdp axis shares anything out."""
-        return any(dim is not None for dim in self.shared_dims)
+        return any(dim is not None for dim in self.fsdp_dims)
 
     @property
-    def joins(self) -> bool:
+    def gathers_params(self) -> bool:
         """Whether parameters lie shared out and are put together for each use."""
-        return self.shares and self.plan.zero == 3
+        return self.shards_params and self.plan.zero == 3
 
     @cached_property
-    def shared_dims(self) -> list[int | None]:
+    def fsdp_dims(self) -> list[int | None]:
         """The dim of each parameter that fsdp shares out, in the order of the tree."""
-        return [leaf.fsdp for leaf in self.leaves]
+        return [leaf.fsdp_dim for leaf in self.param_shardings]
 
     @cached_property
     def specs(self) -> TrainState:
         """The PartitionSpec of each array of the state."""
-        state = self.held
-        _, left = self._feedback
-        held = [P(*x.spec(shared=self.joins)) for x in self.leaves]
-        worked = [P(*leaf.spec()) for leaf in self.leaves]
+        state = self.replica_state_shapes
+        _, left = self._error_feedback
+        held = [
+            P(*x.spec(include_fsdp=self.gathers_params)) for x in self.param_shardings
+        ]
+        worked = [P(*leaf.spec()) for leaf in self.param_shardings]
         params = _unflatten_like(state.params, held)
-        running = [P(*leaf.spec(shared=False)) for leaf in self.hold.stats]
+        running = [
+            P(*leaf.spec(include_fsdp=False))
+            for leaf in self.state_layout.stat_shardings
+        ]
         stats = _unflatten_like(state.stats, running)
         kept = state.average is not None
         specs = TrainState(
@@ -144,9 +157,9 @@ class Layout:
         return diloco.replicate_specs(self.plan, specs)
 
     @cached_property
-    def shaped(self) -> TrainState:
+    def state_shapes(self) -> TrainState:
         """Shapes and dtypes of the state."""
-        one = replace(self.held, feedback=self._feedback[0])
+        one = replace(self.replica_state_shapes, feedback=self._error_feedback[0])
         return one if self.plan.replicas == 1 else _replicated_shapes(self.plan, one)
 
     @cached_property
@@ -156,110 +169,114 @@ class Layout:
             lambda x, spec: jax.ShapeDtypeStruct(
                 x.shape, x.dtype, sharding=NamedSharding(self.mesh, spec)
             ),
-            self.shaped,
+            self.state_shapes,
             self.specs,
         )
 
     @cached_property
     def stored(self) -> TrainState:
         """Shapes, dtypes and shardings of the state in a checkpoint."""
-        return self.hold.stored(self.state, self.task.state, self.mesh)
+        return self.state_layout.stored(self.state, self.task.state, self.mesh)
 
-    def store(self, state: TrainState) -> TrainState:
+    def to_checkpoint(self, state: TrainState) -> TrainState:
         """Return the state as a checkpoint has it: the leaves are the network's own."""
-        return state if self.pipe is None else self._storing(state)
+        return state if self.slot_layout is None else self._to_checkpoint_fn(state)
 
-    def take(self, stored: TrainState) -> TrainState:
+    def from_checkpoint(self, checkpoint_state: TrainState) -> TrainState:
         """Return the state of a checkpoint as devices hold it.
 
         Args:
-            stored: as `store` returned; without `opt` where it is only evaluated.
+            checkpoint_state: as `to_checkpoint` returned; without `opt` where it is
+            only evaluated.
         """
-        if self.pipe is None:
-            return stored
+        if self.slot_layout is None:
+            return checkpoint_state
         held = replace(
             self.state,
-            opt=stored.opt and self.state.opt,
-            feedback=stored.feedback and self.state.feedback,
+            opt=checkpoint_state.opt and self.state.opt,
+            feedback=checkpoint_state.feedback and self.state.feedback,
         )
         places = jax.tree.map(lambda x: x.sharding, held)
-        taken: TrainState = jax.jit(self.hold.hold, out_shardings=places)(stored)
+        taken: TrainState = jax.jit(self.state_layout.to_device, out_shardings=places)(
+            checkpoint_state
+        )
         return taken
 
     @cached_property
-    def _storing(self) -> Callable[[TrainState], TrainState]:
+    def _to_checkpoint_fn(self) -> Callable[[TrainState], TrainState]:
         places = jax.tree.map(lambda x: x.sharding, self.stored)
-        return jax.jit(self.hold.store, out_shardings=places)
+        return jax.jit(self.state_layout.to_checkpoint, out_shardings=places)
 
-    def first_state(self) -> TrainState:
+    def init_state(self) -> TrainState:
         """Compute the state before the first step."""
-        shapes, _ = self._feedback
+        shapes, _ = self._error_feedback
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        one = replace(self.hold.hold(self.task.init()), feedback=zeros)
+        one = replace(self.state_layout.to_device(self.task.init()), feedback=zeros)
         return diloco.replicate_state(self.plan, one)
 
-    def bind(
+    def bind_layers(
         self,
         model: nnx.Module,
         key: jax.Array | None = None,
-        ids: jax.Array | None = None,
+        sample_ids: jax.Array | None = None,
     ) -> None:
         """Tell a network's layers how they lie; changed in place.
 
         Args:
             model: a fresh merge inside the step.
             key: random key of (seed, step); None where nothing is random.
-            ids: ids of this device's samples.
+            sample_ids: ids of this device's samples.
         """
         bind(
             model,
             key,
-            ids,
-            self.roles,
-            self.sizes.splits,
+            sample_ids,
+            self.tensor_roles,
+            self.block_padding.splits,
             self.plan.spatial_until,
             spatial_layers.gather_layer_class(self.plan),
         )
 
-    def batch(self, shapes: BatchShapes) -> dict[str, NamedSharding]:
+    def batch_shardings(self, shapes: BatchShapes) -> dict[str, NamedSharding]:
         """Return the sharding of each array of a batch."""
         specs = self._batch_specs(shapes)
         return {key: NamedSharding(self.mesh, spec) for key, spec in specs.items()}
 
-    def padded(self, shapes: BatchShapes) -> dict[str, jax.ShapeDtypeStruct]:
+    def padded_shapes(self, shapes: BatchShapes) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes that the arrays of a batch have on the devices."""
-        axes = self.task.objective.axes
+        axes = self.task.objective.dim_axes
         return {
             key: jax.ShapeDtypeStruct(
-                self.sizes.padded(s.shape, axes(key, len(s.shape))), s.dtype
+                self.block_padding.padded_shape(s.shape, axes(key, len(s.shape))),
+                s.dtype,
             )
             for key, s in shapes.items()
         }
 
-    def map(
-        self, local: Callable[..., Any], state: Any, batch: Batch, outs: Any
+    def shard_map(
+        self, local: Callable[..., Any], state_specs: Any, batch: Batch, out_specs: Any
     ) -> Callable[..., Any]:
         """Run `local(state, batch)` on every device, manual over every axis.
 
         Args:
             local: called on this device's shards.
-            state: specs of its first argument.
+            state_specs: specs of its first argument.
             batch: a global batch.
-            outs: specs of what it returns.
+            out_specs: specs of what it returns.
         """
         return jax.shard_map(
             local,
             mesh=self.mesh,
-            in_specs=(state, self._batch_specs(batch)),
-            out_specs=outs,
+            in_specs=(state_specs, self._batch_specs(batch)),
+            out_specs=out_specs,
             check_vma=False,
         )
 
     @cached_property
-    def _feedback(self) -> tuple[Any, Any]:
+    def _error_feedback(self) -> tuple[Any, Any]:
         """Shapes and specs of what compressed gradients leave."""
         return error_feedback.error_feedback_shapes(
-            self.plan, self.reduction, self.leaves
+            self.plan, self.reduction, self.param_shardings
         )
 
     def _batch_specs(self, batch: Mapping[str, Any]) -> dict[str, P]:

@@ -81,6 +81,6 @@ class VocabParallelLogits:
         )
 
 
-def _slice_start(count: int, dtype: jnp.dtype) -> jax.Array:
+def _slice_start(slice_size: int, dtype: jnp.dtype) -> jax.Array:
     """Return the first label of this device's slice."""
-    return (lax.axis_index(TENSOR_AXIS) * count).astype(dtype)
+    return (lax.axis_index(TENSOR_AXIS) * slice_size).astype(dtype)

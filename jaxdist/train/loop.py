@@ -28,11 +28,11 @@ class FitResult:
 
     state: TrainState
     """The state after the last step."""
-    score: EvalMetrics
+    eval_metrics: EvalMetrics
     """The last evaluation: loss, accuracy, correct, samples."""
     first_step_s: float
     """Seconds from the start of the command to the first finished step."""
-    stopped: bool = False
+    stopped_early: bool = False
     """Whether it was asked to end before the course did; the state is saved."""
 
 
@@ -66,7 +66,7 @@ def fit(
     ledger = LossQueue(course, recorder, watcher, rates, count_skipped_steps(state.opt))
     score: EvalMetrics = {}
     feed = iter(batches)
-    if course.owed and start < course.steps:
+    if course.resume_evaluation and start < course.steps:
         score = _run_evaluation(evaluate, state, course, recorder, watcher)
     for step in range(start + 1, course.steps + 1):
         if isinstance(watcher, PausingCallback) and watcher.due(step):
@@ -76,25 +76,27 @@ def fit(
             break
         with recorder.phase("compute", step):
             state, loss = program.run(step, state, batch)
-            ledger.started(step, loss)
-        if course.tests(step):
+            ledger.push(step, loss)
+        if course.is_evaluation_step(step):
             ledger.drain()
             score = _run_evaluation(evaluate, state, course, recorder, watcher)
-        if course.saves(step):
+        if course.is_checkpoint_step(step):
             _save_checkpoint(saver, state, ledger, recorder)
-        ledger.restart_clock(course.tests(step) or course.saves(step))
+        ledger.restart_clock(
+            course.is_evaluation_step(step) or course.is_checkpoint_step(step)
+        )
     ended = int(state.step)
     # A run that was longer before is past the end of a shorter course.
     finished = ended >= course.steps
     if finished and not score:
         score = _run_evaluation(evaluate, state, course, recorder, watcher)
-    elif ended > start and not course.saves(ended):
+    elif ended > start and not course.is_checkpoint_step(ended):
         _save_checkpoint(saver, state, ledger, recorder)
     return FitResult(
         state=state,
-        score=score if finished or course.tests(ended) else {},
+        eval_metrics=score if finished or course.is_evaluation_step(ended) else {},
         first_step_s=ledger.first_step_s,
-        stopped=not (finished and score),
+        stopped_early=not (finished and score),
     )
 
 
@@ -118,8 +120,8 @@ def _next_batch(
     """Return the next batch; None where the run is asked to end."""
     with recorder.phase("input", step):
         batch = next(feed, None)
-    if ledger.idle:
-        recorder.starved()
+    if ledger.devices_idle:
+        recorder.on_starvation()
     return batch
 
 
@@ -138,6 +140,6 @@ def _run_evaluation(
         score = evaluate(state)
     if not score:
         return score
-    recorder.tested(step=step, epoch=course.epoch(max(step, 1)), score=score)
-    watcher.tested(step=step, score=score)
+    recorder.tested(step=step, epoch=course.epoch_of(max(step, 1)), metrics=score)
+    watcher.tested(step=step, metrics=score)
     return score

@@ -24,20 +24,20 @@ _OPERATION: Final = re.compile(
 
 
 def step_outline(
-    layout: Layout, lowered: Any, work: Sequence[LayerFlops] = ()
+    layout: Layout, lowered: Any, layer_flops: Sequence[LayerFlops] = ()
 ) -> Mapping[str, str]:
     """Return names that tell a lowered step from another, as a person looks for them.
 
     Args:
         layout: the task and how it is laid out.
         lowered: its step, from `jax.jit(...).lower(...)`.
-        work: FLOPs a device by layer, in the step as it was traced.
+        layer_flops: FLOPs a device by layer, in the step as it was traced.
     """
     leaves = named_leaves(layout.task.state.params)
     return {
         "parameters": f"{sum(x.size for x in leaves.values()):,}",
-        "FLOPs a device": f"{sum(each.program for each in work):,}",
-        **{f"parameter {name}": leaf_metadata(x).form() for name, x in leaves.items()},
+        "FLOPs a device": f"{sum(each.traced for each in layer_flops):,}",
+        **{f"parameter {name}": leaf_metadata(x).text() for name, x in leaves.items()},
         **dict.fromkeys(sorted(set(_OPERATION.findall(lowered.as_text()))), "is there"),
     }
 

@@ -18,9 +18,9 @@ from jaxdist.train.task import Task
 
 def gather_params(
     layout: Layout,
-    held: list[jax.Array],
+    local_params: list[jax.Array],
     codec: Codec | None,
-    wanted: Sequence[bool] | None = None,
+    needed: Sequence[bool] | None = None,
 ) -> list[jax.Array]:
     """Put the parameters together that fsdp shares out, in the dtype they are used in.
 
@@ -28,35 +28,37 @@ def gather_params(
 
     Args:
         layout: says which are shared out.
-        held: what this device holds, in the order of the tree.
+        local_params: what this device holds, in the order of the tree.
         codec: how matrices travel; none: as they are.
-        wanted: those that are needed; none: all.
+        needed: those that are needed; none: all.
     """
-    if not layout.joins:
-        return held
-    dims = layout.shared_dims
-    if wanted is not None:
-        dims = [d if want else None for d, want in zip(dims, wanted, strict=True)]
-    used = [cast_floats(x, layout.task.dtype) if x.ndim > 1 else x for x in held]
+    if not layout.gathers_params:
+        return local_params
+    dims = layout.fsdp_dims
+    if needed is not None:
+        dims = [d if want else None for d, want in zip(dims, needed, strict=True)]
+    used = [
+        cast_floats(x, layout.task.dtype) if x.ndim > 1 else x for x in local_params
+    ]
     return all_gather(used, dims, fsdp.FSDP_AXIS, codec)
 
 
 def prevent_cse(
-    leaves: list[jax.Array], count: jax.Array, after: jax.Array
+    leaves: list[jax.Array], non_negative: jax.Array, dependency: jax.Array
 ) -> list[jax.Array]:
     """Return the same numbers, such that the compiler reads them once more.
 
     Args:
         leaves: what is read again.
-        count: a number that is never negative.
-        after: what comes before.
+        non_negative: a number that is never negative.
+        dependency: what comes before.
 
     It would otherwise see that the same shards are joined twice and keep the first. The
     barrier says when; XLA's CPU backend drops barriers, so a condition that always
     holds, and that it cannot know to, makes the second time differ.
     """
-    leaves, _ = lax.optimization_barrier((leaves, after))
-    return [jnp.where(count >= 0, x, jnp.zeros_like(x)) for x in leaves]
+    leaves, _ = lax.optimization_barrier((leaves, dependency))
+    return [jnp.where(non_negative >= 0, x, jnp.zeros_like(x)) for x in leaves]
 
 
 def merge_model(task: Task, params: Any, stats: Any) -> nnx.Module:
@@ -73,6 +75,6 @@ def batch_stats(model: nnx.Module) -> Any:
 def model_inputs(task: Task, batch: Batch) -> tuple[jax.Array, ...]:
     """Return what a task's network is called on, in the dtype of its activations."""
     inputs: tuple[jax.Array, ...] = cast_floats(
-        task.objective.arguments(batch), task.dtype
+        task.objective.model_inputs(batch), task.dtype
     )
     return inputs

@@ -18,95 +18,99 @@ class Recorder:
     Args:
         metrics: file of losses and scores, appended to.
         spans: file of phases, appended to.
-        started: when the command started, Unix seconds.
-        enters: is told each phase that begins, with its step, and, without a name,
+        start_time: when the command started, Unix seconds.
+        on_phase: is told each phase that begins, with its step, and, without a name,
             that one has ended.
-        starved: is told when devices had nothing left to do as their input came.
+        on_starvation: is told when devices had nothing left to do as their input came.
     """
 
     def __init__(
         self,
         metrics: Path,
         spans: Path,
-        started: float,
-        enters: Callable[[str, int], None] = lambda name, step: None,
-        starved: Callable[[], None] = lambda: None,
+        start_time: float,
+        on_phase: Callable[[str, int], None] = lambda name, step: None,
+        on_starvation: Callable[[], None] = lambda: None,
     ) -> None:
         # Files are line buffered: a killed run leaves whole lines behind.
         self._path = metrics
         self._metrics = _open_append(metrics)
         self._spans = _open_append(spans)
-        self.started, self._enters = started, enters
-        self.starved = starved
+        self.start_time, self._on_phase = start_time, on_phase
+        self.on_starvation = on_starvation
         self.step_seconds: list[float] = []
-        self._tested: frozenset[int] = frozenset()
-        self._phases: dict[str, float] = defaultdict(float)
+        self._evaluated_steps: frozenset[int] = frozenset()
+        self._phase_seconds: dict[str, float] = defaultdict(float)
 
-    def goes_on_from(self, step: int) -> None:
+    def resume_from(self, step: int) -> None:
         """Drop the lines of steps after `step`: a resumed run does them again."""
         self._metrics.close()
         kept = _truncate_after(self._path, step)
-        self._tested = frozenset(r["step"] for r in kept if r["kind"] == "test")
+        self._evaluated_steps = frozenset(
+            r["step"] for r in kept if r["kind"] == "test"
+        )
         self._metrics = _open_append(self._path)
 
-    def trained(
-        self, *, step: int, epoch: int, loss: float, rate: float, seconds: float
+    def log_step(
+        self, *, step: int, epoch: int, loss: float, learning_rate: float, step_s: float
     ) -> None:
         """Note a finished step, `step` counted from 1, and how long it took."""
-        self.step_seconds.append(seconds)
-        self._line(
+        self.step_seconds.append(step_s)
+        self._write_row(
             self._metrics,
             kind="train",
             step=step,
             epoch=epoch,
             loss=loss,
-            learning_rate=rate,
-            step_s=seconds,
+            learning_rate=learning_rate,
+            step_s=step_s,
             time=time.time(),
         )
 
-    def skipped(self, *, step: int, epoch: int) -> None:
+    def log_skipped_step(self, *, step: int, epoch: int) -> None:
         """Note a step whose gradient was not finite, which changed nothing."""
-        self._line(self._metrics, kind="skip", step=step, epoch=epoch, time=time.time())
+        self._write_row(
+            self._metrics, kind="skip", step=step, epoch=epoch, time=time.time()
+        )
 
-    def tested(self, *, step: int, epoch: int, score: Mapping[str, Any]) -> None:
+    def tested(self, *, step: int, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Note an evaluation after `step` steps; once, if it is done again."""
-        if step in self._tested:
+        if step in self._evaluated_steps:
             return
-        self._line(
+        self._write_row(
             self._metrics,
             kind="test",
             step=step,
             epoch=epoch,
-            **score,
+            **metrics,
             time=time.time(),
         )
 
-    def was_tested(self, step: int) -> bool:
+    def was_evaluated(self, step: int) -> bool:
         """Tell whether an earlier sitting has evaluated after `step` steps."""
-        return step in self._tested
+        return step in self._evaluated_steps
 
     def phase(self, name: str, step: int) -> "_Phase":
         """Time a phase of the loop and write it as a span."""
         return _Phase(self, name, step)
 
-    def phases(self) -> dict[str, float]:
+    def phase_seconds(self) -> dict[str, float]:
         """Return seconds by phase since the command started, `other` included."""
-        wall = time.time() - self.started
-        known = dict(self._phases)
+        wall = time.time() - self.start_time
+        known = dict(self._phase_seconds)
         return {**known, "other": max(0.0, wall - sum(known.values()))}
 
-    def begun(self, name: str, step: int, start: float) -> None:
+    def start_phase(self, name: str, step: int, start: float) -> None:
         """Note that a phase began at `start`, Unix seconds."""
-        self._enters(name, step)
+        self._on_phase(name, step)
         if name in LONG_PHASES:
-            self._line(self._spans, name=name, start=start, step=step, begin=True)
+            self._write_row(self._spans, name=name, start=start, step=step, begin=True)
 
-    def ended(self, name: str, step: int, start: float, seconds: float) -> None:
+    def end_phase(self, name: str, step: int, start: float, seconds: float) -> None:
         """Note that a phase ended, `seconds` after its start."""
-        self._enters("", step)
-        self._phases[name] += seconds
-        self._line(self._spans, name=name, start=start, seconds=seconds, step=step)
+        self._on_phase("", step)
+        self._phase_seconds[name] += seconds
+        self._write_row(self._spans, name=name, start=start, seconds=seconds, step=step)
 
     def close(self) -> None:
         """Close both files, also where the disk is too full for the last line."""
@@ -116,7 +120,7 @@ class Recorder:
             self._spans.close()
 
     @staticmethod
-    def _line(file: TextIO, **values: Any) -> None:
+    def _write_row(file: TextIO, **values: Any) -> None:
         file.write(json.dumps(values) + "\n")
 
 
@@ -132,11 +136,11 @@ class _Phase:
         self._start, self._tick = time.time(), time.perf_counter()
 
     def __enter__(self) -> None:
-        self._recorder.begun(self._name, self._step, self._start)
+        self._recorder.start_phase(self._name, self._step, self._start)
 
     def __exit__(self, *error: object) -> None:
         seconds = time.perf_counter() - self._tick
-        self._recorder.ended(self._name, self._step, self._start, seconds)
+        self._recorder.end_phase(self._name, self._step, self._start, seconds)
 
 
 def _open_append(path: Path) -> TextIO:

@@ -41,11 +41,11 @@ class Objective(ABC):
         """
         return dict((*self.inputs, *self.targets))
 
-    def arguments(self, batch: Mapping[str, Any]) -> tuple[Any, ...]:
+    def model_inputs(self, batch: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the arrays, or shapes, that the network is called on."""
         return tuple(batch[key] for key, _ in self.inputs)
 
-    def axes(self, key: str, rank: int) -> tuple[str | None, ...]:
+    def dim_axes(self, key: str, rank: int) -> tuple[str | None, ...]:
         """Name the axis that splits each dim of an array behind its samples.
 
         Args:
@@ -57,11 +57,11 @@ class Objective(ABC):
         """
         return spatial_axes(rank)
 
-    def asked(self, right: jax.Array, batch: Batch) -> jax.Array:
-        """Return which of the answers of `right` count, bool [B, ...]: here all."""
-        return jnp.ones_like(right)
+    def target_mask(self, correct: jax.Array, batch: Batch) -> jax.Array:
+        """Return which of the answers of `correct` count, bool [B, ...]: here all."""
+        return jnp.ones_like(correct)
 
-    def of_slices(self) -> "Objective":
+    def for_vocab_parallel(self) -> "Objective":
         """Return the same of outputs that lie in slices over the tensor axis.
 
         Raises:
@@ -79,7 +79,7 @@ class Objective(ABC):
         """Return the loss of each sample, [B], in float32 or wider."""
 
     @abstractmethod
-    def right(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+    def correct(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return which answers are right, bool [B, ...]: one or several a sample."""
 
 
@@ -93,7 +93,7 @@ class Classification(Objective):
 
     inputs: BatchKeys = (("image", "float32"),)
     targets: BatchKeys = (("label", "int32"),)
-    auxiliary: float = 0.3
+    aux_weight: float = 0.3
     """Weight of an auxiliary head's loss."""
 
     def losses(
@@ -102,10 +102,10 @@ class Classification(Objective):
         """Return the cross entropy of each sample, [B], nats."""
         if isinstance(outputs, tuple):
             main, *others = (self.losses(each, batch) for each in outputs)
-            return main + self.auxiliary * sum(others)
+            return main + self.aux_weight * sum(others)
         return UnsplitLogits().cross_entropy(outputs, batch["label"])
 
-    def right(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+    def correct(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return whether each sample's largest logit is its label, bool [B]."""
         return outputs.argmax(-1) == batch["label"]
 
@@ -119,7 +119,7 @@ class NextToken(Objective):
     logits: VocabLogits = field(default_factory=UnsplitLogits)
     """Reads the logits as they lie."""
 
-    def of_slices(self) -> Self:
+    def for_vocab_parallel(self) -> Self:
         """Return the same of slices of the vocabulary."""
         return replace(self, logits=VocabParallelLogits())
 
@@ -127,7 +127,7 @@ class NextToken(Objective):
         """Return the mean cross entropy over each sample's tokens, [B], nats."""
         return self.logits.cross_entropy(outputs, batch["target"]).mean(-1)
 
-    def right(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+    def correct(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return whether each token's largest logit is its target, bool [B, T]."""
         return self.logits.argmax(outputs) == batch["target"]
 
@@ -145,7 +145,7 @@ class Regression(Objective):
         """Return the mean squared error over each sample's numbers, [B]."""
         return (self._errors(outputs, batch) ** 2).mean(-1)
 
-    def right(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+    def correct(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return whether each estimate is within the tolerance, bool [B, n]."""
         return abs(self._errors(outputs, batch)) <= self.tolerance
 
@@ -168,11 +168,11 @@ class Captioning(Objective):
     logits: VocabLogits = field(default_factory=UnsplitLogits)
     """Reads the logits as they lie."""
 
-    def of_slices(self) -> Self:
+    def for_vocab_parallel(self) -> Self:
         """Return the same of slices of the vocabulary."""
         return replace(self, logits=VocabParallelLogits())
 
-    def axes(self, key: str, rank: int) -> tuple[str | None, ...]:
+    def dim_axes(self, key: str, rank: int) -> tuple[str | None, ...]:
         """Name the axes: each frame of a clip [B, T, H, W, C] is split as an image."""
         return (None, *spatial_axes(rank - 1)) if key == "clip" else ()
 
@@ -182,11 +182,11 @@ class Captioning(Objective):
         asked = _is_word(batch).astype(each.dtype)
         return (each * asked).sum(-1) / jnp.maximum(asked.sum(-1), 1)
 
-    def right(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+    def correct(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return whether each word's largest logit is its target, bool [B, L]."""
         return self.logits.argmax(outputs) == batch["target"]
 
-    def asked(self, right: jax.Array, batch: Batch) -> jax.Array:
+    def target_mask(self, correct: jax.Array, batch: Batch) -> jax.Array:
         """Return which targets are a word or the end, bool [B, L]."""
         return _is_word(batch)
 

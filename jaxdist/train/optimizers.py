@@ -63,10 +63,10 @@ class OptimConfig:
 
     def __post_init__(self) -> None:
         for key in _NON_NEGATIVE_KEYS:
-            check_range(f"optim.{key}", getattr(self, key), least=0)
+            check_range(f"optim.{key}", getattr(self, key), minimum=0)
         for key in ("momentum", "beta2", "ema"):
-            check_range(f"optim.{key}", getattr(self, key), least=0, below=1)
-        check_range("optim.accumulate", self.accumulate, least=1)
+            check_range(f"optim.{key}", getattr(self, key), minimum=0, upper_bound=1)
+        check_range("optim.accumulate", self.accumulate, minimum=1)
         times = (self.warmup_epochs, *self.milestones)
         if any(late <= early for early, late in pairwise(times)):
             raise BadInput(
@@ -83,16 +83,16 @@ class OptimConfig:
 class Warmup:
     """How the rate begins: from where, to where, over how many steps."""
 
-    first: float
+    initial_rate: float
     """Rate of the first step."""
-    peak: float
+    peak_rate: float
     """Rate after the warm-up."""
     steps: int
     """Steps of the warm-up."""
 
 
 def make_warmup(
-    config: OptimConfig, steps: int, steps_per_epoch: float, batch: int
+    config: OptimConfig, steps: int, steps_per_epoch: float, batch_size: int
 ) -> Warmup:
     """Return how the rate of a run begins.
 
@@ -103,17 +103,21 @@ def make_warmup(
         config: base rate, scaling and warm-up.
         steps: steps of the whole run.
         steps_per_epoch: global batches in one pass over the data.
-        batch: samples in a global batch.
+        batch_size: samples in a global batch.
     """
-    times = batch / REFERENCE_BATCH
+    times = batch_size / REFERENCE_BATCH
     grown = {"none": 1.0, "linear": times, "root": times**0.5}
     peak = config.lr * grown[config.scaling]
     warmup = max(min(round(config.warmup_epochs * steps_per_epoch), steps - 1), 0)
-    return Warmup(first=config.lr if peak > config.lr else 0.0, peak=peak, steps=warmup)
+    return Warmup(
+        initial_rate=config.lr if peak > config.lr else 0.0,
+        peak_rate=peak,
+        steps=warmup,
+    )
 
 
 def make_learning_rate(
-    config: OptimConfig, steps: int, steps_per_epoch: float, batch: int
+    config: OptimConfig, steps: int, steps_per_epoch: float, batch_size: int
 ) -> "optax.Schedule":
     """Return the rate as a function of the step: linear warm-up, then its decay.
 
@@ -121,25 +125,25 @@ def make_learning_rate(
         config: base rate, scaling, warm-up and decay.
         steps: steps of the whole run; a cosine ends at 0 there.
         steps_per_epoch: global batches in one pass over the data.
-        batch: samples in a global batch.
+        batch_size: samples in a global batch.
     """
     import optax
 
-    start = make_warmup(config, steps, steps_per_epoch, batch)
+    start = make_warmup(config, steps, steps_per_epoch, batch_size)
     if not config.milestones:
         return optax.warmup_cosine_decay_schedule(
-            start.first, start.peak, start.steps, steps
+            start.initial_rate, start.peak_rate, start.steps, steps
         )
     drops = {
         round(epoch * steps_per_epoch) - start.steps: 0.1 for epoch in config.milestones
     }
-    warmup = optax.linear_schedule(start.first, start.peak, start.steps)
-    stairs = optax.piecewise_constant_schedule(start.peak, drops)
+    warmup = optax.linear_schedule(start.initial_rate, start.peak_rate, start.steps)
+    stairs = optax.piecewise_constant_schedule(start.peak_rate, drops)
     return optax.join_schedules([warmup, stairs], [start.steps])
 
 
 def make_optimizer(
-    config: OptimConfig, rate: "optax.Schedule"
+    config: OptimConfig, learning_rate: "optax.Schedule"
 ) -> "optax.GradientTransformationExtraArgs":
     """Return what moves the parameters, on the gradient of the global loss.
 
@@ -151,7 +155,9 @@ def make_optimizer(
     from jaxdist.train.nonfinite import skip_nonfinite
     from jaxdist.train.sharded_norms import clip_by_global_norm
 
-    move = optax.with_extra_args_support(_OPTIMIZERS[config.name](config, rate))
+    move = optax.with_extra_args_support(
+        _OPTIMIZERS[config.name](config, learning_rate)
+    )
     if config.clip:
         move = optax.chain(clip_by_global_norm(config.clip), move)
     return skip_nonfinite(move) if config.skip_nonfinite else move

@@ -20,22 +20,22 @@ def step_temporary_bytes(layout: Layout) -> int:
     program = _device_jaxpr(trace_train_step(layout).jaxpr.jaxpr)
     # Its last arguments are the state, which is donated, and the batch.
     state = len(jax.tree.leaves(layout.state))
-    first = len(program.invars) - state - len(layout.shapes)
+    first = len(program.invars) - state - len(layout.batch_shapes)
     return peak_temporary_bytes(program, [(first + k, k) for k in range(state)])
 
 
 def device_batch_bytes(layout: Layout) -> int:
     """Return the bytes of a device's part of a batch."""
-    places = layout.batch(layout.shapes)
+    places = layout.batch_shardings(layout.batch_shapes)
     return sum(
         _array_bytes(array, places[key].shard_shape(array.shape))
-        for key, array in layout.padded(layout.shapes).items()
+        for key, array in layout.padded_shapes(layout.batch_shapes).items()
     )
 
 
-def _device_jaxpr(step: Jaxpr) -> Jaxpr:
+def _device_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
     """Return what one device does, with all arguments, without what nothing needs."""
-    maps = [eqn for eqn in step.eqns if eqn.primitive.name == "shard_map"]
+    maps = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "shard_map"]
     whole: Any = max(maps, key=lambda eqn: len(eqn.invars)).params["jaxpr"]
     own: Jaxpr = whole.jaxpr if isinstance(whole, ClosedJaxpr) else whole
     every = [True] * len(own.outvars)

@@ -29,11 +29,11 @@ class CompiledOuterStep:
 
     sync: OuterSync
     """What replicas average in it, and when."""
-    step: Any
+    compiled: Any
     """The compiled program: `(state) -> state`."""
-    moves: tuple[CollectiveOp, ...]
+    collectives: tuple[CollectiveOp, ...]
     """What it moves."""
-    audit: tuple[audit.AuditRow, ...]
+    audit_rows: tuple[audit.AuditRow, ...]
     """The same beside the plan."""
 
 
@@ -43,27 +43,27 @@ class Program:
 
     layout: Layout
     """What is trained and how it is laid out."""
-    moves: tuple[CollectiveOp, ...]
+    collectives: tuple[CollectiveOp, ...]
     """What the compiled step moves."""
-    audit: tuple[audit.AuditRow, ...]
+    audit_rows: tuple[audit.AuditRow, ...]
     """Both side by side."""
-    work: tuple[LayerFlops, ...]
+    layer_flops: tuple[LayerFlops, ...]
     """FLOPs a device of each layer with a kernel, by the plan and in the step."""
     differences: tuple[AuditError, ...]
     """What the step does and the plan does not; empty unless it was let pass."""
-    step: Any
+    compiled_step: Any
     """The compiled step: `(state, batch) -> (state, loss)`."""
-    warm: Any
+    warmup_step: Any
     """The step of the plan's warm-up, which sums exactly; None where there is none."""
-    joins: tuple[CompiledOuterStep, ...]
+    outer_steps: tuple[CompiledOuterStep, ...]
     """Outer steps, in the order of the layout's syncs."""
-    batch: Mapping[str, NamedSharding]
+    batch_shardings: Mapping[str, NamedSharding]
     """Sharding of each array of a training batch."""
     memory_bytes: int
     """Memory a device needs for the step, by the compiler."""
 
     @property
-    def parameters(self) -> int:
+    def num_params(self) -> int:
         """Trainable numbers in the network."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.layout.task.state.params))
 
@@ -73,25 +73,30 @@ class Program:
         Returns:
             The next state and the loss: of the step, or of each replica's.
         """
-        early = number <= self.layout.plan.reduce.warm_up and self.warm is not None
-        state, loss = (self.warm if early else self.step)(state, batch)
-        for join in self.joins:
+        early = (
+            number <= self.layout.plan.reduce.warm_up and self.warmup_step is not None
+        )
+        state, loss = (self.warmup_step if early else self.compiled_step)(state, batch)
+        for join in self.outer_steps:
             if join.sync.due(number):
-                state = join.step(state)
+                state = join.compiled(state)
         return state, loss
 
 
 def compile_program(
     layout: Layout,
-    differs: Callable[[AuditError], None] = audit.raise_difference,
-    seen: Callable[[Any, Sequence[LayerFlops]], None] = lambda lowered, work: None,
+    on_difference: Callable[[AuditError], None] = audit.raise_difference,
+    on_lowered: Callable[[Any, Sequence[LayerFlops]], None] = lambda lowered, work: (
+        None
+    ),
 ) -> Program:
     """Compile a training step and hold it against the plan.
 
     Args:
         layout: the task, its plan and mesh.
-        differs: is told each difference from the plan; it stops, or lets it pass.
-        seen: is shown the step before it is compiled, as jax has lowered it, and its
+        on_difference: is told each difference from the plan; it stops, or lets it pass.
+        on_lowered: is shown the step before it is compiled, as jax has lowered it, and
+        its
             work; it may raise.
 
     Raises:
@@ -102,10 +107,10 @@ def compile_program(
         traced.lower(),
         _layer_flops(layout, prune_jaxpr(traced.jaxpr.jaxpr)),
     )
-    seen(lowered, work)
+    on_lowered(lowered, work)
     compiled = lowered.compile()
     moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
-    joins = tuple(_compile_outer_step(layout, sync) for sync in layout.syncs)
+    joins = tuple(_compile_outer_step(layout, sync) for sync in layout.outer_syncs)
     warm, differ = _compile_warmup_step(layout)
     found = (
         *_iter_differences(layout, moves, work),
@@ -113,70 +118,75 @@ def compile_program(
         *(
             e
             for j in joins
-            for e in audit.find_differences(j.moves, layout.ledger.of_sync(j.sync))
+            for e in audit.find_differences(
+                j.collectives, layout.ledger.sync_ledger(j.sync)
+            )
         ),
     )
     for difference in found:
-        differs(difference)
+        on_difference(difference)
     return Program(
         layout=layout,
-        moves=moves,
-        audit=audit.compare_collectives(
+        collectives=moves,
+        audit_rows=audit.compare_collectives(
             _busiest_collectives(layout, moves), layout.ledger
         ),
-        work=work,
+        layer_flops=work,
         differences=found,
-        step=compiled,
-        warm=warm,
-        joins=joins,
-        batch=layout.batch(layout.shapes),
+        compiled_step=compiled,
+        warmup_step=warm,
+        outer_steps=joins,
+        batch_shardings=layout.batch_shardings(layout.batch_shapes),
         memory_bytes=compiled_memory_bytes(compiled),
     )
 
 
 def _iter_differences(
-    layout: Layout, moves: Sequence[CollectiveOp], work: Sequence[LayerFlops]
+    layout: Layout,
+    collectives: Sequence[CollectiveOp],
+    layer_flops: Sequence[LayerFlops],
 ) -> Iterator[AuditError]:
     """Yield where a step differs from the plan, on any device along the pipe axis."""
     for device, ledger in enumerate(layout.ledgers):
         yield from audit.find_differences(
-            _device_collectives(layout, moves, device), ledger, work
+            _device_collectives(layout, collectives, device), ledger, layer_flops
         )
-        work = ()
+        layer_flops = ()
 
 
 def _busiest_collectives(
-    layout: Layout, moves: Sequence[CollectiveOp]
+    layout: Layout, collectives: Sequence[CollectiveOp]
 ) -> Sequence[CollectiveOp]:
     """Return what those devices move that move most."""
-    return _device_collectives(layout, moves, layout.ledgers.index(layout.ledger))
+    return _device_collectives(layout, collectives, layout.ledgers.index(layout.ledger))
 
 
 def _device_collectives(
-    layout: Layout, moves: Sequence[CollectiveOp], device: int
+    layout: Layout, collectives: Sequence[CollectiveOp], device: int
 ) -> Sequence[CollectiveOp]:
-    if layout.pipe is None:
-        return moves
-    micro, places = layout.task.microbatches, layout.pipe.stages.places
+    if layout.slot_layout is None:
+        return collectives
+    micro, places = layout.task.microbatches, layout.slot_layout.stages.placement
     own = device_work_counts(layout.plan, micro)[device]
     beats = plan_schedule(layout.plan, micro).exchanges
-    return tuple(device_collectives(moves, places, device, own, beats))
+    return tuple(device_collectives(collectives, places, device, own, beats))
 
 
 def _layer_flops(layout: Layout, step: Any) -> tuple[LayerFlops, ...]:
     """Set the work of a traced step beside the plan's."""
-    planned = {k: v for one in layout.ledgers for k, v in one.work.items()}
+    planned = {k: v for one in layout.ledgers for k, v in one.layer_flops.items()}
     found = compare_flops(planned, step)
-    if layout.pipe is None:
+    if layout.slot_layout is None:
         return found
     # The trace has a stage's work in every beat; a device does it for microbatches.
     micro = layout.task.microbatches
     beats = plan_schedule(layout.plan, micro).exchanges
     mine = zip(layout.ledgers, device_work_counts(layout.plan, micro), strict=True)
-    times = {layer: own.micro for ledger, own in mine for layer in ledger.work}
+    times = {
+        layer: own.microbatches for ledger, own in mine for layer in ledger.layer_flops
+    }
     return tuple(
-        replace(w, program=w.program * times.get(w.layer, micro) // beats)
-        for w in found
+        replace(w, traced=w.traced * times.get(w.layer, micro) // beats) for w in found
     )
 
 
@@ -188,7 +198,10 @@ def trace_train_step(layout: Layout, reduction: GradientReduction | None = None)
         reduction: how gradients are summed; the plan's where not given.
     """
     step = jax.jit(make_train_step(layout, reduction), donate_argnums=0)
-    batch = _with_shardings(layout.padded(layout.shapes), layout.batch(layout.shapes))
+    batch = _with_shardings(
+        layout.padded_shapes(layout.batch_shapes),
+        layout.batch_shardings(layout.batch_shapes),
+    )
     return step.trace(layout.state, batch)
 
 
@@ -201,8 +214,10 @@ def _compile_outer_step(layout: Layout, sync: OuterSync) -> CompiledOuterStep:
     """Compile an outer step and set it beside the plan."""
     compiled = trace_outer_step(layout, sync).lower().compile()
     moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
-    beside = audit.compare_collectives(moves, layout.ledger.of_sync(sync))
-    return CompiledOuterStep(sync=sync, step=compiled, moves=moves, audit=beside)
+    beside = audit.compare_collectives(moves, layout.ledger.sync_ledger(sync))
+    return CompiledOuterStep(
+        sync=sync, compiled=compiled, collectives=moves, audit_rows=beside
+    )
 
 
 def _compile_warmup_step(layout: Layout) -> tuple[Any, tuple[AuditError, ...]]:
@@ -216,14 +231,16 @@ def _compile_warmup_step(layout: Layout) -> tuple[Any, tuple[AuditError, ...]]:
     exact = without_compression(layout.reduction)
     compiled = trace_train_step(layout, exact).lower().compile()
     moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
-    ledger = layout.ledger.summed_by(exact, layout.leaves)
+    ledger = layout.ledger.with_reduction(exact, layout.param_shardings)
     return compiled, tuple(audit.find_differences(moves, ledger))
 
 
-def compile_eval_step(layout: Layout, shapes: BatchShapes) -> Any:
+def compile_eval_step(layout: Layout, batch_shapes: BatchShapes) -> Any:
     """Compile `score(params, stats, batch)` for batches of these shapes."""
     state = layout.state
-    batch = _with_shardings(layout.padded(shapes), layout.batch(shapes))
+    batch = _with_shardings(
+        layout.padded_shapes(batch_shapes), layout.batch_shardings(batch_shapes)
+    )
     return (
         jax.jit(make_eval_step(layout))
         .lower(state.params, state.stats, batch)
@@ -234,7 +251,7 @@ def compile_eval_step(layout: Layout, shapes: BatchShapes) -> Any:
 def initial_state(layout: Layout) -> TrainState:
     """Compute the state before the first step, each device its part."""
     places = jax.tree.map(lambda x: x.sharding, layout.state)
-    return jax.jit(layout.first_state, out_shardings=places)()
+    return jax.jit(layout.init_state, out_shardings=places)()
 
 
 def _with_shardings(

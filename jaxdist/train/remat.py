@@ -56,13 +56,13 @@ def check_remat(plan: Plan, model: Any) -> None:
 
 
 def call_model(
-    plan: Plan, make: ModelFactory, params: Any, stats: Any, inputs: tuple[Any, ...]
+    plan: Plan, factory: ModelFactory, params: Any, stats: Any, inputs: tuple[Any, ...]
 ) -> tuple[Any, Any]:
     """Call a network, inside of what `maybe_checkpoint` returns.
 
     Args:
         plan: says what is computed again.
-        make: the network, where all is computed again with `tag_all_blocks`.
+        factory: the network, where all is computed again with `tag_all_blocks`.
         params: its parameters.
         stats: its running statistics.
         inputs: what it is called on.
@@ -70,25 +70,29 @@ def call_model(
     Returns:
         What it returns, and the statistics behind it.
     """
-    model = make(params, stats)
+    model = factory(params, stats)
     if not plan.remat_until:
         return model(*inputs), batch_stats(model)
     blocks = tuple(name for name, _ in model.chain())
     carried = (inputs if len(inputs) > 1 else inputs[0]), ()
     again = partial_remat_blocks(plan, blocks)
-    carried, new = run_with_partial_remat(make, blocks, again, (params, stats), carried)
+    carried, new = run_with_partial_remat(
+        factory, blocks, again, (params, stats), carried
+    )
     return network_outputs(carried), new
 
 
-def maybe_checkpoint(plan: Plan, share: Callable[..., Any]) -> Callable[..., Any]:
+def maybe_checkpoint(plan: Plan, loss_fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of a network as gradients are taken of it.
 
     Args:
         plan: says what is computed again.
-        share: calls the network's blocks as `call_model` or `run_with_partial_remat`
+        loss_fn: calls the network's blocks as `call_model` or `run_with_partial_remat`
         do.
     """
-    return checkpoint_blocks(share) if plan.remat and not plan.remat_until else share
+    return (
+        checkpoint_blocks(loss_fn) if plan.remat and not plan.remat_until else loss_fn
+    )
 
 
 def partial_remat_blocks(plan: Plan, blocks: BlockNames) -> BlockNames:
@@ -97,20 +101,20 @@ def partial_remat_blocks(plan: Plan, blocks: BlockNames) -> BlockNames:
 
 
 def run_with_partial_remat(
-    make: ModelFactory,
+    factory: ModelFactory,
     blocks: BlockNames,
-    again: Container[str],
-    held: Any,
-    carried: Any,
+    remat_blocks: Container[str],
+    variables: Any,
+    activations: Any,
 ) -> tuple[Any, Any]:
     """Call blocks that follow each other, and keep the insides of the last alone.
 
     Args:
-        make: their network, where all is computed again with `tag_all_blocks`.
+        factory: their network, where all is computed again with `tag_all_blocks`.
         blocks: names, in order.
-        again: those to compute again; others come behind them.
-        held: parameters of the network, and running statistics.
-        carried: what the block before the first handed on.
+        remat_blocks: those to compute again; others come behind them.
+        variables: parameters of the network, and running statistics.
+        activations: what the block before the first handed on.
 
     Returns:
         What the last hands on, and the statistics behind it.
@@ -119,18 +123,20 @@ def run_with_partial_remat(
     def run(
         names: BlockNames, params: Any, stats: Any, carried: Any
     ) -> tuple[Any, Any]:
-        model = make(params, stats)
+        model = factory(params, stats)
         # What the last hands on is kept by the block that reads it.
         tag_block_outputs(model, names[:-1] if names == first else ())
         return run_blocks(model, names, carried), batch_stats(model)
 
-    params, stats = held
-    first = tuple(name for name in blocks if name in again)
+    params, stats = variables
+    first = tuple(name for name in blocks if name in remat_blocks)
     if first:
-        carried, stats = checkpoint_blocks(partial(run, first))(params, stats, carried)
+        activations, stats = checkpoint_blocks(partial(run, first))(
+            params, stats, activations
+        )
     if behind := blocks[len(first) :]:
-        carried, stats = run(behind, params, stats, carried)
-    return carried, stats
+        activations, stats = run(behind, params, stats, activations)
+    return activations, stats
 
 
 def tag_all_blocks(plan: Plan, model: Any) -> None:
@@ -153,9 +159,9 @@ def tag_block_outputs(model: Any, blocks: Container[str]) -> None:
         object.__setattr__(block, "__class__", own)
 
 
-def checkpoint_blocks(share: Callable[..., Any]) -> Callable[..., Any]:
+def checkpoint_blocks(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
     """Let a function of marked networks keep only what lies between their blocks."""
-    kept: Callable[..., Any] = jax.checkpoint(share, policy=_is_saveable)
+    kept: Callable[..., Any] = jax.checkpoint(loss_fn, policy=_is_saveable)
     return kept
 
 

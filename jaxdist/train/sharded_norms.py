@@ -43,14 +43,14 @@ def local_sum_squares(tree: Any) -> Any:
 
 
 def trace_norm_requests(
-    optimizer: optax.GradientTransformation, params: Any, opt: Any
+    optimizer: optax.GradientTransformation, params: Any, opt_state: Any
 ) -> tuple[tuple[tuple[bool, ...], ...], int]:
     """Tell which leaves' squares an optimizer asks for, each time that it does.
 
     Args:
         optimizer: any.
         params: parameters, arrays or shapes.
-        opt: its state.
+        opt_state: its state.
 
     Returns:
         For each time whether it asks for each leaf's, and how often for a total.
@@ -71,7 +71,7 @@ def trace_norm_requests(
         with jax.numpy_dtype_promotion("standard"):
             return move.update(params, opt, params, squares=note, total=add)
 
-    jax.eval_shape(update, params, opt)
+    jax.eval_shape(update, params, opt_state)
     return tuple(found), len(totals)
 
 
@@ -89,8 +89,8 @@ def _mask_tree(tree: Any, chosen: Any) -> Any:
     return jax.tree.map(lambda x, c: x if c else optax.MaskedNode(), tree, chosen)
 
 
-def clip_by_global_norm(longest: float) -> optax.GradientTransformationExtraArgs:
-    """Shorten a gradient that is longer than `longest` over all leaves to that length.
+def clip_by_global_norm(max_norm: float) -> optax.GradientTransformationExtraArgs:
+    """Shorten a gradient that is longer than `max_norm` over all leaves to that length.
 
         g * longest / |g|    where |g| = sqrt(sum of squares over all leaves)
 
@@ -110,8 +110,8 @@ def clip_by_global_norm(longest: float) -> optax.GradientTransformationExtraArgs
         norm = jnp.sqrt(total(squares(grads)))
 
         def clip(grad: jax.Array) -> jax.Array:
-            short = grad / norm.astype(grad.dtype) * longest
-            return jnp.where(norm < longest, grad, short)
+            short = grad / norm.astype(grad.dtype) * max_norm
+            return jnp.where(norm < max_norm, grad, short)
 
         return jax.tree.map(clip, grads), state
 

@@ -24,28 +24,30 @@ class StateLayout(Protocol):
     """How a state lies on devices."""
 
     @property
-    def params(self) -> tuple[LeafSharding, ...]:
+    def param_shardings(self) -> tuple[LeafSharding, ...]:
         """How each array of parameters lies, in the order of the tree that is held."""
 
     @property
-    def stats(self) -> tuple[LeafSharding, ...]:
+    def stat_shardings(self) -> tuple[LeafSharding, ...]:
         """How each array of running statistics lies."""
 
-    def hold(self, state: TrainState) -> TrainState:
+    def to_device(self, state: TrainState) -> TrainState:
         """Return what devices hold of a state whose leaves are the network's own."""
 
-    def shapes(self, state: TrainState) -> TrainState:
-        """Return shapes and dtypes of what `hold` returns, of those of its argument."""
+    def device_shapes(self, state: TrainState) -> TrainState:
+        """Return the shapes and dtypes of what `to_device` returns."""
 
-    def store(self, state: TrainState) -> TrainState:
+    def to_checkpoint(self, state: TrainState) -> TrainState:
         """Return the state whose leaves are the network's own."""
 
-    def stored(self, held: TrainState, tree: TrainState, mesh: Mesh) -> TrainState:
+    def stored(
+        self, device_state: TrainState, tree_shapes: TrainState, mesh: Mesh
+    ) -> TrainState:
         """Return shapes, dtypes and shardings of such a state.
 
         Args:
-            held: the same of what devices hold.
-            tree: shapes and dtypes of the state as a tree.
+            device_state: the same of what devices hold.
+            tree_shapes: shapes and dtypes of the state as a tree.
             mesh: axes on devices.
         """
 
@@ -54,27 +56,29 @@ class StateLayout(Protocol):
 class LeafStateLayout:
     """Devices hold the network's own leaves, or shards of them."""
 
-    params: tuple[LeafSharding, ...]
+    param_shardings: tuple[LeafSharding, ...]
     """How parameters lie."""
-    stats: tuple[LeafSharding, ...]
+    stat_shardings: tuple[LeafSharding, ...]
     """How running statistics lie."""
 
-    def hold(self, state: TrainState) -> TrainState:
+    def to_device(self, state: TrainState) -> TrainState:
         """Return the state as it is."""
         return state
 
-    def shapes(self, state: TrainState) -> TrainState:
+    def device_shapes(self, state: TrainState) -> TrainState:
         """Return the shapes as they are."""
         return state
 
-    def store(self, state: TrainState) -> TrainState:
+    def to_checkpoint(self, state: TrainState) -> TrainState:
         """Return the state as it is."""
         return state
 
-    def stored(self, held: TrainState, tree: TrainState, mesh: Mesh) -> TrainState:
+    def stored(
+        self, device_state: TrainState, tree_shapes: TrainState, mesh: Mesh
+    ) -> TrainState:
         """Return what devices hold."""
-        del tree, mesh
-        return held
+        del tree_shapes, mesh
+        return device_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,56 +91,62 @@ class SlotStateLayout:
     """How parameters lie in slots."""
     stat_slots: SlotLayout
     """How running statistics lie in slots."""
-    users: tuple[tuple[frozenset[int], ...], tuple[frozenset[int], ...]]
+    leaf_stages: tuple[tuple[frozenset[int], ...], tuple[frozenset[int], ...]]
     """Stages that use each parameter, and each statistic."""
-    trees: tuple[Any, Any]
+    tree_structures: tuple[Any, Any]
     """Structures of the trees of parameters and of statistics."""
 
     @property
-    def params(self) -> tuple[LeafSharding, ...]:
+    def param_shardings(self) -> tuple[LeafSharding, ...]:
         """How slots of parameters lie."""
         return self.param_slots.held()
 
     @property
-    def stats(self) -> tuple[LeafSharding, ...]:
+    def stat_shardings(self) -> tuple[LeafSharding, ...]:
         """How slots of running statistics lie."""
         return self.stat_slots.held()
 
-    def hold(self, state: TrainState) -> TrainState:
+    def to_device(self, state: TrainState) -> TrainState:
         """Put the leaves of a state into slots."""
 
         def put(slots: SlotLayout, tree: Any) -> SlotArrays:
             return slots.pack(jax.tree.leaves(tree))
 
-        left = self._left(state, self.param_slots.pack_rows)
-        return replace(self._changed(state, put, _is_nnx_state), feedback=left)
+        left = self._map_error_feedback(state, self.param_slots.pack_rows)
+        return replace(self._map_trees(state, put, _is_nnx_state), feedback=left)
 
-    def shapes(self, state: TrainState) -> TrainState:
+    def device_shapes(self, state: TrainState) -> TrainState:
         """Return the shapes of slots."""
 
         def shaped(slots: SlotLayout, tree: Any) -> SlotArrays:
             return slots.shapes(jax.tree.leaves(tree))
 
-        left = self._left(state, partial(jax.eval_shape, self.param_slots.pack_rows))
-        return replace(self._changed(state, shaped, _is_nnx_state), feedback=left)
+        left = self._map_error_feedback(
+            state, partial(jax.eval_shape, self.param_slots.pack_rows)
+        )
+        return replace(self._map_trees(state, shaped, _is_nnx_state), feedback=left)
 
-    def store(self, state: TrainState) -> TrainState:
+    def to_checkpoint(self, state: TrainState) -> TrainState:
         """Take the leaves of a state out of slots."""
         trees = {
-            id(self.param_slots): self.trees[0],
-            id(self.stat_slots): self.trees[1],
+            id(self.param_slots): self.tree_structures[0],
+            id(self.stat_slots): self.tree_structures[1],
         }
 
         def out(slots: SlotLayout, held: SlotArrays) -> Any:
             return jax.tree.unflatten(trees[id(slots)], slots.unpack(held))
 
-        left = self._left(state, self.param_slots.unpack_rows)
-        held = self._changed(state, out, lambda node: isinstance(node, SlotArrays))
+        left = self._map_error_feedback(state, self.param_slots.unpack_rows)
+        held = self._map_trees(state, out, lambda node: isinstance(node, SlotArrays))
         return replace(held, feedback=left)
 
-    def stored(self, held: TrainState, tree: TrainState, mesh: Mesh) -> TrainState:
+    def stored(
+        self, device_state: TrainState, tree_shapes: TrainState, mesh: Mesh
+    ) -> TrainState:
         """Return leaves that devices along the pipe axis share, where a dim divides."""
-        left = self._left(held, partial(jax.eval_shape, self.param_slots.unpack_rows))
+        left = self._map_error_feedback(
+            device_state, partial(jax.eval_shape, self.param_slots.unpack_rows)
+        )
         size = mesh.shape["pipe"]
 
         def placed(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -146,9 +156,9 @@ class SlotStateLayout:
             place = NamedSharding(mesh, P(*axes))
             return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
 
-        return jax.tree.map(placed, replace(tree, feedback=left))
+        return jax.tree.map(placed, replace(tree_shapes, feedback=left))
 
-    def _changed(
+    def _map_trees(
         self,
         state: TrainState,
         change: Callable[[SlotLayout, Any], Any],
@@ -172,7 +182,9 @@ class SlotStateLayout:
             average=average,
         )
 
-    def _left(self, state: TrainState, change: Callable[[Any], Any]) -> Any:
+    def _map_error_feedback(
+        self, state: TrainState, change: Callable[[Any], Any]
+    ) -> Any:
         """Change what compressed gradients left, which is kept by name."""
         left = state.feedback
         return left and replace(

@@ -90,7 +90,7 @@ def make_train_step(
 
     apart = layout.plan.replicas > 1
     each, losses = (per_replica_step(local), P("replica")) if apart else (local, P())
-    return lambda state, batch: layout.map(each, specs, batch, (specs, losses))(
+    return lambda state, batch: layout.shard_map(each, specs, batch, (specs, losses))(
         state, batch
     )
 
@@ -112,7 +112,7 @@ def make_outer_step(layout: Layout, sync: OuterSync) -> Callable[..., Any]:
 
 
 def _sync_update(
-    layout: Layout, sums: GradientReduction, state: TrainState, batch: Batch
+    layout: Layout, reduction: GradientReduction, state: TrainState, batch: Batch
 ) -> tuple[jax.Array, Any, Any, Any, Any]:
     """Move the parameters along the gradient of the whole batch.
 
@@ -120,15 +120,17 @@ def _sync_update(
         The loss, new statistics, parameters and optimizer's state, and what
         compressing gradients left.
     """
-    gradients = _accumulation_gradients if layout.pipe is None else _pipeline_gradients
+    gradients = (
+        _accumulation_gradients if layout.slot_layout is None else _pipeline_gradients
+    )
     loss, stats, grads = gradients(layout, state)(state.stats, batch)
-    loss, grads, left = _reduce_gradients(layout, sums, state, loss, grads)
+    loss, grads, left = _reduce_gradients(layout, reduction, state, loss, grads)
     params, opt = _apply_optimizer(layout, state.params, state.opt, grads)
     return loss, stats, params, opt, left
 
 
 def _async_update(
-    layout: Layout, sums: GradientReduction, state: TrainState, batch: Batch
+    layout: Layout, reduction: GradientReduction, state: TrainState, batch: Batch
 ) -> tuple[jax.Array, Any, Any, Any, Any]:
     """Move the parameters of a stage along the gradient of each microbatch.
 
@@ -138,7 +140,7 @@ def _async_update(
 
     def move(grads: SlotArrays, opt: Any, params: SlotArrays) -> tuple[SlotArrays, Any]:
         leaves, tree = jax.tree.flatten(grads)
-        summed = all_reduce_leaves(leaves, sums.exactly)
+        summed = all_reduce_leaves(leaves, reduction.exact_axes)
         new: tuple[SlotArrays, Any] = _apply_optimizer(
             layout, params, opt, jax.tree.unflatten(tree, summed)
         )
@@ -168,10 +170,10 @@ def _local_gradients(
     Parameters that fsdp shares out are put together, dropped, and put together once
     more for the backward pass where it reads them; vectors, which are small, are kept.
     """
-    task, plan, codec = layout.task, layout.plan, layout.reduction.gather
+    task, plan, codec = layout.task, layout.plan, layout.reduction.gather_compressor
     key = jax.random.fold_in(jax.random.key(task.seed), state.step)
     held, tree = jax.tree.flatten(state.params)
-    if layout.joins and task.microbatches > 1:
+    if layout.gathers_params and task.microbatches > 1:
         # The compiler would put them together once, before the loop over microbatches,
         # and keep them; so they seem to depend on the samples of each.
         held = prevent_cse(held, batch["id"][0], batch["id"])
@@ -179,7 +181,7 @@ def _local_gradients(
     def make(leaves: list[jax.Array], stats: Any) -> Any:
         model = merge_model(task, jax.tree.unflatten(tree, leaves), stats)
         model.train()
-        layout.bind(model, key, batch["id"])
+        layout.bind_layers(model, key, batch["id"])
         tag_all_blocks(plan, model)
         return model
 
@@ -193,7 +195,7 @@ def _local_gradients(
     loss, back, new = jax.vjp(
         maybe_checkpoint(plan, share), gather_params(layout, held, codec), has_aux=True
     )
-    if layout.joins:
+    if layout.gathers_params:
         wanted = [
             need and x.ndim > 1
             for need, x in zip(saved_leaves(back), held, strict=True)
@@ -220,14 +222,20 @@ def _reduce_gradients(
         The loss, the gradients, and what compressing them left.
     """
     plan = layout.plan
-    params, names = layout.held.params, [leaf.name for leaf in layout.leaves]
-    dealt, dims = grads, layout.shared_dims
-    if layout.shares:
-        dealt = reduce_scatter(grads, dims, fsdp.FSDP_AXIS, reduction.scatter)
+    params, names = (
+        layout.replica_state_shapes.params,
+        [leaf.name for leaf in layout.param_shardings],
+    )
+    dealt, dims = grads, layout.fsdp_dims
+    if layout.shards_params:
+        dealt = reduce_scatter(
+            grads, dims, fsdp.FSDP_AXIS, reduction.scatter_compressor
+        )
     leaves = [
-        x.astype(leaf.dtype) for x, leaf in zip(dealt, layout.leaves, strict=True)
+        x.astype(leaf.dtype)
+        for x, leaf in zip(dealt, layout.param_shardings, strict=True)
     ]
-    over = [plan.sum_axes, *reduction.exactly]
+    over = [plan.sum_axes, *reduction.exact_axes]
     loss, *leaves = all_reduce_leaves([loss, *leaves], over)
     leaves, left = error_feedback.all_reduce_compressed(
         plan.reduce, reduction, names, leaves, state.feedback, state.step
@@ -240,9 +248,9 @@ def _apply_optimizer(
 ) -> tuple[Any, Any]:
     """Return the parameters moved along the gradients, and the optimizer's state."""
     held, tree = jax.tree.flatten(before)
-    apart = layout.shares and not layout.joins
+    apart = layout.shards_params and not layout.gathers_params
     if apart:
-        held = local_shard(held, layout.shared_dims, fsdp.FSDP_AXIS)
+        held = local_shard(held, layout.fsdp_dims, fsdp.FSDP_AXIS)
     params = jax.tree.unflatten(tree, held)
     # optax counts steps in int32 and lets jax promote them, also where a user or a
     # test has asked for strict promotion.
@@ -253,7 +261,7 @@ def _apply_optimizer(
         updates, opt = move.update(grads, opt, params, squares=squares, total=total)
         params = optax.apply_updates(params, updates)
     if apart:
-        leaves = all_gather(jax.tree.leaves(params), layout.shared_dims, fsdp.FSDP_AXIS)
+        leaves = all_gather(jax.tree.leaves(params), layout.fsdp_dims, fsdp.FSDP_AXIS)
         params = jax.tree.unflatten(tree, leaves)
     return params, opt
 
@@ -261,7 +269,7 @@ def _apply_optimizer(
 def _global_squares(layout: Layout, tree: Any) -> Any:
     """Sum the squares of each leaf over the devices that split it."""
     own, shape = jax.tree.flatten(local_sum_squares(tree))
-    given = zip(layout.leaves, leaves_with_masked(tree), strict=True)
+    given = zip(layout.param_shardings, leaves_with_masked(tree), strict=True)
     over = [split_axes(leaf) for leaf, x in given if not is_masked(x)]
     with jax.named_scope("whole_lengths"):
         return jax.tree.unflatten(shape, all_reduce_leaves(own, over))
@@ -269,9 +277,9 @@ def _global_squares(layout: Layout, tree: Any) -> Any:
 
 def _sum_over_stages(layout: Layout, squares: Any) -> jax.Array:
     """Sum over the leaves of all stages; those that all devices have count once."""
-    pairs = list(zip(layout.leaves, jax.tree.leaves(squares), strict=True))
-    total = optax.tree.sum([x for leaf, x in pairs if leaf.pipe is None])
-    own = [x for leaf, x in pairs if leaf.pipe is not None]
+    pairs = list(zip(layout.param_shardings, jax.tree.leaves(squares), strict=True))
+    total = optax.tree.sum([x for leaf, x in pairs if leaf.pipe_dim is None])
+    own = [x for leaf, x in pairs if leaf.pipe_dim is not None]
     if not own:
         return total
     with jax.named_scope("whole_lengths"):

@@ -88,13 +88,13 @@ class Task:
         params, rest = jax.eval_shape(make)
         # What an optimizer keeps of blocks that have the same arrays is the same.
         same = find_equal_blocks(nnx.merge(found[0], params, rest))
-        few = jax.eval_shape(self.optimizer.init, same.pruned(params))
+        few = jax.eval_shape(self.optimizer.init, same.prune_state(params))
         kept = partial(average.init_ema, self.average)
         state = TrainState(
             step=jax.ShapeDtypeStruct((), jnp.int32),
             params=params,
             stats=rest,
-            opt=same.filled(few),
+            opt=same.expand_state(few),
             average=jax.eval_shape(kept, params, rest) if self.average else None,
         )
         return found[0], state

@@ -73,10 +73,10 @@ def layer_work_shares(layout: Layout) -> tuple[LayerWorkShare, ...]:
 class _ScopedModelFn:
     """Makes a network whose layers open scopes of their paths when they are called."""
 
-    make: Callable[..., nnx.Module]
+    model_fn: Callable[..., nnx.Module]
 
     def __call__(self, **how: Any) -> nnx.Module:
-        network = self.make(**how)
+        network = self.model_fn(**how)
         add_layer_scopes(network, {})
         return network
 
@@ -92,10 +92,10 @@ def _single_device_layout(layout: Layout) -> Layout:
     names, kinds = layout.mesh.axis_names, layout.mesh.axis_types
     first = np.reshape(layout.mesh.devices.ravel()[:1], (1,) * len(names))
     mesh = Mesh(first, names, axis_types=kinds)
-    return build_layout(layout.task, Plan(), mesh, layout.shapes)
+    return build_layout(layout.task, Plan(), mesh, layout.batch_shapes)
 
 
 def _layer_flops(layout: Layout, layers: Sequence[str]) -> Counter[str]:
-    batch = layout.padded(layout.shapes)
+    batch = layout.padded_shapes(layout.batch_shapes)
     step = trace_pruned(make_train_step(layout), layout.state, batch)
     return sum_traced_flops(step, layers)

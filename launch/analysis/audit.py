@@ -24,28 +24,28 @@ class StepAudit:
     """Name of the experiment, or the path of its file."""
     program: Program
     """The compiled step, with the ledger and what differs from it."""
-    shares: tuple[LayerWorkShare, ...]
+    work_shares: tuple[LayerWorkShare, ...]
     """Every layer's work, on one device and on each of the layout's."""
 
     @property
-    def gathers(self) -> tuple[CollectiveOp, ...]:
+    def unplanned_all_gathers(self) -> tuple[CollectiveOp, ...]:
         """The all-gathers that nobody planned."""
-        planned = self.program.layout.ledger.by_axes()
+        planned = self.program.layout.ledger.payload_by_axes()
         return tuple(
             move
-            for move in self.program.moves
+            for move in self.program.collectives
             if move.kind == "all-gather" and (move.kind, move.axes) not in planned
         )
 
     @property
-    def flops_by_xla(self) -> int:
+    def xla_flops(self) -> int:
         """FLOPs a device by XLA's own count of the compiled step."""
-        return int(self.program.step.cost_analysis().get("flops", 0))
+        return int(self.program.compiled_step.cost_analysis().get("flops", 0))
 
     @property
     def memory(self) -> dict[str, int]:
         """Bytes a device by the compiler: what is given, made, and lives between."""
-        sizes = self.program.step.memory_analysis()
+        sizes = self.program.compiled_step.memory_analysis()
         return {
             "arguments": sizes.argument_size_in_bytes,
             "results": sizes.output_size_in_bytes,
@@ -54,7 +54,7 @@ class StepAudit:
             "total": self.program.memory_bytes,
         }
 
-    def tree(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return all of it as plain values, bytes and FLOPs."""
         program, plan = self.program, self.program.layout.plan
         return {
@@ -63,28 +63,28 @@ class StepAudit:
             "devices": plan.mesh.devices,
             "equal": not program.differences,
             "differences": [str(error) for error in program.differences],
-            "unplanned_all_gathers": len(self.gathers),
-            "collectives": [asdict(row) for row in program.audit],
+            "unplanned_all_gathers": len(self.unplanned_all_gathers),
+            "collectives": [asdict(row) for row in program.audit_rows],
             "ledger": [asdict(row) for row in program.layout.ledger.rows],
             "outer_steps": [
                 {
-                    "after": join.sync.after,
-                    "every": join.sync.every,
-                    "collectives": [asdict(row) for row in join.audit],
+                    "after": join.sync.step_in_period,
+                    "every": join.sync.sync_interval,
+                    "collectives": [asdict(row) for row in join.audit_rows],
                 }
-                for join in program.joins
+                for join in program.outer_steps
             ],
             "memory_bytes": self.memory,
             "flops": {
-                "one_device": sum(share.whole for share in self.shares),
-                "device": sum(share.device for share in self.shares),
-                "device_by_xla": self.flops_by_xla,
+                "one_device": sum(share.whole for share in self.work_shares),
+                "device": sum(share.device for share in self.work_shares),
+                "device_by_xla": self.xla_flops,
             },
-            "work": [self._row(share) for share in self.shares],
+            "work": [self._work_row(share) for share in self.work_shares],
         }
 
-    def _row(self, share: LayerWorkShare) -> dict[str, Any]:
-        planned = self.program.layout.ledger.work.get(share.layer)
+    def _work_row(self, share: LayerWorkShare) -> dict[str, Any]:
+        planned = self.program.layout.ledger.layer_flops.get(share.layer)
         extra = {"planned": planned, "share": share.share, "repeats": share.repeats}
         return {**asdict(share), **extra}
 
@@ -104,7 +104,7 @@ def audit(resolved: ResolvedConfig, prepared: PreparedDevices) -> StepAudit:
     train, _ = open_data(config.data, feature_spec(config))
     job = make_job(config, prepared.plan, train)
     return StepAudit(
-        experiment=resolved.source,
-        program=compile_program(job.layout, differs=ignore_difference),
-        shares=layer_work_shares(job.layout),
+        experiment=resolved.experiment,
+        program=compile_program(job.layout, on_difference=ignore_difference),
+        work_shares=layer_work_shares(job.layout),
     )

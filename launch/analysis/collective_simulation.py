@@ -39,19 +39,19 @@ _MAX_SWAPS = 64
 class SimulationReport:
     """A simulation with what it is of."""
 
-    algorithm: str
+    schedule: str
     """Name of the step list."""
     title: str
     """The list with what was asked of it."""
     ranks: int
     """P."""
-    bytes: float
+    array_bytes: float
     """Of the array that every rank has."""
     density: float | None
     """Part of its numbers that are entries; None where all are sent."""
-    place: str
+    placement: str
     """Placement, as it was asked for."""
-    pace: str
+    sync_mode: str
     """`steps` or `ranks`."""
     network: NetworkModel
     """Topology, factors and sharing."""
@@ -59,15 +59,15 @@ class SimulationReport:
     """Until the last rank has the sum."""
     phi: int
     """Most messages on one link."""
-    phases: tuple[SimulatedStep, ...]
+    steps: tuple[SimulatedStep, ...]
     """A row a step, where all ranks go from step to step together."""
     each: tuple[tuple[str, float], ...]
     """Seconds of each collective, where there are several at once."""
-    tried: tuple[ContentionCandidate, ...]
+    candidates: tuple[ContentionCandidate, ...]
     """Ways with less contention, best first, where they were asked for."""
-    bound: float
+    lower_bound_s: float
     """Seconds that no step list passes under, for the links of the devices."""
-    words: str
+    command: str
     """The command behind `jaxdist simulate`, without what draws or prints."""
 
 
@@ -82,7 +82,7 @@ def run_simulation(args: Namespace) -> SimulationReport:
     found = find_topology(args.topology, ranks, settings)
     rule = args.sharing or ("rtt" if args.factors == "smpi" else "maxmin")
     network = NetworkModel(
-        topology=found, factors=protocol_overheads(args.factors), sharing=rule
+        topology=found, overheads=protocol_overheads(args.factors), sharing=rule
     )
     if args.pace not in SYNC_MODES:
         near = did_you_mean(args.pace, SYNC_MODES)
@@ -97,21 +97,21 @@ def run_simulation(args: Namespace) -> SimulationReport:
     entries = None if args.density is None else SparseEncoding(density=args.density)
     seconds, phi, phases, each = _run(args, steps, size, network, devices, entries)
     return SimulationReport(
-        algorithm=steps.name,
+        schedule=steps.name,
         title=_title(args, steps),
         ranks=ranks,
-        bytes=size,
+        array_bytes=size,
         density=args.density,
-        place=args.place,
-        pace=args.pace,
+        placement=args.place,
+        sync_mode=args.pace,
         network=network,
         seconds=seconds,
         phi=phi,
-        phases=phases,
+        steps=phases,
         each=each,
-        tried=_contention_candidates(args, size, network),
-        bound=bandwidth_lower_bound(found, group, size),
-        words=_command(args),
+        candidates=_contention_candidates(args, size, network),
+        lower_bound_s=bandwidth_lower_bound(found, group, size),
+        command=_command(args),
     )
 
 
@@ -132,7 +132,7 @@ def _run(
             if entries is None
             else simulate_sparse(steps, size, network, entries, devices)
         )
-        return alone.seconds, alone.phi_max, alone.phases, ()
+        return alone.seconds, alone.phi_max, alone.steps, ()
     found = _concurrent_messages(args, steps, size, network, devices, entries)
     outcome = simulate_concurrent(found, network, args.pace)
     names = [one.name for one in found]
@@ -152,7 +152,7 @@ def _concurrent_messages(
     topology = network.topology
     groups = devices.reshape(-1, steps.ranks)
     found = [
-        schedule_messages(steps, size, group, topology.reducing)
+        schedule_messages(steps, size, group, topology.reduce_s_per_byte)
         if entries is None
         else sparse_schedule_messages(steps, size, topology, entries, group)
         for group in groups

@@ -22,24 +22,24 @@ def simulation_tree(found: SimulationReport) -> dict[str, Any]:
     more: dict[str, Any] = {}
     if found.each:
         more["collectives"] = [dict(zip(("name", "seconds"), e)) for e in found.each]
-    if found.tried:
+    if found.candidates:
         more["mitigated"] = _best_candidate(found)
     return {
-        "algorithm": found.algorithm,
+        "algorithm": found.schedule,
         "topology": topology.name,
         "ranks": found.ranks,
-        "bytes": found.bytes,
+        "bytes": found.array_bytes,
         "density": found.density,
-        "place": found.place,
-        "pace": found.pace,
+        "place": found.placement,
+        "pace": found.sync_mode,
         "sharing": found.network.sharing,
-        "factors": found.network.factors.name,
+        "factors": found.network.overheads.name,
         "seconds": found.seconds,
         "phi_max": found.phi,
-        "bound_s": found.bound,
+        "bound_s": found.lower_bound_s,
         "ports": topology.ports,
         "switches": topology.switches,
-        "phases": [asdict(phase) for phase in found.phases],
+        "phases": [asdict(phase) for phase in found.steps],
         **more,
     }
 
@@ -53,28 +53,29 @@ def print_simulation(out: "Console", found: SimulationReport, *, plot: bool) -> 
     for name, fact in _facts(found):
         out.print(f"  {name:8} {fact}", soft_wrap=True)
     out.print()
-    if found.phases:
+    if found.steps:
         _print_steps(out, found, plot)
     if found.each:
         _print_collectives(out, found)
-    if found.tried:
+    if found.candidates:
         _print_candidates(out, found)
     print_next_commands(out, *_next_commands(found))
 
 
 def _facts(found: SimulationReport) -> Iterator[tuple[str, str]]:
     network, topology = found.network, found.network.topology
-    share = f": {format_percent(found.bound / found.seconds)} of it used" * bool(
-        found.seconds
+    share = (
+        f": {format_percent(found.lower_bound_s / found.seconds)} of it used"
+        * bool(found.seconds)
     )
-    yield "time", f"{1e3 * found.seconds:.6g} ms for {format_size(found.bytes)}"
+    yield "time", f"{1e3 * found.seconds:.6g} ms for {format_size(found.array_bytes)}"
     if found.density is None:
         links = "by the links of devices alone"
-        yield "bound", f"{1e3 * found.bound:.6g} ms {links}{share}"
+        yield "bound", f"{1e3 * found.lower_bound_s:.6g} ms {links}{share}"
     yield "meeting", f"φ = {found.phi}, the most messages on one link"
     yield (
         "links",
-        f"{network.factors.name}, shared by {network.sharing}; "
+        f"{network.overheads.name}, shared by {network.sharing}; "
         f"{format_count(topology.switches)} switches of up to "
         f"{format_count(topology.ports)} ports",
     )
@@ -85,12 +86,12 @@ def _print_steps(out: "Console", found: SimulationReport, plot: bool) -> None:
 
     heads = ("steps", "ms each", "φ", "messages", "largest")
     rows = make_table(*heads, *[""] * plot, right=heads[1:])
-    alike = list(_equal_step_runs(found.phases))
+    alike = list(_equal_step_runs(found.steps))
     longest = max(((b - a + 1) * phase.seconds for a, b, phase in alike), default=0)
     for first, last, phase in alike[:_MAX_ROWS]:
         whole = (last - first + 1) * phase.seconds
         bar = (
-            console_glyphs(out).predicted * round(_BAR_WIDTH * whole / longest)
+            console_glyphs(out).predicted_bar * round(_BAR_WIDTH * whole / longest)
             if longest
             else ""
         )
@@ -121,28 +122,28 @@ def _print_candidates(out: "Console", found: SimulationReport) -> None:
 
     heads = ("ms", "φ", "of bound")
     rows = make_table("list", "placement", *heads, right=heads)
-    for one in found.tried[:8]:
+    for one in found.candidates[:8]:
         took = one.simulation.seconds
         rows.add_row(
-            one.algorithm.name + f", {one.per_host} a host" * bool(one.per_host),
-            one.place,
+            one.schedule.name + f", {one.per_host} a host" * bool(one.per_host),
+            one.placement,
             f"{1e3 * took:.6g}",
             format_count(one.simulation.phi_max),
-            format_percent(took / found.bound) if found.bound else "-",
+            format_percent(took / found.lower_bound_s) if found.lower_bound_s else "-",
         )
     print_table(out, rows)
 
 
 def _best_candidate(found: SimulationReport) -> dict[str, Any]:
-    best = found.tried[0]
+    best = found.candidates[0]
     return {
-        "algorithm": best.algorithm.name,
+        "algorithm": best.schedule.name,
         "per_host": best.per_host,
-        "place": best.place,
-        "devices": best.devices.tolist() if best.place == "swapped" else None,
+        "place": best.placement,
+        "devices": best.devices.tolist() if best.placement == "swapped" else None,
         "seconds": best.simulation.seconds,
         "phi_max": best.simulation.phi_max,
-        "tried": len(found.tried),
+        "tried": len(found.candidates),
     }
 
 
@@ -158,19 +159,19 @@ def _equal_step_runs(
 
 
 def _next_commands(found: SimulationReport) -> tuple[str, ...]:
-    words = found.words
-    if found.tried:
-        best = found.tried[0]
-        name, place = best.algorithm.name, best.place
+    words = found.command
+    if found.candidates:
+        best = found.candidates[0]
+        name, place = best.schedule.name, best.placement
         hosts = f" --per-host {best.per_host}" * bool(best.per_host)
         swapped = ",".join(map(str, best.devices.tolist()))
         usual = place == "in_order"
         where = f" --place {swapped if place == 'swapped' else place}" * (not usual)
         plain = f"{words.split(' --algorithm ')[0]}"
-        rest = words.split(f" --algorithm {found.algorithm}")[1]
+        rest = words.split(f" --algorithm {found.schedule}")[1]
         return (f"jaxdist simulate {plain} --algorithm {name}{rest}{hosts}{where}",)
-    other = "ring" if found.algorithm != "ring" else "halving_doubling"
-    swapped = words.replace(f"--algorithm {found.algorithm}", f"--algorithm {other}")
+    other = "ring" if found.schedule != "ring" else "halving_doubling"
+    swapped = words.replace(f"--algorithm {found.schedule}", f"--algorithm {other}")
     able = found.density is None and not found.each
     better = (f"jaxdist simulate {words} --mitigate",) if able else ()
     return (f"jaxdist simulate {swapped}", *better)

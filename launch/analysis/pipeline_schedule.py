@@ -46,33 +46,38 @@ def schedule_from_options(args: Namespace) -> SyncSchedule | AsyncSchedule:
         raise _use_option_names(error) from None
 
 
-def schedule_summary(table: SyncSchedule | AsyncSchedule) -> str:
+def schedule_summary(schedule: SyncSchedule | AsyncSchedule) -> str:
     """Say in a line what a table comes to."""
-    most = [table.in_flight(device) for device in range(table.devices)]
+    most = [schedule.in_flight(device) for device in range(schedule.devices)]
     said = [
-        f"{table.length:,} ticks, {format_percent(table.idle)} of them idle",
+        f"{schedule.length:,} ticks, {format_percent(schedule.bubble_fraction)} of "
+        "them idle",
         f"in flight by device: {', '.join(map(str, most))}",
     ]
-    if table.exchanges < table.length:
-        said.insert(1, f"{table.exchanges:,} exchanges")
-    if isinstance(table, AsyncSchedule):
-        kept = [str(table.versions_held(stage)) for stage in range(table.stages)]
+    if schedule.exchanges < schedule.length:
+        said.insert(1, f"{schedule.exchanges:,} exchanges")
+    if isinstance(schedule, AsyncSchedule):
+        kept = [str(schedule.live_versions(stage)) for stage in range(schedule.stages)]
         said.append(f"versions by stage: {', '.join(kept)}")
     return "; ".join(said)
 
 
-def schedule_tree(table: SyncSchedule | AsyncSchedule) -> dict[str, Any]:
+def schedule_tree(schedule: SyncSchedule | AsyncSchedule) -> dict[str, Any]:
     """Return a table as JSON has it."""
-    more = _async_tree(table) if isinstance(table, AsyncSchedule) else _sync_tree(table)
+    more = (
+        _async_tree(schedule)
+        if isinstance(schedule, AsyncSchedule)
+        else _sync_tree(schedule)
+    )
     return {
-        "schedule": table.name,
-        "ticks": table.length,
-        "exchanges": table.exchanges,
-        "idle": table.idle,
-        "in_flight": [table.in_flight(device) for device in range(table.devices)],
+        "schedule": schedule.name,
+        "ticks": schedule.length,
+        "exchanges": schedule.exchanges,
+        "idle": schedule.bubble_fraction,
+        "in_flight": [schedule.in_flight(device) for device in range(schedule.devices)],
         **more,
-        "table": [[work and asdict(work) for work in row] for row in table.ticks],
-        "ticks_of_beats": [len(beat) for beat in table.beats],
+        "table": [[work and asdict(work) for work in row] for row in schedule.ticks],
+        "ticks_of_beats": [len(beat) for beat in schedule.supersteps],
     }
 
 
@@ -94,15 +99,15 @@ def _make_schedule(args: Namespace) -> SyncSchedule | AsyncSchedule:
 
 
 def _sync_tree(table: SyncSchedule) -> dict[str, Any]:
-    return {"held": [table.held(device) for device in range(table.devices)]}
+    return {"held": [table.live_inputs(device) for device in range(table.devices)]}
 
 
 def _async_tree(table: AsyncSchedule) -> dict[str, Any]:
     return {
-        "versions_held": [table.versions_held(stage) for stage in range(table.stages)],
+        "versions_held": [table.live_versions(stage) for stage in range(table.stages)],
         "forward_versions": table.forward_versions,
         "backward_versions": table.backward_versions,
-        "applied": table.applied,
+        "applied": table.update_ticks,
     }
 
 

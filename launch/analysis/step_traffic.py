@@ -29,20 +29,23 @@ class OuterStepTraffic:
 
     sync: OuterSync
     """What replicas average in it, and when."""
-    meter: TrafficReport
+    traffic: TrafficReport
     """What a device sends."""
 
     @property
     def title(self) -> str:
         """When it comes: `outer step, after step 50 of every 50`."""
-        return f"outer step, after step {self.sync.after} of every {self.sync.every}"
+        return (
+            f"outer step, after step {self.sync.step_in_period} of every "
+            f"{self.sync.sync_interval}"
+        )
 
-    def tree(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return all of it as plain values, bytes."""
         return {
-            "after": self.sync.after,
-            "every": self.sync.every,
-            **self.meter.tree(),
+            "after": self.sync.step_in_period,
+            "every": self.sync.sync_interval,
+            **self.traffic.tree(),
         }
 
 
@@ -74,11 +77,11 @@ def outer_step_traffic(layout: Layout) -> tuple[OuterStepTraffic, ...]:
     return tuple(
         OuterStepTraffic(
             sync=sync,
-            meter=_count_traffic(
-                layout, trace_outer_step(layout, sync), layout.ledger.of_sync(sync)
+            traffic=_count_traffic(
+                layout, trace_outer_step(layout, sync), layout.ledger.sync_ledger(sync)
             ),
         )
-        for sync in layout.syncs
+        for sync in layout.outer_syncs
     )
 
 
@@ -88,7 +91,7 @@ def mean_step_bytes(
     """Return what a device sends by the step over a whole period, in each column."""
     return {
         column: step.total(column)
-        + sum(each.meter.total(column) / each.sync.every for each in outer)
+        + sum(each.traffic.total(column) / each.sync.sync_interval for each in outer)
         for column in step.columns
     }
 
@@ -96,7 +99,7 @@ def mean_step_bytes(
 def _count_traffic(layout: Layout, traced: Any, ledger: Ledger) -> TrafficReport:
     lowered = traced.lower()
     compiled, mesh = lowered.compile(), dict(layout.mesh.shape)
-    planned = ledger.by_axes()
+    planned = ledger.payload_by_axes()
     size = layout.plan.mesh.size
     return build_traffic_report(
         mesh,

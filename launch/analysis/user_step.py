@@ -10,20 +10,20 @@ from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.launch.devices.jax_environment import jax_variables
 
 
-def load_user_step(word: str) -> tuple[Any, tuple[Any, ...]] | None:
+def load_user_step(target: str) -> tuple[Any, tuple[Any, ...]] | None:
     """Return the step of `my_script.py:step` and the arguments of a call.
 
     Args:
-        word: what the user typed; None is returned where it names an experiment.
+        target: what the user typed; None is returned where it names an experiment.
 
     Raises:
         BadInput: a script without that step, or without `args`.
     """
-    path, _, name = word.partition(":")
+    path, _, name = target.partition(":")
     if not (path.endswith(".py") and name):
         return None
     # A script makes devices as it likes, so none are prepared for it.
-    os.environ.update(jax_variables(os.environ, fake_devices=None))
+    os.environ.update(jax_variables(os.environ, virtual_devices=None))
     from jaxdist.core.object_reference import load_module
     from jaxdist.launch.config.registry import has_experiment
 
@@ -33,18 +33,18 @@ def load_user_step(word: str) -> tuple[Any, tuple[Any, ...]] | None:
     return user_step(module, Path(path), name)
 
 
-def reject_overrides(command: str, word: str, keys: Sequence[str]) -> None:
+def reject_overrides(command: str, target: str, overrides: Sequence[str]) -> None:
     """Refuse settings of a script.
 
     Raises:
         BadInput: there are some.
     """
-    if keys:
+    if overrides:
         raise BadInput(
             "a script has no keys",
             rule="key=value changes an experiment; a script is taken as it is",
-            values=" ".join(keys),
-            remedy=f"jaxdist {command} {word}",
+            values=" ".join(overrides),
+            remedy=f"jaxdist {command} {target}",
         )
 
 

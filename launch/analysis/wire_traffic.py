@@ -20,13 +20,13 @@ _TIMEOUT_S: Final = 600
 class WireTraffic:
     """What the interfaces of the hosts counted."""
 
-    sent: tuple[int, ...]
+    host_bytes: tuple[int, ...]
     """Bytes of a step that each host sent, headers included: the median of several."""
 
     @property
-    def mean(self) -> float:
+    def mean_bytes(self) -> float:
         """Bytes that a host sends in a step, on average over the hosts."""
-        return statistics.mean(self.sent)
+        return statistics.mean(self.host_bytes)
 
 
 def check_wire_traffic(plan: Plan) -> None:
@@ -56,26 +56,28 @@ def check_wire_traffic(plan: Plan) -> None:
     check_netns_support()
 
 
-def measure_wire_traffic(words: Sequence[str], devices: int) -> WireTraffic:
+def measure_wire_traffic(command_args: Sequence[str], devices: int) -> WireTraffic:
     """Run a step of an experiment several times, one host a device, and count.
 
     The batch is zeros and the weights are thrown away: bytes depend on shapes alone.
 
     Args:
-        words: EXPERIMENT and its overrides.
+        command_args: EXPERIMENT and its overrides.
         devices: of its plan.
 
     Raises:
         BadInput: no hosts can be made here.
         ProcessesFailed: a host failed.
     """
-    with EmulatedCluster(devices, frames=True) as hosts:
-        worker = (sys.executable, "-m", __name__, *words)
+    with EmulatedCluster(devices, disable_gso=True) as hosts:
+        worker = (sys.executable, "-m", __name__, *command_args)
         done = hosts.run(worker, timeout=_TIMEOUT_S)
-    return WireTraffic(sent=tuple(int(each.out.splitlines()[-1]) for each in done))
+    return WireTraffic(
+        host_bytes=tuple(int(each.stdout.splitlines()[-1]) for each in done)
+    )
 
 
-def _measure_host(words: Sequence[str]) -> int:
+def _measure_host(command_args: Sequence[str]) -> int:
     """Be one host: return the bytes that it sends in a step."""
     from jaxdist.launch.config.resolve import resolve_config
     from jaxdist.launch.devices.prepare import PreparedDevices
@@ -88,20 +90,20 @@ def _measure_host(words: Sequence[str]) -> int:
     from jaxdist.launch.testbed.traffic_counter import TrafficCounter
     from jaxdist.train.program import compile_program, initial_state
 
-    config = (resolved := resolve_config(words[0], words[1:])).config
+    config = (resolved := resolve_config(command_args[0], command_args[1:])).config
     devices = jax.device_count()
-    prepared = PreparedDevices(plan=config.plan, platform="cpu", devices=devices)
+    prepared = PreparedDevices(plan=config.plan, platform="cpu", device_count=devices)
     program = compile_program(experiment_layout(resolved, prepared))
     state, batch = initial_state(program.layout), _zeros(program)
 
     def step() -> Any:
         nonlocal state
-        state, loss = program.step(state, batch)
+        state, loss = program.compiled_step(state, batch)
         return loss
 
     jax.block_until_ready(step())
     gauge = TrafficCounter(jax.make_mesh((devices,), ("host",)))
-    return round(statistics.median(gauge.read(step).sent for _ in range(_STEPS)))
+    return round(statistics.median(gauge.measure(step).tx_bytes for _ in range(_STEPS)))
 
 
 def _zeros(program: Any) -> Any:

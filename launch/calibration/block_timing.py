@@ -25,14 +25,14 @@ from jaxdist.train.task import Task
 
 
 def network_block_cases(
-    config: Experiment, parts: Sequence[int], most: float
+    config: Experiment, divisors: Sequence[int], max_flops: float
 ) -> tuple[BlockCase, ...]:
     """List the blocks of an experiment's network, those of equal layers once.
 
     Args:
         config: checked settings.
-        parts: into which samples are divided.
-        most: FLOPs of the largest that is timed.
+        divisors: into which samples are divided.
+        max_flops: FLOPs of the largest that is timed.
 
     Returns:
         None where the network is no chain.
@@ -46,17 +46,19 @@ def network_block_cases(
         return ()
     found = {
         (subject.key, subject.samples): subject
-        for part in parts
+        for part in divisors
         for subject in _iter_block_cases(task, _divide_batch(shapes, part), profile)
-        if subject.flops <= most
+        if subject.flops <= max_flops
     }
     return tuple(found.values())
 
 
-def _divide_batch(shapes: BatchShapes, part: int) -> BatchShapes:
+def _divide_batch(shapes: BatchShapes, divisor: int) -> BatchShapes:
     """Return the shapes of a part of a batch, of one sample at least."""
     return {
-        key: jax.ShapeDtypeStruct((max(1, x.shape[0] // part), *x.shape[1:]), x.dtype)
+        key: jax.ShapeDtypeStruct(
+            (max(1, x.shape[0] // divisor), *x.shape[1:]), x.dtype
+        )
         for key, x in shapes.items()
     }
 
@@ -80,46 +82,55 @@ def _iter_block_cases(
             key=block_signature(profile, block.name),
             samples=samples,
             flops=block.flops_forward * samples / profile.batch,
-            call=call,
+            fn=call,
             weights=call.weights,
-            slopes=call.slopes,
-            rest=call.rest,
+            float_inputs=call.float_inputs,
+            other_inputs=call.other_inputs,
         )
-        carried = jax.eval_shape(call, call.weights, call.slopes, call.rest)
+        carried = jax.eval_shape(
+            call, call.weights, call.float_inputs, call.other_inputs
+        )
 
 
 class _BlockCall:
     """A block as a function of what has gradients, and of the rest."""
 
     def __init__(
-        self, task: Task, name: str, places: Sequence[int], given: Any, floats: int
+        self,
+        task: Task,
+        name: str,
+        param_indices: Sequence[int],
+        inputs: Any,
+        floats: int,
     ) -> None:
-        self.task, self.name, self.places = task, name, places
-        leaves, self.tree = jax.tree.flatten(given)
+        self.task, self.name, self.param_indices = task, name, param_indices
+        leaves, self.input_structure = jax.tree.flatten(inputs)
         # Samples, positions and labels have no gradient, though some are floats.
-        self.has = [
+        self.has_gradient = [
             k < floats and bool(jnp.issubdtype(x.dtype, jnp.floating))
             for k, x in enumerate(leaves)
         ]
-        both = list(zip(leaves, self.has, strict=True))
-        self.slopes = tuple(x for x, has in both if has)
-        self.rest = tuple(x for x, has in both if not has)
+        both = list(zip(leaves, self.has_gradient, strict=True))
+        self.float_inputs = tuple(x for x, has in both if has)
+        self.other_inputs = tuple(x for x, has in both if not has)
         params = jax.tree.leaves(task.state.params)
-        self.weights = tuple(_compute_shape(params[k], task.dtype) for k in places)
+        self.weights = tuple(
+            _compute_shape(params[k], task.dtype) for k in param_indices
+        )
 
     def __call__(
         self, weights: Sequence[Any], slopes: Sequence[Any], rest: Sequence[Any]
     ) -> Any:
         """Return what the block hands on, the loss behind the last."""
         state, left = self.task.state, {True: iter(slopes), False: iter(rest)}
-        own = dict(zip(self.places, weights, strict=True))
+        own = dict(zip(self.param_indices, weights, strict=True))
         model: Any = merge_model(
             self.task,
             fill_with_zeros(state.params, own),
             fill_with_zeros(state.stats, {}),
         )
         carried, scored = jax.tree.unflatten(
-            self.tree, [next(left[has]) for has in self.has]
+            self.input_structure, [next(left[has]) for has in self.has_gradient]
         )
         model.train()
         bind_dropout_rng(model, len(jax.tree.leaves(carried)[0]))

@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 class FitReport:
     """A fit with the rows of its file."""
 
-    known: FittedConstants
+    constants: FittedConstants
     """What was written."""
-    found: ConstantsFit
+    fit: ConstantsFit
     """What was fitted."""
     rows: tuple[MeasuredRow, ...]
     """All rows of the file."""
 
-    def tree(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as one object."""
-        told = asdict(self.known)
+        told = asdict(self.constants)
         return {
             **told,
-            "rows": len(self.known.rows),
-            "noisy": len(self.found.noisy),
-            "left_to_score": len(self.rows) - len(self.known.rows),
+            "rows": len(self.constants.rows),
+            "noisy": len(self.fit.noisy_rows),
+            "left_to_score": len(self.rows) - len(self.constants.rows),
         }
 
 
@@ -56,13 +56,15 @@ def run_fit(args: Namespace) -> FitReport:
     free = select_constants(form, names, most)
     cluster = args.cluster or form.cluster
     rows = form.read(args.measured, load_cluster(cluster))
-    found = fit(form, parse_row_filter(args.train).of(rows), free, noisy=args.noisy)
+    found = fit(
+        form, parse_row_filter(args.train).select(rows), free, allow_noisy=args.noisy
+    )
     known = make_fitted_constants(form, cluster, found, args.train, args.measured.name)
     write_constants(known, args.output)
-    return FitReport(known=known, found=found, rows=tuple(rows))
+    return FitReport(constants=known, fit=found, rows=tuple(rows))
 
 
-def print_fit(out: "Console", made: FitReport, args: Namespace) -> None:
+def print_fit(out: "Console", report: FitReport, args: Namespace) -> None:
     """Print the constants with their bounds, and how well they fit."""
     from jaxdist.launch.terminal.console import (
         make_table,
@@ -70,32 +72,32 @@ def print_fit(out: "Console", made: FitReport, args: Namespace) -> None:
         print_table,
     )
 
-    found, known = made.found, made.known
+    found, known = report.fit, report.constants
     out.print(f"{args.measured.name}, fitted where {known.train}\n", soft_wrap=True)
-    others = len(made.rows) - len(found.rows)
+    others = len(report.rows) - len(found.rows)
     facts = {
         "rows": f"{len(found.rows):,} fitted, {others:,} left to score",
         "cluster": known.cluster,
         "error": f"{format_percent(found.mape)} mean, on the rows that were fitted",
     }
-    if found.noisy:
+    if found.noisy_rows:
         facts["noisy"] = (
-            f"{len(found.noisy):,} rows spread too much, and are not fitted"
+            f"{len(found.noisy_rows):,} rows spread too much, and are not fitted"
         )
     for name, fact in facts.items():
         out.print(f"  {name:8} {fact}", soft_wrap=True)
     out.print()
     heads = ("value", "bounds")
     rows = make_table("constant", *heads, "unit", "what it is", right=heads)
-    for one in found.free:
+    for one in found.fitted_constants:
         value, bounds = found.values[one.name], f"{one.low:g} to {one.high:g}"
-        said = one.means + ", at its bound" * _is_at_bound(one, value)
+        said = one.description + ", at its bound" * _is_at_bound(one, value)
         rows.add_row(one.name, f"{value:.4g}", bounds, one.unit, said)
     print_table(out, rows)
     file, output = shlex.quote(str(args.measured)), shlex.quote(str(Path(args.output)))
     print_next_commands(out, f"jaxdist oracle score {file} --cluster {output}")
 
 
-def _is_at_bound(one: FreeConstant, value: float) -> bool:
-    near = 1e-3 * (one.high - one.low)
-    return min(value - one.low, one.high - value) < near
+def _is_at_bound(constant: FreeConstant, value: float) -> bool:
+    near = 1e-3 * (constant.high - constant.low)
+    return min(value - constant.low, constant.high - value) < near

@@ -34,31 +34,31 @@ class LevelImport:
     """As it was."""
     after: Cluster
     """With the level's alpha and bandwidth replaced."""
-    place: int
+    level_index: int
     """Of the level."""
-    path: Path
+    output_path: Path
     """Where it was written."""
 
     @property
     def level(self) -> Level:
         """The level as it is now."""
-        return self.after.levels[self.place]
+        return self.after.levels[self.level_index]
 
-    def tree(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as one object, seconds and bytes."""
         fit = self.fit
         return {
             "level": self.level.name,
             "alpha": self.level.alpha.tree(),
             "bandwidth": self.level.bandwidth.tree(),
-            "spread": fit.line.spread,
+            "spread": fit.fit.spread,
             "ranks": fit.ranks,
             "hosts": list(fit.hosts),
             "programs": [table.program for table in fit.tables],
             "timings": [asdict(one) for table in fit.tables for one in table.timings],
             "switches": [asdict(one) for one in fit.switches],
             "notes": import_remarks(self),
-            "written": str(self.path),
+            "written": str(self.output_path),
         }
 
 
@@ -86,40 +86,40 @@ def import_level(args: Namespace) -> LevelImport:
     before = load_cluster(args.cluster)
     tables = read_benchmarks(args.files, ranks=args.ranks, program=args.program)
     place = find_spanned_level(before, tables[0].ranks, tables[0].hosts, args.level)
-    fit = fit_level(tables, noisy=args.noisy)
+    fit = fit_level(tables, allow_noisy=args.noisy)
     after = replace_level(before, place, fit)
     write_atomic(args.output, after.to_json())
     return LevelImport(
-        fit=fit, before=before, after=after, place=place, path=args.output
+        fit=fit, before=before, after=after, level_index=place, output_path=args.output
     )
 
 
-def import_remarks(made: LevelImport) -> list[str]:
+def import_remarks(result: LevelImport) -> list[str]:
     """Return what a person should know of the numbers."""
-    fit, level, found = made.fit, made.level, []
-    if not fit.tables[0].one_by_one:
+    fit, level, found = result.fit, result.level, []
+    if not fit.tables[0].is_serialized:
         found.append("alpha stays: osu_bw keeps a window of messages in flight")
     elif fit.alpha is None:
         found.append("alpha stays: the sizes are too large to tell it")
-    unit = made.before.sizes[made.place - 1] if made.place else 1
+    unit = result.before.sizes[result.level_index - 1] if result.level_index else 1
     if fit.hosts and fit.ranks < unit * len(fit.hosts):
         found.append(
             f"{fit.ranks} ranks on {len(fit.hosts)} hosts: with all its devices a host "
             "may send more"
         )
-    inner = made.after.levels[: made.place]
+    inner = result.after.levels[: result.level_index]
     slow = min(inner, key=lambda one: one.bandwidth.value, default=level)
-    if slow.bandwidth.value < fit.line.bandwidth:
+    if slow.bandwidth.value < fit.fit.bandwidth:
         found.append(
             f"level {slow.name} has {slow.bandwidth.value:.4g} B/s, and so much went "
             "through it: it decides"
         )
-    if not all(table.checked for table in fit.tables):
+    if not all(table.is_verified for table in fit.tables):
         found.append("the results were not looked at")
     return found
 
 
-def print_level_import(out: "Console", made: LevelImport) -> None:
+def print_level_import(out: "Console", result: LevelImport) -> None:
     """Print the fit beside what the cluster had."""
     from jaxdist.core.text.formatting import format_percent
     from jaxdist.launch.terminal.console import (
@@ -128,9 +128,9 @@ def print_level_import(out: "Console", made: LevelImport) -> None:
         print_table,
     )
 
-    fit, level = made.fit, made.level
+    fit, level = result.fit, result.level
     out.print(f"{_describe_fit(fit)}\n", soft_wrap=True)
-    was = made.before.levels[made.place]
+    was = result.before.levels[result.level_index]
     heads = ("measured", "before")
     rows = make_table(f"level {level.name}", *heads, "origin before", right=heads)
     alpha = (
@@ -144,13 +144,13 @@ def print_level_import(out: "Console", made: LevelImport) -> None:
     rows.add_row("alpha, a message", *alpha, was.alpha.origin)
     rows.add_row("bandwidth, a unit", *rates, was.bandwidth.origin)
     print_table(out, rows)
-    out.print(f"  spread   {format_percent(fit.line.spread)} from the line, on average")
+    out.print(f"  spread   {format_percent(fit.fit.spread)} from the line, on average")
     for one in fit.switches:
         out.print(format_switch(one), soft_wrap=True)
-    for note in import_remarks(made):
+    for note in import_remarks(result):
         out.print(f"  note     {note}", soft_wrap=True)
-    out.print(f"  written  {made.path}\n")
-    file = shlex.quote(str(made.path))
+    out.print(f"  written  {result.output_path}\n")
+    file = shlex.quote(str(result.output_path))
     print_next_commands(out, f"jaxdist oracle predict resnet50 --cluster {file}")
 
 

@@ -91,6 +91,6 @@ def _open_feed(config: "Experiment", mesh: "Mesh") -> "Feed":
         make_sample_order(sized, len(train)),
         dict.fromkeys((*dtypes, "id"), along),
         dtypes=dtypes,
-        shift=config.data.shift,
-        threads=config.data.readers,
+        max_shift=config.data.shift,
+        threads=config.data.prefetch_workers,
     )

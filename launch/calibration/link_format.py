@@ -23,15 +23,16 @@ def format_bandwidth(value: float) -> str:
     return format_size(value, "B/s")
 
 
-def format_switch(one: AlgorithmSwitch) -> str:
+def format_switch(switch: AlgorithmSwitch) -> str:
     """Say between which sizes an algorithm changes, and what there is on each side."""
     from jaxdist.core.text.formatting import format_percent
 
     return (
-        f"  switch   {one.program} between {one.below:,} B and {one.above:,} B: "
-        f"{format_microseconds(one.small.alpha)} and "
-        f"{format_bandwidth(one.small.bandwidth)} below, "
-        f"{format_microseconds(one.large.alpha)} and "
-        f"{format_bandwidth(one.large.bandwidth)} above; "
-        f"{format_percent(one.spread)} from two lines"
+        f"  switch   {switch.program} between {switch.below:,} B and {switch.above:,} "
+        "B: "
+        f"{format_microseconds(switch.small.alpha)} and "
+        f"{format_bandwidth(switch.small.bandwidth)} below, "
+        f"{format_microseconds(switch.large.alpha)} and "
+        f"{format_bandwidth(switch.large.bandwidth)} above; "
+        f"{format_percent(switch.spread)} from two lines"
     )

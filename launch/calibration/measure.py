@@ -51,18 +51,18 @@ def calibrate(args: Namespace) -> CalibrationReport:
     if is_multi_process(os.environ):
         initialize(WATCHED_HEARTBEAT_TIMEOUT_S)
     mine = process_group()
-    devices = _resolve_device_count(args, cluster, mine.count)
+    devices = _resolve_device_count(args, cluster, mine.size)
     largest = _parse_max_bytes(args, cluster, devices)
     prepared = prepare_devices(Plan(mesh=MeshShape(data=devices)), explicit=True)
     machine = _measure(args, prepared, config, cluster, largest)
-    if mine.leads:
+    if mine.is_primary:
         write_atomic(args.output, machine.cluster.to_json())
     return CalibrationReport(
-        machine=machine,
+        result=machine,
         dtype=args.dtype,
-        path=args.output,
-        leads=mine.leads,
-        of=args.words[0] if args.words else CalibrationReport.of,
+        output_path=args.output,
+        is_primary=mine.is_primary,
+        experiment=args.words[0] if args.words else CalibrationReport.experiment,
     )
 
 
@@ -148,7 +148,7 @@ def _measure(
     prepared: PreparedDevices,
     config: "Experiment | None",
     cluster: Cluster | None,
-    largest: int | None,
+    max_bytes: int | None,
 ) -> "CalibrationResult":
     """Measure the machine, unless it is given, and the layers of an experiment."""
     # From here on jax is imported: it sees the devices that were just prepared.
@@ -162,10 +162,10 @@ def _measure(
             mesh,
             name=args.output.stem,
             dtype=args.dtype,
-            memory=_device_memory_bytes(prepared, mesh.size),
-            when=when,
-            noisy=args.noisy,
-            largest=largest,
+            memory_bytes=_device_memory_bytes(prepared, mesh.size),
+            date=when,
+            allow_noisy=args.noisy,
+            max_bytes=max_bytes,
         )
         if config is None:
             return machine
@@ -173,7 +173,7 @@ def _measure(
     layers = _kernel_cases(config, mesh.size) if config else ()
     wholes = _block_cases(config, mesh.size) if config else ()
     found = add_network_timings(
-        cluster, mesh, layers, wholes, dtype=args.dtype, when=when
+        cluster, mesh, layers, wholes, dtype=args.dtype, date=when
     )
     if config is not None:
         found = replace(
@@ -184,13 +184,13 @@ def _measure(
     return replace(
         machine,
         cluster=found.cluster,
-        kernels=machine.kernels + found.kernels,
-        blocks=found.blocks,
+        kernel_timings=machine.kernel_timings + found.kernel_timings,
+        block_timings=found.block_timings,
     )
 
 
 def _add_input_rate(
-    cluster: Cluster, config: "Experiment", mesh: "Mesh", when: str
+    cluster: Cluster, config: "Experiment", mesh: "Mesh", date: str
 ) -> Cluster:
     """Return the cluster with what its hosts make ready of an experiment's samples."""
     from jaxdist.launch.calibration.input_rate import measure_input_rate
@@ -198,7 +198,7 @@ def _add_input_rate(
     rate = measure_input_rate(config, mesh)
     if rate is None:
         return cluster
-    origin = f"measured: jaxdist calibrate {config.name}, {mesh.size} devices, {when}"
+    origin = f"measured: jaxdist calibrate {config.name}, {mesh.size} devices, {date}"
     # It was of all hosts together, which are many where a level is of one's devices.
     hosts = cluster.devices // cluster.levels[0].size
     return replace(cluster, input_rate=SourcedNumber(rate / hosts, origin))

@@ -36,12 +36,12 @@ _NUM_WORST_ROWS: Final = 5
 class ScoreAnalysis:
     """A score with what it is of."""
 
-    score: ScoreReport
-    known: FittedConstants
+    report: ScoreReport
+    constants: FittedConstants
     """Constants, fitted or not."""
     file: str
     """Name of the file of the rows."""
-    one: MeasuredRow | None
+    explained_row: MeasuredRow | None
     """The row whose terms are asked for."""
 
 
@@ -54,41 +54,47 @@ def run_score(args: Namespace) -> ScoreAnalysis:
     form = detect_format(args.measured, args.format, FORMATS)
     known = _load_constants(args.cluster, form)
     rows = form.read(args.measured, load_cluster(known.cluster))
-    chosen = parse_row_filter(args.rows).of(rows) if args.rows else rows
+    chosen = parse_row_filter(args.rows).select(rows) if args.rows else rows
     return ScoreAnalysis(
-        score=score_predictions(chosen, known, chosen=bool(args.rows)),
-        known=known,
+        report=score_predictions(chosen, known, explicit=bool(args.rows)),
+        constants=known,
         file=args.measured.name,
-        one=None if args.explain is None else _select_row(rows, args.explain),
+        explained_row=None if args.explain is None else _select_row(rows, args.explain),
     )
 
 
-def score_to_dict(asked: ScoreAnalysis) -> dict[str, Any]:
+def score_to_dict(analysis: ScoreAnalysis) -> dict[str, Any]:
     """Return a score as one object; errors are shares, times seconds."""
-    found = asked.score
-    more = {} if asked.one is None else {"terms": row_terms(asked.one, asked.known)}
+    found = analysis.report
+    more = (
+        {}
+        if analysis.explained_row is None
+        else {"terms": row_terms(analysis.explained_row, analysis.constants)}
+    )
     if ranks := score_rankings(found.rows):
         more["ranking"] = {**asdict(ranks), "accuracy": ranks.accuracy}
     return {
         **asdict(found.total),
         "groups": {name: asdict(one) for name, one in found.groups.items()},
-        "left_out": found.left_out,
-        "baseline_hindsight": found.hindsight,
-        "format": asked.known.format,
-        "constants": asked.known.values,
-        "origin": _describe_constants(asked.known),
+        "left_out": found.num_fitted,
+        "baseline_hindsight": found.baseline_in_hindsight,
+        "format": analysis.constants.format,
+        "constants": analysis.constants.values,
+        "origin": _describe_constants(analysis.constants),
         **more,
         "each": [_row_to_dict(one) for one in found.rows],
     }
 
 
-def print_score(out: "Console", asked: ScoreAnalysis) -> None:
+def print_score(out: "Console", analysis: ScoreAnalysis) -> None:
     """Print errors by group, the worst rows, and terms where they are asked for."""
     from jaxdist.launch.terminal.console import print_next_commands
 
-    found = asked.score
-    left = f", {found.left_out:,} fitted ones left out" * bool(found.left_out)
-    out.print(f"{asked.file}: {len(found.rows):,} rows scored{left}\n", soft_wrap=True)
+    found = analysis.report
+    left = f", {found.num_fitted:,} fitted ones left out" * bool(found.num_fitted)
+    out.print(
+        f"{analysis.file}: {len(found.rows):,} rows scored{left}\n", soft_wrap=True
+    )
     out.print(f"  accuracy {format_percent(found.total.mean_accuracy)} mean")
     if found.total.covered is not None:
         held = format_percent(found.total.covered)
@@ -97,36 +103,40 @@ def print_score(out: "Console", asked: ScoreAnalysis) -> None:
         pairs = f"{ranks.pairs_right} of {ranks.pairs} pairs in order"
         wholly = f"{ranks.right} of {ranks.contests} rankings right"
         out.print(f"  ranking {format_percent(ranks.accuracy)}: {pairs}, {wholly}")
-    out.print(f"  constants {_describe_constants(asked.known)}", soft_wrap=True)
-    which = "these rows, in its favour" if found.hindsight else "the rows fitted"
+    out.print(f"  constants {_describe_constants(analysis.constants)}", soft_wrap=True)
+    which = (
+        "these rows, in its favour"
+        if found.baseline_in_hindsight
+        else "the rows fitted"
+    )
     out.print(f"  baseline one utilisation, fitted to {which}\n", soft_wrap=True)
     _print_groups(out, found)
     _print_worst(out, found)
-    if asked.one is not None:
-        _print_terms(out, asked.one, asked.known)
-    if not asked.known.rows:
-        file = asked.file
+    if analysis.explained_row is not None:
+        _print_terms(out, analysis.explained_row, analysis.constants)
+    if not analysis.constants.rows:
+        file = analysis.file
         print_next_commands(
             out, f"jaxdist calibrate fit {file} --train ... -o fitted.json"
         )
-    elif asked.one is None:
+    elif analysis.explained_row is None:
         print_next_commands(out, "--explain N prints the terms of row N")
 
 
-def row_terms(row: MeasuredRow, known: FittedConstants) -> dict[str, float]:
+def row_terms(row: MeasuredRow, constants: FittedConstants) -> dict[str, float]:
     """Return the prediction of a row by term, in its unit.
 
     Raises:
         BadInput: its model has no terms.
     """
-    if row.explain is None:
+    if row.predict_terms is None:
         raise BadInput(
             f"{row.label} has no terms",
             rule="terms are printed where the model has them",
-            values=f"format {known.format}",
+            values=f"format {constants.format}",
             remedy="leave out --explain",
         )
-    return dict(row.explain(known.values))
+    return dict(row.predict_terms(constants.values))
 
 
 def _load_constants(cluster: str | None, form: RowFormat) -> FittedConstants:
@@ -162,7 +172,7 @@ def _row_to_dict(one: ScoredRow) -> dict[str, Any]:
         "unit": row.unit,
         "measured": row.measured,
         "predicted": one.predicted,
-        "interval": one.interval,
+        "interval": one.interval_half_width,
         "baseline": one.baseline,
         "error": one.error,
     }

@@ -27,7 +27,9 @@ def feasible_counts_of_program(
             or words that `train` does not know.
     """
     if program[0] != "train":
-        return FeasibleCounts(counts=tuple(range(span.least, span.most + 1)))
+        return FeasibleCounts(
+            counts=tuple(range(span.min_processes, span.max_processes + 1))
+        )
     from jaxdist.launch.cli.commands import train
     from jaxdist.launch.cli.parser import CommandParser
     from jaxdist.launch.config.plan_file import load_plan_overrides
@@ -35,6 +37,6 @@ def feasible_counts_of_program(
 
     parser = CommandParser("jaxdist train", train.summary)
     train.add_arguments(parser)
-    args = parser.read(program[1:])
+    args = parser.parse(program[1:])
     words = [*(load_plan_overrides(args.plan) if args.plan else ()), *args.overrides]
     return feasible_counts(resolve_config(args.experiment, words).config, span)

@@ -52,16 +52,16 @@ def start_local(args: Namespace, command: tuple[str, ...]) -> int:
     def found() -> "LocalLaunch":
         return local_launch(
             command,
-            count=span.most,
-            devices=args.devices_per_process,
+            num_processes=span.max_processes,
+            devices_per_process=args.devices_per_process,
             port=args.port,
         )
 
     wanted = restart_policy(args.restarts, args.grace)
     if args.shows:
-        return _print_text(found().text())
+        return _print_text(found().shell_text())
     # Each attempt finds itself a port.
-    return run_with_restarts(lambda _: found().tasks(os.environ), wanted)
+    return run_with_restarts(lambda _: found().process_specs(os.environ), wanted)
 
 
 def _start_local_elastic(
@@ -73,13 +73,13 @@ def _start_local_elastic(
 
     ground = LocalPool(
         command=command,
-        count=span.most,
-        devices=args.devices_per_process,
+        num_slots=span.max_processes,
+        devices_per_process=args.devices_per_process,
         port=args.port,
     )
     able = feasible_counts_of_program(args.program, span)
     if args.shows:
-        return _print_text(ground.processes(span.most).text())
+        return _print_text(ground.local_launch(span.max_processes).shell_text())
     return run_elastic_from_args(ground, able, args)
 
 
@@ -90,13 +90,13 @@ def start_mpi(args: Namespace, command: tuple[str, ...]) -> int:
 
     found = mpi_launch(
         command,
-        count=parse_process_count(args.n, 100_000, "mpi"),
+        num_processes=parse_process_count(args.n, 100_000, "mpi"),
         hosts=args.hosts,
-        devices=args.devices_per_process,
-        options=args.mpirun or (),
+        devices_per_process=args.devices_per_process,
+        mpirun_options=args.mpirun or (),
     )
     if args.shows:
-        return _print_text(found.text(os.environ))
+        return _print_text(found.shell_text(os.environ))
     return run_mpi(found, os.environ)
 
 
@@ -113,17 +113,19 @@ def start_ssh(args: Namespace, command: tuple[str, ...]) -> int:
         args.hosts,
         folder=Path.cwd(),
         port=args.port,
-        devices=args.devices_per_process,
-        shell=args.ssh or "ssh",
+        devices_per_process=args.devices_per_process,
+        remote_shell=args.ssh or "ssh",
     )
     if args.n is not None:
         return _start_ssh_elastic(args, found)
     reject_rejoin_option(args.back_after)
     if args.shows:
-        return _print_text(found.text(os.environ))
+        return _print_text(found.shell_text(os.environ))
     wanted = restart_policy(args.restarts, args.grace)
     check_hosts(found)
-    return run_with_restarts(lambda n: found.attempt(n).tasks(os.environ), wanted)
+    return run_with_restarts(
+        lambda n: found.for_attempt(n).process_specs(os.environ), wanted
+    )
 
 
 def _start_ssh_elastic(args: Namespace, found: "SshLaunch") -> int:
@@ -135,12 +137,12 @@ def _start_ssh_elastic(args: Namespace, found: "SshLaunch") -> int:
     span = parse_process_range(args.n, len(found.hosts))
     able, found = (
         feasible_counts_of_program(args.program, span),
-        replace(found, planned=span.most),
+        replace(found, planned_processes=span.max_processes),
     )
     if args.shows:
-        first = replace(found, hosts=found.hosts[: span.most])
-        return _print_text(first.text(os.environ))
-    return run_elastic_from_args(SshPool(found=found), able, args)
+        first = replace(found, hosts=found.hosts[: span.max_processes])
+        return _print_text(first.shell_text(os.environ))
+    return run_elastic_from_args(SshPool(launch=found), able, args)
 
 
 def start_slurm(args: Namespace, command: tuple[str, ...]) -> int:
@@ -151,12 +153,12 @@ def start_slurm(args: Namespace, command: tuple[str, ...]) -> int:
     job = slurm_job(
         command,
         nodes=args.nodes,
-        each=1 if each is None else each,
-        devices=args.devices_per_process,
-        requeues=args.requeues,
-        options=args.sbatch or (),
+        processes_per_node=1 if each is None else each,
+        devices_per_process=args.devices_per_process,
+        max_requeues=args.requeues,
+        sbatch_options=args.sbatch or (),
     )
-    return _print_text(job.text() if args.shows else submit_slurm_job(job))
+    return _print_text(job.shell_text() if args.shows else submit_slurm_job(job))
 
 
 def start_k8s(args: Namespace, command: tuple[str, ...]) -> int:
@@ -178,14 +180,14 @@ def start_k8s(args: Namespace, command: tuple[str, ...]) -> int:
         name=args.name or "jaxdist",
         nodes=args.nodes,
         image=args.image,
-        volume=args.volume,
-        gpus=args.gpus_per_node or 0,
-        devices=args.devices_per_process,
-        restarts=asked.restarts,
-        grace_s=math.ceil(asked.saving_s),
-        options=tuple(args.kubectl or ()),
+        volume_claim=args.volume,
+        gpus_per_node=args.gpus_per_node or 0,
+        devices_per_process=args.devices_per_process,
+        max_restarts=asked.max_restarts,
+        grace_s=math.ceil(asked.save_grace_s),
+        kubectl_options=tuple(args.kubectl or ()),
     )
-    return _print_text(job.text() if args.shows else submit_jobset(job))
+    return _print_text(job.manifest_yaml() if args.shows else submit_jobset(job))
 
 
 def _print_text(text: str) -> int:

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return code
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             code = _handle_error(error)
-    return process_group().leave(code)
+    return process_group().exit_process(code)
 
 
 def command_names() -> tuple[str, ...]:
@@ -128,11 +128,11 @@ def _handle_error(error: BaseException) -> int:
     return code
 
 
-def _print_once(code: int, say: Callable[[], object]) -> int:
+def _print_once(code: int, print_message: Callable[[], object]) -> int:
     """Say what several processes may have met alike, in one of them."""
-    with process_group().speaking() as mine:
+    with process_group().elect_printer() as mine:
         if mine:
-            say()
+            print_message()
     return code
 
 
@@ -175,6 +175,6 @@ def _dispatch(words: Sequence[str]) -> int:
     command = load_command(name)
     parser = CommandParser(f"jaxdist {name}", command.summary, EXIT_CODES)
     command.add_arguments(parser)
-    code = command.run(parser.read(rest))
+    code = command.run(parser.parse(rest))
     sys.stdout.flush()
     return code

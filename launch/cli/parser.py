@@ -21,7 +21,7 @@ class CommandParser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
 
-    def read(self, words: Sequence[str]) -> argparse.Namespace:
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Read the words; options may stand between the overrides.
 
         Where the command takes a program, that is what stands behind `--`.
@@ -98,30 +98,32 @@ def add_program_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(program=())
 
 
-def add_restart_options(parser: argparse.ArgumentParser, where: str) -> None:
+def add_restart_options(parser: argparse.ArgumentParser, help_prefix: str) -> None:
     """Add how often processes are started again: `args.restarts`, `args.grace`."""
     parser.add_argument(
         "--restarts",
         type=int,
         metavar="N",
-        help=f"{where}start all again where one fails, up to N times (0; with a range "
+        help=f"{help_prefix}start all again where one fails, up to N times (0; with a "
+        "range "
         "of processes, 10)",
     )
     parser.add_argument(
         "--grace",
         type=float,
         metavar="S",
-        help=f"{where}seconds that they have to save, on SIGTERM or Ctrl-C (30)",
+        help=f"{help_prefix}seconds that they have to save, on SIGTERM or Ctrl-C (30)",
     )
 
 
-def add_rejoin_option(parser: argparse.ArgumentParser, where: str) -> None:
+def add_rejoin_option(parser: argparse.ArgumentParser, help_prefix: str) -> None:
     """Add when a place that was lost is asked again: `args.back_after`."""
     parser.add_argument(
         "--back-after",
         type=float,
         metavar="S",
-        help=f"{where}with a range, seconds before a process or host that was lost is "
+        help=f"{help_prefix}with a range, seconds before a process or host that was "
+        "lost is "
         "taken back, twice as many each time (30)",
     )
 

@@ -23,16 +23,16 @@ _STATE_HINTS: Final = {
 """What is to be added to a state."""
 
 
-def status_tree(state: RunStatus) -> dict[str, Any]:
+def status_tree(status: RunStatus) -> dict[str, Any]:
     """Return a state as JSON has it."""
-    return asdict(state) | {"hosts": list(state.hosts)}
+    return asdict(status) | {"hosts": list(status.hosts)}
 
 
-def sort_by_activity(states: Sequence[RunStatus]) -> list[RunStatus]:
+def sort_by_activity(statuses: Sequence[RunStatus]) -> list[RunStatus]:
     """Sort runs: those under way first, then by their last line."""
     late = float("inf")
     return sorted(
-        states,
+        statuses,
         key=lambda s: (
             s.state not in _ACTIVE_STATES,
             late if s.line_s is None else s.line_s,
@@ -40,34 +40,34 @@ def sort_by_activity(states: Sequence[RunStatus]) -> list[RunStatus]:
     )
 
 
-def print_run_table(states: Sequence[RunStatus]) -> None:
+def print_run_table(statuses: Sequence[RunStatus]) -> None:
     """Print a table of runs."""
     out, right = console(), ("step", "restarts", "last line")
     rows = make_table("run", "state", *right, "processes", right=right)
-    for state in sort_by_activity(states):
+    for state in sort_by_activity(statuses):
         hosts = f"{state.count} on {pluralize(len(state.hosts), 'host')}"
         rows.add_row(
             *(state.name, state.state, _step_text(state), format_count(state.restarts)),
             *(_last_line_age(state), hosts if state.count else ""),
         )
     print_table(out, rows)
-    first = sort_by_activity(states)[0].folder
+    first = sort_by_activity(statuses)[0].folder
     print_next_commands(out, f"jaxdist launch status {first}")
 
 
-def print_run_status(state: RunStatus) -> None:
+def print_run_status(status: RunStatus) -> None:
     """Print one run, with where each process is, or was."""
     out = console()
-    loss = "" if state.loss is None else f", loss {state.loss:.3f}"
-    out.print(f"{state.name}    {state.state}    step {_step_text(state)}{loss}")
-    if state.state in _STATE_HINTS:
-        out.print(f"  {_STATE_HINTS[state.state]}")
-    again = pluralize(state.restarts, "restart")
-    out.print(f"  {again}; last line {_last_line_age(state)}\n")
-    if not state.processes:
+    loss = "" if status.loss is None else f", loss {status.loss:.3f}"
+    out.print(f"{status.name}    {status.state}    step {_step_text(status)}{loss}")
+    if status.state in _STATE_HINTS:
+        out.print(f"  {_STATE_HINTS[status.state]}")
+    again = pluralize(status.restarts, "restart")
+    out.print(f"  {again}; last line {_last_line_age(status)}\n")
+    if not status.processes:
         return
     rows = make_table("rank", "host", "step", "phase", right=("rank", "step"))
-    for rank, at in sorted(state.processes.items()):
+    for rank, at in sorted(status.processes.items()):
         rows.add_row(
             str(rank), at.host, format_count(at.step), at.phase or "between phases"
         )

@@ -26,15 +26,16 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def apply_config_overrides(
-    config: T, words: Sequence[str], *, source: str, listing: str = ""
+    config: T, overrides: Sequence[str], *, experiment: str, list_command: str = ""
 ) -> tuple[T, list[str]]:
     """Apply overrides to a tree; where a key comes twice the last one holds.
 
     Args:
         config: a tree of frozen dataclasses.
-        words: `key.sub=value`, one a word.
-        source: the experiment's name, for the remedies.
-        listing: the command that lists the keys; empty names `jaxdist config SOURCE`.
+        overrides: `key.sub=value`, one a word.
+        experiment: the experiment's name, for the remedies.
+        list_command: the command that lists the keys; empty names `jaxdist config
+        SOURCE`.
 
     Returns:
         The changed tree and the keys that were set.
@@ -43,10 +44,10 @@ def apply_config_overrides(
         BadInput: words that cannot be used, all of them together.
     """
     known = key_types(type(config))
-    keys = f"list them with: {listing or f'jaxdist config {source}'}"
+    keys = f"list them with: {list_command or f'jaxdist config {experiment}'}"
     changes: dict[str, Any] = {}
     errors: list[BadInput] = []
-    for word in words:
+    for word in overrides:
         try:
             key, text = _split_override(word, known, keys)
             changes[key] = _parse_override(
@@ -58,10 +59,12 @@ def apply_config_overrides(
     return replace_values(config, changes), list(changes)
 
 
-def override_errors(words: Sequence[str], *, source: str) -> list[BadInput]:
+def override_errors(overrides: Sequence[str], *, experiment: str) -> list[BadInput]:
     """Return what is wrong with overrides while the experiment is not known."""
     try:
-        apply_config_overrides(Experiment(name=source), words, source=source)
+        apply_config_overrides(
+            Experiment(name=experiment), overrides, experiment=experiment
+        )
     except BadInput as error:
         return [error]
     return []
@@ -77,13 +80,13 @@ def format_override(key: str, value: Any) -> str:
 
 
 def _split_override(
-    word: str, known: Mapping[str, Any], listing: str
+    override: str, known: Mapping[str, Any], listing: str
 ) -> tuple[str, str]:
-    key, equals, text = word.partition("=")
+    key, equals, text = override.partition("=")
     if not equals:
         near = nearest_key(key, known)
         raise BadInput(
-            f"{word} changes nothing",
+            f"{override} changes nothing",
             rule="an override is key=value, without spaces",
             remedy=f"did you mean {near}=VALUE?" if near else listing,
         )
@@ -108,26 +111,26 @@ def _unknown_key_error(
     return BadInput(f"no key {key}", remedy=meant + listing)
 
 
-def _parse_override(key: str, text: str, kind: Any, now: Any) -> Any:
+def _parse_override(key: str, text: str, value_type: Any, current: Any) -> Any:
     try:
-        return parse_value(text, kind)
+        return parse_value(text, value_type)
     except ValueError as refused:
         raise BadInput(
             f"{key} cannot be {text or 'empty'}",
-            rule=f"{key} is {describe_type(kind)}",
+            rule=f"{key} is {describe_type(value_type)}",
             values=f"{key} = {text} (command line)",
-            remedy=_suggest_override(key, text, kind, now),
+            remedy=_suggest_override(key, text, value_type, current),
         ) from refused
 
 
-def _suggest_override(key: str, text: str, kind: Any, now: Any) -> str:
+def _suggest_override(key: str, text: str, value_type: Any, current: Any) -> str:
     """Return an override that works in place of one that does not."""
-    near = did_you_mean(text, literal_choices(kind))
+    near = did_you_mean(text, literal_choices(value_type))
     if near:
         return f"did you mean {key}={near}?"
-    if kind is int:
+    if value_type is int:
         try:
             return format_override(key, round(float(text)))
         except (ValueError, OverflowError):
             pass
-    return format_override(key, now)
+    return format_override(key, current)

@@ -106,7 +106,8 @@ def check_plan_target(
             values=f"made for {made_on}, --cluster {cluster.name}",
             remedy=(
                 f"--cluster {made_on}",
-                f"jaxdist plan {resolved.source} --cluster {cluster.name} -o {path}",
+                f"jaxdist plan {resolved.experiment} --cluster {cluster.name} -o "
+                f"{path}",
             ),
         )
     _check_microbatch(path, about, resolved.config, again)
@@ -135,7 +136,9 @@ def _replan_command(
         on = f"--cluster {about['cluster']}" if "cluster" in about else "--bandwidth B"
         asked = f"--profile {about['profile']} --workers {workers} {on}"
         return f"jaxdist plan stages {asked} -o {path}"
-    return f"jaxdist plan {resolved.source} --cluster {about.get('cluster')} -o {path}"
+    return (
+        f"jaxdist plan {resolved.experiment} --cluster {about.get('cluster')} -o {path}"
+    )
 
 
 def _check_microbatch(

@@ -22,43 +22,43 @@ _NON_LAYOUT_KEYS: Final = ("plan.reduce.", "plan.shuffle.", "plan.outer.")
 class ResolvedConfig:
     """A configuration that is ready to run, with the origin of every value."""
 
-    source: str
+    experiment: str
     """The experiment as it was asked for: a name, or the path of a file."""
     config: Experiment
     """All values."""
-    origins: Mapping[str, SettingSource]
+    sources: Mapping[str, SettingSource]
     """Who set the value of each key."""
 
-    def says(self, key: str) -> str:
+    def describe(self, key: str) -> str:
         """Name a value and who set it, as errors do: `data.batch = 64 (experiment)`."""
         value = format_value(flatten_config(self.config)[key])
-        return f"{key} = {value} ({self.origins[key]})"
+        return f"{key} = {value} ({self.sources[key]})"
 
-    def set_by(self, origin: SettingSource) -> tuple[str, ...]:
+    def keys_from(self, source: SettingSource) -> tuple[str, ...]:
         """Return the keys that this origin set."""
-        return tuple(key for key, by in self.origins.items() if by == origin)
+        return tuple(key for key, by in self.sources.items() if by == source)
 
     @property
     def plan_is_explicit(self) -> bool:
         """Whether the layout was asked for on the command line; then it never moves."""
-        typed = self.set_by("command line")
+        typed = self.keys_from("command line")
         layout = (key for key in typed if not key.startswith(_NON_LAYOUT_KEYS))
         return any(key.startswith("plan.") for key in layout)
 
 
 def setting_sources(
-    config: Experiment, typed: Collection[str]
+    config: Experiment, override_keys: Collection[str]
 ) -> dict[str, SettingSource]:
     """Tell for every key who set it.
 
     Args:
         config: the resolved tree.
-        typed: keys that were given on the command line.
+        override_keys: keys that were given on the command line.
     """
     default = flatten_config(Experiment(name=""))
 
     def origin(key: str, value: object) -> SettingSource:
-        if key in typed:
+        if key in override_keys:
             return "command line"
         return "default" if value == default[key] else "experiment"
 

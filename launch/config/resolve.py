@@ -11,35 +11,37 @@ from jaxdist.launch.config.tree import replace_values
 from jaxdist.launch.config.validation import validate_config
 
 
-def resolve_config(source: str, words: Sequence[str] = ()) -> ResolvedConfig:
+def resolve_config(name_or_path: str, overrides: Sequence[str] = ()) -> ResolvedConfig:
     """Return the configuration that `jaxdist train SOURCE WORDS` runs.
 
     Args:
-        source: name of an experiment, or path of a file that has one.
-        words: overrides, `key.sub=value`.
+        name_or_path: name of an experiment, or path of a file that has one.
+        overrides: overrides, `key.sub=value`.
 
     Raises:
         BadInput: everything that is wrong with the experiment, the words and their
             combination, together.
 
-    >>> resolve_config("digits", ["optim.lr=0.3"]).says("optim.lr")
+    >>> resolve_config("digits", ["optim.lr=0.3"]).describe("optim.lr")
     'optim.lr = 0.3 (command line)'
     """
     try:
-        experiment = load_experiment(source)
+        experiment = load_experiment(name_or_path)
     except BadInput as error:
-        meant = did_you_mean(source, experiment_names()) or experiment_names()[0]
-        raise_all([error, *override_errors(words, source=meant)])
+        meant = did_you_mean(name_or_path, experiment_names()) or experiment_names()[0]
+        raise_all([error, *override_errors(overrides, experiment=meant)])
         raise
-    config, typed = apply_config_overrides(experiment, words, source=source)
+    config, typed = apply_config_overrides(
+        experiment, overrides, experiment=name_or_path
+    )
     if recipe := recipe_overrides(config):
         # Below the command line, above the experiment: words are read once more.
         config, _ = apply_config_overrides(
-            replace_values(experiment, recipe), words, source=source
+            replace_values(experiment, recipe), overrides, experiment=name_or_path
         )
         typed += recipe if "recipe" in typed else ()
     resolved = ResolvedConfig(
-        source=source, config=config, origins=setting_sources(config, typed)
+        experiment=name_or_path, config=config, sources=setting_sources(config, typed)
     )
     validate_config(resolved)
     return resolved

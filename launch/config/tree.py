@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="DataclassInstance")
 
 
-def key_types(owner: type) -> dict[str, Any]:
+def key_types(cls: type) -> dict[str, Any]:
     """Return the type of every key below a dataclass, in the order of the fields."""
     found: dict[str, Any] = {}
-    for name, kind in get_type_hints(owner).items():
+    for name, kind in get_type_hints(cls).items():
         if is_dataclass(kind) and isinstance(kind, type):
             found |= {f"{name}.{key}": sub for key, sub in key_types(kind).items()}
         else:

@@ -51,7 +51,7 @@ def _check_model_name(resolved: ResolvedConfig) -> BadInput | None:
     near = did_you_mean(name, names)
     return BadInput(
         f"no model named {name}",
-        values=resolved.says("model.name"),
+        values=resolved.describe("model.name"),
         remedy=f"did you mean model.name={near}?"
         if near
         else f"model.name={' or model.name='.join(names)}",
@@ -63,7 +63,7 @@ def _check_dataset_name(resolved: ResolvedConfig) -> BadInput | None:
     data = resolved.config.data
     if datasets.is_known(data):
         return None
-    return datasets.unknown_dataset_error(data.name, resolved.says("data.name"))
+    return datasets.unknown_dataset_error(data.name, resolved.describe("data.name"))
 
 
 def _check_single_momentum(resolved: ResolvedConfig) -> BadInput | None:
@@ -75,8 +75,8 @@ def _check_single_momentum(resolved: ResolvedConfig) -> BadInput | None:
         "gradients would gather momentum twice",
         rule="momentum is gathered before gradients are compressed, or by the "
         "optimizer",
-        values=f"{resolved.says('plan.reduce.momentum')}, "
-        f"{resolved.says('optim.momentum')}",
+        values=f"{resolved.describe('plan.reduce.momentum')}, "
+        f"{resolved.describe('optim.momentum')}",
         remedy=("optim.momentum=0", "or plan.reduce.momentum=0"),
     )
 
@@ -89,7 +89,8 @@ def _check_sample_store(resolved: ResolvedConfig) -> BadInput | None:
     return BadInput(
         "each host would keep the samples of all",
         rule="a host keeps what stays with it, so data.store needs a plan.shuffle.q",
-        values=f"{resolved.says('data.store')}, {resolved.says('plan.shuffle.q')}",
+        values=f"{resolved.describe('data.store')}, "
+        f"{resolved.describe('plan.shuffle.q')}",
         remedy=("plan.shuffle.q=0.1", "or data.store=none"),
     )
 
@@ -105,7 +106,7 @@ def _check_batch_divides(resolved: ResolvedConfig) -> BadInput | None:
     return BadInput(
         "the global batch does not divide over the mesh",
         rule=f"data.batch is a multiple of {' x '.join(parts)}",
-        values=", ".join(resolved.says(key) for key in ("data.batch", *parts)),
+        values=", ".join(resolved.describe(key) for key in ("data.batch", *parts)),
         remedy=_suggest_batch_sizes(batch, resolved, axes),
     )
 

@@ -5,12 +5,12 @@ import types
 from typing import Any, Literal, Union, get_args, get_origin
 
 
-def parse_value(text: str, kind: Any) -> Any:
+def parse_value(text: str, value_type: Any) -> Any:
     """Read a value of this type.
 
     Args:
         text: what stands behind `=`; sequences have commas between their members.
-        kind: type of the field: a number, text, bool, `Literal`, tuple, or one of
+        value_type: type of the field: a number, text, bool, `Literal`, tuple, or one of
             these `| None`.
 
     Raises:
@@ -21,11 +21,11 @@ def parse_value(text: str, kind: Any) -> Any:
     >>> parse_value("a,b", str), parse_value("", tuple[int, ...])
     ('a,b', ())
     """
-    if kind is str:
+    if value_type is str:
         return text
     # None first: `none` of a field that may hold text is no text.
     for part in sorted(
-        _union_members(kind), key=lambda part: part is not types.NoneType
+        _union_members(value_type), key=lambda part: part is not types.NoneType
     ):
         try:
             value = _read_one(text, part)
@@ -34,7 +34,7 @@ def parse_value(text: str, kind: Any) -> Any:
         if isinstance(value, float) and not math.isfinite(value):
             break
         return value
-    raise ValueError(f"{text} is not {describe_type(kind)}")
+    raise ValueError(f"{text} is not {describe_type(value_type)}")
 
 
 def format_value(value: Any) -> str:
@@ -48,13 +48,15 @@ def format_value(value: Any) -> str:
     return str(value)
 
 
-def literal_choices(kind: Any) -> tuple[str, ...]:
+def literal_choices(value_type: Any) -> tuple[str, ...]:
     """Return the words a `Literal` allows; empty for any other type."""
-    literal = [part for part in _union_members(kind) if get_origin(part) is Literal]
+    literal = [
+        part for part in _union_members(value_type) if get_origin(part) is Literal
+    ]
     return tuple(str(word) for part in literal for word in get_args(part))
 
 
-def describe_type(kind: Any) -> str:
+def describe_type(value_type: Any) -> str:
     """Say in words what a value of this type is.
 
     >>> describe_type(float), describe_type(int | None), describe_type(tuple[str, ...])
@@ -62,7 +64,7 @@ def describe_type(kind: Any) -> str:
     >>> describe_type(Literal["global", "replica"]), describe_type(int | float)
     ('global or replica', 'a number')
     """
-    said = [_describe_member(part) for part in _union_members(kind)]
+    said = [_describe_member(part) for part in _union_members(value_type)]
     if "a number" in said and "a whole number" in said:
         said.remove("a whole number")
     return " or ".join(said)
@@ -85,9 +87,9 @@ def _describe_member(kind: Any) -> str:
     return plain.get(kind, getattr(kind, "__name__", str(kind)))
 
 
-def is_sequence_type(kind: Any) -> bool:
+def is_sequence_type(value_type: Any) -> bool:
     """Tell whether commas separate members in the text of this type."""
-    return any(get_origin(part) in (tuple, list) for part in _union_members(kind))
+    return any(get_origin(part) in (tuple, list) for part in _union_members(value_type))
 
 
 def _union_members(kind: Any) -> tuple[Any, ...]:

@@ -55,45 +55,45 @@ def requested_virtual_devices(environ: Mapping[str, str]) -> int | None:
 
 
 def jax_variables(
-    environ: Mapping[str, str], *, fake_devices: int | None
+    environ: Mapping[str, str], *, virtual_devices: int | None
 ) -> dict[str, str]:
     """Return the variables to add before jax is imported; what is set stays.
 
     Args:
         environ: the environment as it is.
-        fake_devices: devices to make of the processor; None on an accelerator.
+        virtual_devices: devices to make of the processor; None on an accelerator.
     """
     wanted = dict(_DEFAULT_VARS)
     if is_cache_enabled(environ):
         wanted["JAX_COMPILATION_CACHE_DIR"] = str(cache_folder(environ))
-    if fake_devices is not None:
+    if virtual_devices is not None:
         wanted["JAX_PLATFORMS"] = "cpu"
         if requested_virtual_devices(environ) is None:
-            wanted["JAX_NUM_CPU_DEVICES"] = str(fake_devices)
+            wanted["JAX_NUM_CPU_DEVICES"] = str(virtual_devices)
         # XLA's pool has a thread a core, or so many. A large convolution is cut into
         # tasks of the pool, and the thread that does the last of them goes on with the
         # program: where that is a collective, it waits in the pool for devices whose
         # tasks find no thread. All devices but one can wait so, each in one place; the
         # cores are for the one. More threads are slower: four for each of 8 devices
         # take 20 % longer for a step of digits on 2 cores.
-        wanted["NPROC"] = str(fake_devices - 1 + (os.cpu_count() or 1))
+        wanted["NPROC"] = str(virtual_devices - 1 + (os.cpu_count() or 1))
     return {key: value for key, value in wanted.items() if not environ.get(key)}
 
 
-def set_jax_variables(names: Mapping[str, str]) -> bool:
+def set_jax_variables(variables: Mapping[str, str]) -> bool:
     """Set variables of jax, also where a file of the user's own has imported it.
 
     Returns:
         Whether all of them have an effect: the number of fake devices has none once
         jax has computed something.
     """
-    os.environ.update(names)
+    os.environ.update(variables)
     if "jax" not in sys.modules:
         return True
     import jax
 
     try:
-        for name, text in names.items():
+        for name, text in variables.items():
             if (key := name.lower()).startswith("jax_"):
                 jax.config.update(key, _parse_like(text, getattr(jax.config, key)))
     except RuntimeError:

@@ -16,7 +16,7 @@ class Platform:
 
     name: str
     """cpu, gpu, tpu, or what JAX_PLATFORMS says."""
-    unused: str = ""
+    unusable_accelerator: str = ""
     """An accelerator that is here and that jax has no plugin for."""
 
 
@@ -45,7 +45,7 @@ def find_platform(
         f"a {kind} is here and jax cannot use it: {_INSTALL_COMMANDS[kind]}"
         for kind in here
     ]
-    return Platform(name="cpu", unused="; ".join(unused))
+    return Platform(name="cpu", unusable_accelerator="; ".join(unused))
 
 
 _INSTALL_COMMANDS: Final = {

@@ -39,9 +39,9 @@ class PreparedDevices:
     """The plan, shrunk to the devices where it was a default."""
     platform: str
     """Kind of device: cpu, gpu or tpu."""
-    devices: int
+    device_count: int
     """Devices that are here; the mesh takes as many as it needs."""
-    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     """What to tell the user, a sentence each."""
 
     @property
@@ -53,7 +53,7 @@ class PreparedDevices:
 
 
 def prepare_devices(
-    plan: Plan, *, explicit: bool, written: int | None = None
+    plan: Plan, *, explicit: bool, planned_processes: int | None = None
 ) -> PreparedDevices:
     """Set the environment of jax for a plan, count the devices, and fit the plan.
 
@@ -63,23 +63,26 @@ def prepare_devices(
     Args:
         plan: the layout to run.
         explicit: it was asked for, so it must not change.
-        written: processes that it is written for; None: as the environment says.
+        planned_processes: processes that it is written for; None: as the environment
+        says.
 
     Raises:
         BadInput: an explicit plan that does not fit.
     """
     platform = find_platform(os.environ)
-    notes = [platform.unused] if platform.unused else []
-    processes = process_group().count
+    notes = [platform.unusable_accelerator] if platform.unusable_accelerator else []
+    processes = process_group().size
     plan, note = _resize_to_processes(
-        plan, processes, written or planned_process_count(os.environ, processes)
+        plan,
+        processes,
+        planned_processes or planned_process_count(os.environ, processes),
     )
     notes += [note] if note else []
     wanted = -(-min(plan.mesh.devices, MAX_VIRTUAL_DEVICES) // processes)
     fake = wanted if platform.name == "cpu" else None
     if platform.name == "cpu":
         retain_freed_memory()
-    early = set_jax_variables(jax_variables(os.environ, fake_devices=fake))
+    early = set_jax_variables(jax_variables(os.environ, virtual_devices=fake))
     notes += [] if early else [_LATE_WARNING]
     if is_cache_enabled(os.environ):
         off = disable_cache_variables(cache_folder(os.environ))
@@ -93,63 +96,69 @@ def prepare_devices(
     if processes > 1:
         check_even_split(fitted, devices, processes)
     return PreparedDevices(
-        plan=fitted, platform=name, devices=devices, notes=tuple(notes)
+        plan=fitted, platform=name, device_count=devices, warnings=tuple(notes)
     )
 
 
-def _resize_to_processes(plan: Plan, processes: int, written: int) -> tuple[Plan, str]:
+def _resize_to_processes(
+    plan: Plan, num_processes: int, planned_processes: int
+) -> tuple[Plan, str]:
     """Return the plan for the processes that are there, and what to say about it."""
-    if written == processes:
+    if planned_processes == num_processes:
         return plan, ""
-    small = resize_plan(plan, processes, written)
-    here = f"{processes} of {written} processes are here"
+    small = resize_plan(plan, num_processes, planned_processes)
+    here = f"{num_processes} of {planned_processes} processes are here"
     return small, f"plan {plan.title} becomes {small.title}: {here}"
 
 
 def fit_plan(
-    plan: Plan, devices: int, *, platform: str, explicit: bool
+    plan: Plan, device_count: int, *, platform: str, explicit: bool
 ) -> tuple[Plan, str]:
     """Return the plan to run on this many devices, and what to say about it.
 
     Raises:
         BadInput: an explicit plan that needs more devices.
     """
-    if plan.mesh.devices <= devices:
+    if plan.mesh.devices <= device_count:
         return plan, ""
-    small = shrink_plan(plan, devices)
+    small = shrink_plan(plan, device_count)
     if explicit:
-        raise _too_large(plan, small, devices, platform)
-    counted = f"{devices} device{'s are' if devices > 1 else ' is'} here ({platform})"
+        raise _too_large(plan, small, device_count, platform)
+    counted = (
+        f"{device_count} device{'s are' if device_count > 1 else ' is'} here "
+        f"({platform})"
+    )
     return small, f"plan {plan.title} becomes {small.title}: {counted}"
 
 
-def check_even_split(plan: Plan, devices: int, processes: int) -> None:
+def check_even_split(plan: Plan, device_count: int, num_processes: int) -> None:
     """Refuse a plan that leaves devices of several processes idle.
 
     Args:
         plan: fitted to the devices.
-        devices: of all processes together.
-        processes: how many there are.
+        device_count: of all processes together.
+        num_processes: how many there are.
 
     Raises:
         BadInput: some process would have less to do than others.
     """
     wanted = plan.mesh.devices
-    if wanted == devices:
+    if wanted == device_count:
         return
-    fewer = max(n for n in range(1, processes + 1) if wanted % n == 0)
+    fewer = max(n for n in range(1, num_processes + 1) if wanted % n == 0)
     raise BadInput(
         "the processes do not share the plan evenly",
         rule="several processes use all devices that they have",
-        values=f"{plan.title} needs {wanted}; {processes} processes have {devices}",
+        values=f"{plan.title} needs {wanted}; {num_processes} processes have "
+        f"{device_count}",
         remedy=[
             f"on fake devices: -n {fewer} --devices-per-process {wanted // fewer}",
-            f"or a plan of {devices} devices",
+            f"or a plan of {device_count} devices",
         ],
     )
 
 
-def shrink_plan(plan: Plan, devices: int) -> Plan:
+def shrink_plan(plan: Plan, device_count: int) -> Plan:
     """Return the plan on at most this many devices: `data` keeps as much as it can.
 
     Each axis takes a divisor of its old size, so a batch that divided still does.
@@ -158,7 +167,7 @@ def shrink_plan(plan: Plan, devices: int) -> Plan:
     'data 4'
     """
     sizes = dict(plan.mesh.items())
-    left = devices
+    left = device_count
     for axis in dict.fromkeys(_SHRINK_ORDER):
         old = sizes[axis]
         sizes[axis] = max(n for n in range(1, old + 1) if old % n == 0 and n <= left)
@@ -191,7 +200,7 @@ def _too_large(plan: Plan, small: Plan, devices: int, platform: str) -> BadInput
         for axis, size in plan.mesh.items()
         if size != new[axis]
     ]
-    processes = process_group().count
+    processes = process_group().size
     before = f"JAX_NUM_CPU_DEVICES={plan.mesh.devices} jaxdist ..."
     if platform != "cpu":
         before = f"JAX_PLATFORMS=cpu {before}"

@@ -35,7 +35,7 @@ CPU_BACKEND_VARS: Final = {
 
 
 def process_environment(
-    environ: Mapping[str, str], *, rank: int, count: int, coordinator: str
+    environ: Mapping[str, str], *, rank: int, num_processes: int, coordinator: str
 ) -> dict[str, str]:
     """Return the environment of one of several joined processes.
 
@@ -45,11 +45,16 @@ def process_environment(
     Args:
         environ: the environment as it is.
         rank: which process.
-        count: how many there are.
+        num_processes: how many there are.
         coordinator: `address:port` at which process 0 listens.
     """
     kept = {name: text for name, text in environ.items() if not name.startswith("JAX_")}
-    mine = rank_variables(rank=rank, count=count, coordinator=coordinator, devices=1)
+    mine = rank_variables(
+        rank=rank,
+        num_processes=num_processes,
+        coordinator=coordinator,
+        devices_per_process=1,
+    )
     return {**without_proxies(kept), **CPU_BACKEND_VARS, **SINGLE_THREAD_VARS, **mine}
 
 
@@ -67,25 +72,34 @@ def without_proxies(environ: Mapping[str, str]) -> dict[str, str]:
 def rank_variables(
     *,
     rank: int,
-    count: int,
+    num_processes: int,
     coordinator: str,
-    devices: int | None = None,
-    planned: int | None = None,
+    devices_per_process: int | None = None,
+    planned_processes: int | None = None,
 ) -> dict[str, str]:
     """Return the variables that make a process one of several, on any device.
 
     Args:
         rank: which process.
-        count: how many there are.
+        num_processes: how many there are.
         coordinator: `address:port` at which process 0 listens.
-        devices: fake devices of the process; None leaves them to its command.
-        planned: how many the plan is written for; None: as many as there are.
+        devices_per_process: fake devices of the process; None leaves them to its
+        command. planned_processes: how many the plan is written for; None: as many as
+        there are.
     """
-    each = {} if devices is None else {"JAX_NUM_CPU_DEVICES": str(devices)}
-    each |= {} if planned is None else {_PLANNED_PROCESSES_VAR: str(planned)}
+    each = (
+        {}
+        if devices_per_process is None
+        else {"JAX_NUM_CPU_DEVICES": str(devices_per_process)}
+    )
+    each |= (
+        {}
+        if planned_processes is None
+        else {_PLANNED_PROCESSES_VAR: str(planned_processes)}
+    )
     mine = {
         RANK_VAR: str(rank),
-        _NUM_PROCESSES_VAR: str(count),
+        _NUM_PROCESSES_VAR: str(num_processes),
         _COORDINATOR_VAR: coordinator,
     }
     return {**each, **_LOG_VARS, **mine}
@@ -96,17 +110,17 @@ def is_multi_process(environ: Mapping[str, str]) -> bool:
     return RANK_VAR in environ or CLUSTER_DETECTION_VAR in environ
 
 
-def planned_process_count(environ: Mapping[str, str], count: int) -> int:
+def planned_process_count(environ: Mapping[str, str], num_processes: int) -> int:
     """Return for how many processes the plan is written.
 
     Args:
         environ: the environment of one of them.
-        count: how many there are.
+        num_processes: how many there are.
 
     >>> planned_process_count({"JAXDIST_PLANNED": "4"}, 3), planned_process_count({}, 3)
     (4, 3)
     """
-    return int(environ.get(_PLANNED_PROCESSES_VAR, count))
+    return int(environ.get(_PLANNED_PROCESSES_VAR, num_processes))
 
 
 def has_launcher(environ: Mapping[str, str]) -> bool:

@@ -21,19 +21,19 @@ _ATTEMPT_TIMEOUT_S: Final = 5.0
 _RETRY_S: Final = 0.1
 
 
-def wait_for_coordinator(rank: int, coordinator: str, seconds: float) -> None:
+def wait_for_coordinator(rank: int, coordinator: str, timeout_s: float) -> None:
     """Wait until process 0 listens.
 
     Args:
         rank: which process asks.
         coordinator: `address:port` of process 0.
-        seconds: until it must.
+        timeout_s: until it must.
 
     Raises:
         TryAgain: it does not, or what is between both hosts lets nothing through.
     """
     host, _, port = coordinator.rpartition(":")
-    end = time.monotonic() + seconds
+    end = time.monotonic() + timeout_s
     while True:
         left = max(end - time.monotonic(), _RETRY_S)
         try:
@@ -43,7 +43,7 @@ def wait_for_coordinator(rank: int, coordinator: str, seconds: float) -> None:
         except OSError as error:
             if time.monotonic() >= end:
                 raise RetryableError(
-                    _unreachable_message(rank, coordinator, seconds, error)
+                    _unreachable_message(rank, coordinator, timeout_s, error)
                 ) from error
         time.sleep(_RETRY_S)
 
@@ -70,35 +70,36 @@ WATCHED_HEARTBEAT_TIMEOUT_S: Final = 600
 """The same where the processes watch each other, and say what they see."""
 
 
-def initialize(silence_s: int = _HEARTBEAT_TIMEOUT_S) -> int:
+def initialize(heartbeat_timeout_s: int = _HEARTBEAT_TIMEOUT_S) -> int:
     """Join the other processes, and return the rank of this one.
 
     Call it before anything computes: jax then sees one device of each process.
 
     Args:
-        silence_s: seconds without a word after which a process counts as dead.
+        heartbeat_timeout_s: seconds without a word after which a process counts as
+        dead.
 
     Raises:
         BadInput: nobody started this process as one of several.
         TryAgain: process 0 is not reached.
     """
     if method := os.environ.get(CLUSTER_DETECTION_VAR):
-        _initialize_jax(silence_s, method=method)
+        _initialize_jax(heartbeat_timeout_s, detection_method=method)
         return process_group().rank
     rank, count, coordinator = rank_assignment()
     if rank:
         wait_for_coordinator(rank, coordinator, _CONNECT_TIMEOUT_S)
     if count > 1:
-        _initialize_jax(silence_s, coordinator, count, rank)
+        _initialize_jax(heartbeat_timeout_s, coordinator, count, rank)
     return rank
 
 
 def _initialize_jax(
-    silence_s: int,
+    heartbeat_timeout_s: int,
     coordinator: str | None = None,
-    count: int | None = None,
-    rank: int | None = None,
-    method: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    detection_method: str | None = None,
 ) -> None:
     import jax
 
@@ -107,10 +108,10 @@ def _initialize_jax(
     jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(
         coordinator,
-        count,
-        rank,
+        num_processes,
+        process_id,
         # Who was told its place asks no scheduler, which might give it fewer devices.
-        cluster_detection_method=method or "deactivate",
+        cluster_detection_method=detection_method or "deactivate",
         initialization_timeout=int(os.environ.get(START_TIMEOUT_VAR, _START_TIMEOUT_S)),
-        heartbeat_timeout_seconds=silence_s,
+        heartbeat_timeout_seconds=heartbeat_timeout_s,
     )

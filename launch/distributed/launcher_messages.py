@@ -32,8 +32,8 @@ def announce_replan() -> None:
         _send(_REPLAN_MESSAGE)
 
 
-def _send(mark: str) -> None:
-    sys.stderr.write(f"{mark}\n")
+def _send(message: str) -> None:
+    sys.stderr.write(f"{message}\n")
     sys.stderr.flush()
 
 
@@ -41,20 +41,24 @@ class LauncherMessages:
     """Shows lines, and hears that process 0 trains, or adapts its plan.
 
     Args:
-        show: is told every other line: rank, line, and whether it is an error's.
+        on_line: is told every other line: rank, line, and whether it is an error's.
     """
 
-    def __init__(self, show: Callable[[int, str, bool], None]) -> None:
-        self.trains, self.adapts, self._show = Event(), Event(), show
+    def __init__(self, on_line: Callable[[int, str, bool], None]) -> None:
+        self.training_started, self.replan_announced, self._on_line = (
+            Event(),
+            Event(),
+            on_line,
+        )
 
     def __call__(self, rank: int, line: str, error: bool) -> None:
         """Show a line, or note what it says."""
         if line == _TRAINING_MESSAGE:
-            self.trains.set()
+            self.training_started.set()
         elif line == _REPLAN_MESSAGE:
-            self.adapts.set()
+            self.replan_announced.set()
         else:
-            self._show(rank, line, error)
+            self._on_line(rank, line, error)
 
 
 _STUCK_PREFIX: Final = "stuck: "

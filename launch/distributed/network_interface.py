@@ -12,13 +12,13 @@ _DISCARD_PORT: Final = 9
 """Nothing is sent there: the system only says which way it would go."""
 
 
-def peer_facing_address(mine: ProcessGroup, interface: str = "") -> str:
+def peer_facing_address(group: ProcessGroup, interface: str = "") -> str:
     """Return the address under which the other processes reach this one.
 
     Every process of the run calls it once.
 
     Args:
-        mine: the processes.
+        group: the processes.
         interface: a network interface by name; empty: that on which process 0 is
             reached, or, on its own machine, that on which another one is.
 
@@ -27,29 +27,29 @@ def peer_facing_address(mine: ProcessGroup, interface: str = "") -> str:
     """
     if interface:
         return interface_address(interface)
-    if mine.store is None:
+    if group.kv_store is None:
         return "127.0.0.1"
     first = source_address(coordinator_host())
-    mine.store.key_value_set(f"jaxdist/address/{mine.rank}", first)
+    group.kv_store.key_value_set(f"jaxdist/address/{group.rank}", first)
     told = [
-        mine.store.blocking_key_value_get(f"jaxdist/address/{rank}", _WAIT_MS)
-        for rank in range(mine.count)
+        group.kv_store.blocking_key_value_get(f"jaxdist/address/{rank}", _WAIT_MS)
+        for rank in range(group.size)
     ]
     return common_address(first, told)
 
 
-def common_address(first: str, told: list[str]) -> str:
+def common_address(local: str, addresses: list[str]) -> str:
     """Return an address that all of several processes reach, where there is one.
 
     Args:
-        first: of this machine, on the way to process 0.
-        told: the same of every process.
+        local: of this machine, on the way to process 0.
+        addresses: the same of every process.
 
     >>> common_address("127.0.0.1", ["127.0.0.1", "127.0.0.1"])
     '127.0.0.1'
     """
-    far = [address for address in told if not is_loopback(address)]
-    return source_address(far[0]) if far and is_loopback(first) else first
+    far = [address for address in addresses if not is_loopback(address)]
+    return source_address(far[0]) if far and is_loopback(local) else local
 
 
 def is_loopback(address: str) -> bool:

@@ -35,27 +35,29 @@ class PreemptionHandler:
     then on polls become true, in all processes at the same one.
 
     Args:
-        mine: the process among those of its run.
+        group: the process among those of its run.
     """
 
-    def __init__(self, mine: ProcessGroup) -> None:
-        self._mine, self._lock = mine, Lock()
-        self._polls, self._last = 0, sys.maxsize
-        self._asked = f"{_STOP_KEY}/{mine.rank}"
+    def __init__(self, group: ProcessGroup) -> None:
+        self._group, self._lock = group, Lock()
+        self._polls, self._stop_at = 0, sys.maxsize
+        self._stop_key = f"{_STOP_KEY}/{group.rank}"
 
     def __enter__(self) -> Self:
         """Take the signal, and listen for what others have heard."""
         self._read, write = os.pipe()
         os.set_blocking(write, False)
-        self._before = signal.signal(signal.SIGTERM, _ignore_signal)
+        self._previous_handler = signal.signal(signal.SIGTERM, _ignore_signal)
         # What libraries wait for in their own threads is not cut short.
         signal.siginterrupt(signal.SIGTERM, False)
-        self._woken = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self._previous_wakeup_fd = signal.set_wakeup_fd(
+            write, warn_on_full_buffer=False
+        )
         self._write = write
-        Thread(target=self._hear_signals, daemon=True).start()
-        self._company = Thread(target=self._hear_company, daemon=True)
-        if self._mine.store is not None:
-            self._company.start()
+        Thread(target=self._listen_for_signals, daemon=True).start()
+        self._group_thread = Thread(target=self._listen_to_group, daemon=True)
+        if self._group.kv_store is not None:
+            self._group_thread.start()
         return self
 
     def __exit__(
@@ -64,15 +66,17 @@ class PreemptionHandler:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        signal.set_wakeup_fd(self._woken)
+        signal.set_wakeup_fd(self._previous_wakeup_fd)
         # A run that ends for the signal's sake is not ended by the next one.
-        ends = self._last <= self._polls
-        signal.signal(signal.SIGTERM, signal.SIG_IGN if ends else self._before)
+        ends = self._stop_at <= self._polls
+        signal.signal(
+            signal.SIGTERM, signal.SIG_IGN if ends else self._previous_handler
+        )
         os.close(self._write)
-        if self._mine.store is not None:
+        if self._group.kv_store is not None:
             with suppress(RuntimeError):  # process 0 is gone, and its store
-                self._tell(self._asked, "over")
-            self._company.join(1)
+                self._set_key(self._stop_key, "over")
+            self._group_thread.join(1)
 
     def __call__(self) -> bool:
         """Poll: return whether to end here.
@@ -81,33 +85,33 @@ class PreemptionHandler:
         """
         with self._lock:
             self._polls += 1
-            begins, ends = self._polls == 1, self._polls >= self._last
+            begins, ends = self._polls == 1, self._polls >= self._stop_at
         if begins:
             announce_training()
         return ends
 
-    def _hear_signals(self) -> None:
+    def _listen_for_signals(self) -> None:
         """Wait for SIGTERM, also while the main thread is busy in a compiler."""
         with os.fdopen(self._read, "rb", buffering=0) as heard:
             while number := heard.read(1):
                 if number[0] == signal.SIGTERM:
-                    self.ask()
+                    self.request_stop()
 
-    def ask(self) -> None:
+    def request_stop(self) -> None:
         """Ask all processes to end, as a signal does."""
         with self._lock:
             polls = self._polls
         if not polls:
-            self._leave()
-        elif self._mine.store is None:
-            self._last = polls + 1
+            self._exit_before_first_step()
+        elif self._group.kv_store is None:
+            self._stop_at = polls + 1
         else:
             with suppress(RuntimeError):  # process 0 is gone: there is no run to end
-                for rank in range(self._mine.count):
-                    self._tell(f"{_STOP_KEY}/{rank}", "end")
+                for rank in range(self._group.size):
+                    self._set_key(f"{_STOP_KEY}/{rank}", "end")
 
-    def _leave(self) -> None:
-        with self._mine.speaking() as mine:
+    def _exit_before_first_step(self) -> None:
+        with self._group.elect_printer() as mine:
             if mine:
                 sys.stderr.write(
                     "asked to end before the first step: nothing to save\n"
@@ -115,21 +119,21 @@ class PreemptionHandler:
         sys.stderr.flush()
         os._exit(EXIT_RESTART)
 
-    def _hear_company(self) -> None:
+    def _listen_to_group(self) -> None:
         """Wait until somebody was asked to end, and agree where."""
-        store = self._mine.store
+        store = self._group.kv_store
         # What fails here fails for the run as a whole, which its launcher ends.
         with suppress(RuntimeError):
-            if store.blocking_key_value_get(self._asked, _FOREVER_MS) != "end":
+            if store.blocking_key_value_get(self._stop_key, _FOREVER_MS) != "end":
                 return
             with self._lock:
-                self._tell(f"{_REACHED_KEY}/{self._mine.rank}", str(self._polls))
+                self._set_key(f"{_REACHED_KEY}/{self._group.rank}", str(self._polls))
                 store.wait_at_barrier(_REACHED_KEY, _BARRIER_TIMEOUT_MS)
                 reached = store.key_value_dir_get(_REACHED_KEY)
-                self._last = 1 + max(int(polls) for _, polls in reached)
+                self._stop_at = 1 + max(int(polls) for _, polls in reached)
 
-    def _tell(self, key: str, text: str) -> None:
-        self._mine.store.key_value_set(key, text, allow_overwrite=True)
+    def _set_key(self, key: str, text: str) -> None:
+        self._group.kv_store.key_value_set(key, text, allow_overwrite=True)
 
 
 def never_stop() -> bool:
@@ -137,10 +141,10 @@ def never_stop() -> bool:
     return False
 
 
-def batches_until(batches: Iterable[T], ends: Callable[[], bool]) -> Iterator[T]:
+def batches_until(batches: Iterable[T], should_stop: Callable[[], bool]) -> Iterator[T]:
     """Hand batches on, polling before each, until a poll is true."""
     for batch in batches:
-        if ends():
+        if should_stop():
             return
         yield batch
 

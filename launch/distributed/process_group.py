@@ -25,84 +25,84 @@ class ProcessGroup:
 
     rank: int = 0
     """Which process this is."""
-    count: int = 1
+    size: int = 1
     """How many there are."""
-    store: Any = None
+    kv_store: Any = None
     """Keys and values that all of them see; None for a process on its own."""
 
     @property
-    def leads(self) -> bool:
+    def is_primary(self) -> bool:
         """Whether this process writes the files of the run and speaks for it."""
         return self.rank == 0
 
     @contextmanager
-    def in_turn(self, what: str) -> Iterator[None]:
+    def primary_first(self, name: str) -> Iterator[None]:
         """Do something in process 0 first, then in the others; all wait for all.
 
         What process 0 refuses, no other process begins: there is one message. Devices
         must not be counted inside: jax does so in all processes at once.
 
         Args:
-            what: a name that each process uses once.
+            name: a name that each process uses once.
         """
-        if self.store is None:
+        if self.kv_store is None:
             yield
             return
-        done = f"jaxdist/{what}"
-        if not self.leads:
-            self.store.blocking_key_value_get(done, _BARRIER_TIMEOUT_MS)
+        done = f"jaxdist/{name}"
+        if not self.is_primary:
+            self.kv_store.blocking_key_value_get(done, _BARRIER_TIMEOUT_MS)
         yield
-        if self.leads:
-            self.store.key_value_set(done, "done")
-        self.store.wait_at_barrier(done, _BARRIER_TIMEOUT_MS)
+        if self.is_primary:
+            self.kv_store.key_value_set(done, "done")
+        self.kv_store.wait_at_barrier(done, _BARRIER_TIMEOUT_MS)
 
-    def told(self, what: str, said: bool) -> bool:
+    def broadcast_bool(self, name: str, value: bool) -> bool:
         """Return what process 0 says, in all processes.
 
         Args:
-            what: a name that each process uses once.
-            said: what this process would say.
+            name: a name that each process uses once.
+            value: what this process would say.
         """
-        if self.store is None:
-            return said
-        key = f"jaxdist/told/{what}"
-        if self.leads:
-            self.store.key_value_set(key, str(int(said)))
-        return self.store.blocking_key_value_get(key, _BARRIER_TIMEOUT_MS) == "1"
+        if self.kv_store is None:
+            return value
+        key = f"jaxdist/told/{name}"
+        if self.is_primary:
+            self.kv_store.key_value_set(key, str(int(value)))
+        return self.kv_store.blocking_key_value_get(key, _BARRIER_TIMEOUT_MS) == "1"
 
     @contextmanager
-    def speaking(self) -> Iterator[bool]:
+    def elect_printer(self) -> Iterator[bool]:
         """Let one process say what all of them may have met.
 
         Yields whether it is this one. The others leave after it has spoken.
         """
-        first = self._is_first()
+        first = self._is_elected()
         yield first
-        if self.store is None:
+        if self.kv_store is None:
             return
         # Without an answer process 0 is gone, and nothing is left to wait for.
         with suppress(RuntimeError):
             if first:
-                self.store.key_value_set(_SPOKEN, "spoken")
+                self.kv_store.key_value_set(_SPOKEN, "spoken")
             else:
-                self.store.blocking_key_value_get(_SPOKEN, _PRINT_TIMEOUT_MS)
+                self.kv_store.blocking_key_value_get(_SPOKEN, _PRINT_TIMEOUT_MS)
 
-    def leave(self, code: int) -> int:
+    def exit_process(self, code: int) -> int:
         """Return the exit code of this process, or, having failed among others, end it.
 
         jax lets a process that ends wait for all others, which wait for this one.
         """
-        if self.store is not None and code:
+        if self.kv_store is not None and code:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
         return code
 
-    def _is_first(self) -> bool:
-        if self.store is None:
+    def _is_elected(self) -> bool:
+        if self.kv_store is None:
             return True
         try:
-            self.store.key_value_set(_SPEAKER, str(self.rank))
+            self.kv_store.key_value_set(_SPEAKER, str(self.rank))
         except RuntimeError:  # taken; or process 0 is gone, which had its say
             return False
         return True
@@ -114,7 +114,7 @@ def process_group() -> ProcessGroup:
     if state is None or state.client is None:
         return ProcessGroup()
     return ProcessGroup(
-        rank=state.process_id, count=state.num_processes, store=state.client
+        rank=state.process_id, size=state.num_processes, kv_store=state.client
     )
 
 

@@ -23,17 +23,17 @@ class SyncedPause:
     """Pauses of a run that process 0 asks for, as a context.
 
     Args:
-        mine: the process among those of its run.
-        first: step before which one is due without being asked for.
+        group: the process among those of its run.
+        first_step: step before which one is due without being asked for.
     """
 
-    def __init__(self, mine: ProcessGroup, first: int) -> None:
-        self._mine, self._at = mine, first
-        self._lock, self._step, self._asked, self._over = Lock(), 0, 0, False
-        self._thread = Thread(target=self._hears, daemon=True)
+    def __init__(self, group: ProcessGroup, first_step: int) -> None:
+        self._group, self._pause_step = group, first_step
+        self._lock, self._step, self._request_count, self._stopped = Lock(), 0, 0, False
+        self._thread = Thread(target=self._listen, daemon=True)
 
     def __enter__(self) -> Self:
-        if self._mine.store is not None:
+        if self._group.kv_store is not None:
             self._thread.start()
         return self
 
@@ -43,10 +43,10 @@ class SyncedPause:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._over = True
-        if self._mine.store is not None:
+        self._stopped = True
+        if self._group.kv_store is not None:
             with suppress(RuntimeError):  # process 0 is gone, and its store
-                self._tell(self._mine.rank, "over")
+                self._set_key(self._group.rank, "over")
             self._thread.join(1)
 
     def due(self, step: int) -> bool:
@@ -56,24 +56,24 @@ class SyncedPause:
         """
         with self._lock:
             self._step = step
-            return step == self._at
+            return step == self._pause_step
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Ask for a pause, before a step that all processes come to; in process 0."""
-        if self._mine.store is None:
+        if self._group.kv_store is None:
             with self._lock:
-                self._at = self._step + 1
+                self._pause_step = self._step + 1
             return
         with suppress(RuntimeError):  # the run ends: there is nothing to pause
-            for rank in range(self._mine.count):
-                self._tell(rank, "pause")
+            for rank in range(self._group.size):
+                self._set_key(rank, "pause")
 
-    def _hears(self) -> None:
+    def _listen(self) -> None:
         """Wait until a pause is asked for, and agree where."""
-        store, rank = self._mine.store, self._mine.rank
+        store, rank = self._group.kv_store, self._group.rank
         with suppress(RuntimeError):
-            while not self._over:
-                key = f"{_PAUSE_KEY}/{self._asked}"
+            while not self._stopped:
+                key = f"{_PAUSE_KEY}/{self._request_count}"
                 said = store.blocking_key_value_get(f"{key}/{rank}", _FOREVER_MS)
                 if said != "pause":
                     return
@@ -81,9 +81,9 @@ class SyncedPause:
                     store.key_value_set(f"{key}/reached/{rank}", str(self._step))
                     store.wait_at_barrier(f"{key}/reached", _BARRIER_TIMEOUT_MS)
                     reached = store.key_value_dir_get(f"{key}/reached")
-                    self._at = 1 + max(int(step) for _, step in reached)
-                    self._asked += 1
+                    self._pause_step = 1 + max(int(step) for _, step in reached)
+                    self._request_count += 1
 
-    def _tell(self, rank: int, text: str) -> None:
-        key = f"{_PAUSE_KEY}/{self._asked}/{rank}"
-        self._mine.store.key_value_set(key, text, allow_overwrite=True)
+    def _set_key(self, rank: int, text: str) -> None:
+        key = f"{_PAUSE_KEY}/{self._request_count}/{rank}"
+        self._group.kv_store.key_value_set(key, text, allow_overwrite=True)

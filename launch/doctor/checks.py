@@ -62,7 +62,9 @@ def run_checks(plan: Plan, folder: Path) -> tuple[DoctorCheck, ...]:
         check_python(sys.version_info[:3]),
         check_packages(declared_requirements(), installed_versions()),
         check_devices(
-            seen, expected_devices(plan, os.environ), find_platform(os.environ).unused
+            seen,
+            expected_devices(plan, os.environ),
+            find_platform(os.environ).unusable_accelerator,
         ),
         check_memory(*_host_memory()),
         check_disk(folder, shutil.disk_usage(nearest_existing_folder(folder)).free),
@@ -88,47 +90,47 @@ def check_python(version: Sequence[int]) -> DoctorCheck:
 
 
 def check_packages(
-    declared: Mapping[str, str], found: Mapping[str, str]
+    declared: Mapping[str, str], installed: Mapping[str, str]
 ) -> DoctorCheck:
     """Hold the installed packages against what jaxdist declares.
 
     Args:
         declared: version ranges by package, `>=0.10,<0.12`.
-        found: versions by package; a missing package is not in it.
+        installed: versions by package; a missing package is not in it.
     """
     wrong = [
         f"{package}{wanted}"
         for package, wanted in declared.items()
-        if package not in found or not in_range(found[package], wanted)
+        if package not in installed or not in_range(installed[package], wanted)
     ]
     if wrong:
-        names = [f"{p} {found.get(p, 'missing')}" for p in map(package_name, wrong)]
+        names = [f"{p} {installed.get(p, 'missing')}" for p in map(package_name, wrong)]
         return DoctorCheck(
             name="packages",
             state="failed",
             text=", ".join(names),
             remedy=f"pip install {' '.join(repr(word) for word in wrong)}",
         )
-    shown = [f"{p} {found[p]}" for p in TRACKED_PACKAGES[:6] if p in found]
+    shown = [f"{p} {installed[p]}" for p in TRACKED_PACKAGES[:6] if p in installed]
     return DoctorCheck(name="packages", state="ok", text=", ".join(shown))
 
 
 def check_devices(
-    seen: DeviceProbe, expected: tuple[int, str], unused: str
+    probed: DeviceProbe, expected: tuple[int, str], unusable_accelerator: str
 ) -> DoctorCheck:
     """Hold the devices that jax sees against those that should be there."""
     count, source = expected
-    if seen.error:
-        text = f"jax does not start: {seen.error}"
+    if probed.error:
+        text = f"jax does not start: {probed.error}"
         fix = "JAX_PLATFORMS=cpu jaxdist doctor tells whether jax itself works"
         return DoctorCheck(name="devices", state="failed", text=text, remedy=fix)
-    if count and seen.devices != count:
-        text = f"{seen.devices} of {count} expected ({seen.platform}; {source})"
+    if count and probed.devices != count:
+        text = f"{probed.devices} of {count} expected ({probed.platform}; {source})"
         fix = _device_remedy(source)
         return DoctorCheck(name="devices", state="failed", text=text, remedy=fix)
-    text = f"{seen.devices} of {count or seen.devices} expected ({source})"
-    if unused:
-        what, _, fix = unused.partition(": ")
+    text = f"{probed.devices} of {count or probed.devices} expected ({source})"
+    if unusable_accelerator:
+        what, _, fix = unusable_accelerator.partition(": ")
         return DoctorCheck(
             name="devices", state="warn", text=f"{text}; {what}", remedy=fix
         )

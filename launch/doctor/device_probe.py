@@ -58,7 +58,7 @@ def expected_devices(plan: Plan, environ: Mapping[str, str]) -> tuple[int, str]:
 def probe_devices(plan: Plan, environ: Mapping[str, str]) -> DeviceProbe:
     """Ask jax for its devices in a process of its own, as a run would start it."""
     fake = plan.mesh.devices if find_platform(environ).name == "cpu" else None
-    added = jax_variables(environ, fake_devices=fake)
+    added = jax_variables(environ, virtual_devices=fake)
     try:
         done = subprocess.run(
             [sys.executable, "-c", _PROBE_SCRIPT],

@@ -27,7 +27,7 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def in_range(version: str, wanted: str) -> bool:
+def in_range(version: str, specifier: str) -> bool:
     """Tell whether a version is in a range of `>=`, `<` and `==` bounds.
 
     >>> in_range("0.10.2", ">=0.10,<0.12"), in_range("0.12.0rc1", ">=0.10,<0.12")
@@ -35,7 +35,7 @@ def in_range(version: str, wanted: str) -> bool:
     >>> in_range("2.0", ">=2.0.0"), in_range("2.0.1", ">=2.0,==2.0")
     (True, True)
     """
-    bounds = re.findall(r"(>=|<|==)\s*([\d.]+)", wanted)
+    bounds = re.findall(r"(>=|<|==)\s*([\d.]+)", specifier)
     have = _release_numbers(version)
     holds = {
         ">=": lambda bound: have >= bound,

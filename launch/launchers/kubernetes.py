@@ -58,26 +58,28 @@ class JobSet:
     """How many pods."""
     image: str
     """Image with Python, jax and jaxdist."""
-    volume: str
+    volume_claim: str
     """A claim for a volume that all pods write: the runs go there."""
-    gpus: int = 0
+    gpus_per_node: int = 0
     """Of each pod: all that its node has."""
-    devices: int | None = None
+    devices_per_process: int | None = None
     """Fake devices of each; None leaves that to the command."""
-    restarts: int = DEFAULT_JOBSET_RESTARTS
+    max_restarts: int = DEFAULT_JOBSET_RESTARTS
     """How often the set is started again."""
     grace_s: int = TERMINATION_GRACE_S
     """Seconds that pods have to save."""
-    options: tuple[str, ...] = ()
+    kubectl_options: tuple[str, ...] = ()
     """More options of kubectl."""
 
     def __post_init__(self) -> None:
         check_option_range("--nodes", self.nodes, _MAX_NODES)
-        if self.gpus:
-            check_option_range("--gpus-per-node", self.gpus, _MAX_GPUS)
-        if self.devices is not None:
-            check_option_range("--devices-per-process", self.devices, _MAX_GPUS)
-        for option, text in (("--name", self.name), ("--volume", self.volume)):
+        if self.gpus_per_node:
+            check_option_range("--gpus-per-node", self.gpus_per_node, _MAX_GPUS)
+        if self.devices_per_process is not None:
+            check_option_range(
+                "--devices-per-process", self.devices_per_process, _MAX_GPUS
+            )
+        for option, text in (("--name", self.name), ("--volume", self.volume_claim)):
             if not _NAME_PATTERN.fullmatch(text):
                 raise BadInput(
                     f"{text!r} is no name in a cluster",
@@ -93,11 +95,11 @@ class JobSet:
         return f"{self.name}-{JOB_NAME}-0-0.{self.name}:{COORDINATOR_PORT}"
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def kubectl_argv(self) -> tuple[str, ...]:
         """The command line that submits it."""
-        return "kubectl", *self.options, "apply", "-f", "-"
+        return "kubectl", *self.kubectl_options, "apply", "-f", "-"
 
-    def tree(self) -> dict[str, Any]:
+    def manifest(self) -> dict[str, Any]:
         """Return the manifest."""
         return {
             "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -105,59 +107,66 @@ class JobSet:
             "metadata": {"name": self.name},
             "spec": {
                 "failurePolicy": {
-                    "maxRestarts": self.restarts,
+                    "maxRestarts": self.max_restarts,
                     "rules": [_FAIL_JOBSET_RULE],
                 },
                 "replicatedJobs": [
-                    {"name": JOB_NAME, "replicas": 1, "template": {"spec": self._job()}}
+                    {
+                        "name": JOB_NAME,
+                        "replicas": 1,
+                        "template": {"spec": self._job_spec()},
+                    }
                 ],
             },
         }
 
-    def text(self) -> str:
+    def manifest_yaml(self) -> str:
         """Return the manifest as YAML."""
-        return yaml.safe_dump(self.tree(), sort_keys=False, width=88)
+        return yaml.safe_dump(self.manifest(), sort_keys=False, width=88)
 
-    def _job(self) -> dict[str, Any]:
+    def _job_spec(self) -> dict[str, Any]:
         return {
             "completionMode": "Indexed",
             "completions": self.nodes,
             "parallelism": self.nodes,
             "backoffLimit": 0,
             "podFailurePolicy": {"rules": [_FAIL_JOB_RULE]},
-            "template": {"spec": self._pod()},
+            "template": {"spec": self._pod_spec()},
         }
 
-    def _pod(self) -> dict[str, Any]:
+    def _pod_spec(self) -> dict[str, Any]:
         volumes = [
-            {"name": "work", "persistentVolumeClaim": {"claimName": self.volume}},
+            {"name": "work", "persistentVolumeClaim": {"claimName": self.volume_claim}},
             {"name": "memory", "emptyDir": {"medium": "Memory"}},
         ]
         return {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": self.grace_s,
-            "containers": [self._container()],
+            "containers": [self._container_spec()],
             "volumes": volumes,
         }
 
-    def _container(self) -> dict[str, Any]:
-        gpus = {"limits": {"nvidia.com/gpu": self.gpus}}
+    def _container_spec(self) -> dict[str, Any]:
+        gpus = {"limits": {"nvidia.com/gpu": self.gpus_per_node}}
         return {
             "name": "process",
             "image": self.image,
             "command": list(self.command),
             "workingDir": MOUNT_PATH,
-            "env": self._variables(),
-            **({"resources": gpus} if self.gpus else {}),
+            "env": self._env_vars(),
+            **({"resources": gpus} if self.gpus_per_node else {}),
             "volumeMounts": [
                 {"name": "work", "mountPath": MOUNT_PATH},
                 {"name": "memory", "mountPath": "/dev/shm"},
             ],
         }
 
-    def _variables(self) -> list[dict[str, Any]]:
+    def _env_vars(self) -> list[dict[str, Any]]:
         place = rank_variables(
-            rank=0, count=self.nodes, coordinator=self.coordinator, devices=self.devices
+            rank=0,
+            num_processes=self.nodes,
+            coordinator=self.coordinator,
+            devices_per_process=self.devices_per_process,
         )
         index = {"valueFrom": {"fieldRef": {"fieldPath": _INDEX_FIELD}}}
         return [
@@ -212,7 +221,7 @@ def submit_jobset(job: JobSet) -> str:
     Raises:
         BadInput: there is no kubectl here, or the cluster refuses the set.
     """
-    if shutil.which(job.words[0]) is None:
+    if shutil.which(job.kubectl_argv[0]) is None:
         raise BadInput(
             "no Kubernetes here",
             rule="launch k8s submits with kubectl",
@@ -220,7 +229,11 @@ def submit_jobset(job: JobSet) -> str:
             remedy="the same with --print, and that into: kubectl apply -f -",
         )
     done = subprocess.run(
-        job.words, input=job.text(), capture_output=True, text=True, check=False
+        job.kubectl_argv,
+        input=job.manifest_yaml(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise BadInput(

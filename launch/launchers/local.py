@@ -26,41 +26,41 @@ class LocalLaunch:
 
     command: tuple[str, ...]
     """Words of the command line of each."""
-    count: int
+    num_processes: int
     """How many processes."""
-    devices: int | None = None
+    devices_per_process: int | None = None
     """Fake devices of each; None leaves that to the command."""
     coordinator: str
     """`address:port` at which process 0 listens."""
-    planned: int | None = None
+    planned_processes: int | None = None
     """How many the plan is written for; None: as many as there are."""
 
-    def words(self, rank: int) -> dict[str, str]:
+    def env_vars(self, rank: int) -> dict[str, str]:
         """Return the variables that a process has beyond this one's."""
         mine = rank_variables(
             rank=rank,
-            count=self.count,
+            num_processes=self.num_processes,
             coordinator=self.coordinator,
-            devices=self.devices,
-            planned=self.planned,
+            devices_per_process=self.devices_per_process,
+            planned_processes=self.planned_processes,
         )
         return {**CPU_BACKEND_VARS, **mine}
 
-    def tasks(self, environ: Mapping[str, str]) -> list[ProcessSpec]:
+    def process_specs(self, environ: Mapping[str, str]) -> list[ProcessSpec]:
         """Return what is started, by rank."""
         return [
             ProcessSpec(
                 command=self.command,
-                env={**without_proxies(environ), **self.words(rank)},
+                env={**without_proxies(environ), **self.env_vars(rank)},
             )
-            for rank in range(self.count)
+            for rank in range(self.num_processes)
         ]
 
-    def text(self) -> str:
+    def shell_text(self) -> str:
         """Return the same as lines for a shell, one for each process."""
         rows = (
-            [*(f"{k}={v}" for k, v in self.words(rank).items()), *self.command]
-            for rank in range(self.count)
+            [*(f"{k}={v}" for k, v in self.env_vars(rank).items()), *self.command]
+            for rank in range(self.num_processes)
         )
         return "".join(f"{shlex.join(row)}\n" for row in rows)
 
@@ -68,34 +68,36 @@ class LocalLaunch:
 def local_launch(
     command: Sequence[str],
     *,
-    count: int,
-    devices: int | None = None,
+    num_processes: int,
+    devices_per_process: int | None = None,
     port: int | None = None,
-    planned: int | None = None,
+    planned_processes: int | None = None,
 ) -> LocalLaunch:
     """Return what several processes on this machine would be.
 
     Args:
         command: words that start each.
-        count: how many processes.
-        devices: fake devices of each; None leaves that to the command.
+        num_processes: how many processes.
+        devices_per_process: fake devices of each; None leaves that to the command.
         port: of loopback, for process 0; None finds one.
-        planned: how many the plan is written for; None: as many as there are.
+        planned_processes: how many the plan is written for; None: as many as there are.
 
     Raises:
         BadInput: numbers that cannot be, or a port that is taken.
     """
-    check_option_range("-n", count, MAX_LOCAL_PROCESSES)
-    if devices is not None:
-        check_option_range("--devices-per-process", devices, MAX_LOCAL_PROCESSES)
+    check_option_range("-n", num_processes, MAX_LOCAL_PROCESSES)
+    if devices_per_process is not None:
+        check_option_range(
+            "--devices-per-process", devices_per_process, MAX_LOCAL_PROCESSES
+        )
     if port is not None:
         check_port_free(port)
     return LocalLaunch(
         command=tuple(command),
-        count=count,
-        devices=devices,
+        num_processes=num_processes,
+        devices_per_process=devices_per_process,
         coordinator=f"127.0.0.1:{port or free_port()}",
-        planned=planned,
+        planned_processes=planned_processes,
     )
 
 

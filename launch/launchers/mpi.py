@@ -22,16 +22,16 @@ class MpiLaunch:
 
     command: tuple[str, ...]
     """Words of the command line of each."""
-    count: int
+    num_processes: int
     """How many processes."""
     hosts: tuple[str, ...] = ()
     """Where; none leaves that to mpirun."""
-    devices: int | None = None
+    devices_per_process: int | None = None
     """Fake devices of each; None leaves that to the command."""
-    options: tuple[str, ...] = ()
+    mpirun_options: tuple[str, ...] = ()
     """More options of mpirun."""
 
-    def words(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+    def mpirun_argv(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the command line that starts them.
 
         Each may use all cores: jax has many threads. It asks Open MPI which process it
@@ -39,51 +39,58 @@ class MpiLaunch:
         """
         given = {name: environ[name] for name in FORWARDED_VARS if name in environ}
         mine = {"JAXDIST_CLUSTER": "ompi", "PYTHONUNBUFFERED": "1", **given}
-        if self.devices is not None:
-            mine["JAX_NUM_CPU_DEVICES"] = str(self.devices)
+        if self.devices_per_process is not None:
+            mine["JAX_NUM_CPU_DEVICES"] = str(self.devices_per_process)
         exported = [word for k, text in mine.items() for word in ("-x", f"{k}={text}")]
         where = ("--host", ",".join(self.hosts)) if self.hosts else ()
-        how = "--bind-to", "none", "--tag-output", *where, *exported, *self.options
-        return "mpirun", "-n", str(self.count), *how, *self.command
+        how = (
+            "--bind-to",
+            "none",
+            "--tag-output",
+            *where,
+            *exported,
+            *self.mpirun_options,
+        )
+        return "mpirun", "-n", str(self.num_processes), *how, *self.command
 
-    def text(self, environ: Mapping[str, str]) -> str:
+    def shell_text(self, environ: Mapping[str, str]) -> str:
         """Return the same for a shell."""
-        return f"{shlex.join(self.words(environ))}\n"
+        return f"{shlex.join(self.mpirun_argv(environ))}\n"
 
 
 def mpi_launch(
     command: Sequence[str],
     *,
-    count: int,
+    num_processes: int,
     hosts: str | None = None,
-    devices: int | None = None,
-    options: Sequence[str] = (),
+    devices_per_process: int | None = None,
+    mpirun_options: Sequence[str] = (),
 ) -> MpiLaunch:
     """Return the processes that a command would be.
 
     Args:
         command: words that start each.
-        count: how many processes.
+        num_processes: how many processes.
         hosts: `a,b,c`, or a file with a host a line; None leaves that to mpirun.
-        devices: fake devices of each; None leaves that to the command.
-        options: more options of mpirun.
+        devices_per_process: fake devices of each; None leaves that to the command.
+        mpirun_options: more options of mpirun.
 
     Raises:
         BadInput: numbers or hosts that cannot be.
     """
-    check_option_range("-n", count, _MAX_PROCESSES)
-    if devices is not None:
-        check_option_range("--devices-per-process", devices, 1024)
+    check_option_range("-n", num_processes, _MAX_PROCESSES)
+    if devices_per_process is not None:
+        check_option_range("--devices-per-process", devices_per_process, 1024)
     return MpiLaunch(
         command=tuple(command),
-        count=count,
+        num_processes=num_processes,
         hosts=() if hosts is None else parse_hosts(hosts),
-        devices=devices,
-        options=tuple(options),
+        devices_per_process=devices_per_process,
+        mpirun_options=tuple(mpirun_options),
     )
 
 
-def run_mpi(found: MpiLaunch, environ: Mapping[str, str]) -> int:
+def run_mpi(launch: MpiLaunch, environ: Mapping[str, str]) -> int:
     """Run processes under mpirun, which names each in front of its lines.
 
     Returns:
@@ -92,7 +99,7 @@ def run_mpi(found: MpiLaunch, environ: Mapping[str, str]) -> int:
     Raises:
         BadInput: there is no mpirun here.
     """
-    words = found.words(environ)
+    words = launch.mpirun_argv(environ)
     if shutil.which(words[0]) is None:
         raise BadInput(
             "no Open MPI here",

@@ -17,12 +17,14 @@ def our_command(words: Sequence[str]) -> tuple[str, ...]:
     return (sys.executable, "-m", "jaxdist.launch", *words)
 
 
-def program_command(program: Sequence[str], commands: Sequence[str]) -> tuple[str, ...]:
+def program_command(
+    program: Sequence[str], command_names: Sequence[str]
+) -> tuple[str, ...]:
     """Return the words that start a program, found before anything is started.
 
     Args:
         program: `train` with its words, or any program with its own.
-        commands: names of all commands of ours.
+        command_names: names of all commands of ours.
 
     Raises:
         BadInput: nothing to start, a command of ours that one process does alone, or
@@ -37,7 +39,7 @@ def program_command(program: Sequence[str], commands: Sequence[str]) -> tuple[st
     name = program[0]
     if name in MULTI_PROCESS_COMMANDS:
         return our_command(program)
-    if name in commands:
+    if name in command_names:
         raise BadInput(
             f"jaxdist {name} is the work of one process",
             rule=f"several processes do {' or '.join(MULTI_PROCESS_COMMANDS)} together",
@@ -53,16 +55,16 @@ def program_command(program: Sequence[str], commands: Sequence[str]) -> tuple[st
     return tuple(program)
 
 
-def check_option_range(option: str, number: int, most: int) -> None:
+def check_option_range(option: str, value: int, maximum: int) -> None:
     """Refuse a number of processes, devices or hosts.
 
     Raises:
         BadInput: it is not between 1 and the most.
     """
-    if not 1 <= number <= most:
+    if not 1 <= value <= maximum:
         raise BadInput(
-            f"{option} {number} cannot be",
-            rule=f"{option} is between 1 and {most}",
-            values=f"{option} {number}",
-            remedy=f"{option} {min(max(number, 2), most)}",
+            f"{option} {value} cannot be",
+            rule=f"{option} is between 1 and {maximum}",
+            values=f"{option} {value}",
+            remedy=f"{option} {min(max(value, 2), maximum)}",
         )

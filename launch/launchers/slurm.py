@@ -29,67 +29,76 @@ class SlurmJob:
     """How many nodes."""
     each: int = 1
     """Processes a node."""
-    devices: int | None = None
+    devices_per_process: int | None = None
     """Fake devices of each; None leaves that to the command."""
-    requeues: int | None = None
+    max_requeues: int | None = None
     """How often it is queued again where it ends with 75; None: as the script says."""
-    options: tuple[str, ...] = ()
+    sbatch_options: tuple[str, ...] = ()
     """More options of sbatch."""
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def sbatch_argv(self) -> tuple[str, ...]:
         """The command line that submits it."""
         size = f"--nodes={self.nodes}", f"--ntasks-per-node={self.each}"
-        return "sbatch", *size, *self.options, str(SBATCH_SCRIPT), *self.command
+        return "sbatch", *size, *self.sbatch_options, str(SBATCH_SCRIPT), *self.command
 
     @property
-    def variables(self) -> dict[str, str]:
+    def env_vars(self) -> dict[str, str]:
         """The variables that it is submitted with, which SLURM hands on."""
-        found = {"JAX_NUM_CPU_DEVICES": self.devices, "JAXDIST_REQUEUES": self.requeues}
+        found = {
+            "JAX_NUM_CPU_DEVICES": self.devices_per_process,
+            "JAXDIST_REQUEUES": self.max_requeues,
+        }
         return {name: f"{text}" for name, text in found.items() if text is not None}
 
-    def text(self) -> str:
+    def shell_text(self) -> str:
         """Return the command line for a shell, and the script that it submits."""
-        before = [f"{name}={text}" for name, text in self.variables.items()]
-        return f"{shlex.join([*before, *self.words])}\n\n{SBATCH_SCRIPT.read_text()}"
+        before = [f"{name}={text}" for name, text in self.env_vars.items()]
+        return (
+            f"{shlex.join([*before, *self.sbatch_argv])}\n\n{SBATCH_SCRIPT.read_text()}"
+        )
 
 
 def slurm_job(
     command: Sequence[str],
     *,
     nodes: int,
-    each: int = 1,
-    devices: int | None = None,
-    requeues: int | None = None,
-    options: Sequence[str] = (),
+    processes_per_node: int = 1,
+    devices_per_process: int | None = None,
+    max_requeues: int | None = None,
+    sbatch_options: Sequence[str] = (),
 ) -> SlurmJob:
     """Return the job that a command would be.
 
     Args:
         command: words that start it.
         nodes: how many nodes.
-        each: processes a node.
-        devices: fake devices of each; None leaves that to the command.
-        requeues: how often it is queued again where it ends with 75; None: as the
+        processes_per_node: processes a node.
+        devices_per_process: fake devices of each; None leaves that to the command.
+        max_requeues: how often it is queued again where it ends with 75; None: as the
             script says.
-        options: more options of sbatch.
+        sbatch_options: more options of sbatch.
 
     Raises:
         BadInput: numbers that cannot be.
     """
     check_option_range("--nodes", nodes, _MAX_NODES)
-    check_option_range("--processes-per-node", each, _MAX_PROCESSES_PER_NODE)
-    if devices is not None:
-        check_option_range("--devices-per-process", devices, _MAX_PROCESSES_PER_NODE)
-    if requeues is not None:
-        check_option_range("--requeues", requeues, MAX_RESTARTS)
+    check_option_range(
+        "--processes-per-node", processes_per_node, _MAX_PROCESSES_PER_NODE
+    )
+    if devices_per_process is not None:
+        check_option_range(
+            "--devices-per-process", devices_per_process, _MAX_PROCESSES_PER_NODE
+        )
+    if max_requeues is not None:
+        check_option_range("--requeues", max_requeues, MAX_RESTARTS)
     return SlurmJob(
         command=tuple(command),
         nodes=nodes,
-        each=each,
-        devices=devices,
-        requeues=requeues,
-        options=tuple(options),
+        each=processes_per_node,
+        devices_per_process=devices_per_process,
+        max_requeues=max_requeues,
+        sbatch_options=tuple(sbatch_options),
     )
 
 
@@ -99,16 +108,16 @@ def submit_slurm_job(job: SlurmJob) -> str:
     Raises:
         BadInput: there is no sbatch here, or it refuses the job.
     """
-    if shutil.which(job.words[0]) is None:
+    if shutil.which(job.sbatch_argv[0]) is None:
         raise BadInput(
             "no SLURM here",
             rule="launch slurm submits with sbatch",
             values="sbatch is not on PATH",
             remedy="the same with --print, and that on a login node",
         )
-    environ = {**os.environ, **job.variables}
+    environ = {**os.environ, **job.env_vars}
     done = subprocess.run(
-        job.words, env=environ, capture_output=True, text=True, check=False
+        job.sbatch_argv, env=environ, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise BadInput(

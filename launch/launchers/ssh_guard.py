@@ -35,17 +35,17 @@ def run_until_stdin_closes(command: Sequence[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _terminate_on_stdin_eof(child: subprocess.Popen[bytes]) -> None:
+def _terminate_on_stdin_eof(process: subprocess.Popen[bytes]) -> None:
     said = b""
     while read := os.read(0, 1 << 16):
         said = read
-    signal_group(child, signal.SIGTERM)
+    signal_group(process, signal.SIGTERM)
     grace = FAILURE_GRACE_S
     with suppress(ValueError):
         grace = float(said)
     with suppress(subprocess.TimeoutExpired):
-        child.wait(grace)
-    signal_group(child, signal.SIGKILL)
+        process.wait(grace)
+    signal_group(process, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -31,14 +31,14 @@ class ComparisonReport:
 
     cluster: "Cluster"
     """What they were predicted with."""
-    seen: "tuple[RunComparison, ...]"
+    comparisons: "tuple[RunComparison, ...]"
     """One for each run."""
 
     def tree(self) -> dict[str, Any]:
         """Return them as one object, seconds and bytes."""
         return {
             "cluster": self.cluster.name,
-            "runs": [_comparison_tree(one) for one in self.seen],
+            "runs": [_comparison_tree(one) for one in self.comparisons],
         }
 
 
@@ -48,11 +48,11 @@ def _comparison_tree(one: "RunComparison") -> dict[str, Any]:
         "plan": one.prediction.plan,
         "step": _term_tree(one.step),
         "interval_s": list(one.prediction.interval_s),
-        "inside_interval": one.inside,
+        "inside_interval": one.in_interval,
         "terms": [_term_tree(term) for term in one.terms],
         "layers": [_term_tree(layer) for layer in one.layers],
-        "memory_by_term": one.prediction.memory,
-        "likely_cause": one.cause,
+        "memory_by_term": one.prediction.memory_by_term,
+        "likely_cause": one.likely_cause,
         "misses": [
             {
                 "term": miss.term.name,
@@ -60,41 +60,47 @@ def _comparison_tree(one: "RunComparison") -> dict[str, Any]:
                 "likely_cause": miss.cause,
                 "remedy": miss.remedy,
             }
-            for miss in one.misses
+            for miss in one.mispredictions
         ],
-        "watched": None if one.measured is None else _breakdown_tree(one.measured),
+        "watched": None if one.breakdown is None else _breakdown_tree(one.breakdown),
         "pipeline": _pipeline_tree(one),
         "links": {
             axes: {
                 "devices": group.size,
                 "level": group.level,
-                "bytes_per_s": group.rate,
+                "bytes_per_s": group.bandwidth,
                 "alpha_s": group.alpha,
             }
-            for axes, group in one.links.items()
+            for axes, group in one.link_groups.items()
         },
     }
 
 
 def _pipeline_tree(one: "RunComparison") -> dict[str, Any] | None:
     """Return the work of stages in time, by place along the pipe axis."""
-    if not one.planned:
+    if not one.predicted_timeline:
         return None
     found: dict[int, list[dict[str, Any]]] = {}
-    inner = len(one.measured.devices) // len(one.planned) if one.measured else 0
-    for device in one.measured.devices if one.measured and inner else ():
+    inner = (
+        len(one.breakdown.devices) // len(one.predicted_timeline)
+        if one.breakdown
+        else 0
+    )
+    for device in one.breakdown.devices if one.breakdown and inner else ():
         cells = [asdict(cell) for cell in device.lane]
         for cell in cells:
-            cell |= {end: cell[end] / one.slower for end in ("start", "end")}
-        found.setdefault(device.device // inner % len(one.planned), cells)
+            cell |= {end: cell[end] / one.profiler_slowdown for end in ("start", "end")}
+        found.setdefault(device.device // inner % len(one.predicted_timeline), cells)
     return {
-        "planned": [[asdict(cell) for cell in lane] for lane in one.planned],
-        "measured": [found.get(place, []) for place in range(len(one.planned))],
+        "planned": [[asdict(cell) for cell in lane] for lane in one.predicted_timeline],
+        "measured": [
+            found.get(place, []) for place in range(len(one.predicted_timeline))
+        ],
     }
 
 
 def _term_tree(term: "TermComparison") -> dict[str, Any]:
-    return asdict(term) | {"accurate": term.accurate}
+    return asdict(term) | {"accurate": term.accuracy}
 
 
 def _breakdown_tree(measured: "StepBreakdown") -> dict[str, Any]:
@@ -137,7 +143,9 @@ def compare_runs(args: Namespace) -> ComparisonReport:
         run, plan = _read_summary(folder), _read_plan(folder)
         check_held_out(run, cluster)
         check_device_count(plan, cluster)
-        case = StepDescriber(read_config_lock(folder).resolved.config).traced(plan)
+        case = StepDescriber(read_config_lock(folder).resolved.config).describe_traced(
+            plan
+        )
         seen.append(
             compare_prediction(
                 run,
@@ -155,7 +163,7 @@ def compare_runs(args: Namespace) -> ComparisonReport:
         write_atomic(Path(args.recalibrate), better.to_json())
     for folder, one in zip(folders, seen, strict=True):
         _save_comparison(folder, {"cluster": cluster.name, **_comparison_tree(one)})
-    return ComparisonReport(cluster=cluster, seen=tuple(seen))
+    return ComparisonReport(cluster=cluster, comparisons=tuple(seen))
 
 
 def _save_comparison(folder: RunFolder, found: dict[str, Any]) -> None:
@@ -163,14 +171,14 @@ def _save_comparison(folder: RunFolder, found: dict[str, Any]) -> None:
     from jaxdist.launch.report import write_report
 
     if is_writable(folder.path):
-        write_atomic(folder.compared, json.dumps(found, indent=2) + "\n")
+        write_atomic(folder.comparison, json.dumps(found, indent=2) + "\n")
         write_report(folder.path)
 
 
 def _read_breakdown(folder: RunFolder) -> StepBreakdown | None:
-    if not folder.measured.is_file():
+    if not folder.step_breakdown.is_file():
         return None
-    return StepBreakdown.from_json(folder.measured.read_text(encoding="utf-8"))
+    return StepBreakdown.from_json(folder.step_breakdown.read_text(encoding="utf-8"))
 
 
 def _read_summary(folder: RunFolder) -> Run:

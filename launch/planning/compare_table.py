@@ -30,11 +30,11 @@ def print_comparison(
     out: "Console", found: "ComparisonReport", args: Namespace
 ) -> None:
     """Print each run: its step, term by term, by layer, and what missed most."""
-    for one in found.seen:
+    for one in found.comparisons:
         _print_run(out, one, found.cluster.name, every=args.layers)
     same = f"jaxdist compare {shlex.join((*args.runs, '--cluster', args.cluster))}"
     if args.recalibrate:
-        fitted = pluralize(len(found.seen), "run")
+        fitted = pluralize(len(found.comparisons), "run")
         out.print(f"  written  {args.recalibrate}, fitted to {fitted}")
         seen = {find_run(name, folder=args.dir).name for name in args.runs}
         others = [name for name in run_names(args.dir) if name not in seen]
@@ -49,16 +49,16 @@ def print_comparison(
 def _print_run(
     out: "Console", one: "RunComparison", cluster: str, *, every: bool
 ) -> None:
-    step, unsure = one.step, one.prediction.unsure
+    step, unsure = one.step, one.prediction.relative_error
     assert step.measured is not None
     out.print(f"{one.run.partition('@')[0]}    {one.prediction.plan} on {cluster}")
-    where = "inside" if one.inside else "outside"
+    where = "inside" if one.in_interval else "outside"
     out.print(
         f"  the step took {1e3 * step.measured:,.1f} ms, predicted "
         f"{1e3 * step.predicted:,.1f} ± {1e3 * step.predicted * unsure:,.1f} ms: "
-        f"{format_percent(step.accurate or 0.0)} accurate, {where} the interval"
+        f"{format_percent(step.accuracy or 0.0)} accurate, {where} the interval"
     )
-    out.print(f"  {breakdown_line(one.measured)}\n", soft_wrap=True)
+    out.print(f"  {breakdown_line(one.breakdown)}\n", soft_wrap=True)
     ascii_only = out.options.ascii_only
     rows = make_table("ms a step", *_HEADS, "", right=_HEADS)
     longest = max(max(t.predicted, t.measured or 0.0) for t in one.terms[:-1])
@@ -93,7 +93,7 @@ def _term_cells(term: "TermComparison") -> tuple[str, str, str, str, str]:
             return ""
         return format_size(value) if term.unit == "B" else f"{1e3 * value:,.2f}"
 
-    accurate = "" if term.accurate is None else format_percent(term.accurate)
+    accurate = "" if term.accuracy is None else format_percent(term.accuracy)
     off = "" if term.measured is None else _signed_difference(term)
     return term.name, said(term.predicted), said(term.measured), off, accurate
 
@@ -129,11 +129,11 @@ def _print_layers(
 
 
 def _print_mispredictions(out: "Console", one: "RunComparison") -> None:
-    if not one.misses:
-        if not one.inside:
-            out.print(f"  likely cause   {one.cause}\n", soft_wrap=True)
+    if not one.mispredictions:
+        if not one.in_interval:
+            out.print(f"  likely cause   {one.likely_cause}\n", soft_wrap=True)
         return
-    for number, miss in enumerate(one.misses, start=1):
+    for number, miss in enumerate(one.mispredictions, start=1):
         out.print(
             f"  miss {number}  {miss.term.name} {_signed_difference(miss.term)} ms"
         )

@@ -34,9 +34,9 @@ class LayoutSearchResult:
     """What plans are ordered by."""
     ranking: "MergedRanking"
     """What was found."""
-    seconds: float
+    search_s: float
     """That the search took."""
-    subject: "StepDescriber"
+    describer: "StepDescriber"
     """The network, described."""
 
 
@@ -63,7 +63,7 @@ def search_layouts(args: Namespace) -> LayoutSearchResult:
 
     cluster = apply_overrides(load_cluster(args.cluster), args.what_if)
     objective = PlanObjective(
-        by=args.objective or "step",
+        kind=args.objective or "step",
         samples=None if args.samples is None else _parse_samples(args.samples),
         price=cluster.price,
     )
@@ -76,7 +76,7 @@ def search_layouts(args: Namespace) -> LayoutSearchResult:
         objective,
         lambda count: _rank_one_count(
             LayoutQuery(
-                resolved=resolved, subject=subject, cluster=cluster, devices=count
+                resolved=resolved, describer=subject, cluster=cluster, devices=count
             ),
             args,
         ),
@@ -94,8 +94,8 @@ def search_layouts(args: Namespace) -> LayoutSearchResult:
         devices=counts,
         objective=objective,
         ranking=found,
-        seconds=time.perf_counter() - begun,
-        subject=subject,
+        search_s=time.perf_counter() - begun,
+        describer=subject,
     )
 
 
@@ -103,13 +103,13 @@ def _rank_one_count(question: LayoutQuery, args: Namespace) -> "PlanRanking":
     """Rank the layouts of one number of devices."""
     from jaxdist.planner.layouts.ranking import rank_plans
 
-    subject = question.subject
+    subject = question.describer
     return rank_plans(
-        question.coarse(parse_compressors(args.lossy)),
-        question.known(),
-        subject.case,
-        room=parse_bytes(args.memory, "--memory") if args.memory else None,
-        trace=subject.traced,
+        question.cost_estimate(parse_compressors(args.lossy)),
+        question.baseline_plans(),
+        subject.describe,
+        memory_capacity=parse_bytes(args.memory, "--memory") if args.memory else None,
+        trace_step=subject.describe_traced,
     )
 
 

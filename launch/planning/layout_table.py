@@ -20,19 +20,23 @@ _DEFAULT_SAMPLES: Final = 1_000_000
 
 
 def layout_tree(
-    found: LayoutSearchResult, top: int, explain: int | None = None
+    found: LayoutSearchResult, top: int, explained_rank: int | None = None
 ) -> dict[str, Any]:
     """Return a ranking as one object, seconds and bytes.
 
     Args:
         found: the ranking.
         top: plans that are in it.
-        explain: place of the plan whose arithmetic is, from 1.
+        explained_rank: place of the plan whose arithmetic is, from 1.
     """
-    made = {"explained": _explanation_tree(found, explain)} if explain else {}
+    made = (
+        {"explained": _explanation_tree(found, explained_rank)}
+        if explained_rank
+        else {}
+    )
     one, *others = found.devices
     return made | {
-        "experiment": found.resolved.source,
+        "experiment": found.resolved.experiment,
         "cluster": found.cluster.name,
         "devices": [one, *others] if others else one,
         **_objective_tree(found),
@@ -42,33 +46,33 @@ def layout_tree(
                 "layout": lost.title,
                 "devices": devices,
                 "step_s": lost.step_s,
-                "why": lost.why,
+                "why": lost.reason,
             }
-            for devices, lost in found.ranking.lost
+            for devices, lost in found.ranking.rejected
         ],
-        "layouts": found.ranking.counted,
-        "described": found.ranking.described,
-        "search_seconds": found.seconds,
+        "layouts": found.ranking.num_estimated,
+        "described": found.ranking.num_evaluated,
+        "search_seconds": found.search_s,
     }
 
 
 def _objective_tree(found: LayoutSearchResult) -> dict[str, Any]:
     """Return the objective, where there is more to it than the step."""
     asked = found.objective
-    if not asked.is_asked:
+    if not asked.has_cost_columns:
         return {}
     price = None if asked.price is None else asked.price.tree()
-    return {"objective": asked.by, "samples": asked.samples, "price": price}
+    return {"objective": asked.kind, "samples": asked.samples, "price": price}
 
 
 def _plan_tree(found: LayoutSearchResult, one: "Placed") -> dict[str, Any]:
     """Return a plan with what it takes, and what of that was asked for."""
-    asked, tree = found.objective, one.prediction.tree()
+    asked, tree = found.objective, one.prediction.to_dict()
     tree |= {
         "plan": json.loads(one.plan.to_json()),
         "devices": one.plan.mesh.devices,
     }
-    if asked.by == "cost":
+    if asked.kind == "cost":
         tree |= {"cost": asked.cost(one), "cost_unit": asked.cost_unit}
     if asked.samples is not None:
         tree["budget_s"] = asked.budget_s(one)
@@ -87,12 +91,13 @@ def print_layouts(out: "Console", found: LayoutSearchResult, args: Namespace) ->
     ranking, best = found.ranking, found.ranking.plans[0].prediction
     counts = ", ".join(f"{count:,}" for count in found.devices)
     out.print(
-        f"{found.resolved.source} on {found.cluster.name}, {counts} of "
+        f"{found.resolved.experiment} on {found.cluster.name}, {counts} of "
         f"{found.cluster.devices:,} devices, global batch {best.batch:,}"
     )
     out.print(
-        f"  {ranking.counted:,} plans ordered, {ranking.described} described, in "
-        f"{format_duration(found.seconds)}"
+        f"  {ranking.num_estimated:,} plans ordered, {ranking.num_evaluated} "
+        "described, in "
+        f"{format_duration(found.search_s)}"
     )
     for line in _objective_lines(found):
         out.print(f"  {line}")
@@ -112,12 +117,12 @@ def print_layouts(out: "Console", found: LayoutSearchResult, args: Namespace) ->
             f"  the intervals of {near - 1} others overlap with that of the first: "
             "measure them, or calibrate"
         )
-    if ranking.lost:
+    if ranking.rejected:
         out.print("\n  Why the others lost")
         lost = make_table("layout", "step, ms", "why", right=("step, ms",))
-        for _, each in ranking.lost:
+        for _, each in ranking.rejected:
             took = "no" if each.step_s is None else f"{1e3 * each.step_s:,.1f}"
-            lost.add_row(each.title, took, each.why)
+            lost.add_row(each.title, took, each.reason)
         print_table(out, lost)
     if args.explain:
         _print_explanation(out, found, args.explain)
@@ -141,8 +146,8 @@ def _device_options(found: LayoutSearchResult) -> str:
     """Write the numbers of devices and the objective as they are typed."""
     words = ["--devices", ",".join(map(str, found.devices))]
     asked = found.objective
-    if asked.by != "step":
-        words += ["--objective", asked.by]
+    if asked.kind != "step":
+        words += ["--objective", asked.kind]
     if asked.samples is not None:
         words += ["--samples", f"{asked.samples:.17g}"]
     return shlex.join(words)
@@ -152,9 +157,9 @@ def _objective_lines(found: LayoutSearchResult) -> Iterator[str]:
     """Say what plans are ordered by, where that is not their step."""
     asked = found.objective
     goal = "" if asked.samples is None else f"{asked.samples:,.0f} samples"
-    if asked.by == "budget":
+    if asked.kind == "budget":
         yield f"ordered by the hours until {goal} are trained on"
-    if asked.by != "cost":
+    if asked.kind != "cost":
         return
     if asked.price is None:
         said = f"device-hours: {found.cluster.name} has no price (docs/clusters.md)"
@@ -171,7 +176,7 @@ def _extra_columns(
     asked = found.objective
     if len(found.devices) > 1:
         yield "devices", f"{one.plan.mesh.devices:,}"
-    if asked.by == "cost":
+    if asked.kind == "cost":
         many = 1 if asked.samples is not None else _DEFAULT_SAMPLES
         head = "device-h" if asked.price is None else "cost"
         yield head, _three_digits(many * asked.cost(one))
@@ -191,9 +196,9 @@ def _three_digits(value: float) -> str:
 
 def _count_indistinguishable(found: LayoutSearchResult) -> int:
     """Count the plans that may be as good as the first one, itself included."""
-    plans, of = found.ranking.plans, found.objective.of
-    most = of(plans[0]) * (1 + plans[0].prediction.unsure)
-    return sum(of(one) * (1 - one.prediction.unsure) < most for one in plans)
+    plans, of = found.ranking.plans, found.objective.value
+    most = of(plans[0]) * (1 + plans[0].prediction.relative_error)
+    return sum(of(one) * (1 - one.prediction.relative_error) < most for one in plans)
 
 
 def _term_cells(made: "Prediction") -> tuple[str, ...]:
@@ -205,7 +210,7 @@ def _term_cells(made: "Prediction") -> tuple[str, ...]:
         terms.get("bubble", 0),
         terms.get("update", 0),
     )
-    step = f"{1e3 * made.step_s:,.1f} ± {1e3 * made.step_s * made.unsure:,.1f}"
+    step = f"{1e3 * made.step_s:,.1f} ± {1e3 * made.step_s * made.relative_error:,.1f}"
     return step, *(f"{1e3 * part:,.1f}" for part in parts)
 
 
@@ -230,7 +235,7 @@ def _explanation_tree(found: LayoutSearchResult, place: int) -> dict[str, Any]:
     from jaxdist.planner.explain import bytes_of, explain_seconds
 
     one = found.ranking.plans[place - 1]
-    case = found.subject.case(one.plan)
+    case = found.describer.describe(one.plan)
     terms = {
         "seconds": explain_seconds(case, found.cluster, one.prediction),
         "bytes": bytes_of(one.prediction),

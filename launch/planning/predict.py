@@ -34,7 +34,7 @@ def predict_experiment(args: Namespace) -> "tuple[ResolvedConfig, Prediction]":
     check_device_count(resolved.config.plan, cluster)
     subject, plan = StepDescriber(resolved.config), resolved.config.plan
     traced = trace_predicts_memory(plan, cluster.device)
-    case = subject.traced(plan) if traced else subject.case(plan)
+    case = subject.describe_traced(plan) if traced else subject.describe(plan)
     return resolved, predict(case, cluster)
 
 
@@ -55,21 +55,23 @@ def print_prediction(
 
     devices = resolved.config.plan.mesh.devices
     out.print(
-        f"{resolved.source} on {found.cluster}    {found.plan}    {devices:,} devices, "
+        f"{resolved.experiment} on {found.cluster}    {found.plan}    {devices:,} "
+        "devices, "
         f"global batch {found.batch:,}"
     )
     out.print(
         f"  step     {format_duration(found.step_s)} ± "
-        f"{format_percent(found.unsure, 0)}, "
+        f"{format_percent(found.relative_error, 0)}, "
         f"{found.batch / found.step_s:,.0f} samples/s"
     )
     fits = "fits" if found.fits else "does not fit"
     out.print(
-        f"  memory   {format_size(found.memory_bytes)} of {format_size(found.room)} a "
+        f"  memory   {format_size(found.memory_bytes)} of "
+        f"{format_size(found.memory_capacity)} a "
         f"device: {fits}"
     )
     out.print()
-    behind = found.hidden_s
+    behind = found.overlapped_s
     heads = ("ms a step", "share", *["hidden behind computing, ms"] * bool(behind))
     seconds = make_table("term", *heads, right=heads)
     for term, took in sorted(found.terms_s.items(), key=lambda pair: -pair[1]):
@@ -78,10 +80,12 @@ def print_prediction(
         seconds.add_row(term, f"{1e3 * took:,.3f}", share, *beside * bool(behind))
     print_table(out, seconds)
     kept = make_table("kept on a device", "bytes", right=("bytes",))
-    for term, held in sorted(found.memory.items(), key=lambda pair: -pair[1]):
+    for term, held in sorted(found.memory_by_term.items(), key=lambda pair: -pair[1]):
         kept.add_row(term, format_size(held))
     print_table(out, kept)
-    guessed = [p for p, origin in found.origins.items() if origin.startswith("assumed")]
+    guessed = [
+        p for p, origin in found.provenance.items() if origin.startswith("assumed")
+    ]
     if guessed:
         out.print(f"  assumed  {', '.join(guessed)}\n", soft_wrap=True)
     print_next_commands(out, f"jaxdist oracle predict {words} --json")

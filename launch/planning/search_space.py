@@ -55,7 +55,7 @@ class LayoutQuery:
 
     resolved: "ResolvedConfig"
     """What was typed stays as it is, the rest may be chosen."""
-    subject: "StepDescriber"
+    describer: "StepDescriber"
     """Its network."""
     cluster: "Cluster"
     """The machines."""
@@ -63,36 +63,36 @@ class LayoutQuery:
     """How many of them."""
 
     @cached_property
-    def base(self) -> Plan:
+    def base_plan(self) -> Plan:
         """What no search changes: where the split of images ends, if that was typed.
 
         Raises:
             BadInput: it ends at a block that the network does not have.
         """
         plan = self.resolved.config.plan
-        until = plan.remat_until if self._is_typed("plan.remat_until") else ""
-        placement = plan.placement if self._is_typed("plan.placement") else ()
+        until = plan.remat_until if self._is_set("plan.remat_until") else ""
+        placement = plan.placement if self._is_set("plan.placement") else ()
         plan = replace(plan, remat_until=until, placement=placement)
-        if not self._is_typed("plan.spatial_until"):
+        if not self._is_set("plan.spatial_until"):
             return replace(plan, spatial_until="", spatial_then="repeat")
-        known = [block.name for block in self.subject.profile.blocks[1:]]
+        known = [block.name for block in self.describer.profile.blocks[1:]]
         if plan.spatial_until and plan.spatial_until not in known:
             what, otherwise = "block behind the first", "plan.spatial_until="
             raise unknown_name_error(what, plan.spatial_until, known, otherwise)
         return plan
 
-    def _is_typed(self, key: str) -> bool:
+    def _is_set(self, key: str) -> bool:
         """Tell whether a setting was typed, and so stays."""
-        return key in self.resolved.set_by("command line")
+        return key in self.resolved.keys_from("command line")
 
     @cached_property
-    def pinned(self) -> dict[str, int]:
+    def pinned_axes(self) -> dict[str, int]:
         """Axes whose devices were typed.
 
         Raises:
             BadInput: they are no part of the devices.
         """
-        typed = self.resolved.set_by("command line")
+        typed = self.resolved.keys_from("command line")
         mesh = self.resolved.config.plan.mesh
         found = {a: mesh.size(a) for a in EVERY if f"plan.mesh.{a}" in typed}
         if self.devices % math.prod(found.values()):
@@ -109,11 +109,11 @@ class LayoutQuery:
             )
         return found
 
-    def coarse(self, lossy: tuple[AlgorithmName, ...]) -> "CostEstimate":
+    def cost_estimate(self, compressors: tuple[AlgorithmName, ...]) -> "CostEstimate":
         """Return the space of the search, estimated.
 
         Args:
-            lossy: ways of summing that may be chosen beside the exact one.
+            compressors: ways of summing that may be chosen beside the exact one.
 
         Raises:
             BadInput: the network has no blocks to compute again as was typed.
@@ -125,16 +125,16 @@ class LayoutQuery:
         from jaxdist.planner.layouts.traffic_probes import probe_traffic
         from jaxdist.train import remat
 
-        if self.base.remat:
-            remat.check_remat(self.base, task_network(self.subject.task))
-        subject, profile = self.subject, self.subject.profile
+        if self.base_plan.remat:
+            remat.check_remat(self.base_plan, task_network(self.describer.task))
+        subject, profile = self.describer, self.describer.profile
         device = self.cluster.device
-        axes = tuple(axis for axis in self._axes if axis not in self.pinned)
+        axes = tuple(axis for axis in self._axes if axis not in self.pinned_axes)
         samples = probe_traffic(
-            self.base,
+            self.base_plan,
             self.devices,
-            (*axes, *self.pinned),
-            subject.case,
+            (*axes, *self.pinned_axes),
+            subject.describe,
             profile.parameter_bytes,
             device,
         )
@@ -142,37 +142,41 @@ class LayoutQuery:
             profile=profile,
             device=device,
             dtype=subject.dtype,
-            divided=samples.divided,
+            tensor_parallel_layers=samples.tensor_parallel_layers,
         )
-        choices = self._choices(tuple(a for a in axes if a in samples.axes), lossy)
+        choices = self._choices(
+            tuple(a for a in axes if a in samples.usable_axes), compressors
+        )
         space = plan_space(
-            self.base,
+            self.base_plan,
             self.devices,
             choices,
             batch=profile.batch,
             blocks=max(1, len(profile.blocks)),
-            pinned=self.pinned,
+            fixed_axes=self.pinned_axes,
         )
         return CostEstimate(
             space=space,
             cluster=self.cluster,
-            pieces=pieces,
-            samples=samples,
-            roomy=not subject.soon_traced,
+            block_costs=pieces,
+            traffic=samples,
+            needs_margin=not subject.is_fast_to_trace,
         )
 
-    def known(self) -> list[Plan]:
+    def baseline_plans(self) -> list[Plan]:
         """Return the layouts that everybody asks about, with as many microbatches."""
         from jaxdist.planner.layouts.meshes import (
             multi_host_layouts,
             single_axis_layouts,
         )
 
-        micro, host = self.subject.task.microbatches, self.cluster.levels[0].size
-        axes = () if self.pinned else tuple(a for a in self._axes if a != "spatial_w")
+        micro, host = self.describer.task.microbatches, self.cluster.levels[0].size
+        axes = (
+            () if self.pinned_axes else tuple(a for a in self._axes if a != "spatial_w")
+        )
         plans = (
-            *single_axis_layouts(self.base, self.devices, axes),
-            *multi_host_layouts(self.base, self.devices, host, axes),
+            *single_axis_layouts(self.base_plan, self.devices, axes),
+            *multi_host_layouts(self.base_plan, self.devices, host, axes),
         )
         return [replace(plan, microbatches=micro) for plan in plans]
 
@@ -180,13 +184,13 @@ class LayoutQuery:
     def _axes(self) -> tuple[str, ...]:
         from jaxdist.planner.layouts.meshes import SEARCH_AXES
 
-        images = "image" in self.subject.shapes
+        images = "image" in self.describer.shapes
         return tuple(a for a in SEARCH_AXES if images or not a.startswith("spatial"))
 
     @property
-    def _ends(self) -> tuple[AfterSpatial, ...]:
+    def _spatial_ends(self) -> tuple[AfterSpatial, ...]:
         """What devices may do behind the split of images, of what was not typed."""
-        typed, plan = self.resolved.set_by("command line"), self.resolved.config.plan
+        typed, plan = self.resolved.keys_from("command line"), self.resolved.config.plan
         if "plan.spatial_until" in typed and not plan.spatial_until:
             return ()
         if "plan.spatial_then" in typed:
@@ -198,8 +202,8 @@ class LayoutQuery:
     ) -> "PlanChoices":
         from jaxdist.planner.layouts.space import SCHEDULE_CHOICES, PlanChoices
 
-        typed, plan = self.resolved.set_by("command line"), self.base
-        pipe, batch = plan.pipe, self.subject.profile.batch
+        typed, plan = self.resolved.keys_from("command line"), self.base_plan
+        pipe, batch = plan.pipe, self.describer.profile.batch
         parts = [
             n for n in range(1, min(batch, _MAX_MICROBATCHES) + 1) if batch % n == 0
         ]
@@ -209,7 +213,7 @@ class LayoutQuery:
         exact: tuple[AlgorithmName, ...] = (plan.reduce.via,)
         return PlanChoices(
             axes=axes,
-            microbatches=(self.subject.task.microbatches,) if given else (*parts,),
+            microbatches=(self.describer.task.microbatches,) if given else (*parts,),
             orders=((pipe.schedule, pipe.chunks),) if own else SCHEDULE_CHOICES,
             remat=(plan.remat,) if again else (False, True),
             zeros=(plan.zero,) if "plan.zero" in typed else (1, 3),
@@ -217,6 +221,6 @@ class LayoutQuery:
             if "plan.weights" in typed
             else get_args(TensorSplit),
             inside=() if "plan.placement" in typed else EVERY,
-            ends=self._ends,
+            ends=self._spatial_ends,
             ways=exact if "plan.reduce.via" in typed else (*exact, *lossy),
         )

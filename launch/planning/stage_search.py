@@ -39,13 +39,13 @@ _CUT_MODES: Final = ("order", "any")
 class StageSearchResult:
     """An answer with what it is of."""
 
-    answer: StagePlan
+    stage_plan: StagePlan
     """The stages."""
     profile: Profile | None
     """What they are stages of, where it is ours."""
-    origins: dict[str, str]
+    provenance: dict[str, str]
     """Where its numbers are from."""
-    seconds: float
+    search_s: float
     """That the search took."""
     cluster: Cluster | None = None
     """The machines, where one says all of links and devices."""
@@ -53,7 +53,7 @@ class StageSearchResult:
     @property
     def plan(self) -> Plan | None:
         """What `jaxdist train` runs, where the network is ours."""
-        return stages_to_plan(self.answer) if self.profile else None
+        return stages_to_plan(self.stage_plan) if self.profile else None
 
 
 def search_stages(args: Namespace) -> StageSearchResult:
@@ -66,12 +66,12 @@ def search_stages(args: Namespace) -> StageSearchResult:
     graph, profile = _read_graph(args, cluster)
     asked = StageQuery(
         graph=graph,
-        tiers=cluster_link_levels(cluster, args.workers)
+        levels=cluster_link_levels(cluster, args.workers)
         if cluster
         else _link_levels(args),
-        form=_cost_convention(args),
-        memory=_memory_budget(args, cluster),
-        straight=args.straight,
+        cost_convention=_cost_convention(args),
+        memory_budget=_memory_budget(args, cluster),
+        straight_pipeline=args.straight,
         cuts="any"
         if _check_choice("--cuts", args.cuts, _CUT_MODES) == "any"
         else "order",
@@ -89,10 +89,10 @@ def search_stages(args: Namespace) -> StageSearchResult:
     begun = time.perf_counter()
     found = partition_graph(asked)
     return StageSearchResult(
-        answer=found,
+        stage_plan=found,
         profile=profile,
-        origins=_provenance(args, cluster, graph),
-        seconds=time.perf_counter() - begun,
+        provenance=_provenance(args, cluster, graph),
+        search_s=time.perf_counter() - begun,
         cluster=cluster,
     )
 

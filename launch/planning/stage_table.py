@@ -25,18 +25,18 @@ _TIME_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 def stage_tree(found: StageSearchResult) -> dict[str, Any]:
     """Return the answer as one object; seconds and bytes are the units."""
-    answer, asked = found.answer, found.answer.question
-    limit = asked.memory.limit
+    answer, asked = found.stage_plan, found.stage_plan.query
+    limit = asked.memory_budget.limit
     return {
         "profile": asked.graph.source,
-        "origins": found.origins,
+        "origins": found.provenance,
         "workers": asked.devices,
-        "levels": [tier.size for tier in asked.tiers],
-        "bandwidth": [tier.bandwidth for tier in asked.tiers],
-        "overlap": asked.form.overlap,
-        "sync": asked.form.sync,
+        "levels": [tier.size for tier in asked.levels],
+        "bandwidth": [tier.bandwidth for tier in asked.levels],
+        "overlap": asked.cost_convention.overlap,
+        "sync": asked.cost_convention.sync,
         "memory_limit": limit if math.isfinite(limit) else None,
-        "memory_model": asked.memory.model,
+        "memory_model": asked.memory_budget.model,
         "config": answer.config,
         "replicas": list(answer.replicas),
         "cuts": list(answer.cuts),
@@ -44,16 +44,16 @@ def stage_tree(found: StageSearchResult) -> dict[str, Any]:
         "seconds": answer.seconds,
         "stage_seconds": [stage.seconds for stage in answer.stages],
         "cut_seconds": [stage.cut for stage in answer.stages[1:]],
-        "speedup_over_one": answer.seconds_of_one / answer.seconds,
-        "speedup_over_data_parallel": answer.seconds_of_data_parallel / answer.seconds,
-        "bytes": answer.bytes,
-        "bytes_over_data_parallel": answer.bytes_over_data_parallel,
-        "faster_with_fewer": answer.fewer,
+        "speedup_over_one": answer.single_device_seconds / answer.seconds,
+        "speedup_over_data_parallel": answer.data_parallel_seconds / answer.seconds,
+        "bytes": answer.sent_bytes,
+        "bytes_over_data_parallel": answer.relative_bytes,
+        "faster_with_fewer": answer.faster_subset,
         "noam": answer.stages[0].in_flight,
         "in_flight": [stage.in_flight for stage in answer.stages],
         "memory_bytes": [stage.memory for stage in answer.stages],
         "stages": [asdict(stage) for stage in answer.stages],
-        "search_seconds": found.seconds,
+        "search_seconds": found.search_s,
     }
 
 
@@ -65,18 +65,19 @@ def print_stages(out: "Console", found: StageSearchResult, args: Namespace) -> N
         print_table,
     )
 
-    answer, asked = found.answer, found.answer.question
+    answer, asked = found.stage_plan, found.stage_plan.query
     out.print(f"{_title_line(found)}\n", soft_wrap=True)
     for name, fact in _fact_lines(found):
         out.print(f"  {name:8} {fact}", soft_wrap=True)
     out.print()
     signs = console_glyphs(out)
-    print_table(out, _stage_table(answer, signs.this, signs.predicted))
-    over = [s for s in answer.stages if s.memory > asked.memory.limit]
+    print_table(out, _stage_table(answer, signs.selected, signs.predicted_bar))
+    over = [s for s in answer.stages if s.memory > asked.memory_budget.limit]
     if over:
-        most = max(stage.memory for stage in over) - asked.memory.limit
+        most = max(stage.memory for stage in over) - asked.memory_budget.limit
         out.print(
-            f"  stages that hold more than {format_size(asked.memory.limit)} while "
+            f"  stages that hold more than {format_size(asked.memory_budget.limit)} "
+            "while "
             "they run, "
             f"by up to {format_size(most)}: {len(over)} (--memory-model in-flight "
             "refuses)\n",
@@ -86,44 +87,45 @@ def print_stages(out: "Console", found: StageSearchResult, args: Namespace) -> N
 
 
 def _title_line(found: StageSearchResult) -> str:
-    asked = found.answer.question
-    levels = " x ".join(str(tier.size) for tier in asked.tiers)
-    rates = ", ".join(format_size(8 * tier.bandwidth, "bit/s") for tier in asked.tiers)
+    asked = found.stage_plan.query
+    levels = " x ".join(str(tier.size) for tier in asked.levels)
+    rates = ", ".join(format_size(8 * tier.bandwidth, "bit/s") for tier in asked.levels)
     devices = f"{format_count(asked.devices)} device{'s' * (asked.devices > 1)}"
-    grouped = f" ({levels}, innermost first)" * (len(asked.tiers) > 1)
+    grouped = f" ({levels}, innermost first)" * (len(asked.levels) > 1)
     name = found.profile.model if found.profile else asked.graph.source
-    return f"{name} on {devices}{grouped}, {rates}: stages {found.answer.config}"
+    return f"{name} on {devices}{grouped}, {rates}: stages {found.stage_plan.config}"
 
 
 def _fact_lines(found: StageSearchResult) -> Iterator[tuple[str, str]]:
-    answer, asked = found.answer, found.answer.question
-    one = answer.seconds_of_one / answer.seconds
-    all_ = answer.seconds_of_data_parallel / answer.seconds
+    answer, asked = found.stage_plan, found.stage_plan.query
+    one = answer.single_device_seconds / answer.seconds
+    all_ = answer.data_parallel_seconds / answer.seconds
     yield (
         "time",
         f"{format_duration(answer.seconds)} a minibatch, {one:.2f} times one device, "
-        f"{all_:.2f} times data parallel; predicted, overlap {asked.form.overlap:g}",
+        f"{all_:.2f} times data parallel; predicted, overlap "
+        f"{asked.cost_convention.overlap:g}",
     )
-    if answer.fewer:
-        devices, seconds = answer.fewer
+    if answer.faster_subset:
+        devices, seconds = answer.faster_subset
         many = (
             f"{format_count(devices)} devices are" if devices > 1 else "one device is"
         )
         yield "fewer", f"{many} faster: {format_duration(seconds)}"
-    part = answer.bytes_over_data_parallel
+    part = answer.relative_bytes
     beside = f", {part:.3f} of data parallel's" if part is not None else ""
-    yield "bytes", f"{format_size(answer.bytes)} a minibatch, all devices{beside}"
+    yield "bytes", f"{format_size(answer.sent_bytes)} a minibatch, all devices{beside}"
     yield (
         "flight",
         f"{answer.stages[0].in_flight} minibatches at most at the first stage (NOAM)",
     )
     yield (
         "search",
-        f"{format_duration(found.seconds)}, {format_count(len(asked.graph.nodes))} "
+        f"{format_duration(found.search_s)}, {format_count(len(asked.graph.nodes))} "
         "nodes, "
-        f"{format_count(answer.places)} places to cut",
+        f"{format_count(answer.cut_point_count)} places to cut",
     )
-    said = (f"{name} {origin}" for name, origin in found.origins.items())
+    said = (f"{name} {origin}" for name, origin in found.provenance.items())
     yield "from", "; ".join(said)
 
 
@@ -146,7 +148,7 @@ def _stage_table(answer: StagePlan, this: str, bar: str) -> "Table":
             f"{stage.compute / step:,.1f}",
             f"{stage.cut / step:,.1f}" if number else "",
             str(stage.in_flight),
-            held.say(round(stage.memory)),
+            held.format(round(stage.memory)),
             bar * math.ceil(_BAR_WIDTH * stage.seconds / answer.seconds - 1e-9),
         )
     return rows
@@ -168,7 +170,7 @@ def _next_commands(found: StageSearchResult, args: Namespace) -> Iterator[str]:
     if args.output and found.profile:
         yield f"jaxdist train EXPERIMENT --plan {args.output}{_batch_overrides(found)}"
     same = f"jaxdist plan stages {_option_text(args)}"
-    if not found.answer.question.graph.is_chain and args.cuts == "order":
+    if not found.stage_plan.query.graph.is_chain and args.cuts == "order":
         yield f"{same} --cuts any"
     if args.overlap is None and args.form is None:
         yield f"{same} --overlap 0"
@@ -179,7 +181,7 @@ def _next_commands(found: StageSearchResult, args: Namespace) -> Iterator[str]:
 def _batch_overrides(found: StageSearchResult) -> str:
     """Say the batch of a step whose microbatches are the minibatches of the profile."""
     assert found.profile
-    one, answer = found.profile.batch, found.answer
+    one, answer = found.profile.batch, found.stage_plan
     if len(answer.stages) == 1:
         return f" data.batch={one * answer.replicas[0]}"
     micro = default_microbatches(answer)

@@ -111,7 +111,7 @@ def pipeline_caption(record: RunData) -> Markup:
         plan.stages,
         "1 microbatch" if micro == 1 else f"{micro} microbatches",
         format_count(table.length),
-        format_percent(table.idle),
+        format_percent(table.bubble_fraction),
     )
     if not record.compared:
         more = " In seconds: <code>jaxdist compare {} --cluster NAME</code>."

@@ -24,36 +24,36 @@ class Figure:
 
 def make_figure(
     name: str,
-    unit: str,
+    y_title: str,
     curves: Sequence[Curve],
     *,
-    across: Sequence[float],
-    up: Sequence[float],
-    below: str,
-    right: float | None = None,
-    marks: Sequence[float] = (),
-    rises: bool = False,
+    x_ticks: Sequence[float],
+    y_ticks: Sequence[float],
+    x_title: str,
+    x_max: float | None = None,
+    resume_steps: Sequence[float] = (),
+    labels_below: bool = False,
 ) -> Figure:
     """Draw curves; who cannot see them hears the caption and their labels.
 
     Args:
         name: what is shown.
-        unit: quantity and unit of the vertical axis.
+        y_title: quantity and unit of the vertical axis.
         curves: at least one, each with at least one point.
-        across: ticks of the horizontal axis.
-        up: ticks of the vertical axis; first and last are its ends.
-        below: title of the horizontal axis.
-        right: end of the horizontal axis; None: its last tick.
-        marks: as of `draw_line_chart`.
-        rises: write the labels below the ends of the curves.
+        x_ticks: ticks of the horizontal axis.
+        y_ticks: ticks of the vertical axis; first and last are its ends.
+        x_title: title of the horizontal axis.
+        x_max: end of the horizontal axis; None: its last tick.
+        resume_steps: as of `draw_line_chart`.
+        labels_below: write the labels below the ends of the curves.
     """
     drawn = draw_line_chart(
         f"{name}: {'; '.join(curve.label for curve in curves)}",
         curves,
-        right=across[-1] if right is None else right,
-        across=across,
-        up=up,
-        marks=marks,
-        below=rises,
+        x_max=x_ticks[-1] if x_max is None else x_max,
+        x_ticks=x_ticks,
+        y_ticks=y_ticks,
+        resume_steps=resume_steps,
+        labels_below=labels_below,
     )
-    return Figure(name=name, unit=unit, svg=drawn, below=below)
+    return Figure(name=name, unit=y_title, svg=drawn, below=x_title)

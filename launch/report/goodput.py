@@ -51,8 +51,8 @@ def goodput_caption(record: RunData) -> Markup:
     found = record.goodput
     if not found.wall_s:
         return Markup("Phases were not recorded.")
-    share, wall = format_percent(found.share), format_duration(found.wall_s)
-    if found.sittings == 1:
+    share, wall = format_percent(found.fraction), format_duration(found.wall_s)
+    if found.attempts == 1:
         text = (
             "<b>{}</b> of {} went into steps that count, in one sitting: nothing was "
             "done again."
@@ -68,7 +68,7 @@ def goodput_caption(record: RunData) -> Markup:
     return Markup(text).format(
         share,
         wall,
-        found.sittings,
+        found.attempts,
         format_percent(between / found.wall_s),
         format_percent(again / found.wall_s),
     )
@@ -76,7 +76,7 @@ def goodput_caption(record: RunData) -> Markup:
 
 def goodput_section(record: RunData) -> GoodputSection | None:
     """Return what is shown of a run of several sittings; None of any other."""
-    if record.goodput.sittings < 2:
+    if record.goodput.attempts < 2:
         return None
     parts, wall = _parts_s(record), record.goodput.wall_s
     named = {name: _PART_NAMES.get(name, name) for name in parts}
@@ -96,8 +96,8 @@ def goodput_section(record: RunData) -> GoodputSection | None:
 def _parts_s(record: RunData) -> dict[str, float]:
     """Return seconds by part, in the order of phases; a re-plan is no restart."""
     found: Goodput = record.goodput
-    parts = dict(found.parts_s)
-    replans = _restart_s(record, adapted=True)
+    parts = dict(found.phases_s)
+    replans = _restart_s(record, replanned=True)
     if replans:
         parts["new plan"] = min(replans, parts.get("restart", 0.0))
         parts["restart"] = parts.get("restart", 0.0) - parts["new plan"]
@@ -108,12 +108,12 @@ def _parts_s(record: RunData) -> dict[str, float]:
     return {name: parts[name] for name in known if parts[name] > 0}
 
 
-def _restart_s(record: RunData, *, adapted: bool) -> float:
+def _restart_s(record: RunData, *, replanned: bool) -> float:
     pairs = pairwise(record.sittings)
     return sum(
         max(0.0, after.start - before.end)
         for before, after in pairs
-        if (_next_plan(record, before) is not None) == adapted
+        if (_next_plan(record, before) is not None) == replanned
     )
 
 
@@ -143,9 +143,9 @@ def _attempt_rows(record: RunData) -> list[AttemptRow]:
     return [
         AttemptRow(
             began=format_utc(one.start),
-            steps="none" if one.first is None else _step_range(one),
+            steps="none" if one.first_step is None else _step_range(one),
             gap="" if gap is None else format_duration(max(0.0, gap)),
-            lost=format_count(one.lost),
+            lost=format_count(one.lost_steps),
             ended=_outcome(record, one, is_last=number == last),
         )
         for number, (one, gap) in enumerate(zip(found, gaps, strict=True))
@@ -153,7 +153,7 @@ def _attempt_rows(record: RunData) -> list[AttemptRow]:
 
 
 def _step_range(one: RunAttempt) -> str:
-    return f"{one.first:,} to {one.last:,}"
+    return f"{one.first_step:,} to {one.last_step:,}"
 
 
 def _outcome(record: RunData, one: RunAttempt, *, is_last: bool) -> str:
@@ -162,4 +162,4 @@ def _outcome(record: RunData, one: RunAttempt, *, is_last: bool) -> str:
     plan = _next_plan(record, one)
     if plan is not None:
         return f"for plan {plan}"
-    return "went down" if one.lost else "saved its last step"
+    return "went down" if one.lost_steps else "saved its last step"

@@ -18,13 +18,13 @@ _UNIT_PATTERN: Final = re.compile(
 )
 
 
-def render_template(template: str, shown: Mapping[str, Any]) -> str:
+def render_template(template: str, context: Mapping[str, Any]) -> str:
     """Write a page in the one style, with the one script.
 
     Args:
         template: text of a Jinja template; it finds `style`, `script` and `policy`, and
             may include the templates of this package.
-        shown: everything else that it names.
+        context: everything else that it names.
     """
     style, script = (
         _palette_css() + read_resource("style.css"),
@@ -34,7 +34,7 @@ def render_template(template: str, shown: Mapping[str, Any]) -> str:
         style=Markup(style),
         script=Markup(script),
         policy=_content_security_policy(style, script),
-        **shown,
+        **context,
     )
 
 

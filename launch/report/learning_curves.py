@@ -48,19 +48,19 @@ def steps_per_point(count: int) -> int:
     return -(-count // _MAX_POINTS)
 
 
-def downsample(curve: Points, middle: Callable[[list[float]], float]) -> Points:
+def downsample(curve: Points, reduce: Callable[[list[float]], float]) -> Points:
     """Join neighbouring points so that a curve has at most some hundred.
 
     Args:
         curve: (step, value) by step.
-        middle: the value that stands for a group: its mean or its median.
+        reduce: the value that stands for a group: its mean or its median.
 
     Returns:
         One point a group, at the group's last step.
     """
     size = steps_per_point(len(curve)) or 1
     groups = [curve[at : at + size] for at in range(0, len(curve), size)]
-    return [(group[-1][0], middle([y for _, y in group])) for group in groups]
+    return [(group[-1][0], reduce([y for _, y in group])) for group in groups]
 
 
 def first_nonfinite_step(record: RunData) -> int | None:
@@ -95,7 +95,7 @@ def _accuracy_figure(record: RunData) -> Figure | None:
     up = ticks(min(99.0, *(y for _, y in curve)), 100.0)
     lines = [Curve(stroke="backward", points=curve, label=label)]
     unit = "samples classified right, %"
-    return _step_figure(record, "Test accuracy", unit, lines, up, rises=True)
+    return _step_figure(record, "Test accuracy", unit, lines, up, labels_below=True)
 
 
 def _learning_rate_figure(record: RunData) -> Figure | None:
@@ -135,9 +135,9 @@ def _step_figure(
     name: str,
     unit: str,
     curves: Sequence[Curve],
-    up: Sequence[float],
+    y_ticks: Sequence[float],
     *,
-    rises: bool = False,
+    labels_below: bool = False,
 ) -> Figure:
     """Draw curves over the steps of a run, and where it was resumed."""
     last = float(max(row["step"] for row in (*record.train, *record.tests)))
@@ -145,10 +145,10 @@ def _step_figure(
         name,
         unit,
         curves,
-        right=last,
-        across=[tick for tick in ticks(0.0, last) if tick <= last],
-        up=up,
-        below="step",
-        marks=[row["step"] for row in record.resumes],
-        rises=rises,
+        x_max=last,
+        x_ticks=[tick for tick in ticks(0.0, last) if tick <= last],
+        y_ticks=y_ticks,
+        x_title="step",
+        resume_steps=[row["step"] for row in record.resumes],
+        labels_below=labels_below,
     )

@@ -36,24 +36,25 @@ def draw_line_chart(
     title: str,
     curves: Sequence[Curve],
     *,
-    right: float,
-    across: Sequence[float],
-    up: Sequence[float],
-    marks: Sequence[float] = (),
-    below: bool = False,
+    x_max: float,
+    x_ticks: Sequence[float],
+    y_ticks: Sequence[float],
+    resume_steps: Sequence[float] = (),
+    labels_below: bool = False,
 ) -> Markup:
     """Draw curves over one axis.
 
     Args:
         title: what is shown, with its numbers.
         curves: at least one, each with at least one point.
-        right: end of the horizontal axis, which begins at zero.
-        across: ticks of the horizontal axis.
-        up: ticks of the vertical axis; first and last are its ends.
-        marks: where to draw a dotted line: the run was resumed.
-        below: write the labels below the ends of the curves, for curves that rise.
+        x_max: end of the horizontal axis, which begins at zero.
+        x_ticks: ticks of the horizontal axis.
+        y_ticks: ticks of the vertical axis; first and last are its ends.
+        resume_steps: where to draw a dotted line: the run was resumed.
+        labels_below: write the labels below the ends of the curves, for curves that
+        rise.
     """
-    box = _AxisRanges(right=right, low=up[0], high=up[-1])
+    box = _AxisRanges(right=x_max, low=y_ticks[0], high=y_ticks[-1])
     lines = [_path(curve, box) for curve in curves]
     inner = tag(
         "svg",
@@ -65,8 +66,13 @@ def draw_line_chart(
         overflow="visible",
     )
     dots = [_dots(curve, box) for curve in curves]
-    parts = [*_frame(box, across, up), *_resume_lines(box, marks), inner, *dots]
-    parts += _labels(curves, box, below=below)
+    parts = [
+        *_frame(box, x_ticks, y_ticks),
+        *_resume_lines(box, resume_steps),
+        inner,
+        *dots,
+    ]
+    parts += _labels(curves, box, below=labels_below)
     return labelled_svg(title, *parts, height=PLOT_HEIGHT)
 
 

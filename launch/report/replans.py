@@ -69,9 +69,9 @@ def _replan_row(change: PlanChange, record: RunData) -> ReplanRow:
 def _step_s_after(change: PlanChange, record: RunData) -> float | None:
     """Return the median of the first steps of the sitting that came of a change."""
     begun = (
-        one.first
+        one.first_step
         for one in record.sittings
-        if one.start >= change.time and one.first is not None
+        if one.start >= change.time and one.first_step is not None
     )
     first = next(begun, None)
     if not change.changed or first is None:

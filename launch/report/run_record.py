@@ -54,7 +54,7 @@ class RunData:
     """Lines that were cut off."""
     compared: JsonRow | None = None
     """The run beside its prediction; None where it was not compared as it is now."""
-    goodput: Goodput = field(default_factory=lambda: Goodput(sittings=0, wall_s=0.0))
+    goodput: Goodput = field(default_factory=lambda: Goodput(attempts=0, wall_s=0.0))
     """Where the time of all its sittings went."""
     sittings: tuple[RunAttempt, ...] = ()
     """Each time that it was started."""

@@ -149,7 +149,9 @@ def _process_figure(
 ) -> Figure:
     counts = [float(count) for count in _process_counts(lines)]
     up = ticks(0.0, 1.25 * max(y for curve in curves for _, y in curve.points))
-    return make_figure(name, unit, curves, across=counts, up=up, below="processes")
+    return make_figure(
+        name, unit, curves, x_ticks=counts, y_ticks=up, x_title="processes"
+    )
 
 
 def _process_counts(lines: Iterable[Sequence[ScalingRunRow]]) -> list[int]:

@@ -97,5 +97,5 @@ def _forecast_figure(
     up = ticks(0.0, max(y for _, y in (*said, *seen)))
     below = "epochs before"
     return make_figure(
-        name, unit, curves, right=right, across=across, up=up, below=below
+        name, unit, curves, x_max=right, x_ticks=across, y_ticks=up, x_title=below
     )

@@ -53,20 +53,22 @@ def labelled_svg(title: str, *inside: Markup, height: int, desc: str = "") -> Ma
     )
 
 
-def ticks(low: float, high: float, most: int = 6) -> list[float]:
+def ticks(low: float, high: float, max_intervals: int = 6) -> list[float]:
     """Choose axis ticks at 1, 2, 2.5 or 5 times a power of ten, around the values.
 
     Args:
         low: smallest value to show.
         high: largest value to show.
-        most: how many intervals there may be.
+        max_intervals: how many intervals there may be.
 
     >>> ticks(0, 23.6), ticks(0.0, 0.1)
     ([0.0, 5.0, 10.0, 15.0, 20.0, 25.0], [0.0, 0.02, 0.04, 0.06, 0.08, 0.1])
     """
     span = high - low if high > low else abs(high) or 1.0
-    power = 10.0 ** math.floor(math.log10(span / most))
-    step = next(power * m for m in (1, 2, 2.5, 5, 10, 20) if span / (power * m) <= most)
+    power = 10.0 ** math.floor(math.log10(span / max_intervals))
+    step = next(
+        power * m for m in (1, 2, 2.5, 5, 10, 20) if span / (power * m) <= max_intervals
+    )
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     last = max(last, first + 1)
     return [round(n * step, 12) for n in range(first, last + 1)]

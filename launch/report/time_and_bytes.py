@@ -69,7 +69,7 @@ def phase_chart(run: Run) -> BarChart | None:
 
 
 def make_bar_chart(
-    marks: Sequence[BarSegment],
+    segments: Sequence[BarSegment],
     units: Sequence[tuple[float, str]],
     quantity: str,
     whole: float | None = None,
@@ -77,15 +77,15 @@ def make_bar_chart(
     """Draw a row a mark, all on one axis; None where there is nothing to draw.
 
     Args:
-        marks: bars, in their order, each in the unit of the last of `units`.
+        segments: bars, in their order, each in the unit of the last of `units`.
         units: how much each unit is, and its name, the largest first.
         quantity: what the axis has.
         whole: what shares are of; None: of all marks together.
     """
-    longest = max((mark.size for mark in marks), default=0.0)
+    longest = max((mark.size for mark in segments), default=0.0)
     if not longest:
         return None
-    whole = whole or sum(mark.size for mark in marks)
+    whole = whole or sum(mark.size for mark in segments)
     scale, unit = next((u for u in units if longest >= u[0]), units[-1])
     axis = ticks(0.0, longest / scale)
     rows = [
@@ -94,7 +94,7 @@ def make_bar_chart(
             svg=bar_row(mark, scale, axis),
             share=_format_share(mark.size / whole),
         )
-        for mark in marks
+        for mark in segments
     ]
     return BarChart(rows=rows, axis=bar_axis(axis), unit=f"{quantity}, {unit}")
 

@@ -24,7 +24,7 @@ class RunFolder:
         return self.path.resolve().name
 
     @property
-    def lock(self) -> Path:
+    def config_lock(self) -> Path:
         """Every value of the configuration and who set it."""
         return self.path / "config.lock.json"
 
@@ -44,17 +44,17 @@ class RunFolder:
         return self.path / "spans.jsonl"
 
     @property
-    def slow(self) -> Path:
+    def stragglers(self) -> Path:
         """A line each time that a process was slower than the others."""
         return self.path / "slow.jsonl"
 
     @property
-    def drift(self) -> Path:
+    def drift_log(self) -> Path:
         """A line each time that steps drifted, a reason was found, or a plan."""
         return self.path / "drift.jsonl"
 
     @property
-    def adapted(self) -> Path:
+    def saved_plan(self) -> Path:
         """The plan that the run has changed to, where it has."""
         return self.path / "adapted.json"
 
@@ -74,7 +74,7 @@ class RunFolder:
         return self.path / "summary.json"
 
     @property
-    def mixed(self) -> Path:
+    def shuffle_quality(self) -> Path:
         """How well its samples were mixed, where each epoch exchanged a part."""
         return self.path / "shuffle.json"
 
@@ -84,12 +84,12 @@ class RunFolder:
         return self.path / "profile"
 
     @property
-    def measured(self) -> Path:
+    def step_breakdown(self) -> Path:
         """Where the profiled steps went, by term and by layer."""
         return self.path / "measured.json"
 
     @property
-    def compared(self) -> Path:
+    def comparison(self) -> Path:
         """The run beside its prediction, as it was last compared."""
         return self.path / "compared.json"
 
@@ -104,14 +104,14 @@ class RunFolder:
         return self.path / "stacks"
 
     @property
-    def claim(self) -> Path:
+    def lock_file(self) -> Path:
         """File that the process at work here holds locked."""
         return self.path / ".claim"
 
     @property
     def exists(self) -> bool:
         """Whether a run was started here."""
-        return self.lock.is_file()
+        return self.config_lock.is_file()
 
 
 def run_folder(config: "Experiment") -> RunFolder:
@@ -169,12 +169,12 @@ def is_writable(path: Path) -> bool:
     return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
 
 
-def not_writable_error(path: Path, place: Path, key: str = "run.dir") -> BadInput:
+def not_writable_error(path: Path, obstacle: Path, key: str = "run.dir") -> BadInput:
     """Say that a folder cannot be written, and what stands in the way."""
     return BadInput(
         f"{path} cannot be written",
         rule="the folder of a run is writable",
-        values=f"{place} is {_obstacle(place)}",
+        values=f"{obstacle} is {_obstacle(obstacle)}",
         remedy=f"{key}=FOLDER, a folder of yours",
     )
 

@@ -45,7 +45,7 @@ def _open(folder: RunFolder) -> int:
     place = nearest_existing_folder(folder.path)
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
-        return os.open(folder.claim, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return os.open(folder.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as refused:
         raise not_writable_error(folder.path, place) from refused
 

@@ -20,28 +20,28 @@ SpanRow = Mapping[str, Any]
 class Goodput:
     """Where the wall clock of all sittings of a run went, in seconds."""
 
-    sittings: int
+    attempts: int
     """Times that the run was started."""
     wall_s: float
     """From the first phase of the first sitting to the end of the last one."""
-    parts_s: Mapping[str, float] = field(default_factory=dict)
+    phases_s: Mapping[str, float] = field(default_factory=dict)
     """By phase; `lost` is computing that was done again, `restart` the time between
     two sittings. What is missing to the wall clock was in no phase."""
 
     @property
-    def share(self) -> float:
+    def fraction(self) -> float:
         """Share of computing that was not done again."""
-        return self.parts_s.get("compute", 0.0) / self.wall_s if self.wall_s else 0.0
+        return self.phases_s.get("compute", 0.0) / self.wall_s if self.wall_s else 0.0
 
     @property
-    def line(self) -> str:
+    def summary_line(self) -> str:
         """The same in one line."""
-        ordered = sorted(self.parts_s.items(), key=lambda part: -part[1])
+        ordered = sorted(self.phases_s.items(), key=lambda part: -part[1])
         parts = ", ".join(f"{name} {s:,.1f} s" for name, s in ordered if s >= 0.05)
         return (
-            f"goodput   {format_percent(self.share)} of "
+            f"goodput   {format_percent(self.fraction)} of "
             f"{format_duration(self.wall_s)} in "
-            f"{self.sittings} sittings: {parts}"
+            f"{self.attempts} sittings: {parts}"
         )
 
 
@@ -53,11 +53,11 @@ class RunAttempt:
     """Beginning of its first phase."""
     end: float
     """End of the last one that ended."""
-    first: int | None
+    first_step: int | None
     """The first step that it made, from 1; None where it made none."""
-    last: int | None
+    last_step: int | None
     """The last one."""
-    lost: int
+    lost_steps: int
     """Of its steps, those that a later sitting made again."""
 
 
@@ -69,7 +69,7 @@ def compute_goodput(spans: Sequence[SpanRow]) -> Goodput:
     """
     sittings = _completed_spans(spans)
     if not sittings:
-        return Goodput(sittings=0, wall_s=0.0)
+        return Goodput(attempts=0, wall_s=0.0)
     last = _last_attempt_by_step(sittings)
     parts: dict[str, float] = defaultdict(float)
     for number, one in enumerate(sittings):
@@ -79,7 +79,7 @@ def compute_goodput(spans: Sequence[SpanRow]) -> Goodput:
     for before, after in pairwise(sittings):
         parts["restart"] += max(0.0, after[0]["start"] - _end_time(before))
     wall = _end_time(sittings[-1]) - sittings[0][0]["start"]
-    return Goodput(sittings=len(sittings), wall_s=wall, parts_s=dict(parts))
+    return Goodput(attempts=len(sittings), wall_s=wall, phases_s=dict(parts))
 
 
 def list_attempts(spans: Sequence[SpanRow]) -> tuple[RunAttempt, ...]:
@@ -100,9 +100,9 @@ def _attempt(
     return RunAttempt(
         start=rows[0]["start"],
         end=_end_time(rows),
-        first=min(steps, default=None),
-        last=max(steps, default=None),
-        lost=sum(last[step] > number for step in steps),
+        first_step=min(steps, default=None),
+        last_step=max(steps, default=None),
+        lost_steps=sum(last[step] > number for step in steps),
     )
 
 
@@ -112,11 +112,11 @@ def _completed_spans(spans: Sequence[SpanRow]) -> list[list[SpanRow]]:
     return [one for one in found if one]
 
 
-def _last_attempt_by_step(sittings: Sequence[Sequence[SpanRow]]) -> dict[int, int]:
+def _last_attempt_by_step(attempts: Sequence[Sequence[SpanRow]]) -> dict[int, int]:
     """Return the number of the sitting that made a step last, by step."""
     return {
         row["step"]: number
-        for number, one in enumerate(sittings)
+        for number, one in enumerate(attempts)
         for row in one
         if row["name"] == "compute"
     }
@@ -134,5 +134,5 @@ def _split_attempts(spans: Sequence[SpanRow]) -> Iterator[list[SpanRow]]:
     yield sitting
 
 
-def _end_time(sitting: Sequence[SpanRow]) -> float:
-    return max(row["start"] + row["seconds"] for row in sitting)
+def _end_time(attempt: Sequence[SpanRow]) -> float:
+    return max(row["start"] + row["seconds"] for row in attempt)

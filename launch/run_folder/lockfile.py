@@ -49,7 +49,9 @@ class ConfigLock:
     """The configuration, with the origin of every value."""
     packages: Mapping[str, str]
     """Version of every package that matters."""
-    data: SampleFingerprints = field(default_factory=lambda: _NO_FINGERPRINTS)
+    sample_fingerprints: SampleFingerprints = field(
+        default_factory=lambda: _NO_FINGERPRINTS
+    )
     """The samples by part, as `fingerprint_samples` names them; empty: not written."""
 
 
@@ -64,7 +66,7 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def fingerprint_samples(train: "Source", test: "Source") -> SampleFingerprints:
+def fingerprint_samples(train: "Source", validation: "Source") -> SampleFingerprints:
     """Name the samples of a run: another content or order is another name."""
 
     def named(source: "Source") -> str:
@@ -72,16 +74,19 @@ def fingerprint_samples(train: "Source", test: "Source") -> SampleFingerprints:
         digest = hashlib.sha256(source.fingerprint.encode()).hexdigest()
         return f"{len(source):,} samples, {digest[:16]}"
 
-    return {"train": named(train), "test": named(test)}
+    return {"train": named(train), "test": named(validation)}
 
 
 def write_config_lock(
     folder: RunFolder,
     resolved: ResolvedConfig,
-    data: SampleFingerprints = _NO_FINGERPRINTS,
+    sample_fingerprints: SampleFingerprints = _NO_FINGERPRINTS,
 ) -> None:
     """Write the lock file of a run, with the versions that are installed now."""
-    write_atomic(folder.lock, lock_to_json(resolved, installed_versions(), data))
+    write_atomic(
+        folder.config_lock,
+        lock_to_json(resolved, installed_versions(), sample_fingerprints),
+    )
 
 
 def read_config_lock(folder: RunFolder) -> ConfigLock:
@@ -91,10 +96,10 @@ def read_config_lock(folder: RunFolder) -> ConfigLock:
         BadInput: the file is damaged, or has a key that this version does not know.
     """
     try:
-        return lock_from_json(folder.lock.read_text(encoding="utf-8"))
+        return lock_from_json(folder.config_lock.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise BadInput(
-            f"{folder.lock} is damaged",
+            f"{folder.config_lock} is damaged",
             rule="a lock file is the JSON that jaxdist train wrote",
             values=f"{type(error).__name__}: {error}",
             remedy="run.name=NAME starts a new run",
@@ -104,17 +109,17 @@ def read_config_lock(folder: RunFolder) -> ConfigLock:
 def lock_to_json(
     resolved: ResolvedConfig,
     packages: Mapping[str, str],
-    data: SampleFingerprints = _NO_FINGERPRINTS,
+    sample_fingerprints: SampleFingerprints = _NO_FINGERPRINTS,
 ) -> str:
     """Write a lock as text; `lock_from_json` reads the same value back."""
     tree = {
-        "experiment": resolved.source,
+        "experiment": resolved.experiment,
         "values": {
-            key: {"value": value, "by": resolved.origins[key]}
+            key: {"value": value, "by": resolved.sources[key]}
             for key, value in flatten_config(resolved.config).items()
         },
         "packages": dict(packages),
-        "data": dict(data),
+        "data": dict(sample_fingerprints),
     }
     return json.dumps(tree, indent=2) + "\n"
 
@@ -139,10 +144,14 @@ def lock_from_json(text: str) -> ConfigLock:
     origins: dict[str, Any] = dict.fromkeys(flatten_config(blank), "default")
     origins |= {key: row["by"] for key, row in tree["values"].items()}
     resolved = ResolvedConfig(
-        source=tree["experiment"], config=replace_values(blank, found), origins=origins
+        experiment=tree["experiment"],
+        config=replace_values(blank, found),
+        sources=origins,
     )
     return ConfigLock(
-        resolved=resolved, packages=tree["packages"], data=tree.get("data", {})
+        resolved=resolved,
+        packages=tree["packages"],
+        sample_fingerprints=tree.get("data", {}),
     )
 
 

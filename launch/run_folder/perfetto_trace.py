@@ -37,12 +37,12 @@ def chrome_trace(spans: Iterable[Mapping[str, Any]], name: str = "run") -> Trace
     }
 
 
-def write_trace(folder: Path, to: Path) -> Path:
+def write_trace(folder: Path, path: Path) -> Path:
     """Write the trace of a run folder to a file and return its path."""
     spans = read_jsonl(folder / "spans.jsonl").rows
     text = json.dumps(chrome_trace(spans, folder.resolve().name))
-    to.write_text(text + "\n", encoding="utf-8")
-    return to
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
 
 
 def complete_spans(spans: Iterable[Mapping[str, Any]]) -> list[JsonRow]:

@@ -135,23 +135,23 @@ def read_run_status(folder: RunFolder) -> RunStatus:
     )
 
 
-def _current_state(news: StatusRecord, age_s: float | None) -> str:
+def _current_state(record: StatusRecord, age_s: float | None) -> str:
     """Tell what has become of a run by its last news."""
-    if news.state != RUNNING:
-        return news.state
-    if news.host == socket.gethostname() and not _is_alive(news.pid, news.began):
+    if record.state != RUNNING:
+        return record.state
+    if record.host == socket.gethostname() and not _is_alive(record.pid, record.began):
         return "dead"
     return RUNNING if age_s is not None and age_s < STALE_STATUS_S else "silent"
 
 
-def _is_alive(pid: int, began: float) -> bool:
+def _is_alive(pid: int, start_time: float) -> bool:
     """Tell whether a process of this machine that was there then is there now."""
     import psutil
 
     try:
         process = psutil.Process(pid)
         gone = process.status() == psutil.STATUS_ZOMBIE
-        return not gone and process.create_time() <= began + 1
+        return not gone and process.create_time() <= start_time + 1
     except psutil.NoSuchProcess:
         return False
 

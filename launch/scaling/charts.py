@@ -37,28 +37,30 @@ class StepBar:
     """The drawing, of full width."""
 
 
-def batch_figures(result: ScalingResult, asked: int) -> list[Figure]:
+def batch_figures(result: ScalingResult, grid_batch: int) -> list[Figure]:
     """Draw all lines of one batch of the grid; each kind on one vertical axis."""
     lines = [
         (f"{reduce}, {source} input", runs)
-        for source in result.grid.sources
-        for reduce in result.grid.reduces
-        if (runs := result.series(reduce, source, asked))
+        for source in result.grid.inputs
+        for reduce in result.grid.reductions
+        if (runs := result.series(reduce, source, grid_batch))
     ]
-    real = [line for line in lines if line[1][0].cell.source == "real"]
+    real = [line for line in lines if line[1][0].run.input == "real"]
     kinds = ((_rate_figure, lines), (_epoch_figure, lines), (_loss_figure, real))
     return [
-        draw(result, runs, name, asked) for draw, among in kinds for name, runs in among
+        draw(result, runs, name, grid_batch)
+        for draw, among in kinds
+        for name, runs in among
     ]
 
 
-def fit_bars(one: SeriesFit) -> list[StepBar]:
+def fit_bars(series: SeriesFit) -> list[StepBar]:
     """Draw the parts of each fitted step; nothing where there is no fit."""
-    if not isinstance(one.found, ScalingFit):
+    if not isinstance(series.found, ScalingFit):
         return []
-    found, drawn = one.found, []
-    for point in one.points:
-        parts = found.parts(point)
+    found, drawn = series.found, []
+    for point in series.points:
+        parts = found.component_seconds(point)
         named = f"{pluralize(point.processes, 'process')}, {point.each:g} samples each"
         segments = [
             BarSegment(
@@ -80,11 +82,11 @@ def _rate_figure(
     result: ScalingResult, runs: Sequence[ScalingMeasurement], name: str, asked: int
 ) -> Figure:
     base, last = runs[0], runs[-1]
-    each = base.rate / base.cell.processes
+    each = base.samples_per_s / base.run.processes
     linear = [(float(p), each * p) for p in result.grid.processes]
-    own = [(float(one.cell.processes), one.rate) for one in runs]
-    highest = max(one.rate for one in batch_measurements(result, asked))
-    share = last.rate / last.cell.processes / each
+    own = [(float(one.run.processes), one.samples_per_s) for one in runs]
+    highest = max(one.samples_per_s for one in batch_measurements(result, asked))
+    share = last.samples_per_s / last.run.processes / each
     curves = [
         Curve(stroke="forward", points=linear, label="linear"),
         Curve(
@@ -100,7 +102,7 @@ def _rate_figure(
 def _epoch_figure(
     result: ScalingResult, runs: Sequence[ScalingMeasurement], name: str, asked: int
 ) -> Figure:
-    points = [(float(one.cell.processes), one.epoch_s) for one in runs]
+    points = [(float(one.run.processes), one.epoch_s) for one in runs]
     curve = Curve(
         stroke="backward", points=points, label=f"{points[-1][1]:,.1f} at the end"
     )
@@ -116,7 +118,9 @@ def _process_figure(
     up: Sequence[float],
 ) -> Figure:
     counts = [float(count) for count in result.grid.processes]
-    return make_figure(name, unit, curves, across=counts, up=up, below="processes")
+    return make_figure(
+        name, unit, curves, x_ticks=counts, y_ticks=up, x_title="processes"
+    )
 
 
 def _loss_figure(
@@ -126,8 +130,8 @@ def _loss_figure(
     curves = [
         Curve(
             stroke=stroke,
-            points=downsample(one.curve, fmean),
-            label=f"{pluralize(one.cell.processes, 'process')}, {one.losses[-1]:.3f}",
+            points=downsample(one.loss_curve, fmean),
+            label=f"{pluralize(one.run.processes, 'process')}, {one.losses[-1]:.3f}",
         )
         for stroke, one in zip(("forward", "backward"), ends)
     ]
@@ -139,8 +143,8 @@ def _loss_figure(
         f"Loss, {name}",
         "loss, nats",
         curves,
-        right=right,
-        across=[tick for tick in ticks(0.0, right) if tick <= right],
-        up=ticks(0.0, highest),
-        below="epochs",
+        x_max=right,
+        x_ticks=[tick for tick in ticks(0.0, right) if tick <= right],
+        y_ticks=ticks(0.0, highest),
+        x_title="epochs",
     )

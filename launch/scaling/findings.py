@@ -36,7 +36,7 @@ def shared_cores_sentence(result: ScalingResult) -> str:
 
 def measurement_sentence(result: ScalingResult) -> str:
     """Say of how many steps a figure is made."""
-    counts = sorted({len(one.seconds) for one in result.readings})
+    counts = sorted({len(one.step_seconds) for one in result.readings})
     among = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return (
         f"Samples/s: global batch over the median of {among} steady steps, with the "
@@ -49,7 +49,7 @@ def fit_sentence(one: SeriesFit) -> str:
     """Say what a fit found and from how much, or why there is none."""
     found = one.found
     if not isinstance(found, ScalingFit):
-        return f"not fitted: {found.why}; {found.remedy}"
+        return f"not fitted: {found.reason}; {found.remedy}"
     parts = (
         f"serial {_time(found.serial)}, parallel {_time(found.parallel)} a sample, "
         f"communication {_byte_rate(found.communication)}"
@@ -62,7 +62,7 @@ def component_sentence(one: SeriesFit) -> str:
     if not isinstance(one.found, ScalingFit):
         return ""
     point = max(one.points, key=lambda p: p.processes)
-    parts = one.found.shares(point)
+    parts = one.found.component_shares(point)
     said = ", ".join(
         f"{name} {format_percent(share, 0)}" for name, share in parts.items()
     )
@@ -80,9 +80,10 @@ def divergence_sentence(one: LossDivergence) -> str:
 
 def input_cost_sentences(result: ScalingResult) -> list[str]:
     """Say what real samples cost against random ones, for each pair of runs."""
-    by_name = {one.cell.name: one for one in result.readings}
+    by_name = {one.run.name: one for one in result.readings}
     return [
-        f"{real.cell.title}: {real.rate / made_up.rate:.2f} of the samples/s of "
+        f"{real.run.title}: {real.samples_per_s / made_up.samples_per_s:.2f} of the "
+        "samples/s of "
         "synthetic input"
         for real in result.readings
         if (made_up := _synthetic_counterpart(real, by_name)) is not None
@@ -92,19 +93,19 @@ def input_cost_sentences(result: ScalingResult) -> list[str]:
 def _synthetic_counterpart(
     real: ScalingMeasurement, by_name: dict[str, ScalingMeasurement]
 ) -> ScalingMeasurement | None:
-    if real.cell.source != "real":
+    if real.run.input != "real":
         return None
-    return by_name.get(real.cell.name.removesuffix("real") + "synthetic")
+    return by_name.get(real.run.name.removesuffix("real") + "synthetic")
 
 
 def _fit_quality(found: ScalingFit) -> str:
     """Say from how many points, and how far they are from the fit."""
     points = f"{found.points} points for {FIT_UNKNOWNS} unknowns"
-    if found.spare == 0:
+    if found.degrees_of_freedom == 0:
         return f"{points}: none to check it with"
     off = (
-        f"rms {format_duration(found.residual)}, at most "
-        f"{format_percent(found.furthest)} off"
+        f"rms {format_duration(found.rms_residual)}, at most "
+        f"{format_percent(found.max_relative_error)} off"
     )
     return f"{points}, {off}"
 

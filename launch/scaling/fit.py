@@ -35,7 +35,7 @@ class ScalingPoint:
     """How many there were."""
     each: float
     """Samples of a process."""
-    sent: float
+    sent_bytes: float
     """Bytes that a device sent."""
     seconds: float
     """Median of a steady step."""
@@ -43,7 +43,7 @@ class ScalingPoint:
     """Cores for all processes together."""
 
     @property
-    def work(self) -> float:
+    def samples_per_core(self) -> float:
         """Samples that each busy core has to compute."""
         return self.each * self.processes / min(self.processes, self.cores)
 
@@ -60,27 +60,27 @@ class ScalingFit:
     """Seconds a byte that a device sends."""
     points: int
     """Steps that it was found from."""
-    residual: float
+    rms_residual: float
     """Root of the mean square of measured less fitted, seconds."""
-    furthest: float
+    max_relative_error: float
     """Largest distance of a point, as a share of its measured seconds."""
 
     @property
-    def spare(self) -> int:
+    def degrees_of_freedom(self) -> int:
         """Points beyond the unknowns: without any the residual checks nothing."""
         return self.points - FIT_UNKNOWNS
 
-    def parts(self, point: ScalingPoint) -> dict[str, float]:
+    def component_seconds(self, point: ScalingPoint) -> dict[str, float]:
         """Return the seconds of each part at a point."""
         return {
             "serial": self.serial,
-            "parallel": self.parallel * point.work,
-            "communication": self.communication * point.sent,
+            "parallel": self.parallel * point.samples_per_core,
+            "communication": self.communication * point.sent_bytes,
         }
 
-    def shares(self, point: ScalingPoint) -> dict[str, float]:
+    def component_shares(self, point: ScalingPoint) -> dict[str, float]:
         """Return the same as shares of the fitted step; `serial` is Amdahl's."""
-        parts = self.parts(point)
+        parts = self.component_seconds(point)
         whole = sum(parts.values())
         return {name: seconds / whole for name, seconds in parts.items()}
 
@@ -89,7 +89,7 @@ class ScalingFit:
 class ScalingFitFailure:
     """Points from which the parts cannot be told apart."""
 
-    why: str
+    reason: str
     """What is missing."""
     remedy: str
     """What to type as well."""
@@ -103,15 +103,17 @@ def fit(points: Sequence[ScalingPoint]) -> ScalingFit | ScalingFitFailure:
     """
     if len(points) < FIT_UNKNOWNS:
         return ScalingFitFailure(
-            why=f"{len(points)} points for {FIT_UNKNOWNS} unknowns",
+            reason=f"{len(points)} points for {FIT_UNKNOWNS} unknowns",
             remedy="more --processes, or a second --batch",
         )
     # Samples and bytes are of other sizes than one: each column is scaled to one.
-    columns = np.array([(1.0, point.work, point.sent) for point in points])
+    columns = np.array(
+        [(1.0, point.samples_per_core, point.sent_bytes) for point in points]
+    )
     scale = np.abs(columns).max(axis=0)
     if not scale.all() or np.linalg.matrix_rank(columns / scale, 1e-6) < FIT_UNKNOWNS:
         return ScalingFitFailure(
-            why="the parts change alike from point to point",
+            reason="the parts change alike from point to point",
             remedy="a second --batch tells them apart",
         )
     seconds = np.array([point.seconds for point in points])
@@ -123,6 +125,6 @@ def fit(points: Sequence[ScalingPoint]) -> ScalingFit | ScalingFitFailure:
         parallel=parallel,
         communication=communication,
         points=len(points),
-        residual=float(np.sqrt(np.mean(off**2))),
-        furthest=float(np.max(np.abs(off) / seconds)),
+        rms_residual=float(np.sqrt(np.mean(off**2))),
+        max_relative_error=float(np.max(np.abs(off) / seconds)),
     )

@@ -29,9 +29,9 @@ class ScalingGrid:
     """Numbers of processes, ascending."""
     batches: tuple[int, ...]
     """Samples a step: of all processes (strong) or of each (weak)."""
-    reduces: tuple[str, ...]
+    reductions: tuple[str, ...]
     """Ways to sum gradients, as `plan.reduce.via` has them."""
-    sources: tuple[InputSource, ...] = ("real",)
+    inputs: tuple[InputSource, ...] = ("real",)
     """The experiment's own data, random samples, or both."""
     scaling: ScalingMode = "strong"
     """What stays as processes are added."""
@@ -45,32 +45,32 @@ class ScalingRun:
     """How many, each with one device."""
     batch: int
     """Samples a step, of all processes."""
-    asked: int
+    grid_batch: int
     """The batch as the grid has it."""
-    reduce: str
+    reduction: str
     """How gradients are summed; `NO_REDUCE` where nobody is there to sum with."""
-    source: InputSource
+    input: InputSource
     """Where samples come from."""
 
     @property
     def name(self) -> str:
         """Name of its run folder: `p4-b64-ring-real`."""
-        return f"p{self.processes}-b{self.batch}-{self.reduce}-{self.source}"
+        return f"p{self.processes}-b{self.batch}-{self.reduction}-{self.input}"
 
     @property
     def title(self) -> str:
         """The same in words."""
         many = f"{self.processes} process{'es' * (self.processes > 1)}"
-        way = "" if self.reduce == NO_REDUCE else f", {self.reduce}"
-        return f"{many}, batch {self.batch}{way}, {self.source} input"
+        way = "" if self.reduction == NO_REDUCE else f", {self.reduction}"
+        return f"{many}, batch {self.batch}{way}, {self.input} input"
 
 
 def parse_grid(
     *,
     processes: str,
     batches: str,
-    reduces: str,
-    sources: str,
+    reductions: str,
+    inputs: str,
     scaling: ScalingMode,
     accumulate: int = 1,
 ) -> ScalingGrid:
@@ -79,8 +79,8 @@ def parse_grid(
     Args:
         processes: numbers of processes.
         batches: samples a step.
-        reduces: ways to sum.
-        sources: real, synthetic or both.
+        reductions: ways to sum.
+        inputs: real, synthetic or both.
         scaling: what stays.
         accumulate: parts that a process computes its batch in.
 
@@ -92,10 +92,10 @@ def parse_grid(
             sorted(_parse_numbers("--processes", processes, MAX_LOCAL_PROCESSES))
         ),
         batches=_parse_numbers("--batch", batches, 2**31 - 1),
-        reduces=_parse_names("--reduce", reduces, get_args(AlgorithmName)),
-        sources=cast(
+        reductions=_parse_names("--reduce", reductions, get_args(AlgorithmName)),
+        inputs=cast(
             tuple[InputSource, ...],
-            _parse_names("--input", sources, get_args(InputSource)),
+            _parse_names("--input", inputs, get_args(InputSource)),
         ),
         scaling=scaling,
     )
@@ -111,7 +111,7 @@ def scaling_runs(grid: ScalingGrid) -> tuple[ScalingRun, ...]:
     On one process all ways to sum are the same run.
 
     >>> sizes = {"processes": (1, 2), "batches": (64,)}
-    >>> found = scaling_runs(ScalingGrid(**sizes, reduces=("ring", "int8")))
+    >>> found = scaling_runs(ScalingGrid(**sizes, reductions=("ring", "int8")))
     >>> [cell.name for cell in found]
     ['p1-b64-none-real', 'p2-b64-ring-real', 'p2-b64-int8-real']
     """
@@ -119,31 +119,32 @@ def scaling_runs(grid: ScalingGrid) -> tuple[ScalingRun, ...]:
         ScalingRun(
             processes=count,
             batch=batch if grid.scaling == "strong" else batch * count,
-            asked=batch,
-            reduce=way if count > 1 else NO_REDUCE,
-            source=source,
+            grid_batch=batch,
+            reduction=way if count > 1 else NO_REDUCE,
+            input=source,
         )
-        for source in grid.sources
+        for source in grid.inputs
         for batch in grid.batches
         for count in grid.processes
-        for way in grid.reduces
+        for way in grid.reductions
     )
     return tuple(dict.fromkeys(made))
 
 
-def plan_overrides(plan: Plan, cell: ScalingRun) -> tuple[str, ...]:
+def plan_overrides(plan: Plan, run: ScalingRun) -> tuple[str, ...]:
     """Return the overrides that put a plan on a cell's processes, along `data` alone.
 
     Args:
         plan: of the experiment.
-        cell: the run.
+        run: the run.
 
-    >>> cell = ScalingRun(processes=2, batch=64, asked=64, reduce="ring", source="real")
+    >>> sizes = {"processes": 2, "batch": 64, "grid_batch": 64}
+    >>> cell = ScalingRun(**sizes, reduction="ring", input="real")
     >>> plan_overrides(Plan(mesh=MeshShape(data=4, spatial_h=2)), cell)
     ('plan.mesh.data=2', 'plan.mesh.spatial_h=1', 'plan.reduce.via=ring')
     """
-    way = "exact" if cell.reduce == NO_REDUCE else cell.reduce
-    placed = plan.on(MeshShape(data=cell.processes))
+    way = "exact" if run.reduction == NO_REDUCE else run.reduction
+    placed = plan.on(MeshShape(data=run.processes))
     then, now = (
         flatten_config(replace(placed, reduce=plan.reduce.by(way))),
         flatten_config(plan),

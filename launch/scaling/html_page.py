@@ -45,10 +45,10 @@ def _template_values(result: ScalingResult) -> dict[str, Any]:
         "heads": ("input", "batch", *COLUMNS, "sent"),
         "rows": [
             (
-                one.cell.source,
-                str(one.cell.batch),
+                one.run.input,
+                str(one.run.batch),
                 *table_row(result, one),
-                format_size(one.sent),
+                format_size(one.sent_bytes),
             )
             for one in result.readings
         ],

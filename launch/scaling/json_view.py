@@ -14,7 +14,7 @@ def scaling_tree(result: ScalingResult) -> dict[str, Any]:
         "scaling": result.grid.scaling,
         "place": {
             "name": result.place.name,
-            "rate": result.place.rate,
+            "rate": result.place.link_rate,
             "cores": result.place.cores,
             "threads_a_process": 1,
         },
@@ -30,30 +30,30 @@ def scaling_tree(result: ScalingResult) -> dict[str, Any]:
 
 
 def _run_tree(result: ScalingResult, reading: ScalingMeasurement) -> dict[str, Any]:
-    cell, (low, high) = reading.cell, reading.rates
+    cell, (low, high) = reading.run, reading.samples_per_s_range
     return {
         "run": cell.name,
         "processes": cell.processes,
         "batch": cell.batch,
-        "reduce": cell.reduce,
-        "input": cell.source,
-        "samples_per_s": reading.rate,
+        "reduce": cell.reduction,
+        "input": cell.input,
+        "samples_per_s": reading.samples_per_s,
         "samples_per_s_p5": low,
         "samples_per_s_p95": high,
         "step_s": reading.step_s,
-        "steady_steps": len(reading.seconds),
+        "steady_steps": len(reading.step_seconds),
         "epoch_s": reading.epoch_s,
         "efficiency": result.efficiency(reading),
-        "input_share": reading.waited,
-        "bytes_sent": reading.sent,
-        "losses": [list(point) for point in reading.curve],
+        "input_share": reading.input_wait_share,
+        "bytes_sent": reading.sent_bytes,
+        "losses": [list(point) for point in reading.loss_curve],
     }
 
 
 def _fit_tree(one: SeriesFit) -> dict[str, Any]:
     named = {"reduce": one.reduce, "input": one.source, "points": len(one.points)}
     if not isinstance(one.found, ScalingFit):
-        return {**named, "fitted": False, "why": one.found.why}
+        return {**named, "fitted": False, "why": one.found.reason}
     found = one.found
     return {
         **named,
@@ -61,14 +61,14 @@ def _fit_tree(one: SeriesFit) -> dict[str, Any]:
         "serial_s": found.serial,
         "parallel_s_a_sample": found.parallel,
         "communication_s_a_byte": found.communication,
-        "residual_s": found.residual,
-        "furthest": found.furthest,
-        "points_to_spare": found.spare,
+        "residual_s": found.rms_residual,
+        "furthest": found.max_relative_error,
+        "points_to_spare": found.degrees_of_freedom,
         "shares": [
             {
                 "processes": point.processes,
                 "samples_a_process": point.each,
-                **found.shares(point),
+                **found.component_shares(point),
             }
             for point in one.points
         ],

@@ -21,26 +21,26 @@ class ScalingPlacement:
 
     cores: int
     """Cores that all processes share."""
-    hosts: EmulatedCluster | None = None
+    testbed: EmulatedCluster | None = None
     """The testbed; None is loopback."""
 
     @property
     def name(self) -> str:
         """What it is called: `loopback` or `testbed`."""
-        return "loopback" if self.hosts is None else "testbed"
+        return "loopback" if self.testbed is None else "testbed"
 
     @property
-    def rate(self) -> str | None:
+    def link_rate(self) -> str | None:
         """Rate of each link, where it is held to one."""
-        return None if self.hosts is None else self.hosts.rate
+        return None if self.testbed is None else self.testbed.rate
 
     @property
     def title(self) -> str:
         """The same for people, with the cores."""
-        if self.hosts is None:
+        if self.testbed is None:
             return f"loopback of this machine, {pluralize(self.cores, 'core')}"
-        rate = self.rate or "no limit"
-        hosts = pluralize(self.hosts.count, "host")
+        rate = self.link_rate or "no limit"
+        hosts = pluralize(self.testbed.num_hosts, "host")
         return (
             f"testbed of {hosts}, {rate} each way, {pluralize(self.cores, 'core')} "
             "in all"
@@ -59,12 +59,12 @@ class ScalingPlacement:
         address = f"127.0.0.1:{free_port()}"
         each = LocalLaunch(
             command=tuple(command),
-            count=count,
-            devices=1,
-            coordinator=self.hosts.coordinator(attempt) if self.hosts else address,
+            num_processes=count,
+            devices_per_process=1,
+            coordinator=self.testbed.coordinator(attempt) if self.testbed else address,
         )
-        tasks = each.tasks(single_thread_env(os.environ))
-        return self.hosts.inside(tasks) if self.hosts else tasks
+        tasks = each.process_specs(single_thread_env(os.environ))
+        return self.testbed.place_processes(tasks) if self.testbed else tasks
 
 
 def single_thread_env(environ: Mapping[str, str]) -> dict[str, str]:
@@ -78,11 +78,11 @@ def single_thread_env(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, **SINGLE_THREAD_VARS, **joined}
 
 
-def scaling_placement(most: int, *, in_testbed: bool) -> ScalingPlacement:
+def scaling_placement(max_processes: int, *, in_testbed: bool) -> ScalingPlacement:
     """Return where a study runs.
 
     Args:
-        most: processes at once.
+        max_processes: processes at once.
         in_testbed: on the hosts that `jaxdist testbed up` has made.
 
     Raises:
@@ -92,14 +92,14 @@ def scaling_placement(most: int, *, in_testbed: bool) -> ScalingPlacement:
     if not in_testbed:
         return ScalingPlacement(cores=cores)
     hosts = load_testbed()
-    if hosts.count >= most:
-        return ScalingPlacement(cores=cores, hosts=hosts)
+    if hosts.num_hosts >= max_processes:
+        return ScalingPlacement(cores=cores, testbed=hosts)
     raise BadInput(
         "the testbed has too few hosts",
         rule="a process has a host of its own",
-        values=f"--processes {most}, {pluralize(hosts.count, 'host')}",
+        values=f"--processes {max_processes}, {pluralize(hosts.num_hosts, 'host')}",
         remedy=[
-            f"--processes {hosts.count}",
-            f"jaxdist testbed down, jaxdist testbed up --hosts {most}",
+            f"--processes {hosts.num_hosts}",
+            f"jaxdist testbed down, jaxdist testbed up --hosts {max_processes}",
         ],
     )

@@ -71,24 +71,24 @@ class ScalingResult:
         base = self.base(reading)
         if base is None:
             return None
-        own, first = (one.rate / one.cell.processes for one in (reading, base))
+        own, first = (one.samples_per_s / one.run.processes for one in (reading, base))
         return own / first
 
     def base(self, reading: ScalingMeasurement) -> ScalingMeasurement | None:
         """Return the run on the fewest processes that a run is held against."""
-        cell, fewest = reading.cell, self.grid.processes[0]
-        line = self.series(cell.reduce, cell.source, cell.asked)
-        return next((one for one in line if one.cell.processes == fewest), None)
+        cell, fewest = reading.run, self.grid.processes[0]
+        line = self.series(cell.reduction, cell.input, cell.grid_batch)
+        return next((one for one in line if one.run.processes == fewest), None)
 
     def series(
-        self, reduce: str, source: InputSource, asked: int
+        self, reduce: str, source: InputSource, grid_batch: int
     ) -> list[ScalingMeasurement]:
         """Return the runs of one line of a plot, by their number of processes."""
         return [
             one
             for one in self.readings
-            if one.cell.reduce in (NO_REDUCE, reduce)
-            and (one.cell.source, one.cell.asked) == (source, asked)
+            if one.run.reduction in (NO_REDUCE, reduce)
+            and (one.run.input, one.run.grid_batch) == (source, grid_batch)
         ]
 
     @property
@@ -96,8 +96,8 @@ class ScalingResult:
         """The parts of a step, for each way to sum and kind of input."""
         return tuple(
             self._fitted(reduce, source)
-            for source in self.grid.sources
-            for reduce in self.grid.reduces
+            for source in self.grid.inputs
+            for reduce in self.grid.reductions
         )
 
     @property
@@ -110,11 +110,11 @@ class ScalingResult:
 
     def point(self, reading: ScalingMeasurement) -> ScalingPoint:
         """Return a reading as a fit sees it."""
-        cell = reading.cell
+        cell = reading.run
         return ScalingPoint(
             processes=cell.processes,
             each=cell.batch / cell.processes,
-            sent=reading.sent,
+            sent_bytes=reading.sent_bytes,
             seconds=reading.step_s,
             cores=self.place.cores,
         )
@@ -123,10 +123,9 @@ class ScalingResult:
         same = [
             one
             for one in self.readings
-            if one.cell.batch == reading.cell.batch
-            and one.cell.source == reading.cell.source
+            if one.run.batch == reading.run.batch and one.run.input == reading.run.input
         ]
-        return min(same, key=lambda one: one.cell.processes)
+        return min(same, key=lambda one: one.run.processes)
 
     def _fitted(self, reduce: str, source: InputSource) -> SeriesFit:
         points = tuple(
@@ -144,4 +143,4 @@ def _loss_divergence(
     first, last = (
         abs(own - other) / abs(other) for own, other in (pairs[0], pairs[-1])
     )
-    return LossDivergence(cell=reading.cell, against=base.cell, first=first, last=last)
+    return LossDivergence(cell=reading.run, against=base.run, first=first, last=last)

@@ -23,17 +23,17 @@ LogRow = Mapping[str, Any]
 class ScalingMeasurement:
     """What one run measured."""
 
-    cell: ScalingRun
+    run: ScalingRun
     """The run."""
     samples: int
     """Training samples of an epoch."""
     parameters: int
     """Trainable numbers in the network."""
-    seconds: tuple[float, ...]
+    step_seconds: tuple[float, ...]
     """Of each steady step, from one finished step to the next."""
-    waited_s: float
+    input_wait_s: float
     """Seconds of steady steps in which process 0 had no batch."""
-    sent: int
+    sent_bytes: int
     """Bytes that a device sends a step, by the plan's ledger."""
     losses: tuple[float, ...]
     """Training loss of every step, from the first."""
@@ -41,35 +41,35 @@ class ScalingMeasurement:
     @property
     def step_s(self) -> float:
         """Median seconds of a steady step."""
-        return median(self.seconds)
+        return median(self.step_seconds)
 
     @property
-    def rate(self) -> float:
+    def samples_per_s(self) -> float:
         """Training samples a second: global batch over the median step."""
-        return self.cell.batch / self.step_s
+        return self.run.batch / self.step_s
 
     @property
-    def rates(self) -> tuple[float, float]:
+    def samples_per_s_range(self) -> tuple[float, float]:
         """The same at the 95th and the 5th percentile of the steps: low and high."""
-        ordered = sorted(self.seconds)
+        ordered = sorted(self.step_seconds)
         last = len(ordered) - 1
         slow, fast = ordered[round(0.95 * last)], ordered[round(0.05 * last)]
-        return self.cell.batch / slow, self.cell.batch / fast
+        return self.run.batch / slow, self.run.batch / fast
 
     @property
     def epoch_s(self) -> float:
         """Seconds in which an epoch's samples pass, without evaluation."""
-        return self.samples / self.rate
+        return self.samples / self.samples_per_s
 
     @property
-    def waited(self) -> float:
+    def input_wait_share(self) -> float:
         """Share of the steady steps in which process 0 waited for its batch."""
-        return self.waited_s / sum(self.seconds)
+        return self.input_wait_s / sum(self.step_seconds)
 
     @property
-    def curve(self) -> list[tuple[float, float]]:
+    def loss_curve(self) -> list[tuple[float, float]]:
         """The loss against epochs."""
-        each = self.cell.batch / self.samples
+        each = self.run.batch / self.samples
         return [(step * each, loss) for step, loss in enumerate(self.losses, 1)]
 
 
@@ -80,12 +80,12 @@ def is_complete(folder: Path) -> bool:
 
 
 def read_measurement(
-    cell: ScalingRun, folder: Path, samples: int
+    scaling_run: ScalingRun, folder: Path, samples: int
 ) -> ScalingMeasurement:
     """Read a run that is whole.
 
     Args:
-        cell: what it is.
+        scaling_run: what it is.
         folder: where it is.
         samples: training samples of an epoch.
 
@@ -95,7 +95,7 @@ def read_measurement(
     files = RunFolder(folder)
     run = Run.from_json(files.summary.read_text(encoding="utf-8"))
     return measurement_from_rows(
-        cell,
+        scaling_run,
         run,
         samples,
         read_jsonl(files.metrics).rows,
@@ -104,7 +104,7 @@ def read_measurement(
 
 
 def measurement_from_rows(
-    cell: ScalingRun,
+    scaling_run: ScalingRun,
     run: Run,
     samples: int,
     metrics: Sequence[LogRow],
@@ -113,7 +113,7 @@ def measurement_from_rows(
     """Read a run from its rows, which may be anybody's.
 
     Args:
-        cell: what it is.
+        scaling_run: what it is.
         run: its summary.
         samples: training samples of an epoch.
         metrics: rows of `metrics.jsonl`, in their order.
@@ -128,7 +128,7 @@ def measurement_from_rows(
         row for row in steps if row["step"] > WARMUP_STEPS and row["step"] not in broken
     ]
     if not steady:
-        raise FatalError(f"{cell.title}: none of {len(steps)} steps is steady")
+        raise FatalError(f"{scaling_run.title}: none of {len(steps)} steps is steady")
     among = {row["step"] for row in steady}
     waits = (
         row["seconds"]
@@ -136,12 +136,12 @@ def measurement_from_rows(
         if row["name"] == "input" and row["step"] in among and "seconds" in row
     )
     return ScalingMeasurement(
-        cell=cell,
+        run=scaling_run,
         samples=samples,
         parameters=run.parameters,
-        seconds=tuple(row["step_s"] for row in steady),
-        waited_s=sum(waits),
-        sent=sum(run.bytes_by_collective.values()),
+        step_seconds=tuple(row["step_s"] for row in steady),
+        input_wait_s=sum(waits),
+        sent_bytes=sum(run.bytes_by_collective.values()),
         losses=tuple(row["loss"] for row in steps),
     )
 

@@ -31,7 +31,7 @@ RunCallback = Callable[[int, ScalingRun, ScalingMeasurement | FailedRun], None]
 """Is told the number of a run, from 1, what it was, and what came of it."""
 
 
-def run_study(study: ScalingStudy, told: RunCallback) -> ScalingResult:
+def run_study(study: ScalingStudy, callback: RunCallback) -> ScalingResult:
     """Make the runs that are not there yet, and read all.
 
     A run that fails is named, and the others go on. What was interrupted is made again
@@ -39,18 +39,18 @@ def run_study(study: ScalingStudy, told: RunCallback) -> ScalingResult:
 
     Args:
         study: what to run.
-        told: looks on.
+        callback: looks on.
     """
-    study.claim()
+    study.write_manifest()
     found: list[ScalingMeasurement | FailedRun] = []
     with exit_on_signals():
-        for number, cell in enumerate(study.cells, start=1):
+        for number, cell in enumerate(study.runs, start=1):
             found.append(_measure_run(study, cell, number))
-            told(number, cell, found[-1])
+            callback(number, cell, found[-1])
     return ScalingResult(
         experiment=study.experiment,
         grid=study.grid,
-        place=study.place,
+        place=study.placement,
         readings=tuple(one for one in found if isinstance(one, ScalingMeasurement)),
         lost=tuple(one for one in found if isinstance(one, FailedRun)),
     )
@@ -59,7 +59,7 @@ def run_study(study: ScalingStudy, told: RunCallback) -> ScalingResult:
 def _measure_run(
     study: ScalingStudy, cell: ScalingRun, number: int
 ) -> ScalingMeasurement | FailedRun:
-    folder, log = study.run_folder(cell).path, study.log(cell)
+    folder, log = study.run_folder(cell).path, study.log_path(cell)
     try:
         if not is_complete(folder):
             failure = _execute_run(study, cell, number)
@@ -77,10 +77,10 @@ def _execute_run(
     shutil.rmtree(study.run_folder(cell).path, ignore_errors=True)
     said = _cpu_load_warning(psutil.cpu_percent(_CPU_SAMPLE_S) / 100)
     sys.stderr.write(said)
-    command = our_command(["train", study.experiment, *study.run_words(cell)])
-    with study.log(cell).open("w", encoding="utf-8", buffering=1) as log:
+    command = our_command(["train", study.experiment, *study.run_overrides(cell)])
+    with study.log_path(cell).open("w", encoding="utf-8", buffering=1) as log:
         log.write(said)
-        tasks = study.place.tasks(command, cell.processes, number)
+        tasks = study.placement.tasks(command, cell.processes, number)
         return run_and_stream(tasks, lambda *said: _log_line(log, *said))
 
 
@@ -106,20 +106,25 @@ def _cpu_load_warning(share: float) -> str:
 
 def _failure_reason(failure: ProcessFailure) -> str:
     """Say how a run ended, in one line."""
-    said = [line for line in failure.last if line.strip()]
+    said = [line for line in failure.last_lines if line.strip()]
     errors = [line for line in said if _ERROR_LINE.match(line)]
     line = (errors or said or ["it said nothing"])[-1]
-    return f"process {failure.rank} {failure.how}: {line.strip()}"
+    return f"process {failure.rank} {failure.exit_description}: {line.strip()}"
 
 
 def print_run(
-    number: int, cell: ScalingRun, found: ScalingMeasurement | FailedRun, of: int
+    number: int, cell: ScalingRun, outcome: ScalingMeasurement | FailedRun, total: int
 ) -> None:
     """Print what came of a run, a line on standard error."""
-    came = f"failed, {found.why}" if isinstance(found, FailedRun) else _rate(found)
-    sys.stderr.write(f"run {number} of {of}: {cell.title}: {came}\n")
+    came = (
+        f"failed, {outcome.why}" if isinstance(outcome, FailedRun) else _rate(outcome)
+    )
+    sys.stderr.write(f"run {number} of {total}: {cell.title}: {came}\n")
     sys.stderr.flush()
 
 
 def _rate(reading: ScalingMeasurement) -> str:
-    return f"{reading.rate:,.0f} samples/s, {len(reading.seconds)} steady steps"
+    return (
+        f"{reading.samples_per_s:,.0f} samples/s, {len(reading.step_seconds)} "
+        "steady steps"
+    )

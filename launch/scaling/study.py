@@ -39,13 +39,13 @@ class ScalingStudy:
 
     experiment: str
     """Name or file of the experiment."""
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     """Overrides of all runs."""
     config: Experiment
     """The experiment with these."""
     grid: ScalingGrid
     """What is varied."""
-    place: ScalingPlacement
+    placement: ScalingPlacement
     """Where."""
     folder: Path
     """Where its files go, a run folder a cell."""
@@ -53,7 +53,7 @@ class ScalingStudy:
     """Training samples of an epoch, real or synthetic."""
 
     @property
-    def cells(self) -> tuple[ScalingRun, ...]:
+    def runs(self) -> tuple[ScalingRun, ...]:
         """Its runs, in their order."""
         return scaling_runs(self.grid)
 
@@ -61,33 +61,39 @@ class ScalingStudy:
         """Return where a run goes."""
         return RunFolder(self.folder / cell.name)
 
-    def log(self, cell: ScalingRun) -> Path:
+    def log_path(self, cell: ScalingRun) -> Path:
         """Return the file of what the processes of a run say."""
         return self.folder / f"{cell.name}.log"
 
-    def run_words(self, cell: ScalingRun) -> tuple[str, ...]:
+    def run_overrides(self, run: ScalingRun) -> tuple[str, ...]:
         """Return the overrides of one run."""
         made_up = ("data.name=synthetic", f"data.samples={self.samples}")
         return (
-            *self.words,
-            f"data.batch={cell.batch}",
-            *plan_overrides(self.config.plan, cell),
-            *(made_up if cell.source == "synthetic" else ()),
+            *self.overrides,
+            f"data.batch={run.batch}",
+            *plan_overrides(self.config.plan, run),
+            *(made_up if run.input == "synthetic" else ()),
             f"run.dir={self.folder}",
-            f"run.name={cell.name}",
+            f"run.name={run.name}",
         )
 
-    def fixed(self) -> dict[str, Any]:
+    def shared_settings(self) -> dict[str, Any]:
         """Return what all runs of its folder have alike."""
-        place = {"place": self.place.name, "rate": self.place.rate}
-        words = {"experiment": self.experiment, "words": list(self.words)}
-        return {**words, **place, "cores": self.place.cores, "samples": self.samples}
+        place = {"place": self.placement.name, "rate": self.placement.link_rate}
+        words = {"experiment": self.experiment, "words": list(self.overrides)}
+        return {
+            **words,
+            **place,
+            "cores": self.placement.cores,
+            "samples": self.samples,
+        }
 
-    def claim(self) -> None:
+    def write_manifest(self) -> None:
         """Write down in its folder what the runs there have alike."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomic(
-            _manifest_path(self.folder), json.dumps(self.fixed(), indent=2) + "\n"
+            _manifest_path(self.folder),
+            json.dumps(self.shared_settings(), indent=2) + "\n",
         )
 
 
@@ -114,20 +120,20 @@ def study_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
 
 def make_study(  # the settings of one command
     experiment: str,
-    words: tuple[str, ...],
+    overrides: tuple[str, ...],
     config: Experiment,
     grid: ScalingGrid,
-    place: ScalingPlacement,
+    placement: ScalingPlacement,
     folder: Path,
 ) -> ScalingStudy:
     """Return a study that can run as far as is known beforehand.
 
     Args:
         experiment: name or file.
-        words: overrides of all runs.
+        overrides: overrides of all runs.
         config: the experiment with these.
         grid: what is varied.
-        place: where.
+        placement: where.
         folder: where its files go; what is whole there is not run again.
 
     Raises:
@@ -136,20 +142,20 @@ def make_study(  # the settings of one command
     check_writable(folder, key="-o")
     study = ScalingStudy(
         experiment=experiment,
-        words=words,
+        overrides=overrides,
         config=config,
         grid=grid,
-        place=place,
+        placement=placement,
         folder=folder,
         samples=config.data.samples,
     )
-    if "real" in grid.sources:
+    if "real" in grid.inputs:
         train, _ = open_data(config.data, feature_spec(config))
         study = replace(study, samples=len(train))
-    for cell in study.cells:
+    for cell in study.runs:
         _check_steps(study, cell)
-        resolved = resolve_config(experiment, study.run_words(cell))
-        if cell.source == "synthetic":
+        resolved = resolve_config(experiment, study.run_overrides(cell))
+        if cell.input == "synthetic":
             open_data(resolved.config.data, feature_spec(resolved.config))
     _check_folder(study)
     return study
@@ -182,7 +188,7 @@ def _check_folder(study: ScalingStudy) -> None:
             rule="a study has a folder of its own",
             remedy="-o FOLDER",
         )
-    now = study.fixed()
+    now = study.shared_settings()
     differ = [k for k in now if before is not None and before.get(k) != now[k]]
     if before is not None and differ:
         raise BadInput(

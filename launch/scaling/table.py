@@ -39,7 +39,7 @@ _INDENT: Final = 11
 
 
 def print_scaling_result(
-    out: "Console", result: ScalingResult, page: Path, tries: Sequence[str]
+    out: "Console", result: ScalingResult, page: Path, next_commands: Sequence[str]
 ) -> None:
     """Print a study.
 
@@ -47,13 +47,13 @@ def print_scaling_result(
         out: where.
         result: what was measured.
         page: file of the same with plots.
-        tries: commands to try next.
+        next_commands: commands to try next.
     """
     out.print(wrap_hanging(f"scale     {headline(result)}", 10, out.width))
     out.print(wrap_hanging(f"  place   {result.place.title}", 10, out.width))
     if said := shared_cores_sentence(result):
         out.print(wrap_hanging(f"          {said}", 10, out.width))
-    for source in result.grid.sources:
+    for source in result.grid.inputs:
         for asked in result.grid.batches:
             _print_block(out, result, asked, source)
     if result.readings:
@@ -66,28 +66,30 @@ def print_scaling_result(
     if result.lost:
         out.print()
     out.print(f"  page     {page}", soft_wrap=True)
-    print_next_commands(out, *tries)
+    print_next_commands(out, *next_commands)
 
 
 def table_row(result: ScalingResult, reading: ScalingMeasurement) -> tuple[str, ...]:
     """Write a run as the columns of `COLUMNS`."""
-    low, high = reading.rates
+    low, high = reading.samples_per_s_range
     efficiency = result.efficiency(reading)
     return (
-        str(reading.cell.processes),
-        reading.cell.reduce,
-        f"{reading.rate:,.0f}",
+        str(reading.run.processes),
+        reading.run.reduction,
+        f"{reading.samples_per_s:,.0f}",
         f"{low:,.0f} to {high:,.0f}",
         f"{reading.epoch_s:,.2f}",
         "-" if efficiency is None else format_percent(efficiency),
-        format_percent(reading.waited),
+        format_percent(reading.input_wait_share),
         f"{reading.losses[-1]:.4f}",
     )
 
 
-def batch_measurements(result: ScalingResult, asked: int) -> list[ScalingMeasurement]:
+def batch_measurements(
+    result: ScalingResult, grid_batch: int
+) -> list[ScalingMeasurement]:
     """Return the runs of one batch of the grid."""
-    return [one for one in result.readings if one.cell.asked == asked]
+    return [one for one in result.readings if one.run.grid_batch == grid_batch]
 
 
 def batch_scope(result: ScalingResult) -> str:
@@ -99,7 +101,7 @@ def _print_block(
     out: "Console", result: ScalingResult, asked: int, source: InputSource
 ) -> None:
     found = [
-        one for one in batch_measurements(result, asked) if one.cell.source == source
+        one for one in batch_measurements(result, asked) if one.run.input == source
     ]
     if not found:
         return

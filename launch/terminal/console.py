@@ -43,17 +43,17 @@ THEME: Final = {
 class Glyphs:
     """The signs of tables and bars in one character set."""
 
-    measured: str = "█"
+    measured_bar: str = "█"
     """A measured bar, a whole cell."""
-    eighths: str = "▏▎▍▌▋▊▉"
+    partial_bars: str = "▏▎▍▌▋▊▉"
     """Parts of a measured bar's last cell; empty where whole cells must do."""
-    predicted: str = "░"
+    predicted_bar: str = "░"
     """A predicted bar."""
     idle: str = "╱"
     """Nobody works."""
-    more: str = "…"
+    ellipsis: str = "…"
     """It goes on, and is cut."""
-    this: str = "▸"
+    selected: str = "▸"
     """The row that is meant."""
     default: str = "·"
     """A value that is a default."""
@@ -62,19 +62,19 @@ class Glyphs:
     command_line: str = "●"
     """A value from the command line; a measured point."""
 
-    def origin(self, by: "SettingSource") -> str:
+    def source_glyph(self, source: "SettingSource") -> str:
         """Return the sign of the one who set a value."""
         named = {"default": self.default, "experiment": self.experiment}
-        return named.get(by, self.command_line)
+        return named.get(source, self.command_line)
 
 
 ASCII_GLYPHS: Final = Glyphs(
-    measured="#",
-    eighths="",
-    predicted="-",
+    measured_bar="#",
+    partial_bars="",
+    predicted_bar="-",
     idle=".",
-    more="...",
-    this=">",
+    ellipsis="...",
+    selected=">",
     default=".",
     experiment="o",
     command_line="*",

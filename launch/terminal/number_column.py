@@ -12,15 +12,15 @@ class NumberColumn:
     def __init__(self, largest: int, unit: str) -> None:
         prefixes = (("", 1), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))
         fitting = [one for one in prefixes if largest >= 100 * one[1]] or prefixes[:1]
-        self.unit, self.step = f"{fitting[-1][0]}{unit}", fitting[-1][1]
+        self.unit, self.divisor = f"{fitting[-1][0]}{unit}", fitting[-1][1]
 
-    def say(self, value: int) -> str:
+    def format(self, value: int) -> str:
         """Write a value: `619.5`, `< 0.1` below the last digit, `0` for none.
 
-        >>> [NumberColumn(619_520, "FLOP").say(n) for n in (619_520, 27, 0)]
+        >>> [NumberColumn(619_520, "FLOP").format(n) for n in (619_520, 27, 0)]
         ['619.5', '< 0.1', '0']
         """
-        if self.step == 1 or not value:
+        if self.divisor == 1 or not value:
             return f"{value:,}"
-        shown = value / self.step
+        shown = value / self.divisor
         return f"{shown:,.1f}" if shown >= 0.05 else "< 0.1"

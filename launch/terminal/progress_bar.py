@@ -25,7 +25,7 @@ class ProgressBar:
     Args:
         steps: last step of the run.
         epochs: epochs in those steps; a part of one is allowed.
-        start: steps already done when this sitting begins.
+        start_step: steps already done when this sitting begins.
         console: where to draw; standard error if not given.
         clock: seconds that only grow.
     """
@@ -35,21 +35,23 @@ class ProgressBar:
         *,
         steps: int,
         epochs: float,
-        start: int = 0,
+        start_step: int = 0,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._steps, self._epochs, self._start = max(steps, 1), epochs, start
+        self._steps, self._epochs, self._start = max(steps, 1), epochs, start_step
         self._console = console or Console(stderr=True)
         self._clock = clock
-        self._first: tuple[int, float] | None = None
+        self._first_update: tuple[int, float] | None = None
         self._drawn_at = float("-inf")
-        self._written = self._epochs_done(start)
-        self._line = self._new_line()
-        self._show = self._draw if self._console.is_terminal else self._write
+        self._epochs_written = self._epochs_done(start_step)
+        self._rich_progress = self._new_rich_progress()
+        self._update_line = (
+            self._draw if self._console.is_terminal else self._print_epoch
+        )
 
     def __enter__(self) -> Self:
-        self._line.start()
+        self._rich_progress.start()
         return self
 
     def __exit__(
@@ -58,7 +60,7 @@ class ProgressBar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._line.stop()
+        self._rich_progress.stop()
 
     def update(self, step: int, loss: float, samples_per_s: float) -> None:
         """Say that a step is done; draws only when it is time to.
@@ -69,14 +71,14 @@ class ProgressBar:
             samples_per_s: training samples a second.
         """
         now = self._clock()
-        self._first = self._first or (step, now)
-        self._show(step, loss, samples_per_s, now)
+        self._first_update = self._first_update or (step, now)
+        self._update_line(step, loss, samples_per_s, now)
 
-    def note(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line above the progress line: an evaluation, a warning."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def _new_line(self) -> Line:
+    def _new_rich_progress(self) -> Line:
         done = self._console.get_style("backward", default="default")
         line = Line(
             TextColumn("{task.fields[epoch]}"),
@@ -97,28 +99,30 @@ class ProgressBar:
         if step < self._steps and now - self._drawn_at < _REDRAW_S:
             return
         self._drawn_at = now
-        epoch, rest = self._texts(step, loss, rate, now)
-        task = self._line.task_ids[0]
-        self._line.update(task, completed=step, epoch=epoch, rest=rest, refresh=True)
+        epoch, rest = self._columns(step, loss, rate, now)
+        task = self._rich_progress.task_ids[0]
+        self._rich_progress.update(
+            task, completed=step, epoch=epoch, rest=rest, refresh=True
+        )
 
-    def _write(self, step: int, loss: float, rate: float, now: float) -> None:
+    def _print_epoch(self, step: int, loss: float, rate: float, now: float) -> None:
         done = self._epochs_done(step)
-        if done > self._written:
-            self._written = done
-            self.note("  ".join(self._texts(step, loss, rate, now)))
+        if done > self._epochs_written:
+            self._epochs_written = done
+            self.print_line("  ".join(self._columns(step, loss, rate, now)))
 
-    def _texts(
+    def _columns(
         self, step: int, loss: float, rate: float, now: float
     ) -> tuple[str, str]:
         last = math.ceil(self._epochs)
         epoch = min(last, max(1, math.ceil(step * self._epochs / self._steps)))
         parts = [f"{100 * step / self._steps:3.0f} %", f"loss {loss:.3f}"]
-        parts += [f"{rate:,.0f} samples/s", *self._left(step, now)]
+        parts += [f"{rate:,.0f} samples/s", *self._time_left(step, now)]
         return f"epoch {epoch:{len(str(last))}}/{last}", "  ".join(parts)
 
-    def _left(self, step: int, now: float) -> list[str]:
+    def _time_left(self, step: int, now: float) -> list[str]:
         """Time left, from the pace since the first step: evaluations are in it."""
-        first, began = self._first or (step, now)
+        first, began = self._first_update or (step, now)
         if step <= first:
             return []
         left = (self._steps - step) * (now - began) / (step - first)

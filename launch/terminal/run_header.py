@@ -27,13 +27,13 @@ class TerminalRunHeader:
     """The layout that will run."""
     platform: str
     """Kind of device: cpu, gpu or tpu."""
-    fake: bool = False
+    is_virtual: bool = False
     """Whether the devices are slices of the host's processor."""
     processes: int = 1
     """Processes of the run, over all nodes."""
     model: str
     """Name of the network."""
-    parameters: int
+    parameter_count: int
     """Trainable numbers in it."""
     data: str
     """Name of the data set."""
@@ -51,19 +51,19 @@ class TerminalRunHeader:
     """Folder of the run."""
     resumed_at: int | None = None
     """Step of the newest verified checkpoint, when the run goes on from one."""
-    origins: Mapping[str, int] = field(default_factory=dict)
+    value_sources: Mapping[str, int] = field(default_factory=dict)
     """How many values each origin set: default, experiment, command line."""
     audit: str = ""
     """What the audit of the compiled step found, as one line."""
     memory_bytes: int = 0
     """Memory a device needs for the compiled step."""
-    rate: str = ""
+    learning_rate: str = ""
     """How the learning rate begins, as one line."""
-    decay: str = ""
+    weight_decay: str = ""
     """Which parameters decay and which samples share statistics, as one line."""
     shuffle: str = ""
     """How samples are exchanged, as one line; empty: each epoch draws from all."""
-    sums: str = ""
+    all_reduce: str = ""
     """How gradients are summed, where that was measured, as one line."""
     warnings: Sequence[str] = ()
     """What was skipped or changed, one line each."""
@@ -83,8 +83,8 @@ class TerminalRunHeader:
             yield from (
                 wrap_hanging("  " + fact, 10, options.max_width) for fact in facts
             )
-        if self.sums:
-            yield wrap_hanging(f"  sums    {self.sums}", 10, options.max_width)
+        if self.all_reduce:
+            yield wrap_hanging(f"  sums    {self.all_reduce}", 10, options.max_width)
         for warning in self.warnings:
             yield wrap_hanging(f"warn:     {warning}", 10, options.max_width)
 
@@ -104,18 +104,18 @@ def wrap_hanging(text: str, indent: int, width: int) -> Text:
     return Text("\n".join(lines), no_wrap=True, overflow="ignore")
 
 
-def pluralize(number: float, thing: str) -> str:
+def pluralize(number: float, noun: str) -> str:
     """Write a count of things.
 
     >>> pluralize(1, "process"), pluralize(1_437, "step"), pluralize(0.5, "epoch")
     ('1 process', '1,437 steps', '0.5 epochs')
     """
-    ending = "" if number == 1 else "es" if thing.endswith("s") else "s"
-    return f"{number:,} {thing}{ending}"
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{ending}"
 
 
 def _title_line(opening: TerminalRunHeader) -> Text:
-    kind = f"{opening.platform}, fake" if opening.fake else opening.platform
+    kind = f"{opening.platform}, fake" if opening.is_virtual else opening.platform
     devices = pluralize(opening.plan.mesh.devices, "device")
     parts = ((opening.experiment, "title"), "    ", (opening.plan.title, "plan"))
     where = f"    {devices} ({kind}), {pluralize(opening.processes, 'process')}"
@@ -130,11 +130,11 @@ def _left_column(opening: TerminalRunHeader) -> list[str]:
         else f", resumed at step {format_count(opening.resumed_at)} (newest verified)"
     )
     return [
-        f"model   {opening.model}, {format_count(opening.parameters)} parameters",
+        f"model   {opening.model}, {format_count(opening.parameter_count)} parameters",
         f"batch   {format_count(opening.batch)} global, {format_count(replica)} a "
         "replica",
         f"run     {opening.folder}{sitting}",
-        f"rate    {opening.rate}" if opening.rate else "",
+        f"rate    {opening.learning_rate}" if opening.learning_rate else "",
         f"audit   {opening.audit}" if opening.audit else "",
         "",
     ]
@@ -145,12 +145,12 @@ def _right_column(opening: TerminalRunHeader) -> list[str]:
         format_count(opening.train_samples),
         format_count(opening.test_samples),
     )
-    values = pluralize(sum(opening.origins.values()), "value")
+    values = pluralize(sum(opening.value_sources.values()), "value")
     places = {"experiment": "by the experiment", "command line": "on the command line"}
     set_by = [
-        f"{opening.origins[who]} {place}"
+        f"{opening.value_sources[who]} {place}"
         for who, place in places.items()
-        if opening.origins.get(who)
+        if opening.value_sources.get(who)
     ]
     memory = format_size(opening.memory_bytes)
     return [
@@ -158,7 +158,7 @@ def _right_column(opening: TerminalRunHeader) -> list[str]:
         f"length  {pluralize(opening.epochs, 'epoch')}, "
         f"{pluralize(opening.steps, 'step')}",
         f"config  {', '.join([values, *set_by])}",
-        f"decay   {opening.decay}" if opening.decay else "",
+        f"decay   {opening.weight_decay}" if opening.weight_decay else "",
         f"memory  {memory} a device, compiled" if opening.memory_bytes else "",
         f"shuffle {opening.shuffle}" if opening.shuffle else "",
     ]

@@ -36,7 +36,7 @@ class TerminalRunSummary:
     """What happened."""
     folder: Path
     """Folder of the run; the report is in it."""
-    tries: Sequence[str]
+    next_commands: Sequence[str]
     """Commands to try next."""
 
     def __rich_console__(
@@ -49,23 +49,23 @@ class TerminalRunSummary:
         if self.run.step_s:
             yield Text("\n  " + throughput_line(self.run))
         yield Text(f"\n  report   {self.folder / 'report.html'}", overflow="ignore")
-        for row, command in enumerate(self.tries):
+        for row, command in enumerate(self.next_commands):
             name = "try" if row == 0 else ""
             yield Text.assemble(f"  {name:8} ", (command, "cmd"), overflow="ignore")
 
 
 def run_summary(
-    run: Run, folder: Path, tries: Sequence[str] | None = None
+    run: Run, folder: Path, commands: Sequence[str] | None = None
 ) -> TerminalRunSummary:
     """Make the block that ends a training.
 
     Args:
         run: what happened.
         folder: folder of the run.
-        tries: commands to try next, at most three; the usual ones if not given.
+        commands: commands to try next, at most three; the usual ones if not given.
     """
-    chosen = suggest_commands(run, folder) if tries is None else tries
-    return TerminalRunSummary(run=run, folder=folder, tries=tuple(chosen)[:3])
+    chosen = suggest_commands(run, folder) if commands is None else commands
+    return TerminalRunSummary(run=run, folder=folder, next_commands=tuple(chosen)[:3])
 
 
 def suggest_commands(run: Run, folder: Path) -> list[str]:

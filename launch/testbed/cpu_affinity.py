@@ -8,27 +8,25 @@ processors, and waits for whoever has one of them.
 from collections.abc import Collection
 
 
-def cpus_per_host(
-    processors: Collection[int], hosts: int
-) -> tuple[tuple[int, ...], ...]:
+def cpus_per_host(cpus: Collection[int], num_hosts: int) -> tuple[tuple[int, ...], ...]:
     """Return the processors of each host, as many for each.
 
     Hosts that are more than the processors share one with as many others. Where they do
     not divide, nobody has processors of its own: some hosts would be slower.
 
     Args:
-        processors: numbers of those there are.
-        hosts: how many there are.
+        cpus: numbers of those there are.
+        num_hosts: how many there are.
 
     >>> cpus_per_host({0, 1, 2, 3, 4}, 2), cpus_per_host({0, 1}, 4)
     (((0, 1), (2, 3)), ((0,), (1,), (0,), (1,)))
     >>> cpus_per_host({0, 1}, 3)
     ((0, 1), (0, 1), (0, 1))
     """
-    every = tuple(sorted(processors))
-    each = len(every) // hosts
+    every = tuple(sorted(cpus))
+    each = len(every) // num_hosts
     if each:
-        return tuple(every[n * each : (n + 1) * each] for n in range(hosts))
-    if hosts % len(every):
-        return (every,) * hosts
-    return tuple((every[n % len(every)],) for n in range(hosts))
+        return tuple(every[n * each : (n + 1) * each] for n in range(num_hosts))
+    if num_hosts % len(every):
+        return (every,) * num_hosts
+    return tuple((every[n % len(every)],) for n in range(num_hosts))

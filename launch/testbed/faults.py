@@ -13,13 +13,13 @@ FAULT_SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 """What each process of a host is sent."""
 
 
-def parse_host(hosts: EmulatedCluster, name: str) -> int:
+def parse_host(testbed: EmulatedCluster, name: str) -> int:
     """Return which host is meant by `h2`.
 
     Raises:
         BadInput: there is none of this name.
     """
-    names = [f"h{rank}" for rank in range(hosts.count)]
+    names = [f"h{rank}" for rank in range(testbed.num_hosts)]
     if name in names:
         return names.index(name)
     digits = "".join(sign for sign in name if sign.isdigit())
@@ -31,58 +31,58 @@ def parse_host(hosts: EmulatedCluster, name: str) -> int:
     )
 
 
-def cut_link(hosts: EmulatedCluster, rank: int) -> str:
+def cut_link(testbed: EmulatedCluster, host_index: int) -> str:
     """Pull a host's cable: what it sends and what is sent to it is lost."""
-    _set_switch_port(hosts, rank, "down")
+    _set_switch_port(testbed, host_index, "down")
     return "its link is cut"
 
 
-def limit_link_rate(hosts: EmulatedCluster, rank: int, rate: str) -> str:
+def limit_link_rate(testbed: EmulatedCluster, host_index: int, rate: str) -> str:
     """Give a host's link another rate, both ways.
 
     Raises:
         BadInput: it is no rate.
     """
-    hosts.shape_one(rank, rate)
+    testbed.set_host_rate(host_index, rate)
     return f"its link has {rate} each way"
 
 
-def signal_host(hosts: EmulatedCluster, rank: int, how: str) -> str:
+def signal_host(testbed: EmulatedCluster, host_index: int, fault: str) -> str:
     """Send a signal to all that runs on a host.
 
     Args:
-        hosts: the testbed.
-        rank: which host.
-        how: `kill` or `stop`.
+        testbed: the testbed.
+        host_index: which host.
+        fault: `kill` or `stop`.
 
     Raises:
         BadInput: nothing runs there.
     """
-    pids = hosts.pids(rank)
+    pids = testbed.pids(host_index)
     if not pids:
         raise BadInput(
-            f"nothing runs on h{rank}",
-            rule=f"--{how} is for the processes of a host",
+            f"nothing runs on h{host_index}",
+            rule=f"--{fault} is for the processes of a host",
             remedy="jaxdist testbed run -- train digits",
         )
-    _send_signal(pids, FAULT_SIGNALS[how])
-    return f"{FAULT_SIGNALS[how].name} to all that runs there"
+    _send_signal(pids, FAULT_SIGNALS[fault])
+    return f"{FAULT_SIGNALS[fault].name} to all that runs there"
 
 
-def clear_faults(hosts: EmulatedCluster, rank: int) -> str:
+def clear_faults(testbed: EmulatedCluster, host_index: int) -> str:
     """Undo what was done: the cable, its rate, and processes that are stopped."""
-    _set_switch_port(hosts, rank, "up")
-    hosts.shape_one(rank, hosts.rate)
-    _send_signal(hosts.pids(rank), signal.SIGCONT)
-    return f"its link is there, {hosts.rate or 'no limit'} each way"
+    _set_switch_port(testbed, host_index, "up")
+    testbed.set_host_rate(host_index, testbed.rate)
+    _send_signal(testbed.pids(host_index), signal.SIGCONT)
+    return f"its link is there, {testbed.rate or 'no limit'} each way"
 
 
 def _set_switch_port(hosts: EmulatedCluster, rank: int, state: str) -> None:
-    space, port = hosts.ends(rank)[1]
+    space, port = hosts.link_ends(rank)[1]
     run_command("ip", "-n", space, "link", "set", "dev", port, state)
 
 
-def _send_signal(pids: tuple[int, ...], how: signal.Signals) -> None:
+def _send_signal(pids: tuple[int, ...], signum: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):  # it has ended in the meantime
-            os.kill(pid, how)
+            os.kill(pid, signum)

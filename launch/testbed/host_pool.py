@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 class EmulatedPool:
     """Hosts of a testbed, of which those are there that reach most of the others."""
 
-    hosts: "EmulatedCluster"
+    testbed: "EmulatedCluster"
     """The testbed."""
     command: tuple[str, ...]
     """Words of the command line of each process."""
-    planned: int
+    planned_processes: int
     """How many processes the plan is written for."""
-    devices: int | None = None
+    devices_per_process: int | None = None
     """Fake devices of each; None leaves that to the command."""
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def slot_names(self) -> tuple[str, ...]:
         """As `testbed status` has them."""
-        return tuple(f"h{host}" for host in range(self.hosts.count))
+        return tuple(f"h{host}" for host in range(self.testbed.num_hosts))
 
-    def there(self, places: Collection[int]) -> frozenset[int]:
+    def available(self, slots: Collection[int]) -> frozenset[int]:
         """Return those that are joined to most of the others."""
         from jaxdist.launch.testbed.reachability import connected_hosts
 
-        return connected_hosts(self.hosts) & frozenset(places)
+        return connected_hosts(self.testbed) & frozenset(slots)
 
-    def tasks(self, places: Sequence[int], attempt: int) -> list[ProcessSpec]:
+    def process_specs(self, slots: Sequence[int], attempt: int) -> list[ProcessSpec]:
         """Return what is started, by rank."""
         each = LocalLaunch(
             command=self.command,
-            count=len(places),
-            devices=self.devices,
-            coordinator=self.hosts.coordinator(attempt, places[0]),
-            planned=self.planned,
+            num_processes=len(slots),
+            devices_per_process=self.devices_per_process,
+            coordinator=self.testbed.coordinator(attempt, slots[0]),
+            planned_processes=self.planned_processes,
         )
-        return self.hosts.inside(each.tasks(os.environ), places)
+        return self.testbed.place_processes(each.process_specs(os.environ), slots)

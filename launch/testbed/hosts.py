@@ -48,13 +48,15 @@ class EmulatedCluster:
     What a process that was killed left behind is removed when the next one comes up.
 
     Args:
-        count: how many hosts.
+        num_hosts: how many hosts.
         rate: bits a second of each link, both ways: `100mbit`; None is no limit.
         delay: of each packet, on its way to any host: `1ms`; None is none.
-        frames: whether processes hand over whole frames, so that counters see every
+        disable_gso: whether processes hand over whole frames, so that counters see
+        every
             header; without it the kernel cuts packets of up to 64 KiB after counting,
             which costs less of the processor.
-        name: begins the names of what is made; without one they are this process's,
+        name_prefix: begins the names of what is made; without one they are this
+        process's,
             and are removed by others when it is gone.
 
     Raises:
@@ -64,23 +66,23 @@ class EmulatedCluster:
 
     def __init__(
         self,
-        count: int,
+        num_hosts: int,
         rate: str | None = None,
         *,
         delay: str | None = None,
-        frames: bool = False,
-        name: str | None = None,
+        disable_gso: bool = False,
+        name_prefix: str | None = None,
     ) -> None:
-        self.count = check_host_count(count)
-        self.rate, self.frames = rate, frames
+        self.num_hosts = check_host_count(num_hosts)
+        self.rate, self.disable_gso = rate, disable_gso
         _rate_qdisc(rate)
-        self._lag = None if delay is None else netem_delay(delay)
-        self.name = name or temporary_prefix()
+        self._netem = None if delay is None else netem_delay(delay)
+        self.name_prefix = name_prefix or temporary_prefix()
         check_netns_support()
 
     def __enter__(self) -> "EmulatedCluster":
         remove_orphans()
-        self.up()
+        self.create()
         return self
 
     def __exit__(
@@ -89,19 +91,19 @@ class EmulatedCluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.down()
+        self.remove()
 
-    def up(self) -> None:
+    def create(self) -> None:
         """Make the hosts, all or none."""
         try:
-            self._make()
+            self._create()
         except BaseException:
-            self.down()
+            self.remove()
             raise
 
-    def address(self, rank: int) -> str:
+    def address(self, host_index: int) -> str:
         """Return the address of a host."""
-        return f"{_SUBNET}.{rank + 1}"
+        return f"{_SUBNET}.{host_index + 1}"
 
     def coordinator(self, attempt: int = 0, host: int = 0) -> str:
         """Return where process 0 listens: `address:port`, another each attempt."""
@@ -123,32 +125,34 @@ class EmulatedCluster:
         Raises:
             ProcessesFailed: a process failed or was late; all were ended.
         """
-        tasks = process_specs(commands, self.count, self.coordinator(), env or {})
-        return run_and_collect(self.inside(tasks), timeout=timeout)
+        tasks = process_specs(commands, self.num_hosts, self.coordinator(), env or {})
+        return run_and_collect(self.place_processes(tasks), timeout=timeout)
 
-    def inside(
-        self, tasks: Sequence[ProcessSpec], hosts: Sequence[int] | None = None
+    def place_processes(
+        self, specs: Sequence[ProcessSpec], hosts: Sequence[int] | None = None
     ) -> list[ProcessSpec]:
         """Return the same tasks, one on each host, or on those that are named."""
-        own = cpus_per_host(os.sched_getaffinity(0), self.count)
+        own = cpus_per_host(os.sched_getaffinity(0), self.num_hosts)
         return [
-            replace(task, command=self.words(host, *task.command), processors=own[host])
-            for host, task in zip(range(self.count) if hosts is None else hosts, tasks)
+            replace(task, command=self.host_argv(host, *task.command), cpus=own[host])
+            for host, task in zip(
+                range(self.num_hosts) if hosts is None else hosts, specs
+            )
         ]
 
-    def words(self, host: int, *words: str) -> tuple[str, ...]:
+    def host_argv(self, host: int, *command: str) -> tuple[str, ...]:
         """Return the words that run a command on a host."""
-        return *self._inside(host), *words
+        return *self._netns_exec(host), *command
 
-    def counters(self) -> tuple[InterfaceCounters, ...]:
+    def read_counters(self) -> tuple[InterfaceCounters, ...]:
         """Read what each host's interface has sent and received."""
         read = ("cat", "/proc/net/dev")
         return tuple(
-            parse_counters(run_command(*self._inside(rank), *read), "eth0")
-            for rank in range(self.count)
+            parse_counters(run_command(*self._netns_exec(rank), *read), "eth0")
+            for rank in range(self.num_hosts)
         )
 
-    def shape(self, rate: str | None) -> None:
+    def set_rate(self, rate: str | None) -> None:
         """Change the rate of all links.
 
         Raises:
@@ -156,66 +160,69 @@ class EmulatedCluster:
         """
         _rate_qdisc(rate)
         self.rate = rate
-        for rank in range(self.count):
-            self.shape_one(rank, rate)
+        for rank in range(self.num_hosts):
+            self.set_host_rate(rank, rate)
 
-    def shape_one(self, rank: int, rate: str | None) -> None:
+    def set_host_rate(self, host_index: int, rate: str | None) -> None:
         """Change the rate of one host's link, both ways.
 
         Raises:
             BadInput: it is no rate.
         """
-        words, (host, port) = _rate_qdisc(rate), self.ends(rank)
+        words, (host, port) = _rate_qdisc(rate), self.link_ends(host_index)
         _replace_qdisc(port, "root", *words)
-        if self._lag is None:
+        if self._netem is None:
             _replace_qdisc(host, "root", *words)
         elif rate is None:
-            _replace_qdisc(host, "root", *self._lag)
+            _replace_qdisc(host, "root", *self._netem)
         else:
             _replace_qdisc(host, "root", "handle", "1:", *words)
-            _replace_qdisc(host, "parent", "1:1", "handle", "10:", *self._lag)
+            _replace_qdisc(host, "parent", "1:1", "handle", "10:", *self._netem)
 
-    def ends(self, rank: int) -> tuple[tuple[str, str], tuple[str, str]]:
+    def link_ends(self, host_index: int) -> tuple[tuple[str, str], tuple[str, str]]:
         """Return the ends of a host's cable, its own first: namespace, interface."""
-        return (self.space(rank), "eth0"), (self._switch, f"p{rank}")
+        return (self.namespace(host_index), "eth0"), (
+            self._switch_namespace,
+            f"p{host_index}",
+        )
 
-    def down(self) -> None:
+    def remove(self) -> None:
         """Remove the hosts and end what runs on them; nothing where they are gone."""
-        remove_with_prefix(self.name)
+        remove_with_prefix(self.name_prefix)
 
     @property
-    def _switch(self) -> str:
-        return f"{self.name}-switch"
+    def _switch_namespace(self) -> str:
+        return f"{self.name_prefix}-switch"
 
-    def space(self, rank: int) -> str:
+    def namespace(self, host_index: int) -> str:
         """Return the name of a host's network namespace."""
-        return f"{self.name}-{rank}"
+        return f"{self.name_prefix}-{host_index}"
 
-    def pids(self, rank: int) -> tuple[int, ...]:
+    def pids(self, host_index: int) -> tuple[int, ...]:
         """Return the processes that run on a host."""
-        done = try_command("ip", "netns", "pids", self.space(rank))
+        done = try_command("ip", "netns", "pids", self.namespace(host_index))
         return tuple(map(int, done.stdout.split()))
 
-    def _inside(self, rank: int) -> tuple[str, ...]:
+    def _netns_exec(self, rank: int) -> tuple[str, ...]:
         """Return the words that run a command on a host."""
-        return "ip", "netns", "exec", self.space(rank)
+        return "ip", "netns", "exec", self.namespace(rank)
 
-    def _make(self) -> None:
-        switch = self._switch
-        if self._lag is not None:
+    def _create(self) -> None:
+        switch = self._switch_namespace
+        if self._netem is not None:
             check_netem_support(f"{temporary_prefix()}-delay")
         run_command("ip", "netns", "add", switch)
         run_command(
             "ip", "-n", switch, "link", "add", "name", "switch", "type", "bridge"
         )
         run_command("ip", "-n", switch, "link", "set", "dev", "switch", "up")
-        for rank in range(self.count):
-            self._plug_in(rank)
-        self.shape(self.rate)
+        for rank in range(self.num_hosts):
+            self._add_host(rank)
+        self.set_rate(self.rate)
 
-    def _plug_in(self, rank: int) -> None:
+    def _add_host(self, rank: int) -> None:
         """Make one host and its cable."""
-        host, port, switch = self.space(rank), f"p{rank}", self._switch
+        host, port, switch = self.namespace(rank), f"p{rank}", self._switch_namespace
         run_command("ip", "netns", "add", host)
         write_hosts_file(host, self.address(rank))
         ends = ("type", "veth", "peer", "name", port, "netns", switch)
@@ -223,16 +230,16 @@ class EmulatedCluster:
         at = ("ip", "-n", host)
         run_command(*at, "link", "set", "dev", "lo", "up")
         run_command(*at, "address", "add", f"{self.address(rank)}/24", "dev", "eth0")
-        if self.frames:
+        if self.disable_gso:
             run_command(*at, "link", "set", "dev", "eth0", "gso_max_segs", "1")
         run_command(*at, "link", "set", "dev", "eth0", "up")
         plug = ("link", "set", "dev", port, "master", "switch")
         run_command("ip", "-n", switch, *plug, "up")
 
 
-def _replace_qdisc(end: tuple[str, str], *words: str) -> None:
+def _replace_qdisc(link_end: tuple[str, str], *words: str) -> None:
     """Give an interface a queue in place of the one that it has there."""
-    space, link = end
+    space, link = link_end
     run_command("tc", "-n", space, "qdisc", "replace", "dev", link, *words)
 
 

@@ -8,26 +8,26 @@ import sys
 from jaxdist.core.errors import BadInput
 
 
-def run_command(*words: str) -> str:
+def run_command(*argv: str) -> str:
     """Run a command of the system and return what it prints.
 
     Raises:
         BadInput: it fails, with its own words.
     """
-    done = try_command(*words)
+    done = try_command(*argv)
     if done.returncode == 0:
         return done.stdout
     raise BadInput(
         "this machine does not make the hosts",
         rule="root may add network namespaces, veth pairs, a bridge and token buckets",
-        values=f"{' '.join(words)}: {done.stderr.strip()}",
+        values=f"{' '.join(argv)}: {done.stderr.strip()}",
         remedy="in a container: docker run --privileged ...",
     )
 
 
-def try_command(*words: str) -> subprocess.CompletedProcess[str]:
+def try_command(*argv: str) -> subprocess.CompletedProcess[str]:
     """Run a command of the system that may fail."""
-    return subprocess.run(words, capture_output=True, text=True, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
 def check_netns_support() -> None:
@@ -47,21 +47,21 @@ def check_netns_support() -> None:
         raise _unsupported(f"no {' and no '.join(missing)}", "apt-get install iproute2")
 
 
-def check_netem_support(space: str) -> None:
+def check_netem_support(namespace: str) -> None:
     """Refuse delays where the kernel has none.
 
     Args:
-        space: name of a network namespace that is made to try one, and removed.
+        namespace: name of a network namespace that is made to try one, and removed.
 
     Raises:
         BadInput: the kernel has no `netem`.
     """
-    run_command("ip", "netns", "add", space)
+    run_command("ip", "netns", "add", namespace)
     try:
         words = ("qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
-        tried = try_command("tc", "-n", space, *words)
+        tried = try_command("tc", "-n", namespace, *words)
     finally:
-        try_command("ip", "netns", "delete", space)
+        try_command("ip", "netns", "delete", namespace)
     if tried.returncode:
         raise BadInput(
             "this kernel delays no packets",

@@ -101,47 +101,49 @@ def frame_bytes(payload: int) -> int:
 class InterfaceCounters:
     """What an interface has sent and received since it was made."""
 
-    sent: int
+    tx_bytes: int
     """Bytes, headers included."""
-    packets: int
+    tx_packets: int
     """Packets sent."""
-    received: int
+    rx_bytes: int
     """Bytes, headers included."""
 
     def __sub__(self, earlier: "InterfaceCounters") -> "InterfaceCounters":
         """Return what was sent and received in between."""
         return InterfaceCounters(
-            sent=self.sent - earlier.sent,
-            packets=self.packets - earlier.packets,
-            received=self.received - earlier.received,
+            tx_bytes=self.tx_bytes - earlier.tx_bytes,
+            tx_packets=self.tx_packets - earlier.tx_packets,
+            rx_bytes=self.rx_bytes - earlier.rx_bytes,
         )
 
 
-def parse_counters(text: str, name: str) -> InterfaceCounters:
+def parse_counters(text: str, interface: str) -> InterfaceCounters:
     """Read one interface's counter.
 
     Args:
         text: what `/proc/net/dev` holds.
-        name: of the interface.
+        interface: of the interface.
 
     Raises:
         BadInput: there is no such interface.
 
     >>> parse_counters("  eth0: 7 1 0 0 0 0 0 0 9 2 0 0 0 0 0 0", "eth0")
-    InterfaceCounters(sent=9, packets=2, received=7)
+    InterfaceCounters(tx_bytes=9, tx_packets=2, rx_bytes=7)
     """
-    found = re.search(rf"^\s*{re.escape(name)}:\s*([\d ]+)", text, re.MULTILINE)
+    found = re.search(rf"^\s*{re.escape(interface)}:\s*([\d ]+)", text, re.MULTILINE)
     if found is None:
         raise BadInput(
-            f"no interface {name}",
+            f"no interface {interface}",
             rule="the interface is one of this host",
             values=", ".join(re.findall(r"^\s*(\S+):", text, re.MULTILINE)),
             remedy="ip link",
         )
     numbers = [int(word) for word in found[1].split()]
-    return InterfaceCounters(sent=numbers[8], packets=numbers[9], received=numbers[0])
+    return InterfaceCounters(
+        tx_bytes=numbers[8], tx_packets=numbers[9], rx_bytes=numbers[0]
+    )
 
 
-def read_local_counters(name: str = "eth0") -> InterfaceCounters:
+def read_local_counters(interface: str = "eth0") -> InterfaceCounters:
     """Read a counter of the host that this process runs on."""
-    return parse_counters(Path("/proc/net/dev").read_text(), name)
+    return parse_counters(Path("/proc/net/dev").read_text(), interface)

@@ -55,12 +55,16 @@ def namespace_prefix(name: str) -> str:
 
 
 def create_testbed(
-    count: int, rate: str | None, delay: str | None = None, *, name: str = DEFAULT_NAME
+    num_hosts: int,
+    rate: str | None,
+    delay: str | None = None,
+    *,
+    name: str = DEFAULT_NAME,
 ) -> EmulatedCluster:
     """Make a testbed on this machine.
 
     Args:
-        count: how many hosts.
+        num_hosts: how many hosts.
         rate: of each link, both ways; None is no limit.
         delay: of each packet; None is none.
         name: tells it from others, which do not see it.
@@ -70,7 +74,7 @@ def create_testbed(
             one of this name is there already.
     """
     start = namespace_prefix(name)
-    check_option_range("--hosts", count, MAX_LOCAL_PROCESSES)
+    check_option_range("--hosts", num_hosts, MAX_LOCAL_PROCESSES)
     if rate is not None:
         parse_link_rate(rate)
     if delay is not None:
@@ -84,11 +88,11 @@ def create_testbed(
             values=", ".join(netns_names(name)),
             remedy=(f"jaxdist testbed down{name_option(name)}", "or another --name"),
         )
-    hosts = EmulatedCluster(count, rate, delay=delay, name=start)
-    hosts.up()
+    hosts = EmulatedCluster(num_hosts, rate, delay=delay, name_prefix=start)
+    hosts.create()
     about = _metadata_file(name)
     about.parent.mkdir(parents=True, exist_ok=True)
-    about.write_text(json.dumps({"count": count, "rate": rate, "delay": delay}))
+    about.write_text(json.dumps({"count": num_hosts, "rate": rate, "delay": delay}))
     return hosts
 
 
@@ -109,7 +113,7 @@ def load_testbed(name: str = DEFAULT_NAME) -> EmulatedCluster:
     try:
         about = json.loads(_metadata_file(name).read_text())
         rate, delay = about["rate"], about["delay"]
-        return EmulatedCluster(about["count"], rate, delay=delay, name=start)
+        return EmulatedCluster(about["count"], rate, delay=delay, name_prefix=start)
     except (OSError, ValueError, KeyError) as error:
         raise BadInput(
             "the testbed is not whole",

@@ -21,14 +21,14 @@ def temporary_prefix() -> str:
     return f"{_PREFIX}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
-def remove_with_prefix(name: str) -> list[str]:
+def remove_with_prefix(prefix: str) -> list[str]:
     """Remove what has names that begin so, and end what runs there.
 
     Returns:
         The names, of hosts and of their switch.
     """
     found = sorted(
-        each for each in existing_namespaces() if each.startswith(f"{name}-")
+        each for each in existing_namespaces() if each.startswith(f"{prefix}-")
     )
     _remove_namespaces(found)
     return found
@@ -44,9 +44,9 @@ def remove_orphans() -> list[str]:
     return dead
 
 
-def write_hosts_file(host: str, address: str) -> None:
+def write_hosts_file(namespace: str, address: str) -> None:
     """Let a machine's name be the host's own address: there gloo listens."""
-    folder = NETNS_FOLDER / host
+    folder = NETNS_FOLDER / namespace
     folder.mkdir(parents=True, exist_ok=True)
     names = f"127.0.0.1 localhost\n{address} {socket.gethostname()}\n"
     (folder / "hosts").write_text(names)

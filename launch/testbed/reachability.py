@@ -33,16 +33,16 @@ while asked:
 """
 
 
-def connected_hosts(hosts: "EmulatedCluster") -> frozenset[int]:
+def connected_hosts(testbed: "EmulatedCluster") -> frozenset[int]:
     """Return the hosts that reach each other, of several such groups the largest."""
-    return largest_group(measure_reachability(hosts))
+    return largest_group(measure_reachability(testbed))
 
 
-def largest_group(reached: Mapping[int, Set[int]]) -> frozenset[int]:
+def largest_group(reachability: Mapping[int, Set[int]]) -> frozenset[int]:
     """Return the largest group of hosts, of equal ones that with the first host.
 
     Args:
-        reached: the hosts that each one reaches.
+        reachability: the hosts that each one reaches.
 
     >>> sorted(largest_group({0: {2}, 1: set(), 2: {0}}))
     [0, 2]
@@ -51,24 +51,26 @@ def largest_group(reached: Mapping[int, Set[int]]) -> frozenset[int]:
     """
     groups = [
         frozenset(
-            {host, *(other for other in others if host in reached.get(other, ()))}
+            {host, *(other for other in others if host in reachability.get(other, ()))}
         )
-        for host, others in sorted(reached.items())
+        for host, others in sorted(reachability.items())
     ]
     return max(groups, key=len, default=frozenset())
 
 
-def measure_reachability(hosts: "EmulatedCluster") -> dict[int, set[int]]:
+def measure_reachability(testbed: "EmulatedCluster") -> dict[int, set[int]]:
     """Ask on every host that is there which others answer; takes 2 s at most."""
-    number = {hosts.address(host): host for host in range(hosts.count)}
+    number = {testbed.address(host): host for host in range(testbed.num_hosts)}
     asking = {
         host: subprocess.Popen(
-            hosts.words(host, sys.executable, "-I", "-S", "-c", _PROBE_SCRIPT, *number),
+            testbed.host_argv(
+                host, sys.executable, "-I", "-S", "-c", _PROBE_SCRIPT, *number
+            ),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        for host in range(hosts.count)
+        for host in range(testbed.num_hosts)
     }
     found = {host: child.communicate()[0].split() for host, child in asking.items()}
     return {

@@ -16,7 +16,7 @@ from jaxdist.launch.testbed.hosts import EmulatedCluster
 _POLL_S: Final = 0.05
 
 
-def wait_for_step(hosts: EmulatedCluster, step: int) -> None:
+def wait_for_step(testbed: EmulatedCluster, step: int) -> None:
     """Wait until the run on these hosts has done a step.
 
     It may be started again meanwhile: it is there as long as what has started it.
@@ -24,7 +24,7 @@ def wait_for_step(hosts: EmulatedCluster, step: int) -> None:
     Raises:
         BadInput: nothing runs there, or it ended before.
     """
-    starters, last = _parent_processes(hosts), 0
+    starters, last = _parent_processes(testbed), 0
     if not starters:
         raise BadInput(
             "no run is on these hosts",
@@ -33,7 +33,7 @@ def wait_for_step(hosts: EmulatedCluster, step: int) -> None:
             remedy="jaxdist testbed run -- train digits",
         )
     while any(map(_is_running, starters)):
-        if (last := last_completed_step(hosts) or last) >= step:
+        if (last := last_completed_step(testbed) or last) >= step:
             return
         time.sleep(_POLL_S)
     raise BadInput(
@@ -44,13 +44,13 @@ def wait_for_step(hosts: EmulatedCluster, step: int) -> None:
     )
 
 
-def last_completed_step(hosts: EmulatedCluster) -> int:
+def last_completed_step(testbed: EmulatedCluster) -> int:
     """Return the last step that the run on these hosts has done; 0 before the first.
 
     Process 0 writes a line a step, and has that file open.
     """
     name = RunFolder(Path()).metrics.name
-    for pid in hosts.pids(0):
+    for pid in testbed.pids(0):
         with suppress(psutil.Error):
             for file in psutil.Process(pid).open_files():
                 if os.path.basename(file.path) == name:
@@ -66,9 +66,9 @@ def _is_running(process: psutil.Process) -> bool:
     return False
 
 
-def _parent_processes(hosts: EmulatedCluster) -> list[psutil.Process]:
+def _parent_processes(testbed: EmulatedCluster) -> list[psutil.Process]:
     """Return the processes that have started what runs on the hosts."""
-    there = {pid for rank in range(hosts.count) for pid in hosts.pids(rank)}
+    there = {pid for rank in range(testbed.num_hosts) for pid in testbed.pids(rank)}
     above: dict[int, psutil.Process] = {}
     for pid in there:
         with suppress(psutil.Error):

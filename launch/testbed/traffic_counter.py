@@ -20,22 +20,26 @@ class CallTraffic:
 
     seconds: float
     """From the moment all hosts were ready until the result was here."""
-    sent: int
+    tx_bytes: int
     """Bytes that this host's interface sent, headers included."""
 
 
-def shard_local_arrays(mesh: Mesh, each: Callable[[int], np.ndarray]) -> jax.Array:
+def shard_local_arrays(
+    mesh: Mesh, array_of_rank: Callable[[int], np.ndarray]
+) -> jax.Array:
     """Place an array of each host's own on its device.
 
     Args:
         mesh: one device a host.
-        each: the array [n, ...] of a rank.
+        array_of_rank: the array [n, ...] of a rank.
 
     Returns:
         The array [hosts x n, ...], its first dim split over all axes.
     """
     place = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    return jax.make_array_from_process_local_data(place, each(jax.process_index()))
+    return jax.make_array_from_process_local_data(
+        place, array_of_rank(jax.process_index())
+    )
 
 
 class TrafficCounter:
@@ -46,29 +50,31 @@ class TrafficCounter:
 
     Args:
         mesh: one device a host.
-        settle: seconds until a link is quiet.
+        quiet_s: seconds until a link is quiet.
     """
 
-    def __init__(self, mesh: Mesh, settle: float = _QUIET_S) -> None:
-        self._barrier, self._settle = _make_barrier(mesh), settle
+    def __init__(self, mesh: Mesh, quiet_s: float = _QUIET_S) -> None:
+        self._barrier, self._quiet_s = _make_barrier(mesh), quiet_s
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Return when all hosts have come here."""
         self._barrier()
 
-    def read(self, call: Callable[[], Any]) -> CallTraffic:
+    def measure(self, call: Callable[[], Any]) -> CallTraffic:
         """Make a call, which has been made before so that it is compiled.
 
         Args:
             call: returns arrays that are waited for.
         """
-        self.meet()
-        time.sleep(self._settle)
+        self.barrier()
+        time.sleep(self._quiet_s)
         before, start = read_local_counters(), time.perf_counter()
         jax.block_until_ready(call())
         seconds = time.perf_counter() - start
-        time.sleep(self._settle)
-        return CallTraffic(seconds=seconds, sent=(read_local_counters() - before).sent)
+        time.sleep(self._quiet_s)
+        return CallTraffic(
+            seconds=seconds, tx_bytes=(read_local_counters() - before).tx_bytes
+        )
 
 
 def _make_barrier(mesh: Mesh) -> Callable[[], Any]:

@@ -35,7 +35,7 @@ class AutoReduceResult:
     """The settings."""
     prepared: PreparedDevices
     """The devices, with the plan of the same settings."""
-    said: str = ""
+    message: str = ""
     """What was measured and chosen, as one line; empty where nothing was."""
 
 
@@ -49,20 +49,20 @@ def recorded_algorithm(
     return _with_algorithm(resolved, prepared, via, said=f"{via}, as this run began")
 
 
-def select_algorithm(before: AutoReduceResult, train: "Source") -> AutoReduceResult:
+def select_algorithm(previous: AutoReduceResult, train: "Source") -> AutoReduceResult:
     """Measure and choose, where the configuration asks for it.
 
     Args:
-        before: a configuration, of a run that has not begun where it asks.
+        previous: a configuration, of a run that has not begun where it asks.
         train: the training samples.
 
     Raises:
         BadInput: ways that cannot be chosen.
     """
-    resolved, prepared = before.resolved, before.prepared
+    resolved, prepared = previous.resolved, previous.prepared
     plan = prepared.plan
     if plan.reduce.via != "auto":
-        return before
+        return previous
     check_candidates(plan)
     if plan.mesh.size(DATA_AXIS) == 1:
         return _with_algorithm(
@@ -110,7 +110,7 @@ def _with_algorithm(
     return AutoReduceResult(
         resolved=replace(resolved, config=config),
         prepared=replace(prepared, plan=plan),
-        said=said,
+        message=said,
     )
 
 
@@ -118,9 +118,12 @@ def _bucket_shapes(layout: Layout) -> list[list[tuple[int, ...]]]:
     """Return the shapes of each bucket, as a way that sends all of them has them."""
     plan = layout.plan
     by = replace_values(plan, {"reduce.via": "ring"})
-    buckets = plan_reduction(by, layout.leaves).buckets
+    buckets = plan_reduction(by, layout.param_shardings).buckets
     return [
-        [layout.leaves[place].local(plan) for place in bucket.places]
+        [
+            layout.param_shardings[place].local_shape(plan)
+            for place in bucket.leaf_indices
+        ]
         for bucket in buckets
     ]
 
@@ -129,5 +132,5 @@ def _choice_line(via: str, link: Link, plan: Plan) -> str:
     """Say what was measured and chosen."""
     return (
         f"{via}, out of {', '.join(plan.reduce.among)}; {link.devices} devices along "
-        f"{DATA_AXIS}, {format_size(round(link.rate))}/s each, measured"
+        f"{DATA_AXIS}, {format_size(round(link.bytes_per_s))}/s each, measured"
     )

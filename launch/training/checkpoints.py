@@ -17,7 +17,7 @@ def open_checkpoints(folder: RunFolder, keep: int) -> "Checkpoints":
     """Open the checkpoints of a run; nothing is made before the first save."""
     from jaxdist.train.checkpoint.checkpoints import Checkpoints
 
-    return Checkpoints(folder.checkpoints, keep=keep)
+    return Checkpoints(folder.checkpoints, max_to_keep=keep)
 
 
 class RunCheckpointer:
@@ -33,13 +33,13 @@ class RunCheckpointer:
         self, checkpoints: "Checkpoints", resolved: ResolvedConfig, job: Job
     ) -> None:
         self._checkpoints, self._layout = checkpoints, job.layout
-        self._about = {
-            "experiment": resolved.source,
-            "recipe": asdict(job.recipe),
+        self._metadata = {
+            "experiment": resolved.experiment,
+            "recipe": asdict(job.model_spec),
             "plan": json.loads(job.layout.plan.to_json()),
             "vocabulary": job.vocabulary,
         }
 
     def save(self, state: TrainState) -> None:
         """Keep a state; returns before it is on disk."""
-        self._checkpoints.save(self._layout.store(state), self._about)
+        self._checkpoints.save(self._layout.to_checkpoint(state), self._metadata)

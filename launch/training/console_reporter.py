@@ -35,10 +35,10 @@ class ConsoleReporter:
     """
 
     def __init__(self, *, quiet: bool) -> None:
-        self._out: Console = console(error=quiet)
+        self._console: Console = console(error=quiet)
         self._quiet, self._stack = quiet, contextlib.ExitStack()
-        self._line: ProgressBar | None = None
-        self._batch, self._pace = 0, 0.0
+        self._progress_bar: ProgressBar | None = None
+        self._batch, self._mean_step_s = 0, 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -51,36 +51,38 @@ class ConsoleReporter:
     ) -> None:
         self._stack.close()
 
-    def begins(self, start: TrainingSession) -> None:
+    def on_start(self, session: TrainingSession) -> None:
         """Print the opening and start the progress line."""
-        course = start.job.course
+        course = session.job.run_schedule
         if not self._quiet:
-            self._out.print(make_run_header(start))
-            self._out.print()
-        self._batch = start.job.order.batch
-        self._line = self._stack.enter_context(
+            self._console.print(make_run_header(session))
+            self._console.print()
+        self._batch = session.job.order.batch
+        self._progress_bar = self._stack.enter_context(
             ProgressBar(
                 steps=course.steps,
-                epochs=start.job.config.epochs,
-                start=start.step,
+                epochs=session.job.config.epochs,
+                start_step=session.start_step,
                 console=console(error=True),
             )
         )
 
     def update(self, *, step: int, loss: float, step_s: float) -> None:
         """Move the progress line; the pace is a running mean of step times."""
-        old = self._pace or step_s
-        self._pace = old + _EMA_WEIGHT * (step_s - old)
-        if self._line is not None:
-            self._line.update(step, loss, self._batch / max(self._pace, 1e-9))
+        old = self._mean_step_s or step_s
+        self._mean_step_s = old + _EMA_WEIGHT * (step_s - old)
+        if self._progress_bar is not None:
+            self._progress_bar.update(
+                step, loss, self._batch / max(self._mean_step_s, 1e-9)
+            )
 
-    def tested(self, *, step: int, score: EvalMetrics) -> None:
+    def tested(self, *, step: int, metrics: EvalMetrics) -> None:
         """Show nothing: the closing has the last score and the report all of them."""
 
-    def note(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Show a line above the progress line."""
-        if self._line is not None:
-            self._line.note(text)
+        if self._progress_bar is not None:
+            self._progress_bar.print_line(text)
 
     def ends(self) -> None:
         """Take the progress line away."""
@@ -93,54 +95,58 @@ class NullReporter(contextlib.nullcontext["NullReporter"]):
     def __enter__(self) -> "NullReporter":
         return self
 
-    def begins(self, start: TrainingSession) -> None:
+    def on_start(self, session: TrainingSession) -> None:
         """Show nothing."""
 
     def update(self, *, step: int, loss: float, step_s: float) -> None:
         """Show nothing."""
 
-    def tested(self, *, step: int, score: EvalMetrics) -> None:
+    def tested(self, *, step: int, metrics: EvalMetrics) -> None:
         """Show nothing."""
 
-    def note(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Show nothing."""
 
 
-def make_run_header(start: TrainingSession) -> TerminalRunHeader:
+def make_run_header(session: TrainingSession) -> TerminalRunHeader:
     """Gather the facts of a beginning."""
-    job, config = start.job, start.job.config
-    schedule = schedule_from_task(config, job.layout.plan, job.layout.task, job.course)
+    job, config = session.job, session.job.config
+    schedule = schedule_from_task(
+        config, job.layout.plan, job.layout.task, job.run_schedule
+    )
     return TerminalRunHeader(
-        experiment=start.resolved.source,
+        experiment=session.resolved.experiment,
         plan=job.layout.plan,
-        platform=start.prepared.platform,
-        fake=start.prepared.platform == "cpu" and job.layout.plan.mesh.devices > 1,
-        processes=process_group().count,
+        platform=session.prepared.platform,
+        is_virtual=session.prepared.platform == "cpu"
+        and job.layout.plan.mesh.devices > 1,
+        processes=process_group().size,
         model=config.model.name,
-        parameters=start.program.parameters,
+        parameter_count=session.program.num_params,
         data=config.data.name,
-        train_samples=start.samples[0],
-        test_samples=start.samples[1],
+        train_samples=session.sample_counts[0],
+        test_samples=session.sample_counts[1],
         batch=job.order.batch,
         epochs=config.epochs,
-        steps=job.course.steps,
-        folder=start.folder.path,
-        resumed_at=start.step if start.restored is not None else None,
-        origins=Counter(start.resolved.origins.values()),
-        audit=audit_line(start.program),
-        memory_bytes=start.program.memory_bytes,
-        rate=f"{schedule.peak}, warm-up {pluralize(schedule.ramp.steps, 'step')}",
-        decay=schedule.decay,
+        steps=job.run_schedule.steps,
+        folder=session.folder.path,
+        resumed_at=session.start_step if session.restored is not None else None,
+        value_sources=Counter(session.resolved.sources.values()),
+        audit=audit_line(session.program),
+        memory_bytes=session.program.memory_bytes,
+        learning_rate=f"{schedule.peak_rate_text}, warm-up "
+        f"{pluralize(schedule.ramp.steps, 'step')}",
+        weight_decay=schedule.weight_decay_text,
         shuffle=shuffle_line(job.order, config.epochs) + sample_store_text(config.data),
-        sums=start.chosen,
-        warnings=_warnings(start),
+        all_reduce=session.all_reduce_choice,
+        warnings=_warnings(session),
     )
 
 
 def _warnings(start: TrainingSession) -> list[str]:
-    skipped = start.restored.skipped if start.restored is not None else ()
+    skipped = start.restored.skipped_checkpoints if start.restored is not None else ()
     return [
-        *start.prepared.notes,
+        *start.prepared.warnings,
         *(
             []
             if start.job.is_chain
@@ -154,7 +160,7 @@ def _warnings(start: TrainingSession) -> list[str]:
 
 def _outer_step_warnings(start: TrainingSession) -> list[str]:
     """Say where a run ends between two outer steps."""
-    every, steps = start.job.layout.plan.outer.every, start.job.course.steps
+    every, steps = start.job.layout.plan.outer.every, start.job.run_schedule.steps
     if start.job.layout.plan.replicas == 1 or not steps % every:
         return []
     return [
@@ -166,7 +172,7 @@ def _outer_step_warnings(start: TrainingSession) -> list[str]:
 
 def audit_line(program: Program) -> str:
     """Write what the audit of a compiled step found in one line."""
-    made, differ = len(program.moves), len(program.differences)
+    made, differ = len(program.collectives), len(program.differences)
     found = (
         pluralize(differ, "difference") + " from the plan" if differ else "as planned"
     )

@@ -22,34 +22,34 @@ if TYPE_CHECKING:
 
 
 def make_evaluator(
-    job: Job, test: "Source", ends: Callable[[], bool] = never_stop
+    job: Job, validation: "Source", should_stop: Callable[[], bool] = never_stop
 ) -> Evaluator:
     """Return the evaluation of a job on its held-out samples.
 
     Args:
         job: what was trained.
-        test: the held-out samples.
-        ends: whether to end here, and from then on; asked after every batch.
+        validation: the held-out samples.
+        should_stop: whether to end here, and from then on; asked after every batch.
     """
-    shapes = job.test_shapes
-    shardings = job.layout.batch(shapes)
+    shapes = job.eval_shapes
+    shardings = job.layout.batch_shardings(shapes)
     size = shapes["id"].shape[0]
     return Evaluator(
         layout=job.layout,
-        shapes=shapes,
-        ends=ends,
+        batch_shapes=shapes,
+        should_stop=should_stop,
         batches=lambda: eval_feed(
-            test,
+            validation,
             size,
             shardings,
-            shapes=job.layout.padded(shapes),
+            shapes=job.layout.padded_shapes(shapes),
             dtypes=job.layout.task.objective.dtypes,
         ),
     )
 
 
 def evaluate_checkpoint(
-    config: Experiment, plan: Plan, folder: RunFolder, checkpoint: int | None
+    config: Experiment, plan: Plan, folder: RunFolder, step: int | None
 ) -> tuple[int, dict[str, Any]]:
     """Score one checkpoint.
 
@@ -57,7 +57,7 @@ def evaluate_checkpoint(
         config: configuration of the run.
         plan: layout to evaluate on.
         folder: the run.
-        checkpoint: its step; None takes the newest.
+        step: its step; None takes the newest.
 
     Returns:
         The checkpoint's step, and loss, accuracy, correct and samples.
@@ -71,9 +71,9 @@ def evaluate_checkpoint(
     checkpoints = open_checkpoints(folder, config.checkpoint.keep)
     scored = replace(job.layout.stored, opt=None, feedback=None, replicas=None)
     try:
-        restored = checkpoints.restore(checkpoint, scored)
+        restored = checkpoints.restore(step, scored)
     finally:
         checkpoints.close()
     return int(restored.step), make_evaluator(job, test)(
-        job.layout.take(restored.state)
+        job.layout.from_checkpoint(restored.state)
     )

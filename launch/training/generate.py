@@ -25,7 +25,7 @@ def generate_text(
     folder: RunFolder,
     prompt: str,
     *,
-    tokens: int,
+    max_tokens: int,
     temperature: float,
     seed: int,
     checkpoint: int | None = None,
@@ -35,7 +35,7 @@ def generate_text(
     Args:
         folder: the run.
         prompt: how the text begins, of the characters the run was trained on.
-        tokens: characters to add.
+        max_tokens: characters to add.
         temperature: 0 takes the likeliest each time; 1 draws as the network says.
         seed: another seed is another text.
         checkpoint: its step; None takes the newest.
@@ -60,11 +60,13 @@ def generate_text(
     stream = generate(
         network,
         [places[character] for character in prompt],
-        window=notes.about["recipe"]["settings"]["context"],
+        context_length=notes.about["recipe"]["settings"]["context"],
         temperature=temperature,
         seed=seed,
     )
-    return notes.step, "".join(vocabulary[token] for token in islice(stream, tokens))
+    return notes.step, "".join(
+        vocabulary[token] for token in islice(stream, max_tokens)
+    )
 
 
 def _is_float64(notes: Any) -> bool:
@@ -99,9 +101,9 @@ class ClipCaption:
 
     checkpoint: int
     """Step of the checkpoint that said it."""
-    said: str
+    generated: str
     """The likeliest words, each behind those before it."""
-    written: str
+    reference: str
     """What the data says."""
 
 
@@ -110,7 +112,7 @@ def caption_clip(
     folder: RunFolder,
     prompt: str,
     *,
-    words: int,
+    max_words: int,
     checkpoint: int | None = None,
 ) -> ClipCaption:
     """Say what happens in a held-out clip.
@@ -119,7 +121,7 @@ def caption_clip(
         config: what the run was trained with.
         folder: the run.
         prompt: number of the clip among those held out, from 0.
-        words: most words to say.
+        max_words: most words to say.
         checkpoint: its step; None takes the newest.
 
     Raises:
@@ -134,14 +136,14 @@ def caption_clip(
         network, _ = load(folder.path, notes.step)
         sample = test.get(np.array([number]))
         clip = jnp.asarray(sample["clip"], config.precision)
-        said = nnx.jit(lambda network, clip: network.caption(clip, words))(
+        said = nnx.jit(lambda network, clip: network.caption(clip, max_words))(
             network, clip
         )
     vocabulary = notes.about["vocabulary"]
     return ClipCaption(
         checkpoint=notes.step,
-        said=decode_caption(said[0].tolist(), vocabulary),
-        written=decode_caption(sample["target"][0].tolist(), vocabulary),
+        generated=decode_caption(said[0].tolist(), vocabulary),
+        reference=decode_caption(sample["target"][0].tolist(), vocabulary),
     )
 
 

@@ -23,7 +23,7 @@ _EXCHANGE_TEXT: Final = {"origin": "the data set", "peers": "peers"}
 
 
 def make_sample_store(
-    job: Job, source: "Source", mine: ProcessGroup, name: str
+    job: Job, source: "Source", group: ProcessGroup, run_name: str
 ) -> Keep | None:
     """Return how this process keeps samples; None where it keeps none.
 
@@ -32,8 +32,8 @@ def make_sample_store(
     Args:
         job: what runs.
         source: the training samples.
-        mine: the processes.
-        name: of the run; its samples have a folder of their own.
+        group: the processes.
+        run_name: of the run; its samples have a folder of their own.
 
     Raises:
         BadInput: samples that these processes cannot keep, a folder that cannot be
@@ -42,15 +42,15 @@ def make_sample_store(
     data = job.config.data
     if data.store == "none":
         return None
-    check_no_workers(data.readers)
-    shardings = job.layout.batch(job.layout.shapes)
+    check_no_workers(data.prefetch_workers)
+    shardings = job.layout.batch_shardings(job.layout.batch_shapes)
     check_local_rows(source, job.order, local_rows(shardings.values(), job.order.batch))
-    own = Path(data.store_dir) / name if data.store == "disk" else None
+    own = Path(data.store_dir) / run_name if data.store == "disk" else None
     if own is not None:
         check_writable(own, key="data.store_dir")
     return Keep(
         folder=own,
-        interface=peer_facing_address(mine, data.interface)
+        interface=peer_facing_address(group, data.interface)
         if data.exchange == "peers"
         else "",
     )

@@ -25,46 +25,56 @@ class RunObservers:
 
     recorder: Recorder
     """Is told of each phase, and tells the others."""
-    news: StatusWriter
+    status_writer: StatusWriter
     """Is told that the run was accepted, and how it ended."""
 
 
 @contextmanager
 def run_observers(
     job: Job,
-    mine: ProcessGroup,
+    group: ProcessGroup,
     folder: RunFolder,
-    own: RunFolder,
+    local_folder: RunFolder,
     *,
-    note: Callable[[str], None],
-    on_processor: bool,
-    started: float,
+    print_line: Callable[[str], None],
+    on_cpu: bool,
+    start_time: float,
 ) -> Iterator[RunObservers]:
     """Yield those whom a sitting speaks to; they leave in reverse.
 
     Args:
         job: what runs.
-        mine: the process among those of its run.
+        group: the process among those of its run.
         folder: the run's, where stuck processes leave their stacks.
-        own: where this process writes what it has seen.
-        note: shows a line.
-        on_processor: whether devices are threads of this process.
-        started: when the command started, Unix seconds.
+        local_folder: where this process writes what it has seen.
+        print_line: shows a line.
+        on_cpu: whether devices are threads of this process.
+        start_time: when the command started, Unix seconds.
     """
     config = job.config.run
-    watch = HangWatchdog(mine, config.hang_s, folder.stacks)
+    watch = HangWatchdog(group, config.hang_s, folder.stacks)
     every = config.straggler_every
-    slow = StragglerMonitor(mine, every, note, own.slow, on_processor=on_processor)
+    slow = StragglerMonitor(
+        group, every, print_line, local_folder.stragglers, on_cpu=on_cpu
+    )
 
     def enters(phase: str, step: int) -> None:
-        watch.enters(phase, step)
-        slow.enters(phase, step)
+        watch.on_phase(phase, step)
+        slow.on_phase(phase, step)
 
-    recorder = Recorder(own.metrics, own.spans, started, enters, slow.starved)
+    recorder = Recorder(
+        local_folder.metrics,
+        local_folder.spans,
+        start_time,
+        enters,
+        slow.on_input_starvation,
+    )
     with ExitStack() as stack:
         stack.callback(recorder.close)
         stack.enter_context(watch)
         stack.enter_context(slow)
-        news = StatusWriter(own.status, job.course.steps, mine, watch.places)
+        news = StatusWriter(
+            local_folder.status, job.run_schedule.steps, group, watch.heartbeats
+        )
         stack.enter_context(news)
-        yield RunObservers(recorder=recorder, news=news)
+        yield RunObservers(recorder=recorder, status_writer=news)

@@ -37,7 +37,7 @@ ProcessFacts = Mapping[str, str]
 """Names and values that all processes have alike."""
 
 
-def check_settings(mine: ProcessGroup, config: Experiment) -> None:
+def check_settings(group: ProcessGroup, config: Experiment) -> None:
     """Refuse processes with other packages or another configuration.
 
     Raises:
@@ -48,84 +48,91 @@ def check_settings(mine: ProcessGroup, config: Experiment) -> None:
         key: text for key, text in facts.items() if not key.startswith(_HOST_LOCAL_KEYS)
     }
     versions = {"Python": platform.python_version(), **installed_versions()}
-    check_identical(mine, "settings", {**versions, **what})
+    check_identical(group, "settings", {**versions, **what})
 
 
-def check_device_counts(mine: ProcessGroup, prepared: PreparedDevices) -> None:
+def check_device_counts(group: ProcessGroup, prepared: PreparedDevices) -> None:
     """Refuse processes with other devices, and remark on clocks that differ.
 
     Raises:
         BadInput: naming the process that differs, in what, and how.
     """
-    if mine.store is None:
+    if group.kv_store is None:
         return
     import jax
 
     here = f"{jax.local_device_count()} of {prepared.platform}"
-    check_identical(mine, "devices", {"devices": here})
-    check_clock_skew(mine)
+    check_identical(group, "devices", {"devices": here})
+    check_clock_skew(group)
 
 
 def check_lowered(
-    mine: ProcessGroup, layout: "Layout", lowered: Any, work: "Sequence[LayerFlops]"
+    group: ProcessGroup,
+    layout: "Layout",
+    lowered: Any,
+    layer_flops: "Sequence[LayerFlops]",
 ) -> None:
     """Refuse processes whose steps differ, before they are compiled.
 
     Raises:
         BadInput: naming the process that differs, in what, and how.
     """
-    if mine.store is None:
+    if group.kv_store is None:
         return
     from jaxdist.train.lowered_fingerprint import operation_counts, step_outline
 
     plan = {
         f"plan.{k}": format_value(v) for k, v in flatten_config(layout.plan).items()
     }
-    check_identical(mine, "step", {**plan, **step_outline(layout, lowered, work)})
-    check_identical(mine, "step in detail", operation_counts(lowered))
+    check_identical(
+        group, "step", {**plan, **step_outline(layout, lowered, layer_flops)}
+    )
+    check_identical(group, "step in detail", operation_counts(lowered))
 
 
-def check_program(mine: ProcessGroup, program: "Program") -> None:
+def check_program(group: ProcessGroup, program: "Program") -> None:
     """Refuse processes whose compilers have made other collectives of one step.
 
     Raises:
         BadInput: naming the process that differs, in what, and how.
     """
-    if mine.store is None:
+    if group.kv_store is None:
         return
     from jaxdist.train.lowered_fingerprint import short_hash
 
     # Not lines of source: hosts may have the same file in different places.
-    moves = [replace(move, source="") for move in program.moves]
+    moves = [replace(move, source_location="") for move in program.collectives]
     found = f"{len(moves)} (hash {short_hash(repr(moves))})"
-    check_identical(mine, "program", {"collectives": found})
+    check_identical(group, "program", {"collectives": found})
 
 
-def check_identical(mine: ProcessGroup, what: str, facts: ProcessFacts) -> None:
+def check_identical(group: ProcessGroup, name: str, facts: ProcessFacts) -> None:
     """Refuse processes of one run that differ.
 
     Every process calls it, at the same place.
 
     Args:
-        mine: the process among those of its run.
-        what: a name that each process uses once.
+        group: the process among those of its run.
+        name: a name that each process uses once.
         facts: what this one has.
 
     Raises:
         BadInput: naming the process that differs, in what, and how.
     """
-    if mine.store is None:
+    if group.kv_store is None:
         return
-    key, said = f"{_PREFLIGHT_KEY}/{what}", json.dumps(dict(facts))
-    if mine.leads:
+    key, said = f"{_PREFLIGHT_KEY}/{name}", json.dumps(dict(facts))
+    if group.is_primary:
         found = [
             facts,
-            *(_read_facts(mine, key, rank) for rank in range(1, mine.count)),
+            *(_read_facts(group, key, rank) for rank in range(1, group.size)),
         ]
-        mine.store.key_value_set(f"{key}/verdict", describe_differences(found))
+        group.kv_store.key_value_set(f"{key}/verdict", describe_differences(found))
     else:
-        mine.store.key_value_set(f"{key}/{mine.rank}", said)
-    verdict = mine.store.blocking_key_value_get(f"{key}/verdict", _GATHER_TIMEOUT_MS)
+        group.kv_store.key_value_set(f"{key}/{group.rank}", said)
+    verdict = group.kv_store.blocking_key_value_get(
+        f"{key}/verdict", _GATHER_TIMEOUT_MS
+    )
     if not verdict:
         return
     raise BadInput(
@@ -138,21 +145,21 @@ def check_identical(mine: ProcessGroup, what: str, facts: ProcessFacts) -> None:
 
 def _read_facts(mine: ProcessGroup, key: str, rank: int) -> ProcessFacts:
     return json.loads(
-        mine.store.blocking_key_value_get(f"{key}/{rank}", _GATHER_TIMEOUT_MS)
+        mine.kv_store.blocking_key_value_get(f"{key}/{rank}", _GATHER_TIMEOUT_MS)
     )
 
 
-def describe_differences(found: Sequence[ProcessFacts]) -> str:
+def describe_differences(facts_by_rank: Sequence[ProcessFacts]) -> str:
     """Say which processes differ from most of the others, and in what.
 
     Args:
-        found: what each process has, by rank.
+        facts_by_rank: what each process has, by rank.
 
     >>> describe_differences([{"jax": "0.10"}, {"jax": "0.11"}, {"jax": "0.10"}])
     'rank 1: jax 0.11 (others: 0.10)'
     """
-    names = {name: None for facts in found for name in facts}
-    rows = [row for name in names for row in _find_outliers(name, found)]
+    names = {name: None for facts in facts_by_rank for name in facts}
+    rows = [row for name in names for row in _find_outliers(name, facts_by_rank)]
     more = f"; and {len(rows) - _MAX_SHOWN} more" if len(rows) > _MAX_SHOWN else ""
     return "; ".join(rows[:_MAX_SHOWN]) + more
 
@@ -169,25 +176,25 @@ def _find_outliers(name: str, found: Sequence[ProcessFacts]) -> list[str]:
     ]
 
 
-def check_clock_skew(mine: ProcessGroup) -> None:
+def check_clock_skew(group: ProcessGroup) -> None:
     """JaxdistWarning, in process 0, on hosts whose clocks differ from its own.
 
     Every process calls it, at the same place.
     """
-    if mine.store is None:
+    if group.kv_store is None:
         return
-    mine.store.wait_at_barrier(f"{_PREFLIGHT_KEY}/clock", _GATHER_TIMEOUT_MS)
+    group.kv_store.wait_at_barrier(f"{_PREFLIGHT_KEY}/clock", _GATHER_TIMEOUT_MS)
     now = time.time()
-    if not mine.leads:
-        mine.store.key_value_set(f"{_PREFLIGHT_KEY}/clock/{mine.rank}", repr(now))
+    if not group.is_primary:
+        group.kv_store.key_value_set(f"{_PREFLIGHT_KEY}/clock/{group.rank}", repr(now))
         return
     times = {
         rank: float(
-            mine.store.blocking_key_value_get(
+            group.kv_store.blocking_key_value_get(
                 f"{_PREFLIGHT_KEY}/clock/{rank}", _GATHER_TIMEOUT_MS
             )
         )
-        for rank in range(1, mine.count)
+        for rank in range(1, group.size)
     }
     off = {
         rank: at - now

@@ -43,26 +43,28 @@ class PreparedRun:
     """What runs."""
     folder: RunFolder
     """Of the run."""
-    now: AutoReduceResult
+    auto_reduce: AutoReduceResult
     """The settings and devices, with nothing left to a measurement."""
     sources: "tuple[Source, Source]"
     """Training and held-out samples."""
-    samples: SampleFingerprints
+    sample_fingerprints: SampleFingerprints
     """The same, as the lock file has them."""
-    keep: Keep | None
+    sample_store: Keep | None
     """How this process keeps its samples."""
 
-    def write(self, own: RunFolder) -> None:
+    def write_config(self, local_folder: RunFolder) -> None:
         """Write the values that it is trained with.
 
         Not earlier: a run that cannot go on keeps the values it was trained with.
         """
-        write_config_lock(own, self.now.resolved, self.samples)
-        write_atomic(own.plan, self.now.prepared.plan.to_json())
+        write_config_lock(
+            local_folder, self.auto_reduce.resolved, self.sample_fingerprints
+        )
+        write_atomic(local_folder.plan, self.auto_reduce.prepared.plan.to_json())
 
 
 def prepare_run(
-    resolved: ResolvedConfig, prepared: PreparedDevices, mine: ProcessGroup
+    resolved: ResolvedConfig, prepared: PreparedDevices, group: ProcessGroup
 ) -> PreparedRun:
     """Open what a configuration names; refuse what cannot run, with nothing written.
 
@@ -71,13 +73,13 @@ def prepare_run(
     Args:
         resolved: checked settings.
         prepared: the plan fitted to the devices.
-        mine: the process among those of its run.
+        group: the process among those of its run.
 
     Raises:
         BadInput: it cannot run as asked.
     """
     folder = run_folder(resolved.config)
-    with mine.in_turn("folder and samples"):
+    with group.primary_first("folder and samples"):
         check_writable(folder.path)
         asked = recorded_algorithm(resolved, prepared, folder)
         sources, samples = _open_data(asked.resolved.config, folder)
@@ -86,10 +88,10 @@ def prepare_run(
     return PreparedRun(
         job=job,
         folder=folder,
-        now=now,
+        auto_reduce=now,
         sources=sources,
-        samples=samples,
-        keep=make_sample_store(job, sources[0], mine, folder.name),
+        sample_fingerprints=samples,
+        sample_store=make_sample_store(job, sources[0], group, folder.name),
     )
 
 
@@ -103,5 +105,5 @@ def _open_data(
     sources = open_data(config.data, feature_spec(config))
     samples = fingerprint_samples(*sources)
     if before is not None:
-        check_same_samples(before.data, samples)
+        check_same_samples(before.sample_fingerprints, samples)
     return sources, samples

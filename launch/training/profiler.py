@@ -43,7 +43,7 @@ StepWindow = tuple[int, int]
 """First and last step to profile, counted from 1."""
 
 
-def parse_step_window(word: str | None) -> StepWindow | None:
+def parse_step_window(text: str | None) -> StepWindow | None:
     """Read `steps=A:B`.
 
     Raises:
@@ -52,12 +52,12 @@ def parse_step_window(word: str | None) -> StepWindow | None:
     >>> parse_step_window("steps=10:15")
     (10, 15)
     """
-    if word is None:
+    if text is None:
         return None
-    found = re.fullmatch(r"steps=(\d+):(\d+)", word)
+    found = re.fullmatch(r"steps=(\d+):(\d+)", text)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise BadInput(
-            f"no window of steps {word}",
+            f"no window of steps {text}",
             rule="--profile takes steps=FIRST:LAST, counted from 1",
             remedy="--profile steps=10:15",
         )
@@ -66,15 +66,15 @@ def parse_step_window(word: str | None) -> StepWindow | None:
 
 def trace_steps(
     batches: "Iterator[Mapping[str, jax.Array]]",
-    start: int,
+    start_step: int,
     window: StepWindow | None,
     folder: Path,
 ) -> "Iterator[Mapping[str, jax.Array]]":
     """Pass batches on, and trace while those of the window are trained on.
 
     Args:
-        batches: the batches of a run from step `start` on.
-        start: steps done before.
+        batches: the batches of a run from step `start_step` on.
+        start_step: steps done before.
         window: steps to trace; None passes batches through.
         folder: where the trace goes.
     """
@@ -85,7 +85,7 @@ def trace_steps(
 
     tracing = False
     try:
-        for step, batch in enumerate(batches, start=start + 1):
+        for step, batch in enumerate(batches, start=start_step + 1):
             if step == window[0]:
                 jax.profiler.start_trace(
                     str(folder), profiler_options=_profile_options()
@@ -120,23 +120,23 @@ _UPDATE_SCOPES: Final = frozenset((UPDATE_OF_STEP, UPDATE_OF_STAGES))
 
 
 def write_step_breakdown(
-    program: "Program", traces: Path, since: float, to: Path
+    program: "Program", traces: Path, start_time: float, output_path: Path
 ) -> bool:
     """Write what the newest trace says of the steps in it.
 
     Args:
         program: what ran.
         traces: folder of the profiler.
-        since: Unix seconds; an older trace is of another sitting.
-        to: file of the record.
+        start_time: Unix seconds; an older trace is of another sitting.
+        output_path: file of the record.
 
     Returns:
         Whether there was a trace with a whole step in it.
     """
-    found = [p for p in traces.rglob("*.xplane.pb") if p.stat().st_mtime >= since]
+    found = [p for p in traces.rglob("*.xplane.pb") if p.stat().st_mtime >= start_time]
     if not found:
         return False
-    text = program.step.as_text() or ""
+    text = program.compiled_step.as_text() or ""
     newest = max(found, key=lambda path: path.stat().st_mtime)
     spans = read_spans(newest, text.partition("HloModule ")[2].partition(",")[0])
     devices = device_breakdowns(spans, instruction_terms(program))
@@ -145,17 +145,18 @@ def write_step_breakdown(
         record = StepBreakdown(
             cores=cores, processes=jax.process_count(), devices=devices
         )
-        write_atomic(to, record.to_json())
+        write_atomic(output_path, record.to_json())
     return bool(devices)
 
 
 def instruction_terms(program: "Program") -> dict[str, InstructionLabel]:
     """Tell of each instruction of a compiled step what it is a part of."""
     layers = frozenset(modules_by_path(task_network(program.layout.task)))
-    text = program.step.as_text() or ""
+    text = program.compiled_step.as_text() or ""
     found = dict(_compute_terms(text, layers))
     moves = (
-        (move.op, _collective_term(move, program.layout)) for move in program.moves
+        (move.instruction_name, _collective_term(move, program.layout))
+        for move in program.collectives
     )
     return found | dict(moves)
 
@@ -182,15 +183,15 @@ def _compute_terms(
             InstructionLabel(
                 term=COMPUTE,
                 layer=inside[-1] if inside else "",
-                backward="transpose" in scopes,
-                of_stage=_pipeline_stage(name[1] if name else ""),
+                is_backward="transpose" in scopes,
+                stage_work=_pipeline_stage(name[1] if name else ""),
             ),
         )
 
 
 def _collective_term(move: "CollectiveOp", layout: "Layout") -> InstructionLabel:
     """Name a collective as its plan does; of several, by its scopes."""
-    scopes = re.split(r"[/():]+", move.name)
+    scopes = re.split(r"[/():]+", move.op_name)
     rows = [
         row
         for ledger in layout.ledgers
@@ -200,7 +201,7 @@ def _collective_term(move: "CollectiveOp", layout: "Layout") -> InstructionLabel
     best = max(
         rows,
         key=lambda row: (
-            move.name.count(row.layer),
+            move.op_name.count(row.layer),
             scopes.count(row.what),
             row.payload,
         ),
@@ -208,7 +209,9 @@ def _collective_term(move: "CollectiveOp", layout: "Layout") -> InstructionLabel
     )
     what = best.what if best else move.kind
     term = f"{what}, {' x '.join(move.axes) or 'unknown devices'}"
-    return InstructionLabel(term=term, waits=BUBBLE if "pipe" in move.axes else WAIT)
+    return InstructionLabel(
+        term=term, wait_term=BUBBLE if "pipe" in move.axes else WAIT
+    )
 
 
 def _pipeline_stage(name: str) -> tuple[str, int] | None:

@@ -28,15 +28,15 @@ class TrainingSession:
     """The devices."""
     resolved: ResolvedConfig
     """The configuration and who set it."""
-    samples: tuple[int, int]
+    sample_counts: tuple[int, int]
     """Training and held-out samples."""
     restored: "RestoredState | None"
     """The checkpoint it goes on from, with those that were skipped."""
-    chosen: str = ""
+    all_reduce_choice: str = ""
     """How gradients are summed, where that was measured, as one line."""
 
     @property
-    def step(self) -> int:
+    def start_step(self) -> int:
         """Steps done before."""
         return 0 if self.restored is None else int(self.restored.step)
 
@@ -44,8 +44,8 @@ class TrainingSession:
 class RunObserver(TrainingCallback, Protocol):
     """Someone who is told how a sitting begins, too."""
 
-    def begins(self, start: TrainingSession) -> None:
+    def on_start(self, session: TrainingSession) -> None:
         """See the beginning, before the first step."""
 
-    def note(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """See a line that is meant for a person."""

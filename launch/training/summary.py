@@ -28,34 +28,34 @@ _NOT_EVALUATED: Final = {
 
 
 def summarize_run(
-    start: TrainingSession,
+    session: TrainingSession,
     outcome: FitResult,
     recorder: Recorder,
     *,
     checkpoint: int | None,
-    exchange: Mapping[str, int],
+    sample_exchange: Mapping[str, int],
 ) -> Run:
     """Write down what happened.
 
     Args:
-        start: how the sitting began.
+        session: how the sitting began.
         outcome: what the loop saw.
         recorder: the seconds of its steps and phases.
         checkpoint: step of the newest one.
-        exchange: what was exchanged of samples, counted.
+        sample_exchange: what was exchanged of samples, counted.
     """
-    job, plan = start.job, start.job.layout.plan
+    job, plan = session.job, session.job.layout.plan
     low, median, high = _step_time_percentiles(recorder)
-    phases = recorder.phases()
-    score = _NOT_EVALUATED | dict(outcome.score)
+    phases = recorder.phase_seconds()
+    score = _NOT_EVALUATED | dict(outcome.eval_metrics)
     return Run(
-        name=start.folder.name,
-        experiment=start.resolved.source,
-        status="stopped" if outcome.stopped else "done",
+        name=session.folder.name,
+        experiment=session.resolved.experiment,
+        status="stopped" if outcome.stopped_early else "done",
         plan=asdict(plan),
         devices=plan.mesh.devices,
-        platform=start.prepared.platform,
-        parameters=start.program.parameters,
+        platform=session.prepared.platform,
+        parameters=session.program.num_params,
         steps=int(outcome.state.step),
         skipped=count_skipped_steps(outcome.state.opt),
         accuracy=score["accuracy"],
@@ -71,12 +71,12 @@ def summarize_run(
         wall_s=sum(phases.values()),
         first_step_s=outcome.first_step_s,
         phases_s=phases,
-        bytes_by_collective=job.layout.ledger.by_term(),
-        collectives=[asdict(row) for row in start.program.audit],
-        memory_bytes=start.program.memory_bytes,
-        resumed_at=start.step if start.restored is not None else None,
+        bytes_by_collective=job.layout.ledger.sent_bytes_by_term(),
+        collectives=[asdict(row) for row in session.program.audit_rows],
+        memory_bytes=session.program.memory_bytes,
+        resumed_at=session.start_step if session.restored is not None else None,
         checkpoint=checkpoint,
-        exchange=exchange,
+        exchange=sample_exchange,
     )
 
 
@@ -88,10 +88,10 @@ def _step_time_percentiles(recorder: Recorder) -> tuple[float, float, float]:
 
 
 def write_shuffle_quality(
-    own: RunFolder, start: TrainingSession, source: "Source", steps: int
+    local_folder: RunFolder, session: TrainingSession, source: "Source", steps: int
 ) -> None:
     """Write down how well samples were mixed, where a part of them was exchanged."""
-    order = start.job.order
+    order = session.job.order
     found = measure_shuffle_quality(order, source, steps * order.batch / len(source))
     if found is not None:
-        write_atomic(own.mixed, json.dumps(found, indent=2) + "\n")
+        write_atomic(local_folder.shuffle_quality, json.dumps(found, indent=2) + "\n")

@@ -46,23 +46,23 @@ BatchIterator = Iterator[Mapping[str, jax.Array]]
 def train(
     resolved: ResolvedConfig,
     prepared: PreparedDevices,
-    onlooker: RunObserver,
+    observer: RunObserver,
     *,
-    started: float,
-    through: Callable[[BatchIterator, int], BatchIterator] = lambda batches, start: (
-        batches
-    ),
-    ends: Callable[[], bool] = never_stop,
+    start_time: float,
+    wrap_batches: Callable[
+        [BatchIterator, int], BatchIterator
+    ] = lambda batches, start: batches,
+    should_stop: Callable[[], bool] = never_stop,
 ) -> tuple[Run, RunFolder]:
     """Run a configuration to its end, or until asked to end.
 
     Args:
         resolved: checked settings.
         prepared: the plan fitted to the devices.
-        onlooker: is shown what happens.
-        started: when the command started, Unix seconds.
-        through: wraps the batches, to profile some steps for example.
-        ends: whether to end here, and from then on; asked between steps.
+        observer: is shown what happens.
+        start_time: when the command started, Unix seconds.
+        wrap_batches: wraps the batches, to profile some steps for example.
+        should_stop: whether to end here, and from then on; asked between steps.
 
     Raises:
         BadInput: it cannot run as asked; nothing was written.
@@ -71,8 +71,8 @@ def train(
     mine = process_group()
     work = prepare_run(resolved, prepared, mine)
     with ExitStack() as stack:
-        own = work.folder if mine.leads else _temporary_folder(stack)
-        with mine.in_turn("claim"):
+        own = work.folder if mine.is_primary else _temporary_folder(stack)
+        with mine.primary_first("claim"):
             stack.enter_context(folder_lock(own))
         to = stack.enter_context(
             run_observers(
@@ -80,22 +80,22 @@ def train(
                 mine,
                 work.folder,
                 own,
-                note=onlooker.note,
-                on_processor=work.now.prepared.platform == "cpu",
-                started=started,
+                print_line=observer.print_line,
+                on_cpu=work.auto_reduce.prepared.platform == "cpu",
+                start_time=start_time,
             )
         )
         checkpoints = open_checkpoints(work.folder, work.job.config.checkpoint.keep)
         stack.callback(checkpoints.close)
         start, state = _start_session(work, checkpoints, to.recorder, mine)
         check_program(mine, start.program)
-        to.news.accept()
-        work.write(own)
-        to.recorder.goes_on_from(start.step)
-        onlooker.begins(start)
+        to.status_writer.mark_accepted()
+        work.write_config(own)
+        to.recorder.resume_from(start.start_step)
+        observer.on_start(start)
         feed = stack.enter_context(_train_feed(start, work))
-        batches = batches_until(through(feed, start.step), ends)
-        judge = make_evaluator(work.job, work.sources[1], ends)
+        batches = batches_until(wrap_batches(feed, start.start_step), should_stop)
+        judge = make_evaluator(work.job, work.sources[1], should_stop)
         outcome = fit(
             start.program,
             state,
@@ -104,15 +104,15 @@ def train(
             evaluate=judge,
             saver=RunCheckpointer(checkpoints, start.resolved, work.job),
             recorder=to.recorder,
-            watcher=onlooker,
-            rates=work.job.rates,
+            watcher=observer,
+            rates=work.job.learning_rates,
         )
         run = _finish_session(start, outcome, to.recorder, checkpoints, feed)
         write_atomic(own.summary, run.to_json())
-        if mine.leads:
+        if mine.is_primary:
             write_shuffle_quality(own, start, work.sources[0], run.steps)
-        write_step_breakdown(start.program, own.traces, started, own.measured)
-        to.news.ends(run.status)
+        write_step_breakdown(start.program, own.traces, start_time, own.step_breakdown)
+        to.status_writer.finish(run.status)
     return run, work.folder
 
 
@@ -135,11 +135,11 @@ def _start_session(
         job=work.job,
         program=program,
         folder=work.folder,
-        prepared=work.now.prepared,
-        resolved=work.now.resolved,
-        samples=(len(work.sources[0]), len(work.sources[1])),
+        prepared=work.auto_reduce.prepared,
+        resolved=work.auto_reduce.resolved,
+        sample_counts=(len(work.sources[0]), len(work.sources[1])),
         restored=restored,
-        chosen=work.now.said,
+        all_reduce_choice=work.auto_reduce.message,
     )
     return start, state
 
@@ -160,7 +160,7 @@ def _compile_and_restore(
         restored = checkpoints.restore_newest(job.layout.stored)
     if restored is None:
         raise RuntimeError("the checkpoints vanished while the run started")
-    return program, job.layout.take(restored.state), restored
+    return program, job.layout.from_checkpoint(restored.state), restored
 
 
 def _train_feed(start: TrainingSession, work: PreparedRun) -> Feed:
@@ -168,13 +168,13 @@ def _train_feed(start: TrainingSession, work: PreparedRun) -> Feed:
     return train_feed(
         work.sources[0],
         start.job.order,
-        start.program.batch,
-        shapes=layout.padded(layout.shapes),
+        start.program.batch_shardings,
+        shapes=layout.padded_shapes(layout.batch_shapes),
         dtypes=layout.task.objective.dtypes,
-        shift=data.shift,
-        start=start.step,
-        threads=data.readers,
-        keep=work.keep,
+        max_shift=data.shift,
+        start=start.start_step,
+        threads=data.prefetch_workers,
+        sample_store=work.sample_store,
     )
 
 
@@ -182,10 +182,14 @@ def _run_schedule(
     start: TrainingSession, recorder: Recorder, mine: ProcessGroup
 ) -> RunSchedule:
     """Return the course; all processes owe the evaluation that process 0 misses."""
-    step, course = start.step, start.job.course
+    step, course = start.start_step, start.job.run_schedule
     # The sitting before was asked to end in an evaluation.
-    owed = step > 0 and course.tests(step) and not recorder.was_tested(step)
-    return replace(course, owed=mine.told("test", owed))
+    owed = (
+        step > 0
+        and course.is_evaluation_step(step)
+        and not recorder.was_evaluated(step)
+    )
+    return replace(course, resume_evaluation=mine.broadcast_bool("test", owed))
 
 
 def _finish_session(
@@ -196,7 +200,7 @@ def _finish_session(
     feed: Feed,
 ) -> Run:
     """Wait for what is under way, and write down what happened."""
-    with recorder.phase("checkpoint", start.job.course.steps):
+    with recorder.phase("checkpoint", start.job.run_schedule.steps):
         checkpoints.wait()
     feed.close()  # what is under way would be counted in parts
     return summarize_run(
@@ -204,5 +208,7 @@ def _finish_session(
         outcome,
         recorder,
         checkpoint=max(checkpoints.steps(), default=None),
-        exchange={} if feed.kept is None else feed.kept.counts(),
+        sample_exchange={}
+        if feed.store_runtime is None
+        else feed.store_runtime.sample_counts(),
     )

@@ -49,38 +49,42 @@ def load_cluster(name: str) -> Cluster:
         )
     tree = load_yaml_mapping(
         path,
-        what="a cluster",
-        holds="a device and levels",
+        kind="a cluster",
+        contents="a device and levels",
         option="--cluster",
-        page="docs/clusters.md",
+        doc_page="docs/clusters.md",
     )
     return cluster_from_tree(tree, path.stem)
 
 
-def cluster_from_tree(tree: Mapping[str, Any], stem: str) -> Cluster:
+def cluster_from_tree(tree: Mapping[str, Any], default_name: str) -> Cluster:
     """Make a cluster of what a file says.
 
     Args:
         tree: as YAML or JSON has it.
-        stem: of the file, for the name and for numbers without an origin.
+        default_name: of the file, for the name and for numbers without an origin.
     """
     check_fields(
-        tree, (*_CLUSTER_PARSERS, "name", "source", "origin", "device", "levels"), stem
+        tree,
+        (*_CLUSTER_PARSERS, "name", "source", "origin", "device", "levels"),
+        default_name,
     )
     for key in ("device", "levels"):
         if not tree.get(key):
             raise BadInput(
-                f"{stem} has no {key}",
+                f"{default_name} has no {key}",
                 rule="a cluster has a device and levels",
                 values=f"it has {', '.join(tree)}",
                 remedy="docs/clusters.md has an example; or --cluster dgx-a100",
             )
-    origin = tree.get("origin", f"given: {stem}")
-    top = _parse_table({"name": stem, **tree}, _CLUSTER_PARSERS, "cluster", origin)
+    origin = tree.get("origin", f"given: {default_name}")
+    top = _parse_table(
+        {"name": default_name, **tree}, _CLUSTER_PARSERS, "cluster", origin
+    )
     levels = tree["levels"]
     if not isinstance(levels, list):
         raise BadInput(
-            f"{stem} has no list of levels",
+            f"{default_name} has no list of levels",
             rule="levels are a list, innermost first",
             values=f"levels: {levels!r}",
             remedy="levels: [{name: host, size: 8, ...}]",

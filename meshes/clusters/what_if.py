@@ -9,12 +9,12 @@ from jaxdist.core.validation import check_fields
 from jaxdist.meshes.clusters.load import parser_for
 
 
-def apply_overrides(cluster: Cluster, words: Iterable[str]) -> Cluster:
+def apply_overrides(cluster: Cluster, overrides: Iterable[str]) -> Cluster:
     """Return the cluster with other numbers.
 
     Args:
         cluster: as it is.
-        words: `levels.rack.bandwidth=100gbit`: one of `Cluster.paths`, and a
+        overrides: `levels.rack.bandwidth=100gbit`: one of `Cluster.paths`, and a
             value with its unit.
 
     Raises:
@@ -25,7 +25,7 @@ def apply_overrides(cluster: Cluster, words: Iterable[str]) -> Cluster:
     >>> print(other.levels[0].bandwidth)
     1.25e+08 (given: what if levels.net.bandwidth=1gbit)
     """
-    for word in words:
+    for word in overrides:
         path, equals, text = word.partition("=")
         if not equals:
             raise BadInput(

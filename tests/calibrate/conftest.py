@@ -8,9 +8,11 @@ import pytest
 from jaxdist.calibrate.measured_rows import FreeConstant, MeasuredRow
 
 RATE = FreeConstant(
-    name="rate", unit="1/s", low=0.1, high=100, start=1, origin="given: toy"
+    name="rate", unit="1/s", low=0.1, high=100, initial=1, provenance="given: toy"
 )
-WAIT = FreeConstant(name="wait", unit="s", low=0, high=5, start=1, origin="given: toy")
+WAIT = FreeConstant(
+    name="wait", unit="s", low=0, high=5, initial=1, provenance="given: toy"
+)
 MORE = tuple(replace(WAIT, name=name) for name in ("a", "b"))
 
 

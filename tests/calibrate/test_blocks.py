@@ -44,7 +44,7 @@ def config_of(name):
 
 def drawn(subject, seed=0):
     draw = np.random.default_rng(seed)
-    kinds = (subject.weights, subject.slopes, subject.rest)
+    kinds = (subject.weights, subject.float_inputs, subject.other_inputs)
     return [[_random_array(draw, x) for x in kind] for kind in kinds]
 
 
@@ -63,16 +63,16 @@ def test_blocks_in_order_are_the_network(name):
     assert len(found) == len({subject.key for subject in found})
     assert len(found) <= len(profile.blocks)
     assert all(subject.samples == 4 for subject in found)
-    assert found[0].slopes == ()
+    assert found[0].float_inputs == ()
     weights = sum(np.prod(x.shape) for subject in found for x in subject.weights)
     assert weights >= 0.5 * profile.parameters / len(profile.blocks)
-    last = jax.eval_shape(found[-1].call, *map(list, _shapes(found[-1])))
+    last = jax.eval_shape(found[-1].fn, *map(list, _shapes(found[-1])))
     assert last.shape == ()
-    assert found[-1].rest  # labels
+    assert found[-1].other_inputs  # labels
 
 
 def _shapes(subject):
-    return subject.weights, subject.slopes, subject.rest
+    return subject.weights, subject.float_inputs, subject.other_inputs
 
 
 def test_equal_blocks_are_timed_once():
@@ -95,12 +95,12 @@ def test_the_way_back_is_the_gradient(name, place):
     subject = network_block_cases(config_of(name), (2,), 1e12)[place]
     weights, slopes, rest = drawn(subject)
     traced = _trace_block(subject)
-    steep = [_random_array(np.random.default_rng(1), x) for x in traced.out]
+    steep = [_random_array(np.random.default_rng(1), x) for x in traced.outputs]
     rings = _residual_buffers(traced, weights, [*slopes, *rest])
     rings = [np.stack([np.zeros_like(x[1]), x[1]]) for x in rings]
 
     def whole(weights, slopes):
-        out = jax.tree.leaves(subject.call(weights, slopes, rest))
+        out = jax.tree.leaves(subject.fn(weights, slopes, rest))
         floats = [x for x in out if jnp.issubdtype(x.dtype, jnp.floating)]
         return sum((x * dy).sum() for x, dy in zip(floats, steep, strict=True))
 
@@ -119,8 +119,8 @@ def test_the_way_forward_writes_what_is_kept():
     weights, slopes, rest = drawn(subject)
     two = [np.stack([x, x]) for x in (*slopes, *rest)]
     out, kept = jax.jit(partial(_forward, subject))(jnp.int32(0), *weights, *two)
-    assert [x.shape for x in out] == [x.shape for x in traced.out]
-    assert sum(x.size for x in kept) == sum(traced.kept.lengths.values())
+    assert [x.shape for x in out] == [x.shape for x in traced.outputs]
+    assert sum(x.size for x in kept) == sum(traced.residual_spec.lengths.values())
 
 
 def test_both_passes_are_timed(mesh):
@@ -142,7 +142,13 @@ def test_blocks_say_nothing_to_other_devices(mesh):
 
     eye = jax.ShapeDtypeStruct((8, 8), "float32")
     subject = BlockCase(
-        key="a", samples=1, flops=1e3, call=call, weights=(eye,), slopes=(eye,), rest=()
+        key="a",
+        samples=1,
+        flops=1e3,
+        fn=call,
+        weights=(eye,),
+        float_inputs=(eye,),
+        other_inputs=(),
     )
     time_blocks(mesh, [subject])
     assert len(seen) > 3

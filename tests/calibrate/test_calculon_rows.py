@@ -26,7 +26,7 @@ def rows():
 @pytest.mark.parametrize("model", ["megatron-22B", "gpt3-175B"])
 def test_the_other_model_is_predicted(rows, model):
     train = f"model == {model}"
-    found = fit(FORM, parse_row_filter(train).of(rows), FORM.constants[:3])
+    found = fit(FORM, parse_row_filter(train).select(rows), FORM.constants[:3])
     groups = score_predictions(
         rows, make_fitted_constants(FORM, FORM.cluster, found, train, "m.csv")
     ).groups

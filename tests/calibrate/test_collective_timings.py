@@ -22,14 +22,14 @@ def mesh_of(count):
 def test_every_kind_is_timed_in_groups_of_every_size(monkeypatch):
     some = {1 << 10: ((3, 11), 5), 1 << 18: ((1, 3), 5)}
     monkeypatch.setattr(collective_timings, "MESSAGE_SIZES", some)
-    groups = HostTopology(count=1, devices=4).within
+    groups = HostTopology(num_hosts=1, devices_per_host=4).intra_host_groups
     found = collective_timings.time_collectives(mesh_of(4), groups)
-    assert {(one.kind, one.devices) for one in found} == {
+    assert {(one.kind, one.group_size) for one in found} == {
         (kind, size) for kind in collective_timings._COLLECTIVE_FNS for size in (2, 4)
     }
     for one in found:
         small, large = (timing.payload for timing in one.timings)
-        whole = one.devices if one.kind == "reduce-scatter" else 1
+        whole = one.group_size if one.kind == "reduce-scatter" else 1
         assert (small, large) == ((1 << 10) // whole, (1 << 18) // whole)
         assert all(timing.seconds > 0 for timing in one.timings)
 
@@ -39,12 +39,12 @@ def test_groups_lie_as_those_of_a_mesh_axis():
     ids = [device.id for device in jax.devices()[:4]]
     found = {}
     for among in (
-        DeviceGroup(devices=2),
-        DeviceGroup(devices=2, stride=2),
-        DeviceGroup(devices=4),
+        DeviceGroup(size=2),
+        DeviceGroup(size=2, stride=2),
+        DeviceGroup(size=4),
     ):
         mesh = collective_timings.group_mesh(mesh_of(4), among)
-        rows = np.moveaxis(mesh.devices, 1, 2).reshape(-1, among.devices)
+        rows = np.moveaxis(mesh.devices, 1, 2).reshape(-1, among.size)
         found[among] = [[ids.index(one.id) for one in row] for row in rows]
     assert list(found.values()) == [
         [[0, 1], [2, 3]],
@@ -55,7 +55,7 @@ def test_groups_lie_as_those_of_a_mesh_axis():
 
 def test_groups_of_devices_apart_are_timed_all_at_once(monkeypatch):
     monkeypatch.setattr(collective_timings, "MESSAGE_SIZES", {1 << 10: ((1, 2), 1)})
-    (group,) = HostTopology(count=2, devices=2).between[:1]
+    (group,) = HostTopology(num_hosts=2, devices_per_host=2).inter_host_groups[:1]
     calls = []
 
     def on_all(mesh, function, *own):
@@ -69,7 +69,7 @@ def test_groups_of_devices_apart_are_timed_all_at_once(monkeypatch):
         lambda mesh, calls, times: np.ones((len(calls), times)),
     )
     found = collective_timings.time_collectives(mesh_of(4), [group])
-    assert {one.among for one in found} == {DeviceGroup(devices=2, stride=2)}
+    assert {one.group for one in found} == {DeviceGroup(size=2, stride=2)}
     assert set(calls) == {(1, 2, 2)}
 
 
@@ -149,9 +149,7 @@ def test_what_is_waited_for_late_devices_is_no_part_of_what_links_take(monkeypat
     monkeypatch.setattr(
         collective_timings, "MESSAGE_SIZES", dict.fromkeys(wire, ((3, 11), 5))
     )
-    for one in collective_timings.time_collectives(
-        mesh_of(4), [DeviceGroup(devices=4)]
-    ):
+    for one in collective_timings.time_collectives(mesh_of(4), [DeviceGroup(size=4)]):
         took = [timing.seconds for timing in one.timings]
         if one.kind == "collective-permute":
             assert took == pytest.approx([*wire.values()])
@@ -170,6 +168,6 @@ def test_a_calibration_that_is_quieter_behind_long_kernels_has_no_skew():
         CollectiveTiming(kind="collective-permute", payload=8, seconds=s)
         for s in (1.0, 4.0)
     ]
-    found = separate_skew(late, soon=1.5, together=2)
+    found = separate_skew(late, after_short_s=1.5, per_kernel=2)
     assert found.skew == 0
     assert [one.seconds for one in found.timings] == [1.0, 4.0]

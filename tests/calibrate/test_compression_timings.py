@@ -25,7 +25,7 @@ def mesh():
 
 
 def test_every_way_takes_some_time_for_a_number(mesh):
-    found = measure_compression_cost(mesh, ORIGIN, ways=("int8", "random_k"))
+    found = measure_compression_cost(mesh, ORIGIN, compressors=("int8", "random_k"))
     assert all(0 < each.value < 1e-5 for each in found.values())
     assert {each.origin for each in found.values()} == {ORIGIN}
 

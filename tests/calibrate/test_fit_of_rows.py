@@ -16,17 +16,17 @@ def test_constants_of_exact_rows_are_found(toy):
 
 
 def test_what_rows_do_not_tell_stays_where_it_started(toy):
-    wait = replace(toy.free[1], low=0.0, high=1e-6, start=4e-7)
+    wait = replace(toy.free[1], low=0.0, high=1e-6, initial=4e-7)
     form = toy.Format(constants=(toy.free[0], wait))
     found = fit(form, toy.rows(wait=0.0), form.constants)
     assert found.values["rate"] == pytest.approx(4.0, rel=0.05)
-    assert found.values["wait"] == pytest.approx(wait.start, rel=0.05)
+    assert found.values["wait"] == pytest.approx(wait.initial, rel=0.05)
 
 
 def test_constants_stay_within_their_bounds_and_others_at_their_start(toy):
     found = fit(toy.form, toy.rows(rate=1e4, wait=0.0), toy.free[:1])
     assert toy.free[0].low <= found.values["rate"] <= toy.free[0].high
-    assert found.values["wait"] == toy.free[1].start
+    assert found.values["wait"] == toy.free[1].initial
 
 
 def test_one_outlier_does_not_lead(toy):
@@ -64,7 +64,7 @@ def test_noisy_rows_are_left_out_and_refused_where_they_are_most(toy):
     quiet = toy.rows()
     loud = [replace(one, spread=0.3) for one in quiet]
     found = fit(toy.form, [*quiet, *loud[:3]], toy.free)
-    assert (len(found.rows), len(found.noisy)) == (6, 3)
+    assert (len(found.rows), len(found.noisy_rows)) == (6, 3)
     with pytest.raises(BadInput, match="30% above it"):
         fit(toy.form, [*quiet[:2], *loud], toy.free)
-    assert len(fit(toy.form, [*quiet[:2], *loud], toy.free, noisy=True).rows) == 8
+    assert len(fit(toy.form, [*quiet[:2], *loud], toy.free, allow_noisy=True).rows) == 8

@@ -29,31 +29,31 @@ def mesh_of(processes):
 )
 def test_processes_with_several_devices_each_are_hosts(processes, hosts):
     found = host_topology(mesh_of(processes))
-    assert (found.count, found.devices) == hosts
-    assert found.whole == len(processes)
+    assert (found.num_hosts, found.devices_per_host) == hosts
+    assert found.num_devices == len(processes)
 
 
 def test_one_host_is_timed_in_groups_of_every_size():
-    one = HostTopology(count=1, devices=8)
-    assert one.within == tuple(DeviceGroup(devices=size) for size in (2, 4, 8))
-    assert one.between == ()
-    assert one.inside(DeviceGroup(devices=8)) is None
+    one = HostTopology(num_hosts=1, devices_per_host=8)
+    assert one.intra_host_groups == tuple(DeviceGroup(size=size) for size in (2, 4, 8))
+    assert one.inter_host_groups == ()
+    assert one.group_devices_per_host(DeviceGroup(size=8)) is None
 
 
 @pytest.mark.parametrize(
     ("count", "devices", "groups"), [(2, 2, 3), (4, 2, 5), (4, 4, 7), (8, 8, 11)]
 )
 def test_groups_are_few_and_each_is_another(count, devices, groups):
-    hosts = HostTopology(count=count, devices=devices)
-    found = hosts.within + hosts.between
+    hosts = HostTopology(num_hosts=count, devices_per_host=devices)
+    found = hosts.intra_host_groups + hosts.inter_host_groups
     assert len(set(found)) == len(found) == groups
-    for among in hosts.between:
-        inside = hosts.inside(among)
+    for among in hosts.inter_host_groups:
+        inside = hosts.group_devices_per_host(among)
         assert inside * among.stride == devices
-        assert among.mesh(hosts.whole).devices == hosts.whole
+        assert among.mesh_shape(hosts.num_devices).devices == hosts.num_devices
 
 
 def test_groups_of_one_size_that_lie_in_two_ways_are_told_apart():
-    hosts = HostTopology(count=4, devices=2)
-    of_four = [among for among in hosts.between if among.devices == 4]
-    assert [hosts.inside(among) for among in of_four] == [1, 2]
+    hosts = HostTopology(num_hosts=4, devices_per_host=2)
+    of_four = [among for among in hosts.inter_host_groups if among.size == 4]
+    assert [hosts.group_devices_per_host(among) for among in of_four] == [1, 2]

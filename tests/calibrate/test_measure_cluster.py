@@ -90,7 +90,7 @@ def test_a_line_with_its_bend_goes_through_every_timing():
         bandwidth=SourcedNumber(2e7, ORIGIN),
     )
     chain = GroupTimings(
-        kind="reduce-scatter", among=DeviceGroup(devices=4), timings=timed
+        kind="reduce-scatter", group=DeviceGroup(size=4), timings=timed
     )
     device = Device(
         name="some",
@@ -101,7 +101,9 @@ def test_a_line_with_its_bend_goes_through_every_timing():
     )
     cluster = Cluster(name="some", device=device, levels=(level,))
     group = link_group(cluster, MeshPlacement(mesh=MeshShape(data=4)), ["data"])
-    group = replace(group, lines=(make_collective_cost(chain, group, ORIGIN),))
+    group = replace(
+        group, collective_costs=(make_collective_cost(chain, group, ORIGIN),)
+    )
     said = [
         collective_seconds("reduce-scatter", each.payload, 1, group) for each in timed
     ]

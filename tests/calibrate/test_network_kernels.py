@@ -76,7 +76,7 @@ def test_calls_of_a_program_are_all_made(mesh):
         return x @ w
 
     shape = KernelShape(kind="product", uses=1, inputs=1, outputs=1)
-    subject = KernelCase(shape=shape, layer=layer, weights=(1, 1), inputs=(1, 1))
+    subject = KernelCase(shape=shape, fn=layer, weights=(1, 1), inputs=(1, 1))
     time_kernels(mesh, [subject], "float32")
     assert len(made) > 2 * 300  # both devices, in the longer program alone
 
@@ -85,13 +85,13 @@ def test_layers_are_added_to_what_was_measured(mesh):
     subjects = network_kernel_cases(list_layer_calls(CONFIG), (16,), 1e9)[-1:]
     cluster = load_cluster("cpu-fake")
     machine = add_network_timings(
-        cluster, mesh, subjects, dtype="float32", when="today"
+        cluster, mesh, subjects, dtype="float32", date="today"
     )
     assert cluster.device.kernels is None
     table = machine.cluster.device.kernels
     assert [k.shape for k in table.timed] == [s.shape for s in subjects]
     again = add_network_timings(
-        machine.cluster, mesh, subjects, dtype="float32", when="later"
+        machine.cluster, mesh, subjects, dtype="float32", date="later"
     ).cluster.device.kernels
     assert len(again.timed) == len(table.timed)
     assert again.origin.endswith("later")

@@ -26,7 +26,7 @@ def read(path):
 
 def fitted_to(text):
     rows = read(RUNS)
-    found = fit(FORM, parse_row_filter(text).of(rows), FORM.constants)
+    found = fit(FORM, parse_row_filter(text).select(rows), FORM.constants)
     return make_fitted_constants(FORM, "abci", found, text, RUNS.name)
 
 
@@ -43,7 +43,7 @@ def test_no_more_than_two_constants_are_fitted(small):
 
 def test_runs_on_more_gpus_are_predicted(small):
     found = score_predictions(read(RUNS), small)
-    assert found.left_out == 7
+    assert found.num_fitted == 7
     assert found.total.mean_accuracy > 0.96
     groups = found.groups
     assert groups["resnet50, data"].mean_accuracy > 0.94
@@ -63,7 +63,7 @@ def test_strategies_and_models_that_were_not_fitted_are_predicted():
 def test_the_ranking_is_right_with_constants_of_other_rows(small):
     found = score_predictions(read(RANKED), small)
     ranks = score_rankings(found.rows)
-    assert found.left_out == 0
+    assert found.num_fitted == 0
     # ParaDL's own predictions of these rows are 73 % accurate.
     assert found.total.mean_accuracy > 0.88
     assert (ranks.right, ranks.contests) == (4, 4)
@@ -86,10 +86,10 @@ def test_predictions_add_up_from_terms_and_stay_what_they_were(small):
     rows = {row.label: row for row in read(RUNS)}
     row = rows["resnet50 data+spatial, 32 devices, batch 2048"]
     values = {"reduce": 0.5, "staging": 0.9}
-    assert row.predict(values) == pytest.approx(sum(row.explain(values).values()))
+    assert row.predict(values) == pytest.approx(sum(row.predict_terms(values).values()))
     assert row.predict(values) == pytest.approx(0.88032, rel=1e-4)
-    assert {"update", "scatter"} <= set(row.explain(values))
-    ranked = read(RANKED)[0].explain(values)
+    assert {"update", "scatter"} <= set(row.predict_terms(values))
+    ranked = read(RANKED)[0].predict_terms(values)
     assert not {"update", "scatter", "input"} & set(ranked)
     vgg = rows["vgg16 data, 8 devices, batch 256"]
     assert vgg.predict(values) == pytest.approx(0.45283, rel=1e-4)
@@ -108,7 +108,7 @@ def test_a_run_is_known_again_without_columns_that_are_not_read(small, tmp_path)
     lines = [line.split(",") for line in RUNS.read_text().splitlines()]
     fewer = tmp_path / "fewer.csv"
     fewer.write_text("\n".join(",".join(line[1:]) for line in lines))
-    assert score_predictions(read(fewer), small).left_out == 7
+    assert score_predictions(read(fewer), small).num_fitted == 7
 
 
 def test_both_headers_are_told_from_others(tmp_path):

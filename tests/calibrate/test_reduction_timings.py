@@ -37,9 +37,9 @@ def test_a_link_has_a_pace_for_each_way_and_auto_can_choose_by_it():
     among = (ALL_REDUCE_ALGORITHMS["exact"], ALL_REDUCE_ALGORITHMS["int8"])
     link = measure_reduction_link(mesh, "data", among)
     assert link.devices == 2
-    assert [pace.via for pace in link.paces] == ["exact", "int8"]
-    assert link.rate > 0
-    found = AutoAlgorithm(among=among, link=link).chosen(
+    assert [pace.algorithm for pace in link.overheads] == ["exact", "int8"]
+    assert link.bytes_per_s > 0
+    found = AutoAlgorithm(candidates=among, link=link).select(
         [(64, 64)], "float32", {"data": 2}
     )
     assert found in among
@@ -49,7 +49,7 @@ def test_all_processes_come_to_the_same_link(tmp_path):
     (tmp_path / "worker.py").write_text(WORKER)
     command = [sys.executable, str(tmp_path / "worker.py")]
     done = Loopback(2).run(command, timeout=200)
-    first, second = (each.out.splitlines()[-1] for each in done)
+    first, second = (each.stdout.splitlines()[-1] for each in done)
     assert first == second
     assert first.startswith("Link(devices=2")
 

@@ -27,7 +27,7 @@ from jaxdist.core.errors import BadInput
 def test_a_selection_has_the_rows_for_which_all_comparisons_hold(toy, text, works):
     if text.startswith("#"):
         text = '"' + text.replace(" <=", '" <=')
-    assert [row.devices for row in parse_row_filter(text).of(toy.rows())] == works
+    assert [row.devices for row in parse_row_filter(text).select(toy.rows())] == works
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,4 @@ def test_a_selection_has_the_rows_for_which_all_comparisons_hold(toy, text, work
 )
 def test_what_is_no_selection_is_refused(toy, text, said):
     with pytest.raises(BadInput, match=said):
-        parse_row_filter(text).of(toy.rows())
+        parse_row_filter(text).select(toy.rows())

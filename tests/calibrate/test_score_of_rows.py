@@ -26,11 +26,11 @@ def known(toy, tmp_path):
 def test_fitted_rows_are_left_out_and_the_others_scored(toy, known):
     found = score_predictions(toy.rows(), known)
     assert [one.row.devices for one in found.rows] == [16, 32]
-    assert found.left_out == 4
+    assert found.num_fitted == 4
     total = found.total
     assert total.mean_accuracy == pytest.approx(1 - total.mape)
     assert total.mape < 0.02 < total.baseline_mape
-    assert not found.hindsight
+    assert not found.baseline_in_hindsight
 
 
 def test_an_interval_is_what_nine_of_ten_fitted_rows_were_off_by(toy):
@@ -44,9 +44,11 @@ def test_an_interval_is_what_nine_of_ten_fitted_rows_were_off_by(toy):
         toy.row(8.5, 2.6 * factor) for factor in (1 + share / 2, 1 + 3 * share)
     )
     scored = score_predictions([near, far], known)
-    assert [one.covered for one in scored.rows] == [True, False]
+    assert [one.is_covered for one in scored.rows] == [True, False]
     assert scored.total.covered == 0.5
-    assert scored.rows[0].interval == pytest.approx(share * scored.rows[0].predicted)
+    assert scored.rows[0].interval_half_width == pytest.approx(
+        share * scored.rows[0].predicted
+    )
 
 
 def test_rows_that_were_all_fitted_are_refused_with_their_count(toy, known):
@@ -56,7 +58,7 @@ def test_rows_that_were_all_fitted_are_refused_with_their_count(toy, known):
 
 def test_a_fitted_row_that_is_asked_for_is_refused(toy, known):
     with pytest.raises(BadInput, match="1 of 3 rows"):
-        score_predictions(toy.rows()[3:], known, chosen=True)
+        score_predictions(toy.rows()[3:], known, explicit=True)
 
 
 def test_a_row_is_known_again_in_another_order_and_another_way_of_writing(toy, known):
@@ -65,14 +67,14 @@ def test_a_row_is_known_again_in_another_order_and_another_way_of_writing(toy, k
     assert again.key == first.key
     assert toy.row(1.0, first.measured, kind="a").key == first.key
     assert toy.row(1, first.measured, kind="b").key != first.key
-    assert known.parted([again])[0] == [again]
+    assert known.split_rows([again])[0] == [again]
 
 
 def test_a_baseline_without_training_rows_is_fitted_in_its_favour(toy):
     found = score_predictions(toy.rows(), initial_constants(toy.form, "cpu-fake"))
-    assert found.hindsight
+    assert found.baseline_in_hindsight
     assert found.total.covered is None
-    assert found.left_out == 0
+    assert found.num_fitted == 0
 
 
 def test_constants_of_another_format_are_refused(toy, known, tmp_path):

@@ -37,7 +37,7 @@ def rows(name):
 )
 def test_rows_that_were_not_fitted_are_predicted(file, train, most):
     every = rows(file)
-    found = fit(FORM, parse_row_filter(train).of(every), FORM.constants[:3])
+    found = fit(FORM, parse_row_filter(train).select(every), FORM.constants[:3])
     total = score_predictions(
         every, make_fitted_constants(FORM, FORM.cluster, found, train, file)
     ).total
@@ -56,7 +56,7 @@ def test_rows_that_were_not_fitted_are_predicted(file, train, most):
 def test_the_terms_of_a_row_add_up_to_its_prediction(file, row, terms):
     one = rows(file)[row]
     values = initial_values(FORM.constants)
-    found = one.explain(values)
+    found = one.predict_terms(values)
     assert sum(found.values()) == pytest.approx(one.predict(values))
     assert min(found.values()) >= 0
     assert all(found[name] > 0 for name in terms)

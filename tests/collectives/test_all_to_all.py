@@ -57,7 +57,7 @@ def test_every_device_gets_the_messages_to_it_its_own_first(devices, size, dtype
 def test_long_messages_move_the_bytes_of_the_formula_one_to_each_link(devices):
     mesh, way = (
         mesh_of(devices),
-        TwoPhaseAllReduce(codec=BlockQuantizationCodec(kind="int8")),
+        TwoPhaseAllReduce(codec=BlockQuantizationCodec(dtype="int8")),
     )
     numbers = devices * (SWAP_PIECE_BYTES + 1000)
     text = (
@@ -70,14 +70,14 @@ def test_long_messages_move_the_bytes_of_the_formula_one_to_each_link(devices):
     for move in read_collectives(text, dict(mesh.shape)):
         found[move.kind] += move.payload
     for payload in way.payloads([(numbers,)], jnp.dtype("float32"), dict(mesh.shape)):
-        said[payload.kind] += payload.size
+        said[payload.kind] += payload.payload_bytes
     assert found == said
     assert set(found) == {"collective-permute", "all-gather"}
 
 
 @pytest.mark.parametrize("devices", [2, 3, 4])
 def test_a_sum_of_long_messages_is_near_and_the_same_on_every_device(devices):
-    way = TwoPhaseAllReduce(codec=BlockQuantizationCodec(kind="int8"))
+    way = TwoPhaseAllReduce(codec=BlockQuantizationCodec(dtype="int8"))
     numbers = devices * (SWAP_PIECE_BYTES + 1000)
     x = np.random.default_rng(0).standard_normal((devices, numbers), np.float32)
     run = on(mesh_of(devices), lambda row: psum(row[0], "data", way)[None])

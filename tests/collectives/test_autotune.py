@@ -28,7 +28,7 @@ def seconds(via, rate, shape):
 def link(rate, shapes=SHAPES):
     timed = [
         AlgorithmTiming(
-            way=ALL_REDUCE_ALGORITHMS[via],
+            algorithm=ALL_REDUCE_ALGORITHMS[via],
             seconds=tuple(seconds(via, rate, shape) for shape in shapes),
         )
         for via in COSTS
@@ -44,7 +44,9 @@ def chosen(rate, shape, among=tuple(COSTS)):
 @pytest.mark.parametrize("via", COSTS)
 @pytest.mark.parametrize("shape", [(160, 160), (512, 512), (4096, 4096)])
 def test_a_link_predicts_the_times_of_what_it_was_fitted_to(via, shape):
-    found = link(12.5e6).seconds(ALL_REDUCE_ALGORITHMS[via], [shape], FLOAT, SIZES)
+    found = link(12.5e6).estimate_seconds(
+        ALL_REDUCE_ALGORITHMS[via], [shape], FLOAT, SIZES
+    )
     # Scales of blocks make the bytes of int8 not quite proportional.
     assert found == pytest.approx(seconds(via, 12.5e6, shape), rel=2e-3, abs=1e-5)
 
@@ -58,15 +60,21 @@ def test_slow_links_are_worth_packing_and_fast_ones_are_not():
 def test_what_is_quick_is_predicted_by_the_largest_array_it_was_timed_on():
     """A line through small arrays draws a start that does not grow out to large ones."""
     shapes = [*SHAPES, (2896, 2896)]
-    slow = AlgorithmTiming(way=ALL_REDUCE_ALGORITHMS["exact"], seconds=(0.02, 0.5))
+    slow = AlgorithmTiming(
+        algorithm=ALL_REDUCE_ALGORITHMS["exact"], seconds=(0.02, 0.5)
+    )
     quick = AlgorithmTiming(
-        way=ALL_REDUCE_ALGORITHMS["power"], seconds=(0.001, 0.02, 0.03)
+        algorithm=ALL_REDUCE_ALGORITHMS["power"], seconds=(0.001, 0.02, 0.03)
     )
     both = fit_link([slow, quick], shapes, FLOAT, SIZES)
     for shape, s in zip(shapes, quick.seconds, strict=True):
-        found = both.seconds(ALL_REDUCE_ALGORITHMS["power"], [shape], FLOAT, SIZES)
+        found = both.estimate_seconds(
+            ALL_REDUCE_ALGORITHMS["power"], [shape], FLOAT, SIZES
+        )
         assert found == pytest.approx(s)
-    larger = both.seconds(ALL_REDUCE_ALGORITHMS["power"], [(4096, 4096)], FLOAT, SIZES)
+    larger = both.estimate_seconds(
+        ALL_REDUCE_ALGORITHMS["power"], [(4096, 4096)], FLOAT, SIZES
+    )
     assert 0.03 < larger < 0.05
 
 
@@ -76,7 +84,7 @@ def test_what_is_not_allowed_is_not_chosen():
 
 def test_of_ways_that_are_as_fast_the_first_is_chosen():
     alike = [
-        AlgorithmTiming(way=ALL_REDUCE_ALGORITHMS[v], seconds=(1e-3, 1e-1))
+        AlgorithmTiming(algorithm=ALL_REDUCE_ALGORITHMS[v], seconds=(1e-3, 1e-1))
         for v in ("exact", "ring")
     ]
     both = fit_link(alike, SHAPES, FLOAT, SIZES)
@@ -89,7 +97,9 @@ def test_ways_that_were_not_measured_are_refused():
     with pytest.raises(BadInput, match="nobody measured int4 over 4"):
         chosen(1e6, (8, 8), among=("exact", "int4"))
     with pytest.raises(BadInput, match="nobody measured exact over 8"):
-        link(1e6).seconds(ALL_REDUCE_ALGORITHMS["exact"], [(8, 8)], FLOAT, {"data": 8})
+        link(1e6).estimate_seconds(
+            ALL_REDUCE_ALGORITHMS["exact"], [(8, 8)], FLOAT, {"data": 8}
+        )
 
 
 def traced(via, dtype="float32"):
@@ -104,13 +114,13 @@ def traced(via, dtype="float32"):
 
 def test_a_program_shows_what_was_chosen():
     among = tuple(ALL_REDUCE_ALGORITHMS[via] for via in COSTS)
-    assert "psum_int8[" in traced(AutoAlgorithm(among=among, link=link(1e6)))
-    assert "psum_int8[" not in traced(AutoAlgorithm(among=among, link=link(10e9)))
+    assert "psum_int8[" in traced(AutoAlgorithm(candidates=among, link=link(1e6)))
+    assert "psum_int8[" not in traced(AutoAlgorithm(candidates=among, link=link(10e9)))
 
 
 def test_integers_are_summed_exactly_whatever_is_measured():
     way = AutoAlgorithm(
-        among=tuple(ALL_REDUCE_ALGORITHMS[via] for via in COSTS), link=link(1e6)
+        candidates=tuple(ALL_REDUCE_ALGORITHMS[via] for via in COSTS), link=link(1e6)
     )
     assert "psum_" not in traced(way, jnp.int32).replace("psum_invariant", "")
 

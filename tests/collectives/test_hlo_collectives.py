@@ -14,7 +14,7 @@ MESH = {"data": 2, "spatial_h": 2, "tensor": 2}
 
 def one(line, mesh=MESH):
     (move,) = read_collectives(line, mesh)
-    return move.kind, move.axes, move.group, move.payload
+    return move.kind, move.axes, move.group_size, move.payload
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_gathers_that_were_started_together_count_all_results():
 def test_wire_bytes_follow_the_ring():
     line = "%r = f32[200] all-reduce(%x), replica_groups=[1,8]<=[8], to_apply=%s"
     (move,) = read_collectives(line, MESH)
-    assert move.wire == 2 * 7 * 800 // 8
+    assert move.wire_bytes == 2 * 7 * 800 // 8
 
 
 @pytest.mark.parametrize("groups", ["{{0}}", "{{0},{1}}", "[8,1]<=[8]"])

@@ -49,7 +49,7 @@ def summed(x, axis):
 
 def test_a_scan_counts_every_trip():
     (move,) = moves(lambda x: scan(lambda c: summed(c, "data"), x, 5))
-    assert (move.trips, move.payload, move.bounded) == (5, 5 * BLOCK, True)
+    assert (move.trip_count, move.payload, move.bounded) == (5, 5 * BLOCK, True)
 
 
 def test_the_line_that_asked_is_known():
@@ -58,7 +58,7 @@ def test_the_line_that_asked_is_known():
         n for n, line in enumerate(lines, 1) if line.startswith("    return lax.psum(")
     ]
     (move,) = moves(lambda x: scan(lambda c: summed(c, "data"), x, 5))
-    assert move.source == f"{__file__}:{at}"
+    assert move.source_location == f"{__file__}:{at}"
 
 
 def test_nested_scans_multiply():
@@ -88,7 +88,7 @@ def test_a_loop_of_unknown_length_counts_once_and_says_so():
         return lax.while_loop(lambda c: c.sum() < 9, lambda c: summed(c, "data") + 1, x)
 
     (move,) = moves(local)
-    assert (move.trips, move.payload, move.bounded) == (1, BLOCK, False)
+    assert (move.trip_count, move.payload, move.bounded) == (1, BLOCK, False)
 
 
 def test_a_condition_runs_once_more_than_its_loop():
@@ -106,7 +106,7 @@ ENTRY %main (a: f32[2]) -> f32[2] {
 }
 """
     found = read_collectives(text, {"data": 8})
-    assert [(m.trips, m.payload) for m in found] == [(5, 5 * 8), (4, 4 * 12)]
+    assert [(m.trip_count, m.payload) for m in found] == [(5, 5 * 8), (4, 4 * 12)]
 
 
 def test_of_a_conditional_the_branch_that_moves_most_counts():

@@ -11,7 +11,12 @@ SUM = ("all-reduce", ("data",), 4)
 
 def move(payload, kind="all-reduce", axes=("data",), group=4, bounded=True):
     return CollectiveOp(
-        kind=kind, axes=axes, group=group, payload=payload, name="", bounded=bounded
+        kind=kind,
+        axes=axes,
+        group_size=group,
+        payload=payload,
+        op_name="",
+        bounded=bounded,
     )
 
 

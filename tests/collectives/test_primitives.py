@@ -77,7 +77,7 @@ def test_a_density_out_of_range_is_refused(density):
         TopKCodec(density=density)
 
 
-@pytest.mark.parametrize("settings", [{"kind": "int2"}, {"block": 3}, {"block": 0}])
+@pytest.mark.parametrize("settings", [{"dtype": "int2"}, {"block_size": 3}, {"block_size": 0}])
 def test_blocks_that_do_not_travel_are_refused(settings):
     with pytest.raises(BadInput):
         BlockQuantizationCodec(**settings)
@@ -111,7 +111,7 @@ def test_power_learns_the_matrix_from_step_to_step():
         memory, errors = None, []
         for step in range(3):
             found = all_reduce([m], "data", PowerSGD(rank=2), memory, step)
-            memory = found.memory
+            memory = found.state
             errors.append(jnp.abs(found.total[0] - 4 * m).max())
         return jnp.stack(errors)
 
@@ -128,7 +128,7 @@ def test_residuals_fed_back_are_sent_in_the_end():
             def step(carry, i):
                 left, sums = carry
                 found = all_reduce([g + left], "data", via, step=i)
-                return (g + left - found.sent[0], sums + found.total[0]), None
+                return (g + left - found.contributions[0], sums + found.total[0]), None
 
             zero = jnp.zeros_like(g)
             (_, sums), _ = jax.lax.scan(step, (zero, zero), jnp.arange(200))

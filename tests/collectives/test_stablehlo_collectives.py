@@ -41,7 +41,7 @@ def read(lowered):
 
 
 def found(moves):
-    return [(m.kind, m.axes, m.group, m.payload, m.trips, m.bounded) for m in moves]
+    return [(m.kind, m.axes, m.group_size, m.payload, m.trip_count, m.bounded) for m in moves]
 
 
 def gather(x):
@@ -81,7 +81,7 @@ def test_every_kind_is_what_the_compiler_makes_of_it(
     (written,) = read_stablehlo(low.compiler_ir("stablehlo"), MESH)
     (made,) = read_collectives(low.compile().as_text(), MESH)
     assert (written.kind, written.axes, written.payload) == (kind, axes, payload)
-    for name in "kind", "axes", "group", "payload", "wire", "trips":
+    for name in "kind", "axes", "group_size", "payload", "wire_bytes", "trip_count":
         assert getattr(written, name) == getattr(made, name), name
 
 
@@ -118,7 +118,7 @@ def test_loops_in_loops_multiply(read):
         return lax.fori_loop(3, 10, lambda _, x: lax.psum(x, "tensor"), x)
 
     (move,) = read(lambda x: lax.fori_loop(0, 2, inner, x), jnp.zeros(6))
-    assert (move.trips, move.payload, move.bounded) == (14, 14 * 24, True)
+    assert (move.trip_count, move.payload, move.bounded) == (14, 14 * 24, True)
 
 
 def test_a_loop_of_unknown_length_counts_once_and_says_so(read):
@@ -135,7 +135,7 @@ def test_a_bound_that_is_an_argument_is_unknown(read):
         return lax.fori_loop(0, n, lambda _, x: lax.psum(x, "data"), x)
 
     (move,) = read(local, jnp.zeros(6), jnp.int32(4))
-    assert (move.trips, move.bounded) == (1, False)
+    assert (move.trip_count, move.bounded) == (1, False)
 
 
 def test_a_condition_of_two_parts_is_no_known_length(read):
@@ -146,7 +146,7 @@ def test_a_condition_of_two_parts_is_no_known_length(read):
         return lax.while_loop(going, lambda s: (s[0] + 1, s[1]), (0, x))
 
     (move,) = read(local, jnp.zeros(6))
-    assert (move.trips, move.bounded) == (1, False)
+    assert (move.trip_count, move.bounded) == (1, False)
 
 
 def test_of_branches_the_one_that_moves_most_counts(read):
@@ -162,7 +162,7 @@ def test_the_line_of_python_is_named(read):
     (move,) = read(gather, jnp.zeros((8, 4)))
     lines = Path(__file__).read_text().splitlines()
     line = lines.index('    return lax.all_gather(x, "data", tiled=True)') + 1
-    assert move.source == f"{__file__}:{line}"
+    assert move.source_location == f"{__file__}:{line}"
 
 
 def test_one_device_moves_nothing():

@@ -15,10 +15,10 @@ def test_a_placement_comes_back_from_json_and_from_the_command_line():
     assert Plan.from_json(plan.to_json()) == plan
     assert "placement" not in Plan.from_json('{"mesh": {"data": 2}}').label
     typed, _ = apply_config_overrides(
-        Plan(mesh=MESH), ["placement=data,pipe"], source="x"
+        Plan(mesh=MESH), ["placement=data,pipe"], experiment="x"
     )
     assert typed == plan
-    assert apply_config_overrides(plan, ["placement="], source="x")[0] == Plan(
+    assert apply_config_overrides(plan, ["placement="], experiment="x")[0] == Plan(
         mesh=MESH
     )
 

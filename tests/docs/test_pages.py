@@ -1,6 +1,7 @@
 """The README and docs/ speak of commands, keys, files and modules that exist."""
 
 import ast
+import os
 import re
 import runpy
 import shlex
@@ -14,6 +15,7 @@ from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_model import load_profile_config
 
 ROOT = Path(__file__).parents[2]
+INDEX = ROOT / "docs" / "README.md"
 CI = runpy.run_path(str(ROOT / ".ci" / "commands.py"))
 PAGES = CI["pages"]()
 BLOCKS = [block for page in PAGES for block in CI["blocks"](page)]
@@ -63,7 +65,7 @@ def read(words):
     parser = CommandParser("jaxdist", "", "")
     command = load_command(words[0])
     command.add_arguments(parser)
-    args = parser.read(words[1:])
+    args = parser.parse(words[1:])
     if words[0] == "profile":
         load_profile_config(args.model, args.overrides)
     elif (name := experiment_of(words[0], args)) and ".py" not in name:
@@ -95,8 +97,9 @@ def test_links_lead_somewhere(page):
         assert (page.parent / link.split("#")[0]).exists(), link
 
 
-def test_the_tree_of_the_readme_is_the_tree():
-    (tree,) = (b for b in BLOCKS if b.page == "README.md" and b.language == "text")
+def test_the_tree_of_contributing_is_the_tree():
+    page = "CONTRIBUTING.md"
+    (tree,) = (b for b in BLOCKS if b.page == page and b.language == "text")
     parents, shown = [], set()
     for line in tree.text.splitlines():
         name = re.match(r"( *)(\S+)", line)
@@ -105,19 +108,39 @@ def test_the_tree_of_the_readme_is_the_tree():
         path = ROOT.joinpath(*parents)
         assert path.exists(), path
         shown.add(str(path.relative_to(ROOT)))
-    rooms = {
+    packages = {
         p.name
         for p in (ROOT / "jaxdist").iterdir()
         if (p / "__init__.py").is_file() and not p.is_symlink()
     }
-    assert {f"jaxdist/{room}" for room in rooms} <= shown
+    assert {f"jaxdist/{package}" for package in packages} <= shown
 
 
-def test_every_page_is_listed_in_the_readme():
-    text = (ROOT / "README.md").read_text()
-    for page in PAGES[1:]:
+def test_contributing_names_files_and_what_is_in_them():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    files = set(re.findall(r"`(\w+/[\w/]+\.py)`", text))
+    assert len(files) > 25
+    for file in files:
+        assert "NAME" in file or (ROOT / file).is_file(), file
+    placed = re.findall(r"`(\w+)`\s+\(`(\w+/[\w/]+\.py)`", text)
+    assert len(placed) >= 8
+    for name, file in placed:
+        assert re.search(rf"\b{name}\b", (ROOT / file).read_text()), (name, file)
+
+
+def test_every_page_is_listed_in_the_index():
+    text = INDEX.read_text()
+    for page in PAGES:
         if page.parent != DECISIONS or page.name == "README.md":
-            assert f"({page.relative_to(ROOT)})" in text
+            assert page == INDEX or f"({os.path.relpath(page, INDEX.parent)})" in text
+
+
+def test_the_readme_is_short_and_leads_to_the_index():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 90
+    assert all(len(line) <= 120 for line in lines if not line.startswith("|"))
+    for page in ("docs/README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"):
+        assert any(f"({page})" in line for line in lines), page
 
 
 def test_every_decision_is_listed_once_in_its_index_and_numbers_have_no_gap():

@@ -33,14 +33,14 @@ def measured(fault, deadline=30):
 
 def assert_nothing_is_lost(found):
     """Whatever came, came from peers or the data set."""
-    assert found["from_peers"] + found["origin"] == found["exchanged"] > 0
+    assert found["from_peers"] + found["dataset_reads"] == found["received"] > 0
 
 
 def test_without_faults_peers_bring_most():
     found = measured("none")
     assert_nothing_is_lost(found)
-    assert found["origin"] < 0.5 * found["exchanged"]
-    assert (found["bad"], found["without_room"]) == (0, 0)
+    assert found["dataset_reads"] < 0.5 * found["received"]
+    assert (found["bad"], found["capacity_misses"]) == (0, 0)
     assert found["peak"] <= 4 * (SHARE + 2 * STEP)
 
 
@@ -48,7 +48,7 @@ def test_without_faults_peers_bring_most():
 def test_a_peer_that_is_gone_for_an_epoch_costs_reads_of_the_data_set(fault):
     found = measured(fault, deadline=1)
     assert_nothing_is_lost(found)
-    assert found["origin"] > 0
+    assert found["dataset_reads"] > 0
     assert found["failed"] > 0
 
 
@@ -56,7 +56,7 @@ def test_every_flipped_sample_is_caught():
     found = measured("flipped")
     assert_nothing_is_lost(found)
     assert found["bad"] == found["flipped"] >= 4
-    assert found["origin"] >= found["bad"]
+    assert found["dataset_reads"] >= found["bad"]
 
 
 def test_duplicates_and_what_nobody_asked_for_are_left():
@@ -69,5 +69,5 @@ def test_duplicates_and_what_nobody_asked_for_are_left():
 def test_a_host_without_room_reads_the_data_set():
     found = measured("full")
     assert_nothing_is_lost(found)
-    assert found["without_room"] >= SHARE - 1
-    assert found["strays"] >= 4 * (SHARE - 1)
+    assert found["capacity_misses"] >= SHARE - 1
+    assert found["store_misses"] >= 4 * (SHARE - 1)

@@ -13,7 +13,7 @@ from jaxdist.input.order import GlobalShuffleOrder
 from jaxdist.input.sources import ArraySource
 
 N, BATCH, STEPS = 45, 16, 3
-ORDER = GlobalShuffleOrder(n=N, batch=BATCH, seed=5)
+ORDER = GlobalShuffleOrder(num_samples=N, batch=BATCH, seed=5)
 
 HOST = """
 import json, sys
@@ -49,8 +49,8 @@ def shards(batch):
         for name, array in batch.items()
     }
 
-order = GlobalShuffleOrder(n=45, batch=16, seed=5)
-with train_feed(source, order, shardings, shift=1) as feed:
+order = GlobalShuffleOrder(num_samples=45, batch=16, seed=5)
+with train_feed(source, order, shardings, max_shift=1) as feed:
     train = [shards(next(feed)) for _ in range(3)]
 read = set(source.read)
 with eval_feed(source, 16, shardings) as feed:
@@ -60,7 +60,7 @@ inside = build_mesh(Plan(mesh=MeshShape(data=2, tensor=4), placement=("data",)))
 rows = NamedSharding(inside, PartitionSpec("data"))
 shardings = dict.fromkeys(shardings, rows)
 source.read.clear()
-with train_feed(source, order, shardings, shift=1) as feed:
+with train_feed(source, order, shardings, max_shift=1) as feed:
     whole = [shards(next(feed))]
 found = {"train": train, "test": test, "read": sorted(read)}
 found |= {"whole": whole, "all": sorted({*source.read})}
@@ -111,7 +111,7 @@ def test_two_hosts_give_the_batches_one_host_gives(tmp_path):
     images = np.random.default_rng(0).random((N, 8, 8, 1))
     source = ArraySource({"image": images, "label": np.arange(N) % 10})
     recipes = {
-        "train": TrainBatchAssembler(source=source, order=ORDER, shift=1),
+        "train": TrainBatchAssembler(source=source, order=ORDER, max_shift=1),
         "test": EvalBatchAssembler(source=source, batch=BATCH),
     }
     for kind, recipe in recipes.items():

@@ -17,7 +17,7 @@ from jaxdist.input.image_files import DecodedImages
 from jaxdist.input.order import GlobalShuffleOrder
 from jaxdist.input.registry import open_data
 
-WANTED = {"image": Feature(shape=(8, 8, 3)), "label": Feature(below=10)}
+WANTED = {"image": Feature(shape=(8, 8, 3)), "label": Feature(upper_bound=10)}
 MEAN, SPREAD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
 
@@ -97,7 +97,7 @@ def test_what_is_seen_depends_on_seed_epoch_and_id_alone():
 def test_training_varies_and_evaluation_does_not():
     source = pictures(*map(noise, range(4)))
     train = TrainBatchAssembler(
-        source=source, order=GlobalShuffleOrder(n=4, batch=4), shift=1
+        source=source, order=GlobalShuffleOrder(num_samples=4, batch=4), max_shift=1
     )
     rows = np.arange(4)
     first, second = train(0, rows), train(1, rows)
@@ -270,7 +270,7 @@ def test_folders_that_cannot_be_used(folder, tmp_path):
     with pytest.raises(BadInput, match="values   bird"):
         opened(folder)
     with pytest.raises(BadInput, match="the network reads none"):
-        opened(folder, {"tokens": Feature(shape=(4,), below=3)})
+        opened(folder, {"tokens": Feature(shape=(4,), upper_bound=3)})
 
 
 def test_a_split_without_images(folder):

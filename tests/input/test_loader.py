@@ -94,7 +94,7 @@ def test_ranks_of_a_sampler_share_the_loaders_batches(shuffle):
         both = [i for rank in ranks for i in rank.ids(step)]
         assert both == given[step].tolist()
     assert len(list(ranks[0])) == len(ranks[0]) == 7
-    assert next(iter(ranks[0].after(7))) == ranks[0].ids(7)
+    assert next(iter(ranks[0].advance(7))) == ranks[0].ids(7)
 
 
 @pytest.fixture

@@ -59,10 +59,10 @@ def test_a_state_counts_batches_that_were_given_not_those_made_ahead():
 
 
 LARGE = PartialShuffle(
-    samples=2**31 - 1, partitions=4096, exchanged=2**19 - 1, seed=-(2**63)
+    samples=2**31 - 1, partitions=4096, exchange_count=2**19 - 1, seed=-(2**63)
 )
 LARGEST = [
-    GlobalShuffleOrder(n=2**31 - 1, batch=2**31 - 1, seed=2**64 - 1),
+    GlobalShuffleOrder(num_samples=2**31 - 1, batch=2**31 - 1, seed=2**64 - 1),
     PartialShuffleOrder(shuffle=LARGE, batch=4096 * 2**18),
 ]
 
@@ -152,4 +152,4 @@ def test_ranks_of_a_sampler_go_on_from_one_state():
     with pytest.raises(BadInput) as caught:
         sampler(50, **HOW, data="scans, version 2", start=state)
     assert caught.value.values.startswith("data: was ")
-    assert one.after(3).state(3) == one.state(3)
+    assert one.advance(3).state(3) == one.state(3)

@@ -36,7 +36,7 @@ def test_every_sample_comes_once_a_pass(few, many, weight):
     epochs = [epoch_of(mixture, epoch, seed=3) for epoch in range(5)]
     for number, (name, size) in enumerate({"a": few, "b": many}.items()):
         drawn = [e["x"][e["of"] == number] for e in epochs]
-        assert all(len(x) == mixture.parts[name] for x in drawn)
+        assert all(len(x) == mixture.samples_per_source[name] for x in drawn)
         counts = np.bincount(np.concatenate(drawn), minlength=size)
         assert np.ptp(counts) <= 1
 

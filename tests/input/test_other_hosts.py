@@ -22,7 +22,7 @@ def sittings(draw):
     slots = draw(st.integers(2, 12))
     samples = partitions * slots + draw(st.integers(0, partitions - 1))
     exchanged, seed = draw(st.integers(0, slots)), draw(st.integers(0, 2**40))
-    how = dict(samples=samples, partitions=partitions, exchanged=exchanged, seed=seed)
+    how = dict(samples=samples, partitions=partitions, exchange_count=exchanged, seed=seed)
     batch = partitions * draw(st.integers(1, 3))
     cuts = draw(st.lists(st.integers(1, 6), min_size=3, max_size=3))
     return how, batch, np.cumsum([0, *cuts]).tolist()
@@ -35,7 +35,7 @@ def read(recipes, batch, step):
 
 
 def recipe_of(source, order):
-    return TrainBatchAssembler(source=source, order=order, shift=1)
+    return TrainBatchAssembler(source=source, order=order, max_shift=1)
 
 
 def source_of(samples):
@@ -57,10 +57,10 @@ def test_batches_are_those_of_one_host_16_then_4_then_8(case):
             fresh = PartialShuffleOrder(shuffle=PartialShuffle(**how), batch=batch)
             kept.append(
                 make_local_shuffle_source(
-                    source, fresh, host=host, hosts=hosts, folder=None
+                    source, fresh, host=host, num_hosts=hosts, folder=None
                 )
             )
-            kept[-1].begin(first)
+            kept[-1].fill_store(first)
         recipes = [recipe_of(own, own.order) for own in kept]
         for step in range(first, last):
             found, want = read(recipes, batch, step), alone(step, np.arange(batch))
@@ -74,17 +74,18 @@ def test_batches_are_those_of_one_host_16_then_4_then_8(case):
 def test_the_same_of_samples_that_are_drawn_from_all(samples, times, seed):
     batch = 16 * times
     alone = recipe_of(
-        source_of(samples), GlobalShuffleOrder(n=samples, batch=batch, seed=seed)
+        source_of(samples),
+        GlobalShuffleOrder(num_samples=samples, batch=batch, seed=seed),
     )
     for hosts, steps in zip(HOSTS, (range(3), range(3, 5), range(5, 9)), strict=True):
-        fresh = GlobalShuffleOrder(n=samples, batch=batch, seed=seed)
+        fresh = GlobalShuffleOrder(num_samples=samples, batch=batch, seed=seed)
         recipes = [recipe_of(source_of(samples), fresh) for _ in range(hosts)]
         for step in steps:
             found, want = read(recipes, batch, step), alone(step, np.arange(batch))
             assert all(np.array_equal(found[key], want[key]) for key in want)
 
 
-SHUFFLE = PartialShuffle(samples=1437, partitions=64, exchanged=2, seed=0)
+SHUFFLE = PartialShuffle(samples=1437, partitions=64, exchange_count=2, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +98,21 @@ SHUFFLE = PartialShuffle(samples=1437, partitions=64, exchanged=2, seed=0)
             700,
             [17, 701, 160, 1265, 182, 646],
         ),
-        (GlobalShuffleOrder(n=1437, batch=64), 0, [346, 876, 931, 382, 824, 716]),
-        (GlobalShuffleOrder(n=1437, batch=64), 22, [1410, 583, 284, 503, 739, 1380]),
-        (GlobalShuffleOrder(n=1437, batch=64), 700, [1077, 648, 997, 622, 28, 481]),
+        (
+            GlobalShuffleOrder(num_samples=1437, batch=64),
+            0,
+            [346, 876, 931, 382, 824, 716],
+        ),
+        (
+            GlobalShuffleOrder(num_samples=1437, batch=64),
+            22,
+            [1410, 583, 284, 503, 739, 1380],
+        ),
+        (
+            GlobalShuffleOrder(num_samples=1437, batch=64),
+            700,
+            [1077, 648, 997, 622, 28, 481],
+        ),
     ],
 )
 def test_the_batches_of_a_step_never_change(order, step, first):

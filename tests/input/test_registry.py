@@ -51,15 +51,15 @@ def test_a_value_too_small_is_refused(key, value):
 
 
 def test_evaluation_takes_the_training_batch_unless_told():
-    assert DataConfig(batch=32).eval_size == 32
-    assert DataConfig(batch=32, eval_batch=128).eval_size == 128
+    assert DataConfig(batch=32).eval_batch_size == 32
+    assert DataConfig(batch=32, eval_batch=128).eval_batch_size == 128
 
 
 def test_settings_and_names_import_nothing_heavy():
     script = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         "import jaxdist.input.config, jaxdist.input.registry as registry\n"
-        "registry.names()\n"
+        "registry.dataset_names()\n"
         "heavy = {'numpy', 'jax', 'grain', 'tensorflow_datasets', 'sklearn'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

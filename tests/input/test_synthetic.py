@@ -9,11 +9,11 @@ from jaxdist.input.feature_spec import Feature
 from jaxdist.input.registry import open_data
 from jaxdist.input.synthetic import SyntheticSource, open_synthetic
 
-IMAGES = {"image": Feature(shape=(6, 5, 3)), "label": Feature(below=7)}
+IMAGES = {"image": Feature(shape=(6, 5, 3)), "label": Feature(upper_bound=7)}
 VOLUMES = {"image": Feature(shape=(4, 4, 4, 2)), "target": Feature(shape=(3,))}
 TOKENS = {
-    "tokens": Feature(shape=(9,), below=11),
-    "target": Feature(shape=(9,), below=11),
+    "tokens": Feature(shape=(9,), upper_bound=11),
+    "target": Feature(shape=(9,), upper_bound=11),
 }
 
 
@@ -24,13 +24,13 @@ def test_shapes_types_and_ranges_are_those_that_are_wanted(wanted):
     for name, field in wanted.items():
         array = samples[name]
         assert array.shape == (50, *field.shape)
-        if field.below is None:
+        if field.upper_bound is None:
             assert array.dtype == np.float32
             assert -1 <= array.min() < -0.9
             assert 0.9 < array.max() <= 1
         else:
             assert array.dtype == np.int32
-            assert set(np.unique(array)) == set(range(field.below))
+            assert set(np.unique(array)) == set(range(field.upper_bound))
 
 
 def test_a_sample_depends_on_its_id_alone():

@@ -13,7 +13,7 @@ from jaxdist.input.config import DataConfig
 from jaxdist.input.feature_spec import Feature
 from jaxdist.input.registry import is_known, open_data
 
-WANTED = {"image": Feature(shape=(6, 6, 3)), "label": Feature(below=10)}
+WANTED = {"image": Feature(shape=(6, 6, 3)), "label": Feature(upper_bound=10)}
 
 
 class Shades(tfds.core.GeneratorBasedBuilder, skip_registration=True):

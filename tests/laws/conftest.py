@@ -193,8 +193,8 @@ def assert_equal_one_device():
             if where.state.feedback is not None:  # made for the devices
                 own = replace(own, feedback=initial_state(where).feedback)
             own = jax.device_put(own, places)
-            laid = jax.device_put(padded(batch, where), program.batch)
-            new, loss = program.step(own, laid)
+            laid = jax.device_put(padded(batch, where), program.batch_shardings)
+            new, loss = program.compiled_step(own, laid)
             assert int(new.step) == 1
             got = new.params, new.stats, new.opt, loss
             assert_leaves_equal(got, want, tolerance)

@@ -30,14 +30,14 @@ def main(folder, count, dies_at, ends_at, *words):
     rank, folder = initialize(), Path(folder)
     resolved = resolve_config("digits", words)
     mine, died = process_group(), folder / "died"
-    whole = mine.count == int(count)
+    whole = mine.size == int(count)
     with PreemptionHandler(mine) as ends:
         prepared = prepare_devices(resolved.config.plan, explicit=True)
         from jaxdist.launch.training.console_reporter import NullReporter
         from jaxdist.launch.training.train import train
 
         def traced(batches, start):
-            trace = folder / f"trace-{start:04}-{mine.count}-{rank}"
+            trace = folder / f"trace-{start:04}-{mine.size}-{rank}"
             with trace.open("w", buffering=1) as file:
                 for step, batch in enumerate(batches, start + 1):
                     if step == int(ends_at or 0) + 1 and step > 1:
@@ -57,9 +57,9 @@ def main(folder, count, dies_at, ends_at, *words):
                 resolved,
                 prepared,
                 silent,
-                started=time.time(),
-                through=traced,
-                ends=ends,
+                start_time=time.time(),
+                wrap_batches=traced,
+                should_stop=ends,
             )
     sys.exit(75 if run.status == "stopped" else 0)
 
@@ -70,4 +70,4 @@ if __name__ == "__main__":
     except Exception:
         traceback.print_exc()
         # jax would wait for the others, which wait for this one.
-        sys.exit(process_group().leave(1))
+        sys.exit(process_group().exit_process(1))

@@ -23,7 +23,7 @@ def main(trace, dies_at, *words):
     def traced(batches, start):
         with Path(f"{trace}-{rank}").open("a", buffering=1) as file:
             for step, batch in enumerate(batches, start + 1):
-                if step == int(dies_at) and rank == process_group().count - 1:
+                if step == int(dies_at) and rank == process_group().size - 1:
                     os.kill(os.getpid(), signal.SIGKILL)
                 held = {}
                 for shard in batch["id"].addressable_shards:
@@ -32,7 +32,7 @@ def main(trace, dies_at, *words):
                 yield batch
 
     with NullReporter() as silent:
-        train(resolved, prepared, silent, started=time.time(), through=traced)
+        train(resolved, prepared, silent, start_time=time.time(), wrap_batches=traced)
 
 
 if __name__ == "__main__":

@@ -104,8 +104,10 @@ def test_a_device_holds_as_many_microbatches_as_the_formula_has():
 def test_an_update_is_applied_when_the_last_gradient_of_its_round_is_there():
     for stream in (*streams(), *grouped()):
         updates_before = counter(stream)
-        for stage, applied in enumerate(stream.applied):
-            assert len(applied) == stream.microbatches // stream.rounds[stage]
+        for stage, applied in enumerate(stream.update_ticks):
+            assert (
+                len(applied) == stream.microbatches // stream.update_microbatches[stage]
+            )
             for round_, tick in enumerate(applied):
                 assert updates_before(stage, tick) == round_
                 assert updates_before(stage, tick + 1) == round_ + 1
@@ -221,7 +223,7 @@ def test_with_two_versions_every_gradient_is_one_update_old():
     """W(t+1) = W(t) - rate g(W(t-1)), microbatches of group t."""
     for stream in grouped():
         for stage, micro in numbers(stream):
-            group = micro // stream.rounds[stage]
+            group = micro // stream.update_microbatches[stage]
             assert stream.forward_versions[stage][micro] == max(0, group - 1)
             assert stream.staleness(stage, micro) == min(1, group)
 
@@ -241,17 +243,17 @@ def test_nothing_is_taken_before_it_is_there():
 def test_versions_held_are_the_formula():
     for stream in streams():
         for stage in stages(stream):
-            assert stream.versions_held(stage) == held(stream.replicas, stage)
+            assert stream.live_versions(stage) == held(stream.replicas, stage)
     for stream in streams(stashing=False):
-        assert {stream.versions_held(s) for s in stages(stream)} == {1}
+        assert {stream.live_versions(s) for s in stages(stream)} == {1}
     for stream in streams(vertical_sync=True):
         first = stream.replicas[0]
         window = held(stream.replicas, 0) * first
         for stage, count in enumerate(stream.replicas):
             most = 1 + math.ceil((window - math.gcd(first, count)) / count)
-            assert stream.versions_held(stage) == most
+            assert stream.live_versions(stage) == most
     for stream in grouped():
-        assert {stream.versions_held(s) for s in stages(stream)} == {2}
+        assert {stream.live_versions(s) for s in stages(stream)} == {2}
 
 
 def test_versions_held_are_those_between_the_oldest_and_the_newest_that_is_needed():
@@ -271,7 +273,7 @@ def test_versions_held_are_those_between_the_oldest_and_the_newest_that_is_neede
                 newest = updates_before(stage, tick)
                 needed = [v for t, v in uses if t >= tick]
                 most = max(most, newest - min([newest, *needed]) + 1)
-            assert stream.versions_held(stage) == most
+            assert stream.live_versions(stage) == most
 
 
 def test_one_replica_a_stage_takes_the_ticks_of_1f1b():

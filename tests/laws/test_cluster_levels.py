@@ -74,7 +74,7 @@ def chains_of(hosts, took=took):
     return [
         GroupTimings(
             kind=kind,
-            among=among,
+            group=among,
             timings=tuple(
                 CollectiveTiming(
                     kind=kind, payload=s, seconds=took(kind, s, among, hosts)
@@ -105,12 +105,12 @@ def calibrated(hosts, chains):
 @pytest.mark.parametrize(("count", "devices"), [(1, 4), (2, 2), (4, 2), (4, 4), (3, 8)])
 def test_what_was_measured_is_what_is_said(count, devices):
     """Inside hosts, all devices, one a host: every kind, group and size."""
-    hosts = HostTopology(count=count, devices=devices)
+    hosts = HostTopology(num_hosts=count, devices_per_host=devices)
     chains = chains_of(hosts)
     cluster = calibrated(hosts, chains)
-    assert cluster.devices == hosts.whole
+    assert cluster.devices == hosts.num_devices
     for chain in chains:
-        mesh = chain.among.mesh(hosts.whole)
+        mesh = chain.group.mesh_shape(hosts.num_devices)
         group = link_group(cluster, MeshPlacement(mesh=mesh), ["data"])
         for each in chain.timings:
             said = collective_seconds(chain.kind, each.payload, 1, group)
@@ -132,7 +132,7 @@ def test_what_was_measured_is_what_is_said(count, devices):
 
 
 def test_a_level_has_what_a_unit_below_it_sends_in_all():
-    hosts = HostTopology(count=4, devices=4)
+    hosts = HostTopology(num_hosts=4, devices_per_host=4)
     host, net = calibrated(hosts, chains_of(hosts, plainly)).levels
     assert [(one.name, one.size) for one in (host, net)] == [("host", 4), ("net", 4)]
     for level, (alpha, rate) in ((host, IN_HOST), (net, BETWEEN)):
@@ -147,7 +147,7 @@ def test_a_level_has_what_a_unit_below_it_sends_in_all():
 
 def test_groups_of_one_size_are_on_their_level_and_lie_as_measured():
     """Four devices of a host, one of each of four hosts, two of each of two."""
-    hosts = HostTopology(count=4, devices=2)
+    hosts = HostTopology(num_hosts=4, devices_per_host=2)
     cluster = calibrated(hosts, chains_of(hosts))
     apart = link_group(
         cluster, MeshPlacement(mesh=MeshShape(data=4, tensor=2)), ["data"]
@@ -157,9 +157,12 @@ def test_groups_of_one_size_are_on_their_level_and_lie_as_measured():
         MeshPlacement(mesh=MeshShape(replica=2, data=2, tensor=2)),
         ["data", "tensor"],
     )
-    assert [one.line("all-reduce").inside for one in (apart, beside)] == [1, 2]
+    assert [one.collective_cost("all-reduce").inside for one in (apart, beside)] == [
+        1,
+        2,
+    ]
     assert (apart.level, beside.level) == ("net", "net")
-    four = HostTopology(count=4, devices=4)
+    four = HostTopology(num_hosts=4, devices_per_host=4)
     cluster = calibrated(four, chains_of(four))
     within = link_group(
         cluster, MeshPlacement(mesh=MeshShape(replica=4, data=4)), ["data"]
@@ -168,27 +171,27 @@ def test_groups_of_one_size_are_on_their_level_and_lie_as_measured():
         cluster, MeshPlacement(mesh=MeshShape(data=4, tensor=4)), ["data"]
     )
     assert (within.level, across.level) == ("host", "net")
-    assert within.line("all-reduce").inside is None
-    assert across.line("all-reduce").inside == 1
+    assert within.collective_cost("all-reduce").inside is None
+    assert across.collective_cost("all-reduce").inside == 1
 
 
 def test_a_lie_that_was_not_measured_is_priced_by_the_most_alike():
     """Two devices of each of two hosts, where one of each of four was measured."""
-    hosts = HostTopology(count=4, devices=4)
+    hosts = HostTopology(num_hosts=4, devices_per_host=4)
     cluster = calibrated(hosts, chains_of(hosts))
     mesh = MeshShape(data=4, spatial_h=2, tensor=2)
     found = link_group(cluster, MeshPlacement(mesh=mesh), ["data[2]", "tensor"])
     assert (found.size, found.level) == (4, "net")
-    assert found.line("all-reduce").inside == 1
+    assert found.collective_cost("all-reduce").inside == 1
     payload = 1 << 21
     said = collective_seconds("all-reduce", payload, 1, found)
-    among = DeviceGroup(devices=4, stride=2)
+    among = DeviceGroup(size=4, stride=2)
     true = took("all-reduce", payload, among, hosts)
     assert said == pytest.approx(true, rel=0.2)
 
 
 def test_every_line_has_a_name_of_its_own():
-    hosts = HostTopology(count=4, devices=2)
+    hosts = HostTopology(num_hosts=4, devices_per_host=2)
     cluster = calibrated(hosts, chains_of(hosts))
     paths = sorted(path for path, _ in cluster.numbers())
     assert [path for path, same in groupby(paths) if len(list(same)) > 1] == []
@@ -197,7 +200,7 @@ def test_every_line_has_a_name_of_its_own():
 
 
 def test_one_level_is_as_it_was():
-    hosts = HostTopology(count=1, devices=4)
+    hosts = HostTopology(num_hosts=1, devices_per_host=4)
     (level,) = calibrated(hosts, chains_of(hosts)).levels
     assert (level.name, level.size) == ("data", 4)
     assert {line.name for line in level.lines} == {
@@ -206,7 +209,7 @@ def test_one_level_is_as_it_was():
 
 
 def test_asking_about_a_level_asks_about_all_that_cross_it():
-    hosts = HostTopology(count=4, devices=2)
+    hosts = HostTopology(num_hosts=4, devices_per_host=2)
     cluster = calibrated(hosts, chains_of(hosts))
     faster = apply_overrides(cluster, ["levels.net.bandwidth=1 GB/s"])
     payload = 1 << 23
@@ -228,19 +231,19 @@ def test_asking_about_a_level_asks_about_all_that_cross_it():
 
 
 def test_a_switch_is_said_of_the_level_that_has_it():
-    hosts = HostTopology(count=4, devices=2)
+    hosts = HostTopology(num_hosts=4, devices_per_host=2)
     chains = chains_of(hosts)
     host, net = level_all_reduces(hosts, chains)
     assert (host.level, net.level) == ("host", "net")
-    assert (net.among.devices, net.among.stride) == (4, 2)
+    assert (net.group.size, net.group.stride) == (4, 2)
     small = [
         CollectiveTiming(kind="all-reduce", payload=size, seconds=1e-3 + size / rate)
         for size, rate in zip(SIZES, (1e8,) * 4 + (1e10,) * 3, strict=True)
     ]
     switching = [
         chain
-        if chain.among != net.among
-        else GroupTimings(kind=chain.kind, among=chain.among, timings=tuple(small))
+        if chain.group != net.group
+        else GroupTimings(kind=chain.kind, group=chain.group, timings=tuple(small))
         for chain in chains
     ]
     _, found = level_all_reduces(hosts, switching)
@@ -249,7 +252,7 @@ def test_a_switch_is_said_of_the_level_that_has_it():
 
 
 def test_one_device_has_no_sums():
-    hosts = HostTopology(count=1, devices=1)
+    hosts = HostTopology(num_hosts=1, devices_per_host=1)
     assert timed_groups(hosts) == ()
     assert level_all_reduces(hosts, ()) == ()
     (level,) = calibrated(hosts, ()).levels

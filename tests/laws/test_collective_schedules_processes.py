@@ -31,7 +31,7 @@ def test_processes_end_with_the_same_bits_and_the_sum():
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("count", [2, 4])
 def test_every_interface_counts_what_the_formula_says(count):
-    with EmulatedCluster(count, "1gbit", frames=True) as hosts:
+    with EmulatedCluster(count, "1gbit", disable_gso=True) as hosts:
         found = rows_of(hosts, WORKER, sorted(SCHEDULES), 1 << 20, True)
     assert len(found) == len(SCHEDULES)
     for ranks in found:

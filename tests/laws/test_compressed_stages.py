@@ -58,7 +58,7 @@ def after(parts, given, axes, times=1):
     held = layout.hold.hold(state)
     held = dataclasses.replace(held, feedback=initial_state(layout).feedback)
     now = jax.device_put(held, jax.tree.map(lambda x: x.sharding, layout.state))
-    laid = jax.device_put(parts.padded(batch, layout), program.batch)
+    laid = jax.device_put(parts.padded(batch, layout), program.batch_shardings)
     for number in range(1, times + 1):
         now, _ = program.run(number, now, laid)
     return layout, now

@@ -47,9 +47,12 @@ class Shelter:
     def tasks(self, places, attempt):
         self.on.append(tuple(places))
         each = local_launch(
-            self.command, count=len(places), devices=1, planned=self.count
+            self.command,
+            num_processes=len(places),
+            devices_per_process=1,
+            planned_processes=self.count,
         )
-        return each.tasks(self.env)
+        return each.process_specs(self.env)
 
     def _have_trained(self):
         traces = self.folder.glob(f"trace-*-{self.count - 1}-0")
@@ -63,9 +66,9 @@ class Elastic:
         where = f"run.dir={folder}", f"data.dir={job.data}", f"plan.mesh.data={count}"
         run = sys.executable, WORKER, folder, count, DIES_AT, 0, *where, *WORDS, *words
         ground = Shelter(folder, tuple(map(str, run)), count, job.env)
-        wanted = RestartPolicy(restarts=3)
-        able = FeasibleCounts(counts=(count - 1, count), marks=True)
-        self.code = run_elastic(ground, able, wanted, back_after_s=0.01)
+        wanted = RestartPolicy(max_restarts=3)
+        able = FeasibleCounts(counts=(count - 1, count), reports_training=True)
+        self.code = run_elastic(ground, able, wanted, rejoin_after_s=0.01)
         self.folder, self.on = folder / "digits", ground.on
         self.traces = [
             (len(rows), merged(rows)) for rows in sittings(job, folder).values()
@@ -152,11 +155,11 @@ def test_it_goes_on_with_fewer_and_takes_the_lost_one_back(job, elastic):
     assert [step for sitting in done[1:] for step in sitting] == [
         *range(lost[1] + 1, STEPS + 1)
     ]
-    assert compute_goodput(job.lines(elastic.folder / "spans.jsonl")).sittings >= 3
+    assert compute_goodput(job.lines(elastic.folder / "spans.jsonl")).attempts >= 3
 
 
 def test_the_same_samples_whoever_is_there(elastic):
-    order = GlobalShuffleOrder(n=1437, batch=BATCH)
+    order = GlobalShuffleOrder(num_samples=1437, batch=BATCH)
     fed = {}
     for _, ids in elastic.traces:
         fed |= ids
@@ -217,6 +220,6 @@ def test_what_was_not_sent_goes_on_too(job, tmp_path, way):
     assert {count for count, _ in run.starts} == {3, 2}
     assert_the_same(run.folder, hand.folder)
     assert any(name.startswith("feedback/residual/") for name in leaves(run.folder))
-    order = GlobalShuffleOrder(n=1437, batch=BATCH)
+    order = GlobalShuffleOrder(num_samples=1437, batch=BATCH)
     fed = {step: ids for _, found in run.traces for step, ids in found.items()}
     assert fed == {s + 1: order.ids(s).tolist() for s in range(STEPS)}

@@ -48,7 +48,7 @@ def test_the_step_does_what_the_plan_says_where_images_are_whole(
     found = compare_flops(layout.ledger.work, step)
     assert len(found) >= 4
     for work in found:
-        assert work.program == pytest.approx(work.planned, rel=0.01, abs=4), work.layer
+        assert work.traced == pytest.approx(work.planned, rel=0.01, abs=4), work.layer
 
 
 @pytest.mark.parametrize("name", model_names())
@@ -67,6 +67,6 @@ def test_the_step_does_what_the_plan_says(name, check_layout):
             # looks its rows up: masks and sums, 1.7 % beside products with 64 rows.
             rel = 0.02 if work.layer == "embed.tokens" else 0.01
             near = pytest.approx(work.planned, rel=rel, abs=4)
-            assert work.program == near, (axes, work.layer)
+            assert work.traced == near, (axes, work.layer)
             held += 1
     assert held >= 20

@@ -50,7 +50,9 @@ def step(parts):
         program = compile_program(where)
         places = jax.tree.map(lambda x: x.sharding, where.state)
         own = jax.device_put(jax.tree.map(jnp.copy, state), places)
-        return program.step(own, jax.device_put(batch, program.batch))
+        return program.compiled_step(
+            own, jax.device_put(batch, program.batch_shardings)
+        )
 
     return run
 

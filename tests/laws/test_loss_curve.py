@@ -65,7 +65,9 @@ def test_the_losses_are_those_of_one_device(layout, parts, one_device):
         first, *_ = make_batches(parts)
         where = parts.layout_of(task, LAYOUTS[layout], first)
         program = compile_program(where)
-        placed = (jax.device_put(b, program.batch) for b in make_batches(parts))
-        losses = losses_of(program.step, initial_state(where), placed)
+        placed = (
+            jax.device_put(b, program.batch_shardings) for b in make_batches(parts)
+        )
+        losses = losses_of(program.compiled_step, initial_state(where), placed)
     assert losses[-1] < losses[0] / 2
     np.testing.assert_allclose(losses, one_device, rtol=1e-9)

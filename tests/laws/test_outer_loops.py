@@ -73,7 +73,7 @@ def trained(parts, task, axes, batches, state=None):
     state = first if state is None else state
     losses = []
     for number, batch in enumerate(batches, start=int(state.step) + 1):
-        laid = jax.device_put(jax.tree.map(jnp.copy, batch), program.batch)
+        laid = jax.device_put(jax.tree.map(jnp.copy, batch), program.batch_shardings)
         state, loss = program.run(number, state, laid)
         losses.append(np.asarray(loss))
     return program, state, losses
@@ -196,8 +196,8 @@ def test_nothing_travels_between_replicas_in_a_step(parts, mesh, config):
     batch = parts.make_batch(config, jnp.float32, 16)
     where = parts.layout_of(task, {**mesh, "outer": OuterConfig(every=4)}, batch)
     program = compile_program(where)
-    assert not [move for move in program.moves if "replica" in move.axes]
-    assert all(move.axes for move in program.moves)  # and along known axes alone
+    assert not [move for move in program.collectives if "replica" in move.axes]
+    assert all(move.axes for move in program.collectives)  # and along known axes alone
 
 
 @pytest.mark.parametrize("fragments", [1, 3])
@@ -215,10 +215,13 @@ def test_a_period_moves_each_parameter_once(parts, mesh, fragments):
         4 * int(np.prod(x.sharding.shard_shape(x.shape)))
         for x in jax.tree.leaves(where.state.params)
     )
-    moved = [sum(move.payload for move in join.moves) for join in program.joins]
+    moved = [
+        sum(move.payload for move in join.collectives) for join in program.outer_steps
+    ]
     assert sum(moved) == held
     assert all(
-        {move.axes for move in join.moves} == {("replica",)} for join in program.joins
+        {move.axes for move in join.collectives} == {("replica",)}
+        for join in program.outer_steps
     )
 
 

@@ -193,8 +193,8 @@ def stepped(parts, layout, state, batch):
     program = compile_program(layout)
     places = jax.tree.map(lambda x: x.sharding, layout.state)
     held = jax.jit(layout.hold.hold, out_shardings=places)(state)
-    given = jax.device_put(parts.padded(batch, layout), program.batch)
-    after, loss = program.step(held, given)
+    given = jax.device_put(parts.padded(batch, layout), program.batch_shardings)
+    after, loss = program.compiled_step(held, given)
     after = layout.hold.store(after)
     found = float(loss), named_leaves(after.params), named_leaves(after.stats)
     counts = [int(x) for x in jax.tree.leaves(after.opt) if x.dtype == jnp.int32]

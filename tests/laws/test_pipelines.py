@@ -71,8 +71,8 @@ def run(parts, task, axes, state, batch):
     program = compile_program(layout)
     places = jax.tree.map(lambda x: x.sharding, layout.state)
     held = jax.jit(layout.hold.hold, out_shardings=places)(state)
-    after, loss = program.step(
-        held, jax.device_put(parts.padded(batch, layout), program.batch)
+    after, loss = program.compiled_step(
+        held, jax.device_put(parts.padded(batch, layout), program.batch_shardings)
     )
     return jax.tree.map(np.asarray, (layout.hold.store(after), loss))
 

@@ -51,8 +51,8 @@ def step(parts, layout, state, batch):
     program = compile_program(layout)
     places = jax.tree.map(lambda x: x.sharding, layout.state)
     held = jax.jit(layout.hold.hold, out_shardings=places)(state)
-    laid = jax.device_put(parts.padded(batch, layout), program.batch)
-    after, loss = program.step(held, laid)
+    laid = jax.device_put(parts.padded(batch, layout), program.batch_shardings)
+    after, loss = program.compiled_step(held, laid)
     return layout.hold.store(after), float(loss)
 
 

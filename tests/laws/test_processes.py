@@ -99,7 +99,7 @@ def assert_the_same_to_rounding(got, want):
 
 
 def test_the_same_samples_and_each_process_feeds_its_own(one, several):
-    order = GlobalShuffleOrder(n=1437, batch=128)
+    order = GlobalShuffleOrder(num_samples=1437, batch=128)
     want = {s + 1: order.ids(s).tolist() for s in range(STEPS)}
     assert one.ids == several.ids == want
     rows = [sorted(map(int, each[1])) for each in several.rows]

@@ -47,7 +47,7 @@ LOSSLESS = {
     "sparse": OkTopK(codec=TopKCodec(density=1.0)),
     "aligned": SharedTopK(density=1.0),
     "hierarchical": HierarchicalAllReduce(
-        across=TopKAllGather(codec=TopKCodec(density=1.0))
+        inter_host=TopKAllGather(codec=TopKCodec(density=1.0))
     ),
 }
 # Relative to the largest number that is summed, a device.
@@ -84,7 +84,7 @@ def parts(mesh, via, x, step=0):
 
     def run(row):
         found = all_reduce([row], mesh.axis_names, via, step=step)
-        return found.total[0], found.sent[0]
+        return found.total[0], found.contributions[0]
 
     return tuple(np.asarray(y, np.float64) for y in on(mesh, run, x))
 
@@ -274,7 +274,7 @@ def assert_formula(mesh, via, shapes, dtype):
     for payload in ALL_REDUCE_ALGORITHMS[via].payloads(
         shapes, jnp.dtype(dtype), dict(mesh.shape)
     ):
-        said[payload.kind, payload.axes] += payload.size
+        said[payload.kind, payload.axes] += payload.payload_bytes
     assert found == said
 
 
@@ -292,11 +292,11 @@ def test_after_a_thousand_steps_replicas_are_bitwise_equal(via):
             weights, left, memory = carry
             grads = jnp.sin(row * (1 + i.astype(row.dtype))) - 0.1 * weights
             found = all_reduce([grads + left], "data", via, memory, i)
-            left = grads + left - found.sent[0]
-            return (weights + 0.01 * found.total[0], left, found.memory), None
+            left = grads + left - found.contributions[0]
+            return (weights + 0.01 * found.total[0], left, found.state), None
 
         zero = jnp.zeros_like(row)
-        begun = ALL_REDUCE_ALGORITHMS[via].begin([row.shape])
+        begun = ALL_REDUCE_ALGORITHMS[via].init_state([row.shape])
         return lax.scan(step, (zero, zero, begun), jnp.arange(1000))[0][0]
 
     weights = np.asarray(on(mesh_of(4), run, values(4, (24, 8))))
@@ -329,13 +329,13 @@ def test_a_sparse_sum_stays_below_six_k_words_while_gathering_grows():
     for devices in (8, 16, 64, 256, 1024):
         sizes = {"data": devices}
         sparse = sum(
-            p.size
+            p.payload_bytes
             for p in ALL_REDUCE_ALGORITHMS["sparse"].payloads(
                 [(numbers,)], jnp.float32, sizes
             )
         )
         gathered = sum(
-            p.size
+            p.payload_bytes
             for p in ALL_REDUCE_ALGORITHMS["top_k"].payloads(
                 [(numbers,)], jnp.float32, sizes
             )

@@ -56,7 +56,7 @@ def traced(batches, start):
             yield batch
 
 with ConsoleReporter(quiet=True) as terminal:
-    train(resolved, prepared, terminal, started=time.time(), through=traced)
+    train(resolved, prepared, terminal, start_time=time.time(), wrap_batches=traced)
 """
 
 
@@ -103,7 +103,7 @@ def resumed(job, killed, request, tmp_path_factory):
 
 
 def test_the_same_samples(whole, killed, resumed):
-    order = GlobalShuffleOrder(n=1437, batch=128)
+    order = GlobalShuffleOrder(num_samples=1437, batch=128)
     assert whole.ids == [(s + 1, order.ids(s).tolist()) for s in range(STEPS)]
     assert killed.ids == whole.ids[: DIES_AT - 1]
     start = resumed.ids[0][0] - 1

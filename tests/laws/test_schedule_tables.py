@@ -118,7 +118,7 @@ def test_nothing_is_used_before_it_is_made_and_handed_on():
 
 def test_a_device_goes_forward_and_backward_once_in_a_beat_at_most():
     for table in (*tables(), *evaluations()):
-        for beat in table.beats:
+        for beat in table.supersteps:
             for works in zip(*beat, strict=True):
                 kinds = [work.kind for work in works if work]
                 assert len(kinds) == len(set(kinds)) <= 2
@@ -140,7 +140,7 @@ def test_ticks_are_those_of_the_closed_form():
         s, m, v = table.devices, table.microbatches, table.chunks
         assert table.length == length(table), (table.name, s, m, v)
         works = len(kinds_of(table)) * v * m
-        assert table.idle == pytest.approx(1 - works / length(table))
+        assert table.bubble_fraction == pytest.approx(1 - works / length(table))
 
 
 def test_an_evaluation_takes_one_tick_a_microbatch_and_the_filling():
@@ -160,7 +160,7 @@ def test_inputs_are_held_for_the_gradient_of_weights_no_more_than_in_1f1b():
     for table in tables():
         most = max(in_flight(table, d) for d in range(table.devices))
         for device in range(table.devices):
-            held = table.held(device)
+            held = table.live_inputs(device)
             if table.name == "zb-h1":
                 assert table.in_flight(device) <= held <= most
             else:

@@ -9,13 +9,13 @@ from jaxdist.network.routes import routes_from_hops
 
 
 def demand(routes, weight=None, most=None, use=None):
-    flows = routes.flows
+    flows = routes.num_flows
     return LinkDemand(
         flow=routes.flow,
         link=routes.link,
-        use=np.ones(routes.flow.size) if use is None else use,
+        link_load=np.ones(routes.flow.size) if use is None else use,
         weight=np.ones(flows) if weight is None else weight,
-        most=np.full(flows, np.inf) if most is None else most,
+        max_rate=np.full(flows, np.inf) if most is None else most,
     )
 
 

@@ -149,5 +149,5 @@ def test_swaps_never_make_it_worse():
         minimize_contention(16, SIZE, on, swaps=20)[0],
     )
     assert swapped.simulation.seconds <= plain.simulation.seconds
-    again = simulate_collective(swapped.algorithm, SIZE, on, swapped.devices)
+    again = simulate_collective(swapped.schedule, SIZE, on, swapped.devices)
     assert again.seconds == swapped.simulation.seconds

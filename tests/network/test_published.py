@@ -22,7 +22,7 @@ def network():
     made = {name: find_topology(name, 1, {}) for name in ("tsubame3", "abci")}
     return {
         name: NetworkModel(
-            topology=each, factors=protocol_overheads("smpi"), sharing="rtt"
+            topology=each, overheads=protocol_overheads("smpi"), sharing="rtt"
         )
         for name, each in made.items()
     }
@@ -60,7 +60,9 @@ def test_dense_rows_are_met_to_two_per_cent(network, platform, name, ranks, size
 @pytest.mark.parametrize(("name", "ranks", "density", "ms"), SPARSE_ROWS)
 def test_sparse_rows_are_met_to_three_per_cent(network, name, ranks, density, ms):
     sums, copies = PUBLISHED_ENCODINGS[name]
-    entries = SparseEncoding(density=density, sums=sums, copies=copies)
+    entries = SparseEncoding(
+        density=density, reduce_encoding=sums, copy_encoding=copies
+    )
     steps = PUBLISHED_SPARSE_SCHEDULES[name](ranks, 4)
     found = simulate_sparse(steps, 2.0**27, network["abci"], entries)
     assert 1e3 * found.seconds == pytest.approx(ms, rel=0.03)

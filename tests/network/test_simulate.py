@@ -51,7 +51,7 @@ def test_halving_doubling_is_its_closed_form_where_nothing_is_shared(
     found = on(network, 64, algorithm, sharing)
     assert found.seconds == pytest.approx(halving(64, hops), rel=1e-12)
     assert found.phi_max == 1
-    assert len(found.phases) == 12
+    assert len(found.steps) == 12
 
 
 def test_recursive_doubling_and_server_are_their_closed_forms_on_a_star():
@@ -152,7 +152,7 @@ def test_a_list_of_ones_own_is_replayed_like_one_of_the_registry():
 def test_smpi_gives_two_opposite_flows_of_a_shared_cable_its_share():
     star = make_topology("star", 2, {"duplex": "shared", "latency": 0})
     network = NetworkModel(
-        topology=star, factors=protocol_overheads("smpi"), sharing="rtt"
+        topology=star, overheads=protocol_overheads("smpi"), sharing="rtt"
     )
     found = simulate_collective(
         schedule_by_name("recursive_doubling", 2), 2.0**26, network

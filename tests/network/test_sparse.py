@@ -41,7 +41,9 @@ def supports(algorithm, numbers, density, seed):
 def test_entries_are_those_of_random_supports(name):
     steps, numbers, density = schedule_by_name(name, 8), 100_000, 0.03
     size = 4.0 * numbers * steps.chunks
-    entries = SparseEncoding(density=density, sums="entries", copies="entries")
+    entries = SparseEncoding(
+        density=density, reduce_encoding="entries", copy_encoding="entries"
+    )
     expected = sparse_step_messages(steps, size, entries)
     for found, counted in zip(
         expected, supports(steps, numbers, density, 0), strict=True

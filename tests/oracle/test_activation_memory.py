@@ -21,7 +21,7 @@ def subject():
 
 def memory(subject, micro=4, **axes):
     plan = Plan(mesh=MeshShape(**axes), microbatches=micro)
-    return device_memory(subject.case(plan), load_cluster("testbed").device)
+    return device_memory(subject.describe(plan), load_cluster("testbed").device)
 
 
 def test_stages_keep_the_parameters_that_fsdp_shares_out_whole(subject):
@@ -32,7 +32,7 @@ def test_stages_keep_the_parameters_that_fsdp_shares_out_whole(subject):
     assert shared["gradients"] == pytest.approx(alone["parameters"], rel=0.01)
     assert "gathered" not in alone
     plan = Plan(mesh=MeshShape(pipe=2, fsdp=2), microbatches=4)
-    needed = subject.traced(plan).traced["temporaries"]
+    needed = subject.describe_traced(plan).traced_bytes["temporaries"]
     assert needed > shared["gathered"] + shared["gradients"]
 
 
@@ -48,12 +48,12 @@ def test_a_kernel_reads_its_own_part_of_the_weights(subject):
     device = load_cluster("testbed").device
 
     def passed(tensor):
-        case = subject.case(Plan(mesh=MeshShape(tensor=tensor)))
+        case = subject.describe(Plan(mesh=MeshShape(tensor=tensor)))
         (ledger,) = case.ledgers
         worker = ComputeCostModel(
             case=case, device=device, ledger=ledger, microbatches=1
         )
-        return worker.read(layer, worker.share(layer))
+        return worker.weight_bytes(layer, worker.work_fraction(layer))
 
     assert passed(1) == layer.parameter_bytes
     assert passed(4) == pytest.approx(layer.parameter_bytes / 4, rel=0.01)
@@ -68,7 +68,7 @@ def test_an_input_in_flight_is_of_one_of_a_devices_stages(remat):
     def activations(**pipe):
         one = Plan(mesh=MeshShape(pipe=2), microbatches=8, pipe=PipelineConfig(**pipe))
         plan = replace(one, remat=remat)
-        return device_memory(deep.case(plan), load_cluster("testbed").device)[
+        return device_memory(deep.describe(plan), load_cluster("testbed").device)[
             "activations"
         ]
 
@@ -77,13 +77,13 @@ def test_an_input_in_flight_is_of_one_of_a_devices_stages(remat):
 
 
 def test_a_table_that_the_last_block_asks_is_work_of_the_last_stage(subject):
-    case = subject.case(Plan(mesh=MeshShape(pipe=2, tensor=2), microbatches=2))
+    case = subject.describe(Plan(mesh=MeshShape(pipe=2, tensor=2), microbatches=2))
     stages = [{layer.name for layer in compute_layers(case, stage)} for stage in (0, 1)]
     assert "embed.tokens" in stages[1] - stages[0]
     assert stages[0] | stages[1] == {layer.name for layer in case.profile.layers}
     # Its rows are split over the tensor axis, and so is that work.
     table = next(x for x in case.profile.layers if x.name == "embed.tokens")
-    assert case.ledgers[1].work["embed.tokens"] == pytest.approx(
+    assert case.ledgers[1].layer_flops["embed.tokens"] == pytest.approx(
         table.flops / 2, rel=0.01
     )
 
@@ -96,7 +96,7 @@ def test_work_behind_the_split_of_images_is_repeated_or_dealt_out(digits, then, 
     part = replace(plan, spatial_until="block2", spatial_then=then)
     found = []
     for one in (plan, part):
-        case = digits.case(one)
+        case = digits.describe(one)
         (ledger,) = case.ledgers
         found.append(
             ComputeCostModel(case=case, device=device, ledger=ledger, microbatches=1)
@@ -105,6 +105,6 @@ def test_work_behind_the_split_of_images_is_repeated_or_dealt_out(digits, then, 
         behind = layer.block in ("block2", "block3", "head")
         # Rows are dealt out unevenly in deep blocks, so not to the last FLOP.
         want = (times if behind else 1) / 4
-        assert found[1].share(layer) == pytest.approx(want, rel=0.1), layer.name
+        assert found[1].work_fraction(layer) == pytest.approx(want, rel=0.1), layer.name
     most = [device_memory(worker.case, device)["activations"] for worker in found]
     assert most[1] > 1.5 * most[0] if times > 1 else most[1] <= 1.1 * most[0]

@@ -25,14 +25,16 @@ def attention(subject):
 
 @pytest.mark.parametrize("tensor", [1, 2, 4])
 def test_what_attention_does_is_dealt_out_with_its_heads(subject, tensor):
-    case = subject.case(Plan(mesh=MeshShape(data=2, tensor=tensor)))
+    case = subject.describe(Plan(mesh=MeshShape(data=2, tensor=tensor)))
     worker = ComputeCostModel(
         case=case,
         device=load_cluster("testbed").device,
         ledger=case.ledgers[0],
         microbatches=1,
     )
-    assert worker.share(attention(subject)) == pytest.approx(1 / (2 * tensor), rel=0.05)
+    assert worker.work_fraction(attention(subject)) == pytest.approx(
+        1 / (2 * tensor), rel=0.05
+    )
 
 
 def test_layers_that_compute_nothing_are_nobodys_measure():
@@ -41,12 +43,12 @@ def test_layers_that_compute_nothing_are_nobodys_measure():
         LayerProfile(name=name, kind="Norm") for name in ("block", "block.a", "block.b")
     )
     plan = Plan(mesh=MeshShape(data=2, tensor=2))
-    ledger = Ledger(plan=plan, rows=(), work={"block.a": 1, "block.b": 1})
+    ledger = Ledger(plan=plan, rows=(), layer_flops={"block.a": 1, "block.b": 1})
     profile = Profile(model="m", inputs=(), batch=4, layers=layers)
     case = StepDescription(profile=profile, plan=plan, ledgers=(ledger,))
     device = load_cluster("testbed").device
     worker = ComputeCostModel(case=case, device=device, ledger=ledger, microbatches=1)
-    assert [worker.share(layer) for layer in layers] == [0.5] * 3
+    assert [worker.work_fraction(layer) for layer in layers] == [0.5] * 3
 
 
 def test_attention_keeps_a_weight_for_each_pair_of_tokens(subject):
@@ -59,7 +61,7 @@ def test_with_remat_the_inside_of_one_block_is_there_once(subject):
         plan = Plan(
             mesh=MeshShape(pipe=schedule_depth), microbatches=micro, remat=remat
         )
-        return device_memory(subject.case(plan), load_cluster("testbed").device)[
+        return device_memory(subject.describe(plan), load_cluster("testbed").device)[
             "activations"
         ]
 
@@ -72,7 +74,7 @@ def test_with_remat_the_inside_of_one_block_is_there_once(subject):
 def test_more_microbatches_need_no_larger_buffers(subject):
     def buffers(micro):
         plan = Plan(mesh=MeshShape(pipe=2, tensor=2), microbatches=micro)
-        return device_memory(subject.case(plan), load_cluster("testbed").device)[
+        return device_memory(subject.describe(plan), load_cluster("testbed").device)[
             "buffers"
         ]
 

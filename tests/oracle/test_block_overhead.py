@@ -58,7 +58,7 @@ def summing(case, device):
 
 @pytest.mark.parametrize("sizes", [{}, {"data": 4}, {"data": 2, "fsdp": 2}])
 def test_a_network_in_one_piece_takes_what_its_blocks_took(digits, sizes):
-    case = digits.case(Plan(mesh=MeshShape(**sizes), microbatches=1))
+    case = digits.describe(Plan(mesh=MeshShape(**sizes), microbatches=1))
     device = timed(case.profile, *names_of(digits)).device
     (spent,) = stage_compute_times(case, device)
     blocks = len(case.profile.blocks)
@@ -69,7 +69,7 @@ def test_a_network_in_one_piece_takes_what_its_blocks_took(digits, sizes):
 
 def test_stages_copy_what_they_keep(digits):
     """On the way forward, beside what adding up gradients takes."""
-    case = digits.case(Plan(mesh=MeshShape(pipe=2), microbatches=4))
+    case = digits.describe(Plan(mesh=MeshShape(pipe=2), microbatches=4))
     device = timed(case.profile, *names_of(digits), samples=(30.0,)).device
     copied = 2 * KEPT / device.memory_bandwidth.value
     part = case.profile.batch / 4 / 30
@@ -82,7 +82,7 @@ def test_stages_copy_what_they_keep(digits):
 
 
 def test_layers_of_other_blocks_stay_as_they_are(digits):
-    case = digits.case(Plan(mesh=MeshShape(data=4), microbatches=1))
+    case = digits.describe(Plan(mesh=MeshShape(data=4), microbatches=1))
     first, *others = names_of(digits)
     plain = step_layer_times(case, TESTBED)
     found = step_layer_times(case, timed(case.profile, first))
@@ -96,7 +96,7 @@ def test_layers_of_other_blocks_stay_as_they_are(digits):
 
 
 def test_layers_that_were_measured_themselves_stay_as_they_are(digits):
-    case = digits.case(Plan(mesh=MeshShape(data=4), microbatches=1))
+    case = digits.describe(Plan(mesh=MeshShape(data=4), microbatches=1))
     device = timed(case.profile, *names_of(digits)).device
     own = {"seconds_forward": 1.0, "seconds_backward": 1.0}
     layers = tuple(replace(layer, **own) for layer in case.profile.layers)
@@ -107,8 +107,8 @@ def test_layers_that_were_measured_themselves_stay_as_they_are(digits):
 
 def test_half_of_a_divided_layer_takes_as_much_longer(digits):
     """Blocks were timed whole: the ratio to their layers holds for parts of these."""
-    whole = digits.case(Plan(mesh=MeshShape(), microbatches=1))
-    half = digits.case(Plan(mesh=MeshShape(tensor=2), microbatches=1))
+    whole = digits.describe(Plan(mesh=MeshShape(), microbatches=1))
+    half = digits.describe(Plan(mesh=MeshShape(tensor=2), microbatches=1))
     cluster = timed(whole.profile, *names_of(digits))
 
     def longer(case):
@@ -123,16 +123,16 @@ def test_half_of_a_divided_layer_takes_as_much_longer(digits):
 
 def test_the_table_of_parts_has_what_blocks_took(digits):
     """Hybrid plans are ordered by it."""
-    case = digits.case(Plan(mesh=MeshShape(data=4), microbatches=1))
+    case = digits.describe(Plan(mesh=MeshShape(data=4), microbatches=1))
     device = timed(case.profile, *names_of(digits)).device
     pieces = BlockCosts(profile=case.profile, device=device, dtype="float32")
-    forward, backward = pieces.at(4, 1)
+    forward, backward = pieces.block_seconds(4, 1)
     np.testing.assert_allclose(forward, FORWARD, rtol=1e-3)
     np.testing.assert_allclose(backward, BACKWARD, rtol=1e-3)
 
 
 def test_a_prediction_says_where_they_are_from(digits):
-    case = digits.case(Plan(mesh=MeshShape(data=4), microbatches=1))
+    case = digits.describe(Plan(mesh=MeshShape(data=4), microbatches=1))
     said = predict(case, timed(case.profile, *names_of(digits)))
-    assert said.origins["device.blocks"] == "measured: a test"
-    assert "device.blocks" not in predict(case, TESTBED).origins
+    assert said.provenance["device.blocks"] == "measured: a test"
+    assert "device.blocks" not in predict(case, TESTBED).provenance

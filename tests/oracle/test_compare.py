@@ -36,7 +36,7 @@ MESHES = (
 def cases():
     words = ("plan.mesh.data=4", "plan.mesh.spatial_h=1")
     subject = StepDescriber(resolve_config("digits", words).config)
-    return [subject.case(Plan(mesh=mesh)) for mesh in MESHES]
+    return [subject.describe(Plan(mesh=mesh)) for mesh in MESHES]
 
 
 def ran(name, seconds, **more):
@@ -140,12 +140,12 @@ def test_a_run_is_not_compared_with_what_was_fitted_to_it(cases):
 def test_accuracy_and_the_interval_are_those_of_the_step(cases):
     said = predict(cases[0], load_cluster("testbed"))
     found = compare_prediction(ran("a", said.step_s / 0.8, memory_bytes=10**7), said)
-    assert found.step.accurate == pytest.approx(0.8)
-    assert found.inside
+    assert found.step.accuracy == pytest.approx(0.8)
+    assert found.in_interval
     assert found.terms[-1].measured == 10**7
     off = compare_prediction(ran("a", 10 * said.step_s), said)
-    assert not off.inside
-    assert "nobody measured" in off.cause
+    assert not off.in_interval
+    assert "nobody measured" in off.likely_cause
 
 
 def seen(terms, layers=(), cores=8, processes=1):
@@ -173,7 +173,7 @@ def test_the_two_largest_misses_are_named_with_a_cause(cases):
     layers = {"stem.conv": LayerTime(forward=3.0), "head.dense": LayerTime(forward=1.0)}
     watched = seen(terms, layers, cores=8)
     found = compare_prediction(ran("a", watched.busiest.step_s), said, watched)
-    first, second = found.misses
+    first, second = found.mispredictions
     assert (first.term.name, second.term.name) == ("waiting", "compute")
     assert first.seconds == pytest.approx(9.0)
     assert "different times" in first.cause
@@ -182,12 +182,12 @@ def test_the_two_largest_misses_are_named_with_a_cause(cases):
         "jaxdist compare a --cluster testbed --recalibrate better.json"
     )
     typed = compare_prediction(
-        ran("a", 1.0), said, watched, asked="runs/a --cluster mine.json"
+        ran("a", 1.0), said, watched, command_args="runs/a --cluster mine.json"
     )
-    assert "compare runs/a --cluster mine.json --rec" in typed.misses[1].remedy
+    assert "compare runs/a --cluster mine.json --rec" in typed.mispredictions[1].remedy
     assert [layer.name for layer in found.layers] == ["stem.conv", "head.dense"]
     crowded = compare_prediction(ran("a", 1.0), said, seen(terms, cores=0))
-    assert "share 0 cores" in crowded.misses[0].cause
+    assert "share 0 cores" in crowded.mispredictions[0].cause
 
 
 def test_what_moves_for_long_may_be_a_wait_for_processes_that_nobody_watched(cases):
@@ -197,8 +197,8 @@ def test_what_moves_for_long_may_be_a_wait_for_processes_that_nobody_watched(cas
         terms = said.terms_s | {moved: max(0.0, said.terms_s[moved] + more)}
         watched = seen(terms, processes=processes)
         found = compare_prediction(ran("a", watched.busiest.step_s), said, watched)
-        assert found.misses[0].term.name == moved
-        assert ("wait for other processes" in found.misses[0].cause) is waits
+        assert found.mispredictions[0].term.name == moved
+        assert ("wait for other processes" in found.mispredictions[0].cause) is waits
 
 
 def test_a_term_of_which_a_part_is_hidden_rests_on_the_overlap(cases):
@@ -210,14 +210,14 @@ def test_a_term_of_which_a_part_is_hidden_rests_on_the_overlap(cases):
             terms = said.terms_s | {moved: said.terms_s[moved] + 7}
             watched = seen(terms)
             found = compare_prediction(ran("a", watched.busiest.step_s), said, watched)
-            assert found.misses[0].term.name == moved
-            assert ("overlap" in found.misses[0].cause) == (named and hides)
+            assert found.mispredictions[0].term.name == moved
+            assert ("overlap" in found.mispredictions[0].cause) == (named and hides)
 
 
 def test_a_run_that_nobody_watched_misses_nothing_by_term(cases):
     said = predict(cases[0], load_cluster("testbed"))
     found = compare_prediction(ran("a", 1.0), said)
-    assert (found.misses, found.layers) == ((), ())
+    assert (found.mispredictions, found.layers) == ((), ())
 
 
 def test_layers_add_up_to_computing(cases):

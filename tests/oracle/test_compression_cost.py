@@ -36,9 +36,9 @@ def cluster():
 
 def test_each_number_that_is_packed_is_paid_for_once(subject, cluster):
     layout = subject.layout(INT8)
-    leaves = jax.tree.leaves(layout.held.params)
-    numbers = sum(leaves[place].size for place in layout.reduction.places)
-    said = predict(subject.case(INT8), cluster)
+    leaves = jax.tree.leaves(layout.replica_state_shapes.params)
+    numbers = sum(leaves[place].size for place in layout.reduction.compressed_indices)
+    said = predict(subject.describe(INT8), cluster)
     assert numbers > 50_000
     assert said.terms_s["packing"] == pytest.approx(EACH * numbers)
     assert said.step_s == pytest.approx(sum(said.terms_s.values()))
@@ -47,14 +47,14 @@ def test_each_number_that_is_packed_is_paid_for_once(subject, cluster):
 def test_sums_that_pack_nothing_and_ways_that_were_not_timed_cost_none(
     subject, cluster
 ):
-    exact = subject.case(Plan(mesh=MeshShape(data=4)))
+    exact = subject.describe(Plan(mesh=MeshShape(data=4)))
     assert "packing" not in predict(exact, cluster).terms_s
-    assert "packing" not in predict(subject.case(INT8), load_cluster("testbed")).terms_s
+    assert "packing" not in predict(subject.describe(INT8), load_cluster("testbed")).terms_s
 
 
 def test_packing_that_takes_longer_is_of_the_devices(subject, cluster):
     """A run that was watched says so, and links stay as they are."""
-    case = subject.case(INT8)
+    case = subject.describe(INT8)
     said = predict(case, cluster)
     own = ("compute", "packing", "update")
     took = {name: s * (3 if name in own else 1) for name, s in said.terms_s.items()}
@@ -74,13 +74,13 @@ def test_a_miss_of_packing_names_its_numbers(subject):
     guessed = {"int8": SourcedNumber(EACH, "assumed: nobody timed it")}
     plain = load_cluster("testbed")
     cluster = replace(plain, device=replace(plain.device, packing=guessed))
-    said = predict(subject.case(INT8), cluster)
+    said = predict(subject.describe(INT8), cluster)
     watched = DeviceBreakdown(
         device=0, steps=3, terms_s={**said.terms_s, "packing": 9.0}
     )
     measured = StepBreakdown(cores=8, processes=1, devices=(watched,))
     step_s = sum(watched.terms_s.values())
     run = Run(name="a", experiment="digits", step_s=step_s, steps=10)
-    first = compare_prediction(run, said, measured).misses[0]
+    first = compare_prediction(run, said, measured).mispredictions[0]
     assert first.term.name == "packing"
     assert "device.packing: nobody measured" in first.cause

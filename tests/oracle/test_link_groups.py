@@ -50,7 +50,7 @@ def test_a_group_has_its_part_of_the_slowest_links_it_crosses(
 ):
     group = link_group(CLUSTER, MeshPlacement(mesh=mesh), axes)
     assert (group.size, group.level) == (size, level)
-    assert group.rate == pytest.approx(1e9 * gigabytes)
+    assert group.bandwidth == pytest.approx(1e9 * gigabytes)
     alphas = {"host": 1e-6, "rack": 1e-5, "room": 2e-5}
     assert group.alpha == pytest.approx(alphas[level])
 
@@ -74,7 +74,7 @@ def test_a_group_lies_where_its_axes_are_placed(placement, axis, level, gigabyte
     plan = Plan(mesh=MeshShape(data=2, tensor=4), placement=placement)
     group = link_group(CLUSTER, plan.placed, [axis])
     assert group.level == level
-    assert group.rate == pytest.approx(1e9 * gigabytes)
+    assert group.bandwidth == pytest.approx(1e9 * gigabytes)
 
 
 LINE = {"kind": "all-gather", "devices": 8, "messages": 6, "share": 1.2}
@@ -86,16 +86,16 @@ def test_what_was_measured_goes_with_its_kind_its_group_and_its_level():
     over_racks = link_group(
         cluster, MeshPlacement(mesh=MeshShape(data=8, tensor=4)), ["data"]
     )
-    assert over_racks.line("all-gather").devices == 8
-    assert over_racks.line("all-reduce") is None
+    assert over_racks.collective_cost("all-gather").devices == 8
+    assert over_racks.collective_cost("all-reduce") is None
     inside = link_group(cluster, MeshPlacement(mesh=MeshShape(data=4)), ["data"])
-    assert inside.line("all-gather") is None
+    assert inside.collective_cost("all-gather") is None
     of_four = link_group(
         cluster, MeshPlacement(mesh=MeshShape(data=4, tensor=8)), ["data"]
     )
-    assert (of_four.level, of_four.line("all-gather")) == ("rack", None)
+    assert (of_four.level, of_four.collective_cost("all-gather")) == ("rack", None)
     moved = collective_seconds("all-gather", 8000, 3, over_racks)
-    assert moved == pytest.approx(3 * 6 * 1e-5 + 1.2 * 7000 / over_racks.rate)
+    assert moved == pytest.approx(3 * 6 * 1e-5 + 1.2 * 7000 / over_racks.bandwidth)
 
 
 def test_of_lines_of_one_size_that_one_is_taken_which_lies_most_alike():
@@ -111,12 +111,12 @@ def test_of_lines_of_one_size_that_one_is_taken_which_lies_most_alike():
     ):
         group = link_group(cluster, MeshPlacement(mesh=mesh), axes)
         assert group.size == 8
-        assert group.line("all-gather").inside == inside
+        assert group.collective_cost("all-gather").inside == inside
     every = cluster_from_tree(
         {"device": DEVICE, "levels": [LEVELS[0], {**rack, "lines": [LINE]}]}, "mine"
     )
     found = link_group(every, MeshPlacement(mesh=MeshShape(data=8, tensor=4)), ["data"])
-    assert found.line("all-gather").inside is None
+    assert found.collective_cost("all-gather").inside is None
 
 
 @pytest.mark.parametrize("inside", [0, 8])
@@ -151,7 +151,7 @@ def test_bytes_that_begin_no_array_take_their_share_of_a_line():
         cluster, MeshPlacement(mesh=MeshShape(data=8, tensor=4)), ["data"]
     )
     assert collective_seconds("all-gather", 8000, 0, group) == pytest.approx(
-        3 * 7000 / group.rate
+        3 * 7000 / group.bandwidth
     )
 
 

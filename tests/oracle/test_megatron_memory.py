@@ -53,7 +53,7 @@ def test_the_first_stage_has_as_many_microbatches_as_stages_in_flight():
 
 
 def test_a_parameter_is_eighteen_bytes():
-    found = memory_terms(MODEL, layout(), ends=False)
+    found = memory_terms(MODEL, layout(), include_embedding=False)
     states = sum(found[name] for name in ("parameters", "gradients", "optimizer"))
     assert states == 18 * 48 * MODEL.layer_parameters(T)
     ends = memory_terms(MODEL, layout())

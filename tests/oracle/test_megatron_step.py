@@ -144,7 +144,10 @@ def test_a_sum_is_of_the_closed_form_inside_and_between_hosts():
 )
 def test_sums_take_what_nccl_was_measured_to_take(ranks, size, measured):
     found = all_reduce_seconds(
-        size, RankGroup(inside=ranks, hosts=1, beside=1), CLUSTER, RATES
+        size,
+        RankGroup(ranks_per_host=ranks, hosts=1, groups_per_host=1),
+        CLUSTER,
+        RATES,
     )
     assert found == pytest.approx(measured, rel=0.2)
 

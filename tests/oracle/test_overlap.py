@@ -56,20 +56,20 @@ def test_two_workers_take_what_they_take_piece_by_piece(pieces):
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_without_overlap_collectives_are_added(digits, plan):
-    case, cluster = digits.case(plan), load_cluster("testbed")
+    case, cluster = digits.describe(plan), load_cluster("testbed")
     found = predict(case, cluster)
     moved = traffic_seconds(slowest_ledger(case, cluster, 0), cluster, plan.placed)
-    assert found.hidden_s == {}
+    assert found.overlapped_s == {}
     assert {name: found.terms_s[name] for name in moved} == moved
     assert predict(
         case, replace(cluster, overlap=SourcedNumber(0.0, "given: me"))
-    ) == replace(found, origins=found.origins | {"overlap": "given: me"})
+    ) == replace(found, provenance=found.provenance | {"overlap": "given: me"})
 
 
 @pytest.mark.parametrize("rate", [1e6, 25e6, 1e9, 1e11])
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_a_step_is_shorter_by_what_is_hidden_and_no_more(digits, plan, rate):
-    case = digits.case(plan)
+    case = digits.describe(plan)
     speed = {"levels.net.bandwidth": rate}
     whole = predict(case, with_overlap(0.0, **speed))
     moved = {name for name in whole.terms_s if ", " in name}
@@ -80,19 +80,19 @@ def test_a_step_is_shorter_by_what_is_hidden_and_no_more(digits, plan, rate):
         assert found.step_s < before
         assert found.step_s >= max(whole.terms_s["compute"], comm)
         for name, took in whole.terms_s.items():
-            hidden = found.hidden_s.get(name, 0.0)
+            hidden = found.overlapped_s.get(name, 0.0)
             assert found.terms_s[name] + hidden == pytest.approx(took)
             assert found.terms_s[name] >= 0
         assert found.step_s == pytest.approx(sum(found.terms_s.values()))
-        assert found.tree()["hidden_s"] == found.hidden_s
+        assert found.to_dict()["hidden_s"] == found.overlapped_s
         before = found.step_s
 
 
 def test_only_what_computing_does_not_need_is_hidden(digits):
     """Sums of gradients, and gathers; nothing that layers say to each other."""
     cluster = with_overlap(1.0)
-    hidden = {name: predict(digits.case(p), cluster) for name, p in PLANS.items()}
-    names = {name: set(one.hidden_s) for name, one in hidden.items()}
+    hidden = {name: predict(digits.describe(p), cluster) for name, p in PLANS.items()}
+    names = {name: set(one.overlapped_s) for name, one in hidden.items()}
     assert names["data"] == {"all-reduce, data"}
     assert names["tensor"] == {"all-reduce, data", "all-reduce, data x tensor"}
     assert names["fsdp"] == {
@@ -105,34 +105,38 @@ def test_only_what_computing_does_not_need_is_hidden(digits):
 def test_what_comes_behind_a_loop_is_hidden_by_nothing(digits):
     """A loop of microbatches or of beats ends before its sums begin."""
     cluster = with_overlap(1.0)
-    rounds = digits.case(PLANS["rounds"])
-    assert predict(rounds, cluster).hidden_s.keys() == {"parameters, fsdp"}
-    updated = digits.case(replace(PLANS["fsdp"], zero=1))
-    assert "parameters, fsdp" not in predict(updated, cluster).hidden_s
+    rounds = digits.describe(PLANS["rounds"])
+    assert predict(rounds, cluster).overlapped_s.keys() == {"parameters, fsdp"}
+    updated = digits.describe(replace(PLANS["fsdp"], zero=1))
+    assert "parameters, fsdp" not in predict(updated, cluster).overlapped_s
     for schedule in ("1f1b", "pipedream"):
         pipe = PipelineConfig(schedule=schedule)
         plan = Plan(mesh=MeshShape(pipe=2, data=2), microbatches=4, pipe=pipe)
-        assert predict(digits.case(plan), cluster).hidden_s == {}
+        assert predict(digits.describe(plan), cluster).overlapped_s == {}
 
 
 def test_a_bucket_that_holds_all_waits_for_the_whole_pass(digits):
     def hidden(mib):
         reduce = ReductionConfig(via="int8", bucket_mib=mib)
-        case = digits.case(replace(PLANS["data"], reduce=reduce))
-        return predict(case, with_overlap(1.0)).hidden_s
+        case = digits.describe(replace(PLANS["data"], reduce=reduce))
+        return predict(case, with_overlap(1.0)).overlapped_s
 
     assert hidden(16.0) == {}
     assert hidden(0.1)["int8, data"] > 0
 
 
 def test_a_pass_hides_gathers_and_sums_for_no_longer_than_it_takes(digits):
-    case = digits.case(PLANS["both"])
+    case = digits.describe(PLANS["both"])
     cluster = with_overlap(1.0, **{"levels.net.bandwidth": 1e7})
     found = collective_overlaps(case, cluster, slowest_ledger(case, cluster, 0))
-    assert [one.behind for one in found] == ["forward", "backward", "backward"]
+    assert [one.compute_pass for one in found] == ["forward", "backward", "backward"]
     _, gathers, sums = found
-    assert sums.computed == pytest.approx(gathers.computed - gathers.seconds)
-    assert sums.seconds + gathers.seconds <= gathers.computed
+    assert sums.compute_seconds == pytest.approx(
+        gathers.compute_seconds - gathers.overlapped_seconds
+    )
+    assert (
+        sums.overlapped_seconds + gathers.overlapped_seconds <= gathers.compute_seconds
+    )
 
 
 def test_named_clusters_say_what_their_overlap_rests_on():

@@ -22,7 +22,7 @@ from jaxdist.oracle.published.paradl.supply import InputDemand, input_stall
 from jaxdist.oracle.published.paradl.system import paradl_system
 
 ABCI = paradl_system(load_cluster("abci"))
-SHARES = BandwidthShares(reduce=0.5, staging=0.9)
+SHARES = BandwidthShares(all_reduce=0.5, staging=0.9)
 
 
 def case(model, split, devices, group, batch, **more):
@@ -31,7 +31,7 @@ def case(model, split, devices, group, batch, **more):
         split=split,
         devices=devices,
         group=group,
-        batch=batch,
+        group_batch=batch,
         **more,
     )
 
@@ -47,7 +47,7 @@ def case(model, split, devices, group, batch, **more):
     ],
 )
 def test_networks_have_the_weights_of_those_that_were_trained(model, weights):
-    assert case(model, "", 1, 1, 1).weights == weights
+    assert case(model, "", 1, 1, 1).weight_count == weights
 
 
 def test_flops_and_halos_of_a_network_are_those_of_its_shapes():
@@ -69,9 +69,9 @@ def test_data_parallel_is_compute_and_a_ring():
 def test_positions_share_out_the_time_and_features_do_not():
     layers, serial = find_workload("resnet50").layers(), 2.9e-3
     whole = compute_by_kind(layers, serial, 64, LayerSplit(), ABCI)
-    spatial = compute_by_kind(layers, serial, 64, LayerSplit(positions=4), ABCI)
-    features = compute_by_kind(layers, serial, 64, LayerSplit(features=4), ABCI)
-    more = compute_by_kind(layers, serial, 64, LayerSplit(features=32), ABCI)
+    spatial = compute_by_kind(layers, serial, 64, LayerSplit(spatial_devices=4), ABCI)
+    features = compute_by_kind(layers, serial, 64, LayerSplit(feature_devices=4), ABCI)
+    more = compute_by_kind(layers, serial, 64, LayerSplit(feature_devices=32), ABCI)
     assert sum(whole.values()) == pytest.approx(64 * serial)
     assert spatial["norm"] == pytest.approx(whole["norm"] / 4)
     assert spatial["conv"] == pytest.approx(whole["conv"] / 4, rel=0.1)
@@ -97,7 +97,7 @@ def test_channels_cost_more_passes_than_filters():
 def test_activations_through_hosts_take_longer_than_between_devices():
     direct = paradl_step_terms(case("resnet50", "filter", 8, 4, 64), ABCI, SHARES)
     staged = paradl_step_terms(
-        case("resnet50", "filter", 8, 4, 64, through="hosts"), ABCI, SHARES
+        case("resnet50", "filter", 8, 4, 64, transport="hosts"), ABCI, SHARES
     )
     assert staged["gathers"] > 20 * direct["gathers"]
     assert {n: s for n, s in staged.items() if n != "gathers"} == {
@@ -131,7 +131,7 @@ def test_overlap_hides_gradients_behind_the_backward_pass():
 
 
 def test_a_step_waits_for_samples_only_where_they_take_longer():
-    few, many = (InputDemand(batch=64, total=64 * n) for n in (8, 512))
+    few, many = (InputDemand(reader_samples=64, total=64 * n) for n in (8, 512))
     assert input_stall(few, 0.18, 0.2, ABCI) == 0
     late = 64 / 400 + 64 * 511 / 42e3
     assert input_stall(many, 0.18, 0.2, ABCI) == pytest.approx(late - 0.2)

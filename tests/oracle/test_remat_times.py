@@ -29,7 +29,7 @@ def subject():
 
 
 def case(subject, how, **axes):
-    return subject.case(Plan(mesh=MeshShape(**axes), microbatches=4, **how))
+    return subject.describe(Plan(mesh=MeshShape(**axes), microbatches=4, **how))
 
 
 @pytest.mark.parametrize("axes", [{"data": 2}, {"tensor": 2}, {"pipe": 2}], ids=str)
@@ -66,8 +66,8 @@ def test_stages_have_room_for_what_the_largest_keeps(subject):
     plan = Plan(mesh=MeshShape(pipe=2), microbatches=8)
     again = replace(plan, remat=True)
     until = replace(again, remat_until="block2")
-    found = {p: subject.traced(p).traced["temporaries"] for p in (plan, again, until)}
-    said = {p: device_memory(subject.case(p), DEVICE)["activations"] for p in found}
+    found = {p: subject.describe_traced(p).traced_bytes["temporaries"] for p in (plan, again, until)}
+    said = {p: device_memory(subject.describe(p), DEVICE)["activations"] for p in found}
     for held in (found, said):
         assert held[again] < 0.6 * held[until]
         assert held[until] == pytest.approx(held[plan], rel=0.3)

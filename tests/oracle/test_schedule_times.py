@@ -39,7 +39,7 @@ def test_even_stages_take_the_closed_form(schedule, micro):
     """(m + P - 1) (f + b), of which m (f + b) is work."""
     plan = Plan(mesh=MeshShape(pipe=4), pipe=PipelineConfig(schedule=schedule))
     step = schedule_time(plan, micro, [MicrobatchTime(forward=1.0, backward=1.0)] * 4)
-    assert step.busy == 2 * micro
+    assert step.busy_seconds == 2 * micro
     assert step.seconds == 2 * (micro + 3)
 
 
@@ -64,7 +64,7 @@ def test_a_beat_is_as_long_as_who_works_longest_in_both_of_its_ticks():
         MicrobatchTime(forward=4.0, backward=2.0),
     ]
     step = schedule_time(plan, 4, stages)
-    assert step.busy == 4 * 6
+    assert step.busy_seconds == 4 * 6
     # A forward pass of stage 0 fills the pipe, a backward pass of it drains it.
     assert step.seconds == 1 + 4 * 6 + 5
 
@@ -77,7 +77,7 @@ def test_who_works_is_faster_while_others_rest(crowd, fills):
     step = schedule_time(plan, 8, [spent] * 4, crowd)
     assert step.seconds == pytest.approx((5 + 2 * fills) * 3)
     # What layers say to each other takes as long as ever.
-    said = replace(spent, said_forward=1.0, said_backward=2.0)
+    said = replace(spent, forward_comm=1.0, backward_comm=2.0)
     assert schedule_time(plan, 8, [said] * 4, crowd).seconds == (8 + 3) * 3
 
 
@@ -92,7 +92,7 @@ def test_who_ends_with_others_is_waited_for(schedule):
     beats = {"gpipe": 2 * 7, "eager-1f1b": 6}[schedule]
     late = schedule_time(plan, 8, even, skew=0.25)
     assert late.seconds == schedule_time(plan, 8, even).seconds + beats * 0.25
-    assert late.busy == 8 * 3
+    assert late.busy_seconds == 8 * 3
 
 
 def test_who_is_in_every_hop_waits_in_each_of_them():
@@ -116,7 +116,7 @@ def test_nobody_waits_for_the_last_where_one_works_for_longer_than_all_others():
     # Where the long one works nobody waits; where two or three short ones do while it
     # fills and drains, they are as late as ever.
     late = schedule_time(plan, 8, stages, skew=0.5)
-    assert late.busy == alone.busy == 8 * 6
+    assert late.busy_seconds == alone.busy_seconds == 8 * 6
     assert late.seconds - alone.seconds == 2 * 0.5
 
 
@@ -126,7 +126,7 @@ def test_a_timeline_is_as_long_as_late_devices_make_it(schedule, digits):
         mesh=MeshShape(pipe=4), microbatches=4, pipe=PipelineConfig(schedule=schedule)
     )
     late = with_skew(load_cluster("testbed"), 1e-3)
-    case = digits.case(plan)
+    case = digits.describe(plan)
     terms = predict(case, late).terms_s
     ends = max(lane[-1].end for lane in predict_timeline(case, late))
     assert ends == pytest.approx(terms["compute"] + terms["bubble"])
@@ -137,7 +137,7 @@ def test_a_timeline_shows_who_is_faster_while_others_rest(schedule, digits):
     plan = Plan(
         mesh=MeshShape(pipe=4), microbatches=4, pipe=PipelineConfig(schedule=schedule)
     )
-    case, alone = digits.case(plan), load_cluster("testbed")
+    case, alone = digits.describe(plan), load_cluster("testbed")
     crowd = alone.with_number("device.crowd", SourcedNumber(2.0, "given: a test"))
     before, after = predict(case, alone).terms_s, predict(case, crowd).terms_s
     assert sum(after.values()) < sum(before.values())
@@ -150,7 +150,7 @@ def test_a_timeline_is_as_long_as_work_and_bubble_and_has_no_overlap(schedule, d
     plan = Plan(
         mesh=MeshShape(pipe=4), microbatches=4, pipe=PipelineConfig(schedule=schedule)
     )
-    case, cluster = digits.case(plan), load_cluster("testbed")
+    case, cluster = digits.describe(plan), load_cluster("testbed")
     lanes = predict_timeline(case, cluster)
     terms = predict(case, cluster).terms_s
     ends = max(lane[-1].end for lane in lanes)
@@ -167,9 +167,9 @@ def test_the_slowest_stage_is_the_one_that_is_busy():
         MicrobatchTime(forward=3.0, backward=6.0),
     ]
     step = schedule_time(plan, 4, stages)
-    assert step.device == 1
-    assert step.busy == 4 * 9
-    assert step.waits > 0
+    assert step.busiest_device == 1
+    assert step.busy_seconds == 4 * 9
+    assert step.bubble_seconds > 0
 
 
 def with_permutations(cluster):
@@ -189,7 +189,7 @@ def test_replicas_wait_for_their_own_hop_alone(replicas, share):
     stages = ("plan.mesh.pipe=4", "plan.pipe.schedule=pipedream")
     more = (f"plan.pipe.replicas={replicas}", "optim.accumulate=12")
     config = resolve_config("digits", (*sizes, *stages, *more)).config
-    case, cluster = StepDescriber(config).case(config.plan), load_cluster("testbed")
+    case, cluster = StepDescriber(config).describe(config.plan), load_cluster("testbed")
     handed = 0
     for device, ledger in enumerate(case.ledgers):
         found = send_ledger(ledger, config.plan, device, with_permutations(cluster))
@@ -213,7 +213,7 @@ def test_what_stages_hand_on_and_back_goes_over_a_link_at_once():
     for pipe, busiest in ((2, 1), (4, 2)):
         asked = (*words, f"plan.mesh.pipe={pipe}")
         subject = StepDescriber(resolve_config("digits", asked).config)
-        case = subject.case(subject.config.plan)
+        case = subject.describe(subject.config.plan)
 
         def handed(cluster, case=case):
             return [

@@ -24,7 +24,7 @@ ONCE = ("reduce_gradients", "whole_lengths")
 def staged(digits, schedule="1f1b", **sizes):
     """Two stages, four microbatches."""
     mesh, pipe = MeshShape(pipe=2, **sizes), PipelineConfig(schedule=schedule)
-    return digits.case(Plan(mesh=mesh, microbatches=4, pipe=pipe))
+    return digits.describe(Plan(mesh=mesh, microbatches=4, pipe=pipe))
 
 
 @pytest.mark.parametrize("axis", ["data", "tensor", "spatial_h"])
@@ -44,7 +44,7 @@ def test_all_that_layers_of_stages_say_is_part_of_a_pass(digits, axis):
 
 
 def test_a_network_in_one_piece_has_no_passes_that_wait(digits):
-    case = digits.case(Plan(mesh=MeshShape(data=2, tensor=2), microbatches=4))
+    case = digits.describe(Plan(mesh=MeshShape(data=2, tensor=2), microbatches=4))
     cluster = load_cluster("testbed")
     assert stage_layer_traffic(case, 0).rows == ()
     assert other_traffic(case, 0).rows == case.ledgers[0].rows
@@ -60,7 +60,7 @@ def test_a_pass_takes_what_its_layers_compute_and_say(digits, schedule):
         stage_compute_times(case, cluster.device),
     )
     for stage, (one, alone) in enumerate(zip(found, computed, strict=True)):
-        (device,) = stage_placement(case.plan).of_stages[stage]
+        (device,) = stage_placement(case.plan).stage_devices[stage]
         said = traffic_seconds(
             stage_layer_traffic(case, device), cluster, case.plan.placed
         )
@@ -75,18 +75,18 @@ def test_activations_that_are_made_again_are_not_talked_about_again(digits):
     again = replace(case, plan=replace(case.plan, remat=True))
     pairs = zip(stage_times(again, cluster), stage_times(case, cluster), strict=True)
     for made, kept in pairs:
-        assert made.said_backward == kept.said_backward == made.said_forward
+        assert made.backward_comm == kept.backward_comm == made.forward_comm
         assert made.backward - kept.backward == pytest.approx(
-            (made.forward - made.said_forward), rel=1e-9
+            (made.forward - made.forward_comm), rel=1e-9
         )
 
 
 def test_what_replicas_move_between_steps_is_no_part_of_a_pass(digits):
-    case = digits.case(Plan(mesh=MeshShape(replica=2), outer=OuterConfig(every=4)))
+    case = digits.describe(Plan(mesh=MeshShape(replica=2), outer=OuterConfig(every=4)))
     (ledger,) = case.ledgers
-    assert ledger.syncs
-    assert stage_layer_traffic(case, 0).syncs == ()
-    assert other_traffic(case, 0).syncs == ledger.syncs
+    assert ledger.outer_syncs
+    assert stage_layer_traffic(case, 0).outer_syncs == ()
+    assert other_traffic(case, 0).outer_syncs == ledger.outer_syncs
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -97,13 +97,13 @@ def test_stages_wait_for_the_talk_of_others(digits, schedule):
     silent = schedule_time(case.plan, 4, stage_compute_times(case, cluster.device))
     found = predict(case, cluster)
     said = traffic_seconds(
-        stage_layer_traffic(case, step.device), cluster, case.plan.placed
+        stage_layer_traffic(case, step.busiest_device), cluster, case.plan.placed
     )
     terms = found.terms_s
     own = {term: terms[term] for term in said}
     assert own == pytest.approx(said)
     beats = terms["compute"] + terms["bubble"] + sum(said.values())
     assert beats == pytest.approx(step.seconds)
-    assert step.waits > 2 * silent.waits
+    assert step.bubble_seconds > 2 * silent.bubble_seconds
     ends = max(lane[-1].end for lane in predict_timeline(case, cluster))
     assert ends == pytest.approx(step.seconds)

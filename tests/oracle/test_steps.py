@@ -55,7 +55,7 @@ def measured(digits):
 
 
 def test_a_sum_takes_its_messages_and_its_bytes():
-    group = LinkGroup(size=4, level="net", alpha=1e-3, rate=1e6)
+    group = LinkGroup(size=4, level="net", alpha=1e-3, bandwidth=1e6)
     sent = wire_bytes("all-reduce", 8000, 4)
     assert collective_seconds("all-reduce", 8000, 3, group) == 3 * 4 * 1e-3 + sent / 1e6
     assert collective_seconds("all-reduce", 8000, 3, replace(group, size=1)) == 0
@@ -73,7 +73,7 @@ def test_measured_seconds_are_divided_as_the_ledger_divides_the_work(digits, mea
     device = without_memory(flat(load_cluster("testbed")).device)
 
     def whole(mesh):
-        case = replace(digits.case(Plan(mesh=mesh)), profile=measured)
+        case = replace(digits.describe(Plan(mesh=mesh)), profile=measured)
         (one,) = stage_compute_times(case, device)
         return case.microbatches * (one.forward + one.backward)
 
@@ -85,7 +85,7 @@ def test_measured_seconds_are_divided_as_the_ledger_divides_the_work(digits, mea
 
 def test_a_slice_of_a_kernel_takes_more_than_its_share(digits, measured):
     """Correction 5: seconds go as work over the efficiency of its size."""
-    case = replace(digits.case(Plan(mesh=MeshShape(data=4))), profile=measured)
+    case = replace(digits.describe(Plan(mesh=MeshShape(data=4))), profile=measured)
     cluster = flat(load_cluster("testbed"))
     curve = EfficiencyCurve(points=((1.0, 0.01), (1e9, 1.0)), origin="given: a test")
     steep = replace(cluster.device, efficiency=curve)
@@ -111,7 +111,7 @@ def test_kernels_that_were_timed_go_by_the_slice_that_a_device_has(digits):
         kernels = KernelTimings(origin="given: a test", peak=peak, timed=tuple(ends))
         machine = without_memory(flat(load_cluster("testbed")).device)
         device = replace(machine, kernels=kernels)
-        case = digits.case(Plan(mesh=mesh))
+        case = digits.describe(Plan(mesh=mesh))
         (row,) = (layer for layer in case.profile.layers if layer.name == "head.dense")
         worker = ComputeCostModel(
             case=case,
@@ -119,7 +119,7 @@ def test_kernels_that_were_timed_go_by_the_slice_that_a_device_has(digits):
             ledger=case.ledgers[0],
             microbatches=case.microbatches,
         )
-        return row, worker.spent(row)
+        return row, worker.microbatch_time(row)
 
     row, one = head(MeshShape())
     assert row.kernel.kind == "product"
@@ -138,16 +138,16 @@ def test_a_layer_that_reads_the_input_has_one_gradient(digits):
     timed = KernelTiming(shape=taps, forward_s=1e-3, backward_s=4e-3)
     kernels = KernelTimings(origin="given: a test", peak=1e9, timed=(timed,))
     device = replace(flat(load_cluster("testbed")).device, kernels=kernels)
-    case = digits.case(Plan())
+    case = digits.describe(Plan())
     first, *others = [row for row in case.profile.layers if row.kernel]
     worker = ComputeCostModel(
         case=case, device=device, ledger=case.ledgers[0], microbatches=4
     )
     assert first.flops_backward < 1.2 * first.flops_forward
-    spent = worker.spent(first)
+    spent = worker.microbatch_time(first)
     assert spent.backward < 2.4 * spent.forward
     second = next(row for row in others if row.kernel.kind == "convolution")
-    spent = worker.spent(second)
+    spent = worker.microbatch_time(second)
     assert spent.backward > 3.8 * spent.forward
 
 
@@ -155,14 +155,16 @@ def test_gradients_are_added_to_those_of_other_microbatches(digits, monkeypatch)
     """3 W / memory bandwidth: a sum of microbatches is read and written by each."""
     cluster, data = load_cluster("testbed"), digits.config.data
     part = replace(data, batch=data.batch // 4)
-    alone = StepDescriber(replace(digits.config, data=part)).case(Plan(microbatches=1))
+    alone = StepDescriber(replace(digits.config, data=part)).describe(
+        Plan(microbatches=1)
+    )
     (once,) = stage_compute_times(alone, cluster.device)
-    (each,) = stage_compute_times(digits.case(Plan(microbatches=4)), cluster.device)
+    (each,) = stage_compute_times(digits.describe(Plan(microbatches=4)), cluster.device)
     assert each.forward == pytest.approx(once.forward, rel=1e-3)
     passed = 3 * alone.profile.parameter_bytes / cluster.device.memory_bandwidth.value
     assert each.backward - once.backward == pytest.approx(passed, rel=0.02)
     # A pipeline adds up whatever it is given; its program knows no single microbatch.
-    staged = digits.case(Plan(mesh=MeshShape(pipe=2), microbatches=1))
+    staged = digits.describe(Plan(mesh=MeshShape(pipe=2), microbatches=1))
     summed = stage_compute_times(staged, cluster.device)
     monkeypatch.setattr("jaxdist.oracle.compute_times.ACCUMULATION_PASSES", 0)
     bare = stage_compute_times(staged, cluster.device)
@@ -178,16 +180,16 @@ def test_weights_that_move_after_every_round_take_an_update_each(
 ):
     pipe = PipelineConfig(schedule=schedule)
     plan = Plan(mesh=MeshShape(pipe=4), microbatches=micro, pipe=pipe)
-    case, cluster = digits.case(plan), load_cluster("testbed")
+    case, cluster = digits.describe(plan), load_cluster("testbed")
     rate = cluster.device.memory_bandwidth.value
-    once = UPDATE_PASSES * case.held["parameters"] / rate
+    once = UPDATE_PASSES * case.state_bytes["parameters"] / rate
     assert predict(case, cluster).terms_s["update"] == pytest.approx(times * once)
 
 
 def test_sums_of_gradients_cost_what_the_ledger_says(digits):
     plan = Plan(mesh=MeshShape(data=4))
     cluster = load_cluster("testbed")
-    found = predict(digits.case(plan), cluster)
+    found = predict(digits.describe(plan), cluster)
     rows = [
         row
         for row in digits.layout(plan).ledger.rows
@@ -215,7 +217,7 @@ def test_bytes_of_the_state_are_those_on_real_devices(digits, mesh):
     plan = Plan(mesh=mesh)
     config = digits.config
     job = make_job(config, plan, open_data(config.data, feature_spec(config))[0])
-    real = jax.eval_shape(job.layout.first_state)
+    real = jax.eval_shape(job.layout.init_state)
     places = jax.tree.map(lambda x: x.sharding, job.layout.state)
     there = sum(
         int(np.prod(place.shard_shape(x.shape))) * x.dtype.itemsize
@@ -229,49 +231,56 @@ def test_bytes_of_a_traced_step_are_those_of_the_compiler():
     plan = Plan(mesh=MeshShape(data=2, fsdp=2))
     words = ("plan.mesh.data=4", "plan.mesh.spatial_h=1")
     digits = StepDescriber(resolve_config("digits", words).config)
-    found = predict(digits.traced(plan), load_cluster("testbed"))
+    found = predict(digits.describe_traced(plan), load_cluster("testbed"))
     layout = build_layout(digits.task, plan, build_mesh(plan), digits.shapes)
     needed = compile_program(layout).memory_bytes
     assert found.memory_bytes == pytest.approx(needed, rel=0.05)
-    assert found.memory_bytes < needed < found.safe_bytes
-    assert found.memory["parameters"] == state_bytes(digits.layout(plan))["parameters"]
+    assert found.memory_bytes < needed < found.traced_bytes_with_margin
+    assert (
+        found.memory_by_term["parameters"]
+        == state_bytes(digits.layout(plan))["parameters"]
+    )
 
 
 def test_no_room_is_said_to_be_enough_without_the_margin(digits):
     cluster = load_cluster("testbed")
-    found = predict(digits.traced(Plan()), cluster)
+    found = predict(digits.describe_traced(Plan()), cluster)
     assert found.fits
-    assert not replace(found, room=found.memory_bytes).fits
-    assert replace(found, room=found.safe_bytes).fits
+    assert not replace(found, memory_capacity=found.memory_bytes).fits
+    assert replace(found, memory_capacity=found.traced_bytes_with_margin).fits
 
 
 def test_what_was_not_traced_needs_the_margin_for_all_that_is_estimated(digits):
-    found = predict(digits.case(Plan()), load_cluster("testbed"))
-    assert found.safe_bytes == found.memory_bytes < found.roomy_bytes
-    assert not replace(found, room=found.roomy_bytes - 1).fits
-    assert replace(found, room=found.roomy_bytes).fits
+    found = predict(digits.describe(Plan()), load_cluster("testbed"))
+    assert (
+        found.traced_bytes_with_margin
+        == found.memory_bytes
+        < found.untraced_bytes_with_margin
+    )
+    assert not replace(found, memory_capacity=found.untraced_bytes_with_margin - 1).fits
+    assert replace(found, memory_capacity=found.untraced_bytes_with_margin).fits
 
 
 def test_a_thousand_devices_are_described_without_any(digits):
     config = replace(digits.config, data=replace(digits.config.data, batch=4096))
     plan = Plan(mesh=MeshShape(data=1024))
-    found = predict(StepDescriber(config).case(plan), load_cluster("abci"))
+    found = predict(StepDescriber(config).describe(plan), load_cluster("abci"))
     assert found.fits
-    assert found.origins["levels.host.alpha"].startswith("published")
+    assert found.provenance["levels.host.alpha"].startswith("published")
     curve = load_cluster("abci").device.efficiency
-    assert found.origins["device.efficiency"] == curve.origin
+    assert found.provenance["device.efficiency"] == curve.origin
 
 
 def test_what_a_cluster_cannot_do_is_refused(digits):
     with pytest.raises(BadInput, match="needs more devices"):
-        predict(digits.case(Plan(mesh=MeshShape(data=8))), load_cluster("testbed"))
-    case = replace(digits.case(Plan()), dtype="int8")
+        predict(digits.describe(Plan(mesh=MeshShape(data=8))), load_cluster("testbed"))
+    case = replace(digits.describe(Plan()), dtype="int8")
     with pytest.raises(BadInput, match="no FLOP/s for int8"):
         predict(case, load_cluster("testbed"))
 
 
 def test_slow_input_is_a_term_of_its_own(digits):
-    case = digits.case(Plan(mesh=MeshShape(data=4)))
+    case = digits.describe(Plan(mesh=MeshShape(data=4)))
     cluster = load_cluster("testbed")
     before = predict(case, cluster)
     rate = SourcedNumber(case.batch_bytes / (before.step_s + 1.0), "given: a test")
@@ -294,7 +303,7 @@ def test_the_ledger_knows_how_many_arrays_layers_move(words):
     subject = StepDescriber(resolve_config("digits", words).config)
     plan = subject.config.plan
     layout = build_layout(subject.task, plan, build_mesh(plan), subject.shapes)
-    text = compile_program(layout).step.as_text()
+    text = compile_program(layout).compiled_step.as_text()
     compiled, planned = Counter(), Counter()
     for kind, operands in re.findall(
         rf" ({'|'.join(COLLECTIVE_KINDS)})\(([^)]*)\)", text

@@ -22,7 +22,9 @@ def halo(payload, layer="stem.conv"):
 
 
 def sent(payload, kind="collective-permute", axes=("spatial_h",), name="jit/stem.conv"):
-    return CollectiveOp(kind=kind, axes=axes, group=2, payload=payload, name=name)
+    return CollectiveOp(
+        kind=kind, axes=axes, group_size=2, payload=payload, op_name=name
+    )
 
 
 def ledger(*rows):
@@ -56,5 +58,5 @@ def test_the_words_of_a_report():
         payload=800,
         layer="reduce_gradients",
     )
-    terms = ledger(halo(20), gradients).by_term()
+    terms = ledger(halo(20), gradients).sent_bytes_by_term()
     assert terms == {"all-reduce, data x spatial_h": 1400, "halo, spatial_h": 20}

@@ -110,8 +110,8 @@ def test_our_own_network_of_two_groups_gathers_nothing():
     task = Task(model=model_factory(config), optimizer=optax.sgd(0.1))
     mesh = build_mesh(plan, jax.devices()[:4])
     program = compile_program(build_layout(task, plan, mesh, shapes))
-    assert [move for move in program.moves if move.kind == "all-gather"] == []
-    assert jaxdist.audit(program.step).findings == ()
+    assert [move for move in program.collectives if move.kind == "all-gather"] == []
+    assert jaxdist.audit(program.compiled_step).findings == ()
 
 
 def test_a_gather_that_was_written_is_planned(mesh):

@@ -15,7 +15,7 @@ from jaxdist.partition.param_sharding import LeafSharding
 
 def leaf(name, *shape):
     return LeafSharding(
-        name=name, shape=shape, dtype=np.float32, tensor=None, fsdp=None
+        name=name, shape=shape, dtype=np.float32, tensor_dim=None, fsdp_dim=None
     )
 
 
@@ -64,7 +64,9 @@ def test_each_fragment_has_a_step_of_its_own_and_the_last_ends_the_period(every,
     assert all(second - first == every for first, second in times)
     assert len({first for first, _ in times}) == count
     assert times[-1] == [every, 2 * every]
-    assert [sync.statistics for sync in syncs] == [False] * (count - 1) + [True]
+    assert [sync.averages_statistics for sync in syncs] == [False] * (count - 1) + [
+        True
+    ]
 
 
 def test_bytes_are_those_of_the_parameters_and_statistics():

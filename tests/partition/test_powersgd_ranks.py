@@ -35,9 +35,9 @@ def reduction_of(*ranks, via="power"):
 def ranks_of(*ranks):
     _, leaves, reduction = reduction_of(*ranks)
     return {
-        leaves[place].name: bucket.method.rank
+        leaves[place].name: bucket.algorithm.rank
         for bucket in reduction.buckets
-        for place in bucket.places
+        for place in bucket.leaf_indices
     }
 
 

@@ -46,8 +46,8 @@ def moved(plan, calls, roles=None):
 def test_behind_the_gather_the_plan_has_no_spatial_axes():
     plan, calls, sizes = read(SMALL, "block3", data=2, spatial_h=2, spatial_w=2)
     before, behind = call_ranges(plan, calls)
-    assert before.plan == before.norms == plan
-    assert behind.plan == behind.norms == Plan(mesh=MeshShape(data=2))
+    assert before.plan == before.norm_plan == plan
+    assert behind.plan == behind.norm_plan == Plan(mesh=MeshShape(data=2))
     assert before.calls[-1].path == "gather_block3"
     assert {call.path.split(".")[0] for call in behind.calls} == {"block3", "head"}
     assert {path: cut.axes for path, cut in sizes.splits.items()} == {
@@ -60,7 +60,7 @@ def test_samples_are_dealt_out_behind_the_exchange():
     plan, calls, _ = read(SMALL, "block3", how=how, data=2, spatial_h=2, spatial_w=2)
     _, behind = call_ranges(plan, calls)
     assert behind.plan.mesh == MeshShape(data=8)
-    assert behind.norms == plan
+    assert behind.norm_plan == plan
 
 
 def test_without_an_end_every_call_is_split():
@@ -93,7 +93,7 @@ def test_rows_for_samples_are_as_many_bytes_as_a_device_has():
 
 def test_padding_is_cut_off_before_the_next_dim():
     plan, calls, sizes = read(SMALL, "block2", rows=13, spatial_h=4, spatial_w=2)
-    assert sizes.image == {"spatial_h": 16, "spatial_w": 14}
+    assert sizes.padded_rows == {"spatial_h": 16, "spatial_w": 14}
     assert sizes.splits["gather_block2"].rows == (13, 13)
     assert sizes.splits["block2.conv1"].rows is None
     each = 8 * 4 * 4
@@ -108,8 +108,8 @@ def test_padding_is_cut_off_before_the_next_dim():
 def test_only_strides_before_the_gather_make_blocks_larger():
     """Until block2 the stride is 1; to the end it would be 4, and 16 rows fill 4."""
     _, calls, sizes = read(SMALL, "block2", spatial_h=16)
-    assert not sizes.image
-    assert all(call.laid == call.shape for call in calls)
+    assert not sizes.padded_rows
+    assert all(call.padded_shape == call.shape for call in calls)
 
 
 def test_halves_travel_as_they_are_and_are_summed_in_full():

@@ -43,11 +43,11 @@ def test_layers_are_read_in_order(calls):
     paths = [call.path for call in calls]
     assert paths[:3] == ["stem.conv", "stem.norm", "block1.conv1"]
     assert paths[-1] == "head.dense"
-    assert [call.first for call in calls[:2]] == [True, False]
+    assert [call.is_first for call in calls[:2]] == [True, False]
 
 
 def test_branches_read_the_same_array(calls):
-    readers = {call.path: calls[call.reads].path for call in calls}
+    readers = {call.path: calls[call.input_call].path for call in calls}
     assert readers["block2.shortcut"] == readers["block2.conv1"] == "block2.conv1"
     assert readers["block2.conv2"] == "block2.conv2"
 
@@ -56,17 +56,20 @@ def test_branches_read_the_same_array(calls):
 def test_rows_that_divide_are_not_padded(devices):
     calls, sizes = sized(spatial_h=devices)
     assert sizes == BlockPadding()
-    assert all(call.laid == call.shape for call in calls)
+    assert all(call.padded_shape == call.shape for call in calls)
 
 
 def test_rows_are_padded_to_blocks_of_whole_strides():
     calls, sizes = sized(13, 13, spatial_h=2)
-    assert sizes.image == {
+    assert sizes.padded_rows == {
         "spatial_h": 16,
         "spatial_w": 13,
     }  # the whole stride is 4: two blocks of 8
     assert sizes.splits["block3.conv1"].rows == (7, 7)
-    laid = {call.path: (call.laid[1:3], call.out_laid[1:3]) for call in calls[:-1]}
+    laid = {
+        call.path: (call.padded_shape[1:3], call.padded_out_shape[1:3])
+        for call in calls[:-1]
+    }
     assert laid["stem.conv"] == ((16, 13), (16, 13))
     assert laid["block3.conv1"] == ((8, 7), (4, 4))
     assert laid["block3.norm2"] == ((4, 4), (4, 4))
@@ -85,7 +88,7 @@ def test_rows_are_padded_to_blocks_of_whole_strides():
 )
 def test_networks_of_imagenet(name, rows, devices, laid):
     _, sizes = sized(rows, rows, ModelConfig(name=name), spatial_h=devices)
-    assert sizes.image.get("spatial_h", rows) == laid
+    assert sizes.padded_rows.get("spatial_h", rows) == laid
 
 
 def test_too_fine_names_the_layer_and_what_works():

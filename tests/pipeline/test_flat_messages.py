@@ -37,9 +37,9 @@ def test_a_tree_comes_back_from_vectors_that_are_longer_than_it_needs():
     assert np.array_equal(back["mask"], tree["mask"])
     draws = [jax.random.uniform(each["keys"][1], (3,)) for each in (back, tree)]
     assert np.array_equal(*draws)
-    shaped = {name: (x.shape, x.dtype) for name, x in form.shaped.items()}
+    shaped = {name: (x.shape, x.dtype) for name, x in form.abstract_tree.items()}
     assert shaped == {name: (x.shape, x.dtype) for name, x in tree.items()}
-    assert flat_tree_spec(form.shaped) == form
+    assert flat_tree_spec(form.abstract_tree) == form
 
 
 def test_a_row_is_dropped_also_where_a_dtype_has_no_numbers():

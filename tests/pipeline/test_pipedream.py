@@ -19,7 +19,7 @@ def test_a_stage_of_two_written_out():
 def test_versions_and_updates_of_two_stages():
     made = pipedream((1, 1), 5)
     assert made.forward_versions == ((0, 0, 1, 2, 3), (0, 1, 2, 3, 4))
-    assert made.applied == ((3, 5, 7, 9, 11), (2, 4, 6, 8, 10))
+    assert made.update_ticks == ((3, 5, 7, 9, 11), (2, 4, 6, 8, 10))
     assert [made.staleness(0, micro) for micro in range(5)] == [0, 1, 1, 1, 1]
 
 
@@ -43,21 +43,21 @@ def test_without_stashing_a_backward_takes_other_weights_than_its_forward():
     assert made.name == "pipedream without stashing"
     assert made.forward_versions[0] == (0, 0, 0, 1, 2, 3)
     assert made.backward_versions[0] == (0, 1, 2, 3, 4, 5)
-    assert [made.versions_held(stage) for stage in range(3)] == [1, 1, 1]
+    assert [made.live_versions(stage) for stage in range(3)] == [1, 1, 1]
 
 
 def test_in_sync_all_stages_take_the_input_stages_version():
     made = pipedream((1, 1, 1), 6, vertical_sync=True)
     assert made.name == "pipedream in sync"
     assert set(made.forward_versions) == {(0, 0, 0, 1, 2, 3)}
-    assert [made.versions_held(stage) for stage in range(3)] == [3, 3, 3]
+    assert [made.live_versions(stage) for stage in range(3)] == [3, 3, 3]
 
 
 def test_groups_of_2bw():
     made = pipedream_2bw(2, 9, group=3)
-    assert made.rounds == (3, 3)
+    assert made.update_microbatches == (3, 3)
     assert set(made.forward_versions) == {(0, 0, 0, 0, 0, 0, 1, 1, 1)}
-    assert made.applied[1] == (6, 12, 18)
+    assert made.update_ticks[1] == (6, 12, 18)
 
 
 @pytest.mark.parametrize(

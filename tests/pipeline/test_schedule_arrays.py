@@ -41,10 +41,10 @@ CASES = [pytest.param(*case, id=case[0].title) for case in orders()]
 
 @pytest.mark.parametrize(("order", "places"), CASES)
 def test_what_a_work_reads_is_what_was_written_for_it(order, places):
-    found = schedule_arrays(order.beats, places)
+    found = schedule_arrays(order.supersteps, places)
     inputs, gradients, kept = ({} for _ in range(3))
     up, down = {}, {}
-    for beat, rows in enumerate(order.beats):
+    for beat, rows in enumerate(order.supersteps):
         for hop, pairs in enumerate(found.hops):
             for sender, to in pairs:
                 if (at := found.comes[beat, to, hop]) != NO_ENTRY:
@@ -54,44 +54,44 @@ def test_what_a_work_reads_is_what_was_written_for_it(order, places):
         up, down = {}, {}
         for device, work in works(rows):
             at = beat, device, WORK_KINDS.index(work.kind)
-            key = work.stage, work.micro
+            key = work.stage, work.microbatch
             assert (found.stage[at], found.micro[at]) == key
             if work.stage:
                 assert inputs[device, found.input[at]] == key
             slot = device, found.kept[at]
             if work.kind == "forward":
                 kept[slot] = key
-                up[device] = work.stage + 1, work.micro
+                up[device] = work.stage + 1, work.microbatch
                 continue
             assert kept[slot] == key
             if work.stage < order.stages - 1:
                 assert gradients[device, found.gradient[at]] == key
-            down[device] = work.stage - 1, work.micro
+            down[device] = work.stage - 1, work.microbatch
 
 
 @pytest.mark.parametrize(("order", "places"), CASES)
 def test_there_are_as_many_works_as_in_the_schedule(order, places):
-    found = schedule_arrays(order.beats, places)
+    found = schedule_arrays(order.supersteps, places)
     assert (found.stage != NO_ENTRY).sum() == sum(
-        1 for beat in order.beats for _ in works(beat)
+        1 for beat in order.supersteps for _ in works(beat)
     )
 
 
 @pytest.mark.parametrize(("order", "places"), CASES)
 def test_the_stash_has_as_many_rows_as_are_in_flight(order, places):
-    found = schedule_arrays(order.beats, places)
+    found = schedule_arrays(order.supersteps, places)
     assert found.rows[2] == max(map(order.in_flight, range(places.devices)))
 
 
 @pytest.mark.parametrize(("order", "places"), CASES)
 def test_hops_are_permutations(order, places):
-    for pairs in schedule_arrays(order.beats, places).hops:
+    for pairs in schedule_arrays(order.supersteps, places).hops:
         senders, takers = zip(*pairs, strict=True)
         assert len(set(senders)) == len(set(takers)) == len(pairs)
 
 
 def test_an_evaluation_keeps_nothing():
     order = forward_only(4, 8)
-    found = schedule_arrays(order.beats, round_robin_placement(4, 4))
+    found = schedule_arrays(order.supersteps, round_robin_placement(4, 4))
     assert found.rows == (1, 0, 0)
     assert (found.gradient == NO_ENTRY).all()

@@ -20,7 +20,7 @@ PLAN = Plan(mesh=MeshShape(pipe=2, fsdp=2, tensor=2))
 
 def leaf(name, *shape, tensor=None, fsdp=None):
     return LeafSharding(
-        name=name, shape=shape, dtype="float32", tensor=tensor, fsdp=fsdp
+        name=name, shape=shape, dtype="float32", tensor_dim=tensor, fsdp_dim=fsdp
     )
 
 
@@ -107,4 +107,4 @@ def test_a_slot_names_the_axes_that_split_its_leaves(slots):
     assert biases.spec() == ("pipe", None, None, None)
     # Lengths of leaves are summed over these: along pipe are other leaves.
     assert split_axes(kernels) == ("fsdp", "tensor")
-    assert kernels.local(PLAN) == (1, 1, 1, 6)
+    assert kernels.local_shape(PLAN) == (1, 1, 1, 6)

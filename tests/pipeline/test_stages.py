@@ -44,7 +44,7 @@ def test_without_cuts_the_largest_stage_is_as_small_as_can_be():
 def test_chunks_are_dealt_out_in_turn():
     found = cut_in(2, chunks=2)
     assert found.count == 4
-    assert [found.places.device_of(stage) for stage in range(4)] == [0, 1, 0, 1]
+    assert [found.placement.device_of(stage) for stage in range(4)] == [0, 1, 0, 1]
 
 
 def test_a_cut_before_no_block_is_refused_with_the_nearest():

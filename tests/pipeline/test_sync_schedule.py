@@ -15,7 +15,7 @@ from jaxdist.pipeline.work_item import backward, dependencies, forward, weight_g
 def written(table):
     """A line a device, a word a tick: f0, b0, w0, or a dot."""
     words = [
-        [f"{work.kind[0]}{work.micro}" if work else "." for work in row]
+        [f"{work.kind[0]}{work.microbatch}" if work else "." for work in row]
         for row in table.ticks
     ]
     return [" ".join(column) for column in zip(*words, strict=True)]
@@ -55,13 +55,13 @@ def test_stages_go_round_the_devices():
 
 def test_one_device_is_a_loop_over_microbatches():
     assert written(make_sync_schedule("1f1b", 1, 2)) == ["f0 b0 f1 b1"]
-    assert make_sync_schedule("1f1b", 1, 2).idle == 0
+    assert make_sync_schedule("1f1b", 1, 2).bubble_fraction == 0
 
 
 def test_an_evaluation_keeps_nothing():
     made = forward_only(3, 5)
-    assert made.last_use is None
-    assert [made.in_flight(d) + made.held(d) for d in range(3)] == [0, 0, 0]
+    assert made.release_kind is None
+    assert [made.in_flight(d) + made.live_inputs(d) for d in range(3)] == [0, 0, 0]
 
 
 def test_an_evaluation_takes_any_number_of_microbatches_with_chunks():
@@ -71,9 +71,9 @@ def test_an_evaluation_takes_any_number_of_microbatches_with_chunks():
 
 def test_inputs_of_zb_h1_wait_for_the_gradient_of_weights():
     made = make_sync_schedule("zb-h1", 4, 8)
-    assert made.last_use == "weights"
+    assert made.release_kind == "weights"
     assert [made.in_flight(d) for d in range(4)] == [4, 3, 2, 1]
-    assert [made.held(d) for d in range(4)] == [4, 4, 4, 4]
+    assert [made.live_inputs(d) for d in range(4)] == [4, 4, 4, 4]
 
 
 def test_work_says_what_it_needs():
@@ -117,7 +117,7 @@ def test_eager_1f1b_of_one_chunk_takes_any_number_of_microbatches():
     """Written out in beats: one tick, two, or what is left."""
     made = make_sync_schedule("eager-1f1b", 2, 3)
     assert written(made) == ["f0 f1 . f2 b0 . b1 b2", ". f0 b0 f1 b1 f2 b2 ."]
-    assert [len(beat) for beat in made.beats] == [1, 2, 2, 2, 1]
+    assert [len(beat) for beat in made.supersteps] == [1, 2, 2, 2, 1]
 
 
 @pytest.mark.parametrize("name", SYNC_SCHEDULES)

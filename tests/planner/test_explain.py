@@ -68,7 +68,7 @@ CLUSTERS = {
 @pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_the_lines_of_an_account_add_up_to_what_is_predicted(subject, plan, cluster):
-    case = subject.case(plan)
+    case = subject.describe(plan)
     made = predict(case, cluster)
     terms = list(explain_seconds(case, cluster, made))
     whole = {term.name: term.value for term in terms if not term.name.startswith(" ")}
@@ -89,20 +89,20 @@ def test_the_lines_of_an_account_add_up_to_what_is_predicted(subject, plan, clus
 
 
 def test_stages_are_computed_for_every_microbatch(subject):
-    case, cluster = subject.case(PLANS["stages"]), load_cluster("testbed")
+    case, cluster = subject.describe(PLANS["stages"]), load_cluster("testbed")
     made = predict(case, cluster)
     told = {one.name: one.formula for one in explain_seconds(case, cluster, made)}
     replay = pipeline_time(case, cluster)
     assert told["compute"].startswith("4 microbatches x ")
-    assert f" of stage {replay.device} x " in told["compute"]
-    stage = stage_compute_times(case, cluster.device)[replay.device]
+    assert f" of stage {replay.busiest_device} x " in told["compute"]
+    stage = stage_compute_times(case, cluster.device)[replay.busiest_device]
     late = 1 + cluster.jitter.value
     computed = 4 * late * (stage.forward + stage.backward)
     assert made.terms_s["compute"] == pytest.approx(computed)
 
 
 def test_the_account_says_what_is_saved_while_others_rest(subject):
-    case, alone = subject.case(PLANS["stages"]), load_cluster("testbed")
+    case, alone = subject.describe(PLANS["stages"]), load_cluster("testbed")
     crowd = alone.with_number("device.crowd", SourcedNumber(2.0, "given: a test"))
     for cluster, saves in ((alone, False), (crowd, True)):
         made = predict(case, cluster)
@@ -114,12 +114,12 @@ def test_the_account_says_what_is_saved_while_others_rest(subject):
 
 
 def test_the_account_says_what_is_hidden_behind_which_pass(subject):
-    case, cluster = subject.case(PLANS["gathers"]), CLUSTERS["hidden"]
+    case, cluster = subject.describe(PLANS["gathers"]), CLUSTERS["hidden"]
     made = predict(case, cluster)
     told = list(explain_seconds(case, cluster, made))
     saved = [one for one in told if one.name.startswith("  behind the ")]
     assert -sum(one.value for one in saved) == pytest.approx(
-        sum(made.hidden_s.values())
+        sum(made.overlapped_s.values())
     )
     assert max(one.value for one in saved) < 0
     assert {one.name.split()[2] for one in saved} == {"forward", "backward"}
@@ -127,7 +127,7 @@ def test_the_account_says_what_is_hidden_behind_which_pass(subject):
 
 
 def test_the_account_says_how_far_sizes_lie_from_a_line(subject):
-    case = subject.case(PLANS["packed"])
+    case = subject.describe(PLANS["packed"])
     for name, cluster in CLUSTERS.items():
         made = predict(case, cluster)
         told = {one.name: one.formula for one in explain_seconds(case, cluster, made)}
@@ -143,7 +143,7 @@ def test_a_stage_lists_what_it_works_on():
         StepDescriber(resolve_config("characters", words).config),
         load_cluster("testbed"),
     )
-    case = text.case(Plan(mesh=MeshShape(pipe=2), microbatches=2))
+    case = text.describe(Plan(mesh=MeshShape(pipe=2), microbatches=2))
     told = list(explain_seconds(case, cluster, predict(case, cluster)))
     spent = stage_compute_times(case, cluster.device)
     for stage, one in enumerate(spent):
@@ -156,6 +156,6 @@ def test_each_step_of_a_named_algorithm_starts_a_message(subject):
     ring = Plan(mesh=MeshShape(data=4), reduce=ReductionConfig(via="ring"))
     far = replace(ring, reduce=ring.reduce.by("recursive_doubling"))
     for plan, messages in ((ring, 6), (far, 2)):
-        ledger = subject.case(plan).ledgers[0]
+        ledger = subject.describe(plan).ledgers[0]
         rows = [row for row in ledger.rows if row.what == plan.reduce.via]
         assert sum(row.arrays for row in rows) == messages * len(rows)

@@ -55,16 +55,16 @@ def network(request):
 def test_a_profile_of_few_blocks_is_that_of_all(network):
     made, inputs, left_out = network
     alike = find_repeated_blocks(made, [inputs])
-    assert len(alike.models) == left_out
-    short = profile_network(made, [inputs], alike=alike)
-    assert short == profile_network(made, [inputs], alike=RepeatedBlocks())
+    assert len(alike.representatives) == left_out
+    short = profile_network(made, [inputs], repeated_blocks=alike)
+    assert short == profile_network(made, [inputs], repeated_blocks=RepeatedBlocks())
 
 
 def test_calls_of_few_blocks_are_those_of_all(network):
     made, inputs, _ = network
     graph, *state = nnx.split(made, nnx.Param, ...)
     alike = find_repeated_blocks(made, [inputs])
-    short = trace_calls(graph, state, inputs, alike=alike)
+    short = trace_calls(graph, state, inputs, repeated_blocks=alike)
     whole = trace_calls(graph, state, inputs)
     assert [replace(call, layer=None) for call in short] == [
         replace(call, layer=None) for call in whole
@@ -140,15 +140,15 @@ def rows(kind):
 
 def test_blocks_are_alike_that_return_what_they_are_given():
     halves = build_abstract_network(lambda dtype, rngs: Row(Halves))
-    assert find_equal_blocks(halves).models
-    assert not find_repeated_blocks(halves, [VECTORS]).models
+    assert find_equal_blocks(halves).representatives
+    assert not find_repeated_blocks(halves, [VECTORS]).representatives
     found = find_repeated_blocks(rows(Row), [WORDS])
-    assert found.kept == ("start", "block0", "block1", "block5")
+    assert found.traced_names == ("start", "block0", "block1", "block5")
 
 
 def test_a_block_that_is_called_elsewhere_is_read():
-    assert not find_repeated_blocks(rows(Skipping), [WORDS]).models
+    assert not find_repeated_blocks(rows(Skipping), [WORDS]).representatives
 
 
 def test_blocks_that_share_an_array_are_not_alike():
-    assert not find_repeated_blocks(rows(Shared), [WORDS]).models
+    assert not find_repeated_blocks(rows(Shared), [WORDS]).representatives

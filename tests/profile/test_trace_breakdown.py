@@ -9,15 +9,17 @@ from jaxdist.profile.xplane import TraceSpan
 
 PARTS = {
     "conv": InstructionLabel(term="compute", layer="a"),
-    "back": InstructionLabel(term="compute", layer="a", backward=True),
-    "sum": InstructionLabel(term="all-reduce, data", waits="waiting"),
+    "back": InstructionLabel(term="compute", layer="a", is_backward=True),
+    "sum": InstructionLabel(term="all-reduce, data", wait_term="waiting"),
     "move": InstructionLabel(term="update"),
 }
 MS = 1_000_000
 
 
 def span(op, start, end, run=0, **more):
-    return TraceSpan(device=0, run=run, op=op, start=start * MS, end=end * MS, **more)
+    return TraceSpan(
+        device=0, run=run, instruction=op, start_ns=start * MS, end_ns=end * MS, **more
+    )
 
 
 def step(run, begin):
@@ -33,7 +35,7 @@ def step(run, begin):
         ("sum", 4, 5, True),
         ("move", 8, 10, False),
     )
-    return [span(op, begin + a, begin + b, run, waits=w) for op, a, b, w in found]
+    return [span(op, begin + a, begin + b, run, is_wait=w) for op, a, b, w in found]
 
 
 def test_each_moment_belongs_to_one_term():
@@ -81,10 +83,10 @@ def test_operations_at_once_share_their_time():
 
 def test_work_for_stages_is_told_apart_by_what_is_handed_on():
     parts = {
-        "f": InstructionLabel(term="compute", of_stage=("forward", 0)),
-        "g": InstructionLabel(term="compute", of_stage=("forward", 0)),
-        "b": InstructionLabel(term="compute", of_stage=("backward", 0)),
-        "send": InstructionLabel(term="activations, pipe", waits="bubble"),
+        "f": InstructionLabel(term="compute", stage_work=("forward", 0)),
+        "g": InstructionLabel(term="compute", stage_work=("forward", 0)),
+        "b": InstructionLabel(term="compute", stage_work=("backward", 0)),
+        "send": InstructionLabel(term="activations, pipe", wait_term="bubble"),
     }
     ran = ("f", 0, 1), ("g", 1, 2), ("send", 2, 3), ("f", 3, 5), ("b", 5, 9)
     (one,) = device_breakdowns([span(op, a, b) for op, a, b in ran], parts)

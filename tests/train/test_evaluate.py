@@ -25,10 +25,10 @@ def test_it_ends_at_the_batch_at_which_it_is_asked_to(at, taken):
 
     evaluator = Evaluator(
         layout=None,
-        shapes={},
+        batch_shapes={},
         batches=lambda: contextlib.nullcontext(range(5)),
-        ends=ends,
-        _score=score,
+        should_stop=ends,
+        _compiled_step=score,
     )
     found = evaluator(SimpleNamespace(evaluated=()))
     assert len(seen) == taken

@@ -21,16 +21,16 @@ def course(samples, batch, epochs, save_every=1000, skips=0):
     return RunSchedule(
         steps=-(-samples * epochs // batch),
         samples=samples,
-        batch=batch,
-        save_every=save_every,
-        skips=skips,
+        batch_size=batch,
+        checkpoint_interval=save_every,
+        max_consecutive_skips=skips,
     )
 
 
 @given(st.integers(1, 500), st.integers(1, 64), st.integers(1, 9))
 def test_every_epoch_is_evaluated_once(samples, batch, epochs):
     run = course(samples, batch, epochs)
-    tested = [step for step in range(1, run.steps + 1) if run.tests(step)]
+    tested = [step for step in range(1, run.steps + 1) if run.is_evaluation_step(step)]
     # A batch larger than the data set can finish several epochs in one step.
     ends = sorted({-(-samples * e // batch) for e in range(1, epochs + 1)})
     assert tested == ends
@@ -38,8 +38,10 @@ def test_every_epoch_is_evaluated_once(samples, batch, epochs):
 
 @given(st.integers(2, 50), st.integers(1, 60))
 def test_the_last_step_is_always_saved(every, steps):
-    run = RunSchedule(steps=steps, samples=10**9, batch=1, save_every=every)
-    saved = [step for step in range(1, steps + 1) if run.saves(step)]
+    run = RunSchedule(
+        steps=steps, samples=10**9, batch_size=1, checkpoint_interval=every
+    )
+    saved = [step for step in range(1, steps + 1) if run.is_checkpoint_step(step)]
     assert saved[-1] == steps
     assert set(saved[:-1]) == set(range(every, steps, every))
 
@@ -95,7 +97,7 @@ class Job:
     def update(self, *, step, loss, step_s):
         self.log.append(("loss", step, loss))
 
-    def tested(self, *, step, score):
+    def tested(self, *, step, metrics):
         self.log.append(("score", step))
 
 
@@ -108,7 +110,7 @@ def run(tmp_path):
             job,
             SimpleNamespace(step=start, opt=None),
             iter(range(start + 1, batches)),
-            course=replace(course(**how), owed=owed),
+            course=replace(course(**how), resume_evaluation=owed),
             evaluate=job,
             saver=job,
             recorder=recorder,
@@ -133,7 +135,10 @@ def test_input_that_devices_waited_for_is_told(tmp_path, ready):
 
     job.run = runs
     recorder = Recorder(
-        tmp_path / "m", tmp_path / "s", time.time(), starved=lambda: told.append(1)
+        tmp_path / "m",
+        tmp_path / "s",
+        time.time(),
+        on_starvation=lambda: told.append(1),
     )
     fit(
         job,
@@ -185,28 +190,28 @@ def test_a_run_that_was_longer_before_is_only_evaluated(run, beyond):
     """Step 7 ends no epoch of the shorter course."""
     log, outcome = run(beyond, samples=10, batch=2, epochs=1)
     assert log == [("prepare",), ("test", beyond), ("score", beyond)]
-    assert outcome.score
-    assert not outcome.stopped
+    assert outcome.eval_metrics
+    assert not outcome.stopped_early
 
 
 def test_a_finished_run_is_only_evaluated(run):
     log, outcome = run(5, samples=10, batch=2, epochs=1)
     assert log == [("prepare",), ("test", 5), ("score", 5)]
-    assert outcome.score["correct"] == 1
+    assert outcome.eval_metrics["correct"] == 1
 
 
 def test_batches_that_end_early_end_the_run_at_a_step_that_is_saved(run):
     log, outcome = run(0, samples=10, batch=2, epochs=1, batches=4)
     assert [row for row in log if row[0] == "save"] == [("save", 3)]
     assert log.index(("save", 3)) > log.index(("loss", 3, 3.0))
-    assert (outcome.stopped, outcome.score, outcome.state.step) == (True, {}, 3)
+    assert (outcome.stopped_early, outcome.eval_metrics, outcome.state.step) == (True, {}, 3)
 
 
 @pytest.mark.parametrize("batches", [1, 4])
 def test_what_is_saved_already_or_not_new_is_not_saved_again(run, batches):
     log, outcome = run(0, samples=10, batch=2, epochs=1, batches=batches, save_every=3)
     assert [row for row in log if row[0] == "save"] == [("save", 3)] * (batches == 4)
-    assert outcome.stopped
+    assert outcome.stopped_early
 
 
 @pytest.mark.parametrize(("step", "epochs"), [(5, 2), (10, 2)])
@@ -216,15 +221,15 @@ def test_an_evaluation_that_is_cut_short_is_owed_to_the_next_sitting(run, step, 
     assert ("test", step) in log
     assert ("score", step) not in log
     assert ("save", step) in log
-    assert (outcome.stopped, outcome.score) == (True, {})
+    assert (outcome.stopped_early, outcome.eval_metrics) == (True, {})
     again, outcome = run(step, **how, owed=True)
     kinds = [row[0] for row in again]
     assert [row for row in again if row[0] == "score"] == [
         ("score", s) for s in (5, 10) if s >= step
     ]
     assert "step" not in kinds or kinds.index("score") < kinds.index("step")
-    assert not outcome.stopped
+    assert not outcome.stopped_early
 
 
 def test_a_run_that_is_done_was_not_stopped(run):
-    assert not run(0, samples=10, batch=2, epochs=1)[1].stopped
+    assert not run(0, samples=10, batch=2, epochs=1)[1].stopped_early

@@ -19,13 +19,13 @@ def rows(path):
 
 def train(recorder, *steps):
     for step in steps:
-        recorder.trained(step=step, epoch=0, loss=0.5, rate=0.1, seconds=0.01)
+        recorder.log_step(step=step, epoch=0, loss=0.5, learning_rate=0.1, step_s=0.01)
 
 
 def test_a_line_a_step(files):
-    recorder = Recorder(*files, started=time.time())
+    recorder = Recorder(*files, start_time=time.time())
     train(recorder, 1, 2)
-    recorder.tested(step=2, epoch=0, score={"loss": 0.4, "accuracy": 0.9})
+    recorder.tested(step=2, epoch=0, metrics={"loss": 0.4, "accuracy": 0.9})
     recorder.close()
     assert [(r["kind"], r["step"]) for r in rows(files[0])] == [
         ("train", 1),
@@ -35,13 +35,13 @@ def test_a_line_a_step(files):
 
 
 def test_a_resumed_run_writes_its_steps_once(files):
-    first = Recorder(*files, started=time.time())
+    first = Recorder(*files, start_time=time.time())
     train(first, 1, 2, 3)
     first.close()
     with files[0].open("a") as torn:
         torn.write('{"kind": "train", "st')
-    again = Recorder(*files, started=time.time())
-    again.goes_on_from(2)
+    again = Recorder(*files, start_time=time.time())
+    again.resume_from(2)
     train(again, 3, 4)
     again.close()
     assert [r["step"] for r in rows(files[0])] == [1, 2, 3, 4]
@@ -49,26 +49,26 @@ def test_a_resumed_run_writes_its_steps_once(files):
 
 def test_a_finished_run_writes_its_last_evaluation_once(files):
     for sitting in range(2):
-        recorder = Recorder(*files, started=time.time())
-        recorder.goes_on_from(2 * sitting)
-        recorder.tested(step=2, epoch=0, score={"loss": 0.4})
+        recorder = Recorder(*files, start_time=time.time())
+        recorder.resume_from(2 * sitting)
+        recorder.tested(step=2, epoch=0, metrics={"loss": 0.4})
         recorder.close()
     assert [r["step"] for r in rows(files[0])] == [2]
 
 
 def test_phases_add_up_to_the_wall_clock(files):
     started = time.time()
-    recorder = Recorder(*files, started=started)
+    recorder = Recorder(*files, start_time=started)
     with recorder.phase("input", 1):
         time.sleep(0.02)
-    phases = recorder.phases()
+    phases = recorder.phase_seconds()
     recorder.close()
     assert phases["input"] >= 0.02
     assert abs(sum(phases.values()) - (time.time() - started)) < 0.05
 
 
 def test_a_long_phase_is_written_when_it_starts(files):
-    recorder = Recorder(*files, started=time.time())
+    recorder = Recorder(*files, start_time=time.time())
     with recorder.phase("compile", 0):
         begun = rows(files[1])
     recorder.close()
@@ -79,7 +79,7 @@ def test_a_long_phase_is_written_when_it_starts(files):
 def test_a_phase_left_behind_by_an_interrupt_says_nothing_later(files, monkeypatch):
     unraised = []
     monkeypatch.setattr("sys.unraisablehook", unraised.append)
-    recorder = Recorder(*files, started=time.time())
+    recorder = Recorder(*files, start_time=time.time())
     phase = recorder.phase("compute", 1)
     phase.__enter__()
     recorder.close()

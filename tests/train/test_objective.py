@@ -29,7 +29,7 @@ def test_a_label_a_sample():
     batch = {"label": jnp.asarray(label, jnp.int32)}
     losses = Classification().losses(jnp.asarray(logits), batch)
     np.testing.assert_allclose(losses, cross_entropy(logits, label), rtol=1e-5)
-    right = Classification().right(jnp.asarray(logits), batch)
+    right = Classification().correct(jnp.asarray(logits), batch)
     np.testing.assert_array_equal(right, logits.argmax(-1) == label)
 
 
@@ -38,7 +38,7 @@ def test_a_label_a_token_is_a_mean_within_the_sample():
     batch = {"target": jnp.asarray(target, jnp.int32)}
     losses = NextToken().losses(jnp.asarray(logits), batch)
     np.testing.assert_allclose(losses, cross_entropy(logits, target).mean(1), rtol=1e-5)
-    right = NextToken().right(jnp.asarray(logits), batch)
+    right = NextToken().correct(jnp.asarray(logits), batch)
     np.testing.assert_array_equal(right, logits.argmax(-1) == target)
 
 
@@ -47,7 +47,7 @@ def test_numbers_are_scored_by_the_mean_square_of_their_errors():
     batch = {"target": jnp.asarray(target)}
     losses = Regression().losses(jnp.asarray(outputs), batch)
     np.testing.assert_allclose(losses, ((outputs - target) ** 2).mean(1), rtol=1e-6)
-    right = Regression(tolerance=0.5).right(jnp.asarray(outputs), batch)
+    right = Regression(tolerance=0.5).correct(jnp.asarray(outputs), batch)
     np.testing.assert_array_equal(right, abs(outputs - target) <= 0.5)
     narrow = Regression().losses(jnp.asarray(outputs, jnp.bfloat16), batch)
     assert narrow.dtype == jnp.float32
@@ -73,8 +73,8 @@ def test_a_label_a_word_is_a_mean_over_the_words_alone():
 def test_padding_is_neither_asked_nor_learned():
     logits, target = RNG.normal(size=(3, 7, 5)).astype("f4"), captions()
     batch = {"target": jnp.asarray(target, jnp.int32)}
-    right = Captioning().right(jnp.asarray(logits), batch)
-    asked = Captioning().asked(right, batch)
+    right = Captioning().correct(jnp.asarray(logits), batch)
+    asked = Captioning().target_mask(right, batch)
     np.testing.assert_array_equal(asked.sum(1), [4, 1, 7])
     slope = jax.grad(lambda x: Captioning().losses(x, batch).sum())(jnp.asarray(logits))
     np.testing.assert_array_equal((slope != 0).any(-1), asked)
@@ -83,13 +83,19 @@ def test_padding_is_neither_asked_nor_learned():
 @pytest.mark.parametrize("objective", [Classification(), NextToken()])
 def test_others_ask_for_every_answer(objective):
     right = jnp.array([[True, False], [False, False]])
-    assert objective.asked(right, {}).tolist() == [[True, True], [True, True]]
+    assert objective.target_mask(right, {}).tolist() == [[True, True], [True, True]]
 
 
 def test_a_clip_is_split_as_its_frames_are():
-    assert Captioning().axes("clip", 5) == (None, "spatial_h", "spatial_w")
-    assert Captioning().axes("target", 2) == Captioning().axes("weight", 1) == ()
-    assert Classification().axes("image", 5) == ("spatial_d", "spatial_h", "spatial_w")
+    assert Captioning().dim_axes("clip", 5) == (None, "spatial_h", "spatial_w")
+    assert (
+        Captioning().dim_axes("target", 2) == Captioning().dim_axes("weight", 1) == ()
+    )
+    assert Classification().dim_axes("image", 5) == (
+        "spatial_d",
+        "spatial_h",
+        "spatial_w",
+    )
 
 
 @pytest.mark.parametrize("objective", [Classification(), NextToken(), Captioning()])

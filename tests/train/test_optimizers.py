@@ -37,14 +37,14 @@ def test_the_rate_of_the_paper():
 def test_scaling_is_by_256_samples(times):
     for scaling, grown in (("none", 1), ("linear", times), ("root", times**0.5)):
         config = OptimConfig(lr=0.3, scaling=scaling)
-        assert make_warmup(config, 100, 10, 256 * times).peak == pytest.approx(
+        assert make_warmup(config, 100, 10, 256 * times).peak_rate == pytest.approx(
             0.3 * grown
         )
 
 
 def test_a_rate_that_does_not_grow_starts_from_zero():
     for config, batch in ((OptimConfig(), 4096), (OptimConfig(scaling="linear"), 64)):
-        assert make_warmup(config, 100, 10, batch).first == 0
+        assert make_warmup(config, 100, 10, batch).initial_rate == 0
         assert rates(config, batch=batch)[0] == 0
 
 

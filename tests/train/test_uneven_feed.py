@@ -50,20 +50,20 @@ def trained(axes, **how):
     layout = build_layout(task, plan, mesh, shapes(4))
     program, test = compile_program(layout), shapes(8, weight="float32")
     state, losses = initial_state(layout), []
-    order = GlobalShuffleOrder(n=11, batch=4, seed=1)
-    how = dict(shapes=layout.padded(shapes(4)), shift=1)
-    with train_feed(source(), order, program.batch, **how) as feed:
+    order = GlobalShuffleOrder(num_samples=11, batch=4, seed=1)
+    how = dict(shapes=layout.padded_shapes(shapes(4)), max_shift=1)
+    with train_feed(source(), order, program.batch_shardings, **how) as feed:
         for _ in range(2):
-            state, loss = program.step(state, next(feed))
+            state, loss = program.compiled_step(state, next(feed))
             losses.append(float(loss))
     batches = functools.partial(
         eval_feed,
         source(),
         8,
-        layout.batch(test),
-        shapes=layout.padded(test),
+        layout.batch_shardings(test),
+        shapes=layout.padded_shapes(test),
     )
-    score = Evaluator(layout=layout, shapes=test, batches=batches)
+    score = Evaluator(layout=layout, batch_shapes=test, batches=batches)
     return losses, score(state)
 
 

@@ -46,7 +46,7 @@ def test_data_gives_every_layer_its_part():
     "axes", [dict(data=4), dict(fsdp=2), dict(spatial_h=2), dict(tensor=2)], ids=str
 )
 def test_the_plan_says_what_layers_with_a_kernel_do(axes):
-    planned, found = layout_of(**axes).ledger.work, shares(**axes)
+    planned, found = layout_of(**axes).ledger.layer_flops, shares(**axes)
     assert {"stem.conv", "block2.shortcut", "head.dense"} <= set(planned)
     for name, flops in planned.items():
         assert found[name].device == pytest.approx(flops, rel=0.01), name

@@ -69,18 +69,18 @@ def _level_by_ranks(cluster: Cluster, ranks: int, hosts: Sequence[str]) -> int:
 
 
 def _check_level(
-    cluster: Cluster, ranks: int, hosts: Sequence[str], place: int
+    cluster: Cluster, ranks: int, hosts: Sequence[str], index: int
 ) -> None:
     """Refuse a level that the ranks are not within, or do not cross."""
-    level = cluster.levels[place]
-    if ranks > cluster.sizes[place]:
+    level = cluster.levels[index]
+    if ranks > cluster.sizes[index]:
         raise BadInput(
             f"{ranks} ranks are not within one {level.name}",
-            rule=f"a {level.name} of {cluster.name} has {cluster.sizes[place]} devices",
+            rule=f"a {level.name} of {cluster.name} has {cluster.sizes[index]} devices",
             values=f"{ranks} ranks, --level {level.name}",
             remedy=f"--level {cluster.levels[cluster.level_of(ranks)].name}",
         )
-    inner = cluster.levels[:place]
+    inner = cluster.levels[:index]
     if len(hosts) == 1 and any(one.name == _HOST_LEVEL for one in inner):
         raise BadInput(
             f"ranks of one host measure no links of a {level.name}",

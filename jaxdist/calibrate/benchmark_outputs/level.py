@@ -32,7 +32,7 @@ class LevelFit:
 
     tables: tuple[BenchmarkTable, ...]
     """What was read."""
-    line: AlphaBetaFit
+    fit: AlphaBetaFit
     """Through all of them, every timing with the same relative weight."""
     switches: tuple[AlgorithmSwitch, ...]
     """Programs that one line does not do justice to."""
@@ -50,22 +50,24 @@ class LevelFit:
     @property
     def alpha(self) -> float | None:
         """Seconds of a message; none where the sizes do not tell."""
-        told = self.tables[0].one_by_one and self.line.alpha > _MIN_ALPHA
-        return self.line.alpha if told else None
+        told = self.tables[0].is_serialized and self.fit.alpha > _MIN_ALPHA
+        return self.fit.alpha if told else None
 
     @property
-    def origin(self) -> str:
+    def provenance(self) -> str:
         """Where numbers of this fit are from."""
-        every = "; ".join(dict.fromkeys(table.origin for table in self.tables))
-        return f"measured: {every}, {self.ranks} ranks, spread {self.line.spread:.1%}"
+        every = "; ".join(dict.fromkeys(table.provenance for table in self.tables))
+        return f"measured: {every}, {self.ranks} ranks, spread {self.fit.spread:.1%}"
 
 
-def fit_level(tables: Sequence[BenchmarkTable], *, noisy: bool = False) -> LevelFit:
+def fit_level(
+    tables: Sequence[BenchmarkTable], *, allow_noisy: bool = False
+) -> LevelFit:
     """Fit a line.
 
     Args:
         tables: of the same ranks.
-        noisy: take it, however much the timings spread.
+        allow_noisy: take it, however much the timings spread.
 
     Raises:
         BadInput: no line goes through them, or their bytes cost nothing.
@@ -75,14 +77,17 @@ def fit_level(tables: Sequence[BenchmarkTable], *, noisy: bool = False) -> Level
     line = fit_alpha_beta(timed, devices)
     found = (
         find_algorithm_switch(
-            one.program, one.sized, devices, fit_alpha_beta(one.timings, devices)
+            one.program,
+            one.sized_timings,
+            devices,
+            fit_alpha_beta(one.timings, devices),
         )
         for one in tables
     )
     fit = LevelFit(
-        tables=tuple(tables), line=line, switches=tuple(one for one in found if one)
+        tables=tuple(tables), fit=line, switches=tuple(one for one in found if one)
     )
-    if line.spread > MAX_FIT_SPREAD and not noisy:
+    if line.spread > MAX_FIT_SPREAD and not allow_noisy:
         raise _noise_error(fit)
     if line.bandwidth > _MAX_BANDWIDTH:
         largest = max(size for table in tables for size in table.sizes)
@@ -95,38 +100,40 @@ def fit_level(tables: Sequence[BenchmarkTable], *, noisy: bool = False) -> Level
     return fit
 
 
-def replace_level(cluster: Cluster, place: int, fit: LevelFit) -> Cluster:
+def replace_level(cluster: Cluster, index: int, fit: LevelFit) -> Cluster:
     """Return the cluster with a level as it was measured.
 
     Args:
         cluster: as it was.
-        place: of the level.
+        index: of the level.
         fit: of ranks that span it.
 
     Raises:
         BadInput: more than its ports carry.
     """
-    level = cluster.levels[place]
+    level = cluster.levels[index]
     share = level.oversubscription.value
     _check_ports(level, fit, share)
     more = f"; times {share:g}, the oversubscription it has in it" * (share > 1)
     path = f"levels.{level.name}"
-    rate = SourcedNumber(fit.line.bandwidth * share, fit.origin + more)
+    rate = SourcedNumber(fit.fit.bandwidth * share, fit.provenance + more)
     made = cluster.with_number(f"{path}.bandwidth", rate)
     if fit.alpha is not None:
-        made = made.with_number(f"{path}.alpha", SourcedNumber(fit.alpha, fit.origin))
+        made = made.with_number(
+            f"{path}.alpha", SourcedNumber(fit.alpha, fit.provenance)
+        )
     return made
 
 
-def _check_ports(level: Level, fit: LevelFit, share: float) -> None:
+def _check_ports(level: Level, fit: LevelFit, oversubscription: float) -> None:
     """Refuse more than the ports carry, with what may have been the reason."""
     if level.port_bandwidth is None:
         return
     most = level.ports * level.port_bandwidth.value
-    if fit.line.bandwidth * share <= most:
+    if fit.fit.bandwidth * oversubscription <= most:
         return
     reasons = ["--level with the links that were measured"]
-    if share > 1:
+    if oversubscription > 1:
         reasons.append("oversubscription: 1 in the file, where few units were sending")
     if any(table.timings[0].kind == "all-reduce" for table in fit.tables):
         reasons.append(
@@ -137,8 +144,8 @@ def _check_ports(level: Level, fit: LevelFit, share: float) -> None:
         f"level {level.name} was measured above its ports",
         rule=f"at most {level.ports} x {level.port_bandwidth.value:g} B/s "
         f"({level.port_bandwidth.origin})",
-        values=f"{fit.line.bandwidth:.4g} B/s a device"
-        + f" x {share:g}, the oversubscription" * (share > 1),
+        values=f"{fit.fit.bandwidth:.4g} B/s a device"
+        + f" x {oversubscription:g}, the oversubscription" * (oversubscription > 1),
         remedy=reasons,
     )
 
@@ -149,7 +156,7 @@ def _noise_error(fit: LevelFit) -> BadInput:
         "the timings spread too much to calibrate on",
         rule=f"timings lie within {MAX_FIT_SPREAD:.0%} of a line through them, on "
         "average",
-        values=f"{fit.line.spread:.0%}" + f"; {told}" * bool(told),
+        values=f"{fit.fit.spread:.0%}" + f"; {told}" * bool(told),
         remedy=(
             "again on a machine that does nothing else, or with the sizes that a run "
             "will have",

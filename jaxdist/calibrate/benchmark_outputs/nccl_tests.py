@@ -89,7 +89,7 @@ def _parse_run(run: _Run, source: str, program: str | None) -> BenchmarkTable:
     name = _check_program(program or run.name or _program_from_name(source), source)
     ranks, hosts = _parse_ranks(run.lines, source)
     rows = list(_iter_rows(run.lines, source))
-    checked = [row for row in rows if row.checked]
+    checked = [row for row in rows if row.is_verified]
     kind = NCCL_PROGRAMS[name]
     # In place, all-to-all and send-receive have no right result and print N/A.
     taken = checked or rows
@@ -103,12 +103,12 @@ def _parse_run(run: _Run, source: str, program: str | None) -> BenchmarkTable:
         timings=tuple(
             CollectiveTiming(
                 kind=kind,
-                payload=result_bytes(kind, row.size, ranks, whole=True),
+                payload=result_bytes(kind, row.size, ranks, is_total=True),
                 seconds=row.seconds,
             )
             for row in taken
         ),
-        checked=bool(checked),
+        is_verified=bool(checked),
     )
 
 
@@ -160,7 +160,7 @@ class _TimingRow:
 
     size: int
     seconds: float
-    checked: bool
+    is_verified: bool
 
 
 def _iter_rows(lines: Sequence[str], source: str) -> Iterator[_TimingRow]:

@@ -114,13 +114,13 @@ def _parse_run(run: _Run, source: str, ranks: int | None) -> BenchmarkTable:
         timings=tuple(
             CollectiveTiming(
                 kind=kind,
-                payload=result_bytes(kind, size, count, whole=False),
+                payload=result_bytes(kind, size, count, is_total=False),
                 seconds=1e-6 * (size / told if program == "osu_bw" else told),
             )
             for size, told in taken
         ),
-        one_by_one=program != "osu_bw",
-        checked=bool(rows) and all(passed for *_, passed in rows),
+        is_serialized=program != "osu_bw",
+        is_verified=bool(rows) and all(passed for *_, passed in rows),
     )
 
 

@@ -25,41 +25,41 @@ class BenchmarkTable:
     """Bytes in the first column, one for each timing."""
     timings: tuple[CollectiveTiming, ...]
     """With the bytes of the result on one device."""
-    one_by_one: bool = True
+    is_serialized: bool = True
     """Whether the next message waits for the last; else the start of one is hidden."""
-    checked: bool
+    is_verified: bool
     """Whether the program looked at its results."""
 
     def __post_init__(self) -> None:
         _check_table(self)
 
     @property
-    def sized(self) -> tuple[tuple[int, CollectiveTiming], ...]:
+    def sized_timings(self) -> tuple[tuple[int, CollectiveTiming], ...]:
         """Timings, each with its bytes in the first column."""
         return tuple(zip(self.sizes, self.timings, strict=True))
 
     @property
-    def origin(self) -> str:
+    def provenance(self) -> str:
         """What the numbers that come of it are called."""
         return f"{self.suite} {self.program}, {self.source}"
 
 
-def result_bytes(kind: str, size: int, ranks: int, whole: bool) -> int:
+def result_bytes(kind: str, size: int, ranks: int, is_total: bool) -> int:
     """Return the bytes of a result on one device.
 
     Args:
         kind: of the collective, as the compiler names it.
         size: in the first column.
         ranks: that take part.
-        whole: whether the column has the longer of the two sides, all ranks' parts
+        is_total: whether the column has the longer of the two sides, all ranks' parts
             together (nccl-tests), or one rank's part (OSU's gather and all-to-all).
 
-    >>> result_bytes("all-gather", 64, 4, whole=False)
+    >>> result_bytes("all-gather", 64, 4, is_total=False)
     256
     """
     if kind == "reduce-scatter":
         return size // ranks
-    if whole or kind in ("all-reduce", "collective-permute"):
+    if is_total or kind in ("all-reduce", "collective-permute"):
         return size
     return size * ranks
 
@@ -100,7 +100,7 @@ def check_same_ranks(tables: Iterable[BenchmarkTable]) -> None:
     first, *others = tables
     for one in others:
         if (one.ranks, set(one.hosts)) != (first.ranks, set(first.hosts)):
-            told = (f"{t.origin}: {_format_ranks(t)}" for t in (first, one))
+            told = (f"{t.provenance}: {_format_ranks(t)}" for t in (first, one))
             raise BadInput(
                 "the tables are of different ranks",
                 rule="one fit is of one set of ranks",
@@ -108,12 +108,12 @@ def check_same_ranks(tables: Iterable[BenchmarkTable]) -> None:
                 remedy="one after the other, each with its --level and --cluster of "
                 "the one before",
             )
-        if one.one_by_one != first.one_by_one:
+        if one.is_serialized != first.is_serialized:
             raise BadInput(
                 "osu_bw is read alone",
                 rule="it keeps a window of messages in flight, so that it says nothing "
                 "of what a message takes, and the others do",
-                values=f"{first.origin} and {one.origin}",
+                values=f"{first.provenance} and {one.provenance}",
                 remedy="first the others, then osu_bw with --cluster of what was made",
             )
 
@@ -141,7 +141,7 @@ def _check_table(table: BenchmarkTable) -> None:
                 "osu_allreduce -m 1024:67108864",
             ),
         )
-    for size, one in table.sized:
+    for size, one in table.sized_timings:
         if not one.seconds > 0:
             raise BadInput(
                 f"{table.source} has a time of nothing",

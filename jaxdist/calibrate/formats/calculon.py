@@ -105,8 +105,8 @@ def _parse_row(
         unit=row["unit"],
         quantity=quantity,
         group=quantity,
-        known_by=("model", "mode", "quantity", "measured", "execution"),
-        explain=explain,
+        key_columns=("model", "mode", "quantity", "measured", "execution"),
+        predict_terms=explain,
     )
 
 
@@ -131,11 +131,11 @@ def _prediction(
         ready = megatron_step(model, layout, cluster)
         peak = layout.devices * cluster.device.peak("float16").value
         again = layout.recompute == "full"
-        work = model.flops(layout.batch, again=again) / peak
+        work = model.flops(layout.batch, recompute=again) / peak
         return _ScaledTerms(
             lambda values: ready.terms(megatron_rates(values)), 1.0
         ), work
-    terms = memory_terms(model, layout, ends=False)
+    terms = memory_terms(model, layout, include_embedding=False)
     if quantity == "params_and_optimizer":
         states = {name: terms[name] for name in _MODEL_STATE_TERMS}
         even = model.layers * model.layer_parameters() / layout.devices
@@ -146,7 +146,7 @@ def _prediction(
         even = model.layers * tokens / (layout.tensor * 2.0**30)
         return _ScaledTerms(lambda values: kept, 2.0**-30), even
     plain = replace(layout, recompute="none", sequence_parallel=False)
-    whole = memory_terms(model, plain, ends=False)["activations"]
+    whole = memory_terms(model, plain, include_embedding=False)["activations"]
     return _ScaledTerms(lambda values: kept, 100 / whole), 100.0
 
 

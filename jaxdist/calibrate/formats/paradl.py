@@ -57,18 +57,18 @@ class ParadlFormat:
             unit="1",
             low=0.3,
             high=1.0,
-            start=0.5,
-            origin="assumed: half of a link",
-            means="share of a link's bandwidth that sums of gradients get",
+            initial=0.5,
+            provenance="assumed: half of a link",
+            description="share of a link's bandwidth that sums of gradients get",
         ),
         FreeConstant(
             name="staging",
             unit="1",
             low=0.2,
             high=2.0,
-            start=1.0,
-            origin="datasheet: all of PCIe 3.0 x16",
-            means="share of a host's link that copies through hosts get",
+            initial=1.0,
+            provenance="datasheet: all of PCIe 3.0 x16",
+            description="share of a host's link that copies through hosts get",
         ),
     )
 
@@ -118,7 +118,7 @@ def _parse_run(
     line: Mapping[str, str], system: ParadlSystem, where: str
 ) -> MeasuredRow | None:
     net, devices = find_workload(line["model"]), positive_int(line, "gpus", where)
-    if devices == 1 and net.seconds.origin.startswith("measured"):
+    if devices == 1 and net.seconds_per_sample.origin.startswith("measured"):
         return None
     grouped, split = parse_strategy(line["strategy"])
     group = positive_int(line, "group_size", where)
@@ -127,8 +127,8 @@ def _parse_run(
         split=split,
         devices=devices,
         group=group if grouped else devices if split else 1,
-        batch=positive_float(line, "batch_per_group", where),
-        through="hosts",
+        group_batch=positive_float(line, "batch_per_group", where),
+        transport="hosts",
         segments=group if split == "layer" else 1,
     )
 
@@ -152,7 +152,7 @@ def _parse_run(
         measured=positive_float(line, "median_s_per_iter", where),
         ideal=_ideal_seconds(net, case.total, system) / devices,
         quantity="iteration",
-        known_by=_RUN_COLUMNS,
+        key_columns=_RUN_COLUMNS,
         spread=None if spread is None else spread - 1,
     )
 
@@ -162,16 +162,22 @@ def _parse_ranking(
 ) -> MeasuredRow:
     net, devices = find_workload(line["model"]), positive_int(line, "gpus", where)
     grouped, split = parse_strategy(line["strategy"])
-    group = min(system.host, devices) if grouped and split else devices if split else 1
+    group = (
+        min(system.host_devices, devices)
+        if grouped and split
+        else devices
+        if split
+        else 1
+    )
     case = ParadlCase(
         workload=net,
         split=split,
         devices=devices,
         group=group,
-        batch=_group_batch(net, grouped, split, group),
+        group_batch=_group_batch(net, grouped, split, group),
         segments=group if split == "layer" else 1,
     )
-    steps = net.samples / case.total
+    steps = net.epoch_samples / case.total
 
     def terms(values: ConstantValues) -> dict[str, float]:
         told = paradl_step_terms(case, system, _bandwidth_shares(values))
@@ -183,10 +189,10 @@ def _parse_ranking(
         terms,
         label="an epoch",
         measured=positive_float(line, "meas_total_s", where),
-        ideal=_ideal_seconds(net, net.samples, system) / devices,
+        ideal=_ideal_seconds(net, net.epoch_samples, system) / devices,
         quantity="epoch",
-        known_by=_RANKING_COLUMNS,
-        contest=f"{net.name}, {devices} devices",
+        key_columns=_RANKING_COLUMNS,
+        ranking_group=f"{net.name}, {devices} devices",
     )
 
 
@@ -196,7 +202,7 @@ def _make_row(
     terms: Callable[[ConstantValues], dict[str, float]],
     *,
     label: str,
-    **of_its_form: Any,
+    **fields: Any,
 ) -> MeasuredRow:
     """Return a row of either form, predicted by the sum of its terms."""
     name, split = case.workload.name, line["strategy"]
@@ -205,9 +211,9 @@ def _make_row(
         devices=case.devices,
         columns=_row_columns(line, case.devices),
         predict=lambda values: sum(terms(values).values()),
-        explain=terms,
+        predict_terms=terms,
         group=f"{name}, {split}",
-        **of_its_form,
+        **fields,
     )
 
 
@@ -220,14 +226,14 @@ def _group_batch(
     are split all devices of a group see the batch of one.
     """
     if split == "spatial" and grouped:
-        return net.batch * group
-    return max(net.batch, 1.0) if split else net.batch
+        return net.default_batch * group
+    return max(net.default_batch, 1.0) if split else net.default_batch
 
 
 def _ideal_seconds(net: ParadlWorkload, samples: float, system: ParadlSystem) -> float:
     """Return the seconds of samples on one device at its peak."""
     flops = 3 * sum(layer.flops for layer in net.layers())
-    return samples * flops / system.peak.value
+    return samples * flops / system.peak_flops.value
 
 
 def _row_columns(line: Mapping[str, str], devices: int) -> dict[str, str]:
@@ -236,4 +242,4 @@ def _row_columns(line: Mapping[str, str], devices: int) -> dict[str, str]:
 
 
 def _bandwidth_shares(values: ConstantValues) -> BandwidthShares:
-    return BandwidthShares(reduce=values["reduce"], staging=values["staging"])
+    return BandwidthShares(all_reduce=values["reduce"], staging=values["staging"])

@@ -19,21 +19,21 @@ FORMATS: Final[tuple[RowFormat, ...]] = (
 
 
 def detect_format(
-    path: Path, name: str | None, forms: tuple[RowFormat, ...]
+    path: Path, name: str | None, formats: tuple[RowFormat, ...]
 ) -> RowFormat:
     """Return the form of a file.
 
     Args:
         path: a CSV file.
         name: of the form, or None to tell by the header.
-        forms: known forms.
+        formats: known forms.
 
     Raises:
         BadInput: no form has that name, or that header.
     """
     header, _ = read_csv(path)
-    names = [form.name for form in forms]
-    for form in forms:
+    names = [form.name for form in formats]
+    for form in formats:
         if form.name == name or (name is None and form.matches(header)):
             return form
     if name is None:

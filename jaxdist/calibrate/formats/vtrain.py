@@ -95,10 +95,10 @@ def _parse_row(row: Mapping[str, str], cluster: Cluster, where: str) -> Measured
         columns=columns,
         measured=1e-3 * positive_float(row, _TIME, where),
         predict=lambda values: ready.seconds(megatron_rates(values)),
-        ideal=model.flops(layout.batch, again=again) / peak,
-        known_by=(*_COLUMNS.values(), normalize_name(_TIME)),
+        ideal=model.flops(layout.batch, recompute=again) / peak,
+        key_columns=(*_COLUMNS.values(), normalize_name(_TIME)),
         group="several hosts" if several else "one host",
-        explain=lambda values: ready.terms(megatron_rates(values)),
+        predict_terms=lambda values: ready.terms(megatron_rates(values)),
     )
 
 

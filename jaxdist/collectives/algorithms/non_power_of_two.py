@@ -31,18 +31,19 @@ def floor_power_of_two(ranks: int) -> int:
 
 
 def fold_to_power_of_two(
-    group: Sequence[int], piece: range, middle: GroupAllReduce
+    group: Sequence[int], piece: range, group_all_reduce: GroupAllReduce
 ) -> ScheduleSteps:
-    """Return the steps of `middle` over a power of two of the group, folded around.
+    """Return the steps of `group_all_reduce` over a power of two of the group, folded
+    around.
 
     Args:
         group: any number of ranks.
-        piece: chunks, as many as `middle` needs.
-        middle: gives the steps of those that work.
+        piece: chunks, as many as `group_all_reduce` needs.
+        group_all_reduce: gives the steps of those that work.
     """
     extra = len(group) - floor_power_of_two(len(group))
     idle, busy = group[: 2 * extra : 2], group[1 : 2 * extra : 2]
-    core = middle([*busy, *group[2 * extra :]], piece)
+    core = group_all_reduce([*busy, *group[2 * extra :]], piece)
     if not extra:
         return core
     pairs = list(zip(idle, busy))

@@ -12,24 +12,24 @@ from jaxdist.collectives.algorithms.schedule import CollectiveSchedule, Schedule
 
 
 def simulate_schedule(
-    algorithm: CollectiveSchedule, start: NDArray[Any]
+    schedule: CollectiveSchedule, chunks: NDArray[Any]
 ) -> NDArray[Any]:
     """Run a step list.
 
     Args:
-        algorithm: P ranks, C chunks.
-        start: `[P, C, ...]`, the chunks of each rank.
+        schedule: P ranks, C chunks.
+        chunks: `[P, C, ...]`, the chunks of each rank.
 
     Returns:
         The same shape: what each rank holds at the end.
     """
-    state = start.copy()
-    for step in algorithm.steps:
+    state = chunks.copy()
+    for step in schedule.steps:
         _run(step, state)
     return state
 
 
-def count_contributions(algorithm: CollectiveSchedule) -> NDArray[np.int64]:
+def count_contributions(schedule: CollectiveSchedule) -> NDArray[np.int64]:
     """Count how often each rank's array is in what each rank holds at the end.
 
     Returns:
@@ -40,9 +40,9 @@ def count_contributions(algorithm: CollectiveSchedule) -> NDArray[np.int64]:
     >>> bool((count_contributions(ring(3)) == 1).all())
     True
     """
-    ranks, chunks = algorithm.ranks, algorithm.chunks
+    ranks, chunks = schedule.ranks, schedule.chunks
     own = np.eye(ranks, dtype=np.int64)[:, None, :].repeat(chunks, axis=1)
-    return simulate_schedule(algorithm, own).astype(np.int64)
+    return simulate_schedule(schedule, own).astype(np.int64)
 
 
 def _run(step: ScheduleStep, state: NDArray[Any]) -> None:

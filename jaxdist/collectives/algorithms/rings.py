@@ -65,5 +65,5 @@ def _round_trip(
     hop = uniform_transfers(
         ranks, np.roll(ranks, -1), starts=first, count=width, adds=adds
     )
-    turned = (hop.turned(late) for late in range(behind, size - 1 + behind))
+    turned = (hop.rotate_chunks(late) for late in range(behind, size - 1 + behind))
     return tuple(ScheduleStep(transfers) for transfers in turned)

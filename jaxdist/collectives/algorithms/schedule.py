@@ -45,10 +45,10 @@ class CollectiveSchedule:
 
     def __post_init__(self) -> None:
         parts = (
-            p for step in self.steps for p in vectorize_transfers(step.transfers).parts
+            p for step in self.steps for p in vectorize_transfers(step.transfers).blocks
         )
         # Turned chunks are the same chunks, and many steps share both arrays.
-        apart = {(id(part.moves), id(part.first)): part for part in parts}
+        apart = {(id(part.messages), id(part.first_chunks)): part for part in parts}
         for part in apart.values():
             wrong = np.flatnonzero(self._misses(part))
             if wrong.size:
@@ -62,7 +62,11 @@ class CollectiveSchedule:
 
     def _misses(self, part: TransferBlock) -> NDArray[np.bool_]:
         """Tell of each message whether its ranks or chunks are not there."""
-        moves, first, end = part.moves, part.starts, part.starts + part.moves.counts
+        moves, first, end = (
+            part.messages,
+            part.starts,
+            part.starts + part.messages.counts,
+        )
         ranks = np.stack((moves.sources, moves.targets))
         outside = ((ranks < 0) | (ranks >= self.ranks)).any(axis=0)
         empty = (first < 0) | (moves.counts < 1) | (end > self.chunks)

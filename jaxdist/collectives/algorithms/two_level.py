@@ -83,20 +83,20 @@ def two_level_halving(ranks: int, per_host: int | None = None) -> CollectiveSche
 
 
 def two_level_steps(
-    rows: Sequence[Sequence[int]], piece: range, across: GroupAllReduce
+    rows: Sequence[Sequence[int]], piece: range, column_all_reduce: GroupAllReduce
 ) -> ScheduleSteps:
     """Sum a run of chunks: scatter in each row, sum each column, gather in each row.
 
     Args:
         rows: groups of ranks, of one size.
-        piece: chunks, as many as the size and `across` need.
-        across: sums one part over a column.
+        piece: chunks, as many as the size and `column_all_reduce` need.
+        column_all_reduce: sums one part over a column.
     """
     parts = split_chunks(piece, len(rows[0]))
     columns = zip(rank_columns(rows), parts)
     return (
         *merge_concurrent(rings.ring_reduce_scatter(row, piece) for row in rows),
-        *merge_concurrent(across(column, part) for column, part in columns),
+        *merge_concurrent(column_all_reduce(column, part) for column, part in columns),
         *merge_concurrent(rings.ring_all_gather(row, piece) for row in rows),
     )
 

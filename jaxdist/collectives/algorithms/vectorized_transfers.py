@@ -35,17 +35,17 @@ class MessageColumns:
 class TransferBlock:
     """Moves, and the chunks that they move."""
 
-    moves: MessageColumns
+    messages: MessageColumns
     """Shared with other steps."""
-    first: IntArray
+    first_chunks: IntArray
     """`[M]`, first chunk of each message, before it is turned."""
-    turn: int = 0
-    """Places by which `first` is turned, where all messages have one size."""
+    rotation: int = 0
+    """Places by which `first_chunks` is turned, where all messages have one size."""
 
     @property
     def starts(self) -> IntArray:
         """`[M]`, first chunk of each message."""
-        return np.roll(self.first, self.turn)
+        return np.roll(self.first_chunks, self.rotation)
 
 
 class VectorizedTransfers(Sequence[Transfer]):
@@ -60,20 +60,23 @@ class VectorizedTransfers(Sequence[Transfer]):
     """
 
     def __init__(self, parts: Sequence[TransferBlock]) -> None:
-        self.parts = tuple(parts)
+        self.blocks = tuple(parts)
 
-    def turned(self, by: int) -> "VectorizedTransfers":
-        """Return the same moves, with the chunks of the message `by` places before."""
+    def rotate_chunks(self, positions: int) -> "VectorizedTransfers":
+        """Return the same moves, with the chunks of `positions` places before."""
         return VectorizedTransfers(
-            [TransferBlock(p.moves, p.first, p.turn + by) for p in self.parts]
+            [
+                TransferBlock(p.messages, p.first_chunks, p.rotation + positions)
+                for p in self.blocks
+            ]
         )
 
     def __len__(self) -> int:
-        return sum(part.moves.sources.size for part in self.parts)
+        return sum(part.messages.sources.size for part in self.blocks)
 
     def __iter__(self) -> Iterator[Transfer]:
-        for part in self.parts:
-            moves = part.moves
+        for part in self.blocks:
+            moves = part.messages
             ends = zip(moves.sources.tolist(), moves.targets.tolist())
             chunks = zip(part.starts.tolist(), moves.counts.tolist())
             for (source, target), (start, count) in zip(ends, chunks):
@@ -118,19 +121,19 @@ def uniform_transfers(
     return VectorizedTransfers((TransferBlock(moves, first),))
 
 
-def concatenate_transfers(many: Sequence[Sequence[Transfer]]) -> Sequence[Transfer]:
+def concatenate_transfers(groups: Sequence[Sequence[Transfer]]) -> Sequence[Transfer]:
     """Return the transfers of several as those of one step."""
-    some = [transfers for transfers in many if len(transfers)]
+    some = [transfers for transfers in groups if len(transfers)]
     tables = [each for each in some if isinstance(each, VectorizedTransfers)]
     if tables and len(tables) == len(some):
-        return VectorizedTransfers([part for table in tables for part in table.parts])
+        return VectorizedTransfers([part for table in tables for part in table.blocks])
     return tuple(transfer for transfers in some for transfer in transfers)
 
 
 def vectorize_transfers(transfers: Sequence[Transfer]) -> VectorizedTransfers:
     """Return any transfers as columns.
 
-    >>> vectorize_transfers([Transfer(0, 1, 0, 3, True)]).parts[0].moves.counts
+    >>> vectorize_transfers([Transfer(0, 1, 0, 3, True)]).blocks[0].messages.counts
     array([3])
     """
     if isinstance(transfers, VectorizedTransfers):

@@ -19,17 +19,17 @@ class Bf16Codec(Codec):
         """The dtype."""
         return "bf16"
 
-    def pack(self, rows: jax.Array) -> jax.Array:
+    def encode(self, rows: jax.Array) -> jax.Array:
         """Round; infinities and NaN stay what they are."""
         return lax.bitcast_convert_type(rows.astype(jnp.bfloat16), jnp.uint16)
 
-    def unpack(
-        self, messages: jax.Array, row: int, dtype: np.dtype[np.generic]
+    def decode(
+        self, messages: jax.Array, row_elements: int, dtype: np.dtype[np.generic]
     ) -> jax.Array:
         """Widen."""
-        del row
+        del row_elements
         return lax.bitcast_convert_type(messages, jnp.bfloat16).astype(dtype)
 
-    def message(self, row: int, itemsize: int) -> int:
+    def message_bytes(self, row_elements: int, itemsize: int) -> int:
         """Return two bytes a number."""
-        return 2 * row
+        return 2 * row_elements

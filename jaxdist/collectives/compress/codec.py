@@ -20,15 +20,15 @@ class Codec(abc.ABC):
         """What people call it."""
 
     @abc.abstractmethod
-    def pack(self, rows: jax.Array) -> jax.Array:
+    def encode(self, rows: jax.Array) -> jax.Array:
         """Make a message of each row [R, m] of floats: unsigned integers [R, w]."""
 
     @abc.abstractmethod
-    def unpack(
-        self, messages: jax.Array, row: int, dtype: np.dtype[np.generic]
+    def decode(
+        self, messages: jax.Array, row_elements: int, dtype: np.dtype[np.generic]
     ) -> jax.Array:
-        """Read rows of `row` numbers; NaN where what was packed is not finite."""
+        """Decode rows of `row_elements` elements; what was not finite is NaN."""
 
     @abc.abstractmethod
-    def message(self, row: int, itemsize: int) -> int:
+    def message_bytes(self, row_elements: int, itemsize: int) -> int:
         """Return the bytes of the message of a row of so many numbers."""

@@ -32,21 +32,21 @@ class ExactAllReduce(AllReduceAlgorithm):
         """Everything is sent."""
         return True
 
-    def reduce(
+    def all_reduce(
         self,
         leaves: Sequence[jax.Array],
-        memory: Sequence[jax.Array],
+        state: Sequence[jax.Array],
         step: jax.Array,
         axes: Axes,
     ) -> AllReduceResult:
         """Sum; nothing is left, and what another method remembers stays."""
         given = list(leaves)
         total = lax.psum(given, axes)
-        return AllReduceResult(total=total, sent=given, memory=list(memory))
+        return AllReduceResult(total=total, contributions=given, state=list(state))
 
     def payloads(
         self, shapes: Sequence[Shape], dtype: Any, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield one sum of all numbers."""
         size = sum(math.prod(shape) for shape in shapes) * np.dtype(dtype).itemsize
-        yield Payload(kind="all-reduce", axes=tuple(sizes), size=size)
+        yield Payload(kind="all-reduce", axes=tuple(sizes), payload_bytes=size)

@@ -29,7 +29,7 @@ from jaxdist.core.errors import BadInput
 class HierarchicalAllReduce(FlatAllReduce):
     """Another method, across hosts alone."""
 
-    across: FlatAllReduce = field(default_factory=TopKAllGather)
+    inter_host: FlatAllReduce = field(default_factory=TopKAllGather)
     """How the parts of hosts are summed."""
 
     @property
@@ -37,29 +37,33 @@ class HierarchicalAllReduce(FlatAllReduce):
         """What it does."""
         return "hierarchical"
 
-    def sum(
+    def all_reduce_vector(
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Sum inside, across, and put together inside."""
         *outer, inner = _two(axes)
         rows = reduce_scatter_array(x, lax.axis_size(inner))
         part = lax.psum_scatter(rows, inner)
-        summed, sent = self.across.sum(part, step, tuple(outer))
+        summed, sent = self.inter_host.all_reduce_vector(part, step, tuple(outer))
         total = lax.all_gather(summed, inner)
         # What was not sent of the host's part is for its owner to keep.
         given = rows.at[axis_rank((inner,))].add(sent - part)
         return total.reshape(-1)[: x.size], given.reshape(-1)[: x.size]
 
-    def moved(
-        self, numbers: int, itemsize: int, sizes: Mapping[str, int]
+    def vector_payloads(
+        self, elements: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield the three phases."""
         *outer, inner = _two(tuple(sizes))
-        part = -(-numbers // sizes[inner])
+        part = -(-elements // sizes[inner])
         size = part * itemsize
-        yield Payload(kind="reduce-scatter", axes=(inner,), size=size)
-        yield from self.across.moved(part, itemsize, {a: sizes[a] for a in outer})
-        yield Payload(kind="all-gather", axes=(inner,), size=size * sizes[inner])
+        yield Payload(kind="reduce-scatter", axes=(inner,), payload_bytes=size)
+        yield from self.inter_host.vector_payloads(
+            part, itemsize, {a: sizes[a] for a in outer}
+        )
+        yield Payload(
+            kind="all-gather", axes=(inner,), payload_bytes=size * sizes[inner]
+        )
 
 
 def _two(axes: Axes) -> Axes:

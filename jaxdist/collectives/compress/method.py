@@ -37,7 +37,7 @@ class Payload:
     """Collective, as the compiler names it."""
     axes: Axes
     """Axes it runs over, outermost first."""
-    size: int
+    payload_bytes: int
     """Bytes of its results on one device."""
     arrays: int = 1
     """How many follow one another: the permutes of a step list."""
@@ -49,9 +49,9 @@ class AllReduceResult:
 
     total: list[jax.Array]
     """The sums, the same on every device along the axis."""
-    sent: list[jax.Array]
+    contributions: list[jax.Array]
     """What this device put into them."""
-    memory: list[jax.Array]
+    state: list[jax.Array]
     """What the method needs to know the next time."""
 
 
@@ -69,10 +69,10 @@ class AllReduceAlgorithm(abc.ABC):
         return False
 
     @abc.abstractmethod
-    def reduce(
+    def all_reduce(
         self,
         leaves: Sequence[jax.Array],
-        memory: Sequence[jax.Array],
+        state: Sequence[jax.Array],
         step: jax.Array,
         axes: Axes,
     ) -> AllReduceResult:
@@ -80,7 +80,7 @@ class AllReduceAlgorithm(abc.ABC):
 
         Args:
             leaves: this device's values, float32 or float64.
-            memory: what `begin` or the last call gave.
+            state: what `init_state` or the last call gave.
             step: int32 scalar, how often the method was called before.
             axes: manual axes, outermost first, more than one device along them.
         """
@@ -89,7 +89,7 @@ class AllReduceAlgorithm(abc.ABC):
     def payloads(
         self, shapes: Sequence[Shape], dtype: Any, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
-        """Yield what `reduce` moves.
+        """Yield what `all_reduce` moves.
 
         Args:
             shapes: of the arrays.
@@ -97,7 +97,7 @@ class AllReduceAlgorithm(abc.ABC):
             sizes: {axis: devices along it} of the axes, outermost first.
         """
 
-    def begin(self, shapes: Sequence[Shape]) -> list[jax.Array]:
+    def init_state(self, shapes: Sequence[Shape]) -> list[jax.Array]:
         """Return the memory before the first call; most methods have none."""
         del shapes
         return []
@@ -106,18 +106,20 @@ class AllReduceAlgorithm(abc.ABC):
 class FlatAllReduce(AllReduceAlgorithm):
     """A method that sees its arrays as one vector."""
 
-    def reduce(
+    def all_reduce(
         self,
         leaves: Sequence[jax.Array],
-        memory: Sequence[jax.Array],
+        state: Sequence[jax.Array],
         step: jax.Array,
         axes: Axes,
     ) -> AllReduceResult:
         """Join the arrays, sum the vector, and cut it again."""
         whole = concatenate_flat(leaves)
-        total, sent = self.sum(whole, step, axes)
+        total, sent = self.all_reduce_vector(whole, step, axes)
         return AllReduceResult(
-            total=unflatten(total, leaves), sent=unflatten(sent, leaves), memory=[]
+            total=unflatten(total, leaves),
+            contributions=unflatten(sent, leaves),
+            state=[],
         )
 
     def payloads(
@@ -125,17 +127,17 @@ class FlatAllReduce(AllReduceAlgorithm):
     ) -> Iterator[Payload]:
         """Yield what a vector of all numbers moves."""
         numbers = sum(math.prod(shape) for shape in shapes)
-        return self.moved(numbers, accumulation_dtype(dtype).itemsize, sizes)
+        return self.vector_payloads(numbers, accumulation_dtype(dtype).itemsize, sizes)
 
     @abc.abstractmethod
-    def sum(
+    def all_reduce_vector(
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Sum a vector [n]; return the total and what this device sent, [n] each."""
 
     @abc.abstractmethod
-    def moved(
-        self, numbers: int, itemsize: int, sizes: Mapping[str, int]
+    def vector_payloads(
+        self, elements: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield what a vector of so many numbers moves."""
 
@@ -144,7 +146,7 @@ class ReduceScatterAllReduce(FlatAllReduce):
     """A method whose first half leaves each device its part of the sum."""
 
     @abc.abstractmethod
-    def scatter(
+    def reduce_scatter(
         self, rows: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Sum rows [P, m] over P devices; return row `rank` of it, and what was sent.
@@ -154,17 +156,17 @@ class ReduceScatterAllReduce(FlatAllReduce):
         """
 
     @abc.abstractmethod
-    def scattered(
+    def reduce_scatter_payloads(
         self, row: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
-        """Yield what `scatter` moves for rows of so many numbers."""
+        """Yield what `reduce_scatter` moves for rows of so many numbers."""
 
 
-def unflatten(joined: jax.Array, like: Sequence[jax.Array]) -> list[jax.Array]:
+def unflatten(flat: jax.Array, like: Sequence[jax.Array]) -> list[jax.Array]:
     """Cut a vector into arrays of the shapes that were joined."""
     parts, start = [], 0
     for x in like:
-        parts.append(joined[start : start + x.size].reshape(x.shape))
+        parts.append(flat[start : start + x.size].reshape(x.shape))
         start += x.size
     return parts
 
@@ -183,13 +185,13 @@ def nan_where_not_finite(x: jax.Array) -> jax.Array:
     return jnp.max(jnp.abs(x), initial=0) * 0
 
 
-def density_to_k(density: float, numbers: int) -> int:
+def density_to_k(density: float, elements: int) -> int:
     """Return how many of so many numbers are sent, at least one where there are any.
 
     >>> density_to_k(0.01, 1000), density_to_k(0.01, 3), density_to_k(1.0, 3)
     (10, 1, 3)
     """
-    return min(numbers, max(1, round(density * numbers)))
+    return min(elements, max(1, round(density * elements)))
 
 
 def check_density(density: float) -> None:

@@ -59,22 +59,22 @@ class PowerSGD(AllReduceAlgorithm):
         """What it is called."""
         return "power"
 
-    def begin(self, shapes: Sequence[Shape]) -> list[jax.Array]:
+    def init_state(self, shapes: Sequence[Shape]) -> list[jax.Array]:
         """Return a Q of zeros for each matrix: columns of zeros are drawn."""
         thick = [self._thin(shape) for shape in shapes if len(shape) > 1]
         return [jnp.zeros((cols, self.rank), jnp.float32) for _, cols in thick]
 
-    def reduce(
+    def all_reduce(
         self,
         leaves: Sequence[jax.Array],
-        memory: Sequence[jax.Array],
+        state: Sequence[jax.Array],
         step: jax.Array,
         axes: Axes,
     ) -> AllReduceResult:
         """Sum matrices by their thin ones, and the rest as it is."""
         flat = [x for x in leaves if x.ndim < 2]
         matrices = [x.reshape(self._thin(x.shape)) for x in leaves if x.ndim > 1]
-        first = [_begun(q).astype(m.dtype) for q, m in zip(memory, matrices)]
+        first = [_begun(q).astype(m.dtype) for q, m in zip(state, matrices)]
         thin = [m @ q for m, q in zip(matrices, first)]
         *bases, short = _summed([*thin, *flat], len(thin), axes)
         bases = [orthonormalize(p) for p in bases]
@@ -84,8 +84,8 @@ class PowerSGD(AllReduceAlgorithm):
         sent = [p @ r.T for p, r in zip(bases, own)]
         return AllReduceResult(
             total=_together(leaves, total, short),
-            sent=_together(leaves, sent, flat),
-            memory=[_kept(q, r) for q, r in zip(memory, coefficients)],
+            contributions=_together(leaves, sent, flat),
+            state=[_kept(q, r) for q, r in zip(state, coefficients)],
         )
 
     def payloads(
@@ -96,7 +96,7 @@ class PowerSGD(AllReduceAlgorithm):
         short = sum(shape[0] if shape else 1 for shape in shapes if len(shape) < 2)
         numbers = short + sum(self.rank * (rows + cols) for rows, cols in thin)
         size = numbers * accumulation_dtype(dtype).itemsize
-        yield Payload(kind="all-reduce", axes=tuple(sizes), size=size)
+        yield Payload(kind="all-reduce", axes=tuple(sizes), payload_bytes=size)
 
     def _thin(self, shape: Shape) -> tuple[int, int]:
         """Return rows and columns of an array as a matrix, its last dim the columns.

@@ -43,7 +43,7 @@ class RandomK(ReduceScatterAllReduce):
         """What it picks."""
         return "random_k"
 
-    def sum(
+    def all_reduce_vector(
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Sum the values at places that all devices know."""
@@ -54,7 +54,7 @@ class RandomK(ReduceScatterAllReduce):
         total = zeros.at[where].set(summed[:-1], unique_indices=True) + summed[-1]
         return total, zeros.at[where].set(values[:-1], unique_indices=True)
 
-    def scatter(
+    def reduce_scatter(
         self, rows: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Sum the same places of each row, to the owner of the row."""
@@ -66,19 +66,19 @@ class RandomK(ReduceScatterAllReduce):
         sent = jnp.zeros_like(rows).at[:, where].set(values[:, :-1])
         return part + summed[-1], sent
 
-    def moved(
-        self, numbers: int, itemsize: int, sizes: Mapping[str, int]
+    def vector_payloads(
+        self, elements: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield the sum of values and flag."""
-        size = itemsize * (density_to_k(self.density, numbers) + 1)
-        yield Payload(kind="all-reduce", axes=tuple(sizes), size=size)
+        size = itemsize * (density_to_k(self.density, elements) + 1)
+        yield Payload(kind="all-reduce", axes=tuple(sizes), payload_bytes=size)
 
-    def scattered(
+    def reduce_scatter_payloads(
         self, row: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield the sum of the values of one row."""
         size = itemsize * (density_to_k(self.density, row) + 1)
-        yield Payload(kind="reduce-scatter", axes=tuple(sizes), size=size)
+        yield Payload(kind="reduce-scatter", axes=tuple(sizes), payload_bytes=size)
 
     def _places(self, size: int, step: jax.Array) -> jax.Array:
         """Draw different places in a vector, int32 [k]."""

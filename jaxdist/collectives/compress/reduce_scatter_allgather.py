@@ -39,52 +39,52 @@ class TwoPhaseAllReduce(ReduceScatterAllReduce):
         """The codec's."""
         return self.codec.name
 
-    def scatter(
+    def reduce_scatter(
         self, rows: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Exchange the messages and add what they say."""
-        messages, row = self.codec.pack(rows), rows.shape[1]
-        sent = self.codec.unpack(messages, row, rows.dtype)
+        messages, row = self.codec.encode(rows), rows.shape[1]
+        sent = self.codec.decode(messages, row, rows.dtype)
         got = all_to_all(messages, axes)
 
         def read(i: jax.Array | int) -> jax.Array:
             one = lax.dynamic_slice_in_dim(got, i, 1)
-            return self.codec.unpack(one, row, rows.dtype)[0]
+            return self.codec.decode(one, row, rows.dtype)[0]
 
         # In turn: XLA's CPU backend takes ten times as long to sum a dim in front.
         return lax.fori_loop(1, len(got), lambda i, s: s + read(i), read(0)), sent
 
-    def sum(
+    def all_reduce_vector(
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Scatter, pack the own part of the sum, and gather."""
         rows = reduce_scatter_array(x, lax.axis_size(axes))
-        part, sent = self.scatter(rows, step, axes)
+        part, sent = self.reduce_scatter(rows, step, axes)
         whole = self._gathered(part, axes)
         me = axis_rank(axes)
         sent = sent.at[me].add(whole[me] - part)
         return whole.reshape(-1)[: x.size], sent.reshape(-1)[: x.size]
 
-    def moved(
-        self, numbers: int, itemsize: int, sizes: Mapping[str, int]
+    def vector_payloads(
+        self, elements: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield the two phases."""
-        row = -(-numbers // devices_along(sizes))
-        yield from self.scattered(row, itemsize, sizes)
-        size = devices_along(sizes) * self.codec.message(row, itemsize)
-        yield Payload(kind="all-gather", axes=tuple(sizes), size=size)
+        row = -(-elements // devices_along(sizes))
+        yield from self.reduce_scatter_payloads(row, itemsize, sizes)
+        size = devices_along(sizes) * self.codec.message_bytes(row, itemsize)
+        yield Payload(kind="all-gather", axes=tuple(sizes), payload_bytes=size)
 
-    def scattered(
+    def reduce_scatter_payloads(
         self, row: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield the first phase."""
-        yield all_to_all_payload(self.codec.message(row, itemsize), sizes)
+        yield all_to_all_payload(self.codec.message_bytes(row, itemsize), sizes)
 
     def _gathered(self, part: jax.Array, axes: Axes) -> jax.Array:
         """Return the parts of all devices [P, m], read from one message each."""
-        message = self.codec.pack(part[None])[0]
+        message = self.codec.encode(part[None])[0]
         whole = lax.all_gather(message, axes)
-        return self.codec.unpack(whole, part.size, part.dtype)
+        return self.codec.decode(whole, part.size, part.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,17 +97,17 @@ class MajorityVote(TwoPhaseAllReduce):
     Source: Bernstein et al. 2018, arXiv:1802.04434, algorithm 1 (majority vote).
     """
 
-    def scatter(
+    def reduce_scatter(
         self, rows: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Exchange signs and count them."""
-        messages, row = self.codec.pack(rows), rows.shape[1]
-        sent = self.codec.unpack(messages, row, rows.dtype)
+        messages, row = self.codec.encode(rows), rows.shape[1]
+        sent = self.codec.decode(messages, row, rows.dtype)
         got = all_to_all(messages, axes)
 
         def read(i: jax.Array | int) -> tuple[jax.Array, jax.Array]:
             one = lax.dynamic_slice_in_dim(got, i, 1)
-            voted = self.codec.unpack(one, row, rows.dtype)[0]
+            voted = self.codec.decode(one, row, rows.dtype)[0]
             return jnp.sign(voted), jnp.abs(voted)
 
         votes, lengths = lax.fori_loop(
@@ -117,11 +117,11 @@ class MajorityVote(TwoPhaseAllReduce):
         winner = jnp.where(votes == 0, 1 - 2 * turn.astype(rows.dtype), jnp.sign(votes))
         return winner * lengths, sent
 
-    def sum(
+    def all_reduce_vector(
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Count votes, and tell everyone."""
         rows = reduce_scatter_array(x, lax.axis_size(axes))
-        part, sent = self.scatter(rows, step, axes)
+        part, sent = self.reduce_scatter(rows, step, axes)
         whole = self._gathered(part, axes).reshape(-1)
         return whole[: x.size], sent.reshape(-1)[: x.size]

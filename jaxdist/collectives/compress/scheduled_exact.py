@@ -27,34 +27,34 @@ from jaxdist.collectives.schedule_traffic import permutes_payload_bytes
 class ScheduledAllReduce(FlatAllReduce):
     """All numbers as they are, by a step list."""
 
-    algorithm: str = "ring"
+    schedule: str = "ring"
     """One of `jaxdist.collectives.algorithms.registry.ALGORITHMS`."""
 
     @property
     def name(self) -> str:
         """The algorithm's."""
-        return self.algorithm
+        return self.schedule
 
     @property
     def lossless(self) -> bool:
         """Everything is sent."""
         return True
 
-    def sum(
+    def all_reduce_vector(
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Run the list."""
-        return run(SCHEDULES[self.algorithm](lax.axis_size(axes)), x, axes), x
+        return run(SCHEDULES[self.schedule](lax.axis_size(axes)), x, axes), x
 
-    def moved(
-        self, numbers: int, itemsize: int, sizes: Mapping[str, int]
+    def vector_payloads(
+        self, elements: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield the permutes."""
-        algorithm, steps = _list(self.algorithm, devices_along(sizes))
+        algorithm, steps = _list(self.schedule, devices_along(sizes))
         yield Payload(
             kind="collective-permute",
             axes=tuple(sizes),
-            size=permutes_payload_bytes(algorithm, steps, numbers, itemsize),
+            payload_bytes=permutes_payload_bytes(algorithm, steps, elements, itemsize),
             arrays=sum(map(len, steps)),
         )
 

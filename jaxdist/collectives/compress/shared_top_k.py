@@ -43,7 +43,7 @@ class SharedTopK(FlatAllReduce):
         """What it does."""
         return "aligned"
 
-    def sum(
+    def all_reduce_vector(
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Agree on places, and sum the values there."""
@@ -54,13 +54,13 @@ class SharedTopK(FlatAllReduce):
         summed = lax.psum(jnp.append(values, nan_where_not_finite(x)), axes)
         return _put(summed[:-1], where, x) + summed[-1], _put(values, where, x)
 
-    def moved(
-        self, numbers: int, itemsize: int, sizes: Mapping[str, int]
+    def vector_payloads(
+        self, elements: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield the sums of places and of values."""
-        count = density_to_k(self.density, numbers)
+        count = density_to_k(self.density, elements)
         size = 4 * count + itemsize * (count + 1)
-        yield Payload(kind="all-reduce", axes=tuple(sizes), size=size)
+        yield Payload(kind="all-reduce", axes=tuple(sizes), payload_bytes=size)
 
 
 def _put(values: jax.Array, where: jax.Array, like: jax.Array) -> jax.Array:

@@ -23,7 +23,7 @@ class SignCodec(Codec):
         """What it sends."""
         return "sign"
 
-    def pack(self, rows: jax.Array) -> jax.Array:
+    def encode(self, rows: jax.Array) -> jax.Array:
         """Pack bits [R, ceil(m / 8)] and the scale [R, 4] as bytes."""
         width = -rows.shape[1] % 8
         up = jnp.pad(rows >= 0, ((0, 0), (0, width)))
@@ -34,15 +34,15 @@ class SignCodec(Codec):
         ends = lax.bitcast_convert_type(scale, jnp.uint8)
         return jnp.concatenate([packed, ends], axis=1)
 
-    def unpack(
-        self, messages: jax.Array, row: int, dtype: np.dtype[np.generic]
+    def decode(
+        self, messages: jax.Array, row_elements: int, dtype: np.dtype[np.generic]
     ) -> jax.Array:
         """Return plus or minus the scale."""
         scale = lax.bitcast_convert_type(messages[:, -4:], jnp.float32).astype(dtype)
         bits = messages[:, :-4, None] >> np.arange(8, dtype=np.uint8) & np.uint8(1)
-        signs = 2 * bits.reshape(len(messages), -1)[:, :row].astype(dtype) - 1
+        signs = 2 * bits.reshape(len(messages), -1)[:, :row_elements].astype(dtype) - 1
         return signs * scale[:, None]
 
-    def message(self, row: int, itemsize: int) -> int:
+    def message_bytes(self, row_elements: int, itemsize: int) -> int:
         """Return the bytes of the bits and of the scale."""
-        return -(-row // 8) + 4
+        return -(-row_elements // 8) + 4

@@ -58,7 +58,7 @@ class OkTopK(TwoPhaseAllReduce):
         """What it is."""
         return "sparse"
 
-    def sum(
+    def all_reduce_vector(
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Pick, exchange, add, pick again, and gather."""
@@ -74,7 +74,7 @@ class OkTopK(TwoPhaseAllReduce):
         part = lax.fori_loop(
             1, devices, lambda i, so_far: accumulate_sparse(so_far, got[i]), part
         )
-        message = self.codec.pack(part[None])[0]
+        message = self.codec.encode(part[None])[0]
         told = lax.all_gather(message, axes)
 
         def put(r: jax.Array | int, total: jax.Array) -> jax.Array:
@@ -90,12 +90,12 @@ class OkTopK(TwoPhaseAllReduce):
         sent = turns.at[:, axis_rank(axes)].add(late.reshape(-1, _STRETCH)).reshape(-1)
         return total[: x.size], sent[: x.size]
 
-    def moved(
-        self, numbers: int, itemsize: int, sizes: Mapping[str, int]
+    def vector_payloads(
+        self, elements: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield the two phases of the padded vector."""
         turn = devices_along(sizes) * _STRETCH
-        yield from super().moved(-(-numbers // turn) * turn, itemsize, sizes)
+        yield from super().vector_payloads(-(-elements // turn) * turn, itemsize, sizes)
 
     def _picked(self, whole: jax.Array, devices: int) -> jax.Array:
         """Return the places in each owner's part that are sent, int32 [P, k / P]."""

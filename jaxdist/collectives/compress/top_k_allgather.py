@@ -36,11 +36,11 @@ class TopKAllGather(FlatAllReduce):
         """The codec's."""
         return self.codec.name
 
-    def sum(
+    def all_reduce_vector(
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Gather all messages and add them in the order of ranks."""
-        message, zeros = self.codec.pack(x[None])[0], jnp.zeros_like(x)
+        message, zeros = self.codec.encode(x[None])[0], jnp.zeros_like(x)
         got = lax.all_gather(message, axes)
         first = accumulate_sparse(zeros, got[0])
         total = lax.fori_loop(
@@ -48,9 +48,9 @@ class TopKAllGather(FlatAllReduce):
         )
         return total, accumulate_sparse(zeros, message)
 
-    def moved(
-        self, numbers: int, itemsize: int, sizes: Mapping[str, int]
+    def vector_payloads(
+        self, elements: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield the gather."""
-        size = devices_along(sizes) * self.codec.message(numbers, itemsize)
-        yield Payload(kind="all-gather", axes=tuple(sizes), size=size)
+        size = devices_along(sizes) * self.codec.message_bytes(elements, itemsize)
+        yield Payload(kind="all-gather", axes=tuple(sizes), payload_bytes=size)

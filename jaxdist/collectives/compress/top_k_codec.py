@@ -35,27 +35,27 @@ class TopKCodec(Codec):
         """What it picks."""
         return "top_k"
 
-    def pack(self, rows: jax.Array) -> jax.Array:
+    def encode(self, rows: jax.Array) -> jax.Array:
         """Pick values and places."""
         values, where = top_k(rows, density_to_k(self.density, rows.shape[1]))
         return encode_sparse(values, where, jax.vmap(nan_where_not_finite)(rows))
 
-    def unpack(
-        self, messages: jax.Array, row: int, dtype: np.dtype[np.generic]
+    def decode(
+        self, messages: jax.Array, row_elements: int, dtype: np.dtype[np.generic]
     ) -> jax.Array:
         """Put the values where they were, into zeros."""
-        empty = jnp.zeros(row, dtype)
+        empty = jnp.zeros(row_elements, dtype)
         return jax.vmap(lambda message: accumulate_sparse(empty, message))(messages)
 
-    def message(self, row: int, itemsize: int) -> int:
+    def message_bytes(self, row_elements: int, itemsize: int) -> int:
         """Return the bytes of values, places and flag."""
-        slots = density_to_k(self.density, row)
+        slots = density_to_k(self.density, row_elements)
         return slots * (itemsize + 4) + itemsize
 
 
-def encode_sparse(values: jax.Array, where: jax.Array, flags: jax.Array) -> jax.Array:
+def encode_sparse(values: jax.Array, indices: jax.Array, flags: jax.Array) -> jax.Array:
     """Return messages [R, w] of values [R, k], places [R, k] and flags [R]."""
-    parts = _as_words(values), lax.bitcast_convert_type(where, jnp.uint32)
+    parts = _as_words(values), lax.bitcast_convert_type(indices, jnp.uint32)
     return jnp.concatenate([*parts, _as_words(flags[:, None])], axis=1)
 
 

@@ -28,30 +28,30 @@ _MARGIN: Final = 0.95
 _GOLDEN: Final = np.uint32(2654435769)
 
 
-def top_k(rows: jax.Array, slots: int) -> tuple[jax.Array, jax.Array]:
-    """Pick about `slots` numbers of each row, the largest in absolute value.
+def top_k(rows: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
+    """Pick about `k` numbers of each row, the largest in absolute value.
 
     Args:
         rows: floats [R, m].
-        slots: at most so many of a row, 1 to m.
+        k: at most so many of a row, 1 to m.
 
     Returns:
         Values [R, slots], 0 in empty slots, and places [R, slots] int32 in ascending
         order; in an empty slot a place of m or more, a different one in each.
     """
     size = rows.shape[1]
-    if slots == size:
+    if k == size:
         every = jnp.arange(size, dtype=jnp.int32)
         return rows, jnp.broadcast_to(every, rows.shape)
-    return jax.vmap(lambda row: _picked(row, slots))(rows)
+    return jax.vmap(lambda row: _picked(row, k))(rows)
 
 
-def top_k_threshold(row: jax.Array, slots: int) -> jax.Array:
-    """Return the length that about `slots` numbers of a row reach: float32 scalar."""
-    seen, wanted = jnp.abs(row).astype(jnp.float32), slots
+def top_k_threshold(row: jax.Array, k: int) -> jax.Array:
+    """Return the length that about `k` numbers of a row reach: float32 scalar."""
+    seen, wanted = jnp.abs(row).astype(jnp.float32), k
     if row.size > SAMPLE_SIZE:
         seen = seen[_jittered(row.size, SAMPLE_SIZE)]
-        wanted = max(1, round(_MARGIN * slots * SAMPLE_SIZE / row.size))
+        wanted = max(1, round(_MARGIN * k * SAMPLE_SIZE / row.size))
     # Floats of one sign are ordered as their bits are.
     bits = lax.bitcast_convert_type(seen, jnp.uint32)
 
@@ -97,9 +97,9 @@ def set_bit_positions(words: jax.Array, slots: int) -> jax.Array:
     return jnp.where(slot < ends[-1], 32 * word + bit, 32 * words.size + slot)
 
 
-def threshold_bitmask(row: jax.Array, slots: int) -> jax.Array:
-    """Mark the numbers that reach the threshold of `slots`: uint32, 32 a word."""
-    marks = jnp.abs(row).astype(jnp.float32) >= top_k_threshold(row, slots)
+def threshold_bitmask(row: jax.Array, k: int) -> jax.Array:
+    """Mark the numbers that reach the threshold of `k`: uint32, 32 a word."""
+    marks = jnp.abs(row).astype(jnp.float32) >= top_k_threshold(row, k)
     bits = jnp.pad(marks, (0, -marks.size % 32)).reshape(-1, 32).astype(jnp.uint32)
     return (bits << np.arange(32, dtype=np.uint32)).sum(-1, dtype=jnp.uint32)
 

@@ -89,10 +89,10 @@ class BlockTimings:
     def __post_init__(self) -> None:
         check_peak("blocks", self.peak, self.origin)
 
-    def with_more(self, more: "BlockTimings") -> "BlockTimings":
+    def with_more(self, newer: "BlockTimings") -> "BlockTimings":
         """Add blocks; those timed again replace what they took before."""
-        before = (scale_time(one, self.peak / more.peak) for one in self.timed)
-        return replace(more, timed=_latest((*before, *more.timed)))
+        before = (scale_time(one, self.peak / newer.peak) for one in self.timed)
+        return replace(newer, timed=_latest((*before, *newer.timed)))
 
     def at(self, key: str, samples: float, peak: float) -> BlockTiming | None:
         """Return what a block takes; None if it was not timed.

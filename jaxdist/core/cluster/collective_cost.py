@@ -67,7 +67,7 @@ class CollectiveCost:
                 remedy="inside: 1, or without it",
             )
 
-    def times(self, sent: float) -> float:
+    def times(self, sent_bytes: float) -> float:
         """Return how many times as long as the line one collective takes.
 
         Between two points it is straight over the logarithm of the bytes; outside it
@@ -83,10 +83,10 @@ class CollectiveCost:
         """
         before = None
         for size, times in self.bend:
-            if sent <= size:
+            if sent_bytes <= size:
                 if before is None:
                     return times
-                part = math.log(sent / before[0]) / math.log(size / before[0])
+                part = math.log(sent_bytes / before[0]) / math.log(size / before[0])
                 return before[1] + part * (times - before[1])
             before = size, times
         return before[1] if before else 1.0
@@ -97,11 +97,11 @@ class CollectiveCost:
         lies = "" if self.inside is None else f"/{self.inside}"
         return f"{self.kind}/{self.devices}{lies}"
 
-    def apart(self, inside: int) -> float:
+    def apart(self, per_unit: int) -> float:
         """Return how differently a group lies, 0 where it lies as what was measured.
 
         Args:
-            inside: devices of the group in one unit of the level below.
+            per_unit: devices of the group in one unit of the level below.
 
         >>> some = SourcedNumber(1.0, "given: me")
         >>> line = CollectiveCost(
@@ -110,4 +110,4 @@ class CollectiveCost:
         >>> line.apart(4), line.apart(2) < line.apart(1)
         (0.0, True)
         """
-        return abs(math.log(inside / (self.inside or inside)))
+        return abs(math.log(per_unit / (self.inside or per_unit)))

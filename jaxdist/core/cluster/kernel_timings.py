@@ -96,13 +96,13 @@ class KernelTimings:
     def __post_init__(self) -> None:
         check_peak("kernels", self.peak, self.origin)
 
-    def with_more(self, more: "KernelTimings") -> "KernelTimings":
+    def with_more(self, newer: "KernelTimings") -> "KernelTimings":
         """Add kernels; those timed again replace what they took before.
 
-        What a device of the peak of `more` takes for the others stays as it is.
+        What a device of the peak of `newer` takes for the others stays as it is.
         """
-        before = (scale_time(one, self.peak / more.peak) for one in self.timed)
-        return replace(more, timed=_latest((*before, *more.timed)))
+        before = (scale_time(one, self.peak / newer.peak) for one in self.timed)
+        return replace(newer, timed=_latest((*before, *newer.timed)))
 
     def seconds(self, shape: KernelShape, peak: float) -> tuple[float, float] | None:
         """Return the seconds of forward and backward pass; None if none is alike.

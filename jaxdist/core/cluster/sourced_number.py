@@ -58,11 +58,11 @@ class SourcedNumber:
         """Return it as plain values."""
         return {"value": self.value, "origin": self.origin}
 
-    def times(self, factor: float, why: str) -> Self:
+    def times(self, factor: float, reason: str) -> Self:
         """Return the number scaled, and why it was.
 
         >>> SourcedNumber(10.0, "given: me").times(0.5, "two share it").origin
         'given: me; times 0.5: two share it'
         """
-        origin = f"{self.origin}; times {factor:g}: {why}"
+        origin = f"{self.origin}; times {factor:g}: {reason}"
         return type(self)(self.value * factor, origin)

@@ -28,11 +28,11 @@ class Timed(Protocol):
 WorkTiming = TypeVar("WorkTiming", bound=Timed)
 
 
-def check_peak(what: str, peak: float, origin: str) -> None:
+def check_peak(kind: str, peak: float, origin: str) -> None:
     """Refuse a table of a device that computes nothing.
 
     Args:
-        what: was timed: `kernels`.
+        kind: was timed: `kernels`.
         peak: FLOPs a second of the device then.
         origin: as of a `SourcedNumber`.
 
@@ -41,19 +41,19 @@ def check_peak(what: str, peak: float, origin: str) -> None:
     """
     if SourcedNumber(peak, origin).value == 0:
         raise BadInput(
-            f"{what} of a device that computes nothing",
+            f"{kind} of a device that computes nothing",
             rule="peak is the FLOPs a second of the device when they were timed",
             values=f"peak: {peak:g}",
             remedy="peak: 60 GFLOP/s",
         )
 
 
-def scale_time(one: WorkTiming, times: float) -> WorkTiming:
+def scale_time(timing: WorkTiming, factor: float) -> WorkTiming:
     """Return timed work as if it took so many times as long.
 
     Args:
-        one: work that was timed.
-        times: above 0.
+        timing: work that was timed.
+        factor: above 0.
     """
-    forward, backward = times * one.forward_s, times * one.backward_s
-    return replace(one, forward_s=forward, backward_s=backward)
+    forward, backward = factor * timing.forward_s, factor * timing.backward_s
+    return replace(timing, forward_s=forward, backward_s=backward)

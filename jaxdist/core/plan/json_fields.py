@@ -14,22 +14,22 @@ def lists_to_tuples(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in tree.items()}
 
 
-def check_known_fields(owner: type, tree: Any, where: str) -> dict[str, Any]:
-    """Pass the fields through, or name the one that `owner` does not have.
+def check_known_fields(cls: type, tree: Any, context: str) -> dict[str, Any]:
+    """Pass the fields through, or name the one that `cls` does not have.
 
     Args:
-        owner: whose fields they are.
+        cls: whose fields they are.
         tree: as JSON has it.
-        where: what has them, for errors: `plan.mesh`.
+        context: what has them, for errors: `plan.mesh`.
 
     Raises:
         BadInput: no object, or a field of another name.
     """
-    check_fields(check_object(where, tree), [f.name for f in fields(owner)], where)
+    check_fields(check_object(context, tree), [f.name for f in fields(cls)], context)
     return dict(tree)
 
 
-def check_object(what: str, tree: Any) -> dict[str, Any]:
+def check_object(context: str, tree: Any) -> dict[str, Any]:
     """Refuse what is no object of JSON.
 
     Raises:
@@ -37,7 +37,7 @@ def check_object(what: str, tree: Any) -> dict[str, Any]:
     """
     if not isinstance(tree, dict):
         raise BadInput(
-            f"{what} is no {type(tree).__name__}",
+            f"{context} is no {type(tree).__name__}",
             rule="a plan is an object of JSON, as a run folder's plan.json is",
             values=json.dumps(tree)[:60],
             remedy="jaxdist plan digits --cluster testbed --devices 4 -o plan.json",

@@ -41,28 +41,28 @@ class MeshPlacement:
         return self.mesh.size(*inner), sub_axis_size(name) or self.mesh.size(axis)
 
 
-def axis_order(inside: Iterable[str]) -> tuple[str, ...]:
+def axis_order(innermost: Iterable[str]) -> tuple[str, ...]:
     """Return every axis, outermost first, with some moved behind all others.
 
     Args:
-        inside: names of those, outermost first.
+        innermost: names of those, outermost first.
 
     >>> axis_order(["pipe", "data"])[-3:]
     ('tensor', 'pipe', 'data')
     """
-    last = tuple(inside)
+    last = tuple(innermost)
     return (*(axis for axis in AXES if axis not in last), *last)
 
 
-def check_placement(inside: tuple[str, ...]) -> None:
+def check_placement(placement: tuple[str, ...]) -> None:
     """Refuse names that are no axes, and one that is there twice.
 
     Raises:
         BadInput: with the placement that was meant.
     """
     rule = f"plan.placement has some of {', '.join(AXES)}, each once"
-    values = f"plan.placement = {','.join(inside)}"
-    for name in inside:
+    values = f"plan.placement = {','.join(placement)}"
+    for name in placement:
         if name not in AXES:
             near = did_you_mean(name, AXES)
             raise BadInput(
@@ -71,8 +71,8 @@ def check_placement(inside: tuple[str, ...]) -> None:
                 values=values,
                 remedy=f"did you mean {near}?" if near else "plan.placement=pipe",
             )
-    once = tuple(dict.fromkeys(inside))
-    if once != inside:
+    once = tuple(dict.fromkeys(placement))
+    if once != placement:
         raise BadInput(
             "an axis lies on devices in one place",
             rule=rule,

@@ -80,10 +80,10 @@ class ReductionConfig:
     gather: StatelessCompressor = "exact"
     """The way parameters that fsdp shares out travel to where they are used."""
 
-    def by(self, via: Any) -> "ReductionConfig":
+    def by(self, algorithm: Any) -> "ReductionConfig":
         """Return the same settings for another way.
 
         >>> ReductionConfig(density=0.1).by("sparse").via
         'sparse'
         """
-        return replace(self, via=via)
+        return replace(self, via=algorithm)

@@ -41,13 +41,13 @@ def format_duration(seconds: float) -> str:
     return f"{hours} h {rest} min" if hours else f"{minutes} min"
 
 
-def format_percent(share: float, decimals: int = 1) -> str:
+def format_percent(fraction: float, decimals: int = 1) -> str:
     """Write a share of one as per cent.
 
     >>> format_percent(0.99167, 2)
     '99.17 %'
     """
-    return f"{100 * share:.{decimals}f} %"
+    return f"{100 * fraction:.{decimals}f} %"
 
 
 def _three(value: float) -> str:

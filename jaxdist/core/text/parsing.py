@@ -63,13 +63,13 @@ class _Kind:
         return number
 
 
-def parse_bandwidth(value: object, where: str) -> float:
+def parse_bandwidth(value: object, context: str) -> float:
     """Read bytes a second.
 
     Args:
         value: a number, or text with a unit: B/s with k, M, G, T, Ki, Mi, Gi or Ti, or
             bit, kbit, mbit, gbit, tbit a second, in any case.
-        where: what it is of, for errors.
+        context: what it is of, for errors.
 
     Raises:
         BadInput: no such quantity, not above zero, or beyond 10 PB/s.
@@ -77,15 +77,15 @@ def parse_bandwidth(value: object, where: str) -> float:
     >>> tuple(parse_bandwidth(text, "nic") for text in ("100 Gbit/s", "12.5GB/s", 5))
     (12500000000.0, 12500000000.0, 5.0)
     """
-    return _BANDWIDTH.read(value, where)
+    return _BANDWIDTH.read(value, context)
 
 
-def parse_duration(value: object, where: str) -> float:
+def parse_duration(value: object, context: str) -> float:
     """Read a time, a latency for one.
 
     Args:
         value: a number of seconds, or text that ends in s, ms, us, ns or ps.
-        where: what it is of, for errors.
+        context: what it is of, for errors.
 
     Raises:
         BadInput: no such quantity, negative, or above a minute.
@@ -93,10 +93,10 @@ def parse_duration(value: object, where: str) -> float:
     >>> parse_duration("26 ns", "cable"), parse_duration(0, "cable")
     (2.6e-08, 0.0)
     """
-    return _TIME.read(value, where)
+    return _TIME.read(value, context)
 
 
-def parse_length(value: object, where: str) -> float:
+def parse_length(value: object, context: str) -> float:
     """Read a length: a number of metres, or text that ends in m, km, cm or mm.
 
     Raises:
@@ -105,10 +105,10 @@ def parse_length(value: object, where: str) -> float:
     >>> parse_length("1.5 km", "cable")
     1500.0
     """
-    return _LENGTH.read(value, where)
+    return _LENGTH.read(value, context)
 
 
-def parse_bytes(value: object, where: str) -> float:
+def parse_bytes(value: object, context: str) -> float:
     """Read bytes: a number, or text that ends in B with k, M, G, T, Ki, Mi, Gi or Ti.
 
     Raises:
@@ -117,10 +117,10 @@ def parse_bytes(value: object, where: str) -> float:
     >>> parse_bytes("80 GB", "memory"), parse_bytes("16GiB", "memory")
     (80000000000.0, 17179869184.0)
     """
-    return _VOLUME.read(value, where)
+    return _VOLUME.read(value, context)
 
 
-def parse_flop_rate(value: object, where: str) -> float:
+def parse_flop_rate(value: object, context: str) -> float:
     """Read FLOPs a second: a number, or text as `312 TFLOP/s`, `15.7 TFLOPS`.
 
     Raises:
@@ -129,7 +129,7 @@ def parse_flop_rate(value: object, where: str) -> float:
     >>> parse_flop_rate("15.7 TFLOP/s", "flops")
     15700000000000.0
     """
-    return _WORK_RATE.read(value, where)
+    return _WORK_RATE.read(value, context)
 
 
 def _bytes_a_second(text: str) -> float | None:

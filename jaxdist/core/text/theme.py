@@ -18,7 +18,7 @@ class Colour:
     """On white paper."""
     dark: str
     """On dark paper."""
-    means: str
+    meaning: str
     """What is drawn in it."""
 
 
@@ -26,53 +26,53 @@ FILLS: Final = {
     "forward": Colour(
         light="#2870E1",
         dark="#71C9F4",
-        means="forward pass; activations in memory; evaluation",
+        meaning="forward pass; activations in memory; evaluation",
     ),
     "backward": Colour(
         light="#1E4964",
         dark="#2C68EC",
-        means="backward pass; useful steps; the one series of a plain plot",
+        meaning="backward pass; useful steps; the one series of a plain plot",
     ),
-    "update": Colour(light="#091420", dark="#DCEAEF", means="optimizer update"),
+    "update": Colour(light="#091420", dark="#DCEAEF", meaning="optimizer update"),
     "data": Colour(
         light="#9D4812",
         dark="#E54015",
-        means="traffic along data and fsdp; communication buffers",
+        meaning="traffic along data and fsdp; communication buffers",
     ),
     "spatial": Colour(
-        light="#B88D0F", dark="#E9C01E", means="traffic along the spatial axes"
+        light="#B88D0F", dark="#E9C01E", meaning="traffic along the spatial axes"
     ),
-    "tensor": Colour(light="#E466B7", dark="#D86BA7", means="traffic along tensor"),
-    "pipe": Colour(light="#6C2093", dark="#8C60BC", means="traffic along pipe"),
+    "tensor": Colour(light="#E466B7", dark="#D86BA7", meaning="traffic along tensor"),
+    "pipe": Colour(light="#6C2093", dark="#8C60BC", meaning="traffic along pipe"),
     "input": Colour(
-        light="#0EA964", dark="#1A9760", means="input wait, reading, exchange"
+        light="#0EA964", dark="#1A9760", meaning="input wait, reading, exchange"
     ),
     "checkpoint": Colour(
-        light="#49482B", dark="#AFB55E", means="checkpoint stall, writing"
+        light="#49482B", dark="#AFB55E", meaning="checkpoint stall, writing"
     ),
     "wait": Colour(
-        light="#7F8890", dark="#8A939C", means="held but not used; always hatched"
+        light="#7F8890", dark="#8A939C", meaning="held but not used; always hatched"
     ),
 }
 """Marks that carry a meaning, in the order of terms."""
 
 SURFACES: Final = {
-    "paper": Colour(light="#FFFFFF", dark="#14171A", means="page"),
-    "panel": Colour(light="#F5F6F4", dark="#1B1F23", means="the row of this run"),
-    "ink": Colour(light="#1B2026", dark="#E7EAED", means="text, capacity lines"),
-    "muted": Colour(light="#56606A", dark="#A2ABB4", means="units, notes, ticks"),
-    "line": Colour(light="#D8DCDF", dark="#2F353B", means="grid, row rules"),
-    "axis": Colour(light="#8B949C", dark="#6F7982", means="axes, table head rule"),
-    "link": Colour(light="#1B5FA8", dark="#8BC1F7", means="links, focus ring"),
+    "paper": Colour(light="#FFFFFF", dark="#14171A", meaning="page"),
+    "panel": Colour(light="#F5F6F4", dark="#1B1F23", meaning="the row of this run"),
+    "ink": Colour(light="#1B2026", dark="#E7EAED", meaning="text, capacity lines"),
+    "muted": Colour(light="#56606A", dark="#A2ABB4", meaning="units, notes, ticks"),
+    "line": Colour(light="#D8DCDF", dark="#2F353B", meaning="grid, row rules"),
+    "axis": Colour(light="#8B949C", dark="#6F7982", meaning="axes, table head rule"),
+    "link": Colour(light="#1B5FA8", dark="#8BC1F7", meaning="links, focus ring"),
 }
 """Paper, text and lines."""
 
 TEXT_ON: Final = {
-    "on-forward": Colour(light="#FFFFFF", dark="#14171A", means="on forward"),
-    "on-backward": Colour(light="#FFFFFF", dark="#FFFFFF", means="on backward"),
-    "on-data": Colour(light="#FFFFFF", dark="#14171A", means="on data"),
-    "on-spatial": Colour(light="#1B2026", dark="#14171A", means="on spatial"),
-    "on-tensor": Colour(light="#1B2026", dark="#14171A", means="on tensor"),
+    "on-forward": Colour(light="#FFFFFF", dark="#14171A", meaning="on forward"),
+    "on-backward": Colour(light="#FFFFFF", dark="#FFFFFF", meaning="on backward"),
+    "on-data": Colour(light="#FFFFFF", dark="#14171A", meaning="on data"),
+    "on-spatial": Colour(light="#1B2026", dark="#14171A", meaning="on spatial"),
+    "on-tensor": Colour(light="#1B2026", dark="#14171A", meaning="on tensor"),
 }
 """Text that stands inside a fill."""
 

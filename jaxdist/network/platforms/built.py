@@ -45,12 +45,12 @@ _TOP_LEVEL_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def build_topology(tree: YamlTable, stem: str) -> Topology:
+def build_topology(tree: YamlTable, default_name: str) -> Topology:
     """Return the topology of a platform file.
 
     Args:
         tree: what the file says.
-        stem: its name without a suffix.
+        default_name: its name without a suffix.
 
     Raises:
         BadInput: a field that is not known, a name that is not there, quantities that
@@ -72,27 +72,29 @@ def build_topology(tree: YamlTable, stem: str) -> Topology:
     graph = PlatformGraph(
         names=tuple(vertex.name for vertex in vertices),
         devices=devices,
-        ends=tuple((cable.low, cable.high) for cable in cables),
-        costs=tuple(1.0 if fewest else links.length(c) for c in range(len(cables))),
-        forwards=read_flag(tree, "devices_forward"),
-        ties=words["ties"],
+        edges=tuple((cable.source, cable.target) for cable in cables),
+        costs=tuple(
+            1.0 if fewest else links.cable_latency(c) for c in range(len(cables))
+        ),
+        devices_forward=read_flag(tree, "devices_forward"),
+        tie_break=words["ties"],
     )
     switches = len(vertices) - devices
-    degree = np.bincount([end for pair in graph.ends for end in pair])
+    degree = np.bincount([end for pair in graph.edges for end in pair])
     return Topology(
-        name=str(tree.get("name", stem)),
+        name=str(tree.get("name", default_name)),
         devices=devices,
         capacity=np.array(links.capacity),
         latency=np.array(links.latency),
-        walk=_route_fn(graph, links),
+        route_fn=_route_fn(graph, links),
         ports=int(degree[devices:].max() if switches else degree.max()),
         switches=switches,
-        injection=_injection(cables, devices),
+        injection_bandwidth=_injection(cables, devices),
         per_host=read_count(tree, "per_host", 1),
-        reducing=1 / parse_bandwidth(tree["adding"], "adding")
+        reduce_s_per_byte=1 / parse_bandwidth(tree["adding"], "adding")
         if "adding" in tree
         else 0.0,
-        merging=parse_duration(tree["merging"], "merging")
+        merge_s_per_entry=parse_duration(tree["merging"], "merging")
         if "merging" in tree
         else 0.0,
     )
@@ -114,22 +116,23 @@ class LinkTable:
             for place, vertex in enumerate(vertices)
             if np.isfinite(vertex.capacity) or vertex.latency
         }
-        self.crossed: list[tuple[int, ...]] = []
+        self.hop_links: list[tuple[int, ...]] = []
         for cable in cables:
             there = self._add(cable.capacity, cable.latency)
             same = cable.shared
             back = there if same else self._add(cable.capacity, cable.latency)
             low, high = (
-                (inner[end],) if end in inner else () for end in (cable.low, cable.high)
+                (inner[end],) if end in inner else ()
+                for end in (cable.source, cable.target)
             )
             if counts == "below":
-                self.crossed += [(there, *high), (*high, back)]
+                self.hop_links += [(there, *high), (*high, back)]
             else:
-                self.crossed += [(there, *high), (back, *low)]
+                self.hop_links += [(there, *high), (back, *low)]
 
-    def length(self, cable: int) -> float:
+    def cable_latency(self, cable: int) -> float:
         """Return the seconds of a cable with what is inside the switches at its end."""
-        ways = (self.crossed[2 * cable], self.crossed[2 * cable + 1])
+        ways = (self.hop_links[2 * cable], self.hop_links[2 * cable + 1])
         return max(sum(self.latency[link] for link in way) for way in ways)
 
     def _add(self, capacity: float, latency: float) -> int:
@@ -142,7 +145,7 @@ def _injection(cables: Sequence[PlatformCable], devices: int) -> float:
     """Return the rate of the device that has the least."""
     rates = np.zeros(devices)
     for cable in cables:
-        for end in (cable.low, cable.high):
+        for end in (cable.source, cable.target):
             if end < devices:
                 rates[end] += cable.capacity / (2 if cable.shared else 1)
     return float(rates.min())
@@ -152,8 +155,8 @@ def _route_fn(graph: PlatformGraph, links: LinkTable) -> RouteFn:
     ways = ShortestPaths(graph)
 
     def walk(sources: IntArray, targets: IntArray) -> IntArray:
-        found = ways.find(zip(sources.tolist(), targets.tolist()))
-        rows = [[link for hop in way for link in links.crossed[hop]] for way in found]
+        found = ways.paths(zip(sources.tolist(), targets.tolist()))
+        rows = [[link for hop in way for link in links.hop_links[hop]] for way in found]
         table = np.full((len(rows), max(map(len, rows), default=0)), -1)
         for row, way in zip(table, rows):
             row[: len(way)] = way

@@ -32,13 +32,13 @@ class PlatformGraph:
     """Of the vertices, in the order of the file."""
     devices: int
     """D."""
-    ends: tuple[tuple[int, int], ...]
+    edges: tuple[tuple[int, int], ...]
     """The vertices that each cable joins, as the file has them."""
     costs: tuple[float, ...]
     """What each cable adds to the length of a way."""
-    forwards: bool
+    devices_forward: bool
     """Whether devices pass messages on."""
-    ties: str
+    tie_break: str
     """`first` or `hash`."""
 
 
@@ -58,7 +58,7 @@ class ShortestPaths:
         self._hops = _neighbours(graph)
         self._known: dict[tuple[int, int], tuple[int, ...]] = {}
 
-    def find(self, pairs: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
+    def paths(self, pairs: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
         """Return the cables of each way, 2 c forwards and 2 c + 1 backwards.
 
         Args:
@@ -70,24 +70,26 @@ class ShortestPaths:
         asked = list(pairs)
         wanted: dict[int, set[int]] = {}
         for a, b in set(asked) - self._known.keys():
-            low, high = (a, b) if self._graph.ties == "hash" else sorted((a, b))
+            low, high = (a, b) if self._graph.tie_break == "hash" else sorted((a, b))
             wanted.setdefault(high, set()).add(low)
         for target, sources in wanted.items():
-            left = self._left(target, sources)
+            left = self._distances(target, sources)
             for source in sources:
-                self._learn(source, target, left)
+                self._store_path(source, target, left)
         return [self._known[pair] for pair in asked]
 
-    def _learn(self, source: int, target: int, left: DistanceMap) -> None:
+    def _store_path(self, source: int, target: int, left: DistanceMap) -> None:
         at, way = source, []
         while at != target:
-            at, hop = self._choose(self._nearer(at, left), left, (source, target))
+            at, hop = self._break_tie(
+                self._shortest_hops(at, left), left, (source, target)
+            )
             way.append(hop)
         self._known[source, target] = tuple(way)
-        if self._graph.ties == "first":
+        if self._graph.tie_break == "first":
             self._known[target, source] = tuple(hop ^ 1 for hop in reversed(way))
 
-    def _left(self, target: int, sources: set[int]) -> DistanceMap:
+    def _distances(self, target: int, sources: set[int]) -> DistanceMap:
         """Return what is left to a device from all that is not farther than these."""
         left: DistanceMap = {}
         heap, missing = [(0.0, 0, target)], set(sources)
@@ -96,60 +98,60 @@ class ShortestPaths:
             if vertex in left:
                 continue
             left[vertex] = (length, hops, -1)
-            nearer = self._nearer(vertex, left)
+            nearer = self._shortest_hops(vertex, left)
             last = min((_last_vertex(hop, left) for hop in nearer), default=-1)
             left[vertex] = (length, hops, last)
             missing.discard(vertex)
-            if vertex != target and not self._passes(vertex):
+            if vertex != target and not self._forwards(vertex):
                 continue
             for other, hop in self._hops[vertex]:
                 if other not in left:
                     cost = self._graph.costs[hop // 2]
                     heapq.heappush(heap, (length + cost, hops + 1, other))
         if missing:
-            raise self._apart(min(missing), target)
+            raise self._disconnected_error(min(missing), target)
         return left
 
-    def _nearer(self, vertex: int, left: DistanceMap) -> list[GraphHop]:
+    def _shortest_hops(self, vertex: int, left: DistanceMap) -> list[GraphHop]:
         """List the hops from a vertex that are on shortest ways."""
         length, hops, _ = left[vertex]
         found = []
         for other, hop in self._hops[vertex]:
             rest, fewer, _ = left.get(other, (0.0, hops, 0))
-            through = fewer == 0 or self._passes(other)
+            through = fewer == 0 or self._forwards(other)
             way = rest + self._graph.costs[hop // 2]
             if through and fewer == hops - 1 and way <= length * (1 + _TOLERANCE):
                 found.append((other, hop))
         return found
 
-    def _choose(
+    def _break_tie(
         self, hops: list[GraphHop], left: DistanceMap, ends: tuple[int, int]
     ) -> GraphHop:
-        if self._graph.ties == "first":
+        if self._graph.tie_break == "first":
             return min(hops, key=lambda hop: (_last_vertex(hop, left), hop))
         source, target = ends
         key = np.array([(source << 42) + (target << 21) + hops[0][0]])
         return hops[int(splitmix64(key)[0]) % len(hops)]
 
-    def _passes(self, vertex: int) -> bool:
-        return self._graph.forwards or vertex >= self._graph.devices
+    def _forwards(self, vertex: int) -> bool:
+        return self._graph.devices_forward or vertex >= self._graph.devices
 
-    def _apart(self, source: int, target: int) -> BadInput:
+    def _disconnected_error(self, source: int, target: int) -> BadInput:
         names = self._graph.names
         return BadInput(
             f"no way from {names[source]} to {names[target]}",
             rule="cables join all devices"
-            + ", over switches alone" * (not self._graph.forwards),
-            values=f"{len(self._graph.ends)} cables, {len(names)} vertices",
+            + ", over switches alone" * (not self._graph.devices_forward),
+            values=f"{len(self._graph.edges)} cables, {len(names)} vertices",
             remedy="a cable between them"
-            + ", or devices_forward: true" * (not self._graph.forwards),
+            + ", or devices_forward: true" * (not self._graph.devices_forward),
         )
 
 
 def _neighbours(graph: PlatformGraph) -> list[list[GraphHop]]:
     """List by vertex where its cables lead, in the order of the file."""
     hops: list[list[GraphHop]] = [[] for _ in graph.names]
-    for cable, (low, high) in enumerate(graph.ends):
+    for cable, (low, high) in enumerate(graph.edges):
         hops[low].append((high, 2 * cable))
         hops[high].append((low, 2 * cable + 1))
     return [sorted(each) for each in hops]

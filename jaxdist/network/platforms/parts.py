@@ -51,8 +51,8 @@ class PlatformVertex:
 class PlatformCable:
     """Joins two vertices."""
 
-    low: int
-    high: int
+    source: int
+    target: int
     capacity: float
     latency: float
     shared: bool
@@ -82,7 +82,7 @@ def read_switches(tree: YamlTable) -> Iterator[PlatformVertex]:
 
 
 def read_cables(
-    tree: YamlTable, places: Mapping[str, int], duplex: str
+    tree: YamlTable, vertex_indices: Mapping[str, int], duplex: str
 ) -> Iterator[PlatformCable]:
     """Yield the cables, between the numbers of vertices."""
     kinds = tree.get("kinds", {})
@@ -100,14 +100,14 @@ def read_cables(
         shared = read_choice({"duplex": duplex, **whole}, "duplex", DUPLEX_MODES)
         for numbers in loop_iterations(entry.get("for"), "cables"):
             names = [read_name(entry, end, numbers) for end in ("from", "to")]
-            low, high = (_vertex_index(name, places, where) for name in names)
+            low, high = (_vertex_index(name, vertex_indices, where) for name in names)
             pair = (min(low, high), max(low, high))
             if low == high or pair in seen:
                 raise _duplicate_cable_error(names, where)
             seen[pair] = where
             yield PlatformCable(
-                low=low,
-                high=high,
+                source=low,
+                target=high,
                 capacity=wide,
                 latency=late,
                 shared=shared == "shared",
@@ -178,7 +178,7 @@ def check_ports(
 ) -> None:
     """Refuse more cables at a switch than it has ports."""
     ends = np.bincount(
-        [end for cable in cables for end in (cable.low, cable.high)],
+        [end for cable in cables for end in (cable.source, cable.target)],
         minlength=len(vertices),
     )
     for vertex, used in zip(vertices, ends.tolist()):

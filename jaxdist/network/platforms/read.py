@@ -61,10 +61,10 @@ def load(path: Path) -> dict[str, Any]:
     """
     found: dict[str, Any] = load_yaml_mapping(
         path,
-        what="a platform",
-        holds="topology, or devices and cables",
+        kind="a platform",
+        contents="topology, or devices and cables",
         option="--topology",
-        page="docs/network.md",
+        doc_page="docs/network.md",
     )
     return found
 
@@ -99,8 +99,8 @@ def _topology_from_settings(
     return replace(
         made,
         name=f"{tree.get('name', where)}, {made.name}",
-        reducing=reduce_s_per_byte(tree),
-        merging=merge_s_per_entry(tree),
+        reduce_s_per_byte=reduce_s_per_byte(tree),
+        merge_s_per_entry=merge_s_per_entry(tree),
     )
 
 

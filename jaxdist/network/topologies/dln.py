@@ -52,10 +52,10 @@ def dln(endpoints: int, cable: CableSpec, *, per_switch: int = 1) -> Fabric:
         endpoints=endpoints,
         capacity=capacity,
         latency=latency,
-        walk=walk,
+        route_fn=walk,
         ports=wide + between,
         switches=switches,
-        injection=cable.bandwidth,
+        injection_bandwidth=cable.bandwidth,
         per_switch=wide,
     )
 

@@ -95,10 +95,10 @@ def dragonfly(
         endpoints=endpoints,
         capacity=capacity,
         latency=latency,
-        walk=walk,
+        route_fn=walk,
         ports=p + a - 1 + h,
         switches=groups * a,
-        injection=cable.bandwidth,
+        injection_bandwidth=cable.bandwidth,
         per_switch=p,
     )
 

@@ -35,15 +35,15 @@ class Fabric:
     """`[C]`, bytes a second of each cable."""
     latency: FloatArray
     """`[C]`, seconds of each cable."""
-    walk: RouteFn
+    route_fn: RouteFn
     """Ways between endpoints, 2 c or 2 c + 1 for each cable c."""
     ports: int
     """Cables at the busiest switch, or at an endpoint where there is none."""
     switches: int
     """Boxes between the endpoints."""
-    injection: float
+    injection_bandwidth: float
     """Bytes a second that an endpoint can send while it receives as many."""
-    host_injection: float = 0.0
+    host_injection_bandwidth: float = 0.0
     """The same of a host of several endpoints, over its network cards."""
     per_switch: int = 1
     """Endpoints below one switch, which are neighbours in number."""
@@ -63,7 +63,7 @@ def stack_hops(*columns: IntArray) -> IntArray:
     return np.stack(columns, axis=1)
 
 
-def check_positive(name: str, value: int, what: str) -> int:
+def check_positive(name: str, value: int, owner: str) -> int:
     """Return a number that is at least 1.
 
     Raises:
@@ -71,7 +71,7 @@ def check_positive(name: str, value: int, what: str) -> int:
     """
     if value < 1:
         raise BadInput(
-            f"{what} cannot have {name}={value}",
+            f"{owner} cannot have {name}={value}",
             rule=f"{name} is at least 1",
             values=f"{name}={value}",
             remedy=f"{name}=1",
@@ -79,10 +79,10 @@ def check_positive(name: str, value: int, what: str) -> int:
     return value
 
 
-def sqrt_power_of_two(ranks: int) -> int:
+def sqrt_power_of_two(number: int) -> int:
     """Return the largest power of two whose square is not above a number.
 
     >>> [sqrt_power_of_two(ranks) for ranks in (1, 16, 64, 1024, 2048)]
     [1, 4, 8, 32, 32]
     """
-    return 1 << ((ranks.bit_length() - 1) // 2)
+    return 1 << ((number.bit_length() - 1) // 2)

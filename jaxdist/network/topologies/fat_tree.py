@@ -83,10 +83,10 @@ def fat_tree(
         endpoints=endpoints,
         capacity=capacity,
         latency=latency,
-        walk=walk,
+        route_fn=walk,
         ports=max(wide + spines, leaves),
         switches=leaves + spines,
-        injection=cable.bandwidth,
+        injection_bandwidth=cable.bandwidth,
         per_switch=wide,
     )
 

@@ -41,13 +41,13 @@ class HostSpec:
     """Between a device and the switch of its host."""
 
 
-def endpoint_count(devices: int, hosts: HostSpec) -> int:
+def endpoint_count(devices: int, host: HostSpec) -> int:
     """Return the endpoints that a fabric for so many devices has.
 
     Raises:
         BadInput: numbers that make no host.
     """
-    g, n = hosts.per_host, hosts.nics
+    g, n = host.per_host, host.nics
     if g < 1 or n < 1 or devices % g or g % n:
         near = [d for d in range(1, devices + 1) if devices % d == 0]
         good = min(near, key=lambda d: abs(d - g))
@@ -57,31 +57,31 @@ def endpoint_count(devices: int, hosts: HostSpec) -> int:
             values=f"devices={devices:,}, per_host={g}, nics={n}",
             remedy=f"per_host={good} nics=1",
         )
-    if hosts.inside not in INTERCONNECTS:
-        meant = did_you_mean(hosts.inside, INTERCONNECTS)
+    if host.inside not in INTERCONNECTS:
+        meant = did_you_mean(host.inside, INTERCONNECTS)
         raise BadInput(
-            f"hosts have no {hosts.inside} inside",
+            f"hosts have no {host.inside} inside",
             rule=f"inside is one of {', '.join(INTERCONNECTS)}",
-            values=f"inside={hosts.inside}",
+            values=f"inside={host.inside}",
             remedy=f"did you mean {meant}?" if meant else "inside=nvlink",
         )
     return devices // g * n
 
 
-def attach_hosts(fabric: Fabric, devices: int, hosts: HostSpec) -> Fabric:
+def attach_hosts(fabric: Fabric, devices: int, host: HostSpec) -> Fabric:
     """Return a fabric whose endpoints are devices of hosts.
 
     Args:
         fabric: its endpoints are the cards, host by host.
         devices: all of them.
-        hosts: what is inside of one.
+        host: what is inside of one.
     """
-    g, n = hosts.per_host, hosts.nics
+    g, n = host.per_host, host.nics
     if g == 1:
         return fabric
-    joined = devices * g if hosts.inside == "nvlink" else 0
+    joined = devices * g if host.inside == "nvlink" else 0
     outer = fabric.capacity.size
-    inside = (uniform_cables(devices, hosts.pcie), uniform_cables(joined, hosts.nvlink))
+    inside = (uniform_cables(devices, host.pcie), uniform_cables(joined, host.nvlink))
     kinds = zip((fabric.capacity, fabric.latency), *inside)
     capacity, latency = (np.concatenate(columns) for columns in kinds)
 
@@ -90,7 +90,7 @@ def attach_hosts(fabric: Fabric, devices: int, hosts: HostSpec) -> Fabric:
         first = home * n + sources % g * n // g
         last = goal * n + targets % g * n // g
         near = (home == goal)[:, None]
-        way = np.where(near, -1, fabric.walk(first, last))
+        way = np.where(near, -1, fabric.route_fn(first, last))
         up, down = 2 * (outer + sources), 2 * (outer + targets) + 1
         if not joined:
             return np.concatenate((stack_hops(up), way, stack_hops(down)), axis=1)
@@ -101,15 +101,15 @@ def attach_hosts(fabric: Fabric, devices: int, hosts: HostSpec) -> Fabric:
         return np.concatenate((ends[:, :1], way, ends[:, 1:], inner), axis=1)
 
     return Fabric(
-        name=f"{fabric.name}, hosts of {g} with {hosts.inside}",
+        name=f"{fabric.name}, hosts of {g} with {host.inside}",
         endpoints=devices,
         capacity=capacity,
         latency=latency,
-        walk=walk,
+        route_fn=walk,
         ports=fabric.ports,
         switches=fabric.switches,
-        injection=hosts.pcie.bandwidth
-        + (g - 1) * hosts.nvlink.bandwidth * bool(joined),
-        host_injection=n * fabric.injection,
+        injection_bandwidth=host.pcie.bandwidth
+        + (g - 1) * host.nvlink.bandwidth * bool(joined),
+        host_injection_bandwidth=n * fabric.injection_bandwidth,
         per_switch=g,
     )

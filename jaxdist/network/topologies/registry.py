@@ -107,7 +107,7 @@ def topology_from_fabric(fabric: Fabric, shared: bool, per_host: int = 1) -> Top
     """
 
     def walk(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        return fabric.walk(sources, targets) // 2  # -1 stays -1
+        return fabric.route_fn(sources, targets) // 2  # -1 stays -1
 
     each = 1 if shared else 2
     return Topology(
@@ -115,11 +115,11 @@ def topology_from_fabric(fabric: Fabric, shared: bool, per_host: int = 1) -> Top
         devices=fabric.endpoints,
         capacity=np.repeat(fabric.capacity, each),
         latency=np.repeat(fabric.latency, each),
-        walk=walk if shared else fabric.walk,
+        route_fn=walk if shared else fabric.route_fn,
         ports=fabric.ports,
         switches=fabric.switches,
-        injection=fabric.injection * each / 2,
-        host_injection=fabric.host_injection * each / 2,
+        injection_bandwidth=fabric.injection_bandwidth * each / 2,
+        host_injection_bandwidth=fabric.host_injection_bandwidth * each / 2,
         per_host=per_host,
         per_switch=fabric.per_switch,
     )

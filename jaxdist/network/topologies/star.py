@@ -17,7 +17,7 @@ def star(endpoints: int, cable: CableSpec) -> Fabric:
         cable: kind of the cables.
 
     >>> import numpy as np
-    >>> star(4, CableSpec()).walk(np.array([0]), np.array([3])).tolist()
+    >>> star(4, CableSpec()).route_fn(np.array([0]), np.array([3])).tolist()
     [[0, 7]]
     """
     capacity, latency = uniform_cables(endpoints, cable)
@@ -26,10 +26,10 @@ def star(endpoints: int, cable: CableSpec) -> Fabric:
         endpoints=endpoints,
         capacity=capacity,
         latency=latency,
-        walk=single_switch_routes,
+        route_fn=single_switch_routes,
         ports=endpoints,
         switches=1,
-        injection=cable.bandwidth,
+        injection_bandwidth=cable.bandwidth,
         per_switch=endpoints,
     )
 

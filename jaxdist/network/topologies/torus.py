@@ -50,10 +50,10 @@ def torus(
         endpoints=endpoints,
         capacity=capacity,
         latency=latency,
-        walk=lambda sources, targets: _walk(sources, targets, box),
+        route_fn=lambda sources, targets: _walk(sources, targets, box),
         ports=ports,
         switches=0,
-        injection=ports * cable.bandwidth,
+        injection_bandwidth=ports * cable.bandwidth,
         per_switch=box[0],
     )
 

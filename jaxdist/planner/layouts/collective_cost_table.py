@@ -28,14 +28,14 @@ _MIN_ARRAYS: Final = 1e-9
 class CollectiveCostTable:
     """The prices of a kind of collective along some axes."""
 
-    prices: Column
+    seconds_per_array: Column
     """Seconds of an array, [mesh, size]."""
 
-    def seconds(self, mesh: Column, arrays: Column, payload: Column) -> Column:
+    def seconds(self, mesh_index: Column, arrays: Column, payload: Column) -> Column:
         """Return what so many arrays of each plan take together.
 
         Args:
-            mesh: the place of each plan's mesh.
+            mesh_index: the place of each plan's mesh.
             arrays: how many it moves.
             payload: bytes of all of them.
         """
@@ -44,7 +44,10 @@ class CollectiveCostTable:
         above = np.searchsorted(_ARRAY_SIZES, each, side="right")
         above = np.clip(above, 1, len(_ARRAY_SIZES) - 1)
         low, high = _ARRAY_SIZES[above - 1], _ARRAY_SIZES[above]
-        first, last = self.prices[mesh, above - 1], self.prices[mesh, above]
+        first, last = (
+            self.seconds_per_array[mesh_index, above - 1],
+            self.seconds_per_array[mesh_index, above],
+        )
         found: Column = count * (first + (last - first) * (each - low) / (high - low))
         return found
 
@@ -61,7 +64,7 @@ def collective_cost_table(
         axes: along which it moves something, where a mesh has them.
     """
     each = [_table_row(kind, cluster, placed, axes) for placed in meshes]
-    return CollectiveCostTable(prices=np.array(each))
+    return CollectiveCostTable(seconds_per_array=np.array(each))
 
 
 def _table_row(

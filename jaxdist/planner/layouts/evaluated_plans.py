@@ -25,122 +25,135 @@ class EvaluatedPlan:
 class PlanEvaluator:
     """Plans as they are described, one after the other."""
 
-    describe: Callable[[Plan], StepDescription]
+    describe_step: Callable[[Plan], StepDescription]
     """Gives a plan's case; it may refuse."""
     cluster: Cluster
     """The machines."""
-    most: float
+    memory_capacity: float
     """Bytes of a device."""
-    roomy: bool = False
+    needs_margin: bool = False
     """Whether plans must fit with a margin: no step is traced."""
-    found: dict[str, EvaluatedPlan] = field(default_factory=dict)
+    feasible: dict[str, EvaluatedPlan] = field(default_factory=dict)
     """Those that fit, by label."""
-    refused: dict[str, str] = field(default_factory=dict)
+    rejection_reasons: dict[str, str] = field(default_factory=dict)
     """Why others cannot be run."""
-    short: dict[str, float] = field(default_factory=dict)
+    missing_bytes: dict[str, float] = field(default_factory=dict)
     """Bytes that those lack which do not fit."""
     stages: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     """Blocks of each stage of those that were, by label."""
 
     @property
-    def described(self) -> int:
+    def num_evaluated(self) -> int:
         """How many were described."""
         return len(self.stages)
 
-    def describe_in_full(self, plan: Plan) -> bool:
+    def evaluate(self, plan: Plan) -> bool:
         """Describe a plan that was not, and tell whether it can be run."""
         title = plan.label
-        if title in self.found or title in self.refused:
-            return title in self.found
+        if title in self.feasible or title in self.rejection_reasons:
+            return title in self.feasible
         self.stages[title] = ()
         try:
-            case = self.describe(plan)
+            case = self.describe_step(plan)
             prediction = predict(case, self.cluster)
         except BadInput as error:
-            self.refused[title] = error.what
+            self.rejection_reasons[title] = error.what
             return False
         self.stages[title] = case.stages
         uncut = replace(plan, pipe=replace(plan.pipe, cuts=())).label
         if plan.pipe.cuts and self.stages.get(uncut) == case.stages:
-            return uncut in self.found
-        if self.roomy:
-            return self._fits(plan, prediction, prediction.roomy_bytes, ", not traced")
-        return self._fits(plan, prediction, prediction.memory_bytes, "")
+            return uncut in self.feasible
+        if self.needs_margin:
+            return self._record_fit(
+                plan, prediction, prediction.untraced_bytes_with_margin, ", not traced"
+            )
+        return self._record_fit(plan, prediction, prediction.memory_bytes, "")
 
-    def describe_placed(self, plan: Plan, others: Iterable[Plan]) -> None:
+    def evaluate_placements(self, plan: Plan, variants: Iterable[Plan]) -> None:
         """Predict a plan that can be run under other placements as well.
 
         Args:
             plan: it.
-            others: the same with other placements.
+            variants: the same with other placements.
         """
-        new = [one for one in others if one.label not in self.stages]
+        new = [one for one in variants if one.label not in self.stages]
         if not new:
             return
-        case = self.describe(plan)
+        case = self.describe_step(plan)
         for one in new:
             self.stages[one.label] = case.stages
-            prediction = predict(case.under(one), self.cluster)
-            self.found[one.label] = EvaluatedPlan(plan=one, prediction=prediction)
+            prediction = predict(case.with_plan(one), self.cluster)
+            self.feasible[one.label] = EvaluatedPlan(plan=one, prediction=prediction)
 
-    def again(self, title: str, plan: Plan) -> None:
+    def retry_with_remat(self, label: str, plan: Plan) -> None:
         """Try a plan that does not fit with the insides of blocks computed again."""
-        if title in self.short and not plan.remat:
-            self.describe_in_full(replace(plan, remat=True))
+        if label in self.missing_bytes and not plan.remat:
+            self.evaluate(replace(plan, remat=True))
 
     def drop(self, plan: Plan) -> None:
         """Forget a plan that fits, since a better one like it does."""
-        del self.found[plan.label]
+        del self.feasible[plan.label]
 
-    def is_safe(self, plan: Plan, case: StepDescription) -> bool:
+    def confirm_traced(self, plan: Plan, case: StepDescription) -> bool:
         """Put the prediction of a traced step in a plan's place, or strike the plan."""
         prediction = predict(case, self.cluster)
-        return self._fits(plan, prediction, prediction.safe_bytes, ", traced")
+        return self._record_fit(
+            plan, prediction, prediction.traced_bytes_with_margin, ", traced"
+        )
 
-    def has_room(self, plan: Plan) -> bool:
+    def fits_with_margin(self, plan: Plan) -> bool:
         """Describe a plan, and tell whether it fits with the margin for no trace."""
-        if not self.describe_in_full(plan) or plan.label not in self.found:
+        if not self.evaluate(plan) or plan.label not in self.feasible:
             return False
-        return self.found[plan.label].prediction.roomy_bytes <= self.most
+        return (
+            self.feasible[plan.label].prediction.untraced_bytes_with_margin
+            <= self.memory_capacity
+        )
 
-    def is_roomy(self, plan: Plan) -> bool:
+    def confirm_untraced(self, plan: Plan) -> bool:
         """Strike a plan that was described unless it fits with the margin for that."""
-        prediction = self.found[plan.label].prediction
-        return self._fits(plan, prediction, prediction.roomy_bytes, ", not traced")
+        prediction = self.feasible[plan.label].prediction
+        return self._record_fit(
+            plan, prediction, prediction.untraced_bytes_with_margin, ", not traced"
+        )
 
     def sorted(self) -> list[EvaluatedPlan]:
         """Return the plans that can be run, the fastest first."""
-        return sorted(self.found.values(), key=lambda one: one.prediction.step_s)
+        return sorted(self.feasible.values(), key=lambda one: one.prediction.step_s)
 
-    def drop_misplaced(self) -> None:
+    def keep_best_placements(self) -> None:
         """Keep one of the plans that differ in nothing but their placement."""
         kept: set[str] = set()
         for one in self.sorted():
             same = replace(one.plan, placement=()).label
             if same in kept:
-                del self.found[one.plan.label]
+                del self.feasible[one.plan.label]
             kept.add(same)
 
-    def drop_slower(self, ways: Sequence[str]) -> None:
+    def keep_best_algorithms(self, algorithms: Sequence[str]) -> None:
         """Keep one of the plans that differ in a way to sum exactly, or placement."""
         kept: set[str] = set()
         for one in self.sorted():
-            if one.plan.reduce.via not in ways:
+            if one.plan.reduce.via not in algorithms:
                 continue
             exact = one.plan.reduce.by("exact")
             same = replace(one.plan, reduce=exact, placement=()).label
             if same in kept:
-                del self.found[one.plan.label]
+                del self.feasible[one.plan.label]
             kept.add(same)
 
-    def _fits(self, plan: Plan, made: Prediction, needed: int, how: str) -> bool:
-        title, over = plan.label, needed - self.most
+    def _record_fit(
+        self, plan: Plan, prediction: Prediction, needed: int, qualifier: str
+    ) -> bool:
+        title, over = plan.label, needed - self.memory_capacity
         if over <= 0:
-            self.found[title] = EvaluatedPlan(plan=plan, prediction=made)
+            self.feasible[title] = EvaluatedPlan(plan=plan, prediction=prediction)
             return True
-        self.found.pop(title, None)
-        self.refused[title] = f"out of memory by {format_size(over)}{how}"
-        self.short[title] = over
+        self.feasible.pop(title, None)
+        self.rejection_reasons[title] = (
+            f"out of memory by {format_size(over)}{qualifier}"
+        )
+        self.missing_bytes[title] = over
         return False
 
 
@@ -149,25 +162,29 @@ class NoLayoutError(BadInput):
 
 
 def no_layout_error(
-    refused: dict[str, str], short: dict[str, float], most: float
+    rejection_reasons: dict[str, str],
+    missing_bytes: dict[str, float],
+    memory_capacity: float,
 ) -> NoLayoutError:
     """Say that nothing can be run, with the smallest violation and what lifts it."""
-    if not short:
-        few = "; ".join(f"{title}: {why}" for title, why in [*refused.items()][:4])
+    if not missing_bytes:
+        few = "; ".join(
+            f"{title}: {why}" for title, why in [*rejection_reasons.items()][:4]
+        )
         return NoLayoutError(
             "no layout can be run",
             rule="a layout splits the network and its batch over all the devices",
             values=few or "nothing that may be split divides over so many devices",
             remedy="another data.batch, or another number of --devices",
         )
-    nearest = min(short, key=lambda title: short[title])
-    needed = most + short[nearest]
+    nearest = min(missing_bytes, key=lambda title: missing_bytes[title])
+    needed = memory_capacity + missing_bytes[nearest]
     return NoLayoutError(
         "no layout can be run",
         rule="a layout splits the network and its batch, and fits into "
-        f"{format_size(most)}",
+        f"{format_size(memory_capacity)}",
         values=f"the smallest needs {format_size(needed)}: {nearest} is "
-        f"{refused[nearest]}",
+        f"{rejection_reasons[nearest]}",
         remedy=f"--memory {_round_up_bytes(needed)}, more --devices, or a smaller "
         "data.batch",
     )

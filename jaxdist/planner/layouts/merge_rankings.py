@@ -14,35 +14,38 @@ class MergedRanking:
 
     plans: tuple[EvaluatedPlan, ...]
     """Those that fit, the best by the objective first."""
-    lost: tuple[tuple[int, RejectedLayout], ...]
+    rejected: tuple[tuple[int, RejectedLayout], ...]
     """Devices, and well-known layouts that are not the first of as many: why not."""
-    counted: int
+    num_estimated: int
     """Plans that were ordered by the first estimate."""
-    described: int
+    num_evaluated: int
     """Plans that were described in full."""
 
 
 def merge_rankings(
     rankings: Mapping[int, PlanRanking],
-    refused: Mapping[int, str],
+    rejection_reasons: Mapping[int, str],
     objective: PlanObjective,
 ) -> MergedRanking:
     """Put rankings together.
 
     Args:
         rankings: by their number of devices.
-        refused: why nothing can be run on other numbers of devices.
+        rejection_reasons: why nothing can be run on other numbers of devices.
         objective: orders plans; of equal ones that of the first ranking is first.
     """
     plans = [one for ranking in rankings.values() for one in ranking.plans]
-    lost = [(count, x) for count, ranking in rankings.items() for x in ranking.lost]
+    lost = [(count, x) for count, ranking in rankings.items() for x in ranking.rejected]
     lost += [
-        (count, RejectedLayout(title=f"all of {count:,} devices", step_s=None, why=why))
-        for count, why in refused.items()
+        (
+            count,
+            RejectedLayout(title=f"all of {count:,} devices", step_s=None, reason=why),
+        )
+        for count, why in rejection_reasons.items()
     ]
     return MergedRanking(
-        plans=tuple(sorted(plans, key=objective.of)),
-        lost=tuple(lost),
-        counted=sum(ranking.counted for ranking in rankings.values()),
-        described=sum(ranking.described for ranking in rankings.values()),
+        plans=tuple(sorted(plans, key=objective.value)),
+        rejected=tuple(lost),
+        num_estimated=sum(ranking.num_estimated for ranking in rankings.values()),
+        num_evaluated=sum(ranking.num_evaluated for ranking in rankings.values()),
     )

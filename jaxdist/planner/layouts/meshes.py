@@ -40,7 +40,7 @@ def single_axis_layouts(
 
 
 def multi_host_layouts(
-    plan: Plan, devices: int, host: int, axes: Sequence[str] = SEARCH_AXES
+    plan: Plan, devices: int, host_devices: int, axes: Sequence[str] = SEARCH_AXES
 ) -> Iterator[Plan]:
     """Yield the layouts that people publish for many hosts.
 
@@ -52,20 +52,20 @@ def multi_host_layouts(
     Args:
         plan: what stays as it is.
         devices: of all hosts.
-        host: devices of one.
+        host_devices: devices of one.
         axes: that may have more than one device.
 
     >>> [p.title for p in multi_host_layouts(Plan(), 128, 8)]
     ['data 16 x tensor 8', 'pipe 8 x data 2 x tensor 8', 'data 16 x fsdp 8']
     """
-    hosts, left = divmod(devices, host)
-    if left or hosts == 1 or host == 1:
+    hosts, left = divmod(devices, host_devices)
+    if left or hosts == 1 or host_devices == 1:
         return
-    stages = math.gcd(hosts, host)
+    stages = math.gcd(hosts, host_devices)
     for sizes in (
-        {"data": hosts, "tensor": host},
-        {"pipe": stages, "data": hosts // stages, "tensor": host},
-        {"data": hosts, "fsdp": host},
+        {"data": hosts, "tensor": host_devices},
+        {"pipe": stages, "data": hosts // stages, "tensor": host_devices},
+        {"data": hosts, "fsdp": host_devices},
     ):
         if {axis for axis, size in sizes.items() if size > 1} <= {*axes}:
             mesh = MeshShape(**sizes)

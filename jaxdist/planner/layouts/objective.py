@@ -29,7 +29,7 @@ SECONDS_PER_HOUR: Final = 3600
 class PlanObjective:
     """What plans are ordered by, and how many samples they are for."""
 
-    by: ObjectiveKind = "step"
+    kind: ObjectiveKind = "step"
     """What is made small."""
     samples: float | None = None
     """Samples that are to be trained on; None where nobody said."""
@@ -37,12 +37,12 @@ class PlanObjective:
     """Currency units of a device for an hour; None where nobody said."""
 
     def __post_init__(self) -> None:
-        if self.by not in get_args(ObjectiveKind):
-            near = did_you_mean(self.by, get_args(ObjectiveKind))
+        if self.kind not in get_args(ObjectiveKind):
+            near = did_you_mean(self.kind, get_args(ObjectiveKind))
             raise BadInput(
-                f"no objective {self.by}",
+                f"no objective {self.kind}",
                 rule=f"an objective is one of {', '.join(get_args(ObjectiveKind))}",
-                values=f"--objective {self.by}",
+                values=f"--objective {self.kind}",
                 remedy=f"did you mean {near}?" if near else "--objective cost",
             )
         if self.samples is not None and not 1 <= self.samples < math.inf:
@@ -52,14 +52,14 @@ class PlanObjective:
                 values=f"--samples {self.samples:g}",
                 remedy="--samples 90e6",
             )
-        if self.by == "budget" and self.samples is None:
+        if self.kind == "budget" and self.samples is None:
             raise BadInput(
                 "nothing says how many samples the budget is",
                 rule="--objective budget is the time until --samples are trained on",
                 values="--objective budget, no --samples",
                 remedy=("--samples 90e6", "--objective step"),
             )
-        if self.by == "cost" and self.price is not None and not self.price.value:
+        if self.kind == "cost" and self.price is not None and not self.price.value:
             raise BadInput(
                 "at a price of 0 all plans cost the same",
                 rule="--objective cost takes a price above 0, or none: device-hours",
@@ -68,49 +68,49 @@ class PlanObjective:
             )
 
     @property
-    def is_asked(self) -> bool:
+    def has_cost_columns(self) -> bool:
         """Whether plans are shown with more than their steps."""
-        return self.by != "step" or self.samples is not None
+        return self.kind != "step" or self.samples is not None
 
     @property
     def cost_unit(self) -> str:
         """What a cost is counted in.
 
-        >>> PlanObjective(by="cost").cost_unit
+        >>> PlanObjective(kind="cost").cost_unit
         'device-hours a sample'
         """
         unit = "device-hours" if self.price is None else "currency units"
         return unit if self.samples is not None else f"{unit} a sample"
 
-    def budget_s(self, one: EvaluatedPlan) -> float | None:
+    def budget_s(self, evaluated: EvaluatedPlan) -> float | None:
         """Return the seconds until all samples are trained on; None without a number.
 
         Args:
-            one: a plan and what it takes.
+            evaluated: a plan and what it takes.
         """
         if self.samples is None:
             return None
-        steps = math.ceil(self.samples / one.prediction.batch)
-        return steps * one.prediction.step_s
+        steps = math.ceil(self.samples / evaluated.prediction.batch)
+        return steps * evaluated.prediction.step_s
 
-    def cost(self, one: EvaluatedPlan) -> float:
+    def cost(self, evaluated: EvaluatedPlan) -> float:
         """Return what all samples cost; without a number of them, what one does.
 
         Args:
-            one: a plan and what it takes.
+            evaluated: a plan and what it takes.
         """
         price = 1.0 if self.price is None else self.price.value
-        made, budget = one.prediction, self.budget_s(one)
+        made, budget = evaluated.prediction, self.budget_s(evaluated)
         seconds = made.step_s / made.batch if budget is None else budget
-        return price * one.plan.mesh.devices * seconds / SECONDS_PER_HOUR
+        return price * evaluated.plan.mesh.devices * seconds / SECONDS_PER_HOUR
 
-    def of(self, one: EvaluatedPlan) -> float:
+    def value(self, evaluated: EvaluatedPlan) -> float:
         """Return what is made small: seconds, or a cost.
 
         Args:
-            one: a plan and what it takes.
+            evaluated: a plan and what it takes.
         """
-        if self.by == "cost":
-            return self.cost(one)
-        budget = self.budget_s(one) if self.by == "budget" else None
-        return one.prediction.step_s if budget is None else budget
+        if self.kind == "cost":
+            return self.cost(evaluated)
+        budget = self.budget_s(evaluated) if self.kind == "budget" else None
+        return evaluated.prediction.step_s if budget is None else budget

@@ -34,85 +34,96 @@ class OverlapEstimate:
 
     space: PlanSpace
     """The plans."""
-    pieces: BlockCosts
+    block_costs: BlockCosts
     """What their layers take."""
-    samples: TrafficProbes
+    traffic: TrafficProbes
     """What is moved of parameters."""
     overlap: float
     """As of a cluster."""
 
-    def hidden(self, passes: LongestStage, sums: Column, gathers: Column) -> Column:
+    def overlapped_seconds(
+        self,
+        pass_times: LongestStage,
+        all_reduce_seconds: Column,
+        gather_seconds: Column,
+    ) -> Column:
         """Return the seconds that each plan hides; none in stages.
 
         Args:
-            passes: seconds of a microbatch.
-            sums: of gradients, seconds of a step.
-            gathers: of parameters that fsdp shares out, the same.
+            pass_times: seconds of a microbatch.
+            all_reduce_seconds: of gradients, seconds of a step.
+            gather_seconds: of parameters that fsdp shares out, the same.
         """
         found = np.zeros(len(self.space))
         (rows,) = np.nonzero(self.space.sizes("pipe") == 1)
         if not self.overlap or not len(rows):
             return found
         micro = self.space.micro[rows]
-        steps = micro * passes.forward[rows], micro * passes.backward[rows]
-        behind, backward = self._fetched(*steps, gathers[rows], rows)
-        after = self._summed(backward, sums[rows] * (micro == 1), rows)
+        steps = micro * pass_times.forward[rows], micro * pass_times.backward[rows]
+        behind, backward = self._gather_overlap(*steps, gather_seconds[rows], rows)
+        after = self._reduction_overlap(
+            backward, all_reduce_seconds[rows] * (micro == 1), rows
+        )
         found[rows] = self.overlap * (behind + after)
         return found
 
-    def _fetched(
-        self, forward: Column, backward: Column, gathers: Column, rows: Column
+    def _gather_overlap(
+        self, forward: Column, backward: Column, gather_seconds: Column, rows: Column
     ) -> tuple[Column, Column]:
         """Return how long gathers go on beside passes, and what these leave."""
-        space, whole = self.space, self.samples.gathers.payload
+        space, whole = self.space, self.traffic.parameter_all_gather.payload
         joined = np.array([m.fsdp > 1 and space.zero(m) == 3 for m in space.meshes])
-        fetched = gathers * joined[space.mesh[rows]]
+        fetched = gather_seconds * joined[space.mesh[rows]]
         # Of what a microbatch gathers, the first time is for its forward pass.
-        used = self.samples.used * self.samples.parameters
+        used = self.traffic.gathered_ratio * self.traffic.parameter_bytes
         first = min(1.0, used / whole) if whole else 1.0
-        own, back, shares = self._layers
+        own, back, shares = self._layer_times
         ahead = _overlap_table(shares, own)(first * fetched, forward)
         again = _overlap_table(shares[::-1], back[::-1])(
             (1 - first) * fetched, backward
         )
         return ahead + again, backward - self.overlap * again
 
-    def _summed(self, backward: Column, sums: Column, rows: Column) -> Column:
+    def _reduction_overlap(
+        self, backward: Column, all_reduce_seconds: Column, rows: Column
+    ) -> Column:
         """Return how long sums go on beside what is left of backward passes."""
-        _, back, shares = self._layers
-        full, total = self._full[rows], np.zeros(len(rows))
+        _, back, shares = self._layer_times
+        full, total = self._bucket_fraction[rows], np.zeros(len(rows))
         for size in np.unique(full):
             ready = bucket_bytes(shares[::-1], float(size))
-            after = _overlap_table(back[::-1], ready)(backward, sums)
+            after = _overlap_table(back[::-1], ready)(backward, all_reduce_seconds)
             total = np.where(full == size, after, total)
         return total
 
     @cached_property
-    def _full(self) -> Column:
+    def _bucket_fraction(self) -> Column:
         """The part of the parameters that is summed together; 0: an array alone."""
         plain = np.array([way in UNCOMPRESSED for way in self.space.choices.ways])
         bucket = self.space.base.reduce.bucket_mib * 2**20
-        full = bucket * self.space.sizes("fsdp") / self.samples.parameters
+        full = bucket * self.space.sizes("fsdp") / self.traffic.parameter_bytes
         return np.where(plain[self.space.way], 0.0, np.minimum(1.0, full))
 
     @cached_property
-    def _layers(self) -> tuple[Column, Column, Column]:
+    def _layer_times(self) -> tuple[Column, Column, Column]:
         """Seconds of layers forward and backward, and their parts of parameters."""
-        forward, backward = self.pieces.by_layer(self.space.meshes[0].devices)
-        own = np.array([x.parameter_bytes for x in self.pieces.profile.layers], float)
+        forward, backward = self.block_costs.layer_seconds(self.space.meshes[0].devices)
+        own = np.array(
+            [x.parameter_bytes for x in self.block_costs.profile.layers], float
+        )
         return forward, backward, own / max(1.0, own.sum())
 
 
-def _overlap_table(first: Column, then: Column) -> _OverlapFunction:
+def _overlap_table(first: Column, second: Column) -> _OverlapFunction:
     """Return how long both go on at once, by the seconds of what is first and then.
 
     Args:
         first: of each layer, in any unit.
-        then: the same of what needs it.
+        second: the same of what needs it.
     """
     first = first / max(_MIN_SECONDS, first.sum())
-    then = then / max(_MIN_SECONDS, then.sum())
-    both = concurrent_time(first[None], _RATIOS[:, None] * then[None])
+    second = second / max(_MIN_SECONDS, second.sum())
+    both = concurrent_time(first[None], _RATIOS[:, None] * second[None])
     part = both / np.minimum(1.0, _RATIOS)
 
     def seconds(before: Column, after: Column) -> Column:

@@ -21,9 +21,9 @@ FitCheck = Callable[[Plan], bool]
 
 
 def search_partial_remat(
-    heap: PlanEvaluator,
+    evaluator: PlanEvaluator,
     rows: Sequence[int],
-    coarse: CostEstimate,
+    estimate: CostEstimate,
     count: int,
     fits: FitCheck,
 ) -> None:
@@ -33,31 +33,31 @@ def search_partial_remat(
     the last saves nothing, and is not looked for.
 
     Args:
-        heap: what was described.
+        evaluator: what was described.
         rows: of the space, the best first, some of which may not fit.
-        coarse: says what may be chosen, and the network.
+        estimate: says what may be chosen, and the network.
         count: meshes that are looked at, and plans that do not fit.
         fits: describes a plan, and tells whether it has room enough.
     """
-    if {*coarse.space.choices.remat} != {False, True}:
+    if {*estimate.space.choices.remat} != {False, True}:
         return
-    for plan in islice(_out_of_memory_plans(heap, rows, coarse), count):
-        heap.again(plan.label, plan)
-    again = [one.plan for one in heap.sorted() if _is_full_remat(one.plan)]
+    for plan in islice(_out_of_memory_plans(evaluator, rows, estimate), count):
+        evaluator.retry_with_remat(plan.label, plan)
+    again = [one.plan for one in evaluator.sorted() if _is_full_remat(one.plan)]
     first = {plan.mesh: plan for plan in reversed(again)}
     meshes = dict.fromkeys(plan.mesh for plan in again)
     for plan in [first[mesh] for mesh in islice(meshes, count)]:
         if not fits(replace(plan, remat=False)):
-            bisect_remat_until(heap, plan, coarse.pieces.names, fits)
+            bisect_remat_until(evaluator, plan, estimate.block_costs.block_names, fits)
 
 
 def bisect_remat_until(
-    heap: PlanEvaluator, plan: Plan, blocks: Sequence[str], fits: FitCheck
+    evaluator: PlanEvaluator, plan: Plan, blocks: Sequence[str], fits: FitCheck
 ) -> None:
     """Describe a plan with the longest tail that fits, beside what it is.
 
     Args:
-        heap: where it fits with all blocks computed again, and not with none.
+        evaluator: where it fits with all blocks computed again, and not with none.
         plan: computes all of them again.
         blocks: of the network, in order.
         fits: as of `search_partial_remat`.
@@ -67,25 +67,25 @@ def bisect_remat_until(
         middle = (none + all_fit) // 2
         if fits(replace(plan, remat_until=blocks[middle])):
             if all_fit < len(blocks):
-                heap.drop(replace(plan, remat_until=blocks[all_fit]))
+                evaluator.drop(replace(plan, remat_until=blocks[all_fit]))
             all_fit = middle
         else:
             none = middle
 
 
 def _out_of_memory_plans(
-    heap: PlanEvaluator, rows: Sequence[int], coarse: CostEstimate
+    evaluator: PlanEvaluator, rows: Sequence[int], estimate: CostEstimate
 ) -> Iterator[Plan]:
     """Yield plans that lack memory, keep all, and should fit where they keep less."""
-    space = coarse.space
+    space = estimate.space
     for row in rows:
         plan = space.plan(row)
-        if plan.stages > 1 or plan.remat or plan.label not in heap.short:
+        if plan.stages > 1 or plan.remat or plan.label not in evaluator.missing_bytes:
             continue
         alike = (space.mesh == space.mesh[row]) & (space.micro == space.micro[row])
-        least = coarse.bytes[alike & (space.remat == 1)].min()
-        needed = heap.most + heap.short[plan.label]
-        if least * needed / coarse.bytes[row] <= heap.most:
+        least = estimate.memory_bytes[alike & (space.remat == 1)].min()
+        needed = evaluator.memory_capacity + evaluator.missing_bytes[plan.label]
+        if least * needed / estimate.memory_bytes[row] <= evaluator.memory_capacity:
             yield plan
 
 

@@ -47,7 +47,7 @@ class RejectedLayout:
     """Of the layout."""
     step_s: float | None
     """Seconds; None where it cannot be run."""
-    why: str
+    reason: str
     """In a few words."""
 
 
@@ -57,21 +57,21 @@ class PlanRanking:
 
     plans: tuple[EvaluatedPlan, ...]
     """Those that fit, the fastest first."""
-    lost: tuple[RejectedLayout, ...]
+    rejected: tuple[RejectedLayout, ...]
     """Well-known ones that are not the first: why not."""
-    counted: int
+    num_estimated: int
     """Plans that were ordered by the first estimate."""
-    described: int
+    num_evaluated: int
     """Plans that were described in full."""
 
 
 def rank_plans(
-    coarse: CostEstimate,
-    known: Iterable[Plan],
-    describe: Callable[[Plan], StepDescription],
+    estimate: CostEstimate,
+    baselines: Iterable[Plan],
+    describe_step: Callable[[Plan], StepDescription],
     *,
-    room: float | None = None,
-    trace: Callable[[Plan], StepDescription] | None = None,
+    memory_capacity: float | None = None,
+    trace_step: Callable[[Plan], StepDescription] | None = None,
 ) -> PlanRanking:
     """Rank the plans of a space.
 
@@ -83,100 +83,106 @@ def rank_plans(
     no step is traced for a compiler that computes nothing again.
 
     Args:
-        coarse: the space, estimated.
-        known: layouts whose loss is explained; all of them are described, with the
+        estimate: the space, estimated.
+        baselines: layouts whose loss is explained; all of them are described, with the
             best settings that the space has for them.
-        describe: gives a plan's case; it may refuse.
-        room: bytes of a device; the device's own where not given.
-        trace: gives a plan's case with what its traced program keeps; asked for the
+        describe_step: gives a plan's case; it may refuse.
+        memory_capacity: bytes of a device; the device's own where not given.
+        trace_step: gives a plan's case with what its traced program keeps; asked for
+        the
             first of the ranking where memory may be short, unless every plan has room.
 
     Raises:
         NoLayout: none of them can be run.
     """
-    most = room or coarse.cluster.device.memory.value
+    most = memory_capacity or estimate.cluster.device.memory.value
     heap = PlanEvaluator(
-        describe=describe, cluster=coarse.cluster, most=most, roomy=coarse.roomy
+        describe_step=describe_step,
+        cluster=estimate.cluster,
+        memory_capacity=most,
+        needs_margin=estimate.needs_margin,
     )
-    order = order_by_estimate(coarse, most)
-    best = (best_settings(plan, order, coarse) for plan in known)
+    order = order_by_estimate(estimate, most)
+    best = (best_settings(plan, order, estimate) for plan in baselines)
     asked = {plan.label: plan for plan in best}
-    rows = best_row_per_mesh(order, coarse.space)
-    _evaluate_shortlist(heap, rows, asked, order, coarse)
-    _refine_evaluated(heap, order, coarse)
-    traced = trace if not coarse.roomy else None
-    if not traced or not coarse.cluster.device.is_cpu:
-        fits = heap.has_room if traced else heap.describe_in_full
-        search_partial_remat(heap, rows, coarse, REFINED_PLANS, fits)
-    heap.drop_slower(("exact", *EXACT_ALGORITHMS))
+    rows = best_row_per_mesh(order, estimate.space)
+    _evaluate_shortlist(heap, rows, asked, order, estimate)
+    _refine_evaluated(heap, order, estimate)
+    traced = trace_step if not estimate.needs_margin else None
+    if not traced or not estimate.cluster.device.is_cpu:
+        fits = heap.fits_with_margin if traced else heap.evaluate
+        search_partial_remat(heap, rows, estimate, REFINED_PLANS, fits)
+    heap.keep_best_algorithms(("exact", *EXACT_ALGORITHMS))
     if traced:
         _confirm_memory(heap, traced)
     found = heap.sorted()
     if not found:
-        raise no_layout_error(heap.refused, heap.short, most)
+        raise no_layout_error(heap.rejection_reasons, heap.missing_bytes, most)
     return PlanRanking(
         plans=tuple(found),
-        lost=tuple(_rejected_layouts(asked, found, heap.refused)),
-        counted=len(coarse.space),
-        described=heap.described,
+        rejected=tuple(_rejected_layouts(asked, found, heap.rejection_reasons)),
+        num_estimated=len(estimate.space),
+        num_evaluated=heap.num_evaluated,
     )
 
 
 def _evaluate_shortlist(
-    heap: PlanEvaluator,
+    evaluator: PlanEvaluator,
     rows: Sequence[int],
-    asked: Mapping[str, Plan],
+    baselines: Mapping[str, Plan],
     order: Column,
-    coarse: CostEstimate,
+    estimate: CostEstimate,
 ) -> None:
     """Describe the best layouts, and those that are asked about."""
     for row in rows:
-        _evaluate_row(heap, row, order, coarse)
-        if len(heap.found) == FEASIBLE_LAYOUTS:
+        _evaluate_row(evaluator, row, order, estimate)
+        if len(evaluator.feasible) == FEASIBLE_LAYOUTS:
             break
-    for title, plan in asked.items():
-        if not heap.describe_in_full(plan) and True in coarse.space.choices.remat:
-            heap.again(title, plan)
+    for title, plan in baselines.items():
+        if not evaluator.evaluate(plan) and True in estimate.space.choices.remat:
+            evaluator.retry_with_remat(title, plan)
 
 
-def _refine_evaluated(heap: PlanEvaluator, order: Column, coarse: CostEstimate) -> None:
+def _refine_evaluated(
+    evaluator: PlanEvaluator, order: Column, estimate: CostEstimate
+) -> None:
     """Describe what else may be chosen of the layouts that came out well."""
-    for one in heap.sorted():
-        for plan in stage_cut_variants(one.plan, coarse):
-            heap.describe_in_full(plan)
-    search_placements(heap, coarse)
-    _evaluate_variants(heap, order, coarse)
-    if evaluate_spatial_ends(heap, coarse):
-        _evaluate_variants(heap, order, coarse)
-    local_search(heap, coarse)
-    search_placements(heap, coarse)
+    for one in evaluator.sorted():
+        for plan in stage_cut_variants(one.plan, estimate):
+            evaluator.evaluate(plan)
+    search_placements(evaluator, estimate)
+    _evaluate_variants(evaluator, order, estimate)
+    if evaluate_spatial_ends(evaluator, estimate):
+        _evaluate_variants(evaluator, order, estimate)
+    local_search(evaluator, estimate)
+    search_placements(evaluator, estimate)
 
 
-def local_search(heap: PlanEvaluator, coarse: CostEstimate) -> None:
+def local_search(evaluator: PlanEvaluator, estimate: CostEstimate) -> None:
     """Describe the first layouts in stages with other microbatches, while that helps.
 
     The estimate knows stages of equal FLOPs alone, and how many microbatches are best
     hangs on their cuts.
     """
-    staged = (one.plan.mesh for one in heap.sorted() if one.plan.stages > 1)
+    staged = (one.plan.mesh for one in evaluator.sorted() if one.plan.stages > 1)
     for mesh in list(dict.fromkeys(staged))[:REFINED_PLANS]:
         last = None
-        while (first := _fastest_on_mesh(heap, mesh)) != last:
-            for plan in microbatch_neighbours(first, coarse):
-                heap.describe_in_full(plan)
+        while (first := _fastest_on_mesh(evaluator, mesh)) != last:
+            for plan in microbatch_neighbours(first, estimate):
+                evaluator.evaluate(plan)
             last = first
 
 
 def _evaluate_variants(
-    heap: PlanEvaluator, order: Column, coarse: CostEstimate
+    evaluator: PlanEvaluator, order: Column, estimate: CostEstimate
 ) -> None:
     """Describe other settings of the first plans."""
-    for one in heap.sorted()[:REFINED_PLANS]:
-        for plan in setting_variants(one.plan, order, coarse):
-            heap.describe_in_full(plan)
+    for one in evaluator.sorted()[:REFINED_PLANS]:
+        for plan in setting_variants(one.plan, order, estimate):
+            evaluator.evaluate(plan)
 
 
-def evaluate_spatial_ends(heap: PlanEvaluator, coarse: CostEstimate) -> bool:
+def evaluate_spatial_ends(evaluator: PlanEvaluator, estimate: CostEstimate) -> bool:
     """Describe the first layouts that split images with other ends of the split.
 
     Those alone whose estimate says that they may be about as fast as the first plan.
@@ -184,7 +190,7 @@ def evaluate_spatial_ends(heap: PlanEvaluator, coarse: CostEstimate) -> bool:
     Returns:
         Whether one of them is the first now.
     """
-    found = heap.sorted()
+    found = evaluator.sorted()
     best: dict[MeshShape, EvaluatedPlan] = {}
     for one in found:
         if one.plan.mesh.spatial_shards > 1:
@@ -193,73 +199,76 @@ def evaluate_spatial_ends(heap: PlanEvaluator, coarse: CostEstimate) -> bool:
         room = (
             _SPATIAL_END_TOLERANCE * found[0].prediction.step_s - one.prediction.step_s
         )
-        for plan in spatial_end_variants(one.plan, coarse, room):
-            heap.describe_in_full(plan)
-    return heap.sorted()[:1] != found[:1]
+        for plan in spatial_end_variants(one.plan, estimate, room):
+            evaluator.evaluate(plan)
+    return evaluator.sorted()[:1] != found[:1]
 
 
-def _fastest_on_mesh(heap: PlanEvaluator, mesh: MeshShape) -> Plan:
+def _fastest_on_mesh(evaluator: PlanEvaluator, mesh: MeshShape) -> Plan:
     """Return the fastest plan on a mesh that has one."""
-    return next(one.plan for one in heap.sorted() if one.plan.mesh == mesh)
+    return next(one.plan for one in evaluator.sorted() if one.plan.mesh == mesh)
 
 
 def _evaluate_row(
-    heap: PlanEvaluator, row: int, order: Column, coarse: CostEstimate
+    evaluator: PlanEvaluator, row: int, order: Column, estimate: CostEstimate
 ) -> None:
     """Describe a row, or one of its layout that should fit where it does not."""
-    plan = coarse.space.plan(row)
-    if heap.describe_in_full(plan) or plan.label not in heap.short:
+    plan = estimate.space.plan(row)
+    if evaluator.evaluate(plan) or plan.label not in evaluator.missing_bytes:
         return
-    needed = heap.most + heap.short[plan.label]
-    row = best_fitting_row(row, needed, heap.most, order, coarse)
-    heap.describe_in_full(coarse.space.plan(row))
+    needed = evaluator.memory_capacity + evaluator.missing_bytes[plan.label]
+    row = best_fitting_row(row, needed, evaluator.memory_capacity, order, estimate)
+    evaluator.evaluate(estimate.space.plan(row))
 
 
 def _confirm_memory(
-    heap: "PlanEvaluator", trace: Callable[[Plan], StepDescription]
+    evaluator: "PlanEvaluator", trace_step: Callable[[Plan], StepDescription]
 ) -> None:
     """Strike plans from the top until the first is one whose program fits.
 
     Where one was struck, what layers say of the next is not enough either.
     """
     struck = False
-    while heap.found:
-        first = heap.sorted()[0]
+    while evaluator.feasible:
+        first = evaluator.sorted()[0]
         if (
             not struck
-            and _SAFE_MEMORY_FACTOR * first.prediction.memory_bytes <= heap.most
+            and _SAFE_MEMORY_FACTOR * first.prediction.memory_bytes
+            <= evaluator.memory_capacity
         ):
             return
-        if _is_confirmed(heap, first.plan, trace):
+        if _is_confirmed(evaluator, first.plan, trace_step):
             return
         struck = True
 
 
 def _is_confirmed(
-    heap: PlanEvaluator, plan: Plan, trace: Callable[[Plan], StepDescription]
+    evaluator: PlanEvaluator, plan: Plan, trace_step: Callable[[Plan], StepDescription]
 ) -> bool:
     """Tell whether a plan fits with a margin, and strike it if not."""
-    if trace_predicts_memory(plan, heap.cluster.device):
-        return heap.is_safe(plan, trace(plan))
-    return heap.is_roomy(plan)
+    if trace_predicts_memory(plan, evaluator.cluster.device):
+        return evaluator.confirm_traced(plan, trace_step(plan))
+    return evaluator.confirm_untraced(plan)
 
 
 def _rejected_layouts(
-    asked: Mapping[str, Plan],
-    found: Sequence[EvaluatedPlan],
-    refused: Mapping[str, str],
+    baselines: Mapping[str, Plan],
+    feasible: Sequence[EvaluatedPlan],
+    rejection_reasons: Mapping[str, str],
 ) -> Iterable[RejectedLayout]:
     """Yield why each of the well-known layouts is not the first."""
-    best = found[0]
-    by_title = {_layout_key(one.plan): one for one in reversed(found)}
-    for title, plan in asked.items():
+    best = feasible[0]
+    by_title = {_layout_key(one.plan): one for one in reversed(feasible)}
+    for title, plan in baselines.items():
         one = by_title.get(_layout_key(plan))
         if one is None:
-            yield RejectedLayout(title=plan.title, step_s=None, why=refused[title])
+            yield RejectedLayout(
+                title=plan.title, step_s=None, reason=rejection_reasons[title]
+            )
         elif plan.mesh != best.plan.mesh:
             made = one.prediction
             why = rejection_reason(made, best.prediction)
-            yield RejectedLayout(title=plan.title, step_s=made.step_s, why=why)
+            yield RejectedLayout(title=plan.title, step_s=made.step_s, reason=why)
 
 
 def _layout_key(plan: Plan) -> str:
@@ -268,11 +277,12 @@ def _layout_key(plan: Plan) -> str:
     return replace(bare, reduce=plan.reduce.by("exact")).label
 
 
-def rejection_reason(one: Prediction, best: Prediction) -> str:
+def rejection_reason(prediction: Prediction, best: Prediction) -> str:
     """Say which term makes a layout slower than the best, most of all."""
     more = {
-        term: took - best.terms_s.get(term, 0.0) for term, took in one.terms_s.items()
+        term: took - best.terms_s.get(term, 0.0)
+        for term, took in prediction.terms_s.items()
     }
     term = max(more, key=lambda name: more[name])
-    share = format_percent(one.terms_s[term] / one.step_s, 0)
+    share = format_percent(prediction.terms_s[term] / prediction.step_s, 0)
     return f"{term} takes {share} of the step"

@@ -29,18 +29,18 @@ _MEMORY_TOLERANCE: Final = 1.1
 """A plan is left to the last if it seems to need so many times the memory there is."""
 
 
-def order_by_estimate(coarse: CostEstimate, most: float) -> Column:
+def order_by_estimate(estimate: CostEstimate, memory_capacity: float) -> Column:
     """Return the rows of a space by their estimate; what seems too large comes last.
 
     Args:
-        coarse: the space, estimated.
-        most: bytes of a device.
+        estimate: the space, estimated.
+        memory_capacity: bytes of a device.
     """
-    if not len(coarse.space):
+    if not len(estimate.space):
         return np.zeros(0, int)
-    over = np.maximum(coarse.bytes / most / _MEMORY_TOLERANCE, 1.0)
-    tidy = coarse.space.micro + 1000 * coarse.space.remat
-    return np.lexsort((tidy, coarse.seconds, np.where(over > 1, over, 0)))
+    over = np.maximum(estimate.memory_bytes / memory_capacity / _MEMORY_TOLERANCE, 1.0)
+    tidy = estimate.space.micro + 1000 * estimate.space.remat
+    return np.lexsort((tidy, estimate.seconds, np.where(over > 1, over, 0)))
 
 
 def best_row_per_mesh(order: Column, space: PlanSpace) -> list[int]:
@@ -49,15 +49,15 @@ def best_row_per_mesh(order: Column, space: PlanSpace) -> list[int]:
     return [int(order[place]) for place in np.sort(first)[:MAX_LAYOUT_ATTEMPTS]]
 
 
-def best_settings(plan: Plan, order: Column, coarse: CostEstimate) -> Plan:
+def best_settings(plan: Plan, order: Column, estimate: CostEstimate) -> Plan:
     """Return a plan with the best settings of its mesh, as it is where there are none.
 
     Args:
         plan: a layout.
         order: rows of the space, the best first.
-        coarse: the space, estimated.
+        estimate: the space, estimated.
     """
-    space = coarse.space
+    space = estimate.space
     if plan.mesh not in space.meshes:
         return plan
     own = order[space.mesh[order] == space.meshes.index(plan.mesh)]
@@ -65,23 +65,32 @@ def best_settings(plan: Plan, order: Column, coarse: CostEstimate) -> Plan:
 
 
 def best_fitting_row(
-    row: int, needed: float, most: float, order: Column, coarse: CostEstimate
+    row: int,
+    needed_bytes: float,
+    memory_capacity: float,
+    order: Column,
+    estimate: CostEstimate,
 ) -> int:
     """Return the best row of a layout that should fit; the same where there is none.
 
     Args:
         row: one that does not fit.
-        needed: bytes that it needs; others need as much more or less than estimated.
-        most: bytes of a device.
+        needed_bytes: bytes that it needs; others need as much more or less than
+        estimated. memory_capacity: bytes of a device.
         order: rows of the space, the best first.
-        coarse: the space, estimated.
+        estimate: the space, estimated.
     """
-    own = order[coarse.space.mesh[order] == coarse.space.mesh[row]]
-    fits = coarse.bytes[own] * needed / coarse.bytes[row] <= most
+    own = order[estimate.space.mesh[order] == estimate.space.mesh[row]]
+    fits = (
+        estimate.memory_bytes[own] * needed_bytes / estimate.memory_bytes[row]
+        <= memory_capacity
+    )
     return int(own[fits][0]) if fits.any() else row
 
 
-def setting_variants(plan: Plan, order: Column, coarse: CostEstimate) -> Iterator[Plan]:
+def setting_variants(
+    plan: Plan, order: Column, estimate: CostEstimate
+) -> Iterator[Plan]:
     """Yield other settings of a plan's layout, the best first.
 
     Beside those of the space: other cuts, other ways to split weights, and parameters
@@ -90,27 +99,27 @@ def setting_variants(plan: Plan, order: Column, coarse: CostEstimate) -> Iterato
     Args:
         plan: one that came out well.
         order: rows of the space, the best first.
-        coarse: the space, estimated.
+        estimate: the space, estimated.
     """
-    space = coarse.space
+    space = estimate.space
     place = space.meshes.index(plan.mesh)
     own = order[space.mesh[order] == place]
     for row in own[:SETTINGS_PER_LAYOUT]:
         yield replace(space.plan(int(row)), placement=plan.placement)
-    yield from stage_cut_variants(plan, coarse)
+    yield from stage_cut_variants(plan, estimate)
     if plan.mesh.tensor > 1:
         yield from (replace(plan, weights=how) for how in space.choices.weights)
     if plan.mesh.fsdp > 1:
         yield from (replace(plan, zero=zero) for zero in space.choices.zeros)
     if plan.mesh.data > 1 and plan.reduce.via == "exact" and not plan.pipe.flows:
         priced = space.choices.ways[0] == "exact" and not permutes_are_serialized(
-            coarse.cluster
+            estimate.cluster
         )
         for way in EXACT_ALGORITHMS if priced else ():
             yield replace(plan, reduce=plan.reduce.by(way))
 
 
-def stage_cut_variants(plan: Plan, coarse: CostEstimate) -> Iterator[Plan]:
+def stage_cut_variants(plan: Plan, estimate: CostEstimate) -> Iterator[Plan]:
     """Yield a plan in stages of equal FLOPs with cuts of its own, if it can have them.
 
     What stages hand on decides on slow links, and how long small kernels take on fast
@@ -118,13 +127,13 @@ def stage_cut_variants(plan: Plan, coarse: CostEstimate) -> Iterator[Plan]:
 
     Args:
         plan: one of the space.
-        coarse: the space, estimated.
+        estimate: the space, estimated.
     """
     if plan.stages > 1 and not plan.pipe.cuts and not plan.pipe.flows:
-        yield replace(plan, pipe=replace(plan.pipe, cuts=fastest_cuts(coarse, plan)))
+        yield replace(plan, pipe=replace(plan.pipe, cuts=fastest_cuts(estimate, plan)))
 
 
-def microbatch_neighbours(plan: Plan, coarse: CostEstimate) -> Iterator[Plan]:
+def microbatch_neighbours(plan: Plan, estimate: CostEstimate) -> Iterator[Plan]:
     """Yield a plan in stages with the next smaller and larger numbers of microbatches.
 
     What kernels cost by their size decides how many are best, and where the network is
@@ -132,9 +141,9 @@ def microbatch_neighbours(plan: Plan, coarse: CostEstimate) -> Iterator[Plan]:
 
     Args:
         plan: one that came out first.
-        coarse: the space, estimated.
+        estimate: the space, estimated.
     """
-    space = coarse.space
+    space = estimate.space
     if plan.stages == 1 or plan.pipe.flows:
         return
     alike = space.mesh == space.meshes.index(plan.mesh)
@@ -146,4 +155,4 @@ def microbatch_neighbours(plan: Plan, coarse: CostEstimate) -> Iterator[Plan]:
         pipe = replace(plan.pipe, cuts=given)
         one = replace(plan, microbatches=int(micro), pipe=pipe)
         yield one
-        yield from stage_cut_variants(one, coarse)
+        yield from stage_cut_variants(one, estimate)

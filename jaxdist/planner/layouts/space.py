@@ -126,28 +126,28 @@ class PlanSpace:
 
 
 def plan_space(
-    base: Plan,
+    base_plan: Plan,
     devices: int,
     choices: PlanChoices,
     *,
     batch: int,
     blocks: int,
-    pinned: Mapping[str, int] = MappingProxyType({}),
+    fixed_axes: Mapping[str, int] = MappingProxyType({}),
 ) -> PlanSpace:
     """List what could be tried, but for what cannot be run at a glance.
 
     Args:
-        base: what stays as it is: the shuffle, how the fsdp axis shares.
+        base_plan: what stays as it is: the shuffle, how the fsdp axis shares.
         devices: the product of the axes of every mesh.
         choices: what may be chosen.
         batch: samples of a global batch, which every microbatch divides.
         blocks: blocks of the network: a stage has one at least.
-        pinned: devices of axes that are not chosen.
+        fixed_axes: devices of axes that are not chosen.
     """
-    free = devices // math.prod(pinned.values())
+    free = devices // math.prod(fixed_axes.values())
     meshes = tuple(
-        replace(plan.mesh, **pinned)
-        for plan in enumerate_layouts(base, free, choices.axes)
+        replace(plan.mesh, **fixed_axes)
+        for plan in enumerate_layouts(base_plan, free, choices.axes)
     )
     columns = np.meshgrid(
         np.arange(len(meshes)),
@@ -159,7 +159,7 @@ def plan_space(
     )
     mesh, micro, order, remat, way = (column.ravel() for column in columns)
     every = PlanSpace(
-        base=base,
+        base=base_plan,
         choices=choices,
         meshes=meshes,
         mesh=mesh,

@@ -31,33 +31,33 @@ StageStarts = tuple[int, ...]
 class StageCutSolver:
     """Blocks that are cut into stages."""
 
-    seconds: Column
+    block_seconds: Column
     """Of each block in one microbatch, forward and backward."""
-    handed: Column
+    output_bytes: Column
     """Bytes that each hands on, of one microbatch."""
 
-    def slowest(self, starts: StageStarts) -> float:
+    def slowest_stage(self, starts: StageStarts) -> float:
         """Return the seconds of the slowest stage."""
-        return float(np.add.reduceat(self.seconds, (0, *starts)).max())
+        return float(np.add.reduceat(self.block_seconds, (0, *starts)).max())
 
-    def longest(self, starts: StageStarts) -> float:
+    def longest_message(self, starts: StageStarts) -> float:
         """Return the bytes of the longest message between stages."""
-        return float(self.handed[np.array(starts, int) - 1].max(initial=0.0))
+        return float(self.output_bytes[np.array(starts, int) - 1].max(initial=0.0))
 
-    def cuts(self, stages: int) -> Iterator[StageStarts]:
+    def optimal_cuts(self, stages: int) -> Iterator[StageStarts]:
         """Yield for every longest message the cuts whose slowest stage is fastest."""
-        for limit in np.unique(self.handed[:-1]):
-            found = self._within(float(limit), stages)
+        for limit in np.unique(self.output_bytes[:-1]):
+            found = self._solve_limit(float(limit), stages)
             if found is not None:
                 yield found
 
-    def _within(self, limit: float, stages: int) -> StageStarts | None:
+    def _solve_limit(self, limit: float, stages: int) -> StageStarts | None:
         """Return the best cuts where little enough is handed on; None: too few."""
-        sums = np.concatenate([[0.0], np.cumsum(self.seconds)])
+        sums = np.concatenate([[0.0], np.cumsum(self.block_seconds)])
         # Seconds of blocks a to b - 1, where a cut in front of b may be.
         own = np.maximum(0.0, sums[None] - sums[:, None])
         own[np.tril_indices(len(sums))] = np.inf
-        own[:, 1:-1][:, self.handed[:-1] > limit] = np.inf
+        own[:, 1:-1][:, self.output_bytes[:-1] > limit] = np.inf
         best, before = own[0], []
         for _ in range(stages - 1):
             both = np.maximum(best[:, None], own)
@@ -72,49 +72,53 @@ class StageCutSolver:
         return tuple(reversed(starts))
 
 
-def fastest_cuts(coarse: CostEstimate, plan: Plan) -> tuple[str, ...]:
+def fastest_cuts(estimate: CostEstimate, plan: Plan) -> tuple[str, ...]:
     """Return the first block of each stage but the first that make a step shortest.
 
     Args:
-        coarse: the network, its pieces and the cluster.
+        estimate: the network, its pieces and the cluster.
         plan: with stages, not more than blocks, and microbatches.
     """
-    chain, names = stage_cut_solver(coarse, plan), coarse.pieces.names
-    best = min(chain.cuts(plan.stages), key=make_step_estimate(coarse, plan, chain))
+    chain, names = stage_cut_solver(estimate, plan), estimate.block_costs.block_names
+    best = min(
+        chain.optimal_cuts(plan.stages), key=make_step_estimate(estimate, plan, chain)
+    )
     return tuple(names[start] for start in best)
 
 
-def stage_cut_solver(coarse: CostEstimate, plan: Plan) -> StageCutSolver:
+def stage_cut_solver(estimate: CostEstimate, plan: Plan) -> StageCutSolver:
     """Return the blocks, one microbatch through a device's part of each."""
-    pieces, mesh = coarse.pieces, plan.mesh
+    pieces, mesh = estimate.block_costs, plan.mesh
     parts = plan.batch_shards * mesh.spatial_shards * plan.microbatches
-    forward, backward = pieces.at(parts, mesh.tensor)
+    forward, backward = pieces.block_seconds(parts, mesh.tensor)
     handed = np.array([block.output_bytes for block in pieces.profile.blocks])
-    again = np.isin(pieces.names, plan.remade(pieces.names))
+    again = np.isin(pieces.block_names, plan.remade(pieces.block_names))
     return StageCutSolver(
-        seconds=(1 + again) * forward + backward,
-        handed=handed / parts,
+        block_seconds=(1 + again) * forward + backward,
+        output_bytes=handed / parts,
     )
 
 
 def make_step_estimate(
-    coarse: CostEstimate, plan: Plan, chain: StageCutSolver
+    estimate: CostEstimate, plan: Plan, solver: StageCutSolver
 ) -> Callable[[StageStarts], float]:
     """Return what says about how many seconds a step takes that is cut somewhere.
 
     Args:
-        coarse: says the cluster.
+        estimate: says the cluster.
         plan: with stages and microbatches.
-        chain: its blocks.
+        solver: its blocks.
     """
-    cluster, whole = coarse.cluster, float(chain.seconds.sum())
+    cluster, whole = estimate.cluster, float(solver.block_seconds.sum())
     behind = plan.microbatches * plan.pipe.chunks - 1
     exchanges = plan_schedule(plan, plan.microbatches).exchanges
     ways = (1 + permutes_are_serialized(cluster)) * exchanges
     group = link_group(cluster, plan.placed, ("pipe",))
 
     def step(starts: StageStarts) -> float:
-        one = collective_seconds("collective-permute", chain.longest(starts), 1, group)
-        return whole + behind * chain.slowest(starts) + ways * one
+        one = collective_seconds(
+            "collective-permute", solver.longest_message(starts), 1, group
+        )
+        return whole + behind * solver.slowest_stage(starts) + ways * one
 
     return step

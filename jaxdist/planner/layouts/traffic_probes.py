@@ -27,44 +27,44 @@ class ProbedTraffic:
 class TrafficProbes:
     """What axes move where each of them is alone."""
 
-    parameters: int
+    parameter_bytes: int
     """Bytes of the parameters."""
     state: float = 1.0
     """Bytes of the state for each byte of the parameters."""
-    batch: int = 0
+    batch_bytes: int = 0
     """Bytes of the samples of a global batch."""
-    split: float = 0.0
+    tensor_split_fraction: float = 0.0
     """Part of the parameters that the tensor axis splits."""
-    divided: frozenset[str] = frozenset()
+    tensor_parallel_layers: frozenset[str] = frozenset()
     """Layers whose work it divides."""
-    used: float = 1.0
+    gathered_ratio: float = 1.0
     """Bytes of the parameters as they are used for each byte of them."""
-    axes: tuple[str, ...] = ()
+    usable_axes: tuple[str, ...] = ()
     """Axes that split something of this network."""
-    sums: ProbedTraffic = ProbedTraffic()
+    gradient_all_reduce: ProbedTraffic = ProbedTraffic()
     """Of gradients, in a step."""
-    statistics: ProbedTraffic = ProbedTraffic()
+    norm_statistics: ProbedTraffic = ProbedTraffic()
     """Of batch norms, in a microbatch."""
-    gathers: ProbedTraffic = ProbedTraffic()
+    parameter_all_gather: ProbedTraffic = ProbedTraffic()
     """Of parameters that fsdp shares out, in a microbatch."""
-    scatters: ProbedTraffic = ProbedTraffic()
+    gradient_reduce_scatter: ProbedTraffic = ProbedTraffic()
     """Of their gradients, in a step."""
-    tensor: Mapping[str, ProbedTraffic] = field(
+    tensor_collectives: Mapping[str, ProbedTraffic] = field(
         default_factory=lambda: MappingProxyType({})
     )
     """Of layers whose weights are split, by kind of collective."""
-    edges: Mapping[str, ProbedTraffic] = field(
+    halo_exchange: Mapping[str, ProbedTraffic] = field(
         default_factory=lambda: MappingProxyType({})
     )
     """Of split images, by axis."""
 
 
 def probe_traffic(
-    base: Plan,
+    base_plan: Plan,
     devices: int,
     axes: Sequence[str],
-    describe: Callable[[Plan], StepDescription],
-    parameters: int,
+    describe_step: Callable[[Plan], StepDescription],
+    parameter_bytes: int,
     device: Device,
 ) -> TrafficProbes:
     """Describe a layout along each axis alone, and read what it moves.
@@ -72,38 +72,42 @@ def probe_traffic(
     An axis that refuses the smallest number of devices is left out.
 
     Args:
-        base: what stays as it is.
+        base_plan: what stays as it is.
         devices: whose smallest divisor is tried.
         axes: to be tried; `pipe` is taken as it is.
-        describe: gives a plan's case; it may refuse.
-        parameters: bytes of all of them.
+        describe_step: gives a plan's case; it may refuse.
+        parameter_bytes: bytes of all of them.
         device: any: its speed is not used.
     """
     few = next((n for n in range(2, devices + 1) if devices % n == 0), 1)
-    cases = dict(_probe_steps(base, few, axes, describe))
+    cases = dict(_probe_steps(base_plan, few, axes, describe_step))
     rows = {axis: case.ledgers[0].rows for axis, case in cases.items()}
-    some = next(iter(cases.values()), None) or describe(
-        _single_axis_plan(base, "data", 1)
+    some = next(iter(cases.values()), None) or describe_step(
+        _single_axis_plan(base_plan, "data", 1)
     )
-    held = some.held.get("parameters", parameters)
-    state = sum(some.held.values()) / max(1, held)
+    held = some.state_bytes.get("parameters", parameter_bytes)
+    state = sum(some.state_bytes.values()) / max(1, held)
     whole = rows.get("data") or rows.get("spatial_h") or rows.get("fsdp") or ()
     tensor = cases.get("tensor")
-    kept = tensor.held["parameters"] / parameters if tensor else 1.0
+    kept = tensor.state_bytes["parameters"] / parameter_bytes if tensor else 1.0
     return TrafficProbes(
-        parameters=parameters,
+        parameter_bytes=parameter_bytes,
         state=state,
-        batch=some.batch_bytes,
-        split=min(1.0, (1 - kept) * few / (few - 1)) if few > 1 else 0.0,
-        divided=_tensor_parallel_layers(tensor, device) if tensor else frozenset(),
-        used=_gathered_ratio(rows.get("fsdp", ()), parameters),
-        axes=tuple(axis for axis in axes if axis in cases or axis == "pipe"),
-        sums=_sum_traffic(whole, what="all-reduce"),
-        statistics=_sum_traffic(whole, what="statistics"),
-        gathers=_sum_traffic(rows.get("fsdp", ()), what="parameters"),
-        scatters=_sum_traffic(rows.get("fsdp", ()), what="gradients"),
-        tensor=_tensor_collectives(rows.get("tensor", ()), few),
-        edges={a: _halo_exchange(rows[a]) for a in SPATIAL_AXES if a in rows},
+        batch_bytes=some.batch_bytes,
+        tensor_split_fraction=min(1.0, (1 - kept) * few / (few - 1))
+        if few > 1
+        else 0.0,
+        tensor_parallel_layers=_tensor_parallel_layers(tensor, device)
+        if tensor
+        else frozenset(),
+        gathered_ratio=_gathered_ratio(rows.get("fsdp", ()), parameter_bytes),
+        usable_axes=tuple(axis for axis in axes if axis in cases or axis == "pipe"),
+        gradient_all_reduce=_sum_traffic(whole, what="all-reduce"),
+        norm_statistics=_sum_traffic(whole, what="statistics"),
+        parameter_all_gather=_sum_traffic(rows.get("fsdp", ()), what="parameters"),
+        gradient_reduce_scatter=_sum_traffic(rows.get("fsdp", ()), what="gradients"),
+        tensor_collectives=_tensor_collectives(rows.get("tensor", ()), few),
+        halo_exchange={a: _halo_exchange(rows[a]) for a in SPATIAL_AXES if a in rows},
     )
 
 
@@ -113,27 +117,29 @@ def _tensor_parallel_layers(case: StepDescription, device: Device) -> frozenset[
     worker = ComputeCostModel(
         case=case, device=device, ledger=case.ledgers[0], microbatches=micro
     )
-    whole = halfway / case.shards / micro
-    return frozenset(x.name for x in case.profile.layers if worker.share(x) < whole)
+    whole = halfway / case.sample_shards / micro
+    return frozenset(
+        x.name for x in case.profile.layers if worker.work_fraction(x) < whole
+    )
 
 
-def _gathered_ratio(rows: Sequence[PlannedCollective], parameters: int) -> float:
+def _gathered_ratio(rows: Sequence[PlannedCollective], parameter_bytes: int) -> float:
     """Return the bytes that are put together at a time for each byte of them."""
     whole = sum(row.payload // row.arrays for row in rows if row.what == "parameters")
-    return whole / parameters or 1.0
+    return whole / parameter_bytes or 1.0
 
 
 def _probe_steps(
     base: Plan,
-    few: int,
+    devices: int,
     axes: Sequence[str],
     describe: Callable[[Plan], StepDescription],
 ) -> Iterator[tuple[str, StepDescription]]:
-    for axis in axes if few > 1 else ():
+    for axis in axes if devices > 1 else ():
         if axis == "pipe":
             continue
         try:
-            yield axis, describe(_single_axis_plan(base, axis, few))
+            yield axis, describe(_single_axis_plan(base, axis, devices))
         except BadInput:
             continue
 

@@ -41,39 +41,45 @@ class CostConvention:
                 else "--overlap 1",
             )
 
-    def stage(
-        self, seconds: FloatArray, parameters: FloatArray, copies: int, bandwidth: float
+    def stage_seconds(
+        self,
+        seconds: FloatArray,
+        parameters: FloatArray,
+        replicas: int,
+        bandwidth: float,
     ) -> FloatArray:
         """Return T, seconds of a stage for a minibatch.
 
         Args:
             seconds: C, of any shape.
             parameters: W, bytes; of the same shape.
-            copies: m.
+            replicas: m.
             bandwidth: B, bytes/s.
         """
-        if copies == 1:
+        if replicas == 1:
             return seconds
-        summed = self.summed(copies) / bandwidth * parameters
+        summed = self.sync_bytes_factor(replicas) / bandwidth * parameters
         hidden = np.minimum(seconds, summed) * self.overlap
-        return (seconds + summed - hidden) / copies
+        return (seconds + summed - hidden) / replicas
 
-    def summed(self, copies: int) -> float:
+    def sync_bytes_factor(self, replicas: int) -> float:
         """Return S in bytes over the link for each byte of weights."""
         if self.sync == "published":
-            return 2.0 * (copies - 1)
-        return 4.0 * (copies - 1) / copies
+            return 2.0 * (replicas - 1)
+        return 4.0 * (replicas - 1) / replicas
 
-    def cut(self, crossing: FloatArray, copies: int, bandwidth: float) -> FloatArray:
+    def cut_seconds(
+        self, crossing_bytes: FloatArray, replicas: int, bandwidth: float
+    ) -> FloatArray:
         """Return seconds that a cut takes for a minibatch, there and back.
 
         Args:
-            crossing: A, bytes, of any shape.
-            copies: m', replicas of the stage behind the cut.
+            crossing_bytes: A, bytes, of any shape.
+            replicas: m', replicas of the stage behind the cut.
             bandwidth: B, bytes/s.
         """
-        share = self.overlap + (1 - self.overlap) / copies
-        return 2.0 * share / bandwidth * crossing
+        share = self.overlap + (1 - self.overlap) / replicas
+        return 2.0 * share / bandwidth * crossing_bytes
 
 
 COST_CONVENTIONS: Final = {

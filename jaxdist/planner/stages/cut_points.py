@@ -29,37 +29,37 @@ at each three places.
 class CutPoints:
     """Sets of nodes, none to all, smaller ones first; arrays have an entry each."""
 
-    members: tuple[int, ...]
+    node_masks: tuple[int, ...]
     """Which nodes are before it: bit i is node i of the graph."""
     seconds: FloatArray
     """Forward and backward, of all before it."""
     parameters: FloatArray
     """Bytes of theirs."""
-    kept: FloatArray
+    saved_bytes: FloatArray
     """Bytes of activations they keep."""
-    made: FloatArray
+    output_bytes: FloatArray
     """Bytes that they hand on."""
-    crossing: FloatArray
+    crossing_bytes: FloatArray
     """Bytes that cross it, one way."""
-    within: NDArray[np.bool_] | None = None
+    contains: NDArray[np.bool_] | None = None
     """[i, j]: place j has all nodes of place i; None where it does for all i < j."""
 
     def __len__(self) -> int:
         """Count them, both ends included."""
-        return len(self.members)
+        return len(self.node_masks)
 
-    def between(self, sums: FloatArray, none: float) -> FloatArray:
-        """Return [i, j]: what place j has more than place i, `none` where it has not.
+    def pairwise_difference(self, sums: FloatArray, fill: float) -> FloatArray:
+        """Return [i, j]: what place j has more than place i, `fill` where it has not.
 
         Args:
             sums: of each place, as `seconds`.
-            none: where place j does not hold place i, or is it.
+            fill: where place j does not hold place i, or is it.
         """
         found = sums[None, :] - sums[:, None]
         more = np.triu(np.ones(found.shape, bool), 1)
-        if self.within is not None:
-            more &= self.within
-        return np.where(more, np.maximum(found, 0.0), none)
+        if self.contains is not None:
+            more &= self.contains
+        return np.where(more, np.maximum(found, 0.0), fill)
 
 
 def ordered_cut_points(graph: LayerGraph) -> CutPoints:
@@ -75,26 +75,29 @@ def ordered_cut_points(graph: LayerGraph) -> CutPoints:
 
 
 def all_cut_points(
-    graph: LayerGraph, useful: Callable[[CutPoints], NDArray[np.bool_]], *, nested: bool
+    graph: LayerGraph,
+    keep_mask: Callable[[CutPoints], NDArray[np.bool_]],
+    *,
+    multi_level: bool,
 ) -> CutPoints:
     """Return every set of nodes that is a place, the ones without a use left out.
 
     Args:
         graph: any; the number of places grows with its branches, steeply.
-        useful: which of some places may be in the answer.
-        nested: whether there are several tiers of devices.
+        keep_mask: which of some places may be in the answer.
+        multi_level: whether there are several tiers of devices.
 
     Raises:
         BadInput: there are too many.
     """
     every = _cut_points(graph, _ancestor_sets(graph))
-    keep = useful(every)
+    keep = keep_mask(every)
     keep[[0, -1]] = True
-    members = [m for m, use in zip(every.members, keep) if use]
-    if len(members) > MAX_CUT_POINTS[nested]:
-        raise _too_many_error(graph, len(members), MAX_CUT_POINTS[nested])
+    members = [m for m, use in zip(every.node_masks, keep) if use]
+    if len(members) > MAX_CUT_POINTS[multi_level]:
+        raise _too_many_error(graph, len(members), MAX_CUT_POINTS[multi_level])
     within = _containment(members, len(graph.nodes))
-    return replace(_cut_points(graph, members), within=within)
+    return replace(_cut_points(graph, members), contains=within)
 
 
 def _ancestor_sets(graph: LayerGraph) -> list[int]:
@@ -134,39 +137,39 @@ def _reader_indices(graph: LayerGraph) -> list[list[int]]:
     return [[place[r] for r in graph.readers[node.name]] for node in graph.nodes]
 
 
-def _cut_points(graph: LayerGraph, members: Sequence[int]) -> CutPoints:
+def _cut_points(graph: LayerGraph, node_masks: Sequence[int]) -> CutPoints:
     nodes = graph.nodes
-    held = _unpack_masks(members, len(nodes))
+    held = _unpack_masks(node_masks, len(nodes))
     each = [[n.seconds, n.parameters, n.kept, n.output] for n in nodes]
     seconds, parameters, kept, made = (held @ np.array(each, float)).T
-    crossing = np.zeros(len(members))
+    crossing = np.zeros(len(node_masks))
     for node, readers in enumerate(_reader_indices(graph)):
         over = held[:, node] & ~held[:, readers].all(axis=1)
         crossing += np.where(over, nodes[node].output, 0.0)
     return CutPoints(
-        members=tuple(members),
+        node_masks=tuple(node_masks),
         seconds=seconds,
         parameters=parameters,
-        kept=kept,
-        made=made,
-        crossing=crossing,
+        saved_bytes=kept,
+        output_bytes=made,
+        crossing_bytes=crossing,
     )
 
 
-def _unpack_masks(members: Sequence[int], nodes: int) -> NDArray[np.bool_]:
+def _unpack_masks(node_masks: Sequence[int], nodes: int) -> NDArray[np.bool_]:
     """Return [place, node]: whether the node is before it."""
     width = -(-nodes // 8)
-    packed = b"".join(one.to_bytes(width, "little") for one in members)
-    rows = np.frombuffer(packed, np.uint8).reshape(len(members), width)
+    packed = b"".join(one.to_bytes(width, "little") for one in node_masks)
+    rows = np.frombuffer(packed, np.uint8).reshape(len(node_masks), width)
     return np.unpackbits(rows, axis=1, count=nodes, bitorder="little").astype(bool)
 
 
-def _containment(members: Sequence[int], nodes: int) -> NDArray[np.bool_]:
+def _containment(node_masks: Sequence[int], nodes: int) -> NDArray[np.bool_]:
     """Return [i, j]: place j has all nodes of place i."""
     width = -(-nodes // 64)
-    packed = b"".join(one.to_bytes(8 * width, "little") for one in members)
-    words = np.frombuffer(packed, "<u8").reshape(len(members), width).T
-    lacks = np.zeros((len(members),) * 2, bool)
+    packed = b"".join(one.to_bytes(8 * width, "little") for one in node_masks)
+    words = np.frombuffer(packed, "<u8").reshape(len(node_masks), width).T
+    lacks = np.zeros((len(node_masks),) * 2, bool)
     for word in words:
         lacks |= (word[:, None] & ~word[None, :]) != 0
     return ~lacks

@@ -170,7 +170,7 @@ def _check_times(graph: LayerGraph) -> None:
     raise zero_time_error(graph.source, first, len(more))
 
 
-def zero_time_error(source: str, node: Node, more: int = 0) -> BadInput:
+def zero_time_error(source: str, node: Node, other_nodes: int = 0) -> BadInput:
     """Return the refusal of a node that was not timed, and of more like it.
 
     A reshape may well take no time at all, but not a layer.
@@ -179,7 +179,7 @@ def zero_time_error(source: str, node: Node, more: int = 0) -> BadInput:
         f"{source}: {node.name} takes no time",
         rule="a layer takes time, and so does a network",
         values=f"{node.name} ({node.label or 'no text'}): 0 s forward, 0 s backward"
-        + f"; {more} more like it" * bool(more),
+        + f"; {other_nodes} more like it" * bool(other_nodes),
         remedy=f"profile {node.name} again",
     )
 

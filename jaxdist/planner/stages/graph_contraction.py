@@ -22,33 +22,33 @@ class ContractedGraph:
 
     graph: LayerGraph
     """Fewer nodes."""
-    groups: dict[str, tuple[str, ...]]
+    merged_nodes: dict[str, tuple[str, ...]]
     """Names of the nodes that each of its nodes stands for."""
-    first: tuple[str, ...]
+    first_stage_nodes: tuple[str, ...]
     """Nodes that belong into the first stage, whatever that is."""
 
-    def names(self, members: int) -> frozenset[str]:
+    def original_names(self, node_mask: int) -> frozenset[str]:
         """Return what some of its nodes stand for.
 
         Args:
-            members: bit i is its node i.
+            node_mask: bit i is its node i.
         """
-        own = (n.name for i, n in enumerate(self.graph.nodes) if members >> i & 1)
-        return frozenset(name for one in own for name in self.groups[one])
+        own = (n.name for i, n in enumerate(self.graph.nodes) if node_mask >> i & 1)
+        return frozenset(name for one in own for name in self.merged_nodes[one])
 
 
-def contract_graph(graph: LayerGraph, *, keeps: bool) -> ContractedGraph:
+def contract_graph(graph: LayerGraph, *, memory_limited: bool) -> ContractedGraph:
     """Return a smaller graph that has as good plans, but for stages without work.
 
     Args:
         graph: any.
-        keeps: whether bytes that are kept count.
+        memory_limited: whether bytes that are kept count.
     """
-    first = tuple(_leading_free_nodes(graph, keeps))
+    first = tuple(_leading_free_nodes(graph, memory_limited))
     nodes = {n.name: n for n in graph.nodes if n.name not in first}
     edges = {e for e in graph.edges if e[0] in nodes}
     groups: dict[str, tuple[str, ...]] = {name: (name,) for name in nodes}
-    while pair := next(_contractible_edges(nodes, edges, keeps), None):
+    while pair := next(_contractible_edges(nodes, edges, memory_limited), None):
         maker, reader = pair
         last = all(a != reader for a, _ in edges)
         nodes[maker] = _merge_nodes(nodes[maker], nodes.pop(reader), last=last)
@@ -57,21 +57,23 @@ def contract_graph(graph: LayerGraph, *, keeps: bool) -> ContractedGraph:
     small = LayerGraph(
         source=graph.source, nodes=tuple(nodes.values()), edges=tuple(sorted(edges))
     )
-    return ContractedGraph(graph=small, groups=groups, first=first)
+    return ContractedGraph(graph=small, merged_nodes=groups, first_stage_nodes=first)
 
 
 def identity_contraction(graph: LayerGraph) -> ContractedGraph:
     """Return a graph as it is."""
     return ContractedGraph(
-        graph=graph, groups={node.name: (node.name,) for node in graph.nodes}, first=()
+        graph=graph,
+        merged_nodes={node.name: (node.name,) for node in graph.nodes},
+        first_stage_nodes=(),
     )
 
 
-def _is_free(node: Node, keeps: bool) -> bool:
-    return not (node.seconds or node.parameters or (keeps and node.kept))
+def _is_free(node: Node, memory_limited: bool) -> bool:
+    return not (node.seconds or node.parameters or (memory_limited and node.kept))
 
 
-def _leading_free_nodes(graph: LayerGraph, keeps: bool) -> Iterator[str]:
+def _leading_free_nodes(graph: LayerGraph, memory_limited: bool) -> Iterator[str]:
     makers: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
     for maker, reader in graph.edges:
         makers[reader].append(maker)
@@ -79,7 +81,7 @@ def _leading_free_nodes(graph: LayerGraph, keeps: bool) -> Iterator[str]:
     for place in graph.order:
         node = graph.nodes[place]
         if (
-            _is_free(node, keeps)
+            _is_free(node, memory_limited)
             and not node.output
             and found.issuperset(makers[node.name])
         ):
@@ -88,7 +90,7 @@ def _leading_free_nodes(graph: LayerGraph, keeps: bool) -> Iterator[str]:
 
 
 def _contractible_edges(
-    nodes: dict[str, Node], edges: set[tuple[str, str]], keeps: bool
+    nodes: dict[str, Node], edges: set[tuple[str, str]], memory_limited: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield (maker, reader) that may be one node."""
     makers: dict[str, list[str]] = {name: [] for name in nodes}
@@ -97,7 +99,7 @@ def _contractible_edges(
         makers[reader].append(maker)
         readers[maker].append(reader)
     for name, node in nodes.items():
-        if _is_free(node, keeps) and len(makers[name]) == 1:
+        if _is_free(node, memory_limited) and len(makers[name]) == 1:
             maker = makers[name][0]
             last = not readers[name]
             only = len(readers[maker]) == 1 and node.output <= nodes[maker].output

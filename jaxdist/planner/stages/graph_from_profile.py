@@ -71,7 +71,7 @@ def _check_block(block: Mapping[str, Any], source: str) -> None:
 
 
 def graph_from_profile(
-    profile: Profile, source: str, speed: LayerTimeModel | None = None
+    profile: Profile, source: str, time_model: LayerTimeModel | None = None
 ) -> LayerGraph:
     """Return the blocks of a profile as a chain.
 
@@ -81,7 +81,7 @@ def graph_from_profile(
     Args:
         profile: of a minibatch.
         source: its name, for errors.
-        speed: for blocks that nobody measured.
+        time_model: for blocks that nobody measured.
 
     Raises:
         BadInput: the network is no chain, or a block was not measured and there is no
@@ -95,27 +95,30 @@ def graph_from_profile(
             remedy="a network with chain(), as docs/your_model.md has it",
         )
     nodes = tuple(
-        _block_node(block, profile, source, speed) for block in profile.blocks
+        _block_node(block, profile, source, time_model) for block in profile.blocks
     )
     names = [node.name for node in nodes]
     return LayerGraph(
         source=source,
         nodes=nodes,
         edges=tuple(itertools.pairwise(names)),
-        origin=_time_provenance(profile, speed),
+        origin=_time_provenance(profile, time_model),
     )
 
 
 def _block_node(
-    block: BlockProfile, profile: Profile, source: str, speed: LayerTimeModel | None
+    block: BlockProfile,
+    profile: Profile,
+    source: str,
+    time_model: LayerTimeModel | None,
 ) -> Node:
     layers = _block_layers(block, profile)
     own = _measured_seconds([block]) or _measured_seconds(layers)
     if own is not None and block.flops and not any(own):
         raise _zero_time_error(block, source)
-    if own is None and speed is None:
+    if own is None and time_model is None:
         raise _unmeasured_error(block, source)
-    forward, backward = own or _model_seconds(_costed_layers(block, layers), speed)
+    forward, backward = own or _model_seconds(_costed_layers(block, layers), time_model)
     return Node(
         name=block.name,
         label=block.kind,
@@ -139,22 +142,22 @@ def _costed_layers(
     return layers if sum(row.flops for row in layers) == block.flops else [block]
 
 
-def _time_provenance(profile: Profile, speed: LayerTimeModel | None) -> str:
+def _time_provenance(profile: Profile, time_model: LayerTimeModel | None) -> str:
     """Say where the times are from."""
     measured = sum(
         (_measured_seconds([block]) or _measured_seconds(_block_layers(block, profile)))
         is not None
         for block in profile.blocks
     )
-    if measured == len(profile.blocks) or speed is None:
+    if measured == len(profile.blocks) or time_model is None:
         return "measured"
-    return speed.origin + f", {measured} blocks measured" * bool(measured)
+    return time_model.provenance + f", {measured} blocks measured" * bool(measured)
 
 
 def _model_seconds(
-    rows: Sequence[LayerProfile], speed: LayerTimeModel | None
+    rows: Sequence[LayerProfile], time_model: LayerTimeModel | None
 ) -> tuple[float, float]:
-    each = [speed.seconds(row) for row in rows] if speed else []
+    each = [time_model.layer_seconds(row) for row in rows] if time_model else []
     return sum(forward for forward, _ in each), sum(backward for _, backward in each)
 
 

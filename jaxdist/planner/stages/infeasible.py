@@ -13,27 +13,27 @@ _BISECTION_STEPS: Final = 12
 """Halvings of the range in which the least memory lies."""
 
 
-def infeasible_error(search: PipeDreamSolver, source: str) -> BadInput:
+def infeasible_error(solver: PipeDreamSolver, source: str) -> BadInput:
     """Return the refusal of a search that found nothing.
 
     Args:
-        search: whose answer is infinite.
+        solver: whose answer is infinite.
         source: what was to be cut.
     """
-    devices = math.prod(tier.size for tier in search.tiers)
-    room = len(search.places) - 1
-    if search.straight and devices > room:
+    devices = math.prod(tier.size for tier in solver.levels)
+    room = len(solver.cut_points) - 1
+    if solver.straight_pipeline and devices > room:
         return BadInput(
             "there are more devices than stages",
             rule="--straight has a stage of at least a node on each device",
             values=f"--workers {devices}, {source} can be cut into {room}",
             remedy=(f"--workers {room}", "no --straight: stages with replicas"),
         )
-    least = _min_memory(search)
-    limit = search.memory.limit
+    least = _min_memory(solver)
+    limit = solver.memory_budget.limit
     return BadInput(
         f"out of memory by {format_size(least - limit)} on every plan",
-        rule=f"a device holds what is in flight ({search.memory.model} model)",
+        rule=f"a device holds what is in flight ({solver.memory_budget.model} model)",
         values=f"--memory {limit:g}, {devices} devices, {source}",
         remedy=(
             f"--memory {least:.3g}",
@@ -42,28 +42,32 @@ def infeasible_error(search: PipeDreamSolver, source: str) -> BadInput:
     )
 
 
-def _min_memory(search: PipeDreamSolver) -> float:
+def _min_memory(solver: PipeDreamSolver) -> float:
     """Return memory that is enough, hardly more than the least that is.
 
     The limit is not enough; all of everything for each device is.
     """
-    places = search.places
-    most = sum(float(sums[-1]) for sums in (places.made, places.parameters))
-    devices = math.prod(tier.size for tier in search.tiers)
-    low, high = search.memory.limit, most * (devices + 1)
+    places = solver.cut_points
+    most = sum(float(sums[-1]) for sums in (places.output_bytes, places.parameters))
+    devices = math.prod(tier.size for tier in solver.levels)
+    low, high = solver.memory_budget.limit, most * (devices + 1)
     for _ in range(_BISECTION_STEPS):
         middle = math.sqrt(max(low, high / 1e6) * high)
-        if math.isfinite(_seconds_under_limit(search, middle)):
+        if math.isfinite(_seconds_under_limit(solver, middle)):
             high = middle
         else:
             low = middle
     return _round_up(high)
 
 
-def _seconds_under_limit(search: PipeDreamSolver, limit: float) -> float:
-    memory: MemoryBudget = replace(search.memory, limit=limit)
+def _seconds_under_limit(solver: PipeDreamSolver, limit: float) -> float:
+    memory: MemoryBudget = replace(solver.memory_budget, limit=limit)
     return PipeDreamSolver(
-        search.places, search.tiers, search.form, memory, straight=search.straight
+        solver.cut_points,
+        solver.levels,
+        solver.cost_convention,
+        memory,
+        straight_pipeline=solver.straight_pipeline,
     ).seconds
 
 

@@ -31,39 +31,39 @@ class MemoryBudget:
     """How they are counted."""
 
     @property
-    def counts(self) -> bool:
+    def is_limited(self) -> bool:
         """Whether anything may be refused."""
         return math.isfinite(self.limit)
 
-    def bytes(
+    def stage_bytes(
         self,
-        kept: FloatArray,
-        made: FloatArray,
-        parameters: FloatArray,
-        behind: Fraction,
+        saved_bytes: FloatArray,
+        output_bytes: FloatArray,
+        parameter_bytes: FloatArray,
+        downstream_per_replica: Fraction,
     ) -> FloatArray:
         """Return the bytes of a device of a stage, for arrays of stages.
 
         Args:
-            kept: activations of a minibatch, what is done in place once.
-            made: activations of a minibatch, all that nodes hand on.
-            parameters: bytes of weights.
-            behind: b, devices behind for each of its own.
+            saved_bytes: activations of a minibatch, what is done in place once.
+            output_bytes: activations of a minibatch, all that nodes hand on.
+            parameter_bytes: bytes of weights.
+            downstream_per_replica: b, devices behind for each of its own.
         """
-        held = minibatches_in_flight(behind)
+        held = minibatches_in_flight(downstream_per_replica)
         if self.model == "upstream":
-            return (held - 1) * (made + parameters)
-        return held * (kept + parameters) + parameters
+            return (held - 1) * (output_bytes + parameter_bytes)
+        return held * (saved_bytes + parameter_bytes) + parameter_bytes
 
 
 UNLIMITED: Final = MemoryBudget(limit=math.inf)
 """Nothing is refused."""
 
 
-def minibatches_in_flight(behind: Fraction) -> int:
+def minibatches_in_flight(downstream_per_replica: Fraction) -> int:
     """Return K, the minibatches that a device holds at most.
 
     >>> tuple(minibatches_in_flight(Fraction(*f)) for f in ((1, 7), (0,), (3,)))
     (2, 1, 4)
     """
-    return 1 + math.ceil(behind)
+    return 1 + math.ceil(downstream_per_replica)

@@ -29,73 +29,81 @@ from jaxdist.planner.stages.search_cost import check_search_cost
 from jaxdist.planner.stages.stage_plan import StageAllocation, StagePlan, StageQuery
 
 
-def partition_graph(asked: StageQuery) -> StagePlan:
+def partition_graph(query: StageQuery) -> StagePlan:
     """Return the stages whose slowest is fastest.
 
     Raises:
         BadInput: none fits, or there is too much to look at.
     """
-    places, small = ordered_cut_points(asked.graph), identity_contraction(asked.graph)
-    check_search_cost(len(places), asked.tiers)
-    search = _make_solver(asked, places)
-    if asked.cuts == "any" and not asked.graph.is_chain:
-        fewer = contract_graph(asked.graph, keeps=asked.memory.counts)
+    places, small = ordered_cut_points(query.graph), identity_contraction(query.graph)
+    check_search_cost(len(places), query.levels)
+    search = _make_solver(query, places)
+    if query.cuts == "any" and not query.graph.is_chain:
+        fewer = contract_graph(
+            query.graph, memory_limited=query.memory_budget.is_limited
+        )
         wider = _make_solver(
-            asked, _pruned_cut_points(asked, fewer.graph, search.seconds)
+            query, _pruned_cut_points(query, fewer.graph, search.seconds)
         )
         if wider.seconds <= search.seconds:
             search, small = wider, fewer
     if not math.isfinite(search.seconds):
-        raise infeasible_error(search, asked.graph.source)
-    return _stage_plan(asked, search, small)
+        raise infeasible_error(search, query.graph.source)
+    return _stage_plan(query, search, small)
 
 
-def _pruned_cut_points(asked: StageQuery, graph: LayerGraph, bound: float) -> CutPoints:
+def _pruned_cut_points(query: StageQuery, graph: LayerGraph, bound: float) -> CutPoints:
     """Return the places that a plan faster than one of `bound` seconds may have."""
     return all_cut_points(
         graph,
-        lambda found: useful_cut_mask(found, asked.tiers, asked.form, bound),
-        nested=len(asked.tiers) > 1,
+        lambda found: useful_cut_mask(
+            found, query.levels, query.cost_convention, bound
+        ),
+        multi_level=len(query.levels) > 1,
     )
 
 
-def _make_solver(asked: StageQuery, places: CutPoints) -> PipeDreamSolver:
+def _make_solver(query: StageQuery, cut_points: CutPoints) -> PipeDreamSolver:
     return PipeDreamSolver(
-        places, asked.tiers, asked.form, asked.memory, straight=asked.straight
+        cut_points,
+        query.levels,
+        query.cost_convention,
+        query.memory_budget,
+        straight_pipeline=query.straight_pipeline,
     )
 
 
 def _stage_plan(
-    asked: StageQuery, search: PipeDreamSolver, small: ContractedGraph
+    query: StageQuery, solver: PipeDreamSolver, contraction: ContractedGraph
 ) -> StagePlan:
-    parts, places = search.parts, search.places
-    own = [tier.size for tier in asked.tiers]
+    parts, places = solver.allocations, solver.cut_points
+    own = [tier.size for tier in query.levels]
     everywhere = [(size, 0, len(places) - 1) for size in own]
     return StagePlan(
-        question=asked,
-        stages=tuple(_stage_allocations(asked, places, parts, small)),
+        query=query,
+        stages=tuple(_stage_allocations(query, places, parts, contraction)),
         config=_config_text(parts),
-        seconds=search.seconds,
-        seconds_of_one=float(places.seconds[-1]),
-        seconds_of_data_parallel=_outer_seconds(
-            asked, places, float(places.seconds[-1]), everywhere
+        seconds=solver.seconds,
+        single_device_seconds=float(places.seconds[-1]),
+        data_parallel_seconds=_outer_seconds(
+            query, places, float(places.seconds[-1]), everywhere
         ),
-        bytes=_sent_bytes(places, parts),
-        bytes_of_data_parallel=sum(
+        sent_bytes=_sent_bytes(places, parts),
+        data_parallel_bytes=sum(
             2 * (size - 1) / size * float(places.parameters[-1]) for size in own
         ),
-        fewer=_faster_subset(search),
-        places=len(places),
+        faster_subset=_faster_subset(solver),
+        cut_point_count=len(places),
     )
 
 
-def _faster_subset(search: PipeDreamSolver) -> tuple[int, float] | None:
+def _faster_subset(solver: PipeDreamSolver) -> tuple[int, float] | None:
     """Say how many devices were better: the recurrences put all of them to use."""
-    if search.memory.counts:
+    if solver.memory_budget.is_limited:
         return None
-    times, groups = search.of_fewer, search.tiers[:-1]
+    times, groups = solver.seconds_by_size, solver.levels[:-1]
     best = int(np.argmin(times))
-    if times[best] >= search.seconds * (1 - 1e-9):
+    if times[best] >= solver.seconds * (1 - 1e-9):
         return None
     devices = math.prod(tier.size for tier in groups) * (best + 1)
     return devices, float(times[best])
@@ -106,70 +114,81 @@ EnclosingAllocation = tuple[int, int, int]
 
 
 def _outer_seconds(
-    asked: StageQuery,
-    places: CutPoints,
+    query: StageQuery,
+    cut_points: CutPoints,
     seconds: float,
-    around: Sequence[EnclosingAllocation],
+    enclosing: Sequence[EnclosingAllocation],
 ) -> float:
     """Return what seconds inside of parts are outside of them.
 
     Args:
-        asked: has form and tiers.
-        places: what weights lie between.
+        query: has form and tiers.
+        cut_points: what weights lie between.
         seconds: of the innermost.
-        around: parts, innermost first; the last is of the outermost tier.
+        enclosing: parts, innermost first; the last is of the outermost tier.
     """
-    for tier, (copies, start, end) in zip(asked.tiers[-len(around) :], around):
-        weights = places.parameters[end] - places.parameters[start]
+    for tier, (copies, start, end) in zip(query.levels[-len(enclosing) :], enclosing):
+        weights = cut_points.parameters[end] - cut_points.parameters[start]
         value, bytes_ = np.array(seconds), np.array(weights)
-        seconds = float(asked.form.stage(value, bytes_, copies, tier.bandwidth))
+        seconds = float(
+            query.cost_convention.stage_seconds(value, bytes_, copies, tier.bandwidth)
+        )
     return seconds
 
 
 def _device_allocations(
-    parts: Sequence[LevelAllocation], outside: tuple[LevelAllocation, ...] = ()
+    allocations: Sequence[LevelAllocation], enclosing: tuple[LevelAllocation, ...] = ()
 ) -> Iterator[tuple[LevelAllocation, tuple[LevelAllocation, ...]]]:
     """Yield the parts that are on devices, each with those around it, inside out."""
-    for part in parts:
+    for part in allocations:
         if part.inner:
-            yield from _device_allocations(part.inner, (part, *outside))
+            yield from _device_allocations(part.inner, (part, *enclosing))
         else:
-            yield part, (part, *outside)
+            yield part, (part, *enclosing)
 
 
 def _stage_allocations(
-    asked: StageQuery,
-    places: CutPoints,
-    parts: Sequence[LevelAllocation],
-    small: ContractedGraph,
+    query: StageQuery,
+    cut_points: CutPoints,
+    allocations: Sequence[LevelAllocation],
+    contraction: ContractedGraph,
 ) -> Iterator[StageAllocation]:
-    order = [asked.graph.nodes[i].name for i in asked.graph.order]
+    order = [query.graph.nodes[i].name for i in query.graph.order]
     done = set[str]()
-    for leaf, line in _device_allocations(parts):
-        around = [(part.copies, part.start, part.end) for part in line]
+    for leaf, line in _device_allocations(allocations):
+        around = [(part.replicas, part.start, part.end) for part in line]
         compute, kept, parameters = (
             float(sums[leaf.end] - sums[leaf.start])
-            for sums in (places.seconds, places.kept, places.parameters)
+            for sums in (
+                cut_points.seconds,
+                cut_points.saved_bytes,
+                cut_points.parameters,
+            )
         )
-        held = small.names(places.members[leaf.end]).union(small.first) - done
+        held = (
+            contraction.original_names(cut_points.node_masks[leaf.end]).union(
+                contraction.first_stage_nodes
+            )
+            - done
+        )
         done |= held
-        most = minibatches_in_flight(leaf.behind)
+        most = minibatches_in_flight(leaf.downstream_per_replica)
         yield StageAllocation(
             nodes=tuple(name for name in order if name in held),
-            replicas=math.prod(part.copies for part in line),
-            seconds=_outer_seconds(asked, places, compute, around),
+            replicas=math.prod(part.replicas for part in line),
+            seconds=_outer_seconds(query, cut_points, compute, around),
             compute=compute,
             parameters=parameters,
             in_flight=most,
             memory=most * (kept + parameters) + parameters,
-            cut=_cut_seconds(asked, places, line),
-            crossing=float(places.crossing[leaf.start]),
+            cut=_cut_seconds(query, cut_points, line),
+            crossing=float(cut_points.crossing_bytes[leaf.start]),
             after=len(done),
         )
 
 
 def _cut_seconds(
-    asked: StageQuery, places: CutPoints, line: Sequence[LevelAllocation]
+    query: StageQuery, cut_points: CutPoints, line: Sequence[LevelAllocation]
 ) -> float:
     """Return the seconds of the cut in front of a leaf.
 
@@ -179,37 +198,41 @@ def _cut_seconds(
     if not place:
         return 0.0
     begins = max(k for k, part in enumerate(line) if part.start == place)
-    crossing = np.array(places.crossing[place])
-    tier = asked.tiers[begins]
-    inner = float(asked.form.cut(crossing, line[begins].copies, tier.bandwidth))
-    outside = [(part.copies, part.start, part.end) for part in line[begins + 1 :]]
-    return _outer_seconds(asked, places, inner, outside) if outside else inner
+    crossing = np.array(cut_points.crossing_bytes[place])
+    tier = query.levels[begins]
+    inner = float(
+        query.cost_convention.cut_seconds(
+            crossing, line[begins].replicas, tier.bandwidth
+        )
+    )
+    outside = [(part.replicas, part.start, part.end) for part in line[begins + 1 :]]
+    return _outer_seconds(query, cut_points, inner, outside) if outside else inner
 
 
-def _sent_bytes(places: CutPoints, parts: Sequence[LevelAllocation]) -> float:
+def _sent_bytes(cut_points: CutPoints, allocations: Sequence[LevelAllocation]) -> float:
     """Return the bytes that all devices send for a minibatch."""
     total = 0.0
-    for number, part in enumerate(parts):
-        weights = places.parameters[part.end] - places.parameters[part.start]
-        total += 2 * (part.copies - 1) / part.copies * float(weights)
-        total += 2 * float(places.crossing[part.start]) * bool(number)
-        total += _sent_bytes(places, part.inner)
+    for number, part in enumerate(allocations):
+        weights = cut_points.parameters[part.end] - cut_points.parameters[part.start]
+        total += 2 * (part.replicas - 1) / part.replicas * float(weights)
+        total += 2 * float(cut_points.crossing_bytes[part.start]) * bool(number)
+        total += _sent_bytes(cut_points, part.inner)
     return total
 
 
-def _config_text(parts: Sequence[LevelAllocation]) -> str:
+def _config_text(allocations: Sequence[LevelAllocation]) -> str:
     """Write parts as PipeDream does.
 
     >>> from fractions import Fraction
     >>> part = lambda n, *inner: LevelAllocation(
-    ...     start=0, end=1, copies=n, behind=Fraction(0), inner=inner
+    ...     start=0, end=1, replicas=n, downstream_per_replica=Fraction(0), inner=inner
     ... )
     >>> _config_text([part(3, part(4)), part(1, part(1), part(3))])
     '3x(4)-1x(1-3)'
     """
     return "-".join(
-        f"{part.copies}x({_config_text(part.inner)})"
+        f"{part.replicas}x({_config_text(part.inner)})"
         if part.inner
-        else f"{part.copies}"
-        for part in parts
+        else f"{part.replicas}"
+        for part in allocations
     )

@@ -19,25 +19,29 @@ _SLACK = 1 + 1e-9
 
 
 def useful_cut_mask(
-    places: CutPoints, tiers: Sequence[LinkLevel], form: CostConvention, bound: float
+    cut_points: CutPoints,
+    levels: Sequence[LinkLevel],
+    cost_convention: CostConvention,
+    bound: float,
 ) -> NDArray[np.bool_]:
     """Return which places may be cut at.
 
     Args:
-        places: any.
-        tiers: devices, innermost first.
-        form: what stages and cuts cost.
+        cut_points: any.
+        levels: devices, innermost first.
+        cost_convention: what stages and cuts cost.
         bound: U, seconds of a plan that is known; infinite where none is.
     """
     if not math.isfinite(bound):
-        return np.ones(len(places), bool)
+        return np.ones(len(cut_points), bool)
     limit = bound * _SLACK
-    devices = math.prod(tier.size for tier in tiers)
-    before = np.ceil(places.seconds / limit)
-    behind = np.ceil((places.seconds[-1] - places.seconds) / limit)
-    copies = np.cumprod([1, *(tier.size for tier in reversed(tiers))])[-2::-1]
+    devices = math.prod(tier.size for tier in levels)
+    before = np.ceil(cut_points.seconds / limit)
+    behind = np.ceil((cut_points.seconds[-1] - cut_points.seconds) / limit)
+    copies = np.cumprod([1, *(tier.size for tier in reversed(levels))])[-2::-1]
     fastest = min(
-        float(form.cut(np.array(1.0), tier.size, tier.bandwidth)) / outside
-        for tier, outside in zip(tiers, copies)
+        float(cost_convention.cut_seconds(np.array(1.0), tier.size, tier.bandwidth))
+        / outside
+        for tier, outside in zip(levels, copies)
     )
-    return (before + behind <= devices) & (places.crossing * fastest <= limit)
+    return (before + behind <= devices) & (cut_points.crossing_bytes * fastest <= limit)

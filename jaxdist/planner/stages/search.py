@@ -35,9 +35,9 @@ class LevelAllocation:
     """The place before it."""
     end: int
     """The place behind it."""
-    copies: int
+    replicas: int
     """Components of the tier that take minibatches in turn."""
-    behind: Fraction
+    downstream_per_replica: Fraction
     """Devices behind it for each of its copies."""
     inner: tuple["LevelAllocation", ...]
     """Its parts on the tier below; none where a copy is a device."""
@@ -47,84 +47,96 @@ class PipeDreamSolver:
     """One question, and the tables that answer it.
 
     Args:
-        places: where the graph may be cut.
-        tiers: devices, innermost first.
-        form: what stages and cuts cost.
-        memory: what a device has.
-        straight: whether each stage is on one device.
+        cut_points: where the graph may be cut.
+        levels: devices, innermost first.
+        cost_convention: what stages and cuts cost.
+        memory_budget: what a device has.
+        straight_pipeline: whether each stage is on one device.
     """
 
     def __init__(
         self,
-        places: CutPoints,
-        tiers: tuple[LinkLevel, ...],
-        form: CostConvention,
-        memory: MemoryBudget,
+        cut_points: CutPoints,
+        levels: tuple[LinkLevel, ...],
+        cost_convention: CostConvention,
+        memory_budget: MemoryBudget,
         *,
-        straight: bool = False,
+        straight_pipeline: bool = False,
     ) -> None:
-        self.places, self.tiers, self.form = places, tiers, form
-        self.memory, self.straight = memory, straight
+        self.cut_points, self.levels, self.cost_convention = (
+            cut_points,
+            levels,
+            cost_convention,
+        )
+        self.memory_budget, self.straight_pipeline = memory_budget, straight_pipeline
         self._tables: dict[tuple[int, Fraction], list[FloatArray]] = {}
         self._costs: dict[tuple[int, int, Fraction], FloatArray] = {}
 
     @property
     def seconds(self) -> float:
         """Seconds of a minibatch in the best plan; infinite where there is none."""
-        return float(self._table(len(self.tiers), _NO_DEVICES)[-1][0, -1])
+        return float(self._table(len(self.levels), _NO_DEVICES)[-1][0, -1])
 
     @property
-    def parts(self) -> tuple[LevelAllocation, ...]:
+    def allocations(self) -> tuple[LevelAllocation, ...]:
         """Stages of the best plan on the outermost tier; there is one."""
-        return self._unfold(len(self.tiers), 0, len(self.places) - 1, _NO_DEVICES)
+        return self._backtrack(
+            len(self.levels), 0, len(self.cut_points) - 1, _NO_DEVICES
+        )
 
     @property
-    def of_fewer(self) -> FloatArray:
+    def seconds_by_size(self) -> FloatArray:
         """Seconds with 1, 2, ... components of the outermost tier, the rest idle.
 
         Only where memory is not limited: else each is of a plan with others behind it.
         """
-        table = self._table(len(self.tiers), _NO_DEVICES)
+        table = self._table(len(self.levels), _NO_DEVICES)
         return np.array([row[0, -1] for row in table])
 
     @cached_property
     def _seconds(self) -> FloatArray:
-        return self.places.between(self.places.seconds, math.inf)
+        return self.cut_points.pairwise_difference(self.cut_points.seconds, math.inf)
 
     @cached_property
     def _parameters(self) -> FloatArray:
-        return self.places.between(self.places.parameters, 0.0)
+        return self.cut_points.pairwise_difference(self.cut_points.parameters, 0.0)
 
     @cached_property
-    def _kept(self) -> FloatArray:
-        return self.places.between(self.places.kept, 0.0)
+    def _saved_bytes(self) -> FloatArray:
+        return self.cut_points.pairwise_difference(self.cut_points.saved_bytes, 0.0)
 
     @cached_property
-    def _made(self) -> FloatArray:
-        return self.places.between(self.places.made, 0.0)
+    def _output_bytes(self) -> FloatArray:
+        return self.cut_points.pairwise_difference(self.cut_points.output_bytes, 0.0)
 
-    def _whole(self, tier: int, behind: Fraction) -> FloatArray:
+    def _level_seconds(self, tier: int, behind: Fraction) -> FloatArray:
         """Return Q of a whole tier, [i, j]; of no tier, a device."""
         if tier:
             return self._table(tier, behind)[-1]
-        if not self.memory.counts:
+        if not self.memory_budget.is_limited:
             return self._seconds
-        taken = self.memory.bytes(self._kept, self._made, self._parameters, behind)
-        return np.where(taken <= self.memory.limit, self._seconds, math.inf)
+        taken = self.memory_budget.stage_bytes(
+            self._saved_bytes, self._output_bytes, self._parameters, behind
+        )
+        return np.where(taken <= self.memory_budget.limit, self._seconds, math.inf)
 
-    def _copied(self, tier: int, copies: int, behind: Fraction) -> FloatArray:
+    def _stage_seconds(self, tier: int, copies: int, behind: Fraction) -> FloatArray:
         """Return T, [i, j], of stages with some devices behind each of their copies."""
-        known = behind if self.memory.counts else _NO_DEVICES
+        known = behind if self.memory_budget.is_limited else _NO_DEVICES
         key = tier, copies, known
         if key not in self._costs:
-            one = self._whole(tier - 1, known)
-            rate = self.tiers[tier - 1].bandwidth
-            self._costs[key] = self.form.stage(one, self._parameters, copies, rate)
+            one = self._level_seconds(tier - 1, known)
+            rate = self.levels[tier - 1].bandwidth
+            self._costs[key] = self.cost_convention.stage_seconds(
+                one, self._parameters, copies, rate
+            )
         return self._costs[key]
 
-    def _behind(self, tier: int, after: int, copies: int, behind: Fraction) -> Fraction:
+    def _downstream_per_replica(
+        self, tier: int, after: int, copies: int, behind: Fraction
+    ) -> Fraction:
         """Return the devices behind each copy of a stage with `after` components."""
-        devices = math.prod(one.size for one in self.tiers[: tier - 1])
+        devices = math.prod(one.size for one in self.levels[: tier - 1])
         return (after * devices + behind) / copies
 
     def _table(self, tier: int, behind: Fraction) -> list[FloatArray]:
@@ -132,11 +144,11 @@ class PipeDreamSolver:
 
         Of the outermost tier only stages from the start on are asked for: [1, j].
         """
-        behind = behind if self.memory.counts else _NO_DEVICES
+        behind = behind if self.memory_budget.is_limited else _NO_DEVICES
         key = tier, behind
         if key not in self._tables:
             found: list[FloatArray] = []
-            for used in range(1, self.tiers[tier - 1].size + 1):
+            for used in range(1, self.levels[tier - 1].size + 1):
                 found.append(self._row(tier, used, behind, found))
             self._tables[key] = found
         return self._tables[key]
@@ -144,51 +156,57 @@ class PipeDreamSolver:
     def _row(
         self, tier: int, used: int, behind: Fraction, before: list[FloatArray]
     ) -> FloatArray:
-        rows = 1 if tier == len(self.tiers) else len(self.places)
-        after = self.tiers[tier - 1].size - used
-        best = np.full((rows, len(self.places)), math.inf)
-        if used == 1 or not self.straight:
-            own = self._behind(tier, after, used, behind)
-            best = self._copied(tier, used, own)[:rows].copy()
-        for copies in self._last(used):
-            last = self._last_stage(tier, copies, after, behind)
+        rows = 1 if tier == len(self.levels) else len(self.cut_points)
+        after = self.levels[tier - 1].size - used
+        best = np.full((rows, len(self.cut_points)), math.inf)
+        if used == 1 or not self.straight_pipeline:
+            own = self._downstream_per_replica(tier, after, used, behind)
+            best = self._stage_seconds(tier, used, own)[:rows].copy()
+        for copies in self._last_replicas(used):
+            last = self._last_stage_seconds(tier, copies, after, behind)
             _relax_split(best, before[used - copies - 1], last)
         return best
 
-    def _last(self, used: int) -> Iterator[int]:
+    def _last_replicas(self, used: int) -> Iterator[int]:
         """Yield the copies that a last stage may have behind others."""
-        return iter(range(1, min(2, used) if self.straight else used))
+        return iter(range(1, min(2, used) if self.straight_pipeline else used))
 
-    def _last_stage(
+    def _last_stage_seconds(
         self, tier: int, copies: int, after: int, behind: Fraction
     ) -> FloatArray:
         """Return [s, j]: the slower of the last stage and the cut in front of it."""
-        own = self._behind(tier, after, copies, behind)
-        rate = self.tiers[tier - 1].bandwidth
-        cut = self.form.cut(self.places.crossing, copies, rate)
-        return np.maximum(self._copied(tier, copies, own), cut[:, None])
+        own = self._downstream_per_replica(tier, after, copies, behind)
+        rate = self.levels[tier - 1].bandwidth
+        cut = self.cost_convention.cut_seconds(
+            self.cut_points.crossing_bytes, copies, rate
+        )
+        return np.maximum(self._stage_seconds(tier, copies, own), cut[:, None])
 
-    def _unfold(
+    def _backtrack(
         self, tier: int, start: int, end: int, behind: Fraction
     ) -> tuple[LevelAllocation, ...]:
         """Read the stages of a cell of the last table, the last one first."""
         if not tier:
             return ()
-        table, size = self._table(tier, behind), self.tiers[tier - 1].size
+        table, size = self._table(tier, behind), self.levels[tier - 1].size
         used, found = size, list[LevelAllocation]()
         while used:
-            cut, copies = self._step(tier, start, end, used, behind, table)
-            own = self._behind(tier, size - used, copies, behind)
-            inner = self._unfold(tier - 1, cut, end, own)
+            cut, copies = self._backtrack_step(tier, start, end, used, behind, table)
+            own = self._downstream_per_replica(tier, size - used, copies, behind)
+            inner = self._backtrack(tier - 1, cut, end, own)
             found.append(
                 LevelAllocation(
-                    start=cut, end=end, copies=copies, behind=own, inner=inner
+                    start=cut,
+                    end=end,
+                    replicas=copies,
+                    downstream_per_replica=own,
+                    inner=inner,
                 )
             )
             used, end = used - copies, cut
         return tuple(found[::-1])
 
-    def _step(
+    def _backtrack_step(
         self,
         tier: int,
         start: int,
@@ -198,14 +216,14 @@ class PipeDreamSolver:
         table: list[FloatArray],
     ) -> tuple[int, int]:
         """Return where the last stage of a cell begins, and its copies."""
-        best, after = table[used - 1][start, end], self.tiers[tier - 1].size - used
-        if used == 1 or not self.straight:
-            own = self._behind(tier, after, used, behind)
-            if self._copied(tier, used, own)[start, end] <= best:
+        best, after = table[used - 1][start, end], self.levels[tier - 1].size - used
+        if used == 1 or not self.straight_pipeline:
+            own = self._downstream_per_replica(tier, after, used, behind)
+            if self._stage_seconds(tier, used, own)[start, end] <= best:
                 return start, used
         ways = []
-        for copies in self._last(used):
-            last = self._last_stage(tier, copies, after, behind)[:, end]
+        for copies in self._last_replicas(used):
+            last = self._last_stage_seconds(tier, copies, after, behind)[:, end]
             first = table[used - copies - 1][start]
             hits = np.flatnonzero(np.maximum(first, last) <= best)
             ways += [(int(hit), copies) for hit in hits[:1]]

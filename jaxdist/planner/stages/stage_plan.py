@@ -18,13 +18,13 @@ class StageQuery:
 
     graph: LayerGraph
     """What is cut."""
-    tiers: tuple[LinkLevel, ...]
+    levels: tuple[LinkLevel, ...]
     """Devices, innermost first."""
-    form: CostConvention = COST_CONVENTIONS["max"]
+    cost_convention: CostConvention = COST_CONVENTIONS["max"]
     """What stages and cuts cost."""
-    memory: MemoryBudget = UNLIMITED
+    memory_budget: MemoryBudget = UNLIMITED
     """What a device has."""
-    straight: bool = False
+    straight_pipeline: bool = False
     """Whether each stage is on one device."""
     cuts: Literal["order", "any"] = "order"
     """Between neighbours in one order of the nodes, or around any set of them."""
@@ -32,7 +32,7 @@ class StageQuery:
     @property
     def devices(self) -> int:
         """Devices in all."""
-        return math.prod(tier.size for tier in self.tiers)
+        return math.prod(tier.size for tier in self.levels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class StageAllocation:
 class StagePlan:
     """The best stages, by PipeDream's recurrences."""
 
-    question: StageQuery
+    query: StageQuery
     """What was asked."""
     stages: tuple[StageAllocation, ...]
     """First to last."""
@@ -73,17 +73,17 @@ class StagePlan:
     """As PipeDream writes it: `7-1`; with tiers `3x(4)-1x(1-2-1)`, outermost first."""
     seconds: float
     """Of a minibatch."""
-    seconds_of_one: float
+    single_device_seconds: float
     """Of a minibatch on one device."""
-    seconds_of_data_parallel: float
+    data_parallel_seconds: float
     """Of a minibatch with all nodes on all devices, under the same form."""
-    bytes: float
+    sent_bytes: float
     """Sent for a minibatch by all devices."""
-    bytes_of_data_parallel: float
+    data_parallel_bytes: float
     """The same with all nodes on all devices."""
-    fewer: tuple[int, float] | None
+    faster_subset: tuple[int, float] | None
     """Fewer devices that are faster, and their seconds; None where all are best."""
-    places: int
+    cut_point_count: int
     """Places that cuts were looked for at, both ends included."""
 
     @property
@@ -97,33 +97,33 @@ class StagePlan:
         return tuple(stage.nodes[0] for stage in self.stages[1:])
 
     @property
-    def bytes_over_data_parallel(self) -> float | None:
+    def relative_bytes(self) -> float | None:
         """Bytes as a part of data parallelism's; None where that sends none."""
-        if self.bytes == self.bytes_of_data_parallel:
+        if self.sent_bytes == self.data_parallel_bytes:
             return 1.0
-        whole = self.bytes_of_data_parallel
-        return self.bytes / whole if whole else None
+        whole = self.data_parallel_bytes
+        return self.sent_bytes / whole if whole else None
 
 
-def stages_to_plan(found: StagePlan) -> Plan:
+def stages_to_plan(stage_plan: StagePlan) -> Plan:
     """Return the plan of some stages: one alone is data parallelism.
 
     Nodes are the blocks of a network: its cuts are named by them. Others run without a
     flush, as PipeDream does, which is what their times are of.
     """
-    if len(found.stages) == 1:
-        return Plan(mesh=MeshShape(data=found.replicas[0]))
+    if len(stage_plan.stages) == 1:
+        return Plan(mesh=MeshShape(data=stage_plan.replicas[0]))
     pipe = PipelineConfig(
-        cuts=found.cuts, schedule="pipedream", replicas=found.replicas
+        cuts=stage_plan.cuts, schedule="pipedream", replicas=stage_plan.replicas
     )
-    return Plan(mesh=MeshShape(pipe=sum(found.replicas)), pipe=pipe)
+    return Plan(mesh=MeshShape(pipe=sum(stage_plan.replicas)), pipe=pipe)
 
 
-def default_microbatches(found: StagePlan) -> int:
+def default_microbatches(stage_plan: StagePlan) -> int:
     """Return microbatches of a step that all stages can deal out, and that fill them.
 
     With M of them S - 1 of M + S - 1 turns are waited for.
     """
-    round_ = math.lcm(*found.replicas)
-    wanted = 4 * sum(found.replicas)
+    round_ = math.lcm(*stage_plan.replicas)
+    wanted = 4 * sum(stage_plan.replicas)
     return -(-wanted // round_) * round_

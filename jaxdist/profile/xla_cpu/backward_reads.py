@@ -38,6 +38,6 @@ def backward_reads(
     return tuple(found)
 
 
-def saved_leaves(back: Any) -> list[bool]:
+def saved_leaves(vjp_function: Any) -> list[bool]:
     """Tell which leaves of its first argument, a list, a `jax.vjp` result has kept."""
-    return [isinstance(kept, jax.Array) for kept in back.args_res[0]]
+    return [isinstance(kept, jax.Array) for kept in vjp_function.args_res[0]]

@@ -47,7 +47,7 @@ class FusionGroups:
     outs: tuple[ArrayId, ...]
     """What the program returns."""
 
-    def is_loop(self, number: int) -> bool:
+    def is_loop_fusion(self, number: int) -> bool:
         """Whether a kernel is written by the compiler, element by element."""
         return self.flat.ops[number].name in LOOP_FUSIBLE
 
@@ -65,7 +65,7 @@ def _is_view(flat: FlatProgram, number: int) -> bool:
     op = flat.ops[number]
     if op.name in _VIEW_OPS:
         return True
-    made, read = op.outs[0], flat.array(op.ins[0])
+    made, read = op.outs[0], flat.array_type(op.ins[0])
     if op.name in _SAME_SIZE_VIEW_OPS:
         return made.nbytes == read.nbytes
     if op.name == "convert_element_type":
@@ -122,7 +122,7 @@ class _Fuser:
         left = dict.fromkeys(self.ops[kernel].ins, kernel)
         while left:
             value = max(left, key=lambda v: (self.place[v[0]], -v[1]))
-            if not self._goes_in(value[0], left.pop(value), kernel, made):
+            if not self._is_fused(value[0], left.pop(value), kernel, made):
                 found[value] = None
                 continue
             made.add(value[0])
@@ -130,7 +130,7 @@ class _Fuser:
                 left.setdefault(one, value[0])
         return list(found)
 
-    def _goes_in(
+    def _is_fused(
         self, number: int, user: int, kernel: int, made: "_DuplicationCount"
     ) -> bool:
         """Whether what an operation makes is computed where it is used."""
@@ -142,7 +142,7 @@ class _Fuser:
         if not can_fuse(self.flat, number, user, times):
             return False
         name = self.ops[number].name
-        if made.alone or name in ("lit", "iota", "broadcast_in_dim"):
+        if made.is_empty or name in ("lit", "iota", "broadcast_in_dim"):
             return True
         often = made.times(number)
         return often <= _MAX_DUPLICATION and (
@@ -158,7 +158,7 @@ class _DuplicationCount:
     """
 
     def __init__(self, flat: FlatProgram, kernel: int) -> None:
-        self.flat, self.alone = flat, True
+        self.flat, self.is_empty = flat, True
         self.places: dict[int, set[int]] = {kernel: {_ROOT}}
         self.count = {_ROOT: 1}
         self._ask(kernel)
@@ -169,14 +169,14 @@ class _DuplicationCount:
 
     def add(self, number: int) -> None:
         """Take an operation in."""
-        self.alone = False
+        self.is_empty = False
         self._ask(number)
 
     def _ask(self, number: int) -> None:
         op = self.flat.ops[number]
         self.count[number] = self.times(number)
         for value in op.ins:
-            alike = self.flat.array(value).shape == op.outs[0].shape
+            alike = self.flat.array_type(value).shape == op.outs[0].shape
             same = alike or op.name == "transpose"
             asked = self.places[number] if same else {number}
             self.places.setdefault(value[0], set()).update(asked)

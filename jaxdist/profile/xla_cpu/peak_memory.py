@@ -49,7 +49,7 @@ class _FreedBuffer:
     """Its size."""
     copy: int
     """The operation after which it is free."""
-    new: ArrayId
+    new_value: ArrayId
     """What is written there in the end."""
 
 
@@ -59,24 +59,26 @@ class _Liveness:
 
     order: tuple[int, ...]
     """Kernels as they run."""
-    made: Mapping[ArrayId, int]
+    defined_at: Mapping[ArrayId, int]
     """The turn that makes an array."""
-    last: Mapping[ArrayId, int]
+    last_use: Mapping[ArrayId, int]
     """The last turn that reads it."""
 
 
-def peak_temporary_bytes(jaxpr: Jaxpr, donated: Sequence[tuple[int, int]] = ()) -> int:
+def peak_temporary_bytes(
+    jaxpr: Jaxpr, donated_args: Sequence[tuple[int, int]] = ()
+) -> int:
     """Return the bytes of the temporary arrays that a program has at most.
 
     Arguments and results are not counted.
 
     Args:
         jaxpr: a traced program of one device.
-        donated: arguments whose place results take: positions of both.
+        donated_args: arguments whose place results take: positions of both.
     """
     flat = flatten_jaxpr(jaxpr)
     _prepare(flat)
-    rooms = list(_copy_donated(flat, donated))
+    rooms = list(_copy_donated(flat, donated_args))
     kernels = find_fusion_groups(flat)
     times = _liveness(kernels)
     placed = {*flat.outs, *_assign_freed_buffers(kernels, times, rooms)}
@@ -94,7 +96,7 @@ def _body_bytes(op: FlatOp, flat: FlatProgram) -> int:
         first, many = op.params["num_consts"], op.params["num_carry"]
         carried = args[first : first + many]
         stacked = set(flat.outs[many:]) - set(flat.outs[:many])
-        placed = {v for v in stacked if kernels.is_loop(v[0])}
+        placed = {v for v in stacked if kernels.is_loop_fusion(v[0])}
     elif op.name == "while":
         carried, placed = args[-len(outs) :], set()
     return _peak_bytes(kernels, _liveness(kernels), placed, carried)
@@ -117,16 +119,16 @@ def _copy_donated(
     needs = ancestor_masks(flat, marked)
     for arg, out in donated:
         old, new = flat.args[arg], flat.outs[out]
-        alike = flat.array(old).nbytes == flat.array(new).nbytes
+        alike = flat.array_type(old).nbytes == flat.array_type(new).nbytes
         if old == new or not alike or old[0] not in readers:
             continue
         if all(needs[new[0]] & bits[number] for number in readers[old[0]]):
             continue
-        copy = flat.add("copied", [old], flat.array(old))
+        copy = flat.append_op("copied", [old], flat.array_type(old))
         for number in readers[old[0]]:
             op = flat.ops[number]
             op.ins = [(copy, 0) if v == old else v for v in op.ins]
-        yield _FreedBuffer(nbytes=flat.array(old).nbytes, copy=copy, new=new)
+        yield _FreedBuffer(nbytes=flat.array_type(old).nbytes, copy=copy, new_value=new)
 
 
 def _liveness(kernels: FusionGroups) -> _Liveness:
@@ -141,7 +143,7 @@ def _liveness(kernels: FusionGroups) -> _Liveness:
     last = dict(made)
     for number in order:
         last |= dict.fromkeys(kernels.reads[number], turn[number])
-    return _Liveness(order=order, made=made, last=last)
+    return _Liveness(order=order, defined_at=made, last_use=last)
 
 
 def _breadth_first(reads: Mapping[int, Sequence[ArrayId]]) -> Iterator[int]:
@@ -165,7 +167,7 @@ def _assign_freed_buffers(
     kernels: FusionGroups, times: _Liveness, rooms: Sequence[_FreedBuffer]
 ) -> Iterator[ArrayId]:
     """Yield arrays that find a place where an argument was, the largest first."""
-    size = {v: kernels.flat.array(v).nbytes for v in times.made}
+    size = {v: kernels.flat.array_type(v).nbytes for v in times.defined_at}
     turn = {number: k for k, number in enumerate(times.order)}
     returned = set(kernels.outs)
     free: list[tuple[_FreedBuffer, list[tuple[int, int]]]] = [
@@ -175,11 +177,11 @@ def _assign_freed_buffers(
         name = kernels.flat.ops[value[0]].name
         if name in INPUT_OPS or size[value] < _MIN_REUSE_BYTES or value in returned:
             continue
-        made, last = times.made[value], times.last[value]
+        made, last = times.defined_at[value], times.last_use[value]
         for room, taken in free:
             if size[value] > room.nbytes or room.copy not in turn:
                 continue
-            inside = turn[room.copy] < made and last <= turn[room.new[0]]
+            inside = turn[room.copy] < made and last <= turn[room.new_value[0]]
             if inside and all(last < a or made > b for a, b in taken):
                 taken.append((made, last))
                 yield value
@@ -201,10 +203,10 @@ def _peak_bytes(
         carried: arguments whose places are free once they have been read.
     """
     flat, returned = kernels.flat, set(kernels.outs)
-    live = {v: flat.array(v).nbytes for v in carried if v in times.last}
+    live = {v: flat.array_type(v).nbytes for v in carried if v in times.last_use}
     start = now = most = sum(live.values())
     ends: dict[int, list[ArrayId]] = {}
-    for value, turn in times.last.items():
+    for value, turn in times.last_use.items():
         if value not in returned:
             ends.setdefault(turn, []).append(value)
     for turn, number in enumerate(times.order):
@@ -215,7 +217,7 @@ def _peak_bytes(
                 live[number, k] = 0 if (number, k) in placed else made.nbytes
             sizes = [live[number, k] for k in range(len(op.outs))]
             now += sum(sizes)
-            inside = max((_body_bytes(op, inner) for inner in op.inner), default=0)
+            inside = max((_body_bytes(op, inner) for inner in op.bodies), default=0)
             most = max(most, now - _in_place_bytes(op, sizes, dying) + inside)
         now -= sum(live.pop(v, 0) for v in ends.get(turn, ()))
     return most - start

@@ -50,17 +50,17 @@ def is_library_reduction(flat: FlatProgram, number: int) -> bool:
     op = flat.ops[number]
     if op.name not in LIBRARY_REDUCTIONS:
         return False
-    return max(prod(flat.array(v).shape) for v in op.ins) >= _LIBRARY_MIN_ELEMENTS
+    return max(prod(flat.array_type(v).shape) for v in op.ins) >= _LIBRARY_MIN_ELEMENTS
 
 
-def can_fuse(flat: FlatProgram, number: int, user: int, times: int) -> bool:
+def can_fuse(flat: FlatProgram, number: int, user: int, user_count: int) -> bool:
     """Whether what an operation makes may be computed where another one reads it.
 
     Args:
         flat: the program.
         number: the operation.
         user: who reads it.
-        times: how many read it.
+        user_count: how many read it.
     """
     name = flat.ops[number].name
     if name in ("lit", "iota"):
@@ -74,8 +74,8 @@ def can_fuse(flat: FlatProgram, number: int, user: int, times: int) -> bool:
     if name in ("dynamic_update_slice", "concatenate", "stack"):
         return False
     if is_library_reduction(flat, user):
-        return times == 1 and name in REDUCTION_PROLOGUE
-    return times == 1 or name not in EXPENSIVE
+        return user_count == 1 and name in REDUCTION_PROLOGUE
+    return user_count == 1 or name not in EXPENSIVE
 
 
 OpUsers = Mapping[int, set[int]]
@@ -97,7 +97,7 @@ def find_unfusible_ops(
     returned = {v[0] for v in flat.outs}
     several = (n for n in reversed(order) if len(readers[n]) + (n in returned) > 1)
     large = [n for n in several if _fusion_adds_reads(flat, n)]
-    return frozenset(_FusionPaths(flat, readers, large).stopped())
+    return frozenset(_FusionPaths(flat, readers, large).unfusible())
 
 
 def _fusion_adds_reads(flat: FlatProgram, number: int) -> bool:
@@ -108,12 +108,12 @@ def _fusion_adds_reads(flat: FlatProgram, number: int) -> bool:
     made, every = op.outs[0], set(op.ins)
     arrays = [v for v in op.ins if flat.ops[v[0]].name not in _FREE_OPS]
     large = [v for v in arrays if _rank(flat, v) >= _nontrivial_rank(made.shape)]
-    size = sum(prod(flat.array(v).shape) for v in every)
+    size = sum(prod(flat.array_type(v).shape) for v in every)
     return len(large) > 1 and size > prod(made.shape)
 
 
 def _rank(flat: FlatProgram, value: ArrayId) -> int:
-    return _nontrivial_rank(flat.array(value).shape)
+    return _nontrivial_rank(flat.array_type(value).shape)
 
 
 def _nontrivial_rank(shape: tuple[int, ...]) -> int:
@@ -131,16 +131,16 @@ class _FusionPaths:
         self.needs = ancestor_masks(flat, asked)
         self.found: set[int] = set()
 
-    def stopped(self) -> set[int]:
+    def unfusible(self) -> set[int]:
         """Return those that do not; who reads is asked before what it reads."""
         returned = {v[0] for v in self.flat.outs}
         for number in self.asked:
-            into = all(self._open(number, one) for one in self.readers[number])
+            into = all(self._can_fuse_path(number, one) for one in self.readers[number])
             if number in returned or not into:
                 self.found.add(number)
         return self.found
 
-    def _open(self, number: int, user: int) -> bool:
+    def _can_fuse_path(self, number: int, user: int) -> bool:
         """Whether a reader takes in all that leads from an operation to it."""
         left, seen = [user], {number}
         while left:
@@ -148,17 +148,19 @@ class _FusionPaths:
             if one in seen:
                 continue
             seen.add(one)
-            between = {v[0] for v in self.flat.ops[one].ins if self._leads(number, v)}
-            if not all(self._taken(read, one) for read in between):
+            between = {
+                v[0] for v in self.flat.ops[one].ins if self._depends_on(number, v)
+            }
+            if not all(self._can_fuse_into(read, one) for read in between):
                 return False
             left += between
         return True
 
-    def _leads(self, number: int, value: ArrayId) -> bool:
+    def _depends_on(self, number: int, value: ArrayId) -> bool:
         """Whether an array needs an operation."""
         return bool(self.needs[value[0]] & self.bits[number])
 
-    def _taken(self, number: int, user: int) -> bool:
+    def _can_fuse_into(self, number: int, user: int) -> bool:
         if number in self.found:
             return False
         return can_fuse(self.flat, number, user, len(self.readers[number]))

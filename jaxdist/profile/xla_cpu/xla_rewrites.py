@@ -34,7 +34,7 @@ def apply_xla_rewrites(flat: FlatProgram) -> None:
             _rewrite_max_pool_gradient(flat, op)
         elif op.name == "scan":
             stacked = op.outs[op.params["num_carry"] :]
-            op.ins = [*op.ins, *((flat.add(EARLY_OP, [], x), 0) for x in stacked)]
+            op.ins = [*op.ins, *((flat.append_op(EARLY_OP, [], x), 0) for x in stacked)]
         elif op.name in ("add", "add_any"):
             _fuse_scatter_add(flat, op, reads)
         elif op.name == "pad" and _is_crop(op):
@@ -46,7 +46,10 @@ def _copy_transposed(
     flat: FlatProgram, value: ArrayId, copies: dict[ArrayId, ArrayId]
 ) -> ArrayId:
     if value not in copies:
-        copies[value] = (flat.add("transpose", [value], flat.array(value)), 0)
+        copies[value] = (
+            flat.append_op("transpose", [value], flat.array_type(value)),
+            0,
+        )
     return copies[value]
 
 
@@ -54,7 +57,7 @@ def _rewrite_dot(flat: FlatProgram, op: FlatOp, copies: dict[ArrayId, ArrayId]) 
     """Copy operands whose dims are not batch, free, contracted (or swapped, right)."""
     contracted, batch = op.params["dimension_numbers"]
     for side in (0, 1):
-        shape = flat.array(op.ins[side]).shape
+        shape = flat.array_type(op.ins[side]).shape
         free = [
             d for d in range(len(shape)) if d not in {*contracted[side], *batch[side]}
         ]
@@ -87,7 +90,7 @@ def _rewrite_conv(
 def _rewrite_max_pool_gradient(flat: FlatProgram, op: FlatOp) -> None:
     """Spell out the gradient of a maximum over windows."""
     source, operand = op.ins[:2]
-    given, slope = flat.array(operand), flat.array(source)
+    given, slope = flat.array_type(operand), flat.array_type(source)
     pads = op.params["padding"]
     shape = tuple(n + sum(pad) for n, pad in zip(given.shape, pads, strict=True))
     wide = ArrayType(
@@ -95,17 +98,17 @@ def _rewrite_max_pool_gradient(flat: FlatProgram, op: FlatOp) -> None:
     )
     index = ArrayType(shape, "int32", 4 * prod(shape))
     place = ArrayType(slope.shape, "int32", 4 * prod(slope.shape))
-    where = [(flat.add(EARLY_OP, [], index), 0) for _ in shape]
-    zeros = flat.add(EARLY_OP, [], wide), 0
-    padded = operand if wide == given else (flat.add("pad", [operand], wide), 0)
+    where = [(flat.append_op(EARLY_OP, [], index), 0) for _ in shape]
+    zeros = flat.append_op(EARLY_OP, [], wide), 0
+    padded = operand if wide == given else (flat.append_op("pad", [operand], wide), 0)
     places = [place] * len(shape)
-    most = flat.add("reduce_window", [padded, *where], slope, *places)
+    most = flat.append_op("reduce_window", [padded, *where], slope, *places)
     found = [(most, k + 1) for k in range(len(shape))]
     joined = ArrayType((*slope.shape, len(shape)), "int32", len(shape) * place.nbytes)
-    joint = flat.add("concatenate", found, joined), 0
+    joint = flat.append_op("concatenate", found, joined), 0
     op.name, op.ins = (
         "slice",
-        [(flat.add("scatter-add", [zeros, joint, source], wide), 0)],
+        [(flat.append_op("scatter-add", [zeros, joint, source], wide), 0)],
     )
 
 
@@ -179,7 +182,7 @@ def _merge_ops(flat: FlatProgram, members: list[int]) -> dict[ArrayId, ArrayId]:
     """Add one operation for several and return where their results are now."""
     old = [(n, k) for n in members for k in range(len(flat.ops[n].outs))]
     ins = [v for n in members for v in flat.ops[n].ins]
-    number = flat.add("psum", ins, *(flat.array(v) for v in old))
+    number = flat.append_op("psum", ins, *(flat.array_type(v) for v in old))
     return {value: (number, k) for k, value in enumerate(old)}
 
 

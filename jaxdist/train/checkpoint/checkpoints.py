@@ -41,34 +41,36 @@ class Checkpoints:
 
     Args:
         directory: folder of the checkpoints; made at the first save.
-        keep: how many of the newest are kept.
+        max_to_keep: how many of the newest are kept.
     """
 
-    def __init__(self, directory: Path | str, *, keep: int = 3) -> None:
-        if keep < 1:
+    def __init__(self, directory: Path | str, *, max_to_keep: int = 3) -> None:
+        if max_to_keep < 1:
             raise BadInput(
                 "no checkpoint would be kept",
                 rule="keep is at least 1",
-                values=f"keep={keep}",
+                values=f"keep={max_to_keep}",
                 remedy="keep=3",
             )
-        self.directory, self.keep = Path(directory), keep
+        self.directory, self.max_to_keep = Path(directory), max_to_keep
         self._writer: orbax_store.OrbaxWriter | None = None
-        self._writing: CheckpointManifest | None = None
-        self._sweep()
+        self._pending_manifest: CheckpointManifest | None = None
+        self._remove_incomplete()
 
     def steps(self) -> tuple[int, ...]:
         """List the steps whose checkpoints are wholly written, oldest first."""
         return reader.list_steps(self.directory)
 
-    def save(self, state: TrainState, about: Mapping[str, Any] | None = None) -> bool:
+    def save(
+        self, state: TrainState, metadata: Mapping[str, Any] | None = None
+    ) -> bool:
         """Begin to save a state; its arrays may be donated when this returns.
 
         Waits for the save before, whose errors surface here. Every host calls it.
 
         Args:
             state: arrays in any layout.
-            about: JSON values to keep beside it.
+            metadata: JSON values to keep beside it.
 
         Returns:
             False if this very state is saved already.
@@ -83,34 +85,34 @@ class Checkpoints:
             name: _storable_array(leaf) for name, leaf in named_leaves(state).items()
         }
         step = int(state.step)
-        old = self._noted(step)
+        old = self._existing_manifest(step)
         notes = CheckpointManifest(
-            step=step, leaves=_fingerprint_leaves(state, arrays), about=about or {}
+            step=step, leaves=_fingerprint_leaves(state, arrays), about=metadata or {}
         )
         if isinstance(old, CheckpointManifest):
             errors.check_same_state(self.directory / str(step), old, notes)
             return False
         if old is not None:
-            self._move_aside([old])
-        self._begin(notes, arrays)
+            self._quarantine([old])
+        self._start_write(notes, arrays)
         return True
 
     def wait(self) -> None:
-        """Wait for the save in progress, then drop the oldest beyond `keep`.
+        """Wait for the save in progress, then drop the oldest beyond `max_to_keep`.
 
         Raises:
             DiskFull: the disk is full; the earlier checkpoints are as they were, and
                 the unfinished one is removed.
             BadInput: the folder cannot be written.
         """
-        if self._writing is None or self._writer is None:
+        if self._pending_manifest is None or self._writer is None:
             return
         try:
             self._writer.wait()
         except Exception as error:
-            self._give_up(error)
-        self._writing = None
-        self._retire()
+            self._abort_write(error)
+        self._pending_manifest = None
+        self._delete_oldest()
 
     def close(self) -> None:
         """Wait for the save in progress and let go of threads."""
@@ -121,13 +123,14 @@ class Checkpoints:
                 self._writer.close()
             self._writer = None
 
-    def restore_newest(self, abstract: TrainState) -> RestoredState | None:
+    def restore_newest(self, state_shapes: TrainState) -> RestoredState | None:
         """Restore the newest verified checkpoint, walking back past damaged ones.
 
         Every host calls it.
 
         Args:
-            abstract: a `jax.ShapeDtypeStruct` with a sharding for each array; a field
+            state_shapes: a `jax.ShapeDtypeStruct` with a sharding for each array; a
+            field
                 that is None (`opt` for evaluation) is not read.
 
         Returns:
@@ -141,17 +144,17 @@ class Checkpoints:
         skipped: list[SkippedCheckpoint] = []
         for step in reversed(self.steps()):
             try:
-                restored = restore_checkpoint(self.directory / str(step), abstract)
+                restored = restore_checkpoint(self.directory / str(step), state_shapes)
             except CorruptCheckpointError as damage:
                 skipped.append(SkippedCheckpoint(step=step, reason=str(damage)))
             else:
-                self._move_aside(skipped)
-                return replace(restored, skipped=tuple(skipped))
+                self._quarantine(skipped)
+                return replace(restored, skipped_checkpoints=tuple(skipped))
         if skipped:
             raise errors.no_checkpoint_error(self.directory, skipped)
         return None
 
-    def restore(self, step: int | None, abstract: TrainState) -> RestoredState:
+    def restore(self, step: int | None, state_shapes: TrainState) -> RestoredState:
         """Restore one checkpoint, the newest if `step` is None, or refuse.
 
         Raises:
@@ -160,7 +163,7 @@ class Checkpoints:
         self.wait()
         folder = reader.checkpoint_folder(self.directory, step)
         try:
-            return restore_checkpoint(folder, abstract)
+            return restore_checkpoint(folder, state_shapes)
         except CorruptCheckpointError as damage:
             raise errors.corrupt_error(folder, str(damage)) from damage
 
@@ -169,7 +172,9 @@ class Checkpoints:
         self.wait()
         return reader.find_corruption(reader.checkpoint_folder(self.directory, step))
 
-    def _noted(self, step: int) -> CheckpointManifest | SkippedCheckpoint | None:
+    def _existing_manifest(
+        self, step: int
+    ) -> CheckpointManifest | SkippedCheckpoint | None:
         """Read the notes of a step that is there already."""
         if step not in self.steps():
             return None
@@ -178,49 +183,49 @@ class Checkpoints:
         except CorruptCheckpointError as damage:
             return SkippedCheckpoint(step=step, reason=str(damage))
 
-    def _begin(
-        self, notes: CheckpointManifest, arrays: Mapping[str, jax.Array]
+    def _start_write(
+        self, manifest: CheckpointManifest, arrays: Mapping[str, jax.Array]
     ) -> None:
-        self._writing = notes
-        self._sweep()
+        self._pending_manifest = manifest
+        self._remove_incomplete()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._writer = self._writer or orbax_store.OrbaxWriter()
-            folder = self.directory / str(notes.step)
-            self._writer.start(folder, arrays, encode_manifest(notes))
+            folder = self.directory / str(manifest.step)
+            self._writer.start(folder, arrays, encode_manifest(manifest))
         except Exception as error:
-            self._give_up(error)
+            self._abort_write(error)
 
-    def _give_up(self, error: Exception) -> NoReturn:
+    def _abort_write(self, error: Exception) -> NoReturn:
         """Remove the unfinished save and raise what a person can act on."""
-        notes, writer = self._writing, self._writer
-        self._writing = self._writer = None
+        notes, writer = self._pending_manifest, self._writer
+        self._pending_manifest = self._writer = None
         if writer is not None:
             # Its other writes fail for the same reason; the first one says it.
             with contextlib.suppress(Exception):
                 writer.close()
-        self._sweep()
+        self._remove_incomplete()
         if notes is not None and (
             refusal := errors.write_error(self.directory, notes, error)
         ):
             raise refusal from error
         raise error
 
-    def _sweep(self) -> None:
+    def _remove_incomplete(self) -> None:
         """Remove what interrupted saves and deletions have left."""
         for path in self.directory.glob(f"*{orbax_store.INCOMPLETE_SUFFIX}*"):
             if jax.process_index() == 0:
                 _remove_folder(path)
 
-    def _retire(self) -> None:
+    def _delete_oldest(self) -> None:
         """Drop the oldest: first the name, so that no half is ever a checkpoint."""
         if jax.process_index() == 0:
-            for step in self.steps()[: -self.keep]:
+            for step in self.steps()[: -self.max_to_keep]:
                 gone = self.directory / f"{step}{orbax_store.INCOMPLETE_SUFFIX}-retired"
                 (self.directory / str(step)).rename(gone)
                 shutil.rmtree(gone, ignore_errors=True)
 
-    def _move_aside(self, damaged: list[SkippedCheckpoint]) -> None:
+    def _quarantine(self, damaged: list[SkippedCheckpoint]) -> None:
         if jax.process_index() == 0:
             for skip in damaged:
                 aside = reader.quarantine_path(self.directory, skip.step)

@@ -29,10 +29,10 @@ def params_digest(params: Any) -> str:
     )
 
 
-def hash_arrays(leaves: Iterable[tuple[str, np.ndarray]]) -> str:
+def hash_arrays(named_arrays: Iterable[tuple[str, np.ndarray]]) -> str:
     """Hash arrays that come one by one in the order of their names."""
     total = hashlib.sha256()
-    for name, array in leaves:
+    for name, array in named_arrays:
         total.update(f"{name} {array.dtype.name} {[*array.shape]}\\n".encode())
         total.update(np.ascontiguousarray(array).tobytes())
     return total.hexdigest()
@@ -67,18 +67,18 @@ def fingerprint(array: npt.NDArray[Any]) -> int:
     return block_fingerprint(array, array.shape, (0,) * array.ndim)
 
 
-def sum_over_hosts(shares: Uint32Array) -> Uint32Array:
+def sum_over_hosts(values: Uint32Array) -> Uint32Array:
     """Add one vector of each host, mod 2^32.
 
     Args:
-        shares: uint32 [leaves], the same leaves on every host.
+        values: uint32 [leaves], the same leaves on every host.
     """
     if jax.process_count() == 1:
-        return shares
+        return values
     from jax.experimental import multihost_utils
 
-    gathered = np.asarray(multihost_utils.process_allgather(shares))
-    return gathered.reshape(-1, shares.size).sum(axis=0, dtype=np.uint32)
+    gathered = np.asarray(multihost_utils.process_allgather(values))
+    return gathered.reshape(-1, values.size).sum(axis=0, dtype=np.uint32)
 
 
 def block_fingerprint(

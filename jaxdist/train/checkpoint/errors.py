@@ -31,15 +31,15 @@ def check_same_state(
 
 
 def write_error(
-    directory: Path, notes: CheckpointManifest, error: Exception
+    directory: Path, manifest: CheckpointManifest, error: Exception
 ) -> BadInput | None:
     """Tell what a person can do about a save that failed, if anything."""
     if full := _disk_limit_reached(error):
         free = format_size(shutil.disk_usage(directory).free)
         return DiskFullError(
-            f"checkpoint {notes.step} does not fit on the disk",
+            f"checkpoint {manifest.step} does not fit on the disk",
             rule="a checkpoint is written whole or not at all; earlier ones are intact",
-            values=f"{format_size(notes.nbytes)} needed, {free} free in {directory} "
+            values=f"{format_size(manifest.nbytes)} needed, {free} free in {directory} "
             f"({full})",
             remedy=(
                 "make room, then repeat the command: it resumes",
@@ -48,7 +48,7 @@ def write_error(
         )
     if isinstance(error, PermissionError | NotADirectoryError | FileExistsError):
         return BadInput(
-            f"checkpoint {notes.step} cannot be written",
+            f"checkpoint {manifest.step} cannot be written",
             rule="the checkpoint folder is a folder that this user may write in",
             values=f"{directory}: {error.strerror}",
             remedy=f"chmod u+rwx {directory}",
@@ -69,13 +69,13 @@ def _disk_limit_reached(error: BaseException | None) -> str:
 
 
 def no_checkpoint_error(
-    directory: Path, skipped: Sequence[SkippedCheckpoint]
+    directory: Path, skipped_checkpoints: Sequence[SkippedCheckpoint]
 ) -> BadInput:
     """Tell what is wrong with every checkpoint there is."""
     return BadInput(
         f"no checkpoint in {directory} can be used",
         rule="a run goes on from a verified checkpoint",
-        values="; ".join(f"{skip.step}: {skip.reason}" for skip in skipped),
+        values="; ".join(f"{skip.step}: {skip.reason}" for skip in skipped_checkpoints),
         remedy=(
             "run.name=another-name starts from the beginning",
             f"mv {directory} {directory}-damaged starts from the beginning here",

@@ -37,10 +37,10 @@ class LeafMetadata:
         """Bytes of the array in memory."""
         return prod(self.shape) * jnp.dtype(self.dtype).itemsize
 
-    def form(self) -> str:
+    def text(self) -> str:
         """Write dtype and shape as messages show them.
 
-        >>> LeafMetadata(shape=(3, 3, 1, 16), dtype="float32").form()
+        >>> LeafMetadata(shape=(3, 3, 1, 16), dtype="float32").text()
         'float32 [3, 3, 1, 16]'
         """
         return f"{f'{self.key} key, ' if self.key else ''}{self.dtype} {[*self.shape]}"
@@ -66,7 +66,7 @@ class CheckpointManifest:
 def leaf_metadata(leaf: Any) -> LeafMetadata:
     """Describe an array, or the `jax.ShapeDtypeStruct` of one, as it is stored.
 
-    >>> leaf_metadata(jax.random.key(0)).form()
+    >>> leaf_metadata(jax.random.key(0)).text()
     'threefry2x32 key, uint32 [2]'
     """
     if not is_prng_key(leaf):
@@ -88,23 +88,23 @@ def prng_key_impl(leaf: Any) -> Any:
     return kinds[0]
 
 
-def encode_manifest(notes: CheckpointManifest) -> dict[str, Any]:
+def encode_manifest(manifest: CheckpointManifest) -> dict[str, Any]:
     """Turn notes into JSON values with a hash over all of them."""
-    body = asdict(notes)
+    body = asdict(manifest)
     return {"notes": body, "sha256": _json_hash(body)}
 
 
-def decode_manifest(sealed: Any) -> CheckpointManifest:
+def decode_manifest(tree: Any) -> CheckpointManifest:
     """Read notes that `encode_manifest` wrote.
 
     Raises:
         Damaged: they are not what was sealed.
     """
-    if not isinstance(sealed, dict) or _json_hash(sealed.get("notes")) != sealed.get(
+    if not isinstance(tree, dict) or _json_hash(tree.get("notes")) != tree.get(
         "sha256"
     ):
         raise CorruptCheckpointError("notes, changed since they were written")
-    body = sealed["notes"]
+    body = tree["notes"]
     leaves = {
         name: LeafMetadata(**{**leaf, "shape": tuple(leaf["shape"])})
         for name, leaf in body["leaves"].items()
@@ -113,7 +113,7 @@ def decode_manifest(sealed: Any) -> CheckpointManifest:
 
 
 def first_difference(
-    stored: Mapping[str, LeafMetadata], wanted: Mapping[str, LeafMetadata]
+    stored: Mapping[str, LeafMetadata], expected: Mapping[str, LeafMetadata]
 ) -> str | None:
     """Say where two descriptions of a state part, or None where they agree.
 
@@ -122,9 +122,9 @@ def first_difference(
     >>> first_difference(a, b)
     'stem/bias is float32 [4] in the checkpoint, float32 [8] in this run'
     """
-    for name in [*wanted, *(name for name in stored if name not in wanted)]:
-        has, wants = stored.get(name), wanted.get(name)
-        if has is None or wants is None or has.form() != wants.form():
+    for name in [*expected, *(name for name in stored if name not in expected)]:
+        has, wants = stored.get(name), expected.get(name)
+        if has is None or wants is None or has.text() != wants.text():
             return (
                 f"{name} is {_leaf_text(has)} in the checkpoint, "
                 f"{_leaf_text(wants)} in this run"
@@ -133,7 +133,7 @@ def first_difference(
 
 
 def _leaf_text(leaf: LeafMetadata | None) -> str:
-    return "absent" if leaf is None else leaf.form()
+    return "absent" if leaf is None else leaf.text()
 
 
 def _json_hash(body: Any) -> str:

@@ -48,20 +48,20 @@ class OrbaxWriter:
         self._orbax, self._saver = orbax, orbax.AsyncCheckpointer(handler)
 
     def start(
-        self, folder: Path, arrays: Mapping[str, jax.Array], notes: Mapping[str, Any]
+        self, folder: Path, arrays: Mapping[str, jax.Array], manifest: Mapping[str, Any]
     ) -> None:
         """Copy the arrays to the host and begin to write; they may be donated after.
 
         Args:
             folder: where they will be; it must not exist.
             arrays: by leaf name. Orbax stores no empty ones: `read_arrays` makes them.
-            notes: JSON values.
+            manifest: JSON values.
         """
         args = self._orbax.args
         full = {name: array for name, array in arrays.items() if array.size}
         items = {
             _ARRAYS_ITEM: args.PyTreeSave(full),
-            _MANIFEST_ITEM: args.JsonSave(dict(notes)),
+            _MANIFEST_ITEM: args.JsonSave(dict(manifest)),
         }
         self._saver.save(folder.absolute(), args=args.Composite(**items))
 
@@ -152,14 +152,14 @@ def _import_orbax() -> ModuleType:
     return orbax.checkpoint
 
 
-def _hide_closed_loop(otherwise: Callable[[Any], Any], unraisable: Any) -> None:
+def _hide_closed_loop(original_hook: Callable[[Any], Any], unraisable: Any) -> None:
     """Hide what TensorStore prints of reads and writes that end after one has failed.
 
     Orbax closes its event loop at the first error. Each of the others finds it closed
     and prints a traceback that tells the reader nothing.
     """
     if str(unraisable.exc_value) != "Event loop is closed":
-        otherwise(unraisable)
+        original_hook(unraisable)
 
 
 def _hide_unretrieved(record: logging.LogRecord) -> bool:

@@ -101,20 +101,20 @@ def read_manifest(folder: Path) -> CheckpointManifest:
 
 
 def read_leaves(
-    folder: Path, notes: CheckpointManifest, *, under: str = ""
+    folder: Path, manifest: CheckpointManifest, *, prefix: str = ""
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Read leaves on the host in the order of their names, each one verified.
 
     Args:
         folder: a stored checkpoint.
-        notes: its notes.
-        under: only leaves whose name begins so.
+        manifest: its notes.
+        prefix: only leaves whose name begins so.
 
     Raises:
         Damaged: a leaf cannot be read or is not what was saved.
     """
     wanted = {
-        name: note for name, note in notes.leaves.items() if name.startswith(under)
+        name: note for name, note in manifest.leaves.items() if name.startswith(prefix)
     }
     for batch in _read_batches(wanted):
         arrays = _read_batch(folder, batch)
@@ -133,15 +133,15 @@ def find_corruption(folder: Path) -> str | None:
     return None
 
 
-def check_fingerprint(name: str, note: LeafMetadata, found: int) -> None:
+def check_fingerprint(name: str, metadata: LeafMetadata, fingerprint: int) -> None:
     """Hold a fingerprint against the one that was saved.
 
     Raises:
         Damaged: they differ.
     """
-    if (hexadecimal := f"{found:08x}") != note.fingerprint:
+    if (hexadecimal := f"{fingerprint:08x}") != metadata.fingerprint:
         raise CorruptCheckpointError(
-            f"{name}, checksum {hexadecimal} instead of {note.fingerprint}"
+            f"{name}, checksum {hexadecimal} instead of {metadata.fingerprint}"
         )
 
 
@@ -154,17 +154,17 @@ def reraise_unless_corrupt(error: Exception) -> None:
         raise error
 
 
-def _read_batches(wanted: dict[str, LeafMetadata]) -> Iterator[dict[str, LeafMetadata]]:
+def _read_batches(leaves: dict[str, LeafMetadata]) -> Iterator[dict[str, LeafMetadata]]:
     batch: dict[str, LeafMetadata] = {}
-    for name in sorted(wanted):
+    for name in sorted(leaves):
         if (
             batch
-            and sum(n.nbytes for n in batch.values()) + wanted[name].nbytes
+            and sum(n.nbytes for n in batch.values()) + leaves[name].nbytes
             > _READ_BATCH_BYTES
         ):
             yield batch
             batch = {}
-        batch[name] = wanted[name]
+        batch[name] = leaves[name]
     if batch:
         yield batch
 

@@ -22,35 +22,35 @@ _RESET_PREFIX: Final = "feedback/memory/"
 
 
 def stored_shapes(
-    wanted: Mapping[str, Any], stored: Mapping[str, LeafMetadata]
+    targets: Mapping[str, Any], stored: Mapping[str, LeafMetadata]
 ) -> dict[str, Any]:
     """Say in which shapes arrays are read: as stored, where they can be made to fit.
 
     Args:
-        wanted: arrays of the abstract state, by name.
+        targets: arrays of the abstract state, by name.
         stored: what the checkpoint says of its own.
     """
     return {
         name: _stored_shape(name, leaf, stored[name]) if name in stored else leaf
-        for name, leaf in wanted.items()
+        for name, leaf in targets.items()
     }
 
 
 def reshard_arrays(
-    arrays: Mapping[str, jax.Array], wanted: Mapping[str, Any]
+    arrays: Mapping[str, jax.Array], targets: Mapping[str, Any]
 ) -> dict[str, jax.Array]:
     """Make arrays that were read fit the devices that are there now."""
-    return {name: _reshard_array(name, x, wanted[name]) for name, x in arrays.items()}
+    return {name: _reshard_array(name, x, targets[name]) for name, x in arrays.items()}
 
 
-def _stored_shape(name: str, leaf: Any, note: LeafMetadata) -> Any:
+def _stored_shape(name: str, leaf: Any, metadata: LeafMetadata) -> Any:
     """Return the shape that is stored, whole in its first dim."""
-    summed = name.startswith(_SUMMED_PREFIXES) and note.shape[1:] == leaf.shape[1:]
-    if note.shape == leaf.shape or not (summed or name.startswith(_RESET_PREFIX)):
+    summed = name.startswith(_SUMMED_PREFIXES) and metadata.shape[1:] == leaf.shape[1:]
+    if metadata.shape == leaf.shape or not (summed or name.startswith(_RESET_PREFIX)):
         return leaf
     spec = P(None, *leaf.sharding.spec[1:]) if summed else P()
     place = NamedSharding(leaf.sharding.mesh, spec)
-    return jax.ShapeDtypeStruct(note.shape, leaf.dtype, sharding=place)
+    return jax.ShapeDtypeStruct(metadata.shape, leaf.dtype, sharding=place)
 
 
 def _reshard_array(name: str, x: jax.Array, leaf: Any) -> jax.Array:

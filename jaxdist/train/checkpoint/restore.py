@@ -43,32 +43,33 @@ class RestoredState:
     """The state, bit for bit."""
     step: int
     """Steps done since the very start."""
-    about: Mapping[str, Any]
+    metadata: Mapping[str, Any]
     """What the run added when it saved."""
-    skipped: tuple[SkippedCheckpoint, ...] = ()
+    skipped_checkpoints: tuple[SkippedCheckpoint, ...] = ()
     """Newer checkpoints that were damaged, newest first; now moved aside."""
 
 
-def restore_checkpoint(folder: Path, abstract: TrainState) -> RestoredState:
+def restore_checkpoint(folder: Path, state_shapes: TrainState) -> RestoredState:
     """Read a checkpoint into an abstract state.
 
     Args:
         folder: a stored checkpoint.
-        abstract: a `jax.ShapeDtypeStruct` with a sharding for each array; a field that
+        state_shapes: a `jax.ShapeDtypeStruct` with a sharding for each array; a field
+        that
             is None is not read.
 
     Raises:
         Damaged: it does not hold what was saved, on this host or another.
         BadInput: it is of another model or precision.
     """
-    wanted, notes = named_leaves(abstract), _read_manifest_everywhere(folder)
+    wanted, notes = named_leaves(state_shapes), _read_manifest_everywhere(folder)
     read = stored_shapes(wanted, notes.leaves)
-    _check_same_model(folder, notes, abstract, read)
+    _check_same_model(folder, notes, state_shapes, read)
     targets = {name: _restore_target(name, leaf) for name, leaf in read.items()}
     arrays = reshard_arrays(_read_verified_arrays(folder, notes, targets), wanted)
     leaves = {name: _wrap_prng_key(arrays[name], leaf) for name, leaf in wanted.items()}
-    state = replace_leaves(abstract, leaves)
-    return RestoredState(state=state, step=notes.step, about=notes.about)
+    state = replace_leaves(state_shapes, leaves)
+    return RestoredState(state=state, step=notes.step, metadata=notes.about)
 
 
 def _read_manifest_everywhere(folder: Path) -> CheckpointManifest:
@@ -88,7 +89,9 @@ def _read_manifest_everywhere(folder: Path) -> CheckpointManifest:
 
 
 def _read_verified_arrays(
-    folder: Path, notes: CheckpointManifest, targets: Mapping[str, jax.ShapeDtypeStruct]
+    folder: Path,
+    manifest: CheckpointManifest,
+    targets: Mapping[str, jax.ShapeDtypeStruct],
 ) -> dict[str, jax.Array]:
     """Read the arrays, and hold their fingerprints against the notes on all hosts."""
     arrays = _read_arrays(folder, targets)
@@ -101,7 +104,7 @@ def _read_verified_arrays(
         if failed:
             raise CorruptCheckpointError(f"{name}, cannot be read")
     for name, total in zip(targets, totals[len(targets) :], strict=True):
-        check_fingerprint(name, notes.leaves[name], total)
+        check_fingerprint(name, manifest.leaves[name], total)
     return arrays
 
 
@@ -139,15 +142,19 @@ def _wrap_prng_key(array: jax.Array, leaf: Any) -> jax.Array:
 
 def _check_same_model(
     folder: Path,
-    notes: CheckpointManifest,
-    abstract: TrainState,
+    manifest: CheckpointManifest,
+    state_shapes: TrainState,
     read: Mapping[str, Any],
 ) -> None:
-    fields = [f for f in ("params", "stats", "opt") if not _is_requested(abstract, f)]
+    fields = [
+        f for f in ("params", "stats", "opt") if not _is_requested(state_shapes, f)
+    ]
     # Who reads no optimizer trains no further, and needs nothing that is still to send.
-    with_opt = ["feedback", "replicas"] * (abstract.opt is abstract.replicas is None)
+    with_opt = ["feedback", "replicas"] * (
+        state_shapes.opt is state_shapes.replicas is None
+    )
     unread = tuple(f"{f}/" for f in [*fields, *with_opt])
-    held = {n: note for n, note in notes.leaves.items() if not n.startswith(unread)}
+    held = {n: note for n, note in manifest.leaves.items() if not n.startswith(unread)}
     wanted = {name: leaf_metadata(leaf) for name, leaf in read.items()}
     difference = first_difference(held, wanted)
     if difference is None:

@@ -30,7 +30,7 @@ from jaxdist.train.state_layout import SlotStateLayout, StateLayout
 
 
 def run(
-    layout: Layout, state: TrainState, batch: Batch, move: UpdateFn
+    layout: Layout, state: TrainState, batch: Batch, update: UpdateFn
 ) -> tuple[jax.Array, SlotArrays, SlotArrays, Any]:
     """Let a batch's microbatches move the weights, one after the other.
 
@@ -38,7 +38,7 @@ def run(
         layout: its schedule flows.
         state: what this device holds.
         batch: this device's samples.
-        move: from mean gradients, which lack sums over other axes, to new weights.
+        update: from mean gradients, which lack sums over other axes, to new weights.
 
     Returns:
         This device's share of each microbatch's loss [M], statistics, parameters and
@@ -46,7 +46,7 @@ def run(
     """
     pipe, parts = sync_gradients.make_training_pipeline(layout, state, batch)
     order = async_plan_schedule(layout.plan, layout.task.microbatches)
-    whole = AsyncPipeline(pipe=pipe, stream=order, move=move)
+    whole = AsyncPipeline(pipe=pipe, stream=order, move=update)
     return async_executor.run(whole, state.params, state.opt, state.stats, parts)
 
 
@@ -68,23 +68,27 @@ def stage_reduction_traffic(layout: Layout, device: int) -> Iterator[PlannedColl
     for what, payload in sums.items():
         if places.replicas_of(device) > 1:
             yield _all_reduce_row(what, payload, axes)
-    rounds = async_plan_schedule(plan, layout.task.microbatches).rounds
+    rounds = async_plan_schedule(plan, layout.task.microbatches).update_microbatches
     if len(set(rounds)) > 1:
-        nodes = jax.tree.leaves(layout.held.opt, is_leaf=_is_slot_arrays)
+        nodes = jax.tree.leaves(
+            layout.replica_state_shapes.opt, is_leaf=_is_slot_arrays
+        )
         counts = [x for x in nodes if not _is_slot_arrays(x)]
         yield _all_reduce_row(
             "counts", sum(x.dtype.itemsize for x in counts), ("pipe",)
         )
 
 
-def check_async_support(plan: Plan, hold: StateLayout, reads: ParameterReads) -> None:
+def check_async_support(
+    plan: Plan, state_layout: StateLayout, parameter_reads: ParameterReads
+) -> None:
     """Refuse what does not go with weights that move stage by stage.
 
     Raises:
         BadInput: parameters shared out over fsdp or over stages, or an optimizer that
             asks for the whole gradient.
     """
-    if not plan.pipe.flows or not isinstance(hold, SlotStateLayout):
+    if not plan.pipe.flows or not isinstance(state_layout, SlotStateLayout):
         return
     if plan.mesh.fsdp > 1:
         raise _unsupported_error(
@@ -94,7 +98,10 @@ def check_async_support(plan: Plan, hold: StateLayout, reads: ParameterReads) ->
             f"plan.mesh.fsdp = {plan.mesh.fsdp}",
             f"plan.mesh.data={plan.mesh.data * plan.mesh.fsdp} plan.mesh.fsdp=1",
         )
-    shared = [hold.param_slots.leaves[place].name for place in hold.param_slots.shared]
+    shared = [
+        state_layout.param_slots.leaves[place].name
+        for place in state_layout.param_slots.shared
+    ]
     if shared:
         raise _unsupported_error(
             plan,
@@ -103,7 +110,7 @@ def check_async_support(plan: Plan, hold: StateLayout, reads: ParameterReads) ->
             f"{', '.join(shared)} in several stages",
             "plan.pipe.cuts= with all its blocks in one stage",
         )
-    if reads.totals:
+    if parameter_reads.global_norms:
         raise _unsupported_error(
             plan,
             "the optimizer asks for the gradient of all stages at once",
@@ -129,7 +136,7 @@ def _reduced_bytes(slots: SlotLayout, devices: Sequence[int]) -> int:
     own = zip(slots.slots, slots.used(devices), strict=True)
     whole = [slots.leaves[place] for place in slots.shared]
     return sum(n * np.dtype(slot.leaf.dtype).itemsize for slot, n in own) + sum(
-        math.prod(leaf.local(slots.plan)) * np.dtype(leaf.dtype).itemsize
+        math.prod(leaf.local_shape(slots.plan)) * np.dtype(leaf.dtype).itemsize
         for leaf in whole
     )
 

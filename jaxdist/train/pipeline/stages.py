@@ -37,8 +37,8 @@ def cut_into_stages(
     plan: Plan,
     network: Any,
     inputs: InputShapes,
-    readings: TraceCache,
-    alike: RepeatedBlocks,
+    trace_cache: TraceCache,
+    repeated_blocks: RepeatedBlocks,
 ) -> Stages:
     """Cut a network into the stages of a plan.
 
@@ -49,8 +49,8 @@ def cut_into_stages(
         plan: the layout.
         network: on shapes alone.
         inputs: what it is called on.
-        readings: of the network, for other layouts.
-        alike: blocks that need not be read.
+        trace_cache: of the network, for other layouts.
+        repeated_blocks: blocks that need not be read.
 
     Raises:
         BadInput: it cannot be cut so, or not together with what else the plan asks for.
@@ -60,11 +60,14 @@ def cut_into_stages(
     def work() -> Mapping[str, int]:
         one = [jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype) for x in inputs]
         profile = profile_network(
-            network, one, prepare=constant_rng_binder(one), alike=alike
+            network,
+            one,
+            prepare=constant_rng_binder(one),
+            repeated_blocks=repeated_blocks,
         )
         return {block.name: block.flops for block in profile.blocks}
 
-    return cut_network(plan, network, lambda: readings.once("work", work))
+    return cut_network(plan, network, lambda: trace_cache.get_or_compute("work", work))
 
 
 def build_slot_layout(
@@ -72,8 +75,8 @@ def build_slot_layout(
     stages: Stages,
     network: Any,
     state: TrainState,
-    leaves: tuple[Sequence[LeafSharding], Sequence[LeafSharding]],
-    readings: TraceCache,
+    leaf_shardings: tuple[Sequence[LeafSharding], Sequence[LeafSharding]],
+    trace_cache: TraceCache,
 ) -> SlotStateLayout:
     """Deal the leaves of a network out to the devices of its stages.
 
@@ -82,15 +85,19 @@ def build_slot_layout(
         stages: the network's.
         network: on shapes alone.
         state: shapes of the task's state.
-        leaves: how parameters lie but for the pipe axis, and statistics.
-        readings: of the network, for other layouts.
+        leaf_shardings: how parameters lie but for the pipe axis, and statistics.
+        trace_cache: of the network, for other layouts.
     """
-    kinds = leaves[0], [replace(leaf, fsdp=None) for leaf in leaves[1]]
-    users = readings.once(
-        ("users", stages.blocks), lambda: _leaf_stages(stages, network, kinds, readings)
+    kinds = (
+        leaf_shardings[0],
+        [replace(leaf, fsdp_dim=None) for leaf in leaf_shardings[1]],
+    )
+    users = trace_cache.get_or_compute(
+        ("users", stages.blocks),
+        lambda: _leaf_stages(stages, network, kinds, trace_cache),
     )
     slots = [
-        assign_slots(plan, kind, used, stages.places, sent)
+        assign_slots(plan, kind, used, stages.placement, sent)
         for kind, used, sent in zip(
             kinds, users, (compression_predicate(plan), lambda leaf: False), strict=True
         )
@@ -99,8 +106,11 @@ def build_slot_layout(
         stages=stages,
         param_slots=slots[0],
         stat_slots=slots[1],
-        users=(users[0], users[1]),
-        trees=(jax.tree.structure(state.params), jax.tree.structure(state.stats)),
+        leaf_stages=(users[0], users[1]),
+        tree_structures=(
+            jax.tree.structure(state.params),
+            jax.tree.structure(state.stats),
+        ),
     )
 
 
@@ -115,7 +125,7 @@ def device_calls(
     heads = network.heads() if hasattr(network, "heads") else {}
     after = {name: block for block, (name, _) in heads.items()}
     stages_of = {n: k for k, names in enumerate(stages.blocks) for n in names}
-    own, stage = stages.places.stages_of(device), 0
+    own, stage = stages.placement.stages_of(device), 0
     for call in calls:
         layer, first = call.layer, call.path.split(".")[0]
         # Images are gathered in the stage of the block that they enter whole.
@@ -128,11 +138,13 @@ def device_calls(
 def _leaf_stages(
     stages: Stages,
     network: Any,
-    kinds: Sequence[Sequence[LeafSharding]],
+    leaf_shardings: Sequence[Sequence[LeafSharding]],
     readings: TraceCache,
 ) -> list[tuple[frozenset[int], ...]]:
     """Return the stages that use each parameter, and each statistic."""
-    by_block = readings.once("variables", lambda: dict(variable_ids_by_block(network)))
+    by_block = readings.get_or_compute(
+        "variables", lambda: dict(variable_ids_by_block(network))
+    )
     stages_of: dict[int, set[int]] = {}
     for stage, blocks in enumerate(stages.blocks):
         for each in (each for block in blocks for each in by_block[block]):
@@ -142,7 +154,7 @@ def _leaf_stages(
             frozenset(stages_of.get(id(variable_by_name(network, leaf.name)), ()))
             for leaf in kind
         )
-        for kind in kinds
+        for kind in leaf_shardings
     ]
 
 

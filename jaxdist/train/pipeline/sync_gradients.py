@@ -74,7 +74,7 @@ def pipeline_eval(
     params: SlotArrays,
     stats: SlotArrays,
     batch: Batch,
-    last: LastStageFn,
+    last_stage_fn: LastStageFn,
 ) -> Any:
     """Sum the scores of a batch over stages: zero but on devices of the last.
 
@@ -83,11 +83,13 @@ def pipeline_eval(
         params: what this device holds.
         stats: its running statistics.
         batch: this device's samples.
-        last: scores outputs, as a tree of sums over samples.
+        last_stage_fn: scores outputs, as a tree of sums over samples.
     """
     samples, devices = batch["id"].shape[0], layout.plan.mesh.pipe
     micro = devices if samples % devices == 0 else 1
-    pipe = _make_pipeline(layout, evaluation_supersteps(layout.plan, micro), last, None)
+    pipe = _make_pipeline(
+        layout, evaluation_supersteps(layout.plan, micro), last_stage_fn, None
+    )
     parts = {name: split_microbatches(x, micro) for name, x in batch.items()}
     return sync_executor.run_forward(
         pipe, gather_slot_params(layout, params), stats, parts
@@ -96,12 +98,10 @@ def pipeline_eval(
 
 def gather_slot_params(layout: Layout, params: SlotArrays) -> SlotArrays:
     """Put together what fsdp shares out."""
-    if not layout.joins:
+    if not layout.gathers_params:
         return params
     held, tree = jax.tree.flatten(params)
-    return jax.tree.unflatten(
-        tree, all_gather(held, layout.shared_dims, fsdp.FSDP_AXIS)
-    )
+    return jax.tree.unflatten(tree, all_gather(held, layout.fsdp_dims, fsdp.FSDP_AXIS))
 
 
 def loss_divisor(layout: Layout) -> int:
@@ -111,7 +111,7 @@ def loss_divisor(layout: Layout) -> int:
 
 
 def stage_transfer_traffic(
-    layout: Layout, readings: TraceCache, alike: RepeatedBlocks
+    layout: Layout, trace_cache: TraceCache, repeated_blocks: RepeatedBlocks
 ) -> Iterator[PlannedCollective]:
     """Yield what stages hand to their neighbours in a training step.
 
@@ -119,19 +119,26 @@ def stage_transfer_traffic(
 
     Args:
         layout: its network is cut into stages.
-        readings: of the network, for other layouts.
-        alike: blocks of the network that need not be read.
+        trace_cache: of the network, for other layouts.
+        repeated_blocks: blocks of the network that need not be read.
     """
-    same = RepeatedBlocks(names=alike.names) if layout.plan.spatial_until else alike
-    behind = readings.once(
+    same = (
+        RepeatedBlocks(names=repeated_blocks.names)
+        if layout.plan.spatial_until
+        else repeated_blocks
+    )
+    behind = trace_cache.get_or_compute(
         ("handed", *_transfer_key(layout)), lambda: _trace_block_outputs(layout, same)
     )
     ends = [blocks[-1] for blocks in require_slot_layout(layout).stages.blocks[:-1]]
     times = plan_schedule(layout.plan, layout.task.microbatches).exchanges
-    hops = len(require_slot_layout(layout).stages.places.hops())
+    hops = len(require_slot_layout(layout).stages.placement.send_permutations())
     for what, forms in (
-        ("activations", [behind[same.source(end)] for end in ends]),
-        ("gradients", [cotangent_spec(behind[same.source(end)]) for end in ends]),
+        ("activations", [behind[same.representative_path(end)] for end in ends]),
+        (
+            "gradients",
+            [cotangent_spec(behind[same.representative_path(end)]) for end in ends],
+        ),
     ):
         yield PlannedCollective(
             what=what,
@@ -149,17 +156,19 @@ def _transfer_key(layout: Layout) -> tuple[Hashable, ...]:
     split = tuple(
         size for axis, size in plan.mesh.items() if axis not in _SAMPLE_ONLY_AXES
     )
-    batch = next(iter(layout.shapes.values())).shape[0] // plan.batch_shards // micro
+    batch = (
+        next(iter(layout.batch_shapes.values())).shape[0] // plan.batch_shards // micro
+    )
     return batch, split, plan.weights, plan.spatial_until, plan.spatial_then
 
 
 def _trace_block_outputs(
-    layout: Layout, alike: RepeatedBlocks
+    layout: Layout, repeated_blocks: RepeatedBlocks
 ) -> dict[str, FlatTreeSpec]:
     """Trace the network on one device and return what each block would hand on."""
     task, found = layout.task, dict[str, FlatTreeSpec]()
     network = nnx.merge(task.graph, task.state.params, task.state.stats)
-    short: Any = alike.short(network)
+    short: Any = repeated_blocks.shorten(network)
     graph, *trees = nnx.split(short, nnx.Param, ...)
     held = require_slot_layout(layout)
     local = [
@@ -176,15 +185,15 @@ def _trace_block_outputs(
         arrays = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), local)
         model: Any = nnx.merge(graph, *arrays)
         model.train()
-        layout.bind(model, jax.random.key(0), part["id"])
+        layout.bind_layers(model, jax.random.key(0), part["id"])
         given = model_inputs(task, part)
         carried: Any = (given if len(given) > 1 else given[0]), ()
         for name, _ in short.chain():
             carried = run_blocks(model, (name,), carried)
             found[name] = flat_tree_spec(carried)
 
-    batch: Any = layout.padded(layout.shapes)
-    jax.eval_shape(layout.map(run, P(), batch, P()), (), batch)
+    batch: Any = layout.padded_shapes(layout.batch_shapes)
+    jax.eval_shape(layout.shard_map(run, P(), batch, P()), (), batch)
     return found
 
 
@@ -193,7 +202,7 @@ def _local_shapes(slots: SlotLayout, tree: Any, plan: Plan, dtype: Any) -> Any:
     by_name = {leaf.name: leaf for leaf in slots.leaves}
     leaves = [
         jax.ShapeDtypeStruct(
-            by_name[name].local(plan, shared=False),
+            by_name[name].local_shape(plan, include_fsdp=False),
             dtype if dtype is not None and len(x.shape) > 1 else x.dtype,
         )
         for name, x in named_leaves(tree).items()
@@ -220,50 +229,54 @@ def make_training_pipeline(
     micro = {
         name: split_microbatches(x, task.microbatches) for name, x in batch.items()
     }
-    return _make_pipeline(layout, order.beats, share, key), micro
+    return _make_pipeline(layout, order.supersteps, share, key), micro
 
 
 def _make_pipeline(
-    layout: Layout, beats: Supersteps, last: LastStageFn, key: jax.Array | None
+    layout: Layout,
+    supersteps: Supersteps,
+    last_stage_fn: LastStageFn,
+    key: jax.Array | None,
 ) -> Pipeline:
     """Return the stages as functions, and the table that moves them.
 
     Args:
         layout: its network is cut into stages.
-        beats: who does what when.
-        last: what the last stage makes of a network's outputs.
+        supersteps: who does what when.
+        last_stage_fn: what the last stage makes of a network's outputs.
         key: random key of (seed, step) in training; None in evaluation.
     """
     held = require_slot_layout(layout)
     stages = held.stages
     return Pipeline(
         stages=tuple(
-            _make_stage(layout, number, last, key) for number in range(stages.count)
+            _make_stage(layout, number, last_stage_fn, key)
+            for number in range(stages.count)
         ),
-        tables=schedule_arrays(beats, stages.places),
-        params=held.param_slots,
-        stats=held.stat_slots,
-        dtype=layout.task.dtype,
+        schedule_arrays=schedule_arrays(supersteps, stages.placement),
+        param_slots=held.param_slots,
+        stat_slots=held.stat_slots,
+        compute_dtype=layout.task.dtype,
     )
 
 
 def require_slot_layout(layout: Layout) -> SlotStateLayout:
     """Return how the state of a layout with stages lies."""
-    if layout.pipe is None:
+    if layout.slot_layout is None:
         raise TypeError(f"{layout.plan.title} has no stages")
-    return layout.pipe
+    return layout.slot_layout
 
 
 def _make_stage(
-    layout: Layout, number: int, last: LastStageFn, key: jax.Array | None
+    layout: Layout, index: int, last_stage_fn: LastStageFn, key: jax.Array | None
 ) -> PipelineStage:
     task, held = layout.task, require_slot_layout(layout)
     stages = held.stages
-    blocks, ends = stages.blocks[number], number == stages.count - 1
+    blocks, ends = stages.blocks[index], index == stages.count - 1
     trees = task.state.params, task.state.stats
     own = [
-        tuple(place for place, users in enumerate(used) if number in users)
-        for used in held.users
+        tuple(place for place, users in enumerate(used) if index in users)
+        for used in held.leaf_stages
     ]
     again = (
         partial_remat_blocks(layout.plan, sum(stages.blocks, ()))
@@ -274,12 +287,12 @@ def _make_stage(
     def make(part: Batch, params: Any, stats: Any) -> Any:
         model = merge_model(task, params, stats)
         model.train() if key is not None else model.eval()
-        layout.bind(model, key, part["id"] if key is not None else None)
+        layout.bind_layers(model, key, part["id"] if key is not None else None)
         tag_all_blocks(layout.plan, model)
         return model
 
     def call(params: Any, stats: Any, carried: Any, part: Batch) -> Any:
-        if number == 0:
+        if index == 0:
             given = model_inputs(task, part)
             carried = (given if len(given) > 1 else given[0]), ()
         held = fill_with_zeros(trees[0], params), fill_with_zeros(trees[1], stats)
@@ -290,24 +303,24 @@ def _make_stage(
         kept = {place: new[place] for place in own[1]}
         if not ends:
             return carried, kept
-        return last(
+        return last_stage_fn(
             *select_local_samples(layout.plan, network_outputs(carried), part)
         ), kept
 
     return PipelineStage(
-        number=number,
-        device=stages.places.device_of(number),
-        call=call if key is None else maybe_checkpoint(layout.plan, call),
-        params=own[0],
-        stats=own[1],
+        index=index,
+        device=stages.placement.device_of(index),
+        forward=call if key is None else maybe_checkpoint(layout.plan, call),
+        param_indices=own[0],
+        stat_indices=own[1],
     )
 
 
-def fill_with_zeros(tree: Any, own: Mapping[int, jax.Array]) -> Any:
+def fill_with_zeros(tree: Any, stage_leaves: Mapping[int, jax.Array]) -> Any:
     """Fill a tree of shapes with a stage's own leaves; what it does not use is zero."""
     shapes, structure = jax.tree.flatten(tree)
     leaves = [
-        own[place] if place in own else jnp.zeros(x.shape, x.dtype)
+        stage_leaves[place] if place in stage_leaves else jnp.zeros(x.shape, x.dtype)
         for place, x in enumerate(shapes)
     ]
     return jax.tree.unflatten(structure, leaves)

@@ -78,7 +78,7 @@ def _count_experiment(args: Namespace) -> int:
     found, outer = step_traffic(layout), outer_step_traffic(layout)
     words = args.experiment, *args.overrides
     counted = measure_wire_traffic(words, devices) if args.wire else None
-    head = f"{resolved.source}    {prepared.plan.title}    {prepared.title}"
+    head = f"{resolved.experiment}    {prepared.plan.title}    {prepared.title}"
     return _print_traffic(found, counted, args, head, outer)
 
 
@@ -92,7 +92,7 @@ def _print_traffic(
     from jaxdist.launch.terminal.console import print_json
 
     if args.json:
-        sent = {} if wire is None else {"interfaces": list(wire.sent)}
+        sent = {} if wire is None else {"interfaces": list(wire.host_bytes)}
         more = _outer_sync_tree(found, outer) if outer else {}
         print_json({"experiment": args.experiment, **found.tree(), **sent, **more})
     else:
@@ -107,7 +107,7 @@ def _outer_sync_tree(
 ) -> dict[str, Any]:
     from jaxdist.launch.analysis.step_traffic import mean_step_bytes
 
-    steps = [each.tree() for each in outer]
+    steps = [each.as_dict() for each in outer]
     return {"outer_steps": steps, "mean": mean_step_bytes(found, outer)}
 
 
@@ -119,7 +119,7 @@ def _outer_sync_text(
     from jaxdist.launch.analysis.step_traffic import mean_step_bytes
 
     mean = round(mean_step_bytes(found, outer)["compiled"])
-    tables = [f"\n  {each.title}\n\n{each.meter}\n" for each in outer]
+    tables = [f"\n  {each.title}\n\n{each.traffic}\n" for each in outer]
     return (
         "".join(tables)
         + f"\n  a step sends {format_count(mean)} B on average, compiled\n"
@@ -130,9 +130,10 @@ def _interface_text(found: "TrafficReport", wire: "WireTraffic") -> str:
     """Say what the interfaces counted, beside the compiled program."""
     from jaxdist.core.text.formatting import format_count
 
-    mean, compiled = round(wire.mean), found.total("compiled")
+    mean, compiled = round(wire.mean_bytes), found.total("compiled")
     return (
         f"\n  interfaces   {format_count(mean)} B a host and step, headers included "
-        f"({format_count(min(wire.sent))} to {format_count(max(wire.sent))}): "
+        f"({format_count(min(wire.host_bytes))} to "
+        f"{format_count(max(wire.host_bytes))}): "
         f"{mean / compiled:.2f} of compiled\n"
     )

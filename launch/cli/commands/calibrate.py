@@ -125,10 +125,10 @@ def _measure(args: Namespace) -> int:
     args.output = args.output or Path("cluster.json")
     check_output_folder(args.output)
     made = calibrate(args)
-    if not made.leads:
+    if not made.is_primary:
         return 0
     if args.json:
-        print_json(made.tree())
+        print_json(made.to_dict())
     else:
         print_calibration(console(), made)
     return 0
@@ -145,7 +145,7 @@ def _import_benchmark(args: Namespace) -> int:
     args.files = [Path(word) for word in args.words[1:]]
     made = import_level(args)
     if args.json:
-        print_json(made.tree())
+        print_json(made.to_dict())
     else:
         print_level_import(console(), made)
     return 0
@@ -159,7 +159,7 @@ def _fit(args: Namespace) -> int:
     args.measured = Path(args.words[1])
     made = run_fit(args)
     if args.json:
-        print_json(made.tree())
+        print_json(made.to_dict())
     else:
         print_fit(console(), made, args)
     return 0

@@ -108,7 +108,7 @@ def hashing(directory: Path, step: int | None = None) -> dict[str, Any]:
     folder, under = reader.checkpoint_folder(directory, step), "params/"
     try:
         notes = reader.read_manifest(folder)
-        leaves = reader.read_leaves(folder, notes, under=under)
+        leaves = reader.read_leaves(folder, notes, prefix=under)
         found = hash_arrays((name.removeprefix(under), array) for name, array in leaves)
     except reader.CorruptCheckpointError as damage:
         return {"path": str(folder), "damage": str(damage)}

@@ -32,10 +32,10 @@ def run(args: Namespace) -> int:
     resolved = resolve_config(args.experiment, args.overrides)
     if args.json:
         rows = {
-            key: {"value": value, "by": resolved.origins[key]}
+            key: {"value": value, "by": resolved.sources[key]}
             for key, value in flatten_config(resolved.config).items()
         }
-        print_json({"experiment": resolved.source, "values": rows})
+        print_json({"experiment": resolved.experiment, "values": rows})
     else:
         _print_values(console(), resolved)
     return 0
@@ -55,22 +55,23 @@ def _print_values(out: "Console", resolved: "ResolvedConfig") -> None:
         if key.rpartition(".")[0] != group:
             group = key.rpartition(".")[0]
             out.print()
-        by = resolved.origins[key]
+        by = resolved.sources[key]
         was = f"   (default {format_value(default[key])})" if default[key] != "" else ""
-        line = f"  {signs.origin(by)} {key:{width}}  {format_value(value)}"
+        line = f"  {signs.source_glyph(by)} {key:{width}}  {format_value(value)}"
         changed = by != "default" and value != default[key]
         out.print((line + was * changed).rstrip(), soft_wrap=True)
     legend = [
-        f"{signs.origin(by)} {by}" for by in ("default", "experiment", "command line")
+        f"{signs.source_glyph(by)} {by}"
+        for by in ("default", "experiment", "command line")
     ]
     out.print("\n  " + "   ".join(legend) + "\n")
-    print_next_commands(out, f"jaxdist train {resolved.source}")
+    print_next_commands(out, f"jaxdist train {resolved.experiment}")
 
 
 def _summary_line(resolved: "ResolvedConfig") -> str:
-    own = len(resolved.set_by("experiment"))
-    typed = len(resolved.set_by("command line"))
-    said = f"{len(resolved.origins)} values, {own} by the experiment"
-    return f"{resolved.source}    {said}" + f", {typed} by the command line" * bool(
+    own = len(resolved.keys_from("experiment"))
+    typed = len(resolved.keys_from("command line"))
+    said = f"{len(resolved.sources)} values, {own} by the experiment"
+    return f"{resolved.experiment}    {said}" + f", {typed} by the command line" * bool(
         typed
     )

@@ -74,7 +74,7 @@ def run(args: Namespace) -> int:
     first = next(iter(rows.values())).shuffle
     out = console()
     out.print(
-        f"{resolved.source}    {len(train):,} samples in {first.partitions:,} "
+        f"{resolved.experiment}    {len(train):,} samples in {first.partitions:,} "
         f"partitions of {first.slots:,}"
     )
     out.print("\n  home: part of the samples that are in their first partition")
@@ -92,12 +92,14 @@ def run(args: Namespace) -> int:
 def _quality_tree(quality: "ShuffleQuality") -> dict[str, Any]:
     return {
         "partitions": quality.shuffle.partitions,
-        "exchanged": quality.shuffle.exchanged,
-        "home": {str(e): quality.home(e) for e in _FORECAST_EPOCHS},
-        "distance": {str(e): quality.distance(e) for e in _FORECAST_EPOCHS},
-        "floor": quality.floor,
+        "exchanged": quality.shuffle.exchange_count,
+        "home": {str(e): quality.local_fraction(e) for e in _FORECAST_EPOCHS},
+        "distance": {str(e): quality.class_distance(e) for e in _FORECAST_EPOCHS},
+        "floor": quality.class_distance_floor,
         # JSON has no infinity.
-        "forgotten": quality.forgotten if quality.forgotten < math.inf else None,
+        "forgotten": quality.mixing_epochs
+        if quality.mixing_epochs < math.inf
+        else None,
     }
 
 
@@ -109,9 +111,11 @@ def _locality_table(rows: "dict[float, ShuffleQuality]") -> "Table":
     heads = ("Q", "exchanged", *(f"epoch {e}" for e in _FORECAST_EPOCHS))
     made = make_table(*heads, right=heads)
     for q, row in rows.items():
-        sent = f"{row.shuffle.exchanged:,} of {row.shuffle.slots:,}"
+        sent = f"{row.shuffle.exchange_count:,} of {row.shuffle.slots:,}"
         made.add_row(
-            f"{q:g}", sent, *(format_percent(row.home(e)) for e in _FORECAST_EPOCHS)
+            f"{q:g}",
+            sent,
+            *(format_percent(row.local_fraction(e)) for e in _FORECAST_EPOCHS),
         )
     return made
 
@@ -123,8 +127,8 @@ def _class_distance_table(rows: "dict[float, ShuffleQuality]") -> "Table":
     heads = ("Q", *(f"epoch {e}" for e in _FORECAST_EPOCHS), "random", "forgotten")
     made = make_table(*heads, right=heads)
     for q, row in rows.items():
-        cells = [f"{row.distance(e):.3f}" for e in _FORECAST_EPOCHS]
-        epochs = round(row.forgotten) if row.forgotten < math.inf else None
+        cells = [f"{row.class_distance(e):.3f}" for e in _FORECAST_EPOCHS]
+        epochs = round(row.mixing_epochs) if row.mixing_epochs < math.inf else None
         when = "never" if epochs is None else f"{epochs:,} epochs"
-        made.add_row(f"{q:g}", *cells, f"{row.floor:.3f}", when)
+        made.add_row(f"{q:g}", *cells, f"{row.class_distance_floor:.3f}", when)
     return made

@@ -59,10 +59,11 @@ def run(args: Namespace) -> int:
     signs = console_glyphs(out)
     rows = make_table("key", *(run.name for run in runs))
     for change in keys:
-        origins = [lock.resolved.origins[change.key] for lock in (old, new)]
+        origins = [lock.resolved.sources[change.key] for lock in (old, new)]
         pair = zip(origins, (change.old, change.new))
         rows.add_row(
-            change.key, *(f"{signs.origin(by)} {format_value(v)}" for by, v in pair)
+            change.key,
+            *(f"{signs.source_glyph(by)} {format_value(v)}" for by, v in pair),
         )
     for change in packages:
         rows.add_row(f"package {change.key}", f"{change.old}", f"{change.new}")

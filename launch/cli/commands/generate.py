@@ -82,7 +82,7 @@ def _print_continuation(args: Namespace, folder: "RunFolder") -> None:
     step, text = generate_text(
         folder,
         args.prompt,
-        tokens=200 if args.tokens is None else args.tokens,
+        max_tokens=200 if args.tokens is None else args.tokens,
         temperature=0.8 if args.temperature is None else args.temperature,
         seed=args.seed,
         checkpoint=args.checkpoint,
@@ -104,15 +104,15 @@ def _print_caption(args: Namespace, config: "Experiment", folder: "RunFolder") -
         config,
         folder,
         args.prompt,
-        words=20 if args.tokens is None else args.tokens,
+        max_words=20 if args.tokens is None else args.tokens,
         checkpoint=args.checkpoint,
     )
     if args.json:
-        both = {"text": found.said, "written": found.written}
+        both = {"text": found.generated, "written": found.reference}
         about = {"run": folder.name, "checkpoint": found.checkpoint}
         print_json({**about, "prompt": args.prompt, **both})
     else:
-        lines = f"said     {found.said}\nwritten  {found.written}"
+        lines = f"said     {found.generated}\nwritten  {found.reference}"
         console().print(lines, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -76,7 +76,7 @@ def _predict(args: Namespace) -> int:
         )
     resolved, found = predict_experiment(args)
     if args.json:
-        print_json({"experiment": resolved.source, **found.tree()})
+        print_json({"experiment": resolved.experiment, **found.to_dict()})
     else:
         plan = ("--plan", args.plan) if args.plan else ()
         words = (args.subject, *args.overrides, *plan, "--cluster", args.cluster)

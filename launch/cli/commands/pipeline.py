@@ -72,7 +72,9 @@ def run(args: Namespace) -> int:
     out = console()
     out.print(f"{table.title}\n")
     signs = console_glyphs(out)
-    drawn = draw_text(table, width=out.width - 2, idle=signs.idle, more=signs.more)
+    drawn = draw_text(
+        table, width=out.width - 2, idle=signs.idle, ellipsis=signs.ellipsis
+    )
     for line in drawn.split():
         out.print("  ", line, sep="", soft_wrap=True)
     out.print(f"\n  {schedule_summary(table)}\n", soft_wrap=True)

@@ -118,8 +118,8 @@ def _layer_table(profile: "Profile") -> "Table":
     def add(
         name: str, row: "LayerProfile | Profile", cut: str = "", style: str = ""
     ) -> None:
-        numbers = work.say(row.flops_forward), work.say(row.flops_backward)
-        size = made.say(row.output_bytes)
+        numbers = work.format(row.flops_forward), work.format(row.flops_backward)
+        size = made.format(row.output_bytes)
         rows.add_row(
             name, format_count(row.parameters), *numbers, size, cut, style=style
         )

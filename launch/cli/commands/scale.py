@@ -69,7 +69,7 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.terminal.console import console, print_json
 
     study = _make_study(args)
-    result = run_study(study, partial(print_run, of=len(study.cells)))
+    result = run_study(study, partial(print_run, total=len(study.runs)))
     page = write_page(result, study.folder)
     if args.json:
         print_json(scaling_tree(result))
@@ -90,8 +90,8 @@ def _make_study(args: Namespace) -> "ScalingStudy":
     grid = parse_grid(
         processes=args.processes,
         batches=args.batch or str(config.data.batch),
-        reduces=args.reduce or config.plan.reduce.via,
-        sources=args.input,
+        reductions=args.reduce or config.plan.reduce.via,
+        inputs=args.input,
         scaling=args.scaling,
         accumulate=config.optim.accumulate,
     )

@@ -80,9 +80,12 @@ def _fact_lines(schedule: "OptimizerSchedule") -> Iterator[tuple[str, str]]:
     from jaxdist.launch.terminal.run_header import pluralize
 
     optim, ramp = schedule.optim, schedule.ramp
-    rise = f"{ramp.first:g} to {ramp.peak:g} over {pluralize(ramp.steps, 'step')}"
+    rise = (
+        f"{ramp.initial_rate:g} to {ramp.peak_rate:g} over "
+        f"{pluralize(ramp.steps, 'step')}"
+    )
     drops = ", ".join(f"{step:,}" for step in schedule.milestones)
-    yield "rate", schedule.peak
+    yield "rate", schedule.peak_rate_text
     yield "warm-up", f"{rise} ({optim.warmup_epochs:g} epochs)"
     yield "then", f"a tenth from step {drops}" if drops else "half a cosine to 0"
     (leaves, all_leaves), (numbers, all_numbers) = schedule.leaves, schedule.numbers
@@ -128,6 +131,6 @@ def _learning_rate_table(schedule: "OptimizerSchedule", signs: "Glyphs") -> "Tab
     rows = make_table(*heads, "", right=heads)
     most = max((row.rate for row in schedule.epochs), default=0) or 1
     for row in schedule.epochs:
-        bar = signs.predicted * round(_BAR_WIDTH * row.rate / most)
+        bar = signs.predicted_bar * round(_BAR_WIDTH * row.rate / most)
         rows.add_row(f"{row.epoch:,}", f"{row.step:,}", f"{row.rate:.6g}", bar)
     return rows

@@ -147,11 +147,11 @@ def _run(args: Namespace) -> int:
     def attempt(number: int) -> "list[ProcessSpec]":
         each = LocalLaunch(
             command=command,
-            count=hosts.count,
-            devices=args.devices_per_process,
+            num_processes=hosts.num_hosts,
+            devices_per_process=args.devices_per_process,
             coordinator=hosts.coordinator(number),
         )
-        return hosts.inside(each.tasks(os.environ))
+        return hosts.place_processes(each.process_specs(os.environ))
 
     return run_with_restarts(attempt, wanted)
 
@@ -164,12 +164,12 @@ def _run_elastic(
     from jaxdist.launch.launchers.elastic.supervisor import run_elastic_from_args
     from jaxdist.launch.testbed.host_pool import EmulatedPool
 
-    span = parse_process_range(args.n, hosts.count)
+    span = parse_process_range(args.n, hosts.num_hosts)
     ground = EmulatedPool(
-        hosts=hosts,
+        testbed=hosts,
         command=command,
-        planned=span.most,
-        devices=args.devices_per_process,
+        planned_processes=span.max_processes,
+        devices_per_process=args.devices_per_process,
     )
     return run_elastic_from_args(
         ground, feasible_counts_of_program(args.program, span), args
@@ -216,12 +216,12 @@ def _clear_faults(args: Namespace) -> int:
     )
 
 
-def _print_action(what: str, then: str) -> int:
+def _print_action(message: str, next_command: str) -> int:
     from jaxdist.launch.terminal.console import console, print_next_commands
 
     out = console()
-    out.print(f"testbed   {what}")
-    print_next_commands(out, then)
+    out.print(f"testbed   {message}")
+    print_next_commands(out, next_command)
     return 0
 
 
@@ -249,12 +249,13 @@ def _print_hosts(hosts: "EmulatedCluster", name: str) -> None:
 
     out, rate = console(), hosts.rate or "no limit"
     out.print(
-        f"testbed   {pluralize(hosts.count, 'host')} on one switch, {rate} each way\n"
+        f"testbed   {pluralize(hosts.num_hosts, 'host')} on one switch, {rate} each "
+        "way\n"
     )
     heads = ("host", "address", "sent", "received", "link")
     rows = make_table(*heads, right=("sent", "received"))
-    for rank, counter in enumerate(hosts.counters()):
-        bytes_ = format_size(counter.sent), format_size(counter.received)
+    for rank, counter in enumerate(hosts.read_counters()):
+        bytes_ = format_size(counter.tx_bytes), format_size(counter.rx_bytes)
         state = host_health(hosts, rank)
         rows.add_row(f"h{rank}", hosts.address(rank), *bytes_, state)
     print_table(out, rows)

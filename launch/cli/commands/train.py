@@ -71,16 +71,16 @@ def run(args: Namespace) -> int:
         initialize(WATCHED_HEARTBEAT_TIMEOUT_S)
     mine = process_group()
     with PreemptionHandler(mine) as ends:
-        with mine.in_turn("settings"):
+        with mine.primary_first("settings"):
             # One process is profiled: traces of several on a host have the same name.
-            window = parse_step_window(args.profile) if mine.leads else None
+            window = parse_step_window(args.profile) if mine.is_primary else None
             words = [
                 *(load_plan_overrides(args.plan) if args.plan else ()),
                 *args.overrides,
             ]
             resolved = resolve_config(args.experiment, words)
             machine = load_cluster_state(
-                args.cluster, resolved, mine.count, adapts=args.adapt
+                args.cluster, resolved, mine.size, is_adaptive=args.adapt
             )
             if args.plan:
                 check_plan_target(
@@ -103,29 +103,33 @@ def run(args: Namespace) -> int:
         from jaxdist.launch.training.train import train
 
         trace = run_folder(resolved.config).traces
-        shown = ConsoleReporter(quiet=args.json) if mine.leads else NullReporter()
+        shown = ConsoleReporter(quiet=args.json) if mine.is_primary else NullReporter()
         with (
             shown as terminal,
             adaptive_observer(
-                machine, terminal, mine, started=started, ends=ends.ask
+                machine,
+                terminal,
+                mine,
+                start_time=started,
+                request_stop=ends.request_stop,
             ) as onlooker,
         ):
             record, folder = train(
                 resolved,
                 prepared,
                 onlooker,
-                started=started,
-                through=lambda batches, start: trace_steps(
+                start_time=started,
+                wrap_batches=lambda batches, start: trace_steps(
                     batches, start, window, trace
                 ),
-                ends=ends,
+                should_stop=ends,
             )
-        if mine.leads:
+        if mine.is_primary:
             _print_summary(record, folder.path, args.json)
     return EXIT_RESTART if record.status == "stopped" else 0
 
 
-def _print_summary(record: "Run", folder: "Path", as_json: bool) -> None:
+def _print_summary(run_record: "Run", folder: "Path", as_json: bool) -> None:
     """Write the report and print what came of the run."""
     from jaxdist.launch.report import write_report
     from jaxdist.launch.run_folder.folder import RunFolder
@@ -137,10 +141,10 @@ def _print_summary(record: "Run", folder: "Path", as_json: bool) -> None:
 
     write_report(folder)
     if as_json:
-        print_json(asdict(record))
+        print_json(asdict(run_record))
     else:
-        console().print(run_summary(record, folder))
+        console().print(run_summary(run_record, folder))
         found = compute_goodput(read_jsonl(RunFolder(folder).spans).rows)
-        if found.sittings > 1:
+        if found.attempts > 1:
             console().print()
-            console().print(wrap_hanging(f"  {found.line}", 12, MAX_WIDTH))
+            console().print(wrap_hanging(f"  {found.summary_line}", 12, MAX_WIDTH))

@@ -13,26 +13,26 @@ class SlotBackoff:
     """Who was lost rests, twice as long each time.
 
     Args:
-        after_s: seconds of the first time.
+        initial_s: seconds of the first time.
 
     >>> aside = SlotBackoff(30)
-    >>> aside.put([1], now=100)
-    >>> aside.resting(129), aside.resting(131)
+    >>> aside.exclude([1], now=100)
+    >>> aside.excluded(129), aside.excluded(131)
     ({1}, set())
     """
 
-    def __init__(self, after_s: float = REJOIN_AFTER_S) -> None:
-        self._after = after_s
-        self._times: Counter[int] = Counter()
-        self._until: dict[int, float] = {}
+    def __init__(self, initial_s: float = REJOIN_AFTER_S) -> None:
+        self._initial_s = initial_s
+        self._failures: Counter[int] = Counter()
+        self._excluded_until: dict[int, float] = {}
 
-    def put(self, places: Iterable[int], now: float) -> None:
+    def exclude(self, slots: Iterable[int], now: float) -> None:
         """Let places rest from now on."""
-        for place in places:
-            times = min(2 ** self._times[place], _MAX_FACTOR)
-            self._until[place] = now + self._after * times
-            self._times[place] += 1
+        for place in slots:
+            times = min(2 ** self._failures[place], _MAX_FACTOR)
+            self._excluded_until[place] = now + self._initial_s * times
+            self._failures[place] += 1
 
-    def resting(self, now: float) -> set[int]:
+    def excluded(self, now: float) -> set[int]:
         """Return the places that are not asked yet."""
-        return {place for place, until in self._until.items() if until > now}
+        return {place for place, until in self._excluded_until.items() if until > now}

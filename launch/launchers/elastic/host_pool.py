@@ -22,13 +22,13 @@ class HostPool(Protocol):
     """Places, one process each, counted from 0."""
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def slot_names(self) -> tuple[str, ...]:
         """What people call each place."""
 
-    def there(self, places: Collection[int]) -> frozenset[int]:
+    def available(self, slots: Collection[int]) -> frozenset[int]:
         """Return which of these places can take a process now; may take seconds."""
 
-    def tasks(self, places: Sequence[int], attempt: int) -> list[ProcessSpec]:
+    def process_specs(self, slots: Sequence[int], attempt: int) -> list[ProcessSpec]:
         """Return what is started, a process on each of these places, by rank."""
 
 
@@ -38,27 +38,27 @@ class LocalPool:
 
     command: tuple[str, ...]
     """Words of the command line of each process."""
-    count: int
+    num_slots: int
     """How many places, for which the plan is written."""
-    devices: int | None = None
+    devices_per_process: int | None = None
     """Fake devices of each; None leaves that to the command."""
     port: int | None = None
     """Of loopback, for process 0; None finds one for each attempt."""
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def slot_names(self) -> tuple[str, ...]:
         """They have numbers only."""
-        return tuple(f"place {place}" for place in range(self.count))
+        return tuple(f"place {place}" for place in range(self.num_slots))
 
-    def there(self, places: Collection[int]) -> frozenset[int]:
+    def available(self, slots: Collection[int]) -> frozenset[int]:
         """Return all."""
-        return frozenset(places)
+        return frozenset(slots)
 
-    def tasks(self, places: Sequence[int], attempt: int) -> list[ProcessSpec]:
+    def process_specs(self, slots: Sequence[int], attempt: int) -> list[ProcessSpec]:
         """Return what is started, by rank."""
-        return self.processes(len(places)).tasks(os.environ)
+        return self.local_launch(len(slots)).process_specs(os.environ)
 
-    def processes(self, count: int) -> LocalLaunch:
+    def local_launch(self, num_processes: int) -> LocalLaunch:
         """Return so many processes.
 
         Raises:
@@ -66,10 +66,10 @@ class LocalPool:
         """
         return local_launch(
             self.command,
-            count=count,
-            devices=self.devices,
+            num_processes=num_processes,
+            devices_per_process=self.devices_per_process,
             port=self.port,
-            planned=self.count,
+            planned_processes=self.num_slots,
         )
 
 
@@ -77,25 +77,31 @@ class LocalPool:
 class SshPool:
     """Hosts that are there when ssh reaches them and finds folder and Python."""
 
-    found: SshLaunch
+    launch: SshLaunch
     """One process a host, on all of them."""
 
     def __post_init__(self) -> None:
-        check_ssh_installed(self.found)
+        check_ssh_installed(self.launch)
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def slot_names(self) -> tuple[str, ...]:
         """As they were given."""
-        return self.found.hosts
+        return self.launch.hosts
 
-    def there(self, places: Collection[int]) -> frozenset[int]:
+    def available(self, slots: Collection[int]) -> frozenset[int]:
         """Return those that can be reached."""
-        asked = sorted(places)
+        asked = sorted(slots)
         with ThreadPoolExecutor(max(len(asked), 1)) as pool:
-            said = pool.map(lambda place: remote_python_error(self.found, place), asked)
+            said = pool.map(
+                lambda place: remote_python_error(self.launch, place), asked
+            )
             return frozenset(place for place, why in zip(asked, said) if not why)
 
-    def tasks(self, places: Sequence[int], attempt: int) -> list[ProcessSpec]:
+    def process_specs(self, slots: Sequence[int], attempt: int) -> list[ProcessSpec]:
         """Return what is started from here, by rank."""
-        hosts = tuple(self.found.hosts[place] for place in places)
-        return replace(self.found, hosts=hosts).attempt(attempt).tasks(os.environ)
+        hosts = tuple(self.launch.hosts[place] for place in slots)
+        return (
+            replace(self.launch, hosts=hosts)
+            .for_attempt(attempt)
+            .process_specs(os.environ)
+        )

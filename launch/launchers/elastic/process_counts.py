@@ -25,70 +25,81 @@ class FeasibleCounts:
 
     counts: tuple[int, ...]
     """Least first."""
-    why: tuple[str, ...] = ()
+    infeasible_reasons: tuple[str, ...] = ()
     """Why others between the least and the most do not, a sentence each."""
-    marks: bool = False
+    reports_training: bool = False
     """Whether process 0 says when it trains, and has something to save."""
 
-    def fitting(self, there: int) -> int:
+    def largest_feasible(self, available: int) -> int:
         """Return how many of those that are there can run; 0 where too few are.
 
         >>> counts = FeasibleCounts(counts=(2, 4))
-        >>> counts.fitting(3), counts.fitting(1)
+        >>> counts.largest_feasible(3), counts.largest_feasible(1)
         (2, 0)
         """
-        return max((count for count in self.counts if count <= there), default=0)
+        return max((count for count in self.counts if count <= available), default=0)
 
     @property
-    def most(self) -> int:
+    def max_processes(self) -> int:
         """As many as the plan is written for."""
         return self.counts[-1]
 
 
-def feasible_counts(config: "Experiment", span: ProcessRange) -> FeasibleCounts:
+def feasible_counts(
+    config: "Experiment", process_range: ProcessRange
+) -> FeasibleCounts:
     """Say with how many processes a configuration works.
 
     Args:
         config: checked settings.
-        span: the least and the most that were asked for.
+        process_range: the least and the most that were asked for.
 
     Raises:
         BadInput: not with the least or the most of them; naming the nearest that do.
     """
-    _check_even_split(config, span)
-    _check_batch_norm(config, span)
-    why = {n: infeasible_reason(config, n, span.most) for n in range(1, span.most + 1)}
-    if why[span.least]:
+    _check_even_split(config, process_range)
+    _check_batch_norm(config, process_range)
+    why = {
+        n: infeasible_reason(config, n, process_range.max_processes)
+        for n in range(1, process_range.max_processes + 1)
+    }
+    if why[process_range.min_processes]:
         works = [n for n in why if not why[n]]
         raise BadInput(
-            f"{span.least} of {span.most} processes cannot run this plan",
+            f"{process_range.min_processes} of {process_range.max_processes} "
+            "processes cannot run this plan",
             rule="with fewer processes the axis data is shorter, and the batch "
             "divides over it",
-            values=why[span.least],
+            values=why[process_range.min_processes],
             remedy=" or ".join(
-                _option_text(n, span.most) for n in _nearest_feasible(span, works)
+                _option_text(n, process_range.max_processes)
+                for n in _nearest_feasible(process_range, works)
             ),
         )
-    between = {n: why[n] for n in range(span.least, span.most + 1)}
+    between = {
+        n: why[n]
+        for n in range(process_range.min_processes, process_range.max_processes + 1)
+    }
     return FeasibleCounts(
         counts=tuple(n for n, reason in between.items() if not reason),
-        why=tuple(filter(None, between.values())),
-        marks=True,
+        infeasible_reasons=tuple(filter(None, between.values())),
+        reports_training=True,
     )
 
 
 def _check_even_split(config: "Experiment", span: ProcessRange) -> None:
     """Refuse a most that does not share the devices of the plan."""
     devices = config.plan.mesh.devices
-    if devices % span.most:
+    if devices % span.max_processes:
         fits = [n for n in range(1, devices + 1) if devices % n == 0]
-        near = min(fits, key=lambda n: (abs(n - span.most), n))
+        near = min(fits, key=lambda n: (abs(n - span.max_processes), n))
         raise BadInput(
             "the most processes do not share the plan evenly",
             rule="the devices of the plan divide over the most processes",
-            values=f"{config.plan.title}: {devices} devices, {span.most} processes",
-            remedy=f"{_option_text(min(span.least, near), near)}, or a plan of "
-            f"{span.most * max(1, devices // span.most)} devices",
+            values=f"{config.plan.title}: {devices} devices, {span.max_processes} "
+            "processes",
+            remedy=f"{_option_text(min(span.min_processes, near), near)}, or a plan of "
+            f"{span.max_processes * max(1, devices // span.max_processes)} devices",
         )
 
 
@@ -99,27 +110,32 @@ def _check_batch_norm(config: "Experiment", span: ProcessRange) -> None:
             "batch statistics would be of other samples with fewer processes",
             rule="an elastic run computes the same on any number of processes",
             values="model.norm = replica: of as many samples as a device has",
-            remedy=("model.norm=global", f"or {_option_text(span.most, span.most)}"),
+            remedy=(
+                "model.norm=global",
+                f"or {_option_text(span.max_processes, span.max_processes)}",
+            ),
         )
 
 
-def infeasible_reason(config: "Experiment", count: int, planned: int) -> str:
+def infeasible_reason(
+    config: "Experiment", num_processes: int, planned_processes: int
+) -> str:
     """Say why a configuration does not work on so many processes; empty: it does."""
     try:
-        plan = resize_plan(config.plan, count, planned)
+        plan = resize_plan(config.plan, num_processes, planned_processes)
         if plan.reduce.via in SCHEDULES and plan.mesh.data > 1:
             SCHEDULES[plan.reduce.via](plan.mesh.data)
     except BadInput as error:
-        return f"with {count}, {error.values}"
+        return f"with {num_processes}, {error.values}"
     if plan.mesh.data == 1 < config.plan.mesh.data and _has_error_feedback(plan):
         return (
-            f"with {count}, {plan.title}: nothing is sent along data, and what "
+            f"with {num_processes}, {plan.title}: nothing is sent along data, and what "
             f"plan.reduce.via = {plan.reduce.via} had not sent has no place"
         )
     batch, parts = config.data.batch, plan.batch_shards * config.optim.accumulate
     if batch % parts:
         broken = f"data.batch = {batch} is no multiple of {parts}"
-        return f"with {count}, {plan.title}: {broken}"
+        return f"with {num_processes}, {plan.title}: {broken}"
     return ""
 
 
@@ -131,9 +147,9 @@ def _has_error_feedback(plan: "Plan") -> bool:
 
 def _nearest_feasible(span: ProcessRange, works: Sequence[int]) -> list[int]:
     """Return the numbers that work next to the least one, nearest first."""
-    below = [n for n in works if n < span.least][-1:]
-    above = [n for n in works if n > span.least][:1]
-    return sorted([*above, *below], key=lambda n: abs(n - span.least))
+    below = [n for n in works if n < span.min_processes][-1:]
+    above = [n for n in works if n > span.min_processes][:1]
+    return sorted([*above, *below], key=lambda n: abs(n - span.min_processes))
 
 
 def _option_text(least: int, most: int) -> str:

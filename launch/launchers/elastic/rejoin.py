@@ -19,27 +19,28 @@ class RejoinWatcher(BackgroundThread):
     """Looks whether more can run, in a thread of its own, as a context.
 
     Args:
-        more: whether places are there with which more can run; may take seconds.
-        begun: set when there is something to save; before that nobody is asked.
+        can_grow: whether places are there with which more can run; may take seconds.
+        training_started: set when there is something to save; before that nobody is
+        asked.
     """
 
-    def __init__(self, more: Callable[[], bool], begun: Event) -> None:
-        self._more, self._begun = more, begun
-        self._found = Event()
+    def __init__(self, can_grow: Callable[[], bool], training_started: Event) -> None:
+        self._can_grow, self._training_started = can_grow, training_started
+        self._growth_found = Event()
         super().__init__()
 
     def __call__(self) -> bool:
         """Whether more can run."""
-        return self._found.is_set()
+        return self._growth_found.is_set()
 
-    def recalled(self, failure: ProcessFailure) -> bool:
+    def is_recall(self, failure: ProcessFailure) -> bool:
         """Whether a process ended because it was asked to, for more to run."""
-        asked = self() and failure.code in _RECALL_CODES
-        return asked and not stuck_ranks(failure.last)
+        asked = self() and failure.returncode in _RECALL_CODES
+        return asked and not stuck_ranks(failure.last_lines)
 
     def goes_on(self) -> None:
         """Look for more, until there are some."""
         while not self.over.wait(_POLL_S):
-            if self._begun.is_set() and self._more():
-                self._found.set()
+            if self._training_started.is_set() and self._can_grow():
+                self._growth_found.set()
                 return

@@ -39,13 +39,13 @@ _CAPACITY_TIMEOUT_S: Final = 600.0
 
 
 def run_elastic_from_args(
-    ground: HostPool, able: FeasibleCounts, args: Namespace
+    pool: HostPool, feasible: FeasibleCounts, args: Namespace
 ) -> int:
     """Run as the words of a command line ask for.
 
     Args:
-        ground: the places.
-        able: with how many processes the run works.
+        pool: the places.
+        feasible: with how many processes the run works.
         args: `restarts`, `grace` and `back_after`, None where they are not given.
 
     Raises:
@@ -60,27 +60,27 @@ def run_elastic_from_args(
             values=f"--back-after {after:g}",
             remedy="--back-after 30",
         )
-    for why in able.why:
+    for why in feasible.infeasible_reasons:
         _print_line(f"left out: {why}")
     wanted = restart_policy(restarts, args.grace)
-    return run_elastic(ground, able, wanted, back_after_s=after)
+    return run_elastic(pool, feasible, wanted, rejoin_after_s=after)
 
 
 def run_elastic(
-    ground: HostPool,
-    able: FeasibleCounts,
-    wanted: RestartPolicy,
+    pool: HostPool,
+    feasible: FeasibleCounts,
+    policy: RestartPolicy,
     *,
-    back_after_s: float = REJOIN_AFTER_S,
+    rejoin_after_s: float = REJOIN_AFTER_S,
 ) -> int:
     """Run processes, their lines on our own output, on as many places as there are.
 
     Args:
-        ground: the places.
-        able: with how many processes the run works.
-        wanted: how often they are started again after a failure. A start that takes
+        pool: the places.
+        feasible: with how many processes the run works.
+        policy: how often they are started again after a failure. A start that takes
             places back is not counted.
-        back_after_s: seconds before a place that was lost is asked again; twice as
+        rejoin_after_s: seconds before a place that was lost is asked again; twice as
             many each time.
 
     Returns:
@@ -90,19 +90,19 @@ def run_elastic(
         BadInput: too few places are there at the start.
     """
     codes: list[int] = []
-    run = _ElasticRun(ground, able, SlotBackoff(back_after_s), wanted)
+    run = _ElasticRun(pool, feasible, SlotBackoff(rejoin_after_s), policy)
     with exit_on_signals():
-        on = run.first()
+        on = run.initial_slots()
         while True:
-            failure, recalled = run.attempt(on)
+            failure, recalled = run.run_attempt(on)
             if failure is None:
                 return 0
             if not recalled:
                 codes.append(failure.exit_code)
-                run.loses(on, failure)
-                if not wait_for_restart(codes, failure, wanted):
+                run.exclude_lost(on, failure)
+                if not wait_for_restart(codes, failure, policy):
                     return failure.exit_code
-            found = run.gathers()
+            found = run.wait_for_slots()
             if not found:
                 return failure.exit_code
             on = found
@@ -112,111 +112,118 @@ def run_elastic(
 class _ElasticRun:
     """A run between its attempts."""
 
-    ground: HostPool
-    able: FeasibleCounts
-    aside: SlotBackoff
-    patience: RestartPolicy
-    attempts: int = 0
+    pool: HostPool
+    feasible: FeasibleCounts
+    backoff: SlotBackoff
+    policy: RestartPolicy
+    attempt_count: int = 0
 
-    def first(self) -> tuple[int, ...]:
+    def initial_slots(self) -> tuple[int, ...]:
         """Choose where the first processes run.
 
         Raises:
             BadInput: too few places are there.
         """
-        names = self.ground.names
-        found = self.ground.there(range(len(names)))
-        if on := self._chosen(found):
+        names = self.pool.slot_names
+        found = self.pool.available(range(len(names)))
+        if on := self._choose_slots(found):
             return on
         gone = [name for place, name in enumerate(names) if place not in found]
         raise BadInput(
             "too few places are there",
-            rule=f"{self.able.counts[0]} are needed at least",
+            rule=f"{self.feasible.counts[0]} are needed at least",
             values=f"{len(found)} of {len(names)}; not there: {', '.join(gone)}",
-            remedy=f"-n {max(len(found), 1)}:{self.able.most}, or more of them",
+            remedy=f"-n {max(len(found), 1)}:{self.feasible.max_processes}, or more "
+            "of them",
         )
 
-    def attempt(self, on: Sequence[int]) -> tuple[ProcessFailure | None, bool]:
+    def run_attempt(self, slots: Sequence[int]) -> tuple[ProcessFailure | None, bool]:
         """Run once: who failed first, and whether that was to take places back."""
-        tasks = self.ground.tasks(on, self.attempts)
-        self.attempts += 1
-        self._tell(on)
+        tasks = self.pool.process_specs(slots, self.attempt_count)
+        self.attempt_count += 1
+        self._print_size(slots)
         shown = LauncherMessages(PrefixedOutput(len(tasks)))
-        if not self.able.marks:
-            shown.trains.set()
-        with RejoinWatcher(lambda: self.more(on), shown.trains) as returning:
+        if not self.feasible.reports_training:
+            shown.training_started.set()
+        with RejoinWatcher(
+            lambda: self.can_grow(slots), shown.training_started
+        ) as returning:
             failure = run_and_stream(
                 tasks,
                 shown,
-                saving=self.patience.saving_s,
-                tell=lambda failure: self._failed(failure, len(tasks), returning),
-                recalls=returning,
+                save_grace_s=self.policy.save_grace_s,
+                on_failure=lambda failure: self._print_failure(
+                    failure, len(tasks), returning
+                ),
+                should_recall=returning,
             )
         if failure is None:
             return None, False
-        adapts = shown.adapts.is_set() and failure.code == EXIT_RESTART
-        again = adapts and not stuck_ranks(failure.last)
-        return failure, again or returning.recalled(failure)
+        adapts = shown.replan_announced.is_set() and failure.returncode == EXIT_RESTART
+        again = adapts and not stuck_ranks(failure.last_lines)
+        return failure, again or returning.is_recall(failure)
 
-    def loses(self, on: Sequence[int], failure: ProcessFailure) -> None:
+    def exclude_lost(self, slots: Sequence[int], failure: ProcessFailure) -> None:
         """Find out which places were lost, and let them rest."""
-        gone = set(on) - self.ground.there(on)
-        named = stuck_ranks(failure.last)
-        if not gone and not named and failure.code != EXIT_RESTART:
+        gone = set(slots) - self.pool.available(slots)
+        named = stuck_ranks(failure.last_lines)
+        if not gone and not named and failure.returncode != EXIT_RESTART:
             named = (failure.rank,)
-        lost = sorted(gone) or [on[rank] for rank in named if rank < len(on)]
-        self.aside.put(lost, time.monotonic())
+        lost = sorted(gone) or [slots[rank] for rank in named if rank < len(slots)]
+        self.backoff.exclude(lost, time.monotonic())
         if lost:
             _print_line(
-                f"lost: {', '.join(self.ground.names[place] for place in lost)}"
+                f"lost: {', '.join(self.pool.slot_names[place] for place in lost)}"
             )
 
-    def gathers(self) -> tuple[int, ...]:
+    def wait_for_slots(self) -> tuple[int, ...]:
         """Choose where to go on, waiting for places; nothing where they stay away."""
         end, said = time.monotonic() + _CAPACITY_TIMEOUT_S, False
         while True:
-            if on := self._chosen(self.ground.there(self._asked(()))):
+            if on := self._choose_slots(self.pool.available(self._candidate_slots(()))):
                 return on
             # Too few without those that rest.
-            there = self.ground.there(range(len(self.ground.names)))
-            if on := self._chosen(there):
+            there = self.pool.available(range(len(self.pool.slot_names)))
+            if on := self._choose_slots(there):
                 return on
             if time.monotonic() > end:
                 return ()
             if not said:
-                need = self.able.counts[0]
+                need = self.feasible.counts[0]
                 _print_line(f"{len(there)} are there and {need} are needed: waiting")
                 said = True
             time.sleep(_POLL_S)
 
-    def more(self, on: Sequence[int]) -> bool:
+    def can_grow(self, slots: Sequence[int]) -> bool:
         """Whether places are there, beside these, with which more can run."""
-        beside = self._asked(on)
-        if self.able.fitting(len(on) + len(beside)) <= len(on):
+        beside = self._candidate_slots(slots)
+        if self.feasible.largest_feasible(len(slots) + len(beside)) <= len(slots):
             return False
-        there = len(self.ground.there(beside))
-        return self.able.fitting(len(on) + there) > len(on)
+        there = len(self.pool.available(beside))
+        return self.feasible.largest_feasible(len(slots) + there) > len(slots)
 
-    def _asked(self, without: Sequence[int]) -> set[int]:
+    def _candidate_slots(self, running: Sequence[int]) -> set[int]:
         """Return the places that are asked now."""
-        resting = self.aside.resting(time.monotonic())
-        return set(range(len(self.ground.names))) - resting - set(without)
+        resting = self.backoff.excluded(time.monotonic())
+        return set(range(len(self.pool.slot_names))) - resting - set(running)
 
-    def _chosen(self, there: frozenset[int]) -> tuple[int, ...]:
-        return tuple(sorted(there))[: self.able.fitting(len(there))]
+    def _choose_slots(self, available: frozenset[int]) -> tuple[int, ...]:
+        return tuple(sorted(available))[
+            : self.feasible.largest_feasible(len(available))
+        ]
 
-    def _tell(self, on: Sequence[int]) -> None:
+    def _print_size(self, slots: Sequence[int]) -> None:
         """Say how many run, where those are not as many as there could be."""
-        names, most = self.ground.names, self.able.most
-        if self.attempts > 1 or len(on) < most:
-            without = [name for place, name in enumerate(names) if place not in on]
+        names, most = self.pool.slot_names, self.feasible.max_processes
+        if self.attempt_count > 1 or len(slots) < most:
+            without = [name for place, name in enumerate(names) if place not in slots]
             beside = f", without {', '.join(without)}" if without else ""
-            _print_line(f"{len(on)} of {most} processes{beside}")
+            _print_line(f"{len(slots)} of {most} processes{beside}")
 
-    def _failed(
-        self, failure: ProcessFailure, count: int, returning: RejoinWatcher
+    def _print_failure(
+        self, failure: ProcessFailure, count: int, watcher: RejoinWatcher
     ) -> None:
-        if returning.recalled(failure):
+        if watcher.is_recall(failure):
             _print_line("more places are there: all end, to go on with them")
         else:
             print_failure(failure, count)

@@ -38,9 +38,9 @@ class ProcessSpec:
     """Words of its command line."""
     env: Mapping[str, str]
     """Its whole environment."""
-    held: bool = False
+    ends_with_stdin: bool = False
     """Whether it ends by itself when its input does, instead of having none."""
-    processors: tuple[int, ...] = ()
+    cpus: tuple[int, ...] = ()
     """Those that it may use, on Linux; none are all of its parent's."""
 
 
@@ -48,11 +48,11 @@ class ProcessSpec:
 class ProcessResult:
     """What one process left."""
 
-    code: int
+    returncode: int
     """Exit code; negative is the signal that ended it."""
-    out: str
+    stdout: str
     """Standard output."""
-    err: str
+    stderr: str
     """Standard error."""
 
 
@@ -60,21 +60,23 @@ class ProcessesFailed(FatalError):
     """One of several processes failed or took too long; all of them were ended.
 
     Args:
-        what: what happened, in a line.
+        message: what happened, in a line.
         results: what each process left.
         rank: the process that is quoted.
     """
 
     def __init__(
-        self, what: str, results: tuple[ProcessResult, ...], rank: int
+        self, message: str, results: tuple[ProcessResult, ...], rank: int
     ) -> None:
         self.results = results
-        said = (results[rank].err or results[rank].out).splitlines()[-_LAST_LINES:]
-        super().__init__("\n".join((what, *(f"  {line}" for line in said))))
+        said = (results[rank].stderr or results[rank].stdout).splitlines()[
+            -_LAST_LINES:
+        ]
+        super().__init__("\n".join((message, *(f"  {line}" for line in said))))
 
 
 def run_and_collect(
-    tasks: Sequence[ProcessSpec], *, timeout: float
+    specs: Sequence[ProcessSpec], *, timeout: float
 ) -> tuple[ProcessResult, ...]:
     """Run processes at once and wait for all of them.
 
@@ -82,7 +84,7 @@ def run_and_collect(
     the time, Ctrl-C), the groups are killed before it returns.
 
     Args:
-        tasks: what to start; the position is the rank.
+        specs: what to start; the position is the rank.
         timeout: seconds until all must be done.
 
     Raises:
@@ -90,20 +92,20 @@ def run_and_collect(
     """
     with ExitStack() as stack:
         files = [
-            stack.enter_context(tempfile.TemporaryFile()) for _ in [*tasks, *tasks]
+            stack.enter_context(tempfile.TemporaryFile()) for _ in [*specs, *specs]
         ]
         running = []
-        for task, out, err in zip(tasks, files[::2], files[1::2]):
+        for task, out, err in zip(specs, files[::2], files[1::2]):
             child = start_process(task, out, err)
-            running.append(_Running(child=child, out=out, err=err))
+            running.append(_Running(process=child, stdout_file=out, stderr_file=err))
             stack.callback(running[-1].kill)
         failure = _wait(running, timeout)
         for each in running:
             each.kill()
-        results = tuple(each.finished() for each in running)
+        results = tuple(each.result() for each in running)
     if failure:
         rank, how = failure
-        raise ProcessesFailed(f"process {rank} of {len(tasks)} {how}", results, rank)
+        raise ProcessesFailed(f"process {rank} of {len(specs)} {how}", results, rank)
     return results
 
 
@@ -111,7 +113,7 @@ def _wait(running: Sequence["_Running"], timeout: float) -> tuple[int, str] | No
     """Wait for the end of all, or return who failed and how."""
     end = time.monotonic() + timeout
     while True:
-        codes = [each.child.poll() for each in running]
+        codes = [each.process.poll() for each in running]
         for rank, code in enumerate(codes):
             if code:
                 return rank, f"ended with {code}"
@@ -126,52 +128,52 @@ def _wait(running: Sequence["_Running"], timeout: float) -> tuple[int, str] | No
 class _Running:
     """A process with its output in files, so that it never waits for a reader."""
 
-    child: subprocess.Popen[bytes]
-    out: IO[bytes]
-    err: IO[bytes]
+    process: subprocess.Popen[bytes]
+    stdout_file: IO[bytes]
+    stderr_file: IO[bytes]
 
     def kill(self) -> None:
         """End the group; nothing where it is gone."""
-        signal_group(self.child, signal.SIGKILL)
-        self.child.wait()
+        signal_group(self.process, signal.SIGKILL)
+        self.process.wait()
 
-    def finished(self) -> ProcessResult:
+    def result(self) -> ProcessResult:
         """Read what it wrote."""
-        out, err = _read_text(self.out), _read_text(self.err)
-        return ProcessResult(code=self.child.returncode, out=out, err=err)
+        out, err = _read_text(self.stdout_file), _read_text(self.stderr_file)
+        return ProcessResult(returncode=self.process.returncode, stdout=out, stderr=err)
 
 
 def start_process(
-    task: ProcessSpec, out: IO[bytes] | int | None, err: IO[bytes] | int | None
+    spec: ProcessSpec, stdout: IO[bytes] | int | None, stderr: IO[bytes] | int | None
 ) -> subprocess.Popen[bytes]:
     """Start a process that does not outlive this one, as the head of a group.
 
     Args:
-        task: what to start.
-        out: where its standard output goes: a file, `subprocess.PIPE`, or None for
+        spec: what to start.
+        stdout: where its standard output goes: a file, `subprocess.PIPE`, or None for
             that of this process.
-        err: where its standard error goes.
+        stderr: where its standard error goes.
     """
     return subprocess.Popen(
-        [*_parent_death_argv(task.processors), *task.command],
-        env=dict(task.env),
-        stdin=subprocess.PIPE if task.held else subprocess.DEVNULL,
-        stdout=out,
-        stderr=err,
+        [*_parent_death_argv(spec.cpus), *spec.command],
+        env=dict(spec.env),
+        stdin=subprocess.PIPE if spec.ends_with_stdin else subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
         start_new_session=True,
     )
 
 
-def signal_group(child: subprocess.Popen[bytes], how: signal.Signals) -> None:
+def signal_group(process: subprocess.Popen[bytes], signum: signal.Signals) -> None:
     """Send a signal to a process and its children; nothing where they are gone."""
     with suppress(ProcessLookupError):
-        os.killpg(child.pid, how)
+        os.killpg(process.pid, signum)
 
 
-def _parent_death_argv(processors: Sequence[int]) -> tuple[str, ...]:
+def _parent_death_argv(cpus: Sequence[int]) -> tuple[str, ...]:
     if sys.platform != "linux":
         return ()
-    own = ",".join(map(str, processors))
+    own = ",".join(map(str, cpus))
     return sys.executable, "-I", "-S", "-c", _PARENT_DEATH_SCRIPT, str(os.getpid()), own
 
 

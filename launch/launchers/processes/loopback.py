@@ -17,14 +17,14 @@ class Loopback:
     """Processes on this machine's loopback: anywhere, without root, unshaped.
 
     Args:
-        count: how many processes.
+        num_processes: how many processes.
 
     Raises:
         BadInput: fewer than one.
     """
 
-    def __init__(self, count: int) -> None:
-        self.count = check_host_count(count)
+    def __init__(self, num_processes: int) -> None:
+        self.num_processes = check_host_count(num_processes)
 
     def run(
         self,
@@ -43,7 +43,7 @@ class Loopback:
             ProcessesFailed: a process failed or was late; all were ended.
         """
         coordinator = f"127.0.0.1:{free_port()}"
-        tasks = process_specs(commands, self.count, coordinator, env or {})
+        tasks = process_specs(commands, self.num_processes, coordinator, env or {})
         return run_and_collect(tasks, timeout=timeout)
 
 
@@ -69,7 +69,7 @@ def process_specs(
             command=tuple(command),
             env={
                 **process_environment(
-                    os.environ, rank=rank, count=count, coordinator=coordinator
+                    os.environ, rank=rank, num_processes=count, coordinator=coordinator
                 ),
                 **env,
             },

@@ -25,11 +25,11 @@ class PrefixedOutput:
     """Writes each line behind the rank it comes from: `r03 │ `.
 
     Args:
-        count: how many processes there are.
+        num_processes: how many processes there are.
     """
 
-    def __init__(self, count: int) -> None:
-        self._digits = max(len(str(count - 1)), 2)
+    def __init__(self, num_processes: int) -> None:
+        self._digits = max(len(str(num_processes - 1)), 2)
 
     def __call__(self, rank: int, line: str, error: bool) -> None:
         """Write a line to the output that it was written to."""
@@ -41,22 +41,25 @@ class PrefixedOutput:
         out.flush()
 
 
-def print_failure(failure: ProcessFailure, count: int) -> None:
+def print_failure(failure: ProcessFailure, num_processes: int) -> None:
     """Print which process failed first, behind what it has written itself."""
     sys.stdout.flush()
-    sys.stderr.write(failure_report(failure, count))
+    sys.stderr.write(failure_report(failure, num_processes))
     sys.stderr.flush()
 
 
-def failure_report(failure: ProcessFailure, count: int) -> str:
+def failure_report(failure: ProcessFailure, num_processes: int) -> str:
     """Say which process failed first, with its last lines.
 
     A program that refuses, or asks to be started again, has said all that there is.
     """
-    head = f"process {failure.rank} of {count} {failure.how}"
-    if failure.code in (2, EXIT_RESTART):
+    head = f"process {failure.rank} of {num_processes} {failure.exit_description}"
+    if failure.returncode in (2, EXIT_RESTART):
         return f"{head}, so all were ended\n"
-    lines = [f"error: {head}; its last lines:", *(f"  {one}" for one in failure.last)]
+    lines = [
+        f"error: {head}; its last lines:",
+        *(f"  {one}" for one in failure.last_lines),
+    ]
     return "\n".join(lines) + "\n"
 
 

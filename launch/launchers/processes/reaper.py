@@ -30,7 +30,7 @@ class ProcessReaper:
     """Ends groups of processes where this process cannot do so any more."""
 
     def __enter__(self) -> Self:
-        self._child = subprocess.Popen(
+        self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _REAPER_SCRIPT],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -39,9 +39,9 @@ class ProcessReaper:
         )
         return self
 
-    def watch(self, group: int) -> None:
+    def add_group(self, pgid: int) -> None:
         """Tell it of a group."""
-        self._say(str(group))
+        self._send(str(pgid))
 
     def __exit__(
         self,
@@ -49,10 +49,10 @@ class ProcessReaper:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._say("done")
-        self._child.communicate()
+        self._send("done")
+        self._process.communicate()
 
-    def _say(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         # Somebody may have killed it: then the kernel ends the children alone.
         with suppress(BrokenPipeError):
-            print(line, file=self._child.stdin, flush=True)
+            print(line, file=self._process.stdin, flush=True)

@@ -37,52 +37,52 @@ class ProcessFailure:
 
     rank: int
     """Which one."""
-    code: int
+    returncode: int
     """Exit code; negative is the signal that ended it."""
-    last: tuple[str, ...]
+    last_lines: tuple[str, ...]
     """Its last lines."""
 
     @property
     def exit_code(self) -> int:
         """The code as a shell gives it: 128 and the signal."""
-        return self.code if self.code > 0 else 128 - self.code
+        return self.returncode if self.returncode > 0 else 128 - self.returncode
 
     @property
-    def how(self) -> str:
+    def exit_description(self) -> str:
         """How it ended, in words.
 
-        >>> ProcessFailure(rank=1, code=-9, last=()).how
+        >>> ProcessFailure(rank=1, returncode=-9, last_lines=()).exit_description
         'was ended by SIGKILL'
         """
-        if self.code > 0:
-            return f"ended with {self.code}"
-        return f"was ended by {signal.Signals(-self.code).name}"
+        if self.returncode > 0:
+            return f"ended with {self.returncode}"
+        return f"was ended by {signal.Signals(-self.returncode).name}"
 
 
 class SignalExit(SystemExit):
     """This process was asked to end, by a signal, and so are those it has started.
 
     Args:
-        number: of the signal.
+        signum: of the signal.
     """
 
-    def __init__(self, number: int) -> None:
-        super().__init__(128 + number)
+    def __init__(self, signum: int) -> None:
+        super().__init__(128 + signum)
 
-    def heard(self, codes: Sequence[int | None]) -> None:
+    def adopt_exit_codes(self, codes: Sequence[int | None]) -> None:
         """Note how the others have ended: one that has saved has done so with all."""
         if EXIT_RESTART in codes:
             self.code = EXIT_RESTART
 
 
 def run_and_stream(
-    tasks: Sequence[ProcessSpec],
-    show: LineCallback,
+    specs: Sequence[ProcessSpec],
+    on_line: LineCallback,
     *,
-    grace: float = FAILURE_GRACE_S,
-    saving: float = SAVE_GRACE_S,
-    tell: Callable[[ProcessFailure], None] = lambda failure: None,
-    recalls: Callable[[], bool] = lambda: False,
+    failure_grace_s: float = FAILURE_GRACE_S,
+    save_grace_s: float = SAVE_GRACE_S,
+    on_failure: Callable[[ProcessFailure], None] = lambda failure: None,
+    should_recall: Callable[[], bool] = lambda: False,
 ) -> ProcessFailure | None:
     """Run processes at once, show what they write, and wait for all of them.
 
@@ -91,12 +91,12 @@ def run_and_stream(
     that save and ask to be started again count as failed, as in any other case.
 
     Args:
-        tasks: what to start; the position is the rank.
-        show: is told every line; never by two threads at once.
-        grace: seconds from SIGTERM to SIGKILL after a failure.
-        saving: the same where nothing has failed: they may save together.
-        tell: is told the first failure, before the others are ended.
-        recalls: whether all are to save and end; asked again and again.
+        specs: what to start; the position is the rank.
+        on_line: is told every line; never by two threads at once.
+        failure_grace_s: seconds from SIGTERM to SIGKILL after a failure.
+        save_grace_s: the same where nothing has failed: they may save together.
+        on_failure: is told the first failure, before the others are ended.
+        should_recall: whether all are to save and end; asked again and again.
 
     Returns:
         The first process that did not end with 0, if there is one.
@@ -108,25 +108,25 @@ def run_and_stream(
     lock, running = Lock(), list[_StreamedProcess]()
     with ExitStack() as stack:
         survivor = stack.enter_context(ProcessReaper())
-        for rank, task in enumerate(tasks):
-            running.append(_StreamedProcess(task, rank, show, lock, ends))
+        for rank, task in enumerate(specs):
+            running.append(_StreamedProcess(task, rank, on_line, lock, ends))
             stack.callback(running[-1].kill)
-            survivor.watch(running[-1].child.pid)
+            survivor.add_group(running[-1].process.pid)
         try:
-            first = _wait_for_failure(ends, running, recalls, saving)
+            first = _wait_for_failure(ends, running, should_recall, save_grace_s)
         except BaseException as end:
-            _terminate(running, saving)
+            _terminate(running, save_grace_s)
             if isinstance(end, SignalExit):
-                end.heard([each.child.poll() for each in running])
+                end.adopt_exit_codes([each.process.poll() for each in running])
             raise
         if first is None:
             return None
         for each in running:
             # What others say of a death that the first has caused helps nobody.
-            each.is_heard = each is first
+            each.forwards_lines = each is first
         failure = first.failure()
-        tell(failure)
-        _terminate(running, grace)
+        on_failure(failure)
+        _terminate(running, failure_grace_s)
     return failure
 
 
@@ -141,11 +141,11 @@ class _StreamedProcess:
         lock: Lock,
         ends: "SimpleQueue[_StreamedProcess]",
     ) -> None:
-        self.rank, self._show, self._lock, self._ends = rank, show, lock, ends
-        self.is_heard = True
+        self.rank, self._on_line, self._lock, self._exit_queue = rank, show, lock, ends
+        self.forwards_lines = True
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
-        self.child = start_process(task, subprocess.PIPE, subprocess.PIPE)
-        out, err = self.child.stdout, self.child.stderr
+        self.process = start_process(task, subprocess.PIPE, subprocess.PIPE)
+        out, err = self.process.stdout, self.process.stderr
         self._readers = [
             Thread(target=self._read, args=pair, daemon=True)
             for pair in ((out, False), (err, True))
@@ -160,19 +160,21 @@ class _StreamedProcess:
                 _READ_TIMEOUT_S
             )  # what it has started may still hold its output
         return ProcessFailure(
-            rank=self.rank, code=self.child.returncode, last=tuple(self._tail)
+            rank=self.rank,
+            returncode=self.process.returncode,
+            last_lines=tuple(self._tail),
         )
 
     def kill(self) -> None:
         """End it and its children, and read what they have left."""
-        signal_group(self.child, signal.SIGKILL)
-        self.child.wait()
+        signal_group(self.process, signal.SIGKILL)
+        self.process.wait()
         for thread in self._readers:
             thread.join(FAILURE_GRACE_S)
 
     def _wait(self) -> None:
-        self.child.wait()
-        self._ends.put(self)
+        self.process.wait()
+        self._exit_queue.put(self)
 
     def _read(self, stream: IO[bytes], error: bool) -> None:
         with stream:
@@ -181,40 +183,40 @@ class _StreamedProcess:
                 # Where nobody reads any more, it is read on: the writer never waits.
                 with self._lock, suppress(OSError):
                     self._tail.append(text)
-                    if self.is_heard:
-                        self._show(self.rank, text, error)
+                    if self.forwards_lines:
+                        self._on_line(self.rank, text, error)
 
 
 def _wait_for_failure(
-    ends: "SimpleQueue[_StreamedProcess]",
+    exit_queue: "SimpleQueue[_StreamedProcess]",
     running: Sequence[_StreamedProcess],
-    recalls: Callable[[], bool],
-    saving: float,
+    should_recall: Callable[[], bool],
+    save_grace_s: float,
 ) -> _StreamedProcess | None:
     """Wait for the end of all, or for the first that fails; recall them meanwhile."""
     left, recalled = len(running), False
     while left:
         try:
-            ended = ends.get(timeout=None if recalled else _POLL_S)
+            ended = exit_queue.get(timeout=None if recalled else _POLL_S)
         except Empty:
-            if recalls():
+            if should_recall():
                 recalled = True
-                _terminate(running, saving)
+                _terminate(running, save_grace_s)
                 for each in running:
                     each.kill()
             continue
         left -= 1
-        if ended.child.returncode:
+        if ended.process.returncode:
             return ended
     return None
 
 
-def _terminate(running: Sequence[_StreamedProcess], grace: float) -> None:
+def _terminate(running: Sequence[_StreamedProcess], grace_s: float) -> None:
     """Send SIGTERM to those that still run, and give them time.
 
     Those that end by themselves when their input does read there how much they have.
     """
-    alive = [each.child for each in running if each.child.poll() is None]
+    alive = [each.process for each in running if each.process.poll() is None]
     for child in alive:
         if child.stdin is None:
             signal_group(child, signal.SIGTERM)
@@ -222,9 +224,9 @@ def _terminate(running: Sequence[_StreamedProcess], grace: float) -> None:
             signal_group(child, signal.SIGCONT)
         else:
             with suppress(BrokenPipeError):
-                child.stdin.write(f"{grace}\n".encode())
+                child.stdin.write(f"{grace_s}\n".encode())
                 child.stdin.close()
-    end = time.monotonic() + grace
+    end = time.monotonic() + grace_s
     for child in alive:
         with suppress(subprocess.TimeoutExpired):
             child.wait(max(0.0, end - time.monotonic()))

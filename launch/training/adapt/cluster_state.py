@@ -49,51 +49,57 @@ class ClusterState:
 
 
 def load_cluster_state(
-    name: str | None, resolved: ResolvedConfig, processes: int, *, adapts: bool
+    name: str | None, resolved: ResolvedConfig, num_processes: int, *, is_adaptive: bool
 ) -> ClusterState | None:
     """Return where a run is; None where nobody has said it.
 
     Args:
         name: of a cluster, or of its file.
         resolved: what runs.
-        processes: how many are here.
-        adapts: whether the run may change its plan.
+        num_processes: how many are here.
+        is_adaptive: whether the run may change its plan.
 
     Raises:
         BadInput: no such cluster, or none to adapt to.
     """
     if name is None:
-        _require_cluster(adapts)
+        _require_cluster(is_adaptive)
         return None
     given, folder = load_cluster(name), run_folder(resolved.config)
-    earlier = read_saved_plan(folder.adapted, given, processes) if adapts else None
-    written = planned_process_count(os.environ, processes)
-    less = f"{processes} of {written} processes are here"
-    fewer = less if processes < written and earlier is None else ""
+    earlier = (
+        read_saved_plan(folder.saved_plan, given, num_processes)
+        if is_adaptive
+        else None
+    )
+    written = planned_process_count(os.environ, num_processes)
+    less = f"{num_processes} of {written} processes are here"
+    fewer = less if num_processes < written and earlier is None else ""
     return ClusterState(
-        name=name, given=given, adapts=adapts, earlier=earlier, fewer=fewer
+        name=name, given=given, adapts=is_adaptive, earlier=earlier, fewer=fewer
     )
 
 
 def apply_saved_plan(
-    resolved: ResolvedConfig, words: Sequence[str], machine: ClusterState | None
+    resolved: ResolvedConfig,
+    overrides: Sequence[str],
+    cluster_state: ClusterState | None,
 ) -> ResolvedConfig:
     """Return the configuration with the plan that the run has by now.
 
     Args:
         resolved: what was asked for.
-        words: the overrides that it was asked for with.
-        machine: where it runs.
+        overrides: the overrides that it was asked for with.
+        cluster_state: where it runs.
     """
-    if machine is None or machine.earlier is None:
+    if cluster_state is None or cluster_state.earlier is None:
         return resolved
     return resolve_config(
-        resolved.source, [*words, *plan_to_overrides(machine.earlier.now)]
+        resolved.experiment, [*overrides, *plan_to_overrides(cluster_state.earlier.now)]
     )
 
 
 def prepare_cluster_devices(
-    machine: ClusterState | None, resolved: ResolvedConfig
+    cluster_state: ClusterState | None, resolved: ResolvedConfig
 ) -> PreparedDevices:
     """Prepare the devices for the plan that a run has by now.
 
@@ -101,15 +107,17 @@ def prepare_cluster_devices(
         BadInput: an explicit plan that does not fit.
     """
     plan, explicit = resolved.config.plan, resolved.plan_is_explicit
-    if machine is None:
+    if cluster_state is None:
         return prepare_devices(plan, explicit=explicit)
-    found = prepare_devices(plan, explicit=explicit, written=machine.written)
-    check_device_count(found.plan, machine.given)
-    return replace(found, notes=(*found.notes, *machine.notes))
+    found = prepare_devices(
+        plan, explicit=explicit, planned_processes=cluster_state.written
+    )
+    check_device_count(found.plan, cluster_state.given)
+    return replace(found, warnings=(*found.warnings, *cluster_state.notes))
 
 
-def _require_cluster(adapts: bool) -> None:
-    if adapts:
+def _require_cluster(is_adaptive: bool) -> None:
+    if is_adaptive:
         raise BadInput(
             "nothing says on which machine it runs",
             rule="--adapt plans again for a cluster with the numbers of now",

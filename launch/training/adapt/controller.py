@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 @contextmanager
 def adaptive_observer(
-    machine: ClusterState | None,
-    onlooker: "RunObserver",
-    mine: ProcessGroup,
+    cluster_state: ClusterState | None,
+    observer: "RunObserver",
+    group: ProcessGroup,
     *,
-    started: float,
-    ends: Callable[[], None],
+    start_time: float,
+    request_stop: Callable[[], None],
 ) -> "Iterator[RunObserver]":
     """Yield who looks on.
 
     Args:
-        machine: where it runs; None: nobody has said it, and nothing is looked at.
-        onlooker: is shown what happens.
-        mine: the process among those of its run.
-        started: when the command started, Unix seconds.
-        ends: asks all processes to save and end.
+        cluster_state: where it runs; None: nobody has said it, and nothing is looked
+        at. observer: is shown what happens.
+        group: the process among those of its run.
+        start_time: when the command started, Unix seconds.
+        request_stop: asks all processes to save and end.
     """
-    if machine is None:
-        yield onlooker
+    if cluster_state is None:
+        yield observer
         return
     with AdaptationController(
-        onlooker, mine, machine, started=started, ends=ends
+        observer, group, cluster_state, start_time=start_time, request_stop=request_stop
     ) as looks:
         yield looks
 
@@ -51,27 +51,27 @@ class AdaptationController:
     """Looks on, in every process, and sounds where process 0 asks for it, as a context.
 
     Args:
-        onlooker: is shown all that happens, too.
-        mine: the process among those of its run.
-        machine: where it runs.
-        started: when the command started, Unix seconds.
-        ends: asks all processes to save and end.
+        observer: is shown all that happens, too.
+        group: the process among those of its run.
+        cluster_state: where it runs.
+        start_time: when the command started, Unix seconds.
+        request_stop: asks all processes to save and end.
     """
 
     def __init__(
         self,
-        onlooker: "RunObserver",
-        mine: ProcessGroup,
-        machine: ClusterState,
+        observer: "RunObserver",
+        group: ProcessGroup,
+        cluster_state: ClusterState,
         *,
-        started: float,
-        ends: Callable[[], None],
+        start_time: float,
+        request_stop: Callable[[], None],
     ) -> None:
-        self._onlooker, self._mine, self._machine = onlooker, mine, machine
-        self._started, self._ends, self._costs = started, ends, 0.0
+        self._onlooker, self._mine, self._machine = observer, group, cluster_state
+        self._started, self._ends, self._costs = start_time, request_stop, 0.0
         self._stack, self._sounder = (
             ExitStack(),
-            LinkProbe(mine, probe_message_bytes(machine.now)),
+            LinkProbe(group, probe_message_bytes(cluster_state.now)),
         )
         self._lookout: Replanner | None = None
         self._agreed: SyncedPause | None = None
@@ -88,20 +88,20 @@ class AdaptationController:
     ) -> None:
         self._stack.close()
 
-    def begins(self, start: "TrainingSession") -> None:
+    def on_start(self, session: "TrainingSession") -> None:
         """Show the beginning, and be ready to sound before the first step."""
-        self._onlooker.begins(start)
-        self._folder = start.folder
-        agreed = SyncedPause(self._mine, start.step + 1)
+        self._onlooker.on_start(session)
+        self._folder = session.folder
+        agreed = SyncedPause(self._mine, session.start_step + 1)
         self._agreed = self._stack.enter_context(agreed)
-        if self._mine.leads:
+        if self._mine.is_primary:
             self._lookout = Replanner(
-                start,
+                session,
                 self._machine,
-                asks=agreed.ask,
-                note=self._onlooker.note,
-                path=start.folder.drift,
-                goes=self._goes if self._machine.adapts else None,
+                request_probe=agreed.request,
+                print_line=self._onlooker.print_line,
+                path=session.folder.drift_log,
+                switch_plan=self._goes if self._machine.adapts else None,
             )
             self._stack.callback(self._lookout.close)
 
@@ -112,13 +112,13 @@ class AdaptationController:
         if self._lookout is not None:
             self._lookout.update(step, step_s, self._costs)
 
-    def tested(self, *, step: int, score: "EvalMetrics") -> None:
+    def tested(self, *, step: int, metrics: "EvalMetrics") -> None:
         """Show an evaluation."""
-        self._onlooker.tested(step=step, score=score)
+        self._onlooker.tested(step=step, metrics=metrics)
 
-    def note(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Show a line."""
-        self._onlooker.note(text)
+        self._onlooker.print_line(text)
 
     def due(self, step: int) -> bool:
         """Whether to sound before this step."""
@@ -133,6 +133,6 @@ class AdaptationController:
     def _goes(self, change: SavedPlan) -> None:
         """Leave the plan where the next sitting finds it, and end this one."""
         assert self._folder is not None
-        write_saved_plan(self._folder.adapted, change)
+        write_saved_plan(self._folder.saved_plan, change)
         announce_replan()
         self._ends()

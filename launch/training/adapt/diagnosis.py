@@ -53,18 +53,21 @@ class Diagnosis:
 
 
 def diagnose(
-    before: LinkMeasurement, now: LinkMeasurement, cluster: Cluster, each: int
+    baseline: LinkMeasurement,
+    current: LinkMeasurement,
+    cluster: Cluster,
+    devices_per_process: int,
 ) -> Diagnosis | None:
     """Return what has changed between two soundings; None where nothing has.
 
     Args:
-        before: as the sitting began.
-        now: after the step has drifted.
+        baseline: as the sitting began.
+        current: after the step has drifted.
         cluster: the numbers of before.
-        each: devices of a process.
+        devices_per_process: devices of a process.
     """
-    links = _link_changes(before, now, cluster, each)
-    devices = _device_changes(before, now, cluster)
+    links = _link_changes(baseline, current, cluster, devices_per_process)
+    devices = _device_changes(baseline, current, cluster)
     texts = [text for text, _ in (*links, *devices)]
     if not texts:
         return None
@@ -115,10 +118,15 @@ def _is_changed(factor: float, part: float) -> bool:
     return not part <= factor <= 1 / part
 
 
-def _common_level(cluster: Cluster, pair: tuple[int, int], each: int) -> str:
+def _common_level(
+    cluster: Cluster, pair: tuple[int, int], devices_per_process: int
+) -> str:
     """Return the innermost level that has the devices of two processes in one unit."""
     for level, unit in zip(cluster.levels, cluster.sizes, strict=True):
-        if pair[0] * each // unit == pair[1] * each // unit:
+        if (
+            pair[0] * devices_per_process // unit
+            == pair[1] * devices_per_process // unit
+        ):
             return level.name
     return cluster.levels[-1].name
 

@@ -77,22 +77,22 @@ class DriftDetector:
         self._row = min(2 * self._row, _MAX_WINDOW)
         self.again()
 
-    def seen(self, step: int, seconds: float) -> StepTimeDrift | None:
+    def seen(self, step: int, step_s: float) -> StepTimeDrift | None:
         """Look at a step; a drift is returned once.
 
         Args:
             step: counted from 1.
-            seconds: that it took.
+            step_s: that it took.
         """
         if self._left:
             self._left -= 1
             return None
         if self.base is None:
-            self._first.append(seconds)
+            self._first.append(step_s)
             if len(self._first) == BASELINE_STEPS:
                 self.base = median(self._first)
             return None
-        self._last.append(seconds)
+        self._last.append(step_s)
         if len(self._last) < self._row or not self._drifts(self.base):
             return None
         took, base = median(self._last), self.base

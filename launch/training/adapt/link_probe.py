@@ -60,7 +60,7 @@ class ProcessMeasurement:
     """Name of its machine."""
 
 
-def round_robin_pairs(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+def round_robin_pairs(num_processes: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     """Return rounds in which every two of some processes meet once.
 
     The circle method: one stays, the others go on by one place.
@@ -72,27 +72,27 @@ def round_robin_pairs(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     >>> round_robin_pairs(1)
     ()
     """
-    circle: list[int] = list(range(count + count % 2))
+    circle: list[int] = list(range(num_processes + num_processes % 2))
     found = []
     for _ in circle[1:]:
         half = len(circle) // 2
         met = zip(circle[:half], reversed(circle[half:]), strict=True)
         pairs = sorted((min(pair), max(pair)) for pair in met)
-        found.append(tuple(pair for pair in pairs if pair[1] < count))
+        found.append(tuple(pair for pair in pairs if pair[1] < num_processes))
         circle = [circle[0], circle[-1], *circle[1:-1]]
     return tuple(filter(None, found))
 
 
 def merge_measurements(
-    owns: Sequence[ProcessMeasurement], size: int
+    measurements: Sequence[ProcessMeasurement], message_bytes: int
 ) -> LinkMeasurement:
     """Return what was measured in all processes, by pairs.
 
     A pair is as fast as the slower of the two says.
 
     Args:
-        owns: of each process, by rank.
-        size: bytes that each has sent in a round.
+        measurements: of each process, by rank.
+        message_bytes: bytes that each has sent in a round.
 
     >>> first = ProcessMeasurement(rounds=(0.5,), product=0.1)
     >>> owns = [first, ProcessMeasurement(rounds=(0.4,), product=0.2)]
@@ -100,14 +100,15 @@ def merge_measurements(
     {(0, 1): 200.0}
     """
     rates = {
-        (one, two): size / max(owns[one].rounds[at], owns[two].rounds[at], 1e-9)
-        for at, pairs in enumerate(round_robin_pairs(len(owns)))
+        (one, two): message_bytes
+        / max(measurements[one].rounds[at], measurements[two].rounds[at], 1e-9)
+        for at, pairs in enumerate(round_robin_pairs(len(measurements)))
         for one, two in pairs
     }
     return LinkMeasurement(
         rates=rates,
-        products=tuple(own.product for own in owns),
-        hosts=tuple(own.host for own in owns),
+        products=tuple(own.product for own in measurements),
+        hosts=tuple(own.host for own in measurements),
     )
 
 
@@ -121,39 +122,39 @@ class LinkProbe:
     """Measures, in all processes of a run at once.
 
     Args:
-        mine: the process among those of its run.
-        size: bytes of an exchange.
+        group: the process among those of its run.
+        message_bytes: bytes of an exchange.
     """
 
-    def __init__(self, mine: ProcessGroup, size: int) -> None:
-        self._mine, self._size, self._number = mine, size, 0
+    def __init__(self, group: ProcessGroup, message_bytes: int) -> None:
+        self._mine, self._size, self._number = group, message_bytes, 0
         self._made: _ProbePrograms | None = None
 
     def __call__(self) -> LinkMeasurement | None:
         """Measure; process 0 gets what all of them have seen, the others nothing."""
         first = self._made is None
         programs = self._made = self._made or _ProbePrograms(
-            self._mine.count, self._size
+            self._mine.size, self._size
         )
         if first:  # what is compiled and connected is not what is measured
             programs.measure()
         own = programs.measure()
         self._number += 1
-        if self._mine.store is None:
+        if self._mine.kv_store is None:
             return merge_measurements([own], self._size)
         key = f"{_PROBE_KEY}/{self._number}"
-        self._mine.store.key_value_set(
+        self._mine.kv_store.key_value_set(
             f"{key}/{self._mine.rank:06}", json.dumps(asdict(own))
         )
-        if not self._mine.leads:
+        if not self._mine.is_primary:
             return None
         owns = [
             ProcessMeasurement(
                 **json.loads(
-                    self._mine.store.blocking_key_value_get(name, _GATHER_TIMEOUT_MS)
+                    self._mine.kv_store.blocking_key_value_get(name, _GATHER_TIMEOUT_MS)
                 )
             )
-            for name in (f"{key}/{rank:06}" for rank in range(self._mine.count))
+            for name in (f"{key}/{rank:06}" for rank in range(self._mine.size))
         ]
         return merge_measurements(owns, self._size)
 

@@ -51,7 +51,7 @@ class PlanSearchProcess:
         resolved: what runs.
         cluster: the numbers of now.
         devices: of the run.
-        takes: whether the run can go on under a plan.
+        is_acceptable: whether the run can go on under a plan.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class PlanSearchProcess:
         resolved: ResolvedConfig,
         cluster: Cluster,
         devices: int,
-        takes: Callable[[Plan], bool],
+        is_acceptable: Callable[[Plan], bool],
     ) -> None:
-        self._cluster, self._takes = cluster, takes
+        self._cluster, self._takes = cluster, is_acceptable
         self._words = (
-            resolved.source,
+            resolved.experiment,
             *search_overrides(resolved),
             "--devices",
             str(devices),
@@ -129,7 +129,7 @@ def search_overrides(resolved: ResolvedConfig) -> list[str]:
     from jaxdist.launch.config.tree import flatten_config
 
     now = flatten_config(resolved.config)
-    kept = [key for key in resolved.set_by("command line") if not _is_layout(key)]
+    kept = [key for key in resolved.keys_from("command line") if not _is_layout(key)]
     kept = [*dict.fromkeys((*kept, "optim.accumulate"))]
     return [f"{key}={format_value(now[key])}" for key in kept]
 

@@ -62,27 +62,36 @@ class Replanner:
     """Looks at the steps of a run; of several processes in the first.
 
     Args:
-        start: how the sitting begins.
-        machine: where it runs.
-        asks: asks all processes to sound.
-        note: shows a line.
+        session: how the sitting begins.
+        cluster_state: where it runs.
+        request_probe: asks all processes to sound.
+        print_line: shows a line.
         path: file that gets an object a line.
-        goes: goes on under another plan; None where that was not asked for.
+        switch_plan: goes on under another plan; None where that was not asked for.
     """
 
     def __init__(
         self,
-        start: "TrainingSession",
-        machine: ClusterState,
+        session: "TrainingSession",
+        cluster_state: ClusterState,
         *,
-        asks: Callable[[], None],
-        note: Callable[[str], None],
+        request_probe: Callable[[], None],
+        print_line: Callable[[str], None],
         path: Path,
-        goes: Callable[[SavedPlan], None] | None,
+        switch_plan: Callable[[SavedPlan], None] | None,
     ) -> None:
-        self._start, self._machine, self._cluster = start, machine, machine.now
-        self._asks, self._note, self._path, self._goes = asks, note, path, goes
-        self._case = describe_job(start.job)
+        self._start, self._machine, self._cluster = (
+            session,
+            cluster_state,
+            cluster_state.now,
+        )
+        self._asks, self._note, self._path, self._goes = (
+            request_probe,
+            print_line,
+            path,
+            switch_plan,
+        )
+        self._case = describe_job(session.job)
         self.predicted_s = predict(self._case, self._cluster).step_s
         self._pace, self._recent = DriftDetector(), deque[float](maxlen=DRIFT_WINDOW)
         self._drift: StepTimeDrift | None = None
@@ -94,38 +103,38 @@ class Replanner:
         """End a search that is under way."""
         self._stack.close()
 
-    def update(self, step: int, step_s: float, costs_s: float) -> None:
+    def update(self, step: int, step_s: float, startup_s: float) -> None:
         """Look at a step.
 
         Args:
             step: counted from 1.
             step_s: seconds that it took.
-            costs_s: seconds from the start of the command to the first step.
+            startup_s: seconds from the start of the command to the first step.
         """
         self._recent.append(step_s)
         if self._sought is not None:
             if self._sought.search.over:
-                self._weighs(self._sought, step, costs_s)
+                self._weighs(self._sought, step, startup_s)
             return
         if self._machine.fewer and self._first is not None and self._goes is not None:
             self._fewer(self._machine.fewer, step)
             return
-        left = self._start.job.course.steps - step
+        left = self._start.job.run_schedule.steps - step
         drift = self._pace.seen(step, step_s)
         if drift is not None and left > _MIN_STEPS_LEFT and self._drift is None:
             self._drift = drift
             self._writes("drift", **asdict(drift), predicted=self.predicted_s)
             self._asks()
 
-    def sounded(self, found: LinkMeasurement) -> None:
+    def sounded(self, measurement: LinkMeasurement) -> None:
         """Look at what the links carry now."""
         drift, self._drift = self._drift, None
         if self._first is None:
-            self._first = found
+            self._first = measurement
         if drift is None:
             return
-        each = self._start.job.layout.plan.mesh.devices // len(found.hosts)
-        reason = diagnose(self._first, found, self._cluster, each)
+        each = self._start.job.layout.plan.mesh.devices // len(measurement.hosts)
+        reason = diagnose(self._first, measurement, self._cluster, each)
         if reason is None:
             self._pace.doubts()
             if drift.times < 1:
@@ -197,8 +206,8 @@ class Replanner:
             (present.label, sought.present_s),
             (found.plan.label, found.step_s),
             step_s=median(self._recent),
-            left=self._start.job.course.steps - step,
-            costs_s=costs_s,
+            steps_left=self._start.job.run_schedule.steps - step,
+            restart_s=costs_s,
         )
         self._note(f"adapt: {choice.text} (found in {found.search_s:.1f} s)")
         self._writes("plan", step=step, search=found.search_s, **asdict(choice))
@@ -223,4 +232,4 @@ class Replanner:
 def _experiment_arguments(resolved: ResolvedConfig) -> str:
     """Write an experiment with its overrides, but for those that a plan decides."""
     words = [w for w in search_overrides(resolved) if not w.startswith("run.")]
-    return shlex.join((resolved.source, *words))
+    return shlex.join((resolved.experiment, *words))

@@ -56,33 +56,34 @@ class RestartDecision:
 
 
 def decide_restart(
-    present: tuple[str, float],
-    other: tuple[str, float],
+    current: tuple[str, float],
+    proposed: tuple[str, float],
     *,
     step_s: float,
-    left: int,
-    costs_s: float,
+    steps_left: int,
+    restart_s: float,
 ) -> RestartDecision:
     """Hold two plans against each other.
 
     Args:
-        present: label, and predicted seconds of a step as things are now.
-        other: the same of another plan.
+        current: label, and predicted seconds of a step as things are now.
+        proposed: the same of another plan.
         step_s: seconds that a step takes now, measured.
-        left: steps that are to be done.
-        costs_s: seconds that a restart takes.
+        steps_left: steps that are to be done.
+        restart_s: seconds that a restart takes.
 
-    >>> found = decide_restart(("a", 2.0), ("b", 1.0), step_s=3, left=100, costs_s=30)
+    >>> times = {"step_s": 3, "steps_left": 100, "restart_s": 30}
+    >>> found = decide_restart(("a", 2.0), ("b", 1.0), **times)
     >>> found.saved_s, found.changes
     (150.0, True)
     """
-    gain = present[1] / other[1]
+    gain = current[1] / proposed[1]
     return RestartDecision(
-        stays=present[0],
-        other=other[0],
+        stays=current[0],
+        other=proposed[0],
         gain=gain,
-        saved_s=left * step_s * (1 - 1 / gain),
-        costs_s=costs_s,
+        saved_s=steps_left * step_s * (1 - 1 / gain),
+        costs_s=restart_s,
     )
 
 

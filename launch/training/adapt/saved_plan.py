@@ -55,17 +55,17 @@ def digest_cluster(cluster: Cluster) -> str:
     return hashlib.sha256(cluster.to_json().encode()).hexdigest()[:16]
 
 
-def write_saved_plan(path: Path, adapted: SavedPlan) -> None:
+def write_saved_plan(path: Path, saved_plan: SavedPlan) -> None:
     """Write the file."""
-    write_atomic(path, json.dumps(asdict(adapted), indent=2) + "\n")
+    write_atomic(path, json.dumps(asdict(saved_plan), indent=2) + "\n")
 
 
-def read_saved_plan(path: Path, asked: Cluster, processes: int) -> SavedPlan | None:
+def read_saved_plan(path: Path, cluster: Cluster, processes: int) -> SavedPlan | None:
     """Read the file; None where it is missing, or for another cluster or number.
 
     Args:
         path: the file.
-        asked: the cluster that is given now.
+        cluster: the cluster that is given now.
         processes: how many there are now.
     """
     found = read_json_object(path)
@@ -73,6 +73,6 @@ def read_saved_plan(path: Path, asked: Cluster, processes: int) -> SavedPlan | N
         return None
     with suppress(TypeError):
         one = SavedPlan(**found)
-        if (one.asked, one.processes) == (digest_cluster(asked), processes):
+        if (one.asked, one.processes) == (digest_cluster(cluster), processes):
             return one
     return None

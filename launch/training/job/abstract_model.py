@@ -64,13 +64,13 @@ class ProfileConfig:
 
 
 def load_profile_config(
-    source: str, words: Sequence[str]
+    source: str, overrides: Sequence[str]
 ) -> "tuple[ProfileConfig, DataConfig | None]":
     """Return what `jaxdist profile SOURCE WORDS` reads, and the data it trains on.
 
     Args:
         source: a network of the registry, or an experiment by name or file.
-        words: overrides, `key.sub=value`.
+        overrides: overrides, `key.sub=value`.
 
     Raises:
         BadInput: there is no such network, or a word cannot be used.
@@ -91,17 +91,15 @@ def load_profile_config(
             remedy=f"did you mean {near}?" if near else f"one of {', '.join(known)}",
         )
     return apply_config_overrides(
-        start, words, source=source, listing=PROFILE_HELP_COMMAND
+        start, overrides, experiment=source, list_command=PROFILE_HELP_COMMAND
     )[0], data
 
 
-def profile_model(
-    specimen: ProfileConfig, data: "DataConfig | None" = None
-) -> "Profile":
+def profile_model(config: ProfileConfig, data: "DataConfig | None" = None) -> "Profile":
     """Read a specimen's profile: traced on abstract shapes, nothing computed.
 
     Args:
-        specimen: the network and its input.
+        config: the network and its input.
         data: the input has the size of its samples, unless the specimen says one.
 
     Raises:
@@ -113,54 +111,54 @@ def profile_model(
 
     # Nothing is computed: leave accelerators to those who use them.
     jax.config.update("jax_platforms", "cpu")
-    with jax.enable_x64(specimen.precision == "float64"):
-        inputs = abstract_inputs(specimen, data)
+    with jax.enable_x64(config.precision == "float64"):
+        inputs = abstract_inputs(config, data)
         try:
             return profile_network(
-                abstract_network(specimen),
+                abstract_network(config),
                 inputs,
-                name=specimen.model.name,
-                prepare=lambda network: bind_dropout_rng(network, specimen.batch),
+                name=config.model.name,
+                prepare=lambda network: bind_dropout_rng(network, config.batch),
             )
         except BadInput:
             raise
         except (TypeError, ValueError, ZeroDivisionError) as error:
-            raise _invalid_input_error(specimen, inputs[0].shape[1:], error) from error
+            raise _invalid_input_error(config, inputs[0].shape[1:], error) from error
 
 
 def abstract_inputs(
-    specimen: ProfileConfig, data: "DataConfig | None" = None
+    config: ProfileConfig, data: "DataConfig | None" = None
 ) -> "tuple[jax.ShapeDtypeStruct, ...]":
     """Return the shapes of what a specimen is called on, the batch first.
 
     Args:
-        specimen: says the batch, and the size unless it is left open.
+        config: says the batch, and the size unless it is left open.
         data: the samples to take the size from; without, as the network was made for.
     """
     import jax
 
-    size = specimen.input.size
-    if registry.takes_tokens(specimen.model):
-        asked = data.context if data else registry.context_length(specimen.model)
-        return (jax.ShapeDtypeStruct((specimen.batch, size or asked), "int32"),)
-    if registry.takes_clips(specimen.model):
-        return _clip_shapes(specimen, data)
+    size = config.input.size
+    if registry.takes_tokens(config.model):
+        asked = data.context if data else registry.context_length(config.model)
+        return (jax.ShapeDtypeStruct((config.batch, size or asked), "int32"),)
+    if registry.takes_clips(config.model):
+        return _clip_shapes(config, data)
     shape = (
-        _sample_shapes(specimen, data, "image")[0]
+        _sample_shapes(config, data, "image")[0]
         if data and size is None
-        else registry.image_shape(specimen.model)
+        else registry.image_shape(config.model)
     )
     rows = shape[:-1] if size is None else [size] * len(shape[:-1])
-    whole = (specimen.batch, *rows, shape[-1])
-    return (jax.ShapeDtypeStruct(whole, specimen.precision),)
+    whole = (config.batch, *rows, shape[-1])
+    return (jax.ShapeDtypeStruct(whole, config.precision),)
 
 
-def abstract_network(specimen: ProfileConfig) -> "nnx.Module":
+def abstract_network(config: ProfileConfig) -> "nnx.Module":
     """Build a specimen's network on shapes alone."""
     from jaxdist.profile.abstract import build_abstract_network
 
     return build_abstract_network(
-        registry.model_factory(specimen.model), specimen.precision
+        registry.model_factory(config.model), config.precision
     )
 
 

@@ -61,45 +61,45 @@ class StepDescriber:
         self.config, self.shapes = _with_batch_shapes(config)
         self.task: Task = _make_abstract_task(self.config)
         self.profile = profile_task(self.task, self.shapes, config.model.name)
-        self.readings = TraceCache()
+        self.trace_cache = TraceCache()
 
     @property
     def dtype(self) -> str:
         """Of the activations."""
         return np.dtype(self.task.dtype).name
 
-    def case(self, plan: Plan) -> StepDescription:
+    def describe(self, plan: Plan) -> StepDescription:
         """Describe the step under a plan.
 
         Raises:
             BadInput: the network or the batch cannot be split that way.
         """
-        return self._case(self.layout(plan), plan)
+        return self._describe(self.layout(plan), plan)
 
     @property
-    def soon_traced(self) -> bool:
+    def is_fast_to_trace(self) -> bool:
         """Whether tracing a step does not take minutes."""
         return len(self.profile.layers) <= _MAX_FAST_TRACE_LAYERS
 
-    def traced(self, plan: Plan) -> StepDescription:
+    def describe_traced(self, plan: Plan) -> StepDescription:
         """Describe the step under a plan, with what its program keeps at most.
 
         It takes as long as tracing the step: 0.5 to 8 s, and minutes where it has a
         thousand layers.
 
         Raises:
-            BadInput: as `case`.
+            BadInput: as `describe`.
         """
         layout = self.layout(plan)
-        case = self._case(layout, plan)
+        case = self._describe(layout, plan)
         beside = {
             "batch": device_batch_bytes(layout),
             "temporaries": step_temporary_bytes(layout),
         }
-        return replace(case, traced=beside)
+        return replace(case, traced_bytes=beside)
 
-    def _case(self, layout: Layout, plan: Plan) -> StepDescription:
-        stages = layout.pipe.stages.blocks if layout.pipe else ()
+    def _describe(self, layout: Layout, plan: Plan) -> StepDescription:
+        stages = layout.slot_layout.stages.blocks if layout.slot_layout else ()
         return StepDescription(
             profile=self.profile,
             plan=plan,
@@ -107,7 +107,7 @@ class StepDescriber:
             microbatches=layout.task.microbatches,
             stages=stages,
             dtype=self.dtype,
-            held=state_bytes(layout),
+            state_bytes=state_bytes(layout),
             batch_bytes=sum(map(_array_bytes, self.shapes.values())),
         )
 
@@ -117,7 +117,7 @@ class StepDescriber:
         mesh: Any = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
         micro = plan.microbatches or self.task.microbatches
         task = self.task.in_parts(micro)
-        return build_layout(task, plan, mesh, self.shapes, self.readings)
+        return build_layout(task, plan, mesh, self.shapes, self.trace_cache)
 
 
 def profile_task(task: "Task", shapes: BatchShapes, name: str) -> Profile:
@@ -128,7 +128,7 @@ def profile_task(task: "Task", shapes: BatchShapes, name: str) -> Profile:
         shapes: of the batch.
         name: of the network.
     """
-    inputs = cast_floats(task.objective.arguments(shapes), task.dtype)
+    inputs = cast_floats(task.objective.model_inputs(shapes), task.dtype)
     samples = shapes["id"].shape[0]
     return profile_network(
         task_network(task),
@@ -162,14 +162,14 @@ def list_layer_calls(config: Experiment) -> tuple[LayerCall, ...]:
     return trace_calls(
         task.graph,
         (task.state.params, task.state.stats),
-        *cast_floats(task.objective.arguments(shapes), task.dtype),
+        *cast_floats(task.objective.model_inputs(shapes), task.dtype),
         prepare=lambda network: bind_dropout_rng(network, config.data.batch),
     )
 
 
 def state_bytes(layout: Layout) -> dict[str, int]:
     """Return the bytes of the state on one device, by term: exact."""
-    state, specs = layout.shaped, layout.specs
+    state, specs = layout.state_shapes, layout.specs
     fields = {
         "parameters": "params",
         "statistics": "stats",
@@ -242,18 +242,18 @@ def describe_job(job: Job) -> StepDescription:
     task, batch = layout.task, config.data.batch
     profile = profile_network(
         task_network(task),
-        cast_floats(task.objective.arguments(layout.shapes), task.dtype),
+        cast_floats(task.objective.model_inputs(layout.batch_shapes), task.dtype),
         name=config.model.name,
         prepare=lambda network: bind_dropout_rng(network, batch),
     )
-    arrays = layout.shapes.values()
+    arrays = layout.batch_shapes.values()
     return StepDescription(
         profile=profile,
         plan=layout.plan,
         ledgers=layout.ledgers,
         microbatches=task.microbatches,
-        stages=layout.pipe.stages.blocks if layout.pipe else (),
+        stages=layout.slot_layout.stages.blocks if layout.slot_layout else (),
         dtype=np.dtype(task.dtype).name,
-        held=state_bytes(layout),
+        state_bytes=state_bytes(layout),
         batch_bytes=sum(prod(x.shape) * x.dtype.itemsize for x in arrays),
     )

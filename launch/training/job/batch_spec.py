@@ -39,16 +39,16 @@ def feature_spec(config: Experiment) -> FeatureSpec:
         return {"image": Feature(shape=(side, side, 3))} if side else {}
     outputs = output_size(config.model)
     if takes_tokens(config.model):
-        tokens = Feature(shape=(config.data.context,), below=outputs)
+        tokens = Feature(shape=(config.data.context,), upper_bound=outputs)
         return {"tokens": tokens, "target": tokens}
     if takes_clips(config.model):
         clip, said = clip_shapes(config.model)
-        words = Feature(shape=said, below=outputs)
+        words = Feature(shape=said, upper_bound=outputs)
         return {"clip": Feature(shape=clip), "words": words, "target": words}
     image = Feature(shape=image_shape(config.model))
     if "target" in objective_for(config.model).dtypes:
         return {"image": image, "target": Feature(shape=(outputs,))}
-    return {"image": image, "label": Feature(below=outputs)}
+    return {"image": image, "label": Feature(upper_bound=outputs)}
 
 
 def batch_shapes(
@@ -103,13 +103,13 @@ def source_vocabulary(source: "Source") -> Sequence[str]:
     return source.vocabulary if isinstance(source, TextWindows | Clips) else ""
 
 
-def _check_capacity(key: str, given: int | None, least: int, what: str) -> None:
-    if given is not None and given < least:
+def _check_capacity(key: str, configured: int | None, required: int, what: str) -> None:
+    if configured is not None and configured < required:
         raise BadInput(
             f"the network's {key} is too small for the data",
             rule=f"model.{key} is at least that of the data",
-            values=f"model.{key} = {given}, {least} {what}",
-            remedy=f"model.{key}={least}, or model.{key}=None takes the data's",
+            values=f"model.{key} = {configured}, {required} {what}",
+            remedy=f"model.{key}={required}, or model.{key}=None takes the data's",
         )
 
 

@@ -44,15 +44,15 @@ class Job:
 
     config: Experiment
     """The configuration it was made of, the network's settings fitted to the data."""
-    recipe: ModelSpec
+    model_spec: ModelSpec
     """How its network is made, as data."""
     layout: Layout
     """Network, loss and optimizer, laid out on devices as the plan says."""
     order: SampleOrder
     """Which samples a step takes."""
-    course: RunSchedule
+    run_schedule: RunSchedule
     """When to evaluate, to save and to end."""
-    rates: RateFunction
+    learning_rates: RateFunction
     """Learning rates of an array of steps."""
     vocabulary: Sequence[str]
     """Characters or words that tokens stand for; empty where there are none."""
@@ -63,14 +63,14 @@ class Job:
         return hasattr(task_network(self.layout.task), "chain")
 
     @property
-    def test_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+    def eval_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         """A global evaluation batch: padded to the mesh, with weights."""
         plan = self.layout.plan
         shards = plan.mesh.size(*plan.sample_axes)
-        size = -(-self.config.data.eval_size // shards) * shards
+        size = -(-self.config.data.eval_batch_size // shards) * shards
         sized = {
             k: _shape_struct(size, *s.shape[1:], dtype=s.dtype)
-            for k, s in self.layout.shapes.items()
+            for k, s in self.layout.batch_shapes.items()
         }
         return {**sized, "weight": _shape_struct(size, dtype=jnp.float32)}
 
@@ -98,11 +98,11 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
         _check_user_model(task, plan, shapes)
     return Job(
         config=config,
-        recipe=recipe,
+        model_spec=recipe,
         layout=build_layout(task, plan, build_mesh(plan), shapes),
         order=order,
-        course=course,
-        rates=jax.jit(rate),
+        run_schedule=course,
+        learning_rates=jax.jit(rate),
         vocabulary=source_vocabulary(train),
     )
 
@@ -122,7 +122,7 @@ def make_sample_order(config: Experiment, samples: int) -> SampleOrder:
             values=f"{samples:,} training samples, data.batch = {batch:,}",
             remedy=f"data.batch={max(samples // shards, 1) * shards}",
         )
-    return order_from_config(asked, samples=samples, batch=batch, seed=config.seed)
+    return order_from_config(asked, num_samples=samples, batch=batch, seed=config.seed)
 
 
 def make_run_schedule(config: Experiment, samples: int) -> RunSchedule:
@@ -143,9 +143,9 @@ def make_run_schedule(config: Experiment, samples: int) -> RunSchedule:
     return RunSchedule(
         steps=order.steps(config.epochs),
         samples=samples,
-        batch=config.data.batch,
-        save_every=config.checkpoint.interval(samples / config.data.batch),
-        skips=config.optim.skip_nonfinite,
+        batch_size=config.data.batch,
+        checkpoint_interval=config.checkpoint.interval(samples / config.data.batch),
+        max_consecutive_skips=config.optim.skip_nonfinite,
     )
 
 
@@ -173,12 +173,12 @@ def make_model_spec(config: Experiment) -> ModelSpec:
     )
 
 
-def make_task(config: Experiment, recipe: ModelSpec, rate: RateFunction) -> Task:
+def make_task(config: Experiment, model_spec: ModelSpec, rate: RateFunction) -> Task:
     """Return the configuration's task, its parameters moved at this rate."""
     full = jnp.float64 if config.precision == "float64" else jnp.float32
     narrow = config.precision == "bfloat16"
     return Task(
-        model=recipe,
+        model=model_spec,
         optimizer=make_optimizer(config.optim, rate),
         objective=objective_for(config.model),
         microbatches=config.optim.accumulate,
@@ -195,7 +195,7 @@ def _check_user_model(
     """Refuse a network that is right on whole batches alone; ours are held to laws."""
     network = task_network(task)
     check_flax_layers(network)
-    inputs = cast_floats(task.objective.arguments(shapes), task.dtype)
+    inputs = cast_floats(task.objective.model_inputs(shapes), task.dtype)
     check_spatial_split(plan, network, inputs)
 
 

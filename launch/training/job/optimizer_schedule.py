@@ -63,7 +63,7 @@ class OptimizerSchedule:
     """The rate, epoch by epoch."""
 
     @property
-    def peak(self) -> str:
+    def peak_rate_text(self) -> str:
         """The rate after the warm-up, and how it came to be.
 
         A run on 1,024 samples at 0.1 for 256 has `0.1 x 1024/256 = 0.4`.
@@ -71,12 +71,12 @@ class OptimizerSchedule:
         sizes = f"{self.batch}/{REFERENCE_BATCH}"
         grown = {"none": "", "linear": f" x {sizes}", "root": f" x sqrt({sizes})"}
         if self.optim.scaling == "none":
-            return f"{self.ramp.peak:g}"
+            return f"{self.ramp.peak_rate:g}"
         how = grown[self.optim.scaling]
-        return f"{self.optim.lr:g}{how} = {self.ramp.peak:g}"
+        return f"{self.optim.lr:g}{how} = {self.ramp.peak_rate:g}"
 
     @property
-    def decay(self) -> str:
+    def weight_decay_text(self) -> str:
         """Which leaves decay, and which samples share statistics: `10 of 25 leaves`."""
         leaves = f"{self.leaves[0]} of {self.leaves[1]} leaves"
         return leaves + f", norms of {self.sharing:,} samples" * bool(self.sharing)
@@ -98,7 +98,7 @@ def optimizer_schedule(
         samples: training samples.
     """
     course, per_epoch = make_run_schedule(config, samples), samples / config.data.batch
-    sizes = course.steps, per_epoch, course.batch
+    sizes = course.steps, per_epoch, course.batch_size
     task = make_task(
         config, make_model_spec(config), make_learning_rate(config.optim, *sizes)
     )
@@ -106,27 +106,32 @@ def optimizer_schedule(
 
 
 def schedule_from_task(
-    config: Experiment, plan: Plan, task: Task, course: RunSchedule
+    config: Experiment, plan: Plan, task: Task, run_schedule: RunSchedule
 ) -> OptimizerSchedule:
     """Return the schedule of a job's parts; arguments are as a `Job` has them."""
-    per_epoch, replicas = course.samples / course.batch, plan.batch_shards
+    per_epoch, replicas = (
+        run_schedule.samples / run_schedule.batch_size,
+        plan.batch_shards,
+    )
     params = task.state.params
     marked = jax.tree.leaves(weight_decay_mask(params))
     sizes = [leaf.size for leaf in jax.tree.leaves(params)]
     kept = [size for size, decayed in zip(sizes, marked) if decayed]
     return OptimizerSchedule(
         optim=config.optim,
-        ramp=make_warmup(config.optim, course.steps, per_epoch, course.batch),
-        batch=course.batch,
+        ramp=make_warmup(
+            config.optim, run_schedule.steps, per_epoch, run_schedule.batch_size
+        ),
+        batch=run_schedule.batch_size,
         replicas=replicas,
-        steps=course.steps,
+        steps=run_schedule.steps,
         milestones=tuple(round(e * per_epoch) + 1 for e in config.optim.milestones),
         leaves=(len(kept), len(sizes)),
         numbers=(sum(kept), sum(sizes)),
         sharing=_batch_norm_samples(config, plan)
         if jax.tree.leaves(task.state.stats)
         else 0,
-        epochs=_epoch_rates(config, course),
+        epochs=_epoch_rates(config, run_schedule),
     )
 
 
@@ -137,8 +142,8 @@ def _batch_norm_samples(config: Experiment, plan: Plan) -> int:
 
 
 def _epoch_rates(config: Experiment, course: RunSchedule) -> tuple[EpochRate, ...]:
-    per_epoch = course.samples / course.batch
-    rate = make_learning_rate(config.optim, course.steps, per_epoch, course.batch)
+    per_epoch = course.samples / course.batch_size
+    rate = make_learning_rate(config.optim, course.steps, per_epoch, course.batch_size)
     first = [round(epoch * per_epoch) for epoch in range(math.ceil(config.epochs))]
     steps = np.array([step for step in first if step < course.steps], np.int32)
     with jax.numpy_dtype_promotion("standard"):

@@ -28,7 +28,7 @@ _MAX_TRACED_SAMPLES: Final = 1_000_000
 
 
 def forecast_quality(
-    asked: ShuffleConfig,
+    shuffle: ShuffleConfig,
     config: Experiment,
     samples: int,
     labels: NDArray[np.integer[Any]] | None,
@@ -36,7 +36,7 @@ def forecast_quality(
     """Forecast the quality of an order with a part of the samples exchanged.
 
     Args:
-        asked: the part, and the partitions.
+        shuffle: the part, and the partitions.
         config: batch and seed.
         samples: of the training set.
         labels: theirs, int [N], or None.
@@ -45,7 +45,7 @@ def forecast_quality(
         BadInput: partitions that the batch or the samples cannot fill.
     """
     order = order_from_config(
-        asked, samples=samples, batch=config.data.batch, seed=config.seed
+        shuffle, num_samples=samples, batch=config.data.batch, seed=config.seed
     )
     assert isinstance(order, PartialShuffleOrder)
     return predict_quality(order.shuffle, labels)
@@ -64,16 +64,16 @@ def shuffle_line(order: "SampleOrder", epochs: float) -> str:
     """Say in a line how samples are exchanged; empty where they are not held apart.
 
     >>> from jaxdist.input.local_shuffle.shuffle import PartialShuffle
-    >>> shuffle = PartialShuffle.of(samples=1437, partitions=64, q=0.1)
+    >>> shuffle = PartialShuffle.from_fraction(samples=1437, partitions=64, q=0.1)
     >>> shuffle_line(PartialShuffleOrder(shuffle=shuffle, batch=64), 30)
     '2 of 22 samples of 64 partitions an epoch; 6.9 % at home after 30'
     """
     if not isinstance(order, PartialShuffleOrder):
         return ""
     shuffle = order.shuffle
-    home = format_percent(ShuffleQuality(shuffle=shuffle).home(round(epochs)))
+    home = format_percent(ShuffleQuality(shuffle=shuffle).local_fraction(round(epochs)))
     return (
-        f"{shuffle.exchanged:,} of {shuffle.slots:,} samples of "
+        f"{shuffle.exchange_count:,} of {shuffle.slots:,} samples of "
         f"{shuffle.partitions:,} partitions an epoch; {home} at home after {epochs:g}"
     )
 
@@ -100,11 +100,11 @@ def measure_shuffle_quality(
         {
             "epoch": epoch,
             "home": measured_local_fraction(shuffle, epoch),
-            "home_forecast": quality.home(epoch),
+            "home_forecast": quality.local_fraction(epoch),
             "distance": None
             if labels is None
             else measured_class_distance(shuffle, labels, epoch),
-            "distance_forecast": quality.distance(epoch),
+            "distance_forecast": quality.class_distance(epoch),
         }
         for epoch in _doubling(max(0, math.ceil(epochs) - 1))
         if epoch * count <= _MAX_TRACED_SAMPLES
@@ -112,8 +112,8 @@ def measure_shuffle_quality(
     return {
         "partitions": shuffle.partitions,
         "slots": shuffle.slots,
-        "exchanged": shuffle.exchanged,
-        "floor": quality.floor,
+        "exchanged": shuffle.exchange_count,
+        "floor": quality.class_distance_floor,
         "measured": rows,
     }
 

@@ -39,13 +39,17 @@ class CpuTimeMonitor(BackgroundThread):
 
     def __init__(self) -> None:
         super().__init__()
-        self._stood = 0.0
-        self._before = (time.process_time(), run_queue_delays(), 0.0)
+        self._stalled_s = 0.0
+        self._last_reading = (time.process_time(), run_queue_delays(), 0.0)
 
-    def since_last(self) -> ProcessCpuTime:
+    def read_delta(self) -> ProcessCpuTime:
         """Return what the process did since this was called before."""
-        ran, had, stood = self._before
-        self._before = now = time.process_time(), run_queue_delays(), self._stood
+        ran, had, stood = self._last_reading
+        self._last_reading = now = (
+            time.process_time(),
+            run_queue_delays(),
+            self._stalled_s,
+        )
         # Threads wait side by side, and most of them for what nobody needs soon.
         waits = [ns - had.get(task, 0) for task, ns in now[1].items()]
         waited = max(0, *waits, 0) / 1e9
@@ -61,7 +65,7 @@ class CpuTimeMonitor(BackgroundThread):
             now, has = time.monotonic(), _thread_delay(mine)
             # What this thread waited for a processor, others did as well.
             late = now - last - _TICK_S - (has - had) / 1e9
-            self._stood += late if late > _WAKEUP_TOLERANCE_S else 0.0
+            self._stalled_s += late if late > _WAKEUP_TOLERANCE_S else 0.0
             last, had = now, has
 
 

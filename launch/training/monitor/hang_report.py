@@ -46,8 +46,8 @@ class HangReport:
 def diagnose_hang(
     before: Mapping[int, ProcessHeartbeat],
     after: Mapping[int, ProcessHeartbeat],
-    mine: ProcessGroup,
-    own: ProcessHeartbeat,
+    group: ProcessGroup,
+    local: ProcessHeartbeat,
     waited_s: float,
 ) -> HangReport:
     """Say which process is stuck.
@@ -55,17 +55,17 @@ def diagnose_hang(
     Args:
         before: what each process had said when one of them was too late.
         after: the same a few beats later; nothing where process 0 did not answer.
-        mine: the process that asks, among those of its run.
-        own: where it is.
+        group: the process that asks, among those of its run.
+        local: where it is.
         waited_s: seconds that it has been there.
     """
-    rank = mine.rank
-    waits_ = waiting_text(rank, own, waited_s)
+    rank = group.rank
+    waits_ = waiting_text(rank, local, waited_s)
     if not after:
         return HangReport(
-            text=_isolated_text(own, waited_s, rank), speaker=1 if rank else 0
+            text=_isolated_text(local, waited_s, rank), speaker=1 if rank else 0
         )
-    silent = [r for r in range(mine.count) if before.get(r) == after.get(r)]
+    silent = [r for r in range(group.size) if before.get(r) == after.get(r)]
     speaker = min(set(after) - set(silent), default=rank)
     if silent:
         said = unresponsive_text({r: after.get(r) for r in silent})
@@ -77,19 +77,19 @@ def diagnose_hang(
             f"rank {r} in {after[r].where}, at {after[r].line}" for r in behind
         )
         return HangReport(text=f"stuck: {where}; {waits_}", speaker=speaker)
-    text = f"stuck: no rank is behind, all are in {own.where}, for {waited_s:.0f} s"
-    return HangReport(text=f"{text}, at {own.line}", speaker=speaker)
+    text = f"stuck: no rank is behind, all are in {local.where}, for {waited_s:.0f} s"
+    return HangReport(text=f"{text}, at {local.line}", speaker=speaker)
 
 
-def waiting_text(rank: int, own: ProcessHeartbeat, waited_s: float) -> str:
+def waiting_text(rank: int, local: ProcessHeartbeat, waited_s: float) -> str:
     """Say where a process waits."""
-    return f"rank {rank} waits in {own.where}, for {waited_s:.0f} s"
+    return f"rank {rank} waits in {local.where}, for {waited_s:.0f} s"
 
 
-def unresponsive_text(silent: Mapping[int, ProcessHeartbeat | None]) -> str:
+def unresponsive_text(ranks: Mapping[int, ProcessHeartbeat | None]) -> str:
     """Say who says nothing any more."""
     last = "; ".join(
-        f"rank {r}, last in {_location(said)}" for r, said in silent.items()
+        f"rank {r}, last in {_location(said)}" for r, said in ranks.items()
     )
     return f"stuck: {last}: it says nothing any more, is stopped or gone"
 

@@ -31,33 +31,33 @@ class StatusWriter:
     Args:
         path: the file; process 0 has the folder of the run, others one that goes.
         steps: of the whole run.
-        mine: the process among those of its run; process 0 alone writes.
-        places: returns where each process is, by rank.
+        group: the process among those of its run; process 0 alone writes.
+        heartbeats: returns where each process is, by rank.
     """
 
     def __init__(
         self,
         path: Path,
         steps: int,
-        mine: ProcessGroup,
-        places: Callable[[], Mapping[int, ProcessHeartbeat]],
+        group: ProcessGroup,
+        heartbeats: Callable[[], Mapping[int, ProcessHeartbeat]],
     ) -> None:
         before = read_status_record(path)
-        self._path, self._places, self._over = path, places, Event()
-        self._writes, self._accepted = mine.leads, False
-        self._before = path.read_text("utf-8") if path.exists() else None
-        self._news: dict[str, Any] = {
+        self._path, self._heartbeats, self._stop_event = path, heartbeats, Event()
+        self._is_writer, self._accepted = group.is_primary, False
+        self._previous_text = path.read_text("utf-8") if path.exists() else None
+        self._record: dict[str, Any] = {
             "sitting": 1 if before is None else before.sitting + 1,
             "steps": steps,
-            "count": mine.count,
+            "count": group.size,
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "began": time.time(),
         }
-        self._thread = Thread(target=self._again, daemon=True)
+        self._thread = Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
-        if self._writes:
+        if self._is_writer:
             self._write(RUNNING)
             self._thread.start()
         return self
@@ -68,39 +68,39 @@ class StatusWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._over.is_set():
+        if self._stop_event.is_set():
             return
         if isinstance(error, BadInput) and not self._accepted:
-            self._puts_back()
+            self._restore_previous()
         else:
             by_hand = kind is None or kind is KeyboardInterrupt
-            self.ends("stopped" if by_hand else "failed")
+            self.finish("stopped" if by_hand else "failed")
 
-    def accept(self) -> None:
+    def mark_accepted(self) -> None:
         """Note that the run goes on: what refuses it from now on is news of it."""
         self._accepted = True
 
-    def ends(self, state: str) -> None:
+    def finish(self, state: str) -> None:
         """Write the last news of this sitting."""
-        self._over.set()
-        if self._writes:
+        self._stop_event.set()
+        if self._is_writer:
             self._thread.join(HEARTBEAT_INTERVAL_S)
             self._write(state)
 
-    def _puts_back(self) -> None:
+    def _restore_previous(self) -> None:
         """Leave what there was: who refuses to go on with a run says nothing of it."""
-        self._over.set()
-        if not self._writes:
+        self._stop_event.set()
+        if not self._is_writer:
             return
         self._thread.join(HEARTBEAT_INTERVAL_S)
         with suppress(OSError):
-            if self._before is None:
+            if self._previous_text is None:
                 self._path.unlink(missing_ok=True)
             else:
-                write_atomic(self._path, self._before)
+                write_atomic(self._path, self._previous_text)
 
-    def _again(self) -> None:
-        while not self._over.wait(HEARTBEAT_INTERVAL_S):
+    def _run(self) -> None:
+        while not self._stop_event.wait(HEARTBEAT_INTERVAL_S):
             self._write(RUNNING)
 
     def _write(self, state: str) -> None:
@@ -108,7 +108,7 @@ class StatusWriter:
         with suppress(OSError):
             places = {
                 str(rank): {"host": said.host, "step": said.step, "phase": said.phase}
-                for rank, said in sorted(self._places().items())
+                for rank, said in sorted(self._heartbeats().items())
             }
-            news = {"state": state, **self._news, "processes": places}
+            news = {"state": state, **self._record, "processes": places}
             write_atomic(self._path, json.dumps(news) + "\n")

@@ -72,11 +72,11 @@ class Straggler:
         )
 
 
-def find_stragglers(shares: Sequence[ProcessStepTime]) -> list[Straggler]:
+def find_stragglers(step_times: Sequence[ProcessStepTime]) -> list[Straggler]:
     """Return the processes that are slower than the others, each with one phase.
 
     Args:
-        shares: of each process, by rank, over the same steps.
+        step_times: of each process, by rank, over the same steps.
 
     >>> usual = dict(first=1, last=9, step_s=0.1)
     >>> own = [{"input": 0.002}, {"input": 0.045}, {"input": 0.004}]
@@ -85,10 +85,10 @@ def find_stragglers(shares: Sequence[ProcessStepTime]) -> list[Straggler]:
     >>> find_stragglers(shares)[0].text
     'slow: rank 1 (h1) is 42 ms a step behind in input, steps 1-9; a step takes 100 ms'
     """
-    if not shares:
+    if not step_times:
         return []
-    step_s = median(share.step_s for share in shares)
-    found = [_largest_delay(rank, shares) for rank in range(len(shares))]
+    step_s = median(share.step_s for share in step_times)
+    found = [_largest_delay(rank, step_times) for rank in range(len(step_times))]
     return [
         late
         for late in found
@@ -101,10 +101,12 @@ def _min_slowdown(late: Straggler) -> float:
     return _MIN_COMPUTE_SLOWDOWN if late.phase == COMPUTE_PHASE else MIN_SLOWDOWN
 
 
-def _largest_delay(rank: int, shares: Sequence[ProcessStepTime]) -> Straggler | None:
+def _largest_delay(
+    rank: int, step_times: Sequence[ProcessStepTime]
+) -> Straggler | None:
     """Return the phase in which a process is furthest behind the others."""
-    mine = shares[rank]
-    others = [share for at, share in enumerate(shares) if at != rank]
+    mine = step_times[rank]
+    others = [share for at, share in enumerate(step_times) if at != rank]
     if not others:
         return None
     more = _excess_over_median(mine.own_s, [share.own_s for share in others])

@@ -40,12 +40,12 @@ _MAX_REPORTED: Final = 4
 class _StepWindow:
     """Some steps of this process."""
 
-    first: int
-    began: float
-    last: int = 0
-    ended: float = 0.0
-    own_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    compiled: bool = False
+    first_step: int
+    start_time: float
+    last_step: int = 0
+    end_time: float = 0.0
+    local_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    has_compile: bool = False
     """Whether something was compiled meanwhile, which is found in a cache or not."""
 
 
@@ -53,36 +53,41 @@ class StragglerMonitor:
     """Names slow processes of a run, as a context.
 
     Args:
-        mine: the process among those of its run.
-        every: steps from one comparison to the next; 0 compares nothing.
-        note: shows a line; called in the training thread, between two phases.
+        group: the process among those of its run.
+        interval_steps: steps from one comparison to the next; 0 compares nothing.
+        print_line: shows a line; called in the training thread, between two phases.
         path: file that gets an object a line.
-        on_processor: whether devices are threads of this process.
+        on_cpu: whether devices are threads of this process.
     """
 
     def __init__(
         self,
-        mine: ProcessGroup,
-        every: int,
-        note: Callable[[str], None],
+        group: ProcessGroup,
+        interval_steps: int,
+        print_line: Callable[[str], None],
         path: Path,
         *,
-        on_processor: bool,
+        on_cpu: bool,
     ) -> None:
-        self._mine, self._every, self._note, self._path = mine, every, note, path
-        self._on_processor = on_processor
-        self._on = every > 0 and mine.store is not None
-        self._phase, self._since, self._first = "", 0.0, 0
+        self._group, self._interval_steps, self._print_line, self._path = (
+            group,
+            interval_steps,
+            print_line,
+            path,
+        )
+        self._on_cpu = on_cpu
+        self._enabled = interval_steps > 0 and group.kv_store is not None
+        self._phase, self._phase_start, self._first_step = "", 0.0, 0
         self._window: _StepWindow | None = None
         self._last_input = 0.0
-        self._full: _StepWindow | None = None
-        self._wake, self._over = Event(), Event()
-        self._texts, self._running = deque[str](), CpuTimeMonitor()
-        self._thread = Thread(target=self._says, daemon=True)
+        self._full_window: _StepWindow | None = None
+        self._wake, self._stop_event = Event(), Event()
+        self._texts, self._cpu_time = deque[str](), CpuTimeMonitor()
+        self._thread = Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
-        if self._on:
-            self._running.__enter__()
+        if self._enabled:
+            self._cpu_time.__enter__()
             self._thread.start()
         return self
 
@@ -92,106 +97,118 @@ class StragglerMonitor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._on:
-            self._over.set()
+        if self._enabled:
+            self._stop_event.set()
             self._wake.set()
             self._thread.join(1)
-            self._running.__exit__(kind, error, trace)
-            self._shows()
+            self._cpu_time.__exit__(kind, error, trace)
+            self._print_pending()
 
-    def enters(self, phase: str, step: int) -> None:
+    def on_phase(self, phase: str, step: int) -> None:
         """Note that a phase begins, or, with no name, that one has ended."""
-        if not self._on:
+        if not self._enabled:
             return
         now = time.perf_counter()
         if self._phase:
-            self._ends(self._phase, now - self._since)
-        self._phase, self._since = phase, now
+            self._add_phase(self._phase, now - self._phase_start)
+        self._phase, self._phase_start = phase, now
         if phase == "input":
-            self._turns(step, now)
-            self._shows()
+            self._advance_window(step, now)
+            self._print_pending()
 
-    def starved(self) -> None:
+    def on_input_starvation(self) -> None:
         """Note that devices had nothing left to do when their input was there."""
         if self._window is not None:
-            self._window.own_s["input"] += self._last_input
+            self._window.local_s["input"] += self._last_input
 
-    def _ends(self, phase: str, seconds: float) -> None:
+    def _add_phase(self, phase: str, seconds: float) -> None:
         if phase == "input":
             self._last_input = seconds
         elif self._window is not None:
-            self._window.compiled |= phase == "compile"
+            self._window.has_compile |= phase == "compile"
             if phase in _LOCAL_PHASES:
-                self._window.own_s[phase] += seconds
+                self._window.local_s[phase] += seconds
 
-    def _turns(self, step: int, now: float) -> None:
+    def _advance_window(self, step: int, now: float) -> None:
         """Begin another window where this step does."""
-        self._first = self._first or step + _WARMUP_STEPS
-        if step < self._first or (self._window and (step - 1) % self._every):
+        self._first_step = self._first_step or step + _WARMUP_STEPS
+        if step < self._first_step or (
+            self._window and (step - 1) % self._interval_steps
+        ):
             return
         if self._window is not None:
-            self._window.last, self._window.ended = step - 1, now
-            self._full = self._window
-        self._window = _StepWindow(first=step, began=now)
+            self._window.last_step, self._window.end_time = step - 1, now
+            self._full_window = self._window
+        self._window = _StepWindow(first_step=step, start_time=now)
         self._wake.set()
 
-    def _shows(self) -> None:
+    def _print_pending(self) -> None:
         while self._texts:
-            self._note(self._texts.popleft())
+            self._print_line(self._texts.popleft())
 
-    def _says(self) -> None:
+    def _run(self) -> None:
         """Say what this process took, whenever a window is full."""
-        while not self._over.is_set():
+        while not self._stop_event.is_set():
             self._wake.wait()
             self._wake.clear()
-            ran, window, self._full = self._running.since_last(), self._full, None
-            if self._over.is_set() or window is None or not self._tells(window):
+            ran, window, self._full_window = (
+                self._cpu_time.read_delta(),
+                self._full_window,
+                None,
+            )
+            if (
+                self._stop_event.is_set()
+                or window is None
+                or not self._is_representative(window)
+            ):
                 continue
             with suppress(RuntimeError):  # process 0 is gone, and its store
-                self._exchange(self._share(window, asdict(ran)))
+                self._exchange(self._step_time(window, asdict(ran)))
 
-    def _tells(self, window: _StepWindow) -> bool:
+    def _is_representative(self, window: _StepWindow) -> bool:
         """Whether a window says how fast a process is."""
-        steps = window.last - window.first + 1
-        return not window.compiled and 2 * steps >= self._every
+        steps = window.last_step - window.first_step + 1
+        return not window.has_compile and 2 * steps >= self._interval_steps
 
-    def _share(self, window: _StepWindow, ran: dict[str, float]) -> ProcessStepTime:
+    def _step_time(
+        self, window: _StepWindow, cpu_s: dict[str, float]
+    ) -> ProcessStepTime:
         """Say what a step of a window took of this process."""
-        steps = window.last - window.first + 1
-        own = {phase: seconds / steps for phase, seconds in window.own_s.items()}
-        if not self._on_processor:  # its threads hand over, and others compute
-            ran = {"stood": ran["stood"]}
-        each = {name: seconds / steps for name, seconds in ran.items()}
+        steps = window.last_step - window.first_step + 1
+        own = {phase: seconds / steps for phase, seconds in window.local_s.items()}
+        if not self._on_cpu:  # its threads hand over, and others compute
+            cpu_s = {"stood": cpu_s["stood"]}
+        each = {name: seconds / steps for name, seconds in cpu_s.items()}
         return ProcessStepTime(
             host=socket.gethostname(),
-            first=window.first,
-            last=window.last,
-            step_s=(window.ended - window.began) / steps,
+            first=window.first_step,
+            last=window.last_step,
+            step_s=(window.end_time - window.start_time) / steps,
             own_s={**own, COMPUTE_PHASE: sum(each.values())},
             ran_s=each,
         )
 
     def _exchange(self, share: ProcessStepTime) -> None:
         """Say a share; in process 0, compare those of all."""
-        key, text = f"{_STEP_TIME_KEY}/{self._mine.rank:06}", json.dumps(asdict(share))
-        self._mine.store.key_value_set(key, text, allow_overwrite=True)
-        shares = self._gathered(share) if self._mine.leads else []
+        key, text = f"{_STEP_TIME_KEY}/{self._group.rank:06}", json.dumps(asdict(share))
+        self._group.kv_store.key_value_set(key, text, allow_overwrite=True)
+        shares = self._gather(share) if self._group.is_primary else []
         for late in find_stragglers(shares)[:_MAX_REPORTED]:
             row = asdict(late) | {"time": time.time()}
             with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
             self._texts.append(late.text)
 
-    def _gathered(self, share: ProcessStepTime) -> list[ProcessStepTime]:
+    def _gather(self, share: ProcessStepTime) -> list[ProcessStepTime]:
         """Wait for the shares of all over the same steps; none where one is amiss."""
         end = time.monotonic() + _GATHER_TIMEOUT_S
-        while time.monotonic() < end and not self._over.is_set():
-            rows = sorted(self._mine.store.key_value_dir_get(_STEP_TIME_KEY))
+        while time.monotonic() < end and not self._stop_event.is_set():
+            rows = sorted(self._group.kv_store.key_value_dir_get(_STEP_TIME_KEY))
             found = [ProcessStepTime(**json.loads(text)) for _, text in rows]
-            if len(found) == self._mine.count:
+            if len(found) == self._group.size:
                 if all(other.last == share.last for other in found):
                     return found
                 if any(other.last > share.last for other in found):
                     return []
-            self._over.wait(_POLL_S)
+            self._stop_event.wait(_POLL_S)
         return []

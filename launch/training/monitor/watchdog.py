@@ -48,17 +48,17 @@ _HEARTBEAT_KEY: Final = "jaxdist/place"
 class PhasePosition:
     """Where a process is."""
 
-    number: int = 0
+    phase_index: int = 0
     """Places that it has been at; in all processes the same is the same place."""
     step: int = 0
     """Step of the run."""
     phase: str = ""
     """Phase of the step; empty between phases."""
-    since: float = 0.0
+    start_time: float = 0.0
     """When it came there, on its own monotonic clock."""
 
 
-def phase_limit_s(phase: str, floor_s: float, steps_s: Sequence[float]) -> float:
+def phase_limit_s(phase: str, min_limit_s: float, step_times: Sequence[float]) -> float:
     """Return the seconds that a phase may take.
 
     A first step sets up links, evaluations have many batches, and nobody knows how
@@ -70,34 +70,34 @@ def phase_limit_s(phase: str, floor_s: float, steps_s: Sequence[float]) -> float
     >>> phase_limit_s("compute", 60, []), phase_limit_s("compile", 60, [])
     (600, 3600)
     """
-    step = max(floor_s, HANG_LIMIT_STEPS * median(steps_s or [0]))
+    step = max(min_limit_s, HANG_LIMIT_STEPS * median(step_times or [0]))
     times = _LIMIT_FACTORS.get(phase, _DEFAULT_LIMIT_FACTOR)
-    return step * (max(times, _DEFAULT_LIMIT_FACTOR) if not steps_s else times)
+    return step * (max(times, _DEFAULT_LIMIT_FACTOR) if not step_times else times)
 
 
 class HangWatchdog:
     """Watches one process of a run, as a context.
 
     Args:
-        mine: the process among those of its run.
-        floor_s: seconds that every step may take; 0 watches nothing.
+        group: the process among those of its run.
+        min_limit_s: seconds that every step may take; 0 watches nothing.
         stacks: folder for the stacks of all threads of a process that is stuck.
     """
 
-    def __init__(self, mine: ProcessGroup, floor_s: float, stacks: Path) -> None:
-        self._mine, self._floor, self._stacks = mine, floor_s, stacks
-        self._every = min(max(floor_s / 30, 0.1), 2.0)
-        self._place, self._steps = PhasePosition(), deque[float](maxlen=100)
-        self._step_began = (0, 0.0)
-        self._awake, self._over = 0.0, Event()
-        self._beats: dict[int, tuple[int, float]] = {mine.rank: (0, 0.0)}
-        self._threads = [Thread(target=self._looks, daemon=True)]
-        if mine.store is not None:
-            self._threads.append(Thread(target=self._says, daemon=True))
+    def __init__(self, group: ProcessGroup, min_limit_s: float, stacks: Path) -> None:
+        self._group, self._min_limit_s, self._stacks = group, min_limit_s, stacks
+        self._interval_s = min(max(min_limit_s / 30, 0.1), 2.0)
+        self._position, self._step_times = PhasePosition(), deque[float](maxlen=100)
+        self._step_start = (0, 0.0)
+        self._resume_time, self._stop_event = 0.0, Event()
+        self._last_heartbeats: dict[int, tuple[int, float]] = {group.rank: (0, 0.0)}
+        self._threads = [Thread(target=self._watch, daemon=True)]
+        if group.kv_store is not None:
+            self._threads.append(Thread(target=self._send_heartbeats, daemon=True))
 
     def __enter__(self) -> Self:
         """Begin to watch."""
-        for thread in self._threads if self._floor else ():
+        for thread in self._threads if self._min_limit_s else ():
             thread.start()
         return self
 
@@ -107,140 +107,145 @@ class HangWatchdog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._over.set()
-        for thread in self._threads if self._floor else ():
+        self._stop_event.set()
+        for thread in self._threads if self._min_limit_s else ():
             thread.join(1)
 
-    def enters(self, phase: str, step: int) -> None:
+    def on_phase(self, phase: str, step: int) -> None:
         """Note that a phase begins, or, with no name, that one has ended."""
-        now, old = time.monotonic(), self._place
-        self._place = PhasePosition(
-            number=old.number + 1, step=step, phase=phase, since=now
+        now, old = time.monotonic(), self._position
+        self._position = PhasePosition(
+            phase_index=old.phase_index + 1, step=step, phase=phase, start_time=now
         )
-        if phase == "compute" and step != self._step_began[0]:
-            before, at = self._step_began
+        if phase == "compute" and step != self._step_start[0]:
+            before, at = self._step_start
             if step == before + 1:
-                self._steps.append(now - at)
-            self._step_began = step, now
+                self._step_times.append(now - at)
+            self._step_start = step, now
 
-    def places(self) -> dict[int, ProcessHeartbeat]:
+    def heartbeats(self) -> dict[int, ProcessHeartbeat]:
         """Return where each process is, by what it has said last."""
-        return {**self._heard(), self._mine.rank: make_heartbeat(self._place)}
+        return {
+            **self._read_heartbeats(),
+            self._group.rank: make_heartbeat(self._position),
+        }
 
-    def _looks(self) -> None:
+    def _watch(self) -> None:
         """Look how long the process has been where it is."""
-        self._awake = last = time.monotonic()
-        while not self._over.wait(self._every):
+        self._resume_time = last = time.monotonic()
+        while not self._stop_event.wait(self._interval_s):
             now = time.monotonic()
-            if now - last > 3 * self._every:
+            if now - last > 3 * self._interval_s:
                 # Everything was stopped, this thread too: what was then does not count.
-                self._awake = now
+                self._resume_time = now
             last = now
-            self._listens(now)
-            place = self._place
-            most = phase_limit_s(place.phase, self._floor, list(self._steps))
+            self._check_heartbeats(now)
+            place = self._position
+            most = phase_limit_s(place.phase, self._min_limit_s, list(self._step_times))
             if (
-                place.number
-                and now - max(place.since, self._awake) > _QUERY_FRACTION * most
+                place.phase_index
+                and now - max(place.start_time, self._resume_time)
+                > _QUERY_FRACTION * most
             ):
-                self._asks(place)
+                self._confirm_hang(place)
                 last = time.monotonic()
 
-    def _listens(self, now: float) -> None:
+    def _check_heartbeats(self, now: float) -> None:
         """End the process where another says nothing any more, whatever it does.
 
         Process 0 listens to all; the others to it, since it answers what they say.
         """
-        heard = self._heard() if self._mine.leads else {}
+        heard = self._read_heartbeats() if self._group.is_primary else {}
         for rank, said in heard.items():
-            if self._beats.get(rank, (0, 0.0))[0] != said.beat:
-                self._beats[rank] = said.beat, now
+            if self._last_heartbeats.get(rank, (0, 0.0))[0] != said.beat:
+                self._last_heartbeats[rank] = said.beat, now
         silent = [
             rank
-            for rank, (beat, at) in self._beats.items()
-            if beat > 0 and now - max(at, self._awake) > _QUERY_FRACTION * self._floor
+            for rank, (beat, at) in self._last_heartbeats.items()
+            if beat > 0
+            and now - max(at, self._resume_time) > _QUERY_FRACTION * self._min_limit_s
         ]
-        if silent and not self._over.is_set():
-            own, mine = make_heartbeat(self._place), self._mine
-            waited = now - self._place.since
-            if mine.leads:
+        if silent and not self._stop_event.is_set():
+            own, mine = make_heartbeat(self._position), self._group
+            waited = now - self._position.start_time
+            if mine.is_primary:
                 others = {rank: heard.get(rank, own) for rank in silent}
                 text = f"{unresponsive_text(others)}; {waiting_text(0, own, waited)}"
-                self._ends(HangReport(text=text, speaker=0))
-            self._ends(diagnose_hang({}, {}, mine, own, waited))
+                self._abort(HangReport(text=text, speaker=0))
+            self._abort(diagnose_hang({}, {}, mine, own, waited))
 
-    def _asks(self, place: PhasePosition) -> None:
+    def _confirm_hang(self, place: PhasePosition) -> None:
         """Ask the others where they are; end the process unless it has gone on."""
-        asked, before = time.monotonic(), self._heard()
-        if self._over.wait(2.5 * self._every) or self._place is not place:
+        asked, before = time.monotonic(), self._read_heartbeats()
+        if self._stop_event.wait(2.5 * self._interval_s) or self._position is not place:
             return
-        after = self._heard() if before else {}
-        if self._over.is_set() or self._place is not place:
+        after = self._read_heartbeats() if before else {}
+        if self._stop_event.is_set() or self._position is not place:
             return
-        waited = asked - place.since
+        waited = asked - place.start_time
         own = make_heartbeat(place)
-        self._ends(diagnose_hang(before, after, self._mine, own, waited))
+        self._abort(diagnose_hang(before, after, self._group, own, waited))
 
-    def _ends(self, found: HangReport) -> None:
+    def _abort(self, found: HangReport) -> None:
         """Write what all threads do, say who is stuck, and leave."""
-        path = self._stacks / f"r{self._mine.rank:02}.txt"
+        path = self._stacks / f"r{self._group.rank:02}.txt"
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("w") as file:
                 faulthandler.dump_traceback(file, all_threads=True)
-        if self._mine.rank != found.speaker:
+        if self._group.rank != found.speaker:
             # Who speaks leaves first, and the launcher ends the others.
-            time.sleep(5 * self._every)
+            time.sleep(5 * self._interval_s)
         sys.stderr.write(f"{found.text}\n  stacks   {self._stacks}\n")
         sys.stderr.flush()
         os._exit(EXIT_RESTART)
 
-    def _says(self) -> None:
+    def _send_heartbeats(self) -> None:
         """Say where the process is, again and again."""
         beat = 0
-        while not self._over.wait(self._every):
+        while not self._stop_event.wait(self._interval_s):
             beat += 1
-            said = make_heartbeat(self._place, beat)
-            self._tells(said)
-        self._tells(make_heartbeat(self._place, _FINISHED))
+            said = make_heartbeat(self._position, beat)
+            self._send_heartbeat(said)
+        self._send_heartbeat(make_heartbeat(self._position, _FINISHED))
 
-    def _tells(self, said: ProcessHeartbeat) -> None:
+    def _send_heartbeat(self, said: ProcessHeartbeat) -> None:
         # Process 0 is gone, or does not answer: who looks on sees it by the beat.
         with suppress(RuntimeError):
-            self._mine.store.key_value_set(
-                f"{_HEARTBEAT_KEY}/{self._mine.rank:06}",
+            self._group.kv_store.key_value_set(
+                f"{_HEARTBEAT_KEY}/{self._group.rank:06}",
                 json.dumps(asdict(said)),
                 allow_overwrite=True,
             )
-            if not self._mine.leads:
-                self._beats[0] = said.beat, time.monotonic()
+            if not self._group.is_primary:
+                self._last_heartbeats[0] = said.beat, time.monotonic()
 
-    def _heard(self) -> dict[int, ProcessHeartbeat]:
+    def _read_heartbeats(self) -> dict[int, ProcessHeartbeat]:
         """Return what each process has said last; nothing where process 0 is silent."""
         heard: dict[int, ProcessHeartbeat] = {}
-        if self._mine.store is None:
+        if self._group.kv_store is None:
             return heard
 
         def ask() -> None:
             with suppress(RuntimeError):
-                for key, text in self._mine.store.key_value_dir_get(_HEARTBEAT_KEY):
+                for key, text in self._group.kv_store.key_value_dir_get(_HEARTBEAT_KEY):
                     heard[int(key.rsplit("/")[-1])] = ProcessHeartbeat(
                         **json.loads(text)
                     )
 
         asking = Thread(target=ask, daemon=True)
         asking.start()
-        asking.join(self._every)
+        asking.join(self._interval_s)
         return {} if asking.is_alive() else heard
 
 
-def make_heartbeat(place: PhasePosition, beat: int = 0) -> ProcessHeartbeat:
+def make_heartbeat(position: PhasePosition, sequence: int = 0) -> ProcessHeartbeat:
     """Return what this process says of a place of its own."""
     return ProcessHeartbeat(
-        number=place.number,
-        step=place.step,
-        phase=place.phase,
-        beat=beat,
+        number=position.phase_index,
+        step=position.step,
+        phase=position.phase,
+        beat=sequence,
         line=_main_thread_line(),
         host=socket.gethostname(),
     )

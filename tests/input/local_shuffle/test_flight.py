@@ -27,9 +27,9 @@ LIKE = SOURCE.get(np.zeros(1, np.int64))
 class Stalled(PeerServer):
     """Answers too late."""
 
-    def table(self, ids):
+    def sample_table(self, ids):
         time.sleep(1)
-        return super().table(ids)
+        return super().sample_table(ids)
 
 
 class Flipping(PeerServer):
@@ -37,8 +37,8 @@ class Flipping(PeerServer):
 
     sent = 0
 
-    def table(self, ids):
-        table = super().table(ids)
+    def sample_table(self, ids):
+        table = super().sample_table(ids)
         rows = table.column("key x").to_pylist()
         rows = [bytes([rows[0][0] ^ 1]) + rows[0][1:], *rows[1:]] if rows else rows
         type(self).sent += bool(rows)
@@ -48,15 +48,15 @@ class Flipping(PeerServer):
 class Doubling(PeerServer):
     """Sends everything twice, and a sample that nobody asked for."""
 
-    def table(self, ids):
-        table, other = super().table(ids), self._store.held()[:1]
-        return pa.concat_tables([table, table, super().table(other)])
+    def sample_table(self, ids):
+        table, other = super().sample_table(ids), self._store.ids()[:1]
+        return pa.concat_tables([table, table, super().sample_table(other)])
 
 
 class Mad(PeerServer):
     """Sends a table of another kind."""
 
-    def table(self, ids):
+    def sample_table(self, ids):
         return pa.table({"id": pa.array([1, 2])})
 
 
@@ -66,7 +66,7 @@ def cluster():
     servers, asking = [], []
 
     def make(kinds=(), deadline_s=5.0):
-        shuffle = PartialShuffle(samples=320, partitions=8, exchanged=8, seed=5)
+        shuffle = PartialShuffle(samples=320, partitions=8, exchange_count=8, seed=5)
         order = PartialShuffleOrder(shuffle=shuffle, batch=16)
         stores = [ArrayStore(LIKE, 120) for _ in range(HOSTS)]
         made = dict(kinds)
@@ -77,12 +77,12 @@ def cluster():
         addresses = [server.address for server in servers]
         keepers = []
         for host, store in enumerate(stores):
-            how = dict(addresses=addresses, like=LIKE, deadline_s=deadline_s)
+            how = dict(addresses=addresses, example=LIKE, deadline_s=deadline_s)
             peers = PeerClient(**how, token="word")
             asking.append(peers)
-            own = dict(host=host, hosts=HOSTS, store=store, peers=peers, slack=2)
-            keepers.append(LocalShuffleSource(origin=SOURCE, order=order, **own))
-            keepers[-1].begin(0)
+            own = dict(host=host, num_hosts=HOSTS, store=store, fetcher=peers, retention_steps=2)
+            keepers.append(LocalShuffleSource(dataset=SOURCE, order=order, **own))
+            keepers[-1].fill_store(0)
         return order, keepers
 
     make.servers = servers
@@ -113,18 +113,18 @@ def test_what_comes_is_brought_by_peers(cluster):
     order, keepers = cluster()
     train(order, keepers, 60)
     # In three epochs 8 of each of 8 partitions, 1 of 7 to the host's other one.
-    assert total(keepers, "exchanged") == pytest.approx(3 * 64 * 6 / 7, rel=0.1)
-    assert total(keepers, "origin") == 0
-    assert sum(k.peers.fetched for k in keepers) == total(keepers, "exchanged")
+    assert total(keepers, "received") == pytest.approx(3 * 64 * 6 / 7, rel=0.1)
+    assert total(keepers, "dataset_reads") == 0
+    assert sum(k.fetcher.fetched_count for k in keepers) == total(keepers, "received")
     share = 320 // HOSTS
-    assert max(k.store.peak for k in keepers) <= share + 2 * order.batch // HOSTS
+    assert max(k.store.peak_count for k in keepers) <= share + 2 * order.batch // HOSTS
 
 
 def test_a_dead_peer_costs_its_own_samples_alone(cluster):
     order, keepers = cluster()
     train(order, keepers, 10)
     cluster.servers[1].shutdown()
-    train_from = total(keepers, "origin")
+    train_from = total(keepers, "dataset_reads")
     assert train_from == 0
     for step in range(10, 40):
         rows = np.split(order.ids(step), HOSTS)
@@ -132,15 +132,15 @@ def test_a_dead_peer_costs_its_own_samples_alone(cluster):
             assert np.array_equal(keeper.get(ids)["y"], ids)
         for keeper in keepers:
             keeper.exchange(step)
-    assert 0 < total(keepers, "origin") < total(keepers, "exchanged") / 2
-    assert [k.peers.failed > 0 for k in keepers] == [True, False, True, True]
+    assert 0 < total(keepers, "dataset_reads") < total(keepers, "received") / 2
+    assert [k.fetcher.failed_calls > 0 for k in keepers] == [True, False, True, True]
 
 
 def test_a_stalled_peer_is_left_alone_behind_its_deadline(cluster):
     order, keepers = cluster({2: Stalled}, deadline_s=0.2)
     train(order, keepers, 20)
-    assert [k.peers.failed for k in keepers] == [1, 1, 0, 1]
-    assert total(keepers, "origin") > 0
+    assert [k.fetcher.failed_calls for k in keepers] == [1, 1, 0, 1]
+    assert total(keepers, "dataset_reads") > 0
 
 
 def test_every_flipped_bit_is_noticed(cluster):
@@ -148,30 +148,30 @@ def test_every_flipped_bit_is_noticed(cluster):
     order, keepers = cluster(dict.fromkeys(range(HOSTS), Flipping))
     train(order, keepers, 60)
     assert Flipping.sent > 50
-    assert sum(k.peers.bad for k in keepers) == Flipping.sent
-    assert total(keepers, "origin") == Flipping.sent
+    assert sum(k.fetcher.corrupt_count for k in keepers) == Flipping.sent
+    assert total(keepers, "dataset_reads") == Flipping.sent
 
 
 @pytest.mark.parametrize("kind", [Doubling, Mad])
 def test_what_was_not_asked_for_is_left(cluster, kind):
     order, keepers = cluster(dict.fromkeys(range(HOSTS), kind))
     train(order, keepers, 60)
-    assert (total(keepers, "origin") == 0) == (kind is Doubling)
+    assert (total(keepers, "dataset_reads") == 0) == (kind is Doubling)
 
 
 def test_of_what_comes_only_what_was_asked_for_is_taken(cluster):
     _, keepers = cluster(dict.fromkeys(range(HOSTS), Doubling))
-    ids = keepers[1].store.held()[5:8]
-    found = keepers[0].peers.fetch(ids, np.ones(3, np.int64))
+    ids = keepers[1].store.ids()[5:8]
+    found = keepers[0].fetcher.fetch(ids, np.ones(3, np.int64))
     assert sorted(found) == ids.tolist()
 
 
 def test_another_token_is_refused(cluster):
     order, keepers = cluster()
-    keepers[0].peers.token = "guess"
+    keepers[0].fetcher.token = "guess"
     train(order, keepers, 20)
-    assert keepers[0].peers.fetched == 0
-    assert keepers[0].counts.origin == keepers[0].counts.exchanged > 0
+    assert keepers[0].fetcher.fetched_count == 0
+    assert keepers[0].counts.dataset_reads == keepers[0].counts.exchanged > 0
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "10.1.2.3:80", "host2:80"])
@@ -209,7 +209,7 @@ def process():
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_process_that_is_gone_brings_nothing(process, how):
     peer, address = process
-    peers = PeerClient(addresses=[address], like=LIKE, deadline_s=1.0)
+    peers = PeerClient(addresses=[address], example=LIKE, deadline_s=1.0)
     ids, hosts = np.array([3, 300]), np.zeros(2, np.int64)
     found = peers.fetch(ids, hosts)
     assert sorted(found) == [3, 300]
@@ -217,5 +217,5 @@ def test_a_process_that_is_gone_brings_nothing(process, how):
     os.kill(peer.pid, how)
     os.waitpid(peer.pid, os.WUNTRACED)  # until it has stopped, or is gone
     assert peers.fetch(ids, hosts) == {}
-    assert (peers.fetched, peers.failed) == (2, 1)
+    assert (peers.fetched_count, peers.failed_calls) == (2, 1)
     peers.close()

@@ -24,7 +24,7 @@ from jaxdist.input.local_shuffle.source import (
 
 COUNT, BATCH, HOSTS = 64, 16, 2
 ORDER = order_from_config(
-    Partial(q=0.5, partitions=4), samples=COUNT, batch=BATCH, seed=5
+    Partial(q=0.5, partitions=4), num_samples=COUNT, batch=BATCH, seed=5
 )
 
 
@@ -70,7 +70,7 @@ def test_what_is_seen_of_kept_images_is_what_would_be_seen(pictures, where, tmp_
     keep = Keep(folder=tmp_path if where == "disk" else None)
     plain, rows = recipe_of(pictures), np.arange(BATCH)
     kept = SampleStoreRuntime(pictures, ORDER, rows, keep, 0)
-    recipe = kept.recipe(recipe_of)
+    recipe = kept.assembler(recipe_of)
     pictures._encoded.read_ids.clear()
     batches = [recipe(step, rows) for step in range(12)]
     assert pictures._encoded.read_ids == []
@@ -86,13 +86,15 @@ def test_hosts_bring_each_other_images(pictures):
     for host in range(HOSTS):
         own = EncodedImageSource(pictures._encoded)
         hosts.append(
-            make_local_shuffle_source(own, ORDER, host=host, hosts=HOSTS, folder=None)
+            make_local_shuffle_source(
+                own, ORDER, host=host, num_hosts=HOSTS, folder=None
+            )
         )
     servers = [PeerServer(host.store, "127.0.0.1:0") for host in hosts]
     for host in hosts:
-        host.peers = PeerClient(addresses=[s.address for s in servers], like=like)
-        host.slack = max_retention_steps(ORDER)
-        host.begin(0)
+        host.fetcher = PeerClient(addresses=[s.address for s in servers], example=like)
+        host.retention_steps = max_retention_steps(ORDER)
+        host.fill_store(0)
     for step in range(12):
         for host, rows in zip(hosts, np.split(np.arange(BATCH), HOSTS), strict=True):
             seen = recipe_of(pictures.over(host))(step, rows)
@@ -102,10 +104,10 @@ def test_hosts_bring_each_other_images(pictures):
             host.exchange(step)
     share = COUNT // HOSTS
     for host, server in zip(hosts, servers, strict=True):
-        assert host.peers.fetched == host.counts.exchanged > 0
-        assert (host.counts.origin, host.peers.bad) == (0, 0)
-        assert host.store.peak <= share + 2 * BATCH // HOSTS
-        host.peers.close()
+        assert host.fetcher.fetched_count == host.counts.received > 0
+        assert (host.counts.dataset_reads, host.fetcher.corrupt_count) == (0, 0)
+        assert host.store.peak_count <= share + 2 * BATCH // HOSTS
+        host.fetcher.close()
         server.shutdown()
 
 
@@ -122,12 +124,12 @@ def test_a_store_of_files_is_there_again(tmp_path):
     ids = np.array([3, 7, 40])
     assert ByteStore(LIKE, 5, tmp_path, "these").put(ids, some(ids)) == 3
     again = ByteStore(LIKE, 5, tmp_path, "these")
-    assert again.held().tolist() == [3, 7, 40]
+    assert again.ids().tolist() == [3, 7, 40]
     found, good = again.get(np.array([40, 5, 3]))
     assert good.tolist() == [True, False, True]
     assert found["file"][0] == bytes([40]) * 41 + b"\0"
     assert found["label"].tolist() == [40, 0, 3]
-    assert again.sums(ids).tolist() == again.sums(ids).tolist()
+    assert again.checksums(ids).tolist() == again.checksums(ids).tolist()
     assert len(ByteStore(LIKE, 5, tmp_path, "others")) == 0
     assert list(tmp_path.glob("*.bin")) == []
 
@@ -142,7 +144,7 @@ def test_a_damaged_file_is_taken_for_gone(tmp_path, harm):
     path.write_bytes(kept)
     store = ByteStore(LIKE, 5, tmp_path)
     assert not store.get(np.array([7]))[1].any()
-    assert (store.damaged, len(store)) == (1, 0)
+    assert (store.corrupt_count, len(store)) == (1, 0)
     store.put(np.array([7]), some([7]))
     assert store.get(np.array([7]))[1].all()
 
@@ -158,7 +160,7 @@ store = ByteStore({"file": files[:1]}, 9, Path(sys.argv[1]))
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     kept = store.put(np.arange(4), {"file": files})
-print(kept, store.held().tolist(), len(said), said[0].message)
+print(kept, store.ids().tolist(), len(said), said[0].message)
 """
 
 
@@ -188,8 +190,8 @@ def test_a_full_disk_holds_what_it_can(tmp_path):
         with pytest.warns(JaxdistWarning, match="is full with"):
             kept = store.put(np.arange(400), {"file": files})
         assert 50 < kept < 105
-        found, good = store.get(store.held())
+        found, good = store.get(store.ids())
         assert good.all()
-        assert found["file"].tolist() == files[store.held()].tolist()
+        assert found["file"].tolist() == files[store.ids()].tolist()
     finally:
         subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)

@@ -22,7 +22,9 @@ from jaxdist.input.local_shuffle.store import ArrayStore
 
 X = np.arange(3 * 320, dtype=np.float32).reshape(320, 3)
 SOURCE = ArraySource({"x": X, "y": np.arange(320)})
-ORDER = order_from_config(Partial(q=0.25, partitions=8), samples=320, batch=16, seed=5)
+ORDER = order_from_config(
+    Partial(q=0.25, partitions=8), num_samples=320, batch=16, seed=5
+)
 ALL = np.arange(16)
 
 
@@ -39,9 +41,9 @@ def kept():
 
 def among_two(kept, peers):
     """Make it host 0 of 2, so that something comes."""
-    kept.keeping.hosts, kept.keeping.peers = 2, peers
-    kept.keeping.begin(0)
-    return kept.recipe(read)
+    kept.source.num_hosts, kept.source.fetcher = 2, peers
+    kept.source.fill_store(0)
+    return kept.assembler(read)
 
 
 class Late:
@@ -60,10 +62,10 @@ def test_what_comes_late_delays_no_batch(kept):
     for step in range(8):
         batch = recipe(step, ALL)
         assert np.array_equal(batch["x"], X[ORDER.ids(step)])
-    assert kept.keeping.counts.exchanged == 0
+    assert kept.source.counts.received == 0
     assert time.monotonic() - start < 30
-    kept.keeping.peers.may.set()
-    assert kept.counts()["exchanged"] > 0
+    kept.source.fetcher.may.set()
+    assert kept.sample_counts()["exchanged"] > 0
 
 
 def test_batches_wait_for_what_is_half_an_epoch_late(kept):
@@ -74,7 +76,7 @@ def test_batches_wait_for_what_is_half_an_epoch_late(kept):
     next_step.start()
     next_step.join(0.5)
     assert next_step.is_alive()
-    kept.keeping.peers.may.set()
+    kept.source.fetcher.may.set()
     next_step.join(60)
     assert not next_step.is_alive()
 
@@ -112,7 +114,7 @@ def cases(draw):
     shuffle = PartialShuffle(
         samples=samples,
         partitions=partitions,
-        exchanged=draw(st.integers(0, slots)),
+        exchange_count=draw(st.integers(0, slots)),
         seed=5,
     )
     order = PartialShuffleOrder(
@@ -125,22 +127,26 @@ def cases(draw):
 @given(cases())
 def test_what_stays_for_hosts_behind_is_two_steps_worth_at_most(case):
     order, hosts = case
-    source = ArraySource({"x": np.arange(order.n)})
+    source = ArraySource({"x": np.arange(order.num_samples)})
     keepers = []
     for host in range(hosts):
-        store = ArrayStore(source.get(np.arange(1)), 4 * order.n)
-        how = dict(origin=source, order=order, host=host, hosts=hosts, store=store)
+        store = ArrayStore(source.get(np.arange(1)), 4 * order.num_samples)
+        how = dict(
+            dataset=source, order=order, host=host, num_hosts=hosts, store=store
+        )
         peers = Neighbours(keepers)
         keepers.append(
-            LocalShuffleSource(**how, peers=peers, slack=max_retention_steps(order))
+            LocalShuffleSource(
+                **how, fetcher=peers, retention_steps=max_retention_steps(order)
+            )
         )
-        keepers[-1].begin(0)
+        keepers[-1].fill_store(0)
     for step in range(order.steps(3)):
         for keeper in keepers:
             keeper.exchange(step)
     for keeper in keepers:
-        most = keeper.counts.share + 2 * order.batch // hosts
-        assert keeper.store.peak <= most
+        most = keeper.counts.partition_samples + 2 * order.batch // hosts
+        assert keeper.store.peak_count <= most
 
 
 FULL = """
@@ -152,18 +158,18 @@ from jaxdist.input.local_shuffle.source import make_local_shuffle_source
 from jaxdist.input.local_shuffle.partial import order_from_config
 
 x = np.random.default_rng(0).random((320, 1000))
-order = order_from_config(Partial(q=0.25, partitions=8), samples=320, batch=16, seed=5)
+order = order_from_config(Partial(q=0.25, partitions=8), num_samples=320, batch=16, seed=5)
 source = ArraySource({"x": x})
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
-    own = make_local_shuffle_source(source, order, host=0, hosts=1, folder=Path(sys.argv[1]))
-own.begin(0)
+    own = make_local_shuffle_source(source, order, host=0, num_hosts=1, folder=Path(sys.argv[1]))
+own.fill_store(0)
 for step in range(60):
     ids = order.ids(step)
     assert np.array_equal(own.get(ids)["x"], x[ids])
     own.exchange(step)
-print(own.counts.without_room, own.counts.strays, said[0].message)
+print(own.counts.capacity_misses, own.counts.store_misses, said[0].message)
 """
 
 
@@ -201,8 +207,8 @@ def test_a_full_disk_holds_what_it_can(tmp_path):
         source = ArraySource({"x": x})
         with pytest.warns(JaxdistWarning, match=r"room for \d+ of 400 samples"):
             store = make_store(source, 400, tmp_path / "store")
-        assert 50 < store.free < 131
-        kept = np.arange(store.free)
+        assert 50 < store.free_slots < 131
+        kept = np.arange(store.free_slots)
         store.put(kept, source.get(kept))
         found, good = store.get(kept)
         assert good.all()

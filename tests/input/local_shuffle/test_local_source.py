@@ -20,21 +20,21 @@ def source_of(samples):
 
 def order_of(samples, partitions, exchanged, batch):
     shuffle = PartialShuffle(
-        samples=samples, partitions=partitions, exchanged=exchanged, seed=5
+        samples=samples, partitions=partitions, exchange_count=exchanged, seed=5
     )
     return PartialShuffleOrder(shuffle=shuffle, batch=batch)
 
 
 def hosts_at(order, hosts, step=0, folder=None):
     """All hosts of a run, as they begin at a step."""
-    source, made = source_of(order.n), []
-    places = -(-order.n // hosts) + order.shuffle.partitions // hosts + 2 * order.batch
+    source, made = source_of(order.num_samples), []
+    places = -(-order.num_samples // hosts) + order.shuffle.partitions // hosts + 2 * order.batch
     for host in range(hosts):
         own = None if folder is None else folder / str(host)
         store = ArrayStore(source.get(np.arange(1)), places, own)
-        kept = dict(origin=source, order=order, host=host, hosts=hosts, store=store)
+        kept = dict(dataset=source, order=order, host=host, num_hosts=hosts, store=store)
         made.append(LocalShuffleSource(**kept))
-        made[-1].begin(step)
+        made[-1].fill_store(step)
     return made
 
 
@@ -82,7 +82,7 @@ def test_a_host_holds_what_it_would_hold_from_the_start(case, data):
     keepers = hosts_at(order, hosts)
     run(keepers, order, 0, last)
     for old, new in zip(keepers, hosts_at(order, hosts, last), strict=True):
-        assert np.array_equal(old.store.held(), new.store.held())
+        assert np.array_equal(old.store.ids(), new.store.ids())
 
 
 def test_what_comes_and_leaves_in_one_step_does_not_stay():
@@ -92,7 +92,7 @@ def test_what_comes_and_leaves_in_one_step_does_not_stay():
         keepers = hosts_at(order, 2)
         run(keepers, order, 0, last)
         for old, new in zip(keepers, hosts_at(order, 2, last), strict=True):
-            assert np.array_equal(old.store.held(), new.store.held())
+            assert np.array_equal(old.store.ids(), new.store.ids())
 
 
 @settings(max_examples=40, deadline=None)
@@ -104,7 +104,7 @@ def test_a_store_holds_its_share_and_two_steps_at_most(case):
     share = max(
         sum(order.shuffle.size(w) for w in keeper.partitions) for keeper in keepers
     )
-    assert max(k.store.peak for k in keepers) <= share + 2 * order.batch // hosts
+    assert max(k.store.peak_count for k in keepers) <= share + 2 * order.batch // hosts
 
 
 def test_little_is_read_of_the_origin():
@@ -112,17 +112,17 @@ def test_little_is_read_of_the_origin():
     keepers = hosts_at(order, 4)
     run(keepers, order, 0, order.steps(4))
     for keeper in keepers:
-        assert keeper.counts.filled == 200
+        assert keeper.counts.initial_reads == 200
         # Of 7 partitions that a sample may go to, one is the host's own.
-        assert keeper.counts.exchanged == pytest.approx(4 * 20 * 6 / 7, rel=0.1)
-        assert keeper.counts.strays == 0
+        assert keeper.counts.received == pytest.approx(4 * 20 * 6 / 7, rel=0.1)
+        assert keeper.counts.store_misses == 0
 
 
 def test_rows_at_the_end_of_an_epoch_are_read_of_the_origin():
     order = order_of(83, 8, 2, 16)
     keepers = hosts_at(order, 4)
     run(keepers, order, 0, order.steps(3))
-    strays = sum(k.counts.strays for k in keepers)
+    strays = sum(k.counts.store_misses for k in keepers)
     assert 0 < strays <= 3 * 2 * 8
 
 
@@ -130,7 +130,7 @@ def test_a_store_on_disk_is_there_again(tmp_path):
     order = order_of(80, 8, 2, 16)
     run(hosts_at(order, 2, folder=tmp_path), order, 0, 7)
     again = hosts_at(order, 2, step=7, folder=tmp_path)
-    assert [k.counts.filled for k in again] == [0, 0]
+    assert [k.counts.initial_reads for k in again] == [0, 0]
     read = run(again, order, 7, 8)[0]
     assert np.array_equal(np.concatenate([p["y"] for p in read]), order.ids(7))
 
@@ -139,7 +139,7 @@ def test_another_number_of_hosts_fills_its_stores_anew(tmp_path):
     order = order_of(80, 8, 2, 16)
     run(hosts_at(order, 4, folder=tmp_path), order, 0, 7)
     fewer = hosts_at(order, 2, step=7, folder=tmp_path)
-    assert [k.counts.filled for k in fewer] == [40, 40]
+    assert [k.counts.initial_reads for k in fewer] == [40, 40]
     read = run(fewer, order, 7, 8)[0]
     assert np.array_equal(np.concatenate([p["y"] for p in read]), order.ids(7))
 
@@ -154,7 +154,7 @@ def test_a_damaged_sample_is_read_of_the_origin(tmp_path):
     read = np.concatenate([part["x"] for (part,) in run([keeper], order, 0, 5)])
     ids = np.concatenate([order.ids(step) for step in range(5)])
     assert np.array_equal(read[:, 0], 3 * ids)
-    assert (keeper.store.damaged, keeper.counts.strays) == (1, 1)
+    assert (keeper.store.corrupt_count, keeper.counts.store_misses) == (1, 1)
 
 
 def test_a_full_store_says_so():
@@ -164,7 +164,7 @@ def test_a_full_store_says_so():
         store.put(np.array([5]), {"x": np.ones((1, 2))})
     store.drop([0])
     store.put(np.array([5]), {"x": np.ones((1, 2))})
-    assert store.held().tolist() == [1, 5]
+    assert store.ids().tolist() == [1, 5]
 
 
 def test_hosts_that_do_not_divide_the_partitions_are_refused():
@@ -183,4 +183,6 @@ def test_samples_that_vary_are_not_kept():
     order = order_of(80, 8, 2, 16)
     store = ArrayStore(origin.get(np.arange(1)), 80)
     with pytest.raises(BadInput, match="cannot be kept"):
-        LocalShuffleSource(origin=origin, order=order, host=0, hosts=1, store=store)
+        LocalShuffleSource(
+            dataset=origin, order=order, host=0, num_hosts=1, store=store
+        )

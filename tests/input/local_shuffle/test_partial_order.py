@@ -20,7 +20,7 @@ def orders(draw):
     exchanged = draw(st.integers(0, slots)) if partitions > 1 else 0
     seed = draw(st.integers(0, 2**40))
     shuffle = PartialShuffle(
-        samples=samples, partitions=partitions, exchanged=exchanged, seed=seed
+        samples=samples, partitions=partitions, exchange_count=exchanged, seed=seed
     )
     batch = partitions * draw(st.integers(1, 5))
     return PartialShuffleOrder(shuffle=shuffle, batch=batch)
@@ -38,7 +38,7 @@ def stream(order, steps):
 def test_every_sample_comes_once_an_epoch(order):
     epochs, ids = stream(order, order.steps(3))
     for epoch in range(3):
-        assert np.array_equal(np.sort(ids[epochs == epoch]), np.arange(order.n))
+        assert np.array_equal(np.sort(ids[epochs == epoch]), np.arange(order.num_samples))
 
 
 @settings(max_examples=200, deadline=None)
@@ -61,14 +61,14 @@ def test_batches_are_the_same_on_any_hosts_and_through_any_resume(order, data):
 @given(orders(), st.integers(0, 3))
 def test_rows_of_a_host_are_of_its_partitions_but_at_the_end_of_an_epoch(order, epoch):
     shuffle, count = order.shuffle, order.shuffle.partitions
-    first = -(-epoch * order.n // order.batch)
+    first = -(-epoch * order.num_samples // order.batch)
     for step in range(first, first + 3):
         if len(set(order.epochs(step).tolist())) > 1:
             continue
-        held = shuffle.located(int(order.epochs(step)[0]), order.ids(step))
+        held = shuffle.locate(int(order.epochs(step)[0]), order.ids(step))
         own = np.repeat(np.arange(count), order.batch // count)
-        tail = (order.epochs(step)[0] + 1) * order.n - step * order.batch
-        if tail >= order.batch + shuffle.rest:
+        tail = (order.epochs(step)[0] + 1) * order.num_samples - step * order.batch
+        if tail >= order.batch + shuffle.remainder:
             assert np.array_equal(held.partition, own)
 
 
@@ -78,30 +78,30 @@ def test_what_leaves_was_there_and_what_comes_is_there_next(order, data):
     hosts = data.draw(st.sampled_from(valid_host_counts(order.shuffle.partitions)))
     own = range(order.shuffle.partitions // hosts)
     for step in range(order.steps(2)):
-        gone, came, _ = order.exchanged(step, own)
-        held = order.held(step, own)
+        gone, came, _ = order.step_exchange(step, own)
+        held = order.partition_samples(step, own)
         assert np.isin(gone, held).all()
         after = np.union1d(np.setdiff1d(held, gone), came)
-        assert np.array_equal(after, order.held(step + 1, own))
+        assert np.array_equal(after, order.partition_samples(step + 1, own))
 
 
 def test_without_an_exchange_partitions_keep_their_samples():
     order = order_from_config(
-        ShuffleConfig(q=0, partitions=4), samples=40, batch=8, seed=3
+        ShuffleConfig(q=0, partitions=4), num_samples=40, batch=8, seed=3
     )
     for step in range(20):
         assert np.array_equal(order.ids(step) // 10, np.repeat(range(4), 2))
 
 
 def test_a_plan_without_a_part_draws_from_all_samples():
-    order = order_from_config(ShuffleConfig(), samples=40, batch=8, seed=3)
-    assert order == GlobalShuffleOrder(n=40, batch=8, seed=3)
+    order = order_from_config(ShuffleConfig(), num_samples=40, batch=8, seed=3)
+    assert order == GlobalShuffleOrder(num_samples=40, batch=8, seed=3)
 
 
 def test_a_batch_that_does_not_divide_is_refused():
     with pytest.raises(BadInput, match="does not divide") as caught:
         order_from_config(
-            ShuffleConfig(q=0.1, partitions=6), samples=600, batch=64, seed=0
+            ShuffleConfig(q=0.1, partitions=6), num_samples=600, batch=64, seed=0
         )
     assert caught.value.remedy == ("data.batch=66", "plan.shuffle.partitions=2")
 

@@ -23,7 +23,7 @@ def shuffles(draw):
     return PartialShuffle(
         samples=samples,
         partitions=partitions,
-        exchanged=exchanged,
+        exchange_count=exchanged,
         seed=draw(st.integers(0, 2**40)),
     )
 
@@ -31,7 +31,7 @@ def shuffles(draw):
 @settings(max_examples=200, deadline=None)
 @given(shuffles(), st.integers(0, 12))
 def test_every_epoch_reads_every_sample_once(shuffle, epoch):
-    read = [shuffle.order(epoch, w) for w in range(shuffle.partitions)]
+    read = [shuffle.read_order(epoch, w) for w in range(shuffle.partitions)]
     assert np.array_equal(np.sort(np.concatenate(read)), np.arange(shuffle.samples))
     held = [set(shuffle.ids(epoch, w).tolist()) for w in range(shuffle.partitions)]
     assert all(set(r.tolist()) == h for r, h in zip(read, held, strict=True))
@@ -45,14 +45,14 @@ def test_samples_move_as_an_explicit_exchange_moves_them(shuffle, epoch):
     tables = [shuffle.ids(0, w) for w in range(count)]
     for passed in range(epoch):
         slot_at = [
-            shuffle.turned(permute, passed, *shuffle._positions(w))
+            shuffle.apply_read_order(permute, passed, *shuffle._positions(w))
             for w in range(count)
         ]
         after = [table.copy() for table in tables]
         for w in range(count):
-            for j in range(shuffle.exchanged):
-                p = j * shuffle.slots // shuffle.exchanged
-                to = (w + int(shuffle.turn(passed, np.asarray(j)))) % count
+            for j in range(shuffle.exchange_count):
+                p = j * shuffle.slots // shuffle.exchange_count
+                to = (w + int(shuffle.rotation(passed, np.asarray(j)))) % count
                 after[to][slot_at[to][p]] = tables[w][slot_at[w][p]]
         tables = after
     for w in range(count):
@@ -62,10 +62,10 @@ def test_samples_move_as_an_explicit_exchange_moves_them(shuffle, epoch):
 @settings(max_examples=100, deadline=None)
 @given(shuffles(), st.integers(0, 8))
 def test_traffic_is_balanced_and_nothing_is_sent_to_oneself(shuffle, epoch):
-    sent = np.arange(shuffle.exchanged)
+    sent = np.arange(shuffle.exchange_count)
     if not sent.size:
         return
-    turns = shuffle.turn(epoch, sent)
+    turns = shuffle.rotation(epoch, sent)
     counts = np.bincount(turns, minlength=shuffle.partitions)
     assert counts[0] == 0
     assert np.ptp(counts[1:]) <= 1
@@ -73,38 +73,38 @@ def test_traffic_is_balanced_and_nothing_is_sent_to_oneself(shuffle, epoch):
         len(set(shuffle.ids(epoch, w)) - set(shuffle.ids(epoch + 1, w)))
         for w in range(shuffle.partitions)
     ]
-    assert gone == [shuffle.exchanged] * shuffle.partitions
+    assert gone == [shuffle.exchange_count] * shuffle.partitions
 
 
 @settings(max_examples=100, deadline=None)
 @given(shuffles(), st.integers(0, 8))
 def test_places_are_found_in_both_directions(shuffle, epoch):
     ids = np.arange(shuffle.samples)
-    places = shuffle.located(epoch, ids)
-    assert np.array_equal(shuffle.traced(epoch, *places), ids)
-    back = shuffle.back(epoch, shuffle.forth(epoch, places))
+    places = shuffle.locate(epoch, ids)
+    assert np.array_equal(shuffle.samples_at_slots(epoch, *places), ids)
+    back = shuffle.previous_locations(epoch, shuffle.next_locations(epoch, places))
     assert all(np.array_equal(a, b) for a, b in zip(places, back, strict=True))
 
 
 def test_few_reads_that_leave_reach_other_hosts_alike():
     """4 hosts of 8 partitions: 24 of 31 distances lead to another host."""
-    shuffle = PartialShuffle(samples=2048, partitions=32, exchanged=6)
+    shuffle = PartialShuffle(samples=2048, partitions=32, exchange_count=6)
     own = np.arange(32)[:, None]
     for epoch in range(40):
-        to = (own + shuffle.turn(epoch, np.arange(6))) % 32
+        to = (own + shuffle.rotation(epoch, np.arange(6))) % 32
         away = (to // 8 != own // 8).mean()
         assert away == pytest.approx(24 / 31, abs=0.12)
 
 
 def test_reads_that_leave_are_spread_over_the_epoch():
-    shuffle = PartialShuffle(samples=10_000, partitions=10, exchanged=100)
-    assert set(np.diff(shuffle.outgoing(3))) == {10}
+    shuffle = PartialShuffle(samples=10_000, partitions=10, exchange_count=100)
+    assert set(np.diff(shuffle.outgoing_positions(3))) == {10}
 
 
 def test_samples_that_begin_in_one_slot_meet_as_often_as_others():
     """Slots are private: were they swapped like for like, such samples never met."""
-    shuffle = PartialShuffle.of(samples=640, partitions=32, q=0.3)
-    where = np.stack([shuffle.located(e, range(640)).partition for e in range(30, 130)])
+    shuffle = PartialShuffle.from_fraction(samples=640, partitions=32, q=0.3)
+    where = np.stack([shuffle.locate(e, range(640)).partition for e in range(30, 130)])
     same = (where[:, :, None] == where[:, None, :]).mean()
     assert same == pytest.approx(20 / 640, rel=0.02)
     alike = where.reshape(100, 32, 20)  # the last dim is the first slot
@@ -114,30 +114,34 @@ def test_samples_that_begin_in_one_slot_meet_as_often_as_others():
 
 def test_the_numbers_never_change():
     # A change here changes the order of every run there is, and breaks its resume.
-    shuffle = PartialShuffle(samples=23, partitions=4, exchanged=2, seed=9)
-    assert shuffle.order(0, 0).tolist() == [2, 4, 3, 1, 5, 0]
-    assert shuffle.order(3, 1).tolist() == [0, 12, 21, 10, 5, 18]
-    assert shuffle.order(50, 3).tolist() == [3, 13, 16, 9, 7]
-    large = PartialShuffle.of(samples=1_281_167, partitions=512, q=0.1, seed=1)
-    found = large.read(90, np.array([7, 7, 500]), np.array([0, 2501, 1000]))
+    shuffle = PartialShuffle(samples=23, partitions=4, exchange_count=2, seed=9)
+    assert shuffle.read_order(0, 0).tolist() == [2, 4, 3, 1, 5, 0]
+    assert shuffle.read_order(3, 1).tolist() == [0, 12, 21, 10, 5, 18]
+    assert shuffle.read_order(50, 3).tolist() == [3, 13, 16, 9, 7]
+    large = PartialShuffle.from_fraction(
+        samples=1_281_167, partitions=512, q=0.1, seed=1
+    )
+    found = large.samples_at_positions(
+        90, np.array([7, 7, 500]), np.array([0, 2501, 1000])
+    )
     assert found.tolist() == [38632, 947927, 131139]
 
 
 def test_one_partition_keeps_everything():
-    shuffle = PartialShuffle.of(samples=5, partitions=1, q=0.5)
-    assert shuffle.exchanged == 0
-    assert sorted(shuffle.order(4, 0).tolist()) == [0, 1, 2, 3, 4]
+    shuffle = PartialShuffle.from_fraction(samples=5, partitions=1, q=0.5)
+    assert shuffle.exchange_count == 0
+    assert sorted(shuffle.read_order(4, 0).tolist()) == [0, 1, 2, 3, 4]
 
 
 def test_an_exchange_of_less_than_a_sample_is_refused():
     with pytest.raises(BadInput, match="less than a sample") as caught:
-        PartialShuffle.of(samples=40, partitions=4, q=0.01)
+        PartialShuffle.from_fraction(samples=40, partitions=4, q=0.01)
     assert caught.value.remedy[0] == "plan.shuffle.q=0.1"
 
 
 def test_more_partitions_than_samples_are_refused():
     with pytest.raises(BadInput, match="more partitions than samples"):
-        PartialShuffle.of(samples=3, partitions=4, q=0.1)
+        PartialShuffle.from_fraction(samples=3, partitions=4, q=0.1)
 
 
 @pytest.mark.parametrize(

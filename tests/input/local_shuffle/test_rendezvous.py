@@ -29,7 +29,7 @@ mesh = Mesh(np.asarray(jax.devices()), ("data",))
 how = dict(global_batch=16, shuffle=Partial(q=0.5, partitions=4), mesh=mesh)
 seen = []
 with loader(source, keep=Keep(interface=peer_facing_address(process_group())), **how) as batches:
-    own = batches.kept.keeping
+    own = batches.store_runtime.source
     for _ in range(25):
         batch = next(batches)
         rows = np.asarray(batch["x"].addressable_data(0))
@@ -37,8 +37,8 @@ with loader(source, keep=Keep(interface=peer_facing_address(process_group())), *
         seen.append(rows.tolist())
     jax.experimental.multihost_utils.sync_global_devices("done")
 counts = own.counts
-print(json.dumps({"seen": seen, "fetched": own.peers.fetched,
-                  "exchanged": counts.exchanged, "origin": counts.origin}))
+print(json.dumps({"seen": seen, "fetched": own.fetcher.fetched_count,
+                  "exchanged": counts.received, "origin": counts.dataset_reads}))
 """
 
 
@@ -46,7 +46,7 @@ def assert_trained(hosts):
     """Every sample once an epoch, some of them brought by the other host."""
     run = "import jax.experimental.multihost_utils\n" + TRAIN
     done = hosts.run((sys.executable, "-c", run), timeout=100)
-    ranks = [json.loads(each.out.splitlines()[-1]) for each in done]
+    ranks = [json.loads(each.stdout.splitlines()[-1]) for each in done]
     steps = [a + b for a, b in zip(*(rank["seen"] for rank in ranks), strict=True)]
     stream = np.concatenate(steps)
     for epoch in range(2):

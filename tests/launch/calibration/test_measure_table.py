@@ -37,7 +37,7 @@ def made(hosts, rates):
     chains = [
         GroupTimings(
             kind="all-reduce",
-            among=among,
+            group=among,
             timings=tuple(
                 CollectiveTiming(
                     kind="all-reduce", payload=size, seconds=1e-4 + size / rate
@@ -51,9 +51,9 @@ def made(hosts, rates):
     cluster = load_cluster("cpu-fake")
     cluster = replace(cluster, levels=build_levels(hosts, sums, "measured: a test"))
     cluster = add_collective_costs(cluster, hosts, chains, "measured: a test")
-    machine = CalibrationResult(cluster=cluster, kernels=(), sums=sums)
+    machine = CalibrationResult(cluster=cluster, kernel_timings=(), all_reduces=sums)
     return CalibrationReport(
-        machine=machine, dtype="float32", path=Path("mine.json"), leads=True
+        result=machine, dtype="float32", output_path=Path("mine.json"), is_primary=True
     )
 
 
@@ -65,7 +65,7 @@ def said(found):
 
 
 def test_each_level_is_said_and_what_is_in_it():
-    text = said(made(HostTopology(count=4, devices=2), [FAST] * 7))
+    text = said(made(HostTopology(num_hosts=4, devices_per_host=2), [FAST] * 7))
     assert "  host     2 devices: " in text
     assert "GB/s a device; " in text
     assert "  net      4 hosts: " in text
@@ -75,21 +75,23 @@ def test_each_level_is_said_and_what_is_in_it():
 
 
 def test_one_level_is_said_as_sums():
-    text = said(made(HostTopology(count=1, devices=4), [FAST] * 7))
+    text = said(made(HostTopology(num_hosts=1, devices_per_host=4), [FAST] * 7))
     assert "  sums     25 us a message, " in text
     assert "over 1.02 kB to 8.39 MB" in text
 
 
 def test_a_switch_of_algorithm_is_said_as_of_what_is_read():
-    found = made(HostTopology(count=1, devices=4), [SLOW] * 4 + [FAST] * 3)
+    found = made(HostTopology(num_hosts=1, devices_per_host=4), [SLOW] * 4 + [FAST] * 3)
     assert "  switch   all-reduce between 131,072 B and 524,288 B: " in said(found)
-    (switch,) = found.tree()["switches"]
+    (switch,) = found.to_dict()["switches"]
     assert (switch["level"], switch["above"]) == ("data", 1 << 19)
 
 
 def test_the_object_has_the_sums_of_each_level():
     tree = json.loads(
-        json.dumps(made(HostTopology(count=4, devices=2), [FAST] * 7).tree())
+        json.dumps(
+            made(HostTopology(num_hosts=4, devices_per_host=2), [FAST] * 7).to_dict()
+        )
     )
     assert [(one["level"], one["devices"]) for one in tree["sums"][::7]] == [
         ("host", 2),
@@ -115,7 +117,9 @@ def test_one_device_has_no_links(capsys):
 
 def test_links_that_are_not_timed_have_no_largest_size(capsys, tmp_path):
     path = tmp_path / "mine.json"
-    cluster = made(HostTopology(count=1, devices=2), [FAST] * 7).machine.cluster
+    cluster = made(
+        HostTopology(num_hosts=1, devices_per_host=2), [FAST] * 7
+    ).result.cluster
     kernels = {"origin": "measured: a test", "peak": 1e9, "timed": []}
     tree = json.loads(cluster.to_json())
     tree["device"]["kernels"] = kernels
@@ -148,8 +152,8 @@ def test_a_host_makes_its_part_of_the_samples_ready(monkeypatch, hosts, part):
     monkeypatch.setattr(input_rate, "measure_input_rate", lambda config, mesh: 1e6)
     count, devices = hosts
     cluster = made(
-        HostTopology(count=count, devices=devices), [FAST] * 7
-    ).machine.cluster
+        HostTopology(num_hosts=count, devices_per_host=devices), [FAST] * 7
+    ).result.cluster
     config, mesh = Namespace(name="digits"), Namespace(size=8)
     found = measure._add_input_rate(cluster, config, mesh, "2026-11-24")
     assert found.input_rate.value == 1e6 / part

@@ -45,7 +45,7 @@ def test_what_is_typed_goes_before_the_recipe():
     resolved = resolve_config("digits", [*RECIPE, "optim.warmup_epochs=3"])
     assert resolved.config.optim.warmup_epochs == 3
     assert resolved.config.optim.scaling == "linear"
-    assert resolved.origins["optim.scaling"] == "command line"
+    assert resolved.sources["optim.scaling"] == "command line"
 
 
 def test_networks_without_a_last_gamma_keep_theirs():
@@ -71,9 +71,9 @@ def test_the_schedule_is_what_the_run_does():
     assert schedule_from_task(config, config.plan, task, course) == found
     for row in found.epochs:
         np.testing.assert_allclose(row.rate, rate(row.step - 1), rtol=1e-6)
-        assert course.epoch(row.step) in (row.epoch - 1, row.epoch - 2)
-    assert found.peak == "0.2 x 512/256 = 0.4"
-    assert (found.ramp.first, found.ramp.steps) == (0.2, 14)
+        assert course.epoch_of(row.step) in (row.epoch - 1, row.epoch - 2)
+    assert found.peak_rate_text == "0.2 x 512/256 = 0.4"
+    assert (found.ramp.initial_rate, found.ramp.steps) == (0.2, 14)
     assert (found.replicas, found.microbatch, found.sharing) == (8, 16, 128)
 
 

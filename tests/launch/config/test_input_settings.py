@@ -42,7 +42,7 @@ def test_what_a_run_cannot_keep_is_said_before_anything_is_written(job, tmp_path
 
 
 def test_threads_are_the_default():
-    assert DataConfig().readers == 1
-    assert DataConfig(threads=3).readers == 3
-    many = DataConfig(workers=2, threads=3).readers
+    assert DataConfig().prefetch_workers == 1
+    assert DataConfig(threads=3).prefetch_workers == 3
+    many = DataConfig(workers=2, threads=3).prefetch_workers
     assert (many.count, many.threads) == (2, 3)

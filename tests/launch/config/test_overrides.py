@@ -36,19 +36,19 @@ def test_the_last_of_two_overrides_holds():
 
 def test_provenance_names_who_set_each_value():
     resolved = resolve_config("digits", ["optim.lr=0.3"])
-    assert resolved.origins["optim.lr"] == "command line"
-    assert resolved.origins["plan.mesh.data"] == "experiment"
-    assert resolved.origins["plan.mesh.fsdp"] == "default"
-    assert resolved.says("optim.lr") == "optim.lr = 0.3 (command line)"
+    assert resolved.sources["optim.lr"] == "command line"
+    assert resolved.sources["plan.mesh.data"] == "experiment"
+    assert resolved.sources["plan.mesh.fsdp"] == "default"
+    assert resolved.describe("optim.lr") == "optim.lr = 0.3 (command line)"
     assert (
-        set(resolved.origins)
+        set(resolved.sources)
         == set(flatten_config(resolved.config))
         == set(key_types(Experiment))
     )
 
 
 def test_a_value_typed_as_it_was_still_comes_from_the_command_line():
-    assert resolve_config("digits", ["seed=0"]).set_by("command line") == ("seed",)
+    assert resolve_config("digits", ["seed=0"]).keys_from("command line") == ("seed",)
 
 
 def test_a_run_is_named_after_its_experiment():

@@ -46,7 +46,7 @@ else:
     cache = str(jax.config.jax_compilation_cache_dir)
     jax.jit(lambda x: x + 1)(1.0).block_until_ready()
     print(json.dumps({
-        "title": found.plan.title, "devices": found.title, "notes": found.notes,
+        "title": found.plan.title, "devices": found.title, "notes": found.warnings,
         "early": early, "count": jax.device_count(), "cache": cache,
         "files": len(os.listdir(cache)) if os.path.isdir(cache) else 0,
         "metadata": jax.config.jax_compilation_cache_include_metadata_in_key,
@@ -139,7 +139,7 @@ def test_what_the_user_set_stays():
         "JAX_COMPILATION_CACHE_DIR": "/mine",
         "TF_CPP_MIN_LOG_LEVEL": "0",
     }
-    added = jax_variables(mine, fake_devices=8)
+    added = jax_variables(mine, virtual_devices=8)
     assert added["JAX_NUM_CPU_DEVICES"] == "8"
     assert not set(mine) & set(added)
     assert cache_folder(mine).as_posix() == "/mine"
@@ -147,13 +147,13 @@ def test_what_the_user_set_stays():
 
 def test_the_pool_has_more_threads_than_there_are_fake_devices():
     """Each may wait in it for the others, whose convolutions need a thread as well."""
-    assert int(jax_variables({}, fake_devices=8)["NPROC"]) == 7 + os.cpu_count()
-    assert int(jax_variables({}, fake_devices=1)["NPROC"]) >= os.cpu_count()
-    assert "NPROC" not in jax_variables({"NPROC": "3"}, fake_devices=8)
+    assert int(jax_variables({}, virtual_devices=8)["NPROC"]) == 7 + os.cpu_count()
+    assert int(jax_variables({}, virtual_devices=1)["NPROC"]) >= os.cpu_count()
+    assert "NPROC" not in jax_variables({"NPROC": "3"}, virtual_devices=8)
 
 
 def test_on_accelerators_the_platform_is_left_to_jax():
-    added = jax_variables({}, fake_devices=None)
+    added = jax_variables({}, virtual_devices=None)
     assert "NPROC" not in added
     assert "JAX_PLATFORMS" not in added
     assert "JAX_NUM_CPU_DEVICES" not in added
@@ -198,14 +198,14 @@ def test_gpus_count_by_their_files(dev):
 def test_a_gpu_that_jax_cannot_use_is_said(dev):
     found = find_platform({}, dev=dev("nvidia0"), plugins=able())
     assert found.name == "cpu"
-    assert "jaxdist[cuda13]" in found.unused
+    assert "jaxdist[cuda13]" in found.unusable_accelerator
 
 
 @pytest.mark.parametrize("hidden", ["", "-1"])
 def test_hidden_gpus_do_not_count(dev, hidden):
     environ = {"CUDA_VISIBLE_DEVICES": hidden}
     found = find_platform(environ, dev=dev("nvidia0"), plugins=able("gpu"))
-    assert (found.name, found.unused) == ("cpu", "")
+    assert (found.name, found.unusable_accelerator) == ("cpu", "")
 
 
 @pytest.mark.parametrize("name", ["accel0", "vfio/0"])

@@ -27,7 +27,7 @@ print(peer_facing_address(process_group()))
 
 def test_processes_of_one_machine_meet_on_loopback():
     done = Loopback(2).run((sys.executable, "-c", ASK), timeout=60)
-    assert [each.out for each in done] == ["127.0.0.1\n"] * 2
+    assert [each.stdout for each in done] == ["127.0.0.1\n"] * 2
 
 
 def test_a_process_alone_has_no_way_to_go():
@@ -57,6 +57,6 @@ def test_hosts_are_reached_on_the_network_between_them():
     """Process 0 reaches itself at home, and takes the way to another."""
     with EmulatedCluster(2, "200mbit") as hosts:
         done = hosts.run((sys.executable, "-c", ASK), timeout=60)
-        said = [each.out.strip() for each in done]
+        said = [each.stdout.strip() for each in done]
         assert len(set(said)) == 2
         assert not any(is_loopback(address) for address in said)

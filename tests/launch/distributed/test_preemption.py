@@ -44,7 +44,7 @@ def test_all_end_at_the_same_poll_whoever_was_asked(at):
         print(polls, again)
     """
     done = Loopback(3).run(python(text), timeout=60)
-    said = {each.out for each in done}
+    said = {each.stdout for each in done}
     assert len(said) == 1
     polls, again = said.pop().split()
     assert int(polls) >= 50
@@ -57,7 +57,7 @@ def test_nobody_asked_polls_are_false_and_all_leave():
             print(any(ends() for _ in range(1000)))
     """
     done = Loopback(2).run(python(text), timeout=60)
-    assert {each.out for each in done} == {"False\n"}
+    assert {each.stdout for each in done} == {"False\n"}
 
 
 def test_before_the_first_poll_a_process_leaves_at_once_while_it_computes():
@@ -69,7 +69,7 @@ def test_before_the_first_poll_a_process_leaves_at_once_while_it_computes():
     """
     with pytest.raises(ProcessesFailed, match="ended with 75") as failed:
         Loopback(1).run(python(text), timeout=60)
-    assert "before the first step: nothing to save" in failed.value.results[0].err
+    assert "before the first step: nothing to save" in failed.value.results[0].stderr
 
 
 def test_batches_end_where_a_poll_is_true():
@@ -82,7 +82,7 @@ def test_batches_end_where_a_poll_is_true():
         print(batch)
     """
     (done,) = Loopback(1).run(python(text), timeout=60)
-    assert done.out == "7\n"
+    assert done.stdout == "7\n"
 
 
 def test_outside_the_signal_is_what_it_was():

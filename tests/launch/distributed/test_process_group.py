@@ -26,28 +26,28 @@ def python(text):
 def test_process_0_goes_first_and_all_wait_for_all(tmp_path):
     text = f"""
         first, last = Path({str(tmp_path)!r}, "first"), Path({str(tmp_path)!r}, "last")
-        with mine.in_turn("one"):
+        with mine.primary_first("one"):
             time.sleep(0.3)
             print("first" if not first.exists() else "then")
-            (first if mine.leads else last).touch()
+            (first if mine.is_primary else last).touch()
         print(last.exists())
     """
     done = Loopback(2).run(python(text), timeout=60)
-    assert [each.out for each in done] == ["first\nTrue\n", "then\nTrue\n"]
+    assert [each.stdout for each in done] == ["first\nTrue\n", "then\nTrue\n"]
 
 
 def test_one_of_them_speaks_and_the_others_leave_after_it():
     text = """
-        with mine.speaking() as first:
+        with mine.elect_printer() as first:
             if first:
                 time.sleep(0.3)
                 print(time.time())
         print(time.time() if not first else "")
     """
     done = Loopback(3).run(python(text), timeout=60)
-    said = [each.out.split() for each in done]
+    said = [each.stdout.split() for each in done]
     assert [len(words) for words in said] == [1, 1, 1]
-    spoken = [each.out.endswith("\n\n") for each in done]
+    spoken = [each.stdout.endswith("\n\n") for each in done]
     assert spoken.count(True) == 1
     at = float(said[spoken.index(True)][0])
     assert all(float(words[0]) >= at for words in said)
@@ -56,7 +56,7 @@ def test_one_of_them_speaks_and_the_others_leave_after_it():
 def test_who_has_failed_does_not_wait_for_those_who_wait():
     text = """
         if rank == 1:
-            mine.leave(5)
+            mine.exit_process(5)
         time.sleep(600)
     """
     with pytest.raises(ProcessesFailed, match="process 1 of 2 ended with 5"):
@@ -66,7 +66,7 @@ def test_who_has_failed_does_not_wait_for_those_who_wait():
 def test_a_process_on_its_own_asks_nobody():
     alone = process_group()
     assert alone == ProcessGroup()
-    assert alone.leads
-    with alone.in_turn("one"), alone.speaking() as first:
+    assert alone.is_primary
+    with alone.primary_first("one"), alone.elect_printer() as first:
         assert first
-    assert alone.leave(3) == 3
+    assert alone.exit_process(3) == 3

@@ -51,7 +51,7 @@ def test_synthetic_data_is_one_setting_away(name):
     job = make_job(config, config.plan, train)
     sample = train.get(np.arange(1))
     assert {key: sample[key].shape[1:] for key in sample} == {
-        key: job.layout.shapes[key].shape[1:]
+        key: job.layout.batch_shapes[key].shape[1:]
         for key in job.layout.task.objective.dtypes
     }
 
@@ -125,4 +125,4 @@ def test_cosmoflow_is_scored_by_the_squares_of_its_errors():
     np.testing.assert_allclose(
         job.layout.task.objective.losses(outputs, batch), [0.25, 0.010625], rtol=1e-6
     )
-    assert job.layout.task.objective.right(outputs, batch).sum() == 6
+    assert job.layout.task.objective.correct(outputs, batch).sum() == 6

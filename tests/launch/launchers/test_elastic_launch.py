@@ -175,11 +175,12 @@ CUT = """
 @pytest.mark.timeout(300)
 def test_a_host_whose_link_is_cut_is_lost_and_back_when_it_is_mended(tmp_path, capfd):
     with EmulatedCluster(3) as hosts:
-        command = (*script(tmp_path, CUT), f"{hosts.name}-1")
-        ground = EmulatedPool(hosts=hosts, command=command, planned=3)
+        command = (*script(tmp_path, CUT), f"{hosts.name_prefix}-1")
+        ground = EmulatedPool(testbed=hosts, command=command, planned_processes=3)
         able = FeasibleCounts(counts=(2, 3))
         assert (
-            run_elastic(ground, able, RestartPolicy(restarts=1), back_after_s=0.1) == 0
+            run_elastic(ground, able, RestartPolicy(max_restarts=1), rejoin_after_s=0.1)
+            == 0
         )
     starts = (tmp_path / "starts").read_text().split("\n")[:-1]
     assert starts == ["3 3", "2 3", "3 3"]
@@ -203,9 +204,12 @@ def test_nobody_is_taken_back_before_there_is_something_to_save(tmp_path, capfd)
         if count == 1 or first: ends_when_asked()
         assert (folder / "trains").exists()
     """
-    ground = LocalPool(command=script(tmp_path, text), count=2)
-    able = FeasibleCounts(counts=(1, 2), marks=True)
-    assert run_elastic(ground, able, RestartPolicy(restarts=1), back_after_s=1.5) == 0
+    ground = LocalPool(command=script(tmp_path, text), num_slots=2)
+    able = FeasibleCounts(counts=(1, 2), reports_training=True)
+    assert (
+        run_elastic(ground, able, RestartPolicy(max_restarts=1), rejoin_after_s=1.5)
+        == 0
+    )
     assert "trains" not in "".join(capfd.readouterr())
 
 
@@ -216,13 +220,15 @@ def config(*words):
 
 class TestAble:
     def test_counts_between_that_do_not_divide_the_batch_are_left_out(self):
-        found = feasible_counts(config(), ProcessRange(least=2, most=4))
+        found = feasible_counts(
+            config(), ProcessRange(min_processes=2, max_processes=4)
+        )
         assert found.counts == (2, 4)
-        assert found.why == (
+        assert found.infeasible_reasons == (
             "with 3, data 3 x spatial_h 2: data.batch = 64 is no multiple of 3",
         )
         assert feasible_counts(
-            config("data.batch=96"), ProcessRange(least=1, most=4)
+            config("data.batch=96"), ProcessRange(min_processes=1, max_processes=4)
         ).counts == (*(1, 2, 3, 4),)
 
     @pytest.mark.parametrize(
@@ -292,7 +298,7 @@ def said(number, beat, phase="compute"):
 )
 def test_every_verdict_is_read_as_it_is_meant(before, after, rank, named):
     given = [{r: said(*x) for r, x in each.items()} for each in (before, after)]
-    mine = ProcessGroup(rank=rank, count=max(2, len(before)))
+    mine = ProcessGroup(rank=rank, size=max(2, len(before)))
     found = diagnose_hang(*given, mine, said(5, 2), 52.0)
     assert stuck_ranks([found.text, "  stacks   runs/digits/stacks"]) == named
 

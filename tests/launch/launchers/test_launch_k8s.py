@@ -73,13 +73,15 @@ def test_pods_with_these_variables_are_one_program_and_ask_no_cluster():
         "import jax, warnings; warnings.simplefilter('error');"
         "from jaxdist.launch.distributed.initialize import initialize; print(initialize(), jax.process_count())"
     )
-    tree = JobSet(command=("x",), name="x", nodes=2, image="x", volume="x").tree()
+    tree = JobSet(
+        command=("x",), name="x", nodes=2, image="x", volume_claim="x"
+    ).manifest()
     env = {e["name"]: e["value"] for e in pod(tree)[2]["env"] if "value" in e}
     kept = {k: env[k] for k in ("JAXDIST_HOSTS", "JAXDIST_START_S")}
     there = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", **kept}
     done = Loopback(2).run([sys.executable, "-c", text], env=there, timeout=60)
-    assert [each.out for each in done] == ["0 2\n", "1 2\n"]
-    assert not any("Kubernetes" in each.err for each in done)
+    assert [each.stdout for each in done] == ["0 2\n", "1 2\n"]
+    assert not any("Kubernetes" in each.stderr for each in done)
 
 
 def kubectl(folder, monkeypatch, script):

@@ -33,7 +33,9 @@ def launched(capfd, count, text):
 
 def found(*program, count=2, devices=None, port=None):
     command = program_command(program, command_names())
-    return local_launch(command, count=count, devices=devices, port=port)
+    return local_launch(
+        command, num_processes=count, devices_per_process=devices, port=port
+    )
 
 
 def alive(pid):
@@ -106,7 +108,9 @@ class TestFailures:
         )
 
     def test_who_refuses_has_said_why(self):
-        refused = failure_report(ProcessFailure(rank=0, code=2, last=("error: no",)), 2)
+        refused = failure_report(
+            ProcessFailure(rank=0, returncode=2, last_lines=("error: no",)), 2
+        )
         assert refused == "process 0 of 2 ended with 2, so all were ended\n"
 
     def test_who_does_not_end_when_asked_is_killed(self, tmp_path):
@@ -126,8 +130,8 @@ class TestFailures:
             ProcessSpec(command=script(text), env={**os.environ, "JAXDIST_RANK": "0"})
             for text in (stays, fails)
         ]
-        failure = run_and_stream(tasks, lambda *line: None, grace=0.3)
-        assert (failure.rank, failure.code) == (1, 3)
+        failure = run_and_stream(tasks, lambda *line: None, failure_grace_s=0.3)
+        assert (failure.rank, failure.returncode) == (1, 3)
         assert not alive(int(pid.read_text()))
 
     def test_children_of_children_end_too(self, tmp_path, capfd):
@@ -218,7 +222,7 @@ class TestBadInput:
 
 def test_print_shows_lines_for_a_shell_and_starts_nothing(tmp_path):
     command = "touch", str(tmp_path / "$RANK here")
-    shown = found(*command, count=2, devices=2, port=None).text().splitlines()
+    shown = found(*command, count=2, devices=2, port=None).shell_text().splitlines()
     assert [line.split("JAXDIST_RANK=")[1][0] for line in shown] == ["0", "1"]
     assert not list(tmp_path.iterdir())
     for line in shown:

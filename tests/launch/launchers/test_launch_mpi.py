@@ -84,6 +84,6 @@ def test_without_open_mpi_the_command_is_named(monkeypatch, capfd):
 
 def test_hosts_and_numbers_that_cannot_be():
     with pytest.raises(BadInput, match="-n is between 1"):
-        mpi_launch(["true"], count=0)
+        mpi_launch(["true"], num_processes=0)
     with pytest.raises(BadInput, match="a twice"):
-        mpi_launch(["true"], count=2, hosts="a,a")
+        mpi_launch(["true"], num_processes=2, hosts="a,a")

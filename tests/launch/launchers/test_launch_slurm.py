@@ -228,7 +228,7 @@ def test_numbers_that_cannot_be():
     with pytest.raises(BadInput, match="--nodes is between 1"):
         slurm_job(["true"], nodes=0)
     with pytest.raises(BadInput, match="--processes-per-node is between 1"):
-        slurm_job(["true"], nodes=1, each=0)
+        slurm_job(["true"], nodes=1, processes_per_node=0)
 
 
 @pytest.mark.parametrize(

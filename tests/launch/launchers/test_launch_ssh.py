@@ -185,7 +185,9 @@ class TestHeld:
         )
         held = sys.executable, "-m", "jaxdist.launch.launchers.ssh_guard", *python(text)
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        child = start_process(ProcessSpec(command=held, env=env, held=True), None, None)
+        child = start_process(
+            ProcessSpec(command=held, env=env, ends_with_stdin=True), None, None
+        )
         while not (tmp_path / "pid").exists():
             assert child.poll() is None
             time.sleep(0.02)
@@ -200,7 +202,9 @@ class TestHeld:
             *python("exit(7)"),
         )
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        child = start_process(ProcessSpec(command=held, env=env, held=True), None, None)
+        child = start_process(
+            ProcessSpec(command=held, env=env, ends_with_stdin=True), None, None
+        )
         assert child.wait(30) == 7
         child.stdin.close()
 
@@ -226,8 +230,10 @@ class TestHosts:
 
 
 def test_print_shows_lines_for_a_shell():
-    found = ssh_launch(["train me"], "me@a,b", folder=Path("/at here"), devices=2)
-    first, second = found.text({"PYTHONPATH": "/p", "HOME": "/h"}).splitlines()
+    found = ssh_launch(
+        ["train me"], "me@a,b", folder=Path("/at here"), devices_per_process=2
+    )
+    first, second = found.shell_text({"PYTHONPATH": "/p", "HOME": "/h"}).splitlines()
     *begin, host, line = shlex.split(second)
     assert (begin[0], host) == ("ssh", "b")
     assert line.startswith("cd '/at here' && exec env PYTHONPATH=/p")

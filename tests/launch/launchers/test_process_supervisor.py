@@ -64,7 +64,7 @@ def gone(pid, within=10):
 def test_each_leaves_its_output():
     said = "import sys; print({0}); print('no {0}', file=sys.stderr)"
     found = run_and_collect(tasks(said.format(1), said.format(2)), timeout=60)
-    assert [(r.code, r.out, r.err) for r in found] == [
+    assert [(r.returncode, r.stdout, r.stderr) for r in found] == [
         (0, "1\n", "no 1\n"),
         (0, "2\n", "no 2\n"),
     ]
@@ -72,7 +72,7 @@ def test_each_leaves_its_output():
 
 def test_output_that_nobody_reads_stops_nobody():
     (found,) = run_and_collect(tasks("print('x' * 1_000_000)"), timeout=60)
-    assert len(found.out) == 1_000_001
+    assert len(found.stdout) == 1_000_001
 
 
 def test_a_failure_ends_all_and_is_quoted(tmp_path):
@@ -111,7 +111,7 @@ def test_a_process_has_the_processors_that_it_is_given():
     last = max(os.sched_getaffinity(0))
     (task,) = tasks("import os; print(*os.sched_getaffinity(0))")
     (done,) = run_and_collect([replace(task, processors=(last,))], timeout=20)
-    assert done.out.split() == [str(last)]
+    assert done.stdout.split() == [str(last)]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -138,12 +138,12 @@ def test_nothing_survives_its_parent(tmp_path, how):
 
 def test_processes_on_loopback_are_one_jax_program():
     found = Loopback(2).run(python(PSUM), timeout=100)
-    assert [r.out.splitlines()[-1] for r in found] == ["11.0", "11.0"]
+    assert [r.stdout.splitlines()[-1] for r in found] == ["11.0", "11.0"]
 
 
 def test_one_process_joins_nobody():
     (found,) = Loopback(1).run(python(PSUM), timeout=100)
-    assert found.out == "1.0\n"
+    assert found.stdout == "1.0\n"
 
 
 def test_a_process_that_nobody_started_says_so():

@@ -120,7 +120,7 @@ def exchanged(samples=1437):
     """Return what a run writes of an order that exchanges a tenth."""
     from jaxdist.input.local_shuffle.partial import PartialShuffleOrder
 
-    shuffle = PartialShuffle.of(samples=samples, partitions=16, q=0.1)
+    shuffle = PartialShuffle.from_fraction(samples=samples, partitions=16, q=0.1)
     order = PartialShuffleOrder(shuffle=shuffle, batch=64)
     return measure_shuffle_quality(order, Labelled(samples), 30)
 

@@ -61,7 +61,9 @@ def test_parts_of_a_whole_fill_the_bar():
 
 def draw(points, **more):
     curve = Curve(stroke="backward", points=points, label="end")
-    return draw_line_chart("t", [curve], right=10, across=[0, 10], up=[0, 2], **more)
+    return draw_line_chart(
+        "t", [curve], x_max=10, x_ticks=[0, 10], y_ticks=[0, 2], **more
+    )
 
 
 def test_a_curve_runs_from_left_to_right_and_upwards():
@@ -73,7 +75,7 @@ def test_a_single_point_is_a_dot():
 
 
 def test_the_colour_of_a_mark_is_left_to_the_style_sheet():
-    drawn = draw([(0, 0), (10, 2)], marks=[4])
+    drawn = draw([(0, 0), (10, 2)], resume_steps=[4])
     assert not re.search(r'#[0-9a-fA-F]{3,6}|style=|fill="|stroke="', drawn)
 
 

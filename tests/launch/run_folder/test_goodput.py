@@ -33,8 +33,8 @@ SECOND = [
 
 def test_work_that_is_done_again_is_lost_and_the_time_between_is_restart():
     found = compute_goodput([*FIRST, *SECOND])
-    assert (found.sittings, found.wall_s) == (2, 31)
-    assert found.parts_s == {
+    assert (found.attempts, found.wall_s) == (2, 31)
+    assert found.phases_s == {
         "compile": 8,
         "input": 1,
         "compute": 6,
@@ -42,20 +42,20 @@ def test_work_that_is_done_again_is_lost_and_the_time_between_is_restart():
         "lost": 4,
         "restart": 10,
     }
-    assert sum(found.parts_s.values()) == found.wall_s
-    assert found.share == pytest.approx(6 / 31)
+    assert sum(found.phases_s.values()) == found.wall_s
+    assert found.fraction == pytest.approx(6 / 31)
 
 
 def test_one_sitting_loses_nothing():
     found = compute_goodput(FIRST)
-    assert found.sittings == 1
-    assert {"lost", "restart"}.isdisjoint(found.parts_s)
+    assert found.attempts == 1
+    assert {"lost", "restart"}.isdisjoint(found.phases_s)
 
 
 def test_nothing_has_run_yet():
-    assert compute_goodput([]).share == 0
+    assert compute_goodput([]).fraction == 0
 
 
 def test_the_line_names_the_largest_part_first():
-    line = compute_goodput([*FIRST, *SECOND]).line
+    line = compute_goodput([*FIRST, *SECOND]).summary_line
     assert line.startswith("goodput   19.4 % of 31.0 s in 2 sittings: restart 10.0 s,")

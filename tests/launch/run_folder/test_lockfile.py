@@ -46,7 +46,7 @@ def test_what_is_written_is_read_back(folder):
 
 def test_every_value_says_who_set_it(folder):
     write_config_lock(folder, resolve_config("digits", ["optim.lr=0.3"]))
-    tree = json.loads(folder.lock.read_text())
+    tree = json.loads(folder.config_lock.read_text())
     assert tree["values"]["optim.lr"] == {"value": 0.3, "by": "command line"}
     assert tree["values"]["plan.mesh.spatial_h"] == {"value": 2, "by": "experiment"}
     assert tree["values"]["plan.mesh.pipe"] == {"value": 1, "by": "default"}
@@ -69,7 +69,7 @@ def test_a_key_that_is_gone_names_the_version():
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"values": 3}'])
 def test_a_damaged_lock(folder, text):
-    folder.lock.write_text(text)
+    folder.config_lock.write_text(text)
     with pytest.raises(BadInput, match="is damaged"):
         read_config_lock(folder)
 

@@ -83,7 +83,7 @@ def test_no_runs_at_all(tmp_path):
 def test_naming_a_run_makes_nothing(tmp_path):
     folder = RunFolder(tmp_path / "a")
     paths = [
-        folder.lock,
+        folder.config_lock,
         folder.plan,
         folder.metrics,
         folder.spans,
@@ -107,17 +107,17 @@ def test_naming_a_run_makes_nothing(tmp_path):
 def test_a_claim_makes_the_folder_and_ends(tmp_path):
     folder = RunFolder(tmp_path / "a" / "b")
     with folder_lock(folder):
-        assert json.loads(folder.claim.read_text())["pid"] == os.getpid()
+        assert json.loads(folder.lock_file.read_text())["pid"] == os.getpid()
     with folder_lock(folder):
         pass
-    assert folder.claim.read_text() == ""
+    assert folder.lock_file.read_text() == ""
 
 
 def test_an_error_ends_a_claim(tmp_path):
     folder = RunFolder(tmp_path / "a")
     with pytest.raises(KeyboardInterrupt), folder_lock(folder):
         raise KeyboardInterrupt
-    assert folder.claim.read_text() == ""
+    assert folder.lock_file.read_text() == ""
     with folder_lock(folder):
         pass
 
@@ -136,7 +136,7 @@ def test_a_killed_process_leaves_no_claim(tmp_path, holder):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     with folder_lock(RunFolder(tmp_path / "held")) as folder:
-        assert json.loads(folder.claim.read_text())["pid"] == os.getpid()
+        assert json.loads(folder.lock_file.read_text())["pid"] == os.getpid()
 
 
 def test_a_file_in_the_way(tmp_path):

@@ -23,7 +23,7 @@ PLACES = {0: said(8, "compute", "h0"), 1: said(7, "input", "h1")}
 
 def bulletin(folder, rank=0):
     folder.mkdir(exist_ok=True)
-    mine = ProcessGroup(rank=rank, count=2)
+    mine = ProcessGroup(rank=rank, size=2)
     return StatusWriter(folder / "status.json", 90, mine, lambda: PLACES)
 
 
@@ -52,7 +52,7 @@ def test_a_run_that_goes_says_where_each_process_is(tmp_path, capfd):
 def test_a_run_says_how_it_ended_and_counts_its_starts(tmp_path):
     folder = RunFolder(tmp_path / "a")
     with bulletin(folder.path) as news:
-        news.ends("done")
+        news.finish("done")
     assert read_run_status(folder).state == "done"
     with bulletin(folder.path):
         pass
@@ -101,7 +101,7 @@ def test_without_news_a_run_is_silent_or_dead(tmp_path):
 def test_a_run_that_wrote_no_news_is_told_by_its_summary(tmp_path):
     folder = RunFolder(tmp_path / "a")
     folder.path.mkdir()
-    folder.lock.write_text("{}")
+    folder.config_lock.write_text("{}")
     assert read_run_status(folder).state == "unknown"
     folder.summary.write_text('{"status": "done", "steps": 7}')
     assert (read_run_status(folder).state, read_run_status(folder).step) == ("done", 7)

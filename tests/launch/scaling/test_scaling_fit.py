@@ -28,12 +28,12 @@ def points(
             one = ScalingPoint(
                 processes=count,
                 each=each,
-                sent=SENT[way](count, SIZE),
+                sent_bytes=SENT[way](count, SIZE),
                 seconds=1.0,
                 cores=cores,
             )
             busy = each * count / min(count, cores)
-            seconds = serial + parallel * busy + communication * one.sent
+            seconds = serial + parallel * busy + communication * one.sent_bytes
             found.append(replace(one, seconds=seconds))
     return found
 
@@ -61,21 +61,21 @@ class TestFit:
         for point in made:
             own = (
                 serial,
-                parallel * point.work,
-                communication * point.sent,
+                parallel * point.samples_per_core,
+                communication * point.sent_bytes,
             )
-            assert list(found.parts(point).values()) == pytest.approx(
+            assert list(found.component_seconds(point).values()) == pytest.approx(
                 own, abs=1e-9 * longest
             )
-        assert found.residual < 1e-9 * longest
-        assert found.furthest < 1e-6
+        assert found.rms_residual < 1e-9 * longest
+        assert found.max_relative_error < 1e-6
 
     def test_points_that_do_not_fit_leave_a_residual(self):
         made = points((1e-3, 1e-4, 1e-8))
         off = replace(made[0], seconds=2 * made[0].seconds)
         found = fit([off, *made[1:]])
-        assert found.residual > 1e-4
-        assert found.furthest > 0.05
+        assert found.rms_residual > 1e-4
+        assert found.max_relative_error > 0.05
 
     def test_no_part_is_below_zero(self):
         faster = [
@@ -96,9 +96,9 @@ class TestFit:
 
     def test_fewer_points_than_unknowns_are_no_fit(self):
         few = fit(points((1e-3, 1e-4, 1e-8), batches=(64,), counts=(1, 2)))
-        assert few.why == "2 points for 3 unknowns"
+        assert few.reason == "2 points for 3 unknowns"
 
     def test_as_many_points_as_unknowns_check_nothing(self):
         way = "parameter_server"
         made = points((1e-3, 1e-4, 1e-8), batches=(64,), counts=(1, 2, 4), way=way)
-        assert fit(made).spare == 0
+        assert fit(made).degrees_of_freedom == 0

@@ -50,8 +50,8 @@ class TestCells:
         grid = parse_grid(
             processes=listed(counts),
             batches=listed(batches),
-            reduces=listed(reduces),
-            sources=listed(sources),
+            reductions=listed(reduces),
+            inputs=listed(sources),
             scaling=scaling,
         )
         found = scaling_runs(grid)
@@ -62,7 +62,7 @@ class TestCells:
         assert all(cell.batch % cell.processes == 0 for cell in found)
 
     def test_what_stays_is_what_the_scaling_says(self):
-        grid = ScalingGrid(processes=(1, 2), batches=(64,), reduces=("ring",))
+        grid = ScalingGrid(processes=(1, 2), batches=(64,), reductions=("ring",))
         assert [c.batch for c in scaling_runs(grid)] == [64, 64]
         weak = replace(grid, scaling="weak")
         assert [c.batch for c in scaling_runs(weak)] == [64, 128]
@@ -107,7 +107,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(
 def a_cell(processes, *, batch=64, reduce="ring", source="real"):
     way = reduce if processes > 1 else NO_REDUCE
     return ScalingRun(
-        processes=processes, batch=batch, asked=batch, reduce=way, source=source
+        processes=processes, batch=batch, grid_batch=batch, reduction=way, input=source
     )
 
 
@@ -139,18 +139,18 @@ class TestReading:
         seconds = [9, 9, 9, 0.02, 0.02, 9, 0.02, 0.02]
         metrics, spans = rows_of(seconds, tested=(5,))
         found = measurement_from_rows(a_cell(2), a_run(), 640, metrics, spans)
-        assert found.seconds == (0.02,) * 4
-        assert found.rate == 64 / 0.02
+        assert found.step_seconds == (0.02,) * 4
+        assert found.samples_per_s == 64 / 0.02
         assert found.epoch_s == pytest.approx(640 / 64 * 0.02)
-        assert found.waited == pytest.approx(0.001 / 0.02)
-        assert found.curve[1] == (0.2, 1.0)
+        assert found.input_wait_share == pytest.approx(0.001 / 0.02)
+        assert found.loss_curve[1] == (0.2, 1.0)
 
     def test_the_range_is_that_of_slow_and_fast_steps(self):
         metrics, spans = rows_of([9, 9, 9, *(n / 1000 for n in range(10, 31))])
         found = measurement_from_rows(a_cell(1), a_run(), 640, metrics, spans)
-        low, high = found.rates
+        low, high = found.samples_per_s_range
         assert (low, high) == (64 / 0.029, 64 / 0.011)
-        assert low < found.rate < high
+        assert low < found.samples_per_s < high
 
     def test_no_steady_step_is_said(self):
         metrics, spans = rows_of([1, 1, 1])
@@ -160,12 +160,12 @@ class TestReading:
 
 def a_reading(cell, step_s, *, sent=1000, losses=(2.0, 1.0)):
     return ScalingMeasurement(
-        cell=cell,
+        run=cell,
         samples=1437,
         parameters=77_562,
-        seconds=(step_s,) * 9,
-        waited_s=0.0,
-        sent=sent,
+        step_seconds=(step_s,) * 9,
+        input_wait_s=0.0,
+        sent_bytes=sent,
         losses=losses,
     )
 
@@ -173,13 +173,14 @@ def a_reading(cell, step_s, *, sent=1000, losses=(2.0, 1.0)):
 def a_result(
     *readings, lost=(), reduces=("ring",), scaling="strong", sources=("real",)
 ):
-    counts = {one.cell.processes for one in (*readings, *lost)}
-    asked = dict.fromkeys(one.cell.asked for one in (*readings, *lost))
+    runs = [*(one.run for one in readings), *(one.cell for one in lost)]
+    counts = {run.processes for run in runs}
+    asked = dict.fromkeys(run.grid_batch for run in runs)
     grid = ScalingGrid(
         processes=tuple(sorted(counts)),
         batches=tuple(asked),
-        reduces=reduces,
-        sources=sources,
+        reductions=reduces,
+        inputs=sources,
         scaling=scaling,
     )
     return ScalingResult(
@@ -216,7 +217,7 @@ class TestResult:
         two = a_reading(a_cell(2), 0.05, losses=(2.0, 1.01))
         other = a_reading(a_cell(2, batch=128), 0.05, losses=(7.0, 7.0))
         (found,) = a_result(one, two, other).drifts
-        assert (found.cell, found.against) == (two.cell, one.cell)
+        assert (found.cell, found.against) == (two.run, one.run)
         assert (found.first, found.last) == (0.0, pytest.approx(0.01))
 
 
@@ -229,7 +230,7 @@ def test_the_page_shows_every_run_and_asks_for_nothing():
     lost = FailedRun(cell=a_cell(8), why="<b>killed", log="p8.log")
     page = render_page(a_result(*readings, lost=(lost,)))
     for reading in readings:
-        assert f">{reading.rate:,.0f}<" in page
+        assert f">{reading.samples_per_s:,.0f}<" in page
     assert "&lt;b&gt;killed" in page
     assert "fitted, 6 points for 3 unknowns" in page.replace("&nbsp;", " ")
     assert page.count("<figure") == 2 * 3
@@ -271,10 +272,10 @@ def files_of_a_run():
 def study(tmp_path):
     return ScalingStudy(
         experiment="digits",
-        words=("epochs=1",),
+        overrides=("epochs=1",),
         config=Experiment(name="digits"),
-        grid=ScalingGrid(processes=(1, 2, 4), batches=(64,), reduces=("ring",)),
-        place=Somewhere(cores=2, starts=tmp_path / "starts"),
+        grid=ScalingGrid(processes=(1, 2, 4), batches=(64,), reductions=("ring",)),
+        placement=Somewhere(cores=2, starts=tmp_path / "starts"),
         folder=tmp_path / "study",
         samples=640,
     )
@@ -283,7 +284,7 @@ def study(tmp_path):
 class TestExecution:
     def test_a_run_that_fails_is_named_and_the_others_go_on(self, study):
         result = run_study(study, lambda *told: None)
-        assert [one.cell.processes for one in result.readings] == [1, 4]
+        assert [one.run.processes for one in result.readings] == [1, 4]
         (lost,) = result.lost
         assert lost.cell.name == "p2-b64-ring-real"
         assert "ended with 3: error: out of luck" in lost.why
@@ -292,20 +293,20 @@ class TestExecution:
     def test_what_is_whole_is_not_run_again(self, study):
         for _ in range(2):
             run_study(study, lambda *told: None)
-        started = study.place.starts.read_text().split()
+        started = study.placement.starts.read_text().split()
         once = ["p1-b64-none-real", "p2-b64-ring-real", "p4-b64-ring-real"]
         assert started == [*once, "p2-b64-ring-real"]
 
     def test_a_run_in_two_sittings_is_made_again(self, study):
         run_study(study, lambda *told: None)
-        summary = study.run_folder(study.cells[0]).summary
+        summary = study.run_folder(study.runs[0]).summary
         half = replace(Run.from_json(summary.read_text()), resumed_at=7)
         summary.write_text(half.to_json())
         run_study(study, lambda *told: None)
-        assert study.place.starts.read_text().split().count("p1-b64-none-real") == 2
+        assert study.placement.starts.read_text().split().count("p1-b64-none-real") == 2
 
     def test_a_folder_of_another_study_is_refused(self, study, job, capsys):
-        study.claim()
+        study.write_manifest()
         words = f"data.dir={job.data}", "--processes", "2", "-o", str(study.folder)
         assert main(["scale", "digits", *words]) == 2
         assert "holds another study" in capsys.readouterr().err

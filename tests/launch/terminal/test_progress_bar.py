@@ -72,7 +72,7 @@ def test_the_last_step_is_always_drawn():
 
 def test_time_left_counts_from_the_first_step_of_this_sitting():
     terminal = Terminal(terminal=True)
-    with terminal.progress(steps=660, epochs=30, start=440) as progress:
+    with terminal.progress(steps=660, epochs=30, start_step=440) as progress:
         terminal.now += 60  # compile
         terminal.train(progress, range(441, 551))
         line = terminal.drawn[-1]
@@ -102,7 +102,7 @@ def test_without_a_terminal_there_is_one_line_an_epoch():
 
 def test_without_a_terminal_a_resumed_run_does_not_repeat_epochs():
     terminal = Terminal(terminal=False)
-    with terminal.progress(steps=660, epochs=30, start=440) as progress:
+    with terminal.progress(steps=660, epochs=30, start_step=440) as progress:
         terminal.train(progress, range(441, 661))
     assert [line[:11] for line in terminal.text.splitlines()] == [
         f"epoch {epoch}/30" for epoch in range(21, 31)
@@ -123,7 +123,7 @@ def test_a_note_stands_above_the_line_and_is_not_read_as_markup():
     terminal = Terminal(terminal=True)
     with terminal.progress(steps=10, epochs=1) as progress:
         terminal.train(progress, range(1, 4))
-        progress.note("[epoch 1] test accuracy 97.5 %")
+        progress.print_line("[epoch 1] test accuracy 97.5 %")
         terminal.train(progress, range(4, 11))
     assert "[epoch 1] test accuracy 97.5 %\n" in terminal.text
 

@@ -46,9 +46,9 @@ OPENING = TerminalRunHeader(
     experiment="digits",
     plan=Plan(mesh=MeshShape(data=4, spatial_h=2)),
     platform="cpu",
-    fake=True,
+    is_virtual=True,
     model="resnet8",
-    parameters=78_330,
+    parameter_count=78_330,
     data="digits",
     train_samples=1437,
     test_samples=360,
@@ -56,7 +56,7 @@ OPENING = TerminalRunHeader(
     epochs=30,
     steps=660,
     folder=Path("runs/digits"),
-    origins={"default": 35, "experiment": 6},
+    value_sources={"default": 35, "experiment": 6},
     audit="14 collectives, as planned",
     memory_bytes=39_000_000,
 )
@@ -144,7 +144,9 @@ def test_a_resumed_run_says_from_where_and_what_was_skipped():
 
 
 def test_values_of_the_command_line_are_counted():
-    some = replace(OPENING, origins={"default": 3, "experiment": 1, "command line": 2})
+    some = replace(
+        OPENING, value_sources={"default": 3, "experiment": 1, "command line": 2}
+    )
     assert "6 values, 1 by the experiment, 2 on the command line" in printed(some)
 
 
@@ -175,7 +177,7 @@ def test_a_stopped_run_says_how_to_go_on():
 
 
 def test_given_commands_replace_the_usual_ones_and_are_at_most_three():
-    text = printed(run_summary(RUN, FOLDER, tries=["one", "two", "three", "four"]))
+    text = printed(run_summary(RUN, FOLDER, commands=["one", "two", "three", "four"]))
     assert "  try      one\n           two\n           three\n" in text
     assert "four" not in text
     assert "jaxdist eval" not in text

@@ -40,8 +40,8 @@ def test_a_bucket_holds_one_and_a_half_milliseconds_and_at_least_two_frames():
 
 def test_counters_are_differences():
     found = parse_counters(DEV, "eth0")
-    assert (found.sent, found.packets, found.received) == (1000, 10, 2000)
-    assert (found - parse_counters(DEV, "lo")).sent == 900
+    assert (found.tx_bytes, found.tx_packets, found.rx_bytes) == (1000, 10, 2000)
+    assert (found - parse_counters(DEV, "lo")).tx_bytes == 900
     with pytest.raises(BadInput, match="lo, eth0"):
         parse_counters(DEV, "eth1")
 

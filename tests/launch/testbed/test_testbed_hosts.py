@@ -61,7 +61,7 @@ def left(name="jaxdist-"):
 def hosts():
     with EmulatedCluster(2, "40mbit") as hosts:
         yield hosts
-    assert left(hosts.name) == []
+    assert left(hosts.name_prefix) == []
 
 
 class TestHosts:
@@ -83,9 +83,9 @@ class TestHosts:
         assert float(hosts.run(python(SENDS), timeout=60)[1].out) < 0.95
 
     def test_whole_frames_are_counted_with_their_headers(self):
-        with EmulatedCluster(2, frames=True) as hosts:
+        with EmulatedCluster(2, disable_gso=True) as hosts:
             hosts.run(python(SENDS), timeout=60)
-            sent = hosts.counters()[1].sent
+            sent = hosts.read_counters()[1].tx_bytes
         assert sent == pytest.approx(5_000_000 * 1514 / 1448, rel=0.01)
 
     def test_a_name_of_the_machine_is_the_host_itself(self, hosts):
@@ -129,7 +129,7 @@ class TestHosts:
             from jaxdist.launch.testbed.hosts import EmulatedCluster
             signal.signal(signal.SIGINT, signal.default_int_handler)
             with EmulatedCluster(2, "40mbit") as hosts:
-                print(hosts.name, flush=True)
+                print(hosts.name_prefix, flush=True)
                 hosts.run([sys.executable, "-c", "import time; time.sleep(600)"])
         """
         quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}

@@ -78,9 +78,9 @@ class TestStanding:
 
     def test_status_shows_what_hosts_have_sent(self, two, capfd):
         assert run_testbed("run", *python(SENDS)) == 0
-        before, after = manager.load_testbed().counters(), 1_000_000
-        assert before[1].sent > after
-        assert before[0].received > after
+        before, after = manager.load_testbed().read_counters(), 1_000_000
+        assert before[1].tx_bytes > after
+        assert before[0].rx_bytes > after
         assert run_testbed("status") == 0
         assert "10.77.0.2" in capfd.readouterr().out
 
@@ -134,7 +134,9 @@ class TestStanding:
         assert "8 devices (cpu, fake), 2 processes" in out
         assert (tmp_path / "digits" / "summary.json").exists()
         gradients = 4 * 5_094  # bytes of one sum; each step makes one
-        assert all(each.sent > gradients for each in manager.load_testbed().counters())
+        assert all(
+            each.tx_bytes > gradients for each in manager.load_testbed().read_counters()
+        )
 
     def test_nothing_is_left_after_many(self, clean):
         before = existing_namespaces(), links()
@@ -169,13 +171,16 @@ class TestNamed:
         assert run_testbed("up", "--hosts", 3, "--rate", "80mbit", "--name", two) == 0
         assert run_testbed("up", "--name", one) == 2
         assert f"jaxdist testbed down --name {one}" in capfd.readouterr().err
-        assert (manager.load_testbed(one).count, manager.load_testbed(two).count) == (
+        assert (
+            manager.load_testbed(one).num_hosts,
+            manager.load_testbed(two).num_hosts,
+        ) == (
             2,
             3,
         )
         assert run_testbed("run", "--name", one, *python(SENDS)) == 0
-        sent = manager.load_testbed(two).counters()
-        assert all(each.sent < 10_000 for each in sent)
+        sent = manager.load_testbed(two).read_counters()
+        assert all(each.tx_bytes < 10_000 for each in sent)
         assert run_testbed("down", "--name", one) == 0
         assert (manager.netns_names(one), len(manager.netns_names(two))) == ((), 4)
         assert manager.netns_names() == before
@@ -196,7 +201,7 @@ class TestNamed:
     def test_status_says_that_processes_are_stopped(self, named, capfd):
         hosts = manager.create_testbed(1, None, name=named[0])
         sleeps = "import time; print(flush=True); time.sleep(600)"
-        words = hosts.words(0, sys.executable, "-c", sleeps)
+        words = hosts.host_argv(0, sys.executable, "-c", sleeps)
         child = subprocess.Popen(words, stdout=subprocess.PIPE)
         child.stdout.readline()
         assert run_testbed("fail", "h0", "--stop", "--name", named[0]) == 0

@@ -77,9 +77,11 @@ def text():
 def test_a_case_from_few_of_equal_blocks_is_that_from_all(text, plan):
     text.readings = TraceCache()
     short = text.case(plan)
-    assert len(text.readings.once("alike", RepeatedBlocks).models) == 3
+    assert (
+        len(text.readings.get_or_compute("alike", RepeatedBlocks).representatives) == 3
+    )
     text.readings = TraceCache()
-    text.readings.once("alike", RepeatedBlocks)
+    text.readings.get_or_compute("alike", RepeatedBlocks)
     assert short == text.case(plan)
 
 

@@ -183,7 +183,7 @@ class TestReasons:
     ],
 )
 def test_a_plan_changes_where_it_saves_more_than_a_restart(other, left, changes, says):
-    found = decide_restart(("a", 2.0), other, step_s=3.0, left=left, costs_s=30)
+    found = decide_restart(("a", 2.0), other, step_s=3.0, steps_left=left, restart_s=30)
     assert (found.changes, says in found.text) == (changes, True)
 
 
@@ -259,11 +259,11 @@ def test_all_pause_before_the_same_step_each_time_that_one_asks():
                 if step % 3 == 0:
                     mine.store.wait_at_barrier(f"step-{step}", 60_000)
                 if rank == 0 and due and step == due[-1] + 9:
-                    agreed.ask()
+                    agreed.request()
         print(due)
     """
     done = Loopback(3).run(python(text), timeout=60)
-    (said,) = {each.out for each in done}
+    (said,) = {each.stdout for each in done}
     first, second, third = json.loads(said)
     assert first == 3
     assert first + 9 < second < second + 9 < third
@@ -279,7 +279,9 @@ def test_all_sound_and_the_first_process_hears_of_all_pairs():
             print(found and (sorted(found.rates), min(found.rates.values()) > 0))
     """
     # gloo writes a line of its own before.
-    ends = [d.out.splitlines()[-2:] for d in Loopback(3).run(python(text), timeout=60)]
+    ends = [
+        d.stdout.splitlines()[-2:] for d in Loopback(3).run(python(text), timeout=60)
+    ]
     pairs = [(0, 1), (0, 2), (1, 2)]
     assert ends == [[f"{(pairs, True)}"] * 2, ["None"] * 2, ["None"] * 2]
 

@@ -50,8 +50,13 @@ class Cut:
     def tasks(self, number):
         where = self.hosts.coordinator(number)
         command = self.command
-        each = LocalLaunch(command=command, count=COUNT, devices=1, coordinator=where)
-        return self.hosts.inside(each.tasks(self.job.env))
+        each = LocalLaunch(
+            command=command,
+            num_processes=COUNT,
+            devices_per_process=1,
+            coordinator=where,
+        )
+        return self.hosts.place_processes(each.process_specs(self.job.env))
 
     def harms(self):
         """Cut the link; end the run when it has trained under the new plan."""
@@ -59,7 +64,7 @@ class Cut:
         while not self.over.wait(0.1):
             steps, self.news = self.steps(), self.lines("drift.jsonl")
             if not self.at and steps and steps[-1] >= CUT_AT:
-                self.hosts.shape_one(SLOW, LESS)
+                self.hosts.set_host_rate(SLOW, LESS)
                 self.at = steps[-1]
             found = [row["step"] for row in self.news if row["kind"] == "plan"]
             if time.monotonic() > end or (found and steps[-1] > found[0] + AFTER + 4):

@@ -66,7 +66,7 @@ def test_the_same_refusal_in_all_processes():
             print(refused.values)
     """
     done = Loopback(3).run(python(text), timeout=60)
-    assert {each.out for each in done} == {"rank 2: seed True (others: False)\n"}
+    assert {each.stdout for each in done} == {"rank 2: seed True (others: False)\n"}
 
 
 def test_a_clock_that_is_off_is_a_remark_of_process_0():
@@ -80,8 +80,8 @@ def test_a_clock_that_is_off_is_a_remark_of_process_0():
         print(*(warning.message for warning in seen))
     """
     first, second = Loopback(2).run(python(text), timeout=60)
-    assert "rank 1 +100.0 s" in first.out or "rank 1 +99" in first.out
-    assert second.out == "\n"
+    assert "rank 1 +100.0 s" in first.stdout or "rank 1 +99" in first.stdout
+    assert second.stdout == "\n"
 
 
 def test_another_setting_on_one_process(job, tmp_path):

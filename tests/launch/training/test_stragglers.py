@@ -32,19 +32,19 @@ def computes(seconds):
 
 # Steps whose end is that of all, as in a sum over processes.
 def steps(*windows, every=10):
-    with StragglerMonitor(mine, every, print, path, on_processor=True) as slow:
+    with StragglerMonitor(mine, every, print, path, on_cpu=True) as slow:
         for step in range(1, every * len(windows) + 2):
             how = dict(reads=0, works=0.01, waited_for=True)
             how |= windows[min((step - 1) // every, len(windows) - 1)]
-            slow.enters("input", step)
+            slow.on_phase("input", step)
             time.sleep(how["reads"])
-            slow.enters("", step)
+            slow.on_phase("", step)
             if how["waited_for"]:
-                slow.starved()
-            slow.enters("compute", step)
+                slow.on_input_starvation()
+            slow.on_phase("compute", step)
             computes(how["works"])
-            mine.store.wait_at_barrier(f"{step}", 60_000)
-            slow.enters("", step)
+            mine.kv_store.wait_at_barrier(f"{step}", 60_000)
+            slow.on_phase("", step)
         time.sleep(2)
 """
 
@@ -54,7 +54,7 @@ def told(folder, text, count=2):
     kept = folder / "slow.jsonl"
     script = sys.executable, "-c", BEGIN + textwrap.dedent(text), str(kept)
     done = Loopback(count).run(script, timeout=100)
-    first, *others = (each.out.splitlines() for each in done)
+    first, *others = (each.stdout.splitlines() for each in done)
     assert not any(others)
     rows = kept.read_text().splitlines() if kept.exists() else []
     named = [int(line.split()[2]) for line in first]

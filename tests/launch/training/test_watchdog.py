@@ -40,7 +40,7 @@ def stuck(folder, count, text, within=60):
     """Run processes of which one is stuck: what they say, by rank."""
     with pytest.raises(ProcessesFailed, match="ended with 75") as failed:
         Loopback(count).run(script(folder, text), timeout=within)
-    return [each.err for each in failed.value.results]
+    return [each.stderr for each in failed.value.results]
 
 
 @pytest.mark.parametrize(("who", "phase"), [(0, "evaluation"), (1, "compute")])
@@ -49,10 +49,10 @@ def test_a_process_that_is_stopped_is_named_by_the_others(tmp_path, who, phase):
         with HangWatchdog(mine, 4, stacks) as watch:
             steps(watch, 30)
             if rank == {who}:
-                watch.enters("input", 31)
+                watch.on_phase("input", 31)
                 time.sleep(0.5)
                 os.kill(os.getpid(), signal.SIGSTOP)
-            watch.enters({phase!r}, 31)
+            watch.on_phase({phase!r}, 31)
             time.sleep(600)
     """
     # An evaluation has 40 s: silence is no matter of phases.
@@ -70,10 +70,10 @@ def test_a_process_that_is_behind_is_named_with_its_phase_and_line(tmp_path):
         with HangWatchdog(mine, 2, stacks) as watch:
             steps(watch, 30)
             if rank == 1:
-                watch.enters("input", 31)
+                watch.on_phase("input", 31)
                 reads_for_ever()
             steps(watch, 1)
-            watch.enters("compute", 31)
+            watch.on_phase("compute", 31)
             time.sleep(600)
     """
     said = "".join(stuck(tmp_path, 2, text))
@@ -88,7 +88,7 @@ def test_a_process_on_its_own_says_where_it_is(tmp_path):
     text = """
         with HangWatchdog(mine, 1, stacks) as watch:
             steps(watch, 30)
-            watch.enters("compute", 31)
+            watch.on_phase("compute", 31)
             time.sleep(600)
     """
     (said,) = stuck(tmp_path, 1, text)
@@ -99,14 +99,14 @@ def test_what_takes_long_by_its_nature_is_left_alone(tmp_path):
     text = """
         with HangWatchdog(mine, 0.4, stacks) as watch:
             for phase in "compile", "compute", "checkpoint", "evaluation":
-                watch.enters(phase, 1)
+                watch.on_phase(phase, 1)
                 time.sleep(1)
-                watch.enters("", 1)
+                watch.on_phase("", 1)
             steps(watch, 20)
             for phase in "checkpoint", "evaluation":
-                watch.enters(phase, 20)
+                watch.on_phase(phase, 20)
                 time.sleep(1)
-                watch.enters("", 20)
+                watch.on_phase("", 20)
     """
     Loopback(2).run(script(tmp_path, text), timeout=60)
 
@@ -116,7 +116,7 @@ def test_processes_that_were_all_stopped_and_go_on_are_left_alone(tmp_path):
         import subprocess
         with HangWatchdog(mine, 2, stacks) as watch:
             steps(watch, 30)
-            watch.enters("compute", 31)
+            watch.on_phase("compute", 31)
             pid = os.getpid()
             wakes = f"sleep 4; kill -CONT {pid}"
             subprocess.Popen(["sh", "-c", wakes])
@@ -130,7 +130,7 @@ def test_without_a_limit_nothing_is_watched(tmp_path):
     text = """
         with HangWatchdog(mine, 0, stacks) as watch:
             steps(watch, 3)
-            watch.enters("compute", 31)
+            watch.on_phase("compute", 31)
             time.sleep(1)
     """
     Loopback(1).run(script(tmp_path, text), timeout=60)
@@ -143,7 +143,7 @@ def said(number, beat, step=7, phase="compute"):
 
 
 def found(before, after, rank=0, count=3):
-    mine = ProcessGroup(rank=rank, count=count)
+    mine = ProcessGroup(rank=rank, size=count)
     return diagnose_hang(before, after, mine, after.get(rank, said(9, 9)), 60.0)
 
 
@@ -191,7 +191,7 @@ def test_a_stuck_run_is_started_again(tmp_path, job):
             if first and rank == 1:
                 os.kill(os.getpid(), signal.SIGSTOP)
             if first:
-                watch.enters("compute", 31)
+                watch.on_phase("compute", 31)
                 time.sleep(600)
     """
     how = "launch", "local", "-n", 2, "--restarts", 1, "--"

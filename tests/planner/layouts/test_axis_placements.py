@@ -64,19 +64,21 @@ def test_a_step_is_described_once_for_all_placements(subject):
 
     def describe(plan):
         asked.append(plan)
-        return subject.case(plan)
+        return subject.describe(plan)
 
-    heap = PlanEvaluator(describe=describe, cluster=PAIRS, most=math.inf)
-    assert heap.describe_in_full(PLAN)
+    heap = PlanEvaluator(
+        describe_step=describe, cluster=PAIRS, memory_capacity=math.inf
+    )
+    assert heap.evaluate(PLAN)
     moved = replace(PLAN, placement=("data",))
-    heap.describe_placed(PLAN, [moved])
-    heap.describe_placed(PLAN, [moved])
+    heap.evaluate_placements(PLAN, [moved])
+    heap.evaluate_placements(PLAN, [moved])
     assert len(asked) == 2
     steps = {one.plan: one.prediction.step_s for one in heap.sorted()}
-    assert steps[moved] == predict(subject.case(moved), PAIRS).step_s
+    assert steps[moved] == predict(subject.describe(moved), PAIRS).step_s
     # With few samples the many small sums of statistics decide, which are data's.
     assert steps[moved] < steps[PLAN]
-    heap.drop_misplaced()
+    heap.keep_best_placements()
     assert [one.plan for one in heap.sorted()] == [moved]
 
 
@@ -89,7 +91,7 @@ def test_no_placement_is_faster_than_what_is_said_to_bound_it(subject):
     ):
         one = ranked(subject, plan)
         for moved in placement_variants(plan, AXES, PAIRS):
-            step = predict(subject.case(moved), PAIRS).step_s
+            step = predict(subject.describe(moved), PAIRS).step_s
             assert 0 < step_lower_bound(one, moved, PAIRS) <= step
     one, moved = ranked(subject, PLAN), replace(PLAN, placement=("data",))
     terms = one.prediction.terms_s
@@ -100,4 +102,4 @@ def test_no_placement_is_faster_than_what_is_said_to_bound_it(subject):
 
 
 def ranked(subject, plan):
-    return EvaluatedPlan(plan=plan, prediction=predict(subject.case(plan), PAIRS))
+    return EvaluatedPlan(plan=plan, prediction=predict(subject.describe(plan), PAIRS))

@@ -35,7 +35,7 @@ def subject():
 def predicted(subject):
     blocks = [block.name for block in subject.profile.blocks]
     tails = [replace(ALL, remat_until=block) for block in blocks[1:]]
-    return {p: predict(subject.case(p), CLUSTER) for p in (NONE, ALL, *tails)}
+    return {p: predict(subject.describe(p), CLUSTER) for p in (NONE, ALL, *tails)}
 
 
 def estimated(
@@ -43,7 +43,7 @@ def estimated(
 ):
     network = subject.profile
     samples = probe_traffic(
-        base, 4, ("data",), subject.case, network.parameter_bytes, cluster.device
+        base, 4, ("data",), subject.describe, network.parameter_bytes, cluster.device
     )
     chosen = PlanChoices(
         axes=("data",), remat=remat, ways=("ring",), microbatches=microbatches
@@ -53,8 +53,10 @@ def estimated(
             base, 4, chosen, batch=network.batch, blocks=len(network.blocks)
         ),
         cluster=cluster,
-        pieces=BlockCosts(profile=network, device=cluster.device, dtype=subject.dtype),
-        samples=samples,
+        block_costs=BlockCosts(
+            profile=network, device=cluster.device, dtype=subject.dtype
+        ),
+        traffic=samples,
     )
 
 
@@ -68,7 +70,9 @@ def between(predicted, part):
 @pytest.mark.parametrize("part", [0.25, 0.5, 0.75])
 def test_a_search_keeps_the_longest_tail_that_fits(subject, predicted, part):
     room = between(predicted, part)
-    best, *others = rank_plans(estimated(subject), (), subject.case, room=room).plans
+    best, *others = rank_plans(
+        estimated(subject), (), subject.describe, memory_capacity=room
+    ).plans
     fit = {p: made.step_s for p, made in predicted.items() if made.memory_bytes <= room}
     assert NONE not in fit
     assert best.plan.remat_until
@@ -85,14 +89,17 @@ def test_a_plan_that_lacks_memory_is_tried_beside_one_in_microbatches(
     """Which of them is faster is not said by which was described first."""
     room = between(predicted, 0.6)
     every = estimated(subject, microbatches=(1, 2))
-    found = [one.plan for one in rank_plans(every, (), subject.case, room=room).plans]
+    found = [
+        one.plan
+        for one in rank_plans(every, (), subject.describe, memory_capacity=room).plans
+    ]
     assert any(plan.microbatches == 2 and not plan.remat for plan in found)
     assert any(plan.microbatches == 1 and plan.remat_until for plan in found)
 
 
 def test_with_room_for_all_nothing_is_computed_again(subject, predicted):
     room = between(predicted, 1)
-    found = rank_plans(estimated(subject), (), subject.case, room=room)
+    found = rank_plans(estimated(subject), (), subject.describe, memory_capacity=room)
     assert not any(one.plan.remat_until for one in found.plans)
     assert found.plans[0].plan.remat is False
 
@@ -106,15 +113,17 @@ def test_what_accelerators_compute_again_is_not_traced_for_a_cpu(subject, predic
 
     def trace(plan):
         traced.append(plan)
-        return replace(subject.case(plan), traced={"temporaries": 10 * round(room)})
+        return replace(subject.describe(plan), traced_bytes={"temporaries": 10 * round(room)})
 
     def ranked(cluster):
         every = estimated(subject, cluster=cluster)
-        return rank_plans(every, (), subject.case, room=room, trace=trace).plans
+        return rank_plans(
+            every, (), subject.describe, memory_capacity=room, trace_step=trace
+        ).plans
 
     best = ranked(other)[0]
     assert best.plan.remat_until
-    assert best.prediction.roomy_bytes <= room
+    assert best.prediction.untraced_bytes_with_margin <= room
     assert not any(plan.remat for plan in traced)
     with pytest.raises(BadInput, match="no layout can be run"):
         ranked(CLUSTER)
@@ -124,21 +133,25 @@ def test_what_accelerators_compute_again_is_not_traced_for_a_cpu(subject, predic
 def test_what_was_typed_stays(subject, predicted):
     room = between(predicted, 0.5)
     every = estimated(subject, remat=(True,))
-    found = rank_plans(every, (), subject.case, room=room)
+    found = rank_plans(every, (), subject.describe, memory_capacity=room)
     assert not any(one.plan.remat_until for one in found.plans)
     own = estimated(subject, remat=(True,), base=replace(ALL, remat_until="head"))
-    found = rank_plans(own, (), subject.case, room=predicted[NONE].memory_bytes * 2)
+    found = rank_plans(
+        own, (), subject.describe, memory_capacity=predicted[NONE].memory_bytes * 2
+    )
     assert {one.plan.remat_until for one in found.plans} == {"head"}
 
 
 def test_few_plans_are_described(subject, predicted):
     heap = PlanEvaluator(
-        describe=subject.case, cluster=CLUSTER, most=between(predicted, 0.5)
+        describe_step=subject.describe,
+        cluster=CLUSTER,
+        memory_capacity=between(predicted, 0.5),
     )
     blocks = [block.name for block in subject.profile.blocks]
-    bisect_remat_until(heap, ALL, blocks, heap.describe_in_full)
-    assert len(heap.found) == 1
-    assert heap.described <= 3 < len(blocks)
+    bisect_remat_until(heap, ALL, blocks, heap.evaluate)
+    assert len(heap.feasible) == 1
+    assert heap.num_evaluated <= 3 < len(blocks)
 
 
 def test_a_block_that_was_mistyped_is_said_before_the_search(subject):
@@ -146,8 +159,8 @@ def test_a_block_that_was_mistyped_is_said_before_the_search(subject):
     typed = ("plan.remat=true", "plan.remat_until=blok3")
     resolved = resolve_config("characters", (*words, *typed))
     question = LayoutQuery(
-        resolved=resolved, subject=subject, cluster=CLUSTER, devices=4
+        resolved=resolved, describer=subject, cluster=CLUSTER, devices=4
     )
     with pytest.raises(BadInput, match="until blok3") as caught:
-        question.coarse(())
+        question.cost_estimate(())
     assert caught.value.remedy[0] == "did you mean plan.remat_until=block3?"

@@ -22,21 +22,25 @@ def made(devices, step_s, batch=100):
         plan="",
         cluster="",
         terms_s={"compute": step_s},
-        memory={},
-        room=0,
+        memory_by_term={},
+        memory_capacity=0,
         batch=batch,
-        unsure=0.4,
-        origins={},
+        relative_error=0.4,
+        provenance={},
     )
     return EvaluatedPlan(plan=Plan(mesh=MeshShape(data=devices)), prediction=prediction)
 
 
 def ranking(*plans, lost=()):
-    return PlanRanking(plans=plans, lost=lost, counted=10, described=len(plans))
+    return PlanRanking(
+        plans=plans, rejected=lost, num_estimated=10, num_evaluated=len(plans)
+    )
 
 
 FEW = ranking(
-    made(2, 1.0), made(2, 1.6), lost=(RejectedLayout(title="a", step_s=2.0, why="b"),)
+    made(2, 1.0),
+    made(2, 1.6),
+    lost=(RejectedLayout(title="a", step_s=2.0, reason="b"),),
 )
 MANY = ranking(made(8, 0.5), made(8, 0.9))
 
@@ -44,16 +48,18 @@ MANY = ranking(made(8, 0.5), made(8, 0.9))
 def test_cost_is_price_times_devices_times_time():
     one = made(8, 0.5)
     by_hand = 4.0 * 8 * 0.5 / 3600 / 100
-    assert PlanObjective(by="cost", price=PRICE).cost(one) == pytest.approx(by_hand)
-    assert PlanObjective(by="cost").cost(one) == pytest.approx(by_hand / 4)
-    assert PlanObjective(by="cost", price=PRICE).cost_unit == "currency units a sample"
+    assert PlanObjective(kind="cost", price=PRICE).cost(one) == pytest.approx(by_hand)
+    assert PlanObjective(kind="cost").cost(one) == pytest.approx(by_hand / 4)
+    assert (
+        PlanObjective(kind="cost", price=PRICE).cost_unit == "currency units a sample"
+    )
 
 
 def test_a_budget_takes_whole_steps():
     """1,001 samples are eleven steps of 100; so many are paid."""
-    objective = PlanObjective(by="budget", samples=1001, price=PRICE)
+    objective = PlanObjective(kind="budget", samples=1001, price=PRICE)
     one = made(8, 0.5)
-    assert objective.budget_s(one) == objective.of(one) == 11 * 0.5
+    assert objective.budget_s(one) == objective.value(one) == 11 * 0.5
     assert objective.cost(one) == pytest.approx(4.0 * 8 * 11 * 0.5 / 3600)
     assert objective.cost_unit == "currency units"
     assert PlanObjective().budget_s(one) is None
@@ -63,13 +69,13 @@ def test_a_budget_takes_whole_steps():
     ("objective", "order"),
     [
         (PlanObjective(), [(8, 0.5), (8, 0.9), (2, 1.0), (2, 1.6)]),
-        (PlanObjective(by="cost"), [(2, 1.0), (2, 1.6), (8, 0.5), (8, 0.9)]),
+        (PlanObjective(kind="cost"), [(2, 1.0), (2, 1.6), (8, 0.5), (8, 0.9)]),
         (
-            PlanObjective(by="cost", samples=1e6),
+            PlanObjective(kind="cost", samples=1e6),
             [(2, 1.0), (2, 1.6), (8, 0.5), (8, 0.9)],
         ),
         (
-            PlanObjective(by="budget", samples=1e6),
+            PlanObjective(kind="budget", samples=1e6),
             [(8, 0.5), (8, 0.9), (2, 1.0), (2, 1.6)],
         ),
     ],
@@ -79,17 +85,17 @@ def test_rankings_are_merged_by_the_objective(objective, order):
     assert [
         (one.plan.mesh.devices, one.prediction.step_s) for one in found.plans
     ] == order
-    assert [(count, lost.why) for count, lost in found.lost] == [
+    assert [(count, lost.reason) for count, lost in found.rejected] == [
         (2, "b"),
         (3, "nothing divides"),
     ]
-    assert (found.counted, found.described) == (20, 4)
+    assert (found.num_estimated, found.num_evaluated) == (20, 4)
 
 
 @pytest.mark.parametrize("by", ["step", "cost", "budget"])
 def test_one_ranking_stays_in_its_order(by):
     found = merge_rankings(
-        {8: MANY}, {}, PlanObjective(by=by, samples=90e6, price=PRICE)
+        {8: MANY}, {}, PlanObjective(kind=by, samples=90e6, price=PRICE)
     )
     assert found.plans == MANY.plans
 
@@ -97,14 +103,14 @@ def test_one_ranking_stays_in_its_order(by):
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"by": "cots"}, "did you mean cost"),
-        ({"by": "wishes"}, "step, cost, budget"),
-        ({"by": "budget"}, "nothing says how many samples"),
+        ({"kind": "cots"}, "did you mean cost"),
+        ({"kind": "wishes"}, "step, cost, budget"),
+        ({"kind": "budget"}, "nothing says how many samples"),
         ({"samples": 0.0}, "at least 1"),
         ({"samples": -5.0}, "--samples -5"),
         ({"samples": math.nan}, "at least 1"),
         ({"samples": math.inf}, "finite"),
-        ({"by": "cost", "price": replace(PRICE, value=0.0)}, "price of 0"),
+        ({"kind": "cost", "price": replace(PRICE, value=0.0)}, "price of 0"),
     ],
 )
 def test_objectives_that_order_nothing_are_refused(how, said):

@@ -44,23 +44,23 @@ def estimated(subject, devices=4, cluster="testbed", **choices):
         Plan(),
         devices,
         SEARCH_AXES,
-        subject.case,
+        subject.describe,
         network.parameter_bytes,
         machine.device,
     )
-    chosen = PlanChoices(axes=samples.axes, **choices)
+    chosen = PlanChoices(axes=samples.usable_axes, **choices)
     return CostEstimate(
         space=plan_space(
             Plan(), devices, chosen, batch=network.batch, blocks=len(network.blocks)
         ),
         cluster=machine,
-        pieces=BlockCosts(
+        block_costs=BlockCosts(
             profile=network,
             device=machine.device,
             dtype=subject.dtype,
-            divided=samples.divided,
+            tensor_parallel_layers=samples.tensor_parallel_layers,
         ),
-        samples=samples,
+        traffic=samples,
     )
 
 
@@ -72,7 +72,7 @@ def whole(subject):
 def ranked(subject, **more):
     coarse = estimated(subject, microbatches=(4,))
     return rank_plans(
-        coarse, single_axis_layouts(Plan(microbatches=4), 4), subject.case, **more
+        coarse, single_axis_layouts(Plan(microbatches=4), 4), subject.describe, **more
     )
 
 
@@ -87,49 +87,53 @@ def test_plans_are_in_the_order_of_their_predictions(subject, whole):
     steps = [one.prediction.step_s for one in found.plans]
     assert steps == sorted(steps)
     best = found.plans[0]
-    assert predict(subject.case(best.plan), load_cluster("testbed")) == best.prediction
-    assert {lost.title for lost in found.lost} | {best.plan.title} >= {
+    assert predict(subject.describe(best.plan), load_cluster("testbed")) == best.prediction
+    assert {lost.title for lost in found.rejected} | {best.plan.title} >= {
         *("data 4", "fsdp 4", "spatial_h 4", "tensor 4", "pipe 4")
     }
-    assert all(lost.why for lost in found.lost)
+    assert all(lost.reason for lost in found.rejected)
 
 
 def test_what_does_not_fit_is_no_plan(subject, whole):
     sizes = sorted(one.prediction.memory_bytes for one in whole.plans)
     room = sizes[len(sizes) // 2]
-    found = ranked(subject, room=room)
+    found = ranked(subject, memory_capacity=room)
     assert all(one.prediction.memory_bytes <= room for one in found.plans)
-    assert any("out of memory by" in lost.why for lost in found.lost)
+    assert any("out of memory by" in lost.reason for lost in found.rejected)
     with pytest.raises(BadInput, match="no layout can be run") as caught:
-        ranked(subject, room=1000)
+        ranked(subject, memory_capacity=1000)
     assert "out of memory by" in caught.value.values
     # What is said to lift it does, and a tenth less does not.
     (asked,) = re.findall(r"--memory (\d+)(MB|kB)", "".join(caught.value.remedy))
     enough = int(asked[0]) * {"MB": 1e6, "kB": 1e3}[asked[1]]
-    assert ranked(subject, room=enough).plans
+    assert ranked(subject, memory_capacity=enough).plans
     with pytest.raises(BadInput, match="no layout can be run"):
-        ranked(subject, room=0.9 * enough)
+        ranked(subject, memory_capacity=0.9 * enough)
 
 
 def test_cuts_that_are_where_they_were_anyway_are_no_plan_of_their_own(subject):
     heap = PlanEvaluator(
-        describe=subject.case, cluster=load_cluster("testbed"), most=1e12
+        describe_step=subject.describe,
+        cluster=load_cluster("testbed"),
+        memory_capacity=1e12,
     )
     plan = Plan(mesh=MeshShape(pipe=2, data=2), microbatches=4)
-    (_, behind) = subject.case(plan).stages
+    (_, behind) = subject.describe(plan).stages
     for first, labels in ((behind[0], 1), (behind[1], 2)):
         own = replace(plan, pipe=replace(plan.pipe, cuts=(first,)))
-        assert heap.describe_in_full(plan)
-        assert heap.describe_in_full(own)
-        assert len(heap.found) == labels
+        assert heap.evaluate(plan)
+        assert heap.evaluate(own)
+        assert len(heap.feasible) == labels
 
 
 def test_what_the_batch_cannot_be_split_into_says_so(subject):
     config = subject.config
     small = StepDescriber(replace(config, data=replace(config.data, batch=4)))
     coarse = estimated(small, microbatches=(4,))
-    found = rank_plans(coarse, single_axis_layouts(Plan(microbatches=4), 4), small.case)
-    why = {lost.title: lost.why for lost in found.lost}
+    found = rank_plans(
+        coarse, single_axis_layouts(Plan(microbatches=4), 4), small.describe
+    )
+    why = {lost.title: lost.reason for lost in found.rejected}
     assert "divide" in why["data 4"]
     assert MeshShape(data=4) not in {one.plan.mesh for one in found.plans}
 
@@ -138,7 +142,7 @@ def exhaustive(subject, coarse):
     """Predict every plan of a space in full."""
     for row in range(len(coarse.space)):
         try:
-            case = subject.case(coarse.space.plan(row))
+            case = subject.describe(coarse.space.plan(row))
         except BadInput:
             continue
         yield row, predict(case, coarse.cluster).step_s
@@ -147,7 +151,7 @@ def exhaustive(subject, coarse):
 def regret_and_order(subject, coarse):
     """Return what the search is behind the best, and pairs that are in order."""
     steps = dict(exhaustive(subject, coarse))
-    found = rank_plans(coarse, (), subject.case).plans[0].prediction.step_s
+    found = rank_plans(coarse, (), subject.describe).plans[0].prediction.step_s
     pairs = [
         (coarse.seconds[a] < coarse.seconds[b]) == (steps[a] < steps[b])
         for a, b in itertools.combinations(steps, 2)
@@ -175,8 +179,8 @@ def test_the_estimate_hides_about_what_the_oracle_does(subject):
     assert hidden.max() > 0.1 * coarse.seconds.min()
     for row in range(len(coarse.space)):
         plan = coarse.space.plan(row)
-        found = predict(subject.case(plan), slow)
-        said = sum(found.hidden_s.values())
+        found = predict(subject.describe(plan), slow)
+        said = sum(found.overlapped_s.values())
         near = 0.01 * found.step_s
         assert hidden[row] == pytest.approx(said, rel=0.1, abs=near), plan.label
 
@@ -231,11 +235,13 @@ def test_a_search_goes_on_to_the_best_number_of_microbatches(subject, staged):
     for row in rows:
         plan = coarse.space.plan(int(row))
         if plan.pipe.schedule == "gpipe":
-            steps[plan] = predict(subject.case(plan), coarse.cluster).step_s
+            steps[plan] = predict(subject.describe(plan), coarse.cluster).step_s
     worst, best = max(steps, key=steps.get), min(steps, key=steps.get)
     assert worst.microbatches != best.microbatches
-    heap = PlanEvaluator(describe=subject.case, cluster=coarse.cluster, most=1e12)
-    assert heap.describe_in_full(worst)
+    heap = PlanEvaluator(
+        describe_step=subject.describe, cluster=coarse.cluster, memory_capacity=1e12
+    )
+    assert heap.evaluate(worst)
     local_search(heap, coarse)
     assert heap.sorted()[0].prediction.step_s <= steps[best]
 
@@ -244,14 +250,16 @@ def test_layouts_in_stages_are_searched_that_do_not_come_out_first(subject, stag
     """With other microbatches, and cuts of their own, one may be before them all."""
     coarse, rows = staged
     of_two = [coarse.space.plan(int(row)) for row in rows]
-    steps = {p: predict(subject.case(p), coarse.cluster).step_s for p in of_two}
+    steps = {p: predict(subject.describe(p), coarse.cluster).step_s for p in of_two}
     worst = max(steps, key=steps.get)
     first = Plan(mesh=MeshShape(), microbatches=1)
-    heap = PlanEvaluator(describe=subject.case, cluster=coarse.cluster, most=1e12)
-    assert heap.describe_in_full(worst)
-    assert heap.describe_in_full(first)
+    heap = PlanEvaluator(
+        describe_step=subject.describe, cluster=coarse.cluster, memory_capacity=1e12
+    )
+    assert heap.evaluate(worst)
+    assert heap.evaluate(first)
     beside = Plan(mesh=MeshShape(data=2, pipe=2), microbatches=2)
-    assert heap.describe_in_full(beside)
+    assert heap.evaluate(beside)
     assert [one.plan for one in heap.sorted()] == [first, beside, worst]
     local_search(heap, coarse)
     found = [one.prediction.step_s for one in heap.sorted() if one.plan.mesh == STAGES]
@@ -268,4 +276,4 @@ def test_neighbours_with_chunks_are_those_that_go_round_the_devices(subject):
     found = list(microbatch_neighbours(coarse.space.plan(int(row)), coarse))
     assert {one.microbatches for one in found} == {4}
     for one in found:
-        subject.case(one)
+        subject.describe(one)

@@ -43,7 +43,7 @@ def subject():
 def question(subject):
     return LayoutQuery(
         resolved=resolve_config("characters", ()),
-        subject=subject,
+        describer=subject,
         cluster=load_cluster("cpu-fake"),
         devices=8,
     )
@@ -51,7 +51,7 @@ def question(subject):
 
 @pytest.fixture(scope="module")
 def coarse(question):
-    return question.coarse(())
+    return question.cost_estimate(())
 
 
 def place(values):
@@ -64,10 +64,10 @@ def test_the_estimate_of_memory_is_near_to_that_of_a_plan_described(subject, coa
     pairs = []
     for row in rows:
         try:
-            made = predict(subject.case(coarse.space.plan(row)), coarse.cluster)
+            made = predict(subject.describe(coarse.space.plan(row)), coarse.cluster)
         except BadInput:
             continue
-        pairs.append((coarse.bytes[row], made.memory_bytes))
+        pairs.append((coarse.memory_bytes[row], made.memory_bytes))
     about, full = np.array(pairs).T
     assert len(pairs) > 25
     assert np.corrcoef(place(about), place(full))[0, 1] > 0.97
@@ -92,8 +92,8 @@ def test_the_estimate_counts_what_a_device_holds(subject, coarse, axes, chunks, 
         kind &= space.order == 0
     (rows,) = np.nonzero(own & kind)
     row = int(rows[space.micro[rows].argmax()])
-    full = predict(subject.case(space.plan(row)), coarse.cluster).memory_bytes
-    assert coarse.bytes[row] == pytest.approx(full, rel=0.1)
+    full = predict(subject.describe(space.plan(row)), coarse.cluster).memory_bytes
+    assert coarse.memory_bytes[row] == pytest.approx(full, rel=0.1)
 
 
 @pytest.mark.parametrize(("name", "chunks"), SCHEDULE_CHOICES)
@@ -103,8 +103,8 @@ def test_inputs_in_flight_are_those_of_the_schedule(subject, coarse, name, chunk
     own &= space.order == space.choices.orders.index((name, chunks))
     (rows,) = np.nonzero(own & (space.remat == 0))
     row = int(rows[space.micro[rows].argmax()])
-    full = predict(subject.case(space.plan(row)), coarse.cluster).memory_bytes
-    assert coarse.bytes[row] == pytest.approx(full, rel=0.1)
+    full = predict(subject.describe(space.plan(row)), coarse.cluster).memory_bytes
+    assert coarse.memory_bytes[row] == pytest.approx(full, rel=0.1)
 
 
 @pytest.mark.parametrize("timed", [False, True])
@@ -119,16 +119,16 @@ def test_what_stages_hand_on_is_estimated_by_exchanges(
     own &= space.order == space.choices.orders.index((name, chunks))
     (rows,) = np.nonzero(own & (space.remat == 0))
     row = int(rows[space.micro[rows].argmax()])
-    terms = predict(subject.case(space.plan(row)), cluster).terms_s
+    terms = predict(subject.describe(space.plan(row)), cluster).terms_s
     full = terms["activations, pipe"] + terms["gradients, pipe"]
-    found = about._handed(space.sizes("data"))[row]
+    found = about._stage_transfer_seconds(space.sizes("data"))[row]
     assert found == pytest.approx(full, rel=0.1)
 
 
 def test_what_layers_say_holds_the_other_stages_up(coarse):
     """A stage says its part m + P - 1 times, as the longest pass is waited for."""
-    silent = replace(coarse, samples=replace(coarse.samples, tensor={}))
-    said = coarse._moved - silent._moved
+    silent = replace(coarse, traffic=replace(coarse.traffic, tensor_collectives={}))
+    said = coarse._comm_seconds - silent._comm_seconds
     space, mesh = coarse.space, MeshShape(pipe=4, tensor=2)
     group = link_group(coarse.cluster, MeshPlacement(mesh=mesh), ("tensor",))
     own = (space.mesh == space.meshes.index(mesh)) & (space.chunks == 1)
@@ -138,7 +138,7 @@ def test_what_layers_say_holds_the_other_stages_up(coarse):
         # A reduce-scatter of logits stays within the last stage.
         found = sum(
             collective_seconds(kind, moved.payload / 4, micro * moved.arrays / 4, group)
-            for kind, moved in coarse.samples.tensor.items()
+            for kind, moved in coarse.traffic.tensor_collectives.items()
             if kind != "reduce-scatter"
         )
         assert said[row] == pytest.approx((micro + 3) / micro * found, rel=0.05)
@@ -148,7 +148,7 @@ def test_what_is_saved_while_others_rest_is_estimated_as_it_is_replayed(coarse):
     two = SourcedNumber(2.0, "given: a test")
     crowd = replace(coarse, cluster=coarse.cluster.with_number("device.crowd", two))
     saved, stage = (
-        crowd._computed / coarse._computed,
+        crowd._compute_seconds / coarse._compute_seconds,
         MicrobatchTime(forward=1.0, backward=1.0),
     )
     rows = np.nonzero(coarse.space.chunks == 1)[0]
@@ -169,7 +169,7 @@ def test_what_late_devices_cost_is_estimated_as_it_is_replayed(coarse):
     skew = 1e-3
     late = with_permutations(coarse.cluster, skew)
     coarse = replace(coarse, cluster=with_permutations(coarse.cluster))
-    more = (replace(coarse, cluster=late)._computed - coarse._computed) / skew
+    more = (replace(coarse, cluster=late)._compute_seconds - coarse._compute_seconds) / skew
     stage = MicrobatchTime(forward=1.0, backward=1.0)
     for row in np.nonzero(coarse.space.chunks == 1)[0][::97]:
         plan = coarse.space.plan(row)
@@ -187,9 +187,9 @@ def test_gradients_that_are_added_up_are_estimated_as_they_are_predicted(coarse)
     own = space.mesh == space.meshes.index(MeshShape(data=8))
     for micro, times in ((1, 0.0), (2, 1.0)):
         (rows,) = np.nonzero(own & (space.micro == micro))
-        want = times * passed * coarse.samples.parameters
-        assert coarse._summing[rows[0]] == pytest.approx(want, rel=0.01)
-    assert coarse._summing.max() <= passed * coarse.samples.parameters * 1.01
+        want = times * passed * coarse.traffic.parameter_bytes
+        assert coarse._accumulation_seconds[rows[0]] == pytest.approx(want, rel=0.01)
+    assert coarse._accumulation_seconds.max() <= passed * coarse.traffic.parameter_bytes * 1.01
 
 
 def with_permutations(cluster, skew=0.0):
@@ -226,25 +226,25 @@ def test_parameters_are_used_in_the_bytes_they_are_computed_in():
     subject = StepDescriber(resolve_config("characters", words).config)
     coarse = LayoutQuery(
         resolved=resolve_config("characters", words),
-        subject=subject,
+        describer=subject,
         cluster=load_cluster("cpu-fake"),
         devices=8,
-    ).coarse(())
-    assert coarse.samples.used == pytest.approx(0.5, rel=0.02)
+    ).cost_estimate(())
+    assert coarse.traffic.gathered_ratio == pytest.approx(0.5, rel=0.02)
     space = coarse.space
     own = space.mesh == space.meshes.index(MeshShape(fsdp=8))
     (rows,) = np.nonzero(own & (space.remat == 1) & (space.micro == 2))
-    case = subject.case(space.plan(int(rows[0])))
-    gradients = predict(case, coarse.cluster).memory["gradients"]
-    assert coarse._together[rows[0]] == pytest.approx(gradients, rel=0.02)
+    case = subject.describe(space.plan(int(rows[0])))
+    gradients = predict(case, coarse.cluster).memory_by_term["gradients"]
+    assert coarse._gradient_bytes[rows[0]] == pytest.approx(gradients, rel=0.02)
 
 
 def test_what_layers_make_is_split_with_their_weights(subject, coarse):
     space = coarse.space
     own = space.mesh == space.meshes.index(MeshShape(data=2, tensor=4))
     (rows,) = np.nonzero(own & (space.remat == 0) & (space.micro == 1))
-    full = predict(subject.case(space.plan(int(rows[0]))), coarse.cluster).memory_bytes
-    assert coarse.bytes[rows[0]] == pytest.approx(full, rel=0.1)
+    full = predict(subject.describe(space.plan(int(rows[0]))), coarse.cluster).memory_bytes
+    assert coarse.memory_bytes[rows[0]] == pytest.approx(full, rel=0.1)
 
 
 def test_a_layout_that_cannot_be_run_takes_nobodys_place(subject, coarse):
@@ -257,7 +257,7 @@ def test_a_layout_that_cannot_be_run_takes_nobodys_place(subject, coarse):
     def describe(plan):
         if plan.mesh in refused:
             raise BadInput("not this one")
-        return subject.case(plan)
+        return subject.describe(plan)
 
     found = rank_plans(coarse, (), describe)
     meshes = {one.plan.mesh for one in found.plans}
@@ -267,11 +267,11 @@ def test_a_layout_that_cannot_be_run_takes_nobodys_place(subject, coarse):
 
 def test_another_setting_of_a_layout_is_tried_where_the_best_does_not_fit(coarse):
     order = order_by_estimate(coarse, ROOM)
-    row = max(best_row_per_mesh(order, coarse.space), key=lambda row: coarse.bytes[row])
-    most = coarse.bytes[row]
+    row = max(best_row_per_mesh(order, coarse.space), key=lambda row: coarse.memory_bytes[row])
+    most = coarse.memory_bytes[row]
     found = best_fitting_row(row, 1.5 * most, most, order, coarse)
     assert coarse.space.mesh[found] == coarse.space.mesh[row]
-    assert 1.5 * coarse.bytes[found] <= most
+    assert 1.5 * coarse.memory_bytes[found] <= most
     assert best_fitting_row(row, 1.5 * most, 0.0, order, coarse) == row
 
 
@@ -285,10 +285,10 @@ def test_a_best_setting_that_does_not_fit_is_followed_by_one_that_should(
 
     def describe(plan):
         described.append(plan)
-        case = subject.case(plan)
-        return replace(case, held={"optimizer": needed}) if plan == best else case
+        case = subject.describe(plan)
+        return replace(case, state_bytes={"optimizer": needed}) if plan == best else case
 
-    found = rank_plans(coarse, (), describe, room=ROOM)
+    found = rank_plans(coarse, (), describe, memory_capacity=ROOM)
     order = order_by_estimate(coarse, ROOM)
     other = best_fitting_row(first, needed, ROOM, order, coarse)
     assert described[:2] == [best, coarse.space.plan(other)]
@@ -302,10 +302,10 @@ def test_a_layout_of_which_nothing_should_fit_is_described_once(subject, coarse)
 
     def describe(plan):
         described.append(plan)
-        return replace(subject.case(plan), held={"optimizer": 10 * ROOM})
+        return replace(subject.describe(plan), state_bytes={"optimizer": 10 * ROOM})
 
     with pytest.raises(BadInput, match="no layout can be run"):
-        rank_plans(coarse, (), describe, room=ROOM)
+        rank_plans(coarse, (), describe, memory_capacity=ROOM)
     meshes = [plan.mesh for plan in described]
     first = best_row_per_mesh(order_by_estimate(coarse, ROOM), coarse.space)
     assert meshes == [coarse.space.plan(row).mesh for row in first]
@@ -322,14 +322,14 @@ def test_plans_have_room_where_no_step_is_traced(
     subject, question, coarse, monkeypatch
 ):
     """Asked of each of them: where the best are struck later nothing is in their place."""
-    assert not coarse.roomy
+    assert not coarse.needs_margin
     monkeypatch.setattr(
         "jaxdist.launch.training.job.abstract_step._MAX_FAST_TRACE_LAYERS", 1
     )
-    roomy = question.coarse(())
-    assert (roomy.bytes > coarse.bytes).all()
-    room = float(np.quantile(coarse.bytes, 0.1))
-    found = rank_plans(roomy, (), subject.case, room=room).plans
-    assert all(one.prediction.roomy_bytes <= room for one in found)
-    tight = rank_plans(coarse, (), subject.case, room=room).plans
-    assert any(one.prediction.roomy_bytes > room for one in tight)
+    roomy = question.cost_estimate(())
+    assert (roomy.memory_bytes > coarse.memory_bytes).all()
+    room = float(np.quantile(coarse.memory_bytes, 0.1))
+    found = rank_plans(roomy, (), subject.describe, memory_capacity=room).plans
+    assert all(one.prediction.untraced_bytes_with_margin <= room for one in found)
+    tight = rank_plans(coarse, (), subject.describe, memory_capacity=room).plans
+    assert any(one.prediction.untraced_bytes_with_margin > room for one in tight)

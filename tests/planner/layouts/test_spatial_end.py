@@ -31,7 +31,7 @@ def subject():
 def asked(subject, *words):
     return LayoutQuery(
         resolved=resolve_config("digits", words),
-        subject=subject,
+        describer=subject,
         cluster=load_cluster("testbed"),
         devices=4,
     )
@@ -39,7 +39,7 @@ def asked(subject, *words):
 
 @pytest.fixture(scope="module")
 def coarse(subject):
-    return asked(subject, "plan.mesh.spatial_h=4", "plan.remat=false").coarse(())
+    return asked(subject, "plan.mesh.spatial_h=4", "plan.remat=false").cost_estimate(())
 
 
 def steps(subject, coarse, plan):
@@ -50,7 +50,7 @@ def steps(subject, coarse, plan):
             one = replace(plan, spatial_until=block, spatial_then=then)
             found[block, then] = one
     return {
-        end: predict(subject.case(one), coarse.cluster).step_s
+        end: predict(subject.describe(one), coarse.cluster).step_s
         for end, one in found.items()
     }
 
@@ -59,7 +59,10 @@ def steps(subject, coarse, plan):
 def test_the_estimate_orders_ends_as_they_are_predicted(subject, coarse, axes):
     """Sums of gradients are in no end's estimate, as they are the same in all."""
     plan = replace(ROWS, mesh=MeshShape(**axes))
-    ends, full = SpatialEndCost(plan=plan, coarse=coarse), steps(subject, coarse, plan)
+    ends, full = (
+        SpatialEndCost(plan=plan, estimate=coarse),
+        steps(subject, coarse, plan),
+    )
     about = {end: ends.seconds(*end) for end in full}
     whole = "", "repeat"
     for end in full:
@@ -81,7 +84,7 @@ def test_ends_that_make_a_step_shorter_are_tried_and_few(subject, coarse):
 
 
 def test_the_search_ends_the_split_where_that_is_fastest(subject, coarse):
-    found = rank_plans(coarse, (), subject.case)
+    found = rank_plans(coarse, (), subject.describe)
     best = found.plans[0]
     assert (best.plan.spatial_until, best.plan.spatial_then) == ("block1", "samples")
     full = steps(subject, coarse, ROWS)
@@ -91,19 +94,21 @@ def test_the_search_ends_the_split_where_that_is_fastest(subject, coarse):
 
 
 def test_ends_that_cannot_be_the_first_are_not_described(subject, coarse):
-    heap = PlanEvaluator(describe=subject.case, cluster=coarse.cluster, most=1e12)
+    heap = PlanEvaluator(
+        describe_step=subject.describe, cluster=coarse.cluster, memory_capacity=1e12
+    )
     far = replace(ROWS, microbatches=16)
-    heap.describe_in_full(Plan(mesh=MeshShape(data=4), microbatches=1))
-    heap.describe_in_full(far)
+    heap.evaluate(Plan(mesh=MeshShape(data=4), microbatches=1))
+    heap.evaluate(far)
     assert not evaluate_spatial_ends(heap, coarse)
-    assert heap.described == 2
+    assert heap.num_evaluated == 2
 
 
 def test_an_end_that_is_refused_is_passed_over(subject, coarse):
     def describe(plan):
         if plan.spatial_until == "block1":
             raise BadInput("not there")
-        return subject.case(plan)
+        return subject.describe(plan)
 
     best = rank_plans(coarse, (), describe).plans[0].plan
     assert (best.spatial_until, best.spatial_then) == ("block2", "samples")
@@ -124,10 +129,13 @@ def test_an_end_that_is_refused_is_passed_over(subject, coarse):
 )
 def test_an_end_that_was_typed_stays(subject, words, until, then, ends):
     question = asked(subject, *words)
-    assert (question.base.spatial_until, question.base.spatial_then) == (until, then)
-    coarse = question.coarse(())
+    assert (question.base_plan.spatial_until, question.base_plan.spatial_then) == (
+        until,
+        then,
+    )
+    coarse = question.cost_estimate(())
     assert coarse.space.choices.ends == ends
-    plan = replace(question.base.on(ROWS.mesh), microbatches=1)
+    plan = replace(question.base_plan.on(ROWS.mesh), microbatches=1)
     tried = list(spatial_end_variants(plan, coarse, 1.0))
     assert bool(tried) == bool(ends)
     assert {one.spatial_then for one in tried} <= {*ends}
@@ -136,4 +144,4 @@ def test_an_end_that_was_typed_stays(subject, words, until, then, ends):
 
 def test_a_block_that_the_network_lacks_is_refused(subject):
     with pytest.raises(BadInput, match="did you mean block3"):
-        asked(subject, "plan.spatial_until=blok3").coarse(())
+        asked(subject, "plan.spatial_until=blok3").cost_estimate(())

@@ -39,7 +39,7 @@ def question():
     resolved = resolve_config("gpt2_small", words)
     return LayoutQuery(
         resolved=resolved,
-        subject=StepDescriber(resolved.config),
+        describer=StepDescriber(resolved.config),
         cluster=load_cluster("dgx-a100"),
         devices=8,
     )
@@ -47,14 +47,14 @@ def question():
 
 @pytest.fixture(scope="module")
 def coarse(question):
-    return question.coarse(())
+    return question.cost_estimate(())
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("micro", [1, 8])
 def test_no_other_cuts_make_a_shorter_step(coarse, stages, micro):
     plan = Plan(mesh=MeshShape(pipe=stages), microbatches=micro)
-    names = list(coarse.pieces.names)
+    names = list(coarse.block_costs.block_names)
     step = make_step_estimate(coarse, plan, stage_cut_solver(coarse, plan))
     found = tuple(names.index(cut) for cut in fastest_cuts(coarse, plan))
     every = itertools.combinations(range(1, len(names)), stages - 1)
@@ -64,9 +64,9 @@ def test_no_other_cuts_make_a_shorter_step(coarse, stages, micro):
 def test_blocks_that_are_computed_again_take_a_forward_pass_more(coarse):
     plan = Plan(mesh=MeshShape(pipe=2), microbatches=8)
     again = replace(plan, remat=True)
-    until = replace(again, remat_until=coarse.pieces.names[3])
+    until = replace(again, remat_until=coarse.block_costs.block_names[3])
     none, every, few = (
-        stage_cut_solver(coarse, p).seconds for p in (plan, again, until)
+        stage_cut_solver(coarse, p).block_seconds for p in (plan, again, until)
     )
     assert (few[:3] == every[:3]).all()
     assert (few[3:] == none[3:]).all()
@@ -85,13 +85,13 @@ def test_blocks_that_are_computed_again_take_a_forward_pass_more(coarse):
 def test_cuts_are_as_good_as_the_best_of_all(blocks, stages, message):
     """Uneven blocks that hand on much or little, and links that are fast or slow."""
     took, handed = map(np.array, zip(*blocks, strict=True))
-    chain = StageCutSolver(seconds=took, handed=handed)
+    chain = StageCutSolver(block_seconds=took, output_bytes=handed)
 
     def step(starts):
-        return chain.slowest(starts) + message * chain.longest(starts)
+        return chain.slowest_stage(starts) + message * chain.longest_message(starts)
 
     every = list(itertools.combinations(range(1, len(blocks)), stages - 1))
-    found = list(chain.cuts(stages))
+    found = list(chain.optimal_cuts(stages))
     assert bool(found) == bool(every)
     assert set(found) <= set(every)
     if every:
@@ -103,10 +103,10 @@ def test_the_search_tries_cuts_and_what_fsdp_shares(question, coarse):
 
     def describe(plan):
         tried.append(plan)
-        return question.subject.case(plan)
+        return question.describer.describe(plan)
 
-    found = rank_plans(coarse, question.known(), describe)
-    assert len(tried) == len(set(tried)) == found.described
+    found = rank_plans(coarse, question.baseline_plans(), describe)
+    assert len(tried) == len(set(tried)) == found.num_evaluated
     best = found.plans[0].plan
     assert best.mesh.devices == 8
     asked = Plan(mesh=MeshShape(pipe=4, fsdp=2), microbatches=4)
@@ -114,7 +114,7 @@ def test_the_search_tries_cuts_and_what_fsdp_shares(question, coarse):
     assert {plan.zero for plan in more} == {1, 3}
     (cut,) = [plan for plan in more if plan.pipe.cuts]
     assert len(cut.pipe.cuts) == 3
-    assert len(question.subject.case(cut).stages) == 4
+    assert len(question.describer.describe(cut).stages) == 4
     assert Plan.from_json(cut.to_json()) == cut
 
 
@@ -160,11 +160,11 @@ def test_ways_that_are_typed_stay(question):
         "gpt2_small", (*typed, "data.context=64", "data.batch=32")
     )
     asked = replace(question, resolved=resolved)
-    assert asked.coarse(()).space.choices.weights == ("sequence",)
+    assert asked.cost_estimate(()).space.choices.weights == ("sequence",)
 
 
 def test_equal_blocks_are_read_once(question):
-    assert len(question.subject.readings.once("alike", RepeatedBlocks).models) == 4
+    assert len(question.describer.trace_cache.get_or_compute("alike", RepeatedBlocks).representatives) == 4
 
 
 def test_stages_that_lose_with_equal_flops_are_cut_where_little_is_handed_on():
@@ -175,11 +175,13 @@ def test_stages_that_lose_with_equal_flops_are_cut_where_little_is_handed_on():
     wire = replace(slow.levels[0], bandwidth=SourcedNumber(12.5e6, "given: 100 Mbit/s"))
     asked = LayoutQuery(
         resolved=resolved,
-        subject=StepDescriber(resolved.config),
+        describer=StepDescriber(resolved.config),
         cluster=replace(slow, levels=(wire,)),
         devices=4,
     )
-    plans = rank_plans(asked.coarse(()), asked.known(), asked.subject.case).plans
+    plans = rank_plans(
+        asked.cost_estimate(()), asked.baseline_plans(), asked.describer.describe
+    ).plans
     best = plans[0].plan
     uncut = next(x for x in plans if x.plan.stages == 4 and not x.plan.pipe.cuts)
     assert best.stages == 4

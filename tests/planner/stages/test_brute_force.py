@@ -139,10 +139,12 @@ def check(seed, tier_sizes, most):
     expected = brute(layers, sizes, rates, overlap, published, limit, straight)
     asked = StageQuery(
         graph=graph_of(layers),
-        tiers=tuple(LinkLevel(size=n, bandwidth=b) for n, b in zip(sizes, rates)),
-        form=CostConvention(overlap=overlap, sync="published" if published else "ring"),
-        memory=MemoryBudget(limit=math.inf if limit is None else limit),
-        straight=straight,
+        levels=tuple(LinkLevel(size=n, bandwidth=b) for n, b in zip(sizes, rates)),
+        cost_convention=CostConvention(
+            overlap=overlap, sync="published" if published else "ring"
+        ),
+        memory_budget=MemoryBudget(limit=math.inf if limit is None else limit),
+        straight_pipeline=straight,
     )
     if math.isinf(expected):
         with pytest.raises(BadInput):
@@ -248,8 +250,8 @@ def check_graph(seed, most):
     asked = {
         cuts: StageQuery(
             graph=graph,
-            tiers=(LinkLevel(size=devices, bandwidth=rate),),
-            form=CostConvention(overlap=overlap),
+            levels=(LinkLevel(size=devices, bandwidth=rate),),
+            cost_convention=CostConvention(overlap=overlap),
             cuts=cuts,
         )
         for cuts in ("any", "order")

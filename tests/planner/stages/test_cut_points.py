@@ -30,7 +30,9 @@ def node(name, seconds=1.0, output=1.0, parameters=0.0):
 
 
 def everything(graph):
-    return all_cut_points(graph, lambda found: np.ones(len(found), bool), nested=False)
+    return all_cut_points(
+        graph, lambda found: np.ones(len(found), bool), multi_level=False
+    )
 
 
 def random_graph(rng, count):
@@ -60,8 +62,8 @@ def test_all_sets_are_those_that_hold_what_they_read(seed):
         if all(bits >> a & 1 or not bits >> b & 1 for a, b in edges)
     ]
     found = everything(graph)
-    assert sorted(found.members) == sets
-    for members, crossing in zip(found.members, found.crossing):
+    assert sorted(found.node_masks) == sets
+    for members, crossing in zip(found.node_masks, found.crossing_bytes):
         crosses = {a for a, b in edges if members >> a & 1 and not members >> b & 1}
         assert crossing == pytest.approx(sum(graph.nodes[a].output for a in crosses))
 
@@ -78,7 +80,7 @@ def test_places_that_are_left_out_are_in_no_faster_plan(seed):
         fewer = all_cut_points(
             graph,
             lambda found, t=tiers, f=form, b=best: useful_cut_mask(found, t, f, b),
-            nested=True,
+            multi_level=True,
         )
         assert PipeDreamSolver(fewer, tiers, form, UNLIMITED).seconds == pytest.approx(
             best
@@ -97,7 +99,7 @@ def test_a_node_that_makes_more_than_it_reads_keeps_its_cut():
         nodes = (node("a"), node("b", 0.0, output), node("c"), node("d"))
         edges = (("a", "b"), ("b", "c"), ("c", "d"), ("b", "d"))
         small = contract_graph(
-            LayerGraph(source="g", nodes=nodes, edges=edges), keeps=False
+            LayerGraph(source="g", nodes=nodes, edges=edges), memory_limited=False
         )
         assert len(small.graph.nodes) == left
 
@@ -106,8 +108,8 @@ def test_what_is_kept_stays_a_node_where_memory_counts():
     nodes = (node("a"), node("b", 0.0), node("c"), node("d"))
     edges = (("a", "b"), ("b", "c"), ("c", "d"), ("b", "d"))
     graph = LayerGraph(source="g", nodes=nodes, edges=edges)
-    assert len(contract_graph(graph, keeps=True).graph.nodes) == 4
-    assert len(contract_graph(graph, keeps=False).graph.nodes) == 3
+    assert len(contract_graph(graph, memory_limited=True).graph.nodes) == 4
+    assert len(contract_graph(graph, memory_limited=False).graph.nodes) == 3
 
 
 def test_too_many_sets_are_refused_with_the_order_as_remedy():

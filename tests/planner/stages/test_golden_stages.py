@@ -27,7 +27,7 @@ def graph(name):
 
 def ask(name, workers, rate, **how):
     on = parse_link_levels(workers, (), (rate,))
-    return partition_graph(StageQuery(graph=graph(name), tiers=on, **how))
+    return partition_graph(StageQuery(graph=graph(name), levels=on, **how))
 
 
 def test_the_file_has_all_rows():
@@ -39,11 +39,11 @@ def test_the_file_has_all_rows():
 )
 def test_a_golden_row(row):
     form = COST_CONVENTIONS[row["form"].removeprefix("order_")]
-    found = ask(row["model"], int(row["workers"]), float(row["bandwidth"]), form=form)
+    found = ask(row["model"], int(row["workers"]), float(row["bandwidth"]), cost_convention=form)
     assert found.seconds == pytest.approx(float(row["predicted_stage_s"]), rel=1e-5)
     assert found.config == row["config"]
     assert [s.after for s in found.stages] == [int(n) for n in row["splits"].split()]
-    one, all_ = found.seconds_of_one, found.seconds_of_data_parallel
+    one, all_ = found.single_device_seconds, found.data_parallel_seconds
     assert one / found.seconds == pytest.approx(
         float(row["predicted_speedup"]), abs=1e-4
     )
@@ -54,7 +54,7 @@ def test_a_golden_row(row):
 
 @pytest.mark.parametrize(("workers", "config"), [(4, "3-1"), (8, "7-1"), (16, "15-1")])
 def test_vgg16_fits_on_devices_of_16_gb(workers, config):
-    found = ask("vgg16", workers, 1.25e9, memory=MemoryBudget(limit=16e9))
+    found = ask("vgg16", workers, 1.25e9, memory_budget=MemoryBudget(limit=16e9))
     assert found.config == config
     assert max(stage.memory for stage in found.stages) <= 16e9
 
@@ -62,27 +62,27 @@ def test_vgg16_fits_on_devices_of_16_gb(workers, config):
 def test_the_authors_memory_test_leaves_out_the_minibatch_at_work():
     """All data parallelism is free in it, whatever the limit."""
     tight = MemoryBudget(limit=1.0, model="upstream")
-    assert ask("vgg16", 4, 3.125e9, memory=tight).config == "4"
+    assert ask("vgg16", 4, 3.125e9, memory_budget=tight).config == "4"
     rows = [
         {"model": model, "limit": limit}
         for model in ("upstream", "in-flight")
         for limit in (16e9, 14e9)
     ]
-    found = [ask("vgg16", 4, 1.25e9, memory=MemoryBudget(**row)).config for row in rows]
-    splits = ask("vgg16", 4, 1.25e9, memory=MemoryBudget(limit=12e9)).stages[0].after
+    found = [ask("vgg16", 4, 1.25e9, memory_budget=MemoryBudget(**row)).config for row in rows]
+    splits = ask("vgg16", 4, 1.25e9, memory_budget=MemoryBudget(limit=12e9)).stages[0].after
     assert found == ["3-1", "3-1", "3-1", "3-1"]
     assert splits < 17
 
 
 def test_straight_pipelines_have_a_device_a_stage():
-    found = ask("vgg16", 4, 1.25e9, straight=True, form=COST_CONVENTIONS["sum"])
+    found = ask("vgg16", 4, 1.25e9, straight_pipeline=True, cost_convention=COST_CONVENTIONS["sum"])
     assert found.replicas == (1, 1, 1, 1)
     assert [stage.in_flight for stage in found.stages] == [4, 3, 2, 1]
 
 
 @pytest.mark.parametrize("model", ["vgg16", "resnet50", "gnmt"])
 def test_in_flight_is_what_the_executor_holds(model):
-    found = ask(model, 16, 1.25e9, form=COST_CONVENTIONS["sum"])
+    found = ask(model, 16, 1.25e9, cost_convention=COST_CONVENTIONS["sum"])
     held = [max_in_flight(found.replicas, k) for k in range(len(found.stages))]
     assert [stage.in_flight for stage in found.stages] == held
 
@@ -94,14 +94,14 @@ def test_bytes_are_those_of_rings_and_cuts():
         sum(by_name[name].parameters for name in stage.nodes) for stage in found.stages
     )
     cut = by_name["node25"].output  # the pool in front of the last five convolutions
-    assert found.bytes == pytest.approx(2 * 6 / 7 * front + 2 * cut)
-    assert found.bytes_of_data_parallel == pytest.approx(2 * 7 / 8 * (front + back))
+    assert found.sent_bytes == pytest.approx(2 * 6 / 7 * front + 2 * cut)
+    assert found.data_parallel_bytes == pytest.approx(2 * 7 / 8 * (front + back))
 
 
 def test_cuts_around_any_nodes_beat_an_order():
     """The shortcut of a residual block goes to a later stage than its main path."""
     order, any_ = (
-        ask("resnet50", 8, 3.125e9, form=COST_CONVENTIONS["sum"], cuts=cuts)
+        ask("resnet50", 8, 3.125e9, cost_convention=COST_CONVENTIONS["sum"], cuts=cuts)
         for cuts in ("order", "any")
     )
     assert (order.config, any_.config) == ("5-2-1", "5-2-1")
@@ -112,7 +112,7 @@ def test_cuts_around_any_nodes_beat_an_order():
 @pytest.mark.parametrize("cuts", ["order", "any"])
 def test_translation_on_two_tiers(cuts):
     on = parse_link_levels(8, (4, 2), (3.125e9, 1.25e9))
-    found = partition_graph(StageQuery(graph=graph("gnmt"), tiers=on, cuts=cuts))
+    found = partition_graph(StageQuery(graph=graph("gnmt"), levels=on, cuts=cuts))
     assert sum(found.replicas) == 8
     slowest = max(max(stage.seconds, stage.cut) for stage in found.stages)
     assert slowest == pytest.approx(found.seconds)

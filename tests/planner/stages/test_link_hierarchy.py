@@ -48,7 +48,7 @@ def test_a_layer_takes_what_its_kernels_or_its_bytes_take(flops):
         parameter_bytes=10**5,
     )
     profile = Profile(model="m", inputs=("float32[8]",), batch=8, layers=(row,))
-    forward, backward = device_time_model(device, profile).seconds(row)
+    forward, backward = device_time_model(device, profile).layer_seconds(row)
     moved = 1.1e6 / 900e9
     done = flops / (15.7e12 * device.efficiency.at(flops)) if flops else 0.0
     assert forward == pytest.approx(max(done, 2 * moved) + 5e-6)

@@ -28,7 +28,7 @@ def test_a_state_comes_back_bit_for_bit_on_any_mesh(kit, checkpoints, spread):
         target = kit.abstract(state, count, spread=spread)
         restored = checkpoints.restore_newest(target)
         assert restored.step == 3
-        assert restored.skipped == ()
+        assert restored.skipped_checkpoints == ()
         kit.assert_same_bits(restored.state, state)
         shardings = jax.tree.map(lambda x: x.sharding, restored.state)
         wanted = jax.tree.map(lambda x: x.sharding, target)
@@ -84,7 +84,7 @@ def test_arrays_may_be_donated_as_soon_as_save_returns(kit, checkpoints, spread)
 def test_what_the_run_adds_comes_back(kit, checkpoints):
     about = {"model": "resnet8", "seeds": [1, 2], "plan": {"data": 4}}
     checkpoints.save(kit.make_state(1), about)
-    assert checkpoints.restore_newest(kit.abstract(kit.make_state(), 1)).about == about
+    assert checkpoints.restore_newest(kit.abstract(kit.make_state(), 1)).metadata == about
 
 
 def test_an_empty_folder_restores_nothing(kit, tmp_path):
@@ -97,7 +97,7 @@ def test_an_empty_folder_restores_nothing(kit, tmp_path):
 
 
 def test_the_newest_are_kept(kit, tmp_path):
-    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints = Checkpoints(tmp_path, max_to_keep=2)
     for step in (2, 10, 9, 30):
         checkpoints.save(kit.make_state(step))
         checkpoints.wait()
@@ -110,7 +110,7 @@ def test_the_newest_are_kept(kit, tmp_path):
 
 def test_keeping_none_is_refused(tmp_path):
     with pytest.raises(BadInput, match="at least 1"):
-        Checkpoints(tmp_path, keep=0)
+        Checkpoints(tmp_path, max_to_keep=0)
 
 
 def test_the_same_state_saved_twice_is_saved_once(kit, checkpoints):

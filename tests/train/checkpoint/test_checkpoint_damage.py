@@ -83,7 +83,7 @@ def test_the_newest_verified_one_is_used_and_the_leaf_is_named(folder, kit, harm
     restored = restore(folder, kit)
     assert restored.step == 1
     kit.assert_same_bits(restored.state, numbers(1))
-    (skipped,) = restored.skipped
+    (skipped,) = restored.skipped_checkpoints
     assert skipped.step == 2
     assert re.match(
         r"(step|params/(head|stem)/kernel), (checksum [0-9a-f]{8} instead of [0-9a-f]{8}|cannot be read)$",
@@ -107,7 +107,7 @@ def test_a_changed_number_is_named_with_both_checksums(folder, kit, tmp_path):
         .leaves["params/stem/kernel"]
         .fingerprint
     )
-    (skipped,) = restore(folder, kit).skipped
+    (skipped,) = restore(folder, kit).skipped_checkpoints
     assert skipped.reason == f"params/stem/kernel, checksum {now} instead of {was}"
 
 
@@ -120,9 +120,9 @@ def test_harm_to_any_file_is_found_or_harmless(saved, kit, tmp_path, harm):
         folder = shutil.copytree(saved, tmp_path / str(number))
         harm(folder / path.relative_to(saved))
         restored = restore(folder, kit)
-        assert restored.step == (1 if restored.skipped else 2), path
+        assert restored.step == (1 if restored.skipped_checkpoints else 2), path
         kit.assert_same_bits(restored.state, numbers(restored.step))
-        if not restored.skipped:
+        if not restored.skipped_checkpoints:
             assert reader.find_corruption(folder / "2") is None
 
 
@@ -131,14 +131,17 @@ def test_notes_cannot_be_changed_unseen(folder, kit):
     sealed = json.loads(path.read_text())
     sealed["notes"]["about"]["model"] = "another"
     path.write_text(json.dumps(sealed))
-    (skipped,) = restore(folder, kit).skipped
+    (skipped,) = restore(folder, kit).skipped_checkpoints
     assert skipped.reason == "notes, changed since they were written"
 
 
 def test_a_checkpoint_under_another_step_is_not_that_step(folder, kit):
     shutil.copytree(folder / "1", folder / "5")
     restored = restore(folder, kit)
-    assert (restored.step, restored.skipped[0].reason) == (2, "notes, of step 1")
+    assert (restored.step, restored.skipped_checkpoints[0].reason) == (
+        2,
+        "notes, of step 1",
+    )
 
 
 def test_a_damaged_one_is_kept_aside_and_its_step_saved_again(folder, kit):
@@ -188,6 +191,6 @@ def test_one_that_was_asked_for_is_refused_and_not_moved(folder, kit):
 
 def test_damage_prints_nothing(folder, kit, capfd):
     harm_numbers(folder, 2, remove)
-    assert restore(folder, kit).skipped
+    assert restore(folder, kit).skipped_checkpoints
     assert reader.find_corruption(folder / "1") is None
     assert capfd.readouterr() == ("", "")

@@ -31,7 +31,7 @@ def numbers(step):
 def limit(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
-checkpoints = Checkpoints(folder, keep=100)
+checkpoints = Checkpoints(folder, max_to_keep=100)
 refused, step = None, 0
 while refused is None and step < 20:
     step += 1
@@ -44,7 +44,7 @@ while refused is None and step < 20:
         refused = error
 limit(resource.RLIM_INFINITY)
 left = [path.name for path in folder.iterdir()]
-damage = [reader.verify(folder / str(s)) for s in reader.steps(folder)]
+damage = [reader.find_corruption(folder / str(s)) for s in reader.list_steps(folder)]
 if how == "disk":
     (folder / "1").rename(folder / "gone")
     import shutil; shutil.rmtree(folder / "gone")

@@ -45,7 +45,7 @@ for step in (1, 2):
     checkpoints.save(numbers(step))
 checkpoints.wait()
 multihost_utils.sync_global_devices("saved")
-alone = [reader.verify(folder / str(step)) for step in (1, 2)]
+alone = [reader.find_corruption(folder / str(step)) for step in (1, 2)]
 multihost_utils.sync_global_devices("verified")
 if rank == 0:
     for path in (folder / "2" / "state").rglob("d/*"):
@@ -59,7 +59,7 @@ again = checkpoints.save(numbers(2))
 final = checkpoints.restore_newest(target)
 print(json.dumps({
     "alone": alone, "step": found.step, "same": bool(same(found.state, 1)),
-    "skipped": [skip.text() for skip in found.skipped], "again": again,
+    "skipped": [skip.text() for skip in found.skipped_checkpoints], "again": again,
     "final": final.step, "bits": bool(same(final.state, 2)),
     "digest": params_digest(final.state.params),
 }))

@@ -27,14 +27,14 @@ def numbers(step):
     state = TrainState(step=jnp.int32(step), params=params, stats={}, opt=())
     return jax.device_put(state, NamedSharding(mesh, P()))
 
-checkpoints = Checkpoints(sys.argv[1], keep=2)
+checkpoints = Checkpoints(sys.argv[1], max_to_keep=2)
 target = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), numbers(0)
 )
 found = checkpoints.restore_newest(target)
 start = found.step if found else 0
 if found:
-    assert not found.skipped, found.skipped
+    assert not found.skipped_checkpoints, found.skipped_checkpoints
     same = jax.tree.map(lambda a, b: bool((a == b).all()), found.state, numbers(start))
     assert jax.tree.all(same), "restored numbers differ"
 print("from", start, flush=True)

@@ -22,9 +22,9 @@ class KernelCost:
 
     flops: float
     """Of matmuls, 0 where none is done."""
-    moved: float
+    bytes_moved: float
     """Bytes that are read and written."""
-    aligned: bool = True
+    is_aligned: bool = True
     """Sides of the matrices are multiples of 8, as tensor cores take them."""
 
 
@@ -34,25 +34,31 @@ class LayerOperation:
 
     forward: KernelCost
     backward: tuple[KernelCost, ...]
-    core: bool = False
+    is_attention_core: bool = False
     """Between queries, keys and values: computed again where that is selective."""
 
 
 def matmul(
-    m: int, n: int, k: int, *, many: int = 1, core: bool = False
+    m: int, n: int, k: int, *, count: int = 1, is_attention_core: bool = False
 ) -> LayerOperation:
-    """Return m x k times k x n, `many` at once; backward in two kernels."""
-    moved = _BYTES_PER_ELEMENT * many * (m * k + k * n + m * n)
-    one = KernelCost(2.0 * m * n * k * many, moved, not (m % 8 or n % 8 or k % 8))
-    return LayerOperation(forward=one, backward=(one, one), core=core)
+    """Return m x k times k x n, `count` at once; backward in two kernels."""
+    moved = _BYTES_PER_ELEMENT * count * (m * k + k * n + m * n)
+    one = KernelCost(2.0 * m * n * k * count, moved, not (m % 8 or n % 8 or k % 8))
+    return LayerOperation(
+        forward=one, backward=(one, one), is_attention_core=is_attention_core
+    )
 
 
 def memory_operation(
-    forward: float, backward: float, *, core: bool = False
+    forward_bytes: float, backward_bytes: float, *, is_attention_core: bool = False
 ) -> LayerOperation:
     """Return an operation that moves so many bytes forward and backward."""
-    back = (KernelCost(0, backward),) if backward else ()
-    return LayerOperation(forward=KernelCost(0, forward), backward=back, core=core)
+    back = (KernelCost(0, backward_bytes),) if backward_bytes else ()
+    return LayerOperation(
+        forward=KernelCost(0, forward_bytes),
+        backward=back,
+        is_attention_core=is_attention_core,
+    )
 
 
 def layer_operations(
@@ -75,22 +81,22 @@ def layer_operations(
 
 
 def head_operations(
-    model: MegatronModel, microbatch: int, rows: int
+    model: MegatronModel, microbatch: int, vocabulary_rows: int
 ) -> tuple[LayerOperation, ...]:
     """Return the operations of a device's part of the head, and of the loss.
 
     Args:
         model: sizes of the whole.
         microbatch: samples.
-        rows: outputs that the device has.
+        vocabulary_rows: outputs that the device has.
     """
     tokens = microbatch * model.sequence
-    scores, whole = tokens * rows, tokens * model.hidden
+    scores, whole = tokens * vocabulary_rows, tokens * model.hidden
     return (
         memory_operation(
             2 * _BYTES_PER_ELEMENT * whole, 5 * _BYTES_PER_ELEMENT * whole
         ),  # norm
-        matmul(tokens, rows, model.hidden),
+        matmul(tokens, vocabulary_rows, model.hidden),
         memory_operation(6 * scores, 6 * scores),  # to float32, and back
         memory_operation(4 * scores, 0),  # the largest
         memory_operation(8 * scores, 0),  # what is below it
@@ -117,42 +123,50 @@ def embedding_operations(
 
 
 def _attention(
-    model: MegatronModel, microbatch: int, tensor: int, whole: float
+    model: MegatronModel, microbatch: int, tensor: int, norm_elements: float
 ) -> Iterator[LayerOperation]:
     s, h, d = model.sequence, model.hidden, model.head_size
     tokens, heads = microbatch * s, microbatch * model.heads // tensor
-    own = model.attention // tensor
+    own = model.attention_width // tensor
     scores = heads * s * s
     yield memory_operation(
-        2 * _BYTES_PER_ELEMENT * whole, 5 * _BYTES_PER_ELEMENT * whole
+        2 * _BYTES_PER_ELEMENT * norm_elements, 5 * _BYTES_PER_ELEMENT * norm_elements
     )  # norm
     yield matmul(tokens, 3 * own, h)
     yield memory_operation(
         6 * _BYTES_PER_ELEMENT * tokens * own, 6 * _BYTES_PER_ELEMENT * tokens * own
     )  # queries, keys, values
-    yield matmul(s, s, d, many=heads, core=True)
+    yield matmul(s, s, d, count=heads, is_attention_core=True)
     yield memory_operation(
-        2 * _BYTES_PER_ELEMENT * scores, 3 * _BYTES_PER_ELEMENT * scores, core=True
+        2 * _BYTES_PER_ELEMENT * scores,
+        3 * _BYTES_PER_ELEMENT * scores,
+        is_attention_core=True,
     )  # softmax
-    yield memory_operation(5 * scores, 5 * scores, core=True)  # dropout, with its mask
-    yield matmul(s, d, s, many=heads, core=True)
+    yield memory_operation(
+        5 * scores, 5 * scores, is_attention_core=True
+    )  # dropout, with its mask
+    yield matmul(s, d, s, count=heads, is_attention_core=True)
     yield memory_operation(
         2 * _BYTES_PER_ELEMENT * tokens * own, 2 * _BYTES_PER_ELEMENT * tokens * own
     )  # heads beside another
     yield matmul(tokens, h, own)
-    yield memory_operation(7 * whole, 8 * whole)  # bias, dropout, residual
+    yield memory_operation(
+        7 * norm_elements, 8 * norm_elements
+    )  # bias, dropout, residual
 
 
 def _feedforward(
-    model: MegatronModel, tokens: int, tensor: int, whole: float
+    model: MegatronModel, tokens: int, tensor: int, norm_elements: float
 ) -> Iterator[LayerOperation]:
     h, own = model.hidden, model.feedforward // tensor
     yield memory_operation(
-        2 * _BYTES_PER_ELEMENT * whole, 5 * _BYTES_PER_ELEMENT * whole
+        2 * _BYTES_PER_ELEMENT * norm_elements, 5 * _BYTES_PER_ELEMENT * norm_elements
     )  # norm
     yield matmul(tokens, own, h)
     yield memory_operation(
         2 * _BYTES_PER_ELEMENT * tokens * own, 3 * _BYTES_PER_ELEMENT * tokens * own
     )  # bias, GELU
     yield matmul(tokens, h, own)
-    yield memory_operation(7 * whole, 8 * whole)  # bias, dropout, residual
+    yield memory_operation(
+        7 * norm_elements, 8 * norm_elements
+    )  # bias, dropout, residual

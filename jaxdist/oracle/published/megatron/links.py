@@ -21,72 +21,74 @@ from jaxdist.oracle.published.megatron.speed import MegatronRates
 class RankGroup:
     """Ranks that sum or send together, and those that do so beside them."""
 
-    inside: int
+    ranks_per_host: int
     """q, ranks of it in each host."""
     hosts: int
     """r, hosts that it is on."""
-    beside: int
+    groups_per_host: int
     """g, such groups on each host."""
 
     @property
     def ranks(self) -> int:
         """Return n."""
-        return self.inside * self.hosts
+        return self.ranks_per_host * self.hosts
 
 
-def rank_group(ranks: int, stride: int, per_host: int) -> RankGroup:
+def rank_group(ranks: int, stride: int, host_devices: int) -> RankGroup:
     """Return a group of ranks that stand `stride` apart.
 
     Args:
         ranks: n.
         stride: product of the axes that are further inside.
-        per_host: devices of a host.
+        host_devices: devices of a host.
 
     >>> rank_group(16, 4, 8)
-    RankGroup(inside=2, hosts=8, beside=4)
+    RankGroup(ranks_per_host=2, hosts=8, groups_per_host=4)
     """
-    inside = max(1, min(ranks, per_host // min(stride, per_host)))
+    inside = max(1, min(ranks, host_devices // min(stride, host_devices)))
     return RankGroup(
-        inside=inside, hosts=-(-ranks // inside), beside=max(1, per_host // inside)
+        ranks_per_host=inside,
+        hosts=-(-ranks // inside),
+        groups_per_host=max(1, host_devices // inside),
     )
 
 
 def all_reduce_seconds(
-    size: float, who: RankGroup, cluster: Cluster, rates: MegatronRates
+    size: float, group: RankGroup, cluster: Cluster, rates: MegatronRates
 ) -> float:
     """Return the seconds in which a group sums `size` bytes of each rank."""
-    if who.ranks == 1:
+    if group.ranks == 1:
         return 0.0
     host, beyond = cluster.levels[0], _inter_host_level(cluster)
-    q, r = who.inside, who.hosts
+    q, r = group.ranks_per_host, group.hosts
     took = rates.call
     if q > 1:
         rate = host.bandwidth.value * rates.inside
         took += 2 * (q - 1) / q * size / rate + 2 * (q - 1) * host.alpha.value
     if r > 1:
         rate = beyond.bandwidth.value * rates.network / beyond.oversubscription.value
-        took += 2 * (r - 1) / r * size * who.beside / rate
+        took += 2 * (r - 1) / r * size * group.groups_per_host / rate
         took += 2 * (r - 1) * beyond.alpha.value
     return took
 
 
 def send_seconds(
-    size: float, crossing: int, cluster: Cluster, rates: MegatronRates
+    size: float, crossing_devices: int, cluster: Cluster, rates: MegatronRates
 ) -> float:
     """Return the seconds in which devices send `size` bytes each, at once.
 
     Args:
         size: bytes of one device.
-        crossing: devices of a host that send to another one; 0 where all stay inside.
-        cluster: whose links.
+        crossing_devices: devices of a host that send to another one; 0 where all stay
+        inside. cluster: whose links.
         rates: what is reached of them.
     """
     host, beyond = cluster.levels[0], _inter_host_level(cluster)
-    if not crossing:
+    if not crossing_devices:
         rate = host.bandwidth.value * rates.inside
         return rates.call + size / rate + host.alpha.value
     rate = beyond.bandwidth.value * rates.network / beyond.oversubscription.value
-    return rates.call + size * crossing / rate + beyond.alpha.value
+    return rates.call + size * crossing_devices / rate + beyond.alpha.value
 
 
 def _inter_host_level(cluster: Cluster) -> Level:

@@ -32,7 +32,7 @@ def layer_activation_bytes(model: MegatronModel, layout: MegatronLayout) -> floa
         return 2.0 * tokens * model.hidden
     norms = 10 * model.hidden / (t if layout.sequence_parallel else 1)
     # 6 a d of queries, keys and values, 2 a d before the projection; 4 f around GELU
-    split = (8 * model.attention + 4 * model.feedforward) / t
+    split = (8 * model.attention_width + 4 * model.feedforward) / t
     core = 5 * model.heads * model.sequence / t
     return tokens * (norms + split + core * (layout.recompute == "none"))
 
@@ -50,18 +50,19 @@ def layers_in_flight(model: MegatronModel, layout: MegatronLayout) -> float:
 
 
 def memory_terms(
-    model: MegatronModel, layout: MegatronLayout, *, ends: bool = True
+    model: MegatronModel, layout: MegatronLayout, *, include_embedding: bool = True
 ) -> dict[str, float]:
     """Return the bytes of a device in the first stage, by term.
 
     Args:
         model: the network.
         layout: how it is split.
-        ends: the embedding counts; published figures are often of layers alone.
+        include_embedding: the embedding counts; published figures are often of layers
+        alone.
     """
     layers = model.layers / layout.pipe
     own = layers * model.layer_parameters(layout.tensor)
-    own += model.embedding_parameters(layout.tensor) if ends else 0.0
+    own += model.embedding_parameters(layout.tensor) if include_embedding else 0.0
     terms = {name: size * own for name, size in BYTES_PER_PARAMETER.items()}
     kept = layer_activation_bytes(model, layout) * layers_in_flight(model, layout)
     return terms | {"activations": kept}

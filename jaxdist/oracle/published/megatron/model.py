@@ -30,7 +30,7 @@ class MegatronModel:
     """d, features of a head; h / a in GPT."""
 
     @property
-    def attention(self) -> int:
+    def attention_width(self) -> int:
         """Return a d, features of all heads together."""
         return self.heads * self.head_size
 
@@ -40,7 +40,7 @@ class MegatronModel:
         4 h (a d) + 2 h f in weights, which are split; of the biases those of outputs
         that are split, too. Norms and the other biases are on every device.
         """
-        h, wide = self.hidden, self.attention
+        h, wide = self.hidden, self.attention_width
         split = 4 * h * wide + 2 * h * self.feedforward + 3 * wide + self.feedforward
         return split / tensor + 6 * h
 
@@ -48,17 +48,17 @@ class MegatronModel:
         """Return those of the embedding, V / tensor rows, and of s positions."""
         return (self.vocabulary / tensor + self.sequence) * self.hidden
 
-    def flops(self, batch: int, *, again: bool = False) -> float:
+    def flops(self, batch: int, *, recompute: bool = False) -> float:
         """Return the FLOPs of a step on a batch: matmuls, forward and backward.
 
         72 B s L h^2 (1 + s / 6h + V / 12 L h) for GPT (Narayanan et al. 2021,
-        arXiv 2104.04473, with no recomputation); `again` adds a forward pass of the
+        arXiv 2104.04473, with no recomputation); `recompute` adds a forward pass of the
         layers.
         """
-        h, wide, s = self.hidden, self.attention, self.sequence
+        h, wide, s = self.hidden, self.attention_width, self.sequence
         layer = 2 * s * (4 * h * wide + 2 * h * self.feedforward + 2 * s * wide)
         head = 2 * s * h * self.vocabulary
-        return batch * ((4 if again else 3) * self.layers * layer + 3 * head)
+        return batch * ((4 if recompute else 3) * self.layers * layer + 3 * head)
 
 
 @dataclass(frozen=True, kw_only=True)

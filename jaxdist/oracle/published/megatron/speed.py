@@ -84,10 +84,12 @@ def _pass_cost(kernels: Sequence[KernelCost], device: Device) -> PassCost:
 
 
 def _kernel_seconds(kernel: KernelCost, device: Device) -> tuple[float, float]:
-    moved = kernel.moved / device.memory_bandwidth.value
+    moved = kernel.bytes_moved / device.memory_bandwidth.value
     if not kernel.flops:
         return 0.0, moved
     curve = device.efficiency
     best = max(share for _, share in curve.points)
-    share = curve.at(kernel.flops) / best * (1 if kernel.aligned else MISALIGNED_FACTOR)
+    share = (
+        curve.at(kernel.flops) / best * (1 if kernel.is_aligned else MISALIGNED_FACTOR)
+    )
     return kernel.flops / (device.peak("float16").value * share), moved

@@ -53,10 +53,10 @@ class MegatronStep:
     cluster: Cluster
     forward: PassCost
     """Of a layer and one microbatch."""
-    again: PassCost
+    recompute: PassCost
     """What of it is computed again, backward."""
     backward: PassCost
-    ends: tuple[PassCost, PassCost]
+    embedding_and_head: tuple[PassCost, PassCost]
     """Of embedding, and of head with loss: forward and backward."""
 
     def seconds(self, rates: MegatronRates) -> float:
@@ -65,63 +65,65 @@ class MegatronStep:
 
     def terms(self, rates: MegatronRates) -> dict[str, float]:
         """Return what the step takes by term, on the device that works longest."""
-        m, layers = self.layout.microbatches, self._layers(rates)
+        m, layers = self.layout.microbatches, self._layer_terms(rates)
         even = sum(layers.values())
         stages = [even] * self.layout.pipe
-        for stage, end in zip((0, -1), self.ends):
-            stages[stage] += end.seconds(rates) + self._sum(self._activation, rates)
+        for stage, end in zip((0, -1), self.embedding_and_head):
+            stages[stage] += end.seconds(rates) + self._all_reduce_seconds(
+                self._activation_bytes, rates
+            )
         worst = max(stages)
         memory = self.cluster.device.memory_bandwidth.value * rates.memory
         return {name: m * value for name, value in layers.items()} | {
             "embedding, head": m * (worst - even),
             "bubble": (sum(stages) - worst) / self.layout.chunks,
-            "all-reduce, data": self._data(rates),
-            "update": self._parameters * UPDATE_BYTES / memory,
+            "all-reduce, data": self._gradient_seconds(rates),
+            "update": self._parameter_count * UPDATE_BYTES / memory,
         }
 
-    def _layers(self, rates: MegatronRates) -> dict[str, float]:
+    def _layer_terms(self, rates: MegatronRates) -> dict[str, float]:
         """Return a stage's layers by term, for one microbatch."""
         layers = self.model.layers / self.layout.pipe
         passes = {
             "forward": self.forward,
-            "recompute": self.again,
+            "recompute": self.recompute,
             "backward": self.backward,
         }
         parts = {name: layers * one.busy(rates) for name, one in passes.items()}
         issued = layers * sum(one.issued(rates) for one in passes.values())
         return parts | {
             "wait for the host": max(0.0, issued - sum(parts.values())),
-            "all-reduce, tensor": layers * self._tensor(rates),
-            "send, pipe": self._sends(rates),
+            "all-reduce, tensor": layers * self._tensor_seconds(rates),
+            "send, pipe": self._send_seconds(rates),
         }
 
     @property
-    def _activation(self) -> float:
+    def _activation_bytes(self) -> float:
         """Return the bytes between two layers, of a microbatch."""
         model = self.model
         return 2.0 * self.layout.microbatch * model.sequence * model.hidden
 
     @property
-    def _parameters(self) -> float:
+    def _parameter_count(self) -> float:
         """Return the parameters of a device in the largest stage: the first."""
         layers, t = self.model.layers / self.layout.pipe, self.layout.tensor
         inner = layers * self.model.layer_parameters(t)
         return inner + self.model.embedding_parameters(t)
 
-    def _sum(self, size: float, rates: MegatronRates) -> float:
+    def _all_reduce_seconds(self, size: float, rates: MegatronRates) -> float:
         """Return the seconds of one sum along tensor."""
         per_host = self.cluster.levels[0].size
         return all_reduce_seconds(
             size, rank_group(self.layout.tensor, 1, per_host), self.cluster, rates
         )
 
-    def _tensor(self, rates: MegatronRates) -> float:
+    def _tensor_seconds(self, rates: MegatronRates) -> float:
         """Return those of a layer and a microbatch."""
         layout = self.layout
         sums = 4 + 2 * (layout.recompute == "full") + layout.sequence_parallel
-        return sums * self._sum(self._activation, rates)
+        return sums * self._all_reduce_seconds(self._activation_bytes, rates)
 
-    def _sends(self, rates: MegatronRates) -> float:
+    def _send_seconds(self, rates: MegatronRates) -> float:
         """Return those of a microbatch to the next stage, and back."""
         layout, per_host = self.layout, self.cluster.levels[0].size
         if layout.pipe == 1:
@@ -129,20 +131,22 @@ class MegatronStep:
         stride = layout.tensor * layout.data
         inside = layout.devices <= per_host
         crossing = 0 if inside else min(stride, per_host)
-        size = self._activation / layout.tensor
+        size = self._activation_bytes / layout.tensor
         return 2 * layout.chunks * send_seconds(size, crossing, self.cluster, rates)
 
-    def _data(self, rates: MegatronRates) -> float:
+    def _gradient_seconds(self, rates: MegatronRates) -> float:
         """Return those of gradients, the embedding's at both ends of the pipe too."""
         layout, per_host = self.layout, self.cluster.levels[0].size
         who = rank_group(layout.data, layout.tensor, per_host)
         took = all_reduce_seconds(
-            GRADIENT_BYTES * self._parameters, who, self.cluster, rates
+            GRADIENT_BYTES * self._parameter_count, who, self.cluster, rates
         )
         if layout.pipe == 1:
             return took
         inside = 2 if layout.devices <= per_host else 1
-        pair = RankGroup(inside=inside, hosts=2 // inside, beside=per_host // inside)
+        pair = RankGroup(
+            ranks_per_host=inside, hosts=2 // inside, groups_per_host=per_host // inside
+        )
         tied = (
             GRADIENT_BYTES * self.model.vocabulary / layout.tensor * self.model.hidden
         )
@@ -166,7 +170,7 @@ def megatron_step(
     device, t, b = cluster.device, layout.tensor, layout.microbatch
     done = layer_operations(model, b, t, sequence_parallel=layout.sequence_parallel)
     again = {"none": (), "full": done}.get(
-        layout.recompute, tuple(one for one in done if one.core)
+        layout.recompute, tuple(one for one in done if one.is_attention_core)
     )
     ends = (
         embedding_operations(model, b),
@@ -180,7 +184,7 @@ def megatron_step(
         layout=layout,
         cluster=cluster,
         forward=forward_pass(done, device),
-        again=forward_pass(again, device),
+        recompute=forward_pass(again, device),
         backward=backward_pass(done, device),
-        ends=(first, last),
+        embedding_and_head=(first, last),
     )

@@ -47,9 +47,9 @@ class ParadlCase:
     """All of them."""
     group: int
     """Devices that share the samples of a batch."""
-    batch: float
+    group_batch: float
     """Samples of a group."""
-    through: ActivationTransport = "devices"
+    transport: ActivationTransport = "devices"
     """How activations move in a group."""
     segments: int = 1
     """Parts of a batch that follow one another through layers."""
@@ -77,21 +77,21 @@ class ParadlCase:
     @property
     def total(self) -> float:
         """Samples of a step."""
-        return self.batch * self.groups
+        return self.group_batch * self.groups
 
     @property
-    def weights(self) -> int:
+    def weight_count(self) -> int:
         """Elements that are trained."""
         return sum(layer.weights for layer in self.layers)
 
     @property
-    def part(self) -> LayerSplit:
+    def layer_split(self) -> LayerSplit:
         """How the layers of a group are split."""
         match self.split:
             case "spatial":
-                return LayerSplit(positions=self.group)
+                return LayerSplit(spatial_devices=self.group)
             case "filter" | "channel":
-                return LayerSplit(features=self.group)
+                return LayerSplit(feature_devices=self.group)
         return LayerSplit()
 
     @property

@@ -13,9 +13,9 @@ class CnnLayer:
 
     kind: CnnLayerKind
     """What it does; only `conv` and `dense` multiply."""
-    grid_in: tuple[int, ...]
+    input_grid: tuple[int, ...]
     """Rows and columns (and slices) that it reads."""
-    grid: tuple[int, ...]
+    output_grid: tuple[int, ...]
     """Rows and columns (and slices) that it makes."""
     channels: int
     """Features that it reads."""
@@ -29,19 +29,19 @@ class CnnLayer:
     @property
     def inputs(self) -> int:
         """Elements that it reads."""
-        return self.channels * math.prod(self.grid_in)
+        return self.channels * math.prod(self.input_grid)
 
     @property
     def outputs(self) -> int:
         """Elements that it makes."""
-        return self.features * math.prod(self.grid)
+        return self.features * math.prod(self.output_grid)
 
     @property
     def weights(self) -> int:
         """Elements that are trained; biases are not counted."""
         match self.kind:
             case "conv":
-                taps: int = self.kernel ** len(self.grid)
+                taps: int = self.kernel ** len(self.output_grid)
                 return self.channels * self.features * taps
             case "dense":
                 return self.inputs * self.features
@@ -54,7 +54,7 @@ class CnnLayer:
         """FLOPs of its forward pass; a multiplication and an addition are two."""
         match self.kind:
             case "conv":
-                return 2 * self.weights * math.prod(self.grid)
+                return 2 * self.weights * math.prod(self.output_grid)
             case "dense":
                 return 2 * self.weights
         return 0
@@ -70,7 +70,10 @@ class CnnLayer:
         if self.kernel <= self.stride:
             return 0
         rows = self.kernel // 2
-        across_in, across = math.prod(self.grid_in[1:]), math.prod(self.grid[1:])
+        across_in, across = (
+            math.prod(self.input_grid[1:]),
+            math.prod(self.output_grid[1:]),
+        )
         return rows * (self.channels * across_in + self.features * across)
 
 
@@ -90,13 +93,13 @@ class CnnBuilder:
     ) -> None:
         """Add a convolution; with padding, windows may begin at every row."""
         lost = 0 if pad else kernel - 1
-        self._add("conv", features, kernel, stride, self._every(stride, lost))
+        self._add("conv", features, kernel, stride, self._strided_grid(stride, lost))
 
-    def pool(self, kernel: int, stride: int, partial: bool = True) -> None:
-        """Add a pooling; partial windows at the end count where `partial`."""
-        lost = 0 if partial else kernel - stride
+    def pool(self, kernel: int, stride: int, ceil_mode: bool = True) -> None:
+        """Add a pooling; partial windows at the end count where `ceil_mode`."""
+        lost = 0 if ceil_mode else kernel - stride
         whole = tuple((rows - lost) // stride for rows in self.grid)
-        grid = self._every(stride, 0) if partial else whole
+        grid = self._strided_grid(stride, 0) if ceil_mode else whole
         self._add("pool", self.channels, kernel, stride, grid)
 
     def each(self, *kinds: Literal["norm", "relu", "add"]) -> None:
@@ -108,8 +111,8 @@ class CnnBuilder:
         """Add a layer in which each output reads all."""
         self._add("dense", features, 1, 1, (1,) * len(self.grid))
 
-    def _every(self, stride: int, lost: int) -> tuple[int, ...]:
-        return tuple(math.ceil((rows - lost) / stride) for rows in self.grid)
+    def _strided_grid(self, stride: int, trimmed_rows: int) -> tuple[int, ...]:
+        return tuple(math.ceil((rows - trimmed_rows) / stride) for rows in self.grid)
 
     def _add(
         self,
@@ -121,8 +124,8 @@ class CnnBuilder:
     ) -> None:
         layer = CnnLayer(
             kind=kind,
-            grid_in=self.grid,
-            grid=grid,
+            input_grid=self.grid,
+            output_grid=grid,
             channels=self.channels,
             features=features,
             kernel=kernel,

@@ -19,7 +19,7 @@ _MOMENTUM_BYTES = 4
 def memory_by_term(case: ParadlCase, system: ParadlSystem) -> dict[str, float]:
     """Return the bytes of one device by term."""
     weights = _device_weights(case)
-    batch = case.batch / case.part.positions
+    batch = case.group_batch / case.layer_split.spatial_devices
     layers = case.layers
     if case.split == "layer":
         # The first stage keeps all segments until they come back; balanced stages.
@@ -29,20 +29,20 @@ def memory_by_term(case: ParadlCase, system: ParadlSystem) -> dict[str, float]:
     largest = max(layer.inputs + layer.outputs for layer in layers)
     summed = case.groups > 1 or case.split in ("", "spatial")
     return {
-        "parameters": system.element * weights,
-        "gradients": system.element * weights,
+        "parameters": system.element_bytes * weights,
+        "gradients": system.element_bytes * weights,
         "optimizer": _MOMENTUM_BYTES * weights,
-        "activations": system.element * batch * kept,
-        "slopes": system.element * batch * largest / case.segments,
-        "buffers": system.element * weights * (summed and case.devices > 1),
+        "activations": system.element_bytes * batch * kept,
+        "slopes": system.element_bytes * batch * largest / case.segments,
+        "buffers": system.element_bytes * weights * (summed and case.devices > 1),
     }
 
 
 def _device_weights(case: ParadlCase) -> float:
     """Return the elements that a device trains."""
     if case.split == "layer":
-        return case.weights / case.group
-    if case.part.features == 1:
-        return float(case.weights)
+        return case.weight_count / case.group
+    if case.layer_split.feature_devices == 1:
+        return float(case.weight_count)
     mine = sum(layer.weights for layer in case.split_layers)
-    return case.weights - mine * (1 - 1 / case.part.features)
+    return case.weight_count - mine * (1 - 1 / case.layer_split.feature_devices)

@@ -28,11 +28,11 @@ class ParadlWorkload:
     """As rows name it."""
     layers: Callable[[], tuple[CnnLayer, ...]]
     """Its layers, in order."""
-    seconds: SourcedNumber
+    seconds_per_sample: SourcedNumber
     """Of forward and backward for one sample on one device."""
-    batch: float
+    default_batch: float
     """Samples a device where rows do not say."""
-    samples: int
+    epoch_samples: int
     """Of an epoch."""
 
 
@@ -42,7 +42,7 @@ def resnet50() -> tuple[CnnLayer, ...]:
     net = CnnBuilder(grid=(226, 226), channels=3)
     net.conv(64, 7, 2)
     net.each("norm", "relu")
-    net.pool(3, 2, partial=False)
+    net.pool(3, 2, ceil_mode=False)
     for stage, blocks in enumerate((3, 4, 6, 3)):
         for block in range(blocks):
             first = block == 0
@@ -71,14 +71,14 @@ def alexnet() -> tuple[CnnLayer, ...]:
     net = CnnBuilder(grid=(227, 227), channels=3)
     net.conv(96, 11, 4, pad=False)
     net.each("relu")
-    net.pool(3, 2, partial=False)
+    net.pool(3, 2, ceil_mode=False)
     net.conv(256, 5)
     net.each("relu")
-    net.pool(3, 2, partial=False)
+    net.pool(3, 2, ceil_mode=False)
     for wide in (384, 384, 256):
         net.conv(wide, 3)
         net.each("relu")
-    net.pool(3, 2, partial=False)
+    net.pool(3, 2, ceil_mode=False)
     _classifier(net)
     return tuple(net.layers)
 
@@ -120,16 +120,16 @@ def find_workload(name: str) -> ParadlWorkload:
     return WORKLOADS[plain]
 
 
-def _bottleneck(net: CnnBuilder, wide: int, stride: int, first: bool) -> None:
+def _bottleneck(net: CnnBuilder, base_features: int, stride: int, first: bool) -> None:
     """Add a block; the first of a stage has a convolution in its shortcut."""
     beside = CnnBuilder(grid=net.grid, channels=net.channels)
-    for features, kernel, step in ((wide, 1, 1), (wide, 3, stride)):
+    for features, kernel, step in ((base_features, 1, 1), (base_features, 3, stride)):
         net.conv(features, kernel, step)
         net.each("norm", "relu")
-    net.conv(4 * wide, 1)
+    net.conv(4 * base_features, 1)
     net.each("norm")
     if first:
-        beside.conv(4 * wide, 1, stride)
+        beside.conv(4 * base_features, 1, stride)
         beside.each("norm")
         net.layers += beside.layers
     net.each("add", "relu")
@@ -146,9 +146,9 @@ def _cosmoflow(name: str, rows: int, seconds: float) -> ParadlWorkload:
     return ParadlWorkload(
         name=name,
         layers=partial(cosmoflow, rows),
-        seconds=SourcedNumber(seconds, _PROFILE_PROVENANCE),
-        batch=0.25,
-        samples=1584,
+        seconds_per_sample=SourcedNumber(seconds, _PROFILE_PROVENANCE),
+        default_batch=0.25,
+        epoch_samples=1584,
     )
 
 
@@ -158,23 +158,23 @@ WORKLOADS: Final[Mapping[str, ParadlWorkload]] = {
         ParadlWorkload(
             name="resnet50",
             layers=resnet50,
-            seconds=SourcedNumber((0.18384 - 0.00065) / 64, _RUN_PROVENANCE),
-            batch=64,
-            samples=1_280_000,
+            seconds_per_sample=SourcedNumber((0.18384 - 0.00065) / 64, _RUN_PROVENANCE),
+            default_batch=64,
+            epoch_samples=1_280_000,
         ),
         ParadlWorkload(
             name="vgg16",
             layers=vgg16,
-            seconds=SourcedNumber((0.26209 - 0.00429) / 32, _RUN_PROVENANCE),
-            batch=32,
-            samples=1_280_000,
+            seconds_per_sample=SourcedNumber((0.26209 - 0.00429) / 32, _RUN_PROVENANCE),
+            default_batch=32,
+            epoch_samples=1_280_000,
         ),
         ParadlWorkload(
             name="alexnet",
             layers=alexnet,
-            seconds=SourcedNumber(0.000610938, _PROFILE_PROVENANCE),
-            batch=512,
-            samples=1_280_000,
+            seconds_per_sample=SourcedNumber(0.000610938, _PROFILE_PROVENANCE),
+            default_batch=512,
+            epoch_samples=1_280_000,
         ),
         _cosmoflow("cosmoflow", 512, 2.108143184),
         _cosmoflow("cosmoflow512", 512, 2.108143184),

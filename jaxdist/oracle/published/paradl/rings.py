@@ -4,7 +4,12 @@ from jaxdist.oracle.published.paradl.system import RingLink
 
 
 def ring_seconds(
-    devices: int, size: float, reach: RingLink, *, times: int, share: float = 1.0
+    devices: int,
+    size: float,
+    link: RingLink,
+    *,
+    passes: int,
+    bandwidth_share: float = 1.0,
 ) -> float:
     """Return the seconds of passes around a ring.
 
@@ -15,16 +20,16 @@ def ring_seconds(
     Args:
         devices: p of the ring.
         size: bytes m, of all devices together.
-        reach: how neighbours are connected.
-        times: passes, one after the other.
-        share: of the link's bandwidth that the ring gets.
+        link: how neighbours are connected.
+        passes: passes, one after the other.
+        bandwidth_share: of the link's bandwidth that the ring gets.
 
     >>> from jaxdist.core.cluster.sourced_number import SourcedNumber
     >>> port = SourcedNumber(12.5e9, "datasheet: EDR InfiniBand")
     >>> alpha = SourcedNumber(4e-5, "given: me")
-    >>> reach = RingLink(devices=68, alpha=alpha, bandwidth=port)
-    >>> round(ring_seconds(8, 679.2e6, reach, times=2, share=0.5), 4)
+    >>> reach = RingLink(max_devices=68, alpha=alpha, bandwidth=port)
+    >>> round(ring_seconds(8, 679.2e6, reach, passes=2, bandwidth_share=0.5), 4)
     0.1907
     """
-    hop = reach.alpha.value + size / devices / (share * reach.bandwidth.value)
-    return times * (devices - 1) * hop
+    hop = link.alpha.value + size / devices / (bandwidth_share * link.bandwidth.value)
+    return passes * (devices - 1) * hop

@@ -30,9 +30,9 @@ the forward pass and in the backward one."""
 class LayerSplit:
     """How the layers of a group are split over its devices."""
 
-    positions: int = 1
+    spatial_devices: int = 1
     """Devices that share out the rows of each layer."""
-    features: int = 1
+    feature_devices: int = 1
     """Devices that share out the features of convolutions."""
 
 
@@ -41,21 +41,21 @@ _UNSPLIT: Final = LayerSplit()
 
 def compute_by_kind(
     layers: Sequence[CnnLayer],
-    serial: float,
+    seconds_per_sample: float,
     batch: float,
-    part: LayerSplit,
+    split: LayerSplit,
     system: ParadlSystem,
 ) -> dict[str, float]:
     """Return the seconds of one device, by kind of layer.
 
     Args:
         layers: of the network.
-        serial: seconds a sample on one device, measured.
+        seconds_per_sample: seconds a sample on one device, measured.
         batch: samples of the group that shares them.
-        part: how they are split.
+        split: how they are split.
         system: whose devices they are.
     """
-    seconds = compute_by_layer(layers, serial, batch, system, part)
+    seconds = compute_by_layer(layers, seconds_per_sample, batch, system, split)
     found: dict[str, float] = {}
     for layer, one in zip(layers, seconds):
         found[layer.kind] = found.get(layer.kind, 0.0) + one
@@ -64,17 +64,17 @@ def compute_by_kind(
 
 def compute_by_layer(
     layers: Sequence[CnnLayer],
-    serial: float,
+    seconds_per_sample: float,
     batch: float,
     system: ParadlSystem,
-    part: LayerSplit = _UNSPLIT,
+    split: LayerSplit = _UNSPLIT,
 ) -> list[float]:
     """Return the seconds of one device by layer, as `compute_by_kind` is called."""
     whole = sum(_roofline_seconds(layer, batch, _UNSPLIT, system) for layer in layers)
-    scale = serial * batch / whole
-    called = {"conv": system.call.value if part.features > 1 else 0.0}
+    scale = seconds_per_sample * batch / whole
+    called = {"conv": system.call_overhead.value if split.feature_devices > 1 else 0.0}
     return [
-        scale * _roofline_seconds(layer, batch, part, system)
+        scale * _roofline_seconds(layer, batch, split, system)
         + called.get(layer.kind, 0.0)
         for layer in layers
     ]
@@ -84,40 +84,45 @@ def copy_seconds(
     layers: Sequence[CnnLayer], batch: float, system: ParadlSystem
 ) -> float:
     """Return the seconds in which a device copies what it gathers of these layers."""
-    size = system.element * batch * sum(layer.outputs for layer in layers)
-    return _COPY_PASSES * size / system.memory.value
+    size = system.element_bytes * batch * sum(layer.outputs for layer in layers)
+    return _COPY_PASSES * size / system.memory_bandwidth.value
 
 
 def update_seconds(
-    layers: Sequence[CnnLayer], part: LayerSplit, system: ParadlSystem
+    layers: Sequence[CnnLayer], split: LayerSplit, system: ParadlSystem
 ) -> float:
     """Return the seconds of the optimizer: weight, gradient, momentum; five passes."""
     mine = sum(
-        layer.weights / (part.features if layer.kind == "conv" else 1)
+        layer.weights / (split.feature_devices if layer.kind == "conv" else 1)
         for layer in layers
     )
-    return 5 * system.element * mine / system.memory.value
+    return 5 * system.element_bytes * mine / system.memory_bandwidth.value
 
 
 def _roofline_seconds(
-    layer: CnnLayer, batch: float, part: LayerSplit, system: ParadlSystem
+    layer: CnnLayer, batch: float, split: LayerSplit, system: ParadlSystem
 ) -> float:
     if layer.kind in _MEMORY_PASSES:
-        size = batch * max(layer.inputs, layer.outputs) / part.positions
-        return _MEMORY_PASSES[layer.kind] * system.element * size / system.memory.value
-    positions = part.positions if layer.kind == "conv" else 1
-    features = _kernel_features(layer, part, system)
+        size = batch * max(layer.inputs, layer.outputs) / split.spatial_devices
+        return (
+            _MEMORY_PASSES[layer.kind]
+            * system.element_bytes
+            * size
+            / system.memory_bandwidth.value
+        )
+    positions = split.spatial_devices if layer.kind == "conv" else 1
+    features = _kernel_features(layer, split, system)
     flops = 3 * layer.flops * batch / positions * features / layer.features
-    rate = system.peak.value * system.reached.value
+    rate = system.peak_flops.value * system.conv_efficiency.value
     moved = 3 * batch * (layer.inputs + layer.outputs) / positions
-    size = system.element * (moved + 3 * layer.weights)
-    return max(flops / rate, size / system.memory.value)
+    size = system.element_bytes * (moved + 3 * layer.weights)
+    return max(flops / rate, size / system.memory_bandwidth.value)
 
 
-def _kernel_features(layer: CnnLayer, part: LayerSplit, system: ParadlSystem) -> float:
+def _kernel_features(layer: CnnLayer, split: LayerSplit, system: ParadlSystem) -> float:
     """Return the features that a kernel makes, those that it wastes among them."""
-    if layer.kind != "conv" or part.features == 1:
+    if layer.kind != "conv" or split.feature_devices == 1:
         return layer.features
-    tile = system.width.value
-    mine = math.ceil(layer.features / part.features)
+    tile = system.min_kernel_features.value
+    mine = math.ceil(layer.features / split.feature_devices)
     return min(math.ceil(mine / tile) * tile, layer.features)

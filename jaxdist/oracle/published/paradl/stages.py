@@ -37,13 +37,13 @@ def balance_stages(seconds: Sequence[float], stages: int) -> list[range]:
 def pipeline_terms(case: ParadlCase, system: ParadlSystem) -> dict[str, float]:
     """Return the seconds of a step by term; ParaDL's `layer` row with real stages."""
     layers, parts = case.layers, case.segments
-    serial = case.workload.seconds.value
-    each = compute_by_layer(layers, serial, case.batch, system)
+    serial = case.workload.seconds_per_sample.value
+    each = compute_by_layer(layers, serial, case.group_batch, system)
     stages = balance_stages(each, case.group)
     slowest = max(sum(each[stage.start : stage.stop]) for stage in stages)
-    reach = system.reach(case.group)
+    reach = system.ring_link(case.group)
     ends = [layers[stage.stop - 1].outputs for stage in stages[:-1]]
-    size = system.element * case.batch / parts * max(ends, default=0)
+    size = system.element_bytes * case.group_batch / parts * max(ends, default=0)
     hop = reach.alpha.value + size / reach.bandwidth.value
     most = max(
         update_seconds(layers[stage.start : stage.stop], LayerSplit(), system)

@@ -32,7 +32,7 @@ def halo_seconds(
     devices: int,
     batch: float,
     system: ParadlSystem,
-    share: float,
+    bandwidth_share: float,
 ) -> float:
     """Return the seconds of the halos of one step.
 
@@ -41,12 +41,17 @@ def halo_seconds(
         devices: p that share a sample.
         batch: samples of the group.
         system: whose hosts they go through.
-        share: of the link that gets through.
+        bandwidth_share: of the link that gets through.
     """
-    size = 2 * system.element * batch * sum(layer.halo for layer in layers)
+    size = 2 * system.element_bytes * batch * sum(layer.halo for layer in layers)
     messages = 4 * sum(layer.halo > 0 for layer in layers)
-    per_byte = COPIES_PER_MESSAGE * 2 * devices / (share * system.staged.value)
-    return size * per_byte + messages * system.staged_alpha.value
+    per_byte = (
+        COPIES_PER_MESSAGE
+        * 2
+        * devices
+        / (bandwidth_share * system.host_link_bandwidth.value)
+    )
+    return size * per_byte + messages * system.host_link_alpha.value
 
 
 def gather_seconds(
@@ -54,13 +59,13 @@ def gather_seconds(
     devices: int,
     batch: float,
     system: ParadlSystem,
-    share: float,
+    bandwidth_share: float,
 ) -> float:
     """Return the seconds in which outputs are gathered and their gradients summed."""
-    size = system.element * batch * sum(layer.outputs for layer in layers)
-    messages = (devices - 1) * len(layers) * system.staged_alpha.value
+    size = system.element_bytes * batch * sum(layer.outputs for layer in layers)
+    messages = (devices - 1) * len(layers) * system.host_link_alpha.value
     return _GATHER_REDUCE_PASSES * (
-        _gather_pass_seconds(size, devices, system, share) + messages
+        _gather_pass_seconds(size, devices, system, bandwidth_share) + messages
     )
 
 
@@ -69,13 +74,13 @@ def tail_gather_seconds(
     devices: int,
     batch: float,
     system: ParadlSystem,
-    share: float,
+    bandwidth_share: float,
 ) -> float:
     """Return the seconds of the gather before layers that are not split, and back."""
-    last = next(one for one in reversed(layers) if math.prod(one.grid) > 1)
-    size = system.element * batch * last.outputs
-    messages = (devices - 1) * system.staged_alpha.value
-    return 2 * (_gather_pass_seconds(size, devices, system, share) + messages)
+    last = next(one for one in reversed(layers) if math.prod(one.output_grid) > 1)
+    size = system.element_bytes * batch * last.outputs
+    messages = (devices - 1) * system.host_link_alpha.value
+    return 2 * (_gather_pass_seconds(size, devices, system, bandwidth_share) + messages)
 
 
 def scatter_seconds(
@@ -83,21 +88,25 @@ def scatter_seconds(
     devices: int,
     batch: float,
     system: ParadlSystem,
-    share: float,
+    bandwidth_share: float,
 ) -> float:
     """Return the seconds in which one device of a group hands samples to the others.
 
     An image is decoded as a whole; of a volume each device reads its own part.
     """
-    if len(layers[0].grid_in) > 2:
+    if len(layers[0].input_grid) > 2:
         return 0.0
-    size = system.element * batch * layers[0].inputs
-    return _gather_pass_seconds(size, devices, system, share)
+    size = system.element_bytes * batch * layers[0].inputs
+    return _gather_pass_seconds(size, devices, system, bandwidth_share)
 
 
 def _gather_pass_seconds(
-    size: float, devices: int, system: ParadlSystem, share: float
+    size: float, devices: int, system: ParadlSystem, bandwidth_share: float
 ) -> float:
     """Return the seconds in which bytes of all devices are with each of them."""
-    per_byte = COPIES_PER_MESSAGE * _GATHER_CONTENTION / (share * system.staged.value)
+    per_byte = (
+        COPIES_PER_MESSAGE
+        * _GATHER_CONTENTION
+        / (bandwidth_share * system.host_link_bandwidth.value)
+    )
     return size * (devices - 1) / devices * per_byte

@@ -34,7 +34,7 @@ from jaxdist.oracle.published.paradl.system import ParadlSystem
 class BandwidthShares:
     """The two numbers of the model that are fitted."""
 
-    reduce: float
+    all_reduce: float
     """Share of a link's bandwidth that sums of gradients get."""
     staging: float
     """Share of a host's link that copies through hosts get."""
@@ -46,14 +46,16 @@ def paradl_step_terms(
     """Return the seconds of one step by term, without input."""
     if case.split == "layer":
         return pipeline_terms(case, system)
-    serial = case.workload.seconds.value
-    work = compute_by_kind(case.layers, serial, case.batch, case.part, system)
+    serial = case.workload.seconds_per_sample.value
+    work = compute_by_kind(
+        case.layers, serial, case.group_batch, case.layer_split, system
+    )
     found = {f"compute, {kind}": seconds for kind, seconds in work.items()}
     found |= _activation_terms(case, system, shares)
     # A profile has the backward pass, of which two thirds of a step's compute are.
     hidden = system.overlap.value * sum(work.values()) * 2 / 3
     found |= _gradient_terms(case, system, shares, hidden)
-    found["update"] = update_seconds(case.layers, case.part, system)
+    found["update"] = update_seconds(case.layers, case.layer_split, system)
     return {name: seconds for name, seconds in found.items() if seconds > 0}
 
 
@@ -65,9 +67,9 @@ def add_input_terms(
 ) -> dict[str, float]:
     """Return the terms of a step, with its samples handed out and waited for."""
     if case.split not in ("", "layer") and case.group > 1:
-        among = case.layers, case.group, case.batch, system
+        among = case.layers, case.group, case.group_batch, system
         terms = {**terms, "scatter": scatter_seconds(*among, shares.staging)}
-    reading = InputDemand(batch=case.batch, total=case.total)
+    reading = InputDemand(reader_samples=case.group_batch, total=case.total)
     work = sum(s for name, s in terms.items() if name.startswith("compute"))
     late = input_stall(reading, work, sum(terms.values()), system)
     return {**terms, "input": late} if late else dict(terms)
@@ -79,46 +81,59 @@ def _activation_terms(
     """Return what devices of a group say to each other before gradients."""
     if case.group == 1 or not case.split:
         return {}
-    among = case.group, case.batch, system
+    among = case.group, case.group_batch, system
     if case.split == "spatial":
         return {
             "halos": halo_seconds(case.layers, *among, shares.staging),
             "tail": tail_gather_seconds(case.layers, *among, shares.staging),
         }
     layers = case.split_layers
-    told = {"copies": copy_seconds(layers, case.batch, system)}
-    if case.through == "hosts":
+    told = {"copies": copy_seconds(layers, case.group_batch, system)}
+    if case.transport == "hosts":
         return told | {"gathers": gather_seconds(layers, *among, shares.staging)}
     # Outputs are gathered and their gradients scattered; by channel outputs are summed
     # as a whole, since what follows reads all of them, and gradients are gathered.
     times = 3 if case.split == "channel" else 2
-    reach = system.reach(case.group)
-    each = system.element * case.batch
+    reach = system.ring_link(case.group)
+    each = system.element_bytes * case.group_batch
     sizes = (each * layer.outputs for layer in layers)
-    moved = (ring_seconds(case.group, size, reach, times=times) for size in sizes)
+    moved = (ring_seconds(case.group, size, reach, passes=times) for size in sizes)
     return told | {"gathers": sum(moved)}
 
 
 def _gradient_terms(
-    case: ParadlCase, system: ParadlSystem, shares: BandwidthShares, hidden: float
+    case: ParadlCase,
+    system: ParadlSystem,
+    shares: BandwidthShares,
+    overlapped_seconds: float,
 ) -> dict[str, float]:
     """Return the sums of gradients: in a group that splits samples, and over groups."""
-    size = float(system.element * case.weights)
+    size = float(system.element_bytes * case.weight_count)
     if not case.split or case.groups == 1:
         devices = case.devices if case.split in ("", "spatial") else 1
-        reach = system.reach(devices)
-        whole = ring_seconds(devices, size, reach, times=2, share=shares.reduce)
-        return {"gradients": max(whole - hidden, 0.0)}
+        reach = system.ring_link(devices)
+        whole = ring_seconds(
+            devices, size, reach, passes=2, bandwidth_share=shares.all_reduce
+        )
+        return {"gradients": max(whole - overlapped_seconds, 0.0)}
     inner = 0.0
     if case.split == "spatial":
-        near = system.reach(case.group)
-        inner = ring_seconds(case.group, size, near, times=2, share=shares.reduce)
+        near = system.ring_link(case.group)
+        inner = ring_seconds(
+            case.group, size, near, passes=2, bandwidth_share=shares.all_reduce
+        )
     # One device of each group sums all, or each its part beside the others: as many
     # bytes through the host's port.
-    crowd = system.crowded.value if case.devices > system.reaches[1].devices else 1.0
-    far = system.reach(case.devices)
-    outer = ring_seconds(case.groups, size, far, times=2, share=shares.reduce / crowd)
+    crowd = (
+        system.leader_contention.value
+        if case.devices > system.ring_links[1].max_devices
+        else 1.0
+    )
+    far = system.ring_link(case.devices)
+    outer = ring_seconds(
+        case.groups, size, far, passes=2, bandwidth_share=shares.all_reduce / crowd
+    )
     return {
         "gradients in groups": inner,
-        "gradients between groups": max(outer - hidden, 0.0),
+        "gradients between groups": max(outer - overlapped_seconds, 0.0),
     }

@@ -17,26 +17,26 @@ from jaxdist.oracle.published.paradl.system import ParadlSystem
 class InputDemand:
     """What a step reads."""
 
-    batch: float
+    reader_samples: float
     """Samples that one reader makes ready."""
     total: float
     """Samples that all read."""
 
 
-def input_seconds(reading: InputDemand, compute: float, system: ParadlSystem) -> float:
+def input_seconds(demand: InputDemand, compute: float, system: ParadlSystem) -> float:
     """Return the seconds until the samples of a step are there.
 
     Args:
-        reading: what is read.
+        demand: what is read.
         compute: seconds that the reader's devices compute.
         system: with its loaders and its file system.
     """
-    own = min(compute, reading.batch / system.loader.value)
-    return own + (reading.total - reading.batch) / system.shared.value
+    own = min(compute, demand.reader_samples / system.loader_rate.value)
+    return own + (demand.total - demand.reader_samples) / system.filesystem_rate.value
 
 
 def input_stall(
-    reading: InputDemand, compute: float, train: float, system: ParadlSystem
+    demand: InputDemand, compute: float, step_seconds: float, system: ParadlSystem
 ) -> float:
-    """Return the seconds that a step waits for its samples: what `train` is shorter."""
-    return max(input_seconds(reading, compute, system) - train, 0.0)
+    """Return the seconds that a step waits for its samples, beyond `step_seconds`."""
+    return max(input_seconds(demand, compute, system) - step_seconds, 0.0)

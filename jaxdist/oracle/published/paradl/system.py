@@ -38,7 +38,7 @@ _OVERLAP: Final = SourcedNumber(
 class RingLink:
     """How devices are connected that are within one part of the machine."""
 
-    devices: int
+    max_devices: int
     """The most that are in such a part."""
     alpha: SourcedNumber
     """Seconds that a message takes without its bytes."""
@@ -50,39 +50,40 @@ class RingLink:
 class ParadlSystem:
     """Constants of the model; those that are fitted are arguments, not fields."""
 
-    host: int
+    host_devices: int
     """Devices of a host."""
-    reaches: tuple[RingLink, ...]
+    ring_links: tuple[RingLink, ...]
     """Innermost first: a host, a leaf switch, a rack, the machine."""
-    staged: SourcedNumber
+    host_link_bandwidth: SourcedNumber
     """Bytes a second between a device and its host."""
-    peak: SourcedNumber
+    peak_flops: SourcedNumber
     """FLOPs a second."""
-    memory: SourcedNumber
+    memory_bandwidth: SourcedNumber
     """Bytes a second that layers without weights read and write."""
-    crowded: SourcedNumber = _LEADER_CONTENTION
+    leader_contention: SourcedNumber = _LEADER_CONTENTION
     """Contention of sums over one device of each group, beyond a leaf switch."""
-    staged_alpha: SourcedNumber = _HOST_LINK_ALPHA
+    host_link_alpha: SourcedNumber = _HOST_LINK_ALPHA
     """Seconds of a message that goes through hosts, without its bytes."""
-    reached: SourcedNumber = _CONV_EFFICIENCY
-    """Share of `peak` in convolutions."""
-    width: SourcedNumber = _MIN_KERNEL_FEATURES
+    conv_efficiency: SourcedNumber = _CONV_EFFICIENCY
+    """Share of `peak_flops` in convolutions."""
+    min_kernel_features: SourcedNumber = _MIN_KERNEL_FEATURES
     """A convolution with fewer features takes as long as one with so many."""
-    call: SourcedNumber = _CALL_OVERHEAD
+    call_overhead: SourcedNumber = _CALL_OVERHEAD
     """Seconds that a layer with split features costs more than its kernels."""
-    loader: SourcedNumber = _LOADER_RATE
+    loader_rate: SourcedNumber = _LOADER_RATE
     """Samples a second that a device's loaders make ready at least."""
-    shared: SourcedNumber = _FILESYSTEM_RATE
+    filesystem_rate: SourcedNumber = _FILESYSTEM_RATE
     """Files a second that the file system of all opens."""
     overlap: SourcedNumber = _OVERLAP
     """Share of the backward pass behind which gradients may be summed."""
-    element: int = 4
+    element_bytes: int = 4
     """Bytes."""
 
-    def reach(self, devices: int) -> RingLink:
+    def ring_link(self, devices: int) -> RingLink:
         """Return how so many neighbouring devices are connected."""
         return next(
-            (one for one in self.reaches if devices <= one.devices), self.reaches[-1]
+            (one for one in self.ring_links if devices <= one.max_devices),
+            self.ring_links[-1],
         )
 
 
@@ -90,7 +91,7 @@ def paradl_system(cluster: Cluster) -> ParadlSystem:
     """Return the constants of a cluster: a ring crosses one port at a time."""
     reaches = (
         RingLink(
-            devices=devices,
+            max_devices=devices,
             alpha=level.alpha,
             bandwidth=_ring_bandwidth(cluster, place),
         )
@@ -98,23 +99,23 @@ def paradl_system(cluster: Cluster) -> ParadlSystem:
     )
     device, peak = cluster.device, cluster.device.peak("float32")
     return ParadlSystem(
-        host=cluster.levels[0].size,
-        reaches=tuple(reaches),
-        staged=cluster.host_link or cluster.levels[0].bandwidth,
-        peak=peak,
-        memory=device.memory_bandwidth.times(
+        host_devices=cluster.levels[0].size,
+        ring_links=tuple(reaches),
+        host_link_bandwidth=cluster.host_link or cluster.levels[0].bandwidth,
+        peak_flops=peak,
+        memory_bandwidth=device.memory_bandwidth.times(
             _STREAM_EFFICIENCY, "what copies reach, about"
         ),
     )
 
 
-def _ring_bandwidth(cluster: Cluster, place: int) -> SourcedNumber:
+def _ring_bandwidth(cluster: Cluster, level_index: int) -> SourcedNumber:
     """Return the bandwidth between neighbours of a ring that spans a level.
 
     In a host it is what a device sends. Beyond, the ring leaves a host by one of its
     ports, and that is the slowest link on its way.
     """
-    if place == 0:
+    if level_index == 0:
         return cluster.levels[0].bandwidth
     first = cluster.levels[1]
     return first.port_bandwidth or first.bandwidth
