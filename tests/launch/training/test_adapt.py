@@ -257,7 +257,7 @@ def test_all_pause_before_the_same_step_each_time_that_one_asks():
                 # Two steps may be under way, as where devices are handed them ahead.
                 time.sleep(0.001 * (1 + rank))
                 if step % 3 == 0:
-                    mine.store.wait_at_barrier(f"step-{step}", 60_000)
+                    mine.kv_store.wait_at_barrier(f"step-{step}", 60_000)
                 if rank == 0 and due and step == due[-1] + 9:
                     agreed.request()
         print(due)

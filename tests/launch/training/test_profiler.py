@@ -61,10 +61,10 @@ def draw():
 def found(program, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     state = initial_state(program.layout)
-    batch = jax.device_put(draw(), dict(program.batch))
+    batch = jax.device_put(draw(), dict(program.batch_shardings))
     with jax.profiler.trace(str(folder / "profile")):
         for _ in range(STEPS):
-            state, loss = program.step(state, batch)
+            state, loss = program.run(1, state, batch)
         jax.block_until_ready(loss)
     assert write_step_breakdown(program, folder / "profile", 0.0, folder / "m.json")
     return StepBreakdown.from_json((folder / "m.json").read_text())
