@@ -23,9 +23,9 @@ from jaxdist.core.step_breakdown import (
 )
 from jaxdist.oracle.largest_errors import Misprediction, largest_mispredictions
 from jaxdist.oracle.link_groups import LinkGroup
-from jaxdist.oracle.pipeline_timeline import PipelineTimeline
 from jaxdist.oracle.predict import Prediction
 from jaxdist.oracle.predicted_term import TermComparison
+from jaxdist.oracle.schedule_times import PipelineTimeline
 
 DEVICE_TERMS: Final = (COMPUTE, BUBBLE, COMPRESSION, UPDATE)
 """Terms of a device alone; the others are of the links, and of the input."""

@@ -27,7 +27,7 @@ from jaxdist.core.axes import SPATIAL_AXES
 from jaxdist.core.cluster import Cluster
 from jaxdist.oracle.compute_times import ACCUMULATION_PASSES
 from jaxdist.oracle.predict import MEMORY_MARGIN, UPDATE_PASSES
-from jaxdist.oracle.stage_transfers import permute_skew, permutes_are_serialized
+from jaxdist.oracle.stage_times import permute_skew, permutes_are_serialized
 from jaxdist.pipeline.sync_schedule import EAGER_1F1B
 from jaxdist.planner.layouts.block_costs import BlockCosts, LongestStage
 from jaxdist.planner.layouts.collective_cost_table import collective_cost_table
@@ -275,7 +275,7 @@ class CostEstimate:
 
         Of two stages one sends activations alone, and one gradients alone; where
         permutations were measured each waits for both
-        (`jaxdist.oracle.stage_transfers`).
+        (`jaxdist.oracle.stage_times`).
         """
         hop = (
             self.block_costs.max_boundary_bytes(self._stages)

@@ -82,7 +82,8 @@ class PlanEvaluator:
         case = self.describe_step(plan)
         for one in new:
             self.stages[one.label] = case.stages
-            prediction = predict(case.with_plan(one), self.cluster)
+            ledgers = tuple(replace(ledger, plan=one) for ledger in case.ledgers)
+            prediction = predict(replace(case, plan=one, ledgers=ledgers), self.cluster)
             self.feasible[one.label] = EvaluatedPlan(plan=one, prediction=prediction)
 
     def retry_with_remat(self, label: str, plan: Plan) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxdist.core.plan import Plan
 from jaxdist.core.plan.reduction import AlgorithmName
-from jaxdist.oracle.stage_transfers import permutes_are_serialized
+from jaxdist.oracle.stage_times import permutes_are_serialized
 from jaxdist.planner.layouts.cost_estimate import CostEstimate
 from jaxdist.planner.layouts.space import Column, PlanSpace
 from jaxdist.planner.layouts.stage_cuts import fastest_cuts

@@ -18,7 +18,7 @@ import numpy as np
 from jaxdist.core.plan import Plan
 from jaxdist.oracle.collective_times import collective_seconds
 from jaxdist.oracle.link_groups import link_group
-from jaxdist.oracle.stage_transfers import permutes_are_serialized
+from jaxdist.oracle.stage_times import permutes_are_serialized
 from jaxdist.pipeline.plan_schedule import plan_schedule
 from jaxdist.planner.layouts.cost_estimate import CostEstimate
 from jaxdist.planner.layouts.space import Column
