@@ -1,6 +1,6 @@
-"""A heap of plans that were described: those that fit, and why others do not."""
+"""Plans that were described in full: those that fit, and why others do not."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from jaxdist.core.cluster import Cluster
@@ -18,15 +18,15 @@ class EvaluatedPlan:
     plan: Plan
     """As `jaxdist train --plan` takes it."""
     prediction: Prediction
-    """What it takes."""
+    """Its seconds and bytes."""
 
 
 @dataclass(kw_only=True)
 class PlanEvaluator:
-    """Plans as they are described, one after the other."""
+    """The plans that a search described so far, with their predictions."""
 
     describe_step: Callable[[Plan], StepDescription]
-    """Gives a plan's case; it may refuse."""
+    """Describes a plan's step; it may refuse the plan."""
     cluster: Cluster
     """The machines."""
     memory_capacity: float
@@ -38,9 +38,9 @@ class PlanEvaluator:
     rejection_reasons: dict[str, str] = field(default_factory=dict)
     """Why others cannot be run."""
     missing_bytes: dict[str, float] = field(default_factory=dict)
-    """Bytes that those lack which do not fit."""
+    """Bytes by which others do not fit."""
     stages: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    """Blocks of each stage of those that were, by label."""
+    """Blocks of each stage of all described plans, by label."""
 
     @property
     def num_evaluated(self) -> int:
@@ -60,14 +60,14 @@ class PlanEvaluator:
             self.rejection_reasons[title] = error.what
             return False
         self.stages[title] = case.stages
+        # Cuts of its own that are those of equal FLOPs make it no plan of its own.
         uncut = replace(plan, pipe=replace(plan.pipe, cuts=())).label
         if plan.pipe.cuts and self.stages.get(uncut) == case.stages:
             return uncut in self.feasible
         if self.needs_margin:
-            return self._record_fit(
-                plan, prediction, prediction.untraced_bytes_with_margin, ", not traced"
-            )
-        return self._record_fit(plan, prediction, prediction.memory_bytes, "")
+            needed = prediction.untraced_bytes_with_margin
+            return self.record_fit(plan, prediction, needed, ", not traced")
+        return self.record_fit(plan, prediction, prediction.memory_bytes)
 
     def evaluate_placements(self, plan: Plan, variants: Iterable[Plan]) -> None:
         """Predict a plan that can be run under other placements as well.
@@ -91,17 +91,6 @@ class PlanEvaluator:
         if label in self.missing_bytes and not plan.remat:
             self.evaluate(replace(plan, remat=True))
 
-    def drop(self, plan: Plan) -> None:
-        """Forget a plan that fits, since a better one like it does."""
-        del self.feasible[plan.label]
-
-    def confirm_traced(self, plan: Plan, case: StepDescription) -> bool:
-        """Put the prediction of a traced step in a plan's place, or strike the plan."""
-        prediction = predict(case, self.cluster)
-        return self._record_fit(
-            plan, prediction, prediction.traced_bytes_with_margin, ", traced"
-        )
-
     def fits_with_margin(self, plan: Plan) -> bool:
         """Describe a plan, and tell whether it fits with the margin for no trace."""
         if not self.evaluate(plan) or plan.label not in self.feasible:
@@ -111,41 +100,36 @@ class PlanEvaluator:
             <= self.memory_capacity
         )
 
-    def confirm_untraced(self, plan: Plan) -> bool:
-        """Strike a plan that was described unless it fits with the margin for that."""
-        prediction = self.feasible[plan.label].prediction
-        return self._record_fit(
-            plan, prediction, prediction.untraced_bytes_with_margin, ", not traced"
-        )
-
     def sorted(self) -> list[EvaluatedPlan]:
         """Return the plans that can be run, the fastest first."""
         return sorted(self.feasible.values(), key=lambda one: one.prediction.step_s)
 
-    def keep_best_placements(self) -> None:
-        """Keep one of the plans that differ in nothing but their placement."""
-        kept: set[str] = set()
-        for one in self.sorted():
-            same = replace(one.plan, placement=()).label
-            if same in kept:
-                del self.feasible[one.plan.label]
-            kept.add(same)
+    def keep_best(self, key: Callable[[Plan], Plan | None]) -> None:
+        """Keep the fastest of the plans that are the same but for some settings.
 
-    def keep_best_algorithms(self, algorithms: Sequence[str]) -> None:
-        """Keep one of the plans that differ in a way to sum exactly, or placement."""
+        Args:
+            key: a plan without those settings; None of a plan that stays.
+        """
         kept: set[str] = set()
         for one in self.sorted():
-            if one.plan.reduce.via not in algorithms:
+            bare = key(one.plan)
+            if bare is None:
                 continue
-            exact = one.plan.reduce.by("exact")
-            same = replace(one.plan, reduce=exact, placement=()).label
-            if same in kept:
+            if bare.label in kept:
                 del self.feasible[one.plan.label]
-            kept.add(same)
+            kept.add(bare.label)
 
-    def _record_fit(
-        self, plan: Plan, prediction: Prediction, needed: int, qualifier: str
+    def record_fit(
+        self, plan: Plan, prediction: Prediction, needed: int, qualifier: str = ""
     ) -> bool:
+        """Record a plan as one that fits or as one that lacks memory, and tell which.
+
+        Args:
+            plan: described.
+            prediction: of its step.
+            needed: bytes of a device.
+            qualifier: how these were found, for people.
+        """
         title, over = plan.label, needed - self.memory_capacity
         if over <= 0:
             self.feasible[title] = EvaluatedPlan(plan=plan, prediction=prediction)
@@ -180,25 +164,18 @@ def no_layout_error(
         )
     nearest = min(missing_bytes, key=lambda title: missing_bytes[title])
     needed = memory_capacity + missing_bytes[nearest]
+    # Two digits, rounded up so that what the remedy says is enough.
+    asked = f"{needed:.0f}B"
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)):
+        if needed >= 10 * scale:
+            step = 10.0 ** (len(str(int(needed / scale))) - 2)
+            asked = f"{-(-needed // (scale * step)) * step:.0f}{unit}"
+            break
     return NoLayoutError(
         "no layout can be run",
         rule="a layout splits the network and its batch, and fits into "
         f"{format_size(memory_capacity)}",
         values=f"the smallest needs {format_size(needed)}: {nearest} is "
         f"{rejection_reasons[nearest]}",
-        remedy=f"--memory {_round_up_bytes(needed)}, more --devices, or a smaller "
-        "data.batch",
+        remedy=f"--memory {asked}, more --devices, or a smaller data.batch",
     )
-
-
-def _round_up_bytes(needed: float) -> str:
-    """Write bytes with two digits, rounded up, as `--memory` reads them.
-
-    >>> _round_up_bytes(20_400_001), _round_up_bytes(999)
-    ('21MB', '1000B')
-    """
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)):
-        if needed >= 10 * scale:
-            step = 10.0 ** (len(str(int(needed / scale))) - 2)
-            return f"{-(-needed // (scale * step)) * step:.0f}{unit}"
-    return f"{needed:.0f}B"

@@ -121,7 +121,7 @@ def test_what_stages_hand_on_is_estimated_by_exchanges(
     row = int(rows[space.micro[rows].argmax()])
     terms = predict(subject.describe(space.plan(row)), cluster).terms_s
     full = terms["activations, pipe"] + terms["gradients, pipe"]
-    found = about._stage_transfer_seconds(space.sizes("data"))[row]
+    found = about._stage_transfer_seconds[row]
     assert found == pytest.approx(full, rel=0.1)
 
 
