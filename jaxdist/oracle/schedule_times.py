@@ -53,7 +53,7 @@ class PipelineTime:
 def schedule_time(
     plan: Plan,
     microbatches: int,
-    stage_times: Sequence[MicrobatchTime],
+    passes: Sequence[MicrobatchTime],
     core_contention: float = 1.0,
     skew: float = 0.0,
 ) -> PipelineTime:
@@ -62,19 +62,19 @@ def schedule_time(
     Args:
         plan: the layout.
         microbatches: of a step.
-        stage_times: seconds of each stage in one microbatch, where all devices compute.
+        passes: seconds of each stage in one microbatch, where all devices compute.
         core_contention: slowdown of a kernel where all devices compute, at least 1.
         skew: seconds by which the last of equally busy devices is late.
     """
     if plan.stages == 1:
-        (one,) = stage_times
+        (one,) = passes
         busy = microbatches * (one.forward + one.backward)
         return PipelineTime(busiest_device=0, busy_seconds=busy, bubble_seconds=0.0)
     schedule = plan_schedule(plan, microbatches)
     split = any(w and w.kind == "weights" for row in schedule.ticks for w in row)
     works: list[list[float]] = []
     for superstep in schedule.supersteps:
-        done = _work_seconds(superstep, stage_times, split, core_contention)
+        done = _work_seconds(superstep, passes, split, core_contention)
         works.append([sum(seconds for _, seconds in own) for own in done])
     totals = [sum(own) for own in zip(*works, strict=True)]
     busy = max(totals)
@@ -140,7 +140,7 @@ def superstep_seconds(device_seconds: Sequence[float], skew: float) -> float:
 
 def _work_seconds(
     superstep: Superstep,
-    stage_times: Sequence[MicrobatchTime],
+    passes: Sequence[MicrobatchTime],
     has_weights: bool,
     core_contention: float,
 ) -> list[list[tuple[WorkItem, float]]]:
@@ -155,7 +155,7 @@ def _work_seconds(
     for works in devices:
         own = []
         for work in filter(None, works):
-            stage = stage_times[work.stage]
+            stage = passes[work.stage]
             seconds = share * (stage.forward - stage.forward_comm) + stage.forward_comm
             if work.kind != "forward":
                 computed = share * (stage.backward - stage.backward_comm)

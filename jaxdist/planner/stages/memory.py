@@ -1,4 +1,4 @@
-"""Memory: what a device of a stage holds, and whether that fits.
+"""The bytes that a device of a stage holds, and the limit on them.
 
 With b devices behind a stage for each of its own, a device holds up to K = 1 + ceil(b)
 minibatches: NOAM at the first stage, 1 at the last; the executor's table has as many.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal
 
-from jaxdist.planner.stages.cut_points import FloatArray
+from jaxdist.planner.stages.cost_conventions import FloatArray
 
 MEMORY_MODELS: Final = ("in-flight", "upstream")
 """Names of the two ways to count."""
