@@ -21,8 +21,7 @@ from jaxdist.launch.run_folder.lockfile import read_config_lock
 
 if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster
-    from jaxdist.oracle.compare import RunComparison
-    from jaxdist.oracle.predicted_term import TermComparison
+    from jaxdist.oracle.compare import RunComparison, TermComparison
 
 
 @dataclass(frozen=True, kw_only=True)
