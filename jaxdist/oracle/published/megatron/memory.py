@@ -1,4 +1,4 @@
-"""Memory by term: the bytes of a device that trains a Transformer, mixed precision.
+"""The bytes of a device that trains a Transformer in mixed precision, by term.
 
 Korthikanti et al. 2022 (arXiv 2205.05198): a layer keeps, for s tokens, b samples,
 h features, a heads and t devices along tensor,
@@ -22,7 +22,7 @@ and square of Adam."""
 
 
 def layer_activation_bytes(model: MegatronModel, layout: MegatronLayout) -> float:
-    """Return the bytes that one layer keeps of a microbatch.
+    """Return the bytes that one layer saves of a microbatch.
 
     The feed-forward part and heads may have any sizes; with f = 4 h and a d = h it is
     the equation above.
@@ -58,7 +58,7 @@ def memory_terms(
         model: the network.
         layout: how it is split.
         include_embedding: the embedding counts; published figures are often of layers
-        alone.
+            alone.
     """
     layers = model.layers / layout.pipe
     own = layers * model.layer_parameters(layout.tensor)

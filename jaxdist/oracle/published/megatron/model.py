@@ -100,24 +100,3 @@ class MegatronLayout:
     def microbatches(self) -> int:
         """Return m, those of one replica."""
         return self.batch // (self.data * self.microbatch)
-
-
-def check_divisible(model: MegatronModel, layout: MegatronLayout) -> None:
-    """Refuse a split that leaves a rest.
-
-    Raises:
-        BadInput: heads over t, or layers over p v.
-    """
-    parts = layout.pipe * layout.chunks
-    for what, size, by in (
-        ("heads", model.heads, layout.tensor),
-        ("layers", model.layers, parts),
-    ):
-        if size % by:
-            fits = [n for n in range(1, size + 1) if size % n == 0]
-            raise BadInput(
-                f"{size} {what} are not split over {by}",
-                rule=f"each of {by} parts has as many {what}",
-                values=f"{what} = {size}, parts = {by}",
-                remedy=f"{min(fits, key=lambda n: abs(n - by))} parts",
-            )
