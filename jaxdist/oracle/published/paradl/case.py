@@ -1,16 +1,14 @@
-"""A case: a network in one of ParaDL's strategies on so many devices."""
+"""A network in one of ParaDL's strategies on a number of devices."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.oracle.published.paradl.layers import CnnLayer
-from jaxdist.oracle.published.paradl.networks import ParadlWorkload
+from jaxdist.oracle.published.paradl.networks import CnnLayer, ParadlWorkload
 from jaxdist.oracle.published.paradl.slices import LayerSplit
 
 SplitDimension = Literal["", "spatial", "filter", "channel", "layer"]
-"""What the devices of a group share out; nothing where each has samples of its own."""
+"""The dimension that a group splits; empty where each device has its own samples."""
 ActivationTransport = Literal["devices", "hosts"]
 """Whether activations move between devices, or are copied through hosts."""
 
@@ -26,23 +24,15 @@ STRATEGIES: Final = (
 )
 """As rows name them, `data` first in hybrids."""
 
-_SPLITS: Final[Mapping[str, SplitDimension]] = {
-    "": "",
-    "spatial": "spatial",
-    "filter": "filter",
-    "channel": "channel",
-    "layer": "layer",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class ParadlCase:
-    """What is predicted: one step."""
+    """One training step, to be predicted."""
 
     workload: ParadlWorkload
     """The network."""
     split: SplitDimension
-    """What the devices of a group share out."""
+    """The dimension that the devices of a group split."""
     devices: int
     """All of them."""
     group: int
@@ -119,4 +109,6 @@ def parse_strategy(strategy: str) -> tuple[bool, SplitDimension]:
             rule=f"strategies are {', '.join(STRATEGIES)}",
             remedy=f"did you mean {near}?" if near else "one of these",
         )
-    return name.startswith("data"), _SPLITS[name.removeprefix("data").strip("+")]
+    rest = name.removeprefix("data").strip("+")
+    splits: tuple[SplitDimension, ...] = get_args(SplitDimension)
+    return name.startswith("data"), next(one for one in splits if one == rest)

@@ -1,4 +1,4 @@
-"""Slices: seconds that a device computes for its part of each layer.
+"""The seconds that a device computes for its part of each layer.
 
     weights     max(3 f b / (reached peak), d b (3 (x + y) + 3 w / b) / memory)
     elsewhere   passes d b max(x, y) / memory
@@ -15,15 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from jaxdist.oracle.published.paradl.layers import CnnLayer
+from jaxdist.oracle.published.paradl.networks import CnnLayer
 from jaxdist.oracle.published.paradl.system import ParadlSystem
 
 _MEMORY_PASSES: Final[Mapping[str, int]] = {"norm": 8, "relu": 5, "add": 3, "pool": 5}
 """Times that a layer without weights passes over its elements, there and back."""
-
-_COPY_PASSES: Final = 3 * 2 * 2
-"""Passes over gathered outputs: packed, unpacked, put together; read and written; in
-the forward pass and in the backward one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +76,6 @@ def compute_by_layer(
     ]
 
 
-def copy_seconds(
-    layers: Sequence[CnnLayer], batch: float, system: ParadlSystem
-) -> float:
-    """Return the seconds in which a device copies what it gathers of these layers."""
-    size = system.element_bytes * batch * sum(layer.outputs for layer in layers)
-    return _COPY_PASSES * size / system.memory_bandwidth.value
-
-
 def update_seconds(
     layers: Sequence[CnnLayer], split: LayerSplit, system: ParadlSystem
 ) -> float:
@@ -111,18 +99,14 @@ def _roofline_seconds(
             / system.memory_bandwidth.value
         )
     positions = split.spatial_devices if layer.kind == "conv" else 1
-    features = _kernel_features(layer, split, system)
+    features: float = layer.features
+    if layer.kind == "conv" and split.feature_devices > 1:
+        # A kernel makes features in tiles, so a narrow slice wastes a part of one.
+        tile = system.min_kernel_features.value
+        mine = math.ceil(layer.features / split.feature_devices)
+        features = min(math.ceil(mine / tile) * tile, features)
     flops = 3 * layer.flops * batch / positions * features / layer.features
     rate = system.peak_flops.value * system.conv_efficiency.value
     moved = 3 * batch * (layer.inputs + layer.outputs) / positions
     size = system.element_bytes * (moved + 3 * layer.weights)
     return max(flops / rate, size / system.memory_bandwidth.value)
-
-
-def _kernel_features(layer: CnnLayer, split: LayerSplit, system: ParadlSystem) -> float:
-    """Return the features that a kernel makes, those that it wastes among them."""
-    if layer.kind != "conv" or split.feature_devices == 1:
-        return layer.features
-    tile = system.min_kernel_features.value
-    mine = math.ceil(layer.features / split.feature_devices)
-    return min(math.ceil(mine / tile) * tile, layer.features)
