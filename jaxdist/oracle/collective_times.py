@@ -43,9 +43,11 @@ def alpha_beta_seconds(
     kind: str, payload: float, repeats: int, group: LinkGroup
 ) -> float:
     """Return the same by the straight line alone, without the measured correction."""
+    # A collective of one device is compiled away.
     if group.size == 1:
         return 0.0
     line = group.collective_cost(kind)
+    # Latency is paid for every array, bytes for all of them together.
     count = line.messages.value if line else message_count(kind, group.size)
     share = line.share.value if line else 1.0
     sent = wire_bytes(kind, round(payload), group.size)
@@ -58,6 +60,8 @@ def message_count(kind: str, devices: int) -> int:
     >>> message_count("all-reduce", 6), message_count("collective-permute", 6)
     (6, 1)
     """
+    # Halving and doubling takes log2 rounds; an all-reduce does it twice, for a
+    # reduce-scatter and an all-gather.
     rounds = math.ceil(math.log2(devices)) if devices > 1 else 0
     return {
         "all-reduce": 2 * rounds,

@@ -128,65 +128,63 @@ class RunComparison:
         """The two terms with the largest errors; none without a profiler."""
         if self.breakdown is None:
             return ()
-        known = [x for x in self.terms if x.unit == "s" and x.measured is not None]
-        worst = sorted(known, key=lambda one: -one.abs_error)[:2]
-        return tuple(self._explain(one) for one in worst if one.abs_error)
-
-    def _explain(self, term: TermComparison) -> Misprediction:
-        """Return a badly predicted term with its likely cause and its remedy."""
-        breakdown, name = self.breakdown, term.name
-        assert breakdown is not None
+        breakdown, found = self.breakdown, list[Misprediction]()
         count, cores = len(breakdown.devices), breakdown.cores
         crowd = f"{count} devices of the process share {cores} cores"
         crowded = f"at most {cores} devices in a process of this machine"
-        # Names of terms that say nothing of the cluster's numbers come first.
         again = self.recalibrate_command
-        if name in (WAIT, BUBBLE, OTHER) and count > cores:
-            cause, remedy = f"{crowd}, so they take turns", crowded
-        elif name == WAIT:
-            cause, remedy = "devices come to a collective at different times", again
-        elif name == BUBBLE:
-            cause = "stages take other times than was predicted of them"
-            remedy = (
-                "plan.pipe.cuts where measured stages are equal, or more microbatches"
-            )
-        elif name == OTHER:
-            cause = "between operations nothing ran: each is short beside its start"
-            remedy = again
-        elif name == _INPUT_TERM:
-            cause = "the samples of a step were not there when it began"
-            remedy = "data.readers=4, or data that is kept"
-        else:
-            paths, parts = _DEVICE_PATHS.get(name, ("levels", "overlap")), []
-            # `overlap` decides only where a part of the term was said to overlap.
-            hides = name in self.prediction.overlapped_s
-            guessed = dict.fromkeys(
-                ".".join(path.split(".")[: 3 if path.startswith("levels") else 2])
-                for path, origin in self.prediction.provenance.items()
-                if path.startswith(paths)
-                and not origin.startswith(_CALIBRATED)
-                and (path != "overlap" or hides)
-            )
-            if guessed:
-                parts.append(f"{', '.join(guessed)}: nobody measured")
-            measured = term.measured or 0.0
-            if name == COMPUTE and self.layers:
-                layer = self.layers[0]
-                took, said = 1e3 * (layer.measured or 0.0), 1e3 * layer.predicted
-                where = layer.name or "operations of no layer"
-                parts.append(
-                    f"most of it in {where}, {took:,.2f} ms, predicted {said:,.2f}"
+        known = [x for x in self.terms if x.unit == "s" and x.abs_error]
+        for term in sorted(known, key=lambda one: -one.abs_error)[:2]:
+            # Terms that no number of the cluster predicts come first.
+            name = term.name
+            if name in (WAIT, BUBBLE, OTHER) and count > cores:
+                cause, remedy = f"{crowd}, so they take turns", crowded
+            elif name == WAIT:
+                cause, remedy = "devices come to a collective at different times", again
+            elif name == BUBBLE:
+                cause = "stages take other times than was predicted of them"
+                more = "plan.pipe.cuts where measured stages are equal, or more"
+                remedy = f"{more} microbatches"
+            elif name == OTHER:
+                cause = "between operations nothing ran: each is short beside its start"
+                remedy = again
+            elif name == _INPUT_TERM:
+                cause = "the samples of a step were not there when it began"
+                remedy = "data.readers=4, or data that is kept"
+            else:
+                paths, parts = _DEVICE_PATHS.get(name, ("levels", "overlap")), []
+                # `overlap` decides only where a part of the term was said to overlap.
+                hides = name in self.prediction.overlapped_s
+                guessed = dict.fromkeys(
+                    ".".join(path.split(".")[: 3 if path.startswith("levels") else 2])
+                    for path, origin in self.prediction.provenance.items()
+                    if path.startswith(paths)
+                    and not origin.startswith(_CALIBRATED)
+                    and (path != "overlap" or hides)
                 )
-            moves = name not in (*_DEVICE_PATHS, OTHER) and measured > term.predicted
-            if moves and breakdown.processes > 1:
-                parts.append(
-                    "it may be a wait for other processes, which nobody watched"
+                if guessed:
+                    parts.append(f"{', '.join(guessed)}: nobody measured")
+                measured = term.measured or 0.0
+                if name == COMPUTE and self.layers:
+                    layer = self.layers[0]
+                    took, said = 1e3 * (layer.measured or 0.0), 1e3 * layer.predicted
+                    where = layer.name or "operations of no layer"
+                    parts.append(
+                        f"most of it in {where}, {took:,.2f} ms, predicted {said:,.2f}"
+                    )
+                moves = (
+                    name not in (*_DEVICE_PATHS, OTHER) and measured > term.predicted
                 )
-            if count > cores:
-                parts.append(crowd)
-            otherwise = "the numbers it rests on were measured elsewhere"
-            cause, remedy = "; ".join(parts) or otherwise, again
-        return Misprediction(term=term, cause=cause, remedy=remedy)
+                if moves and breakdown.processes > 1:
+                    parts.append(
+                        "it may be a wait for other processes, which nobody watched"
+                    )
+                if count > cores:
+                    parts.append(crowd)
+                otherwise = "the numbers it rests on were measured elsewhere"
+                cause, remedy = "; ".join(parts) or otherwise, again
+            found.append(Misprediction(term=term, cause=cause, remedy=remedy))
+        return tuple(found)
 
     @property
     def recalibrate_command(self) -> str:
@@ -198,6 +196,8 @@ class RunComparison:
     @property
     def likely_cause(self) -> str:
         """What the error of the step most likely comes from, in words."""
+        # The larger half of the step, device or links, points at the numbers to
+        # measure.
         own = sum(self.prediction.terms_s.get(name, 0.0) for name in DEVICE_TERMS)
         longest = max(self.prediction.terms_s.items(), key=lambda pair: pair[1])[0]
         links = ("levels", *["overlap"] * (longest in self.prediction.overlapped_s))
@@ -223,6 +223,8 @@ def check_held_out(run: Run, cluster: Cluster) -> None:
     Raises:
         BadInput: it was.
     """
+    # A recalibration writes the fingerprints of its runs into the origin of each
+    # number.
     name = run_fingerprint(run)
     for path, number in cluster.numbers():
         if name in number.origin:
@@ -292,6 +294,7 @@ def compare_prediction(
         )
         for name in {**said, **seen}
     ]
+    # Longest first, by whichever of the two is longer.
     parts.sort(key=lambda term: -max(term.predicted, term.measured or 0.0))
     memory = TermComparison(
         name="memory",
@@ -333,63 +336,62 @@ def recalibrate_cluster(
         cluster: as of the predictions.
         comparisons: runs with their predictions.
     """
+    # Non-negative least squares: a negative speed would fit noise. scipy takes long to
+    # import.
     from scipy.optimize import nnls
 
-    rows = np.array([row for one in comparisons for row in _fit_rows(one)])
-    parts, took = rows[:, :2], rows[:, 2]
-    whole = parts.sum(axis=1)
-    if np.ptp(parts[:, 0] / whole) < _MIN_SHARE_SPREAD:
+    # Rows of predicted device and link seconds and the measured sum of both, as parts
+    # of the measured step.
+    fits: list[tuple[float, float, float]] = []
+    for one in comparisons:
+        predicted, said = one.step.predicted, one.prediction.terms_s
+        step = one.step.measured or predicted
+        own = sum(said.get(name, 0.0) for name in DEVICE_TERMS)
+        whole = (own / step, (predicted - own) / step, 1.0)
+        if one.breakdown is None:
+            fits.append(whole)
+            continue
+        seen = {t.name: (t.measured or 0.0) / step for t in one.terms if t.unit == "s"}
+        waited = seen.pop(_INPUT_TERM, 0.0)
+        late = sum(s for name, s in seen.items() if name not in (*DEVICE_TERMS, OTHER))
+        moved = predicted - own - said.get(_INPUT_TERM, 0.0)
+        if min(late, 1 - late - waited, moved / predicted) < _MIN_STEP_FRACTION:
+            # Too little of one of the two to tell how fast it is.
+            fits.append(whole)
+        else:
+            fits.append((own / step, 0.0, 1 - late - waited))
+            fits.append((0.0, moved / step, late))
+    rows = np.array(fits)
+    parts, took, both = rows[:, :2], rows[:, 2], rows[:, :2].sum(axis=1)
+    if np.ptp(parts[:, 0] / both) < _MIN_SHARE_SPREAD:
         # Runs of one kind do not tell the factors apart: both are the same.
-        fitted = [np.median(took / whole)] * 2
+        fitted = [np.median(took / both)] * 2
     else:
         fitted = nnls(parts, took)[0]
-    own, moved = (float(min(max(f, _MIN_FACTOR), _MAX_FACTOR)) for f in fitted)
+    a, b = (float(min(max(f, _MIN_FACTOR), _MAX_FACTOR)) for f in fitted)
     device = cluster.device
     why = f"jaxdist compare, runs {', '.join(one.run for one in comparisons)}"
 
     def faster(number: SourcedNumber, factor: float) -> SourcedNumber:
         return SourcedNumber(number.value / factor, f"fitted: {why}; was {number}")
 
+    # Rates are divided by the factor, times multiplied by it.
     made = replace(
         device,
-        flops={dtype: faster(rate, own) for dtype, rate in device.flops.items()},
-        memory_bandwidth=faster(device.memory_bandwidth, own),
-        launch=faster(device.launch, 1 / own),
-        packing={way: faster(one, 1 / own) for way, one in device.packing.items()},
+        flops={dtype: faster(rate, a) for dtype, rate in device.flops.items()},
+        memory_bandwidth=faster(device.memory_bandwidth, a),
+        launch=faster(device.launch, 1 / a),
+        packing={way: faster(one, 1 / a) for way, one in device.packing.items()},
     )
     levels = tuple(
         replace(
             level,
-            alpha=faster(level.alpha, 1 / moved),
-            bandwidth=faster(level.bandwidth, moved),
+            alpha=faster(level.alpha, 1 / b),
+            bandwidth=faster(level.bandwidth, b),
+            # The bandwidth is fitted as a whole, so the datasheet's port says nothing
+            # any more.
             port_bandwidth=None,
         )
         for level in cluster.levels
     )
     return replace(cluster, device=made, levels=levels)
-
-
-def _fit_rows(comparison: RunComparison) -> list[tuple[float, float, float]]:
-    """Return rows of predicted device and link seconds, and the measured sum of both.
-
-    All are parts of the measured step. A profiled run has a row for each of the two,
-    unless there is too little of one to tell.
-    """
-    step = comparison.step.measured or comparison.step.predicted
-    said = comparison.prediction.terms_s
-    own = sum(said.get(name, 0.0) for name in DEVICE_TERMS)
-    whole = [(own / step, (comparison.step.predicted - own) / step, 1.0)]
-    if comparison.breakdown is None:
-        return whole
-    seen = {
-        t.name: (t.measured or 0.0) / step for t in comparison.terms if t.unit == "s"
-    }
-    waited = seen.pop(_INPUT_TERM, 0.0)
-    late = sum(s for name, s in seen.items() if name not in (*DEVICE_TERMS, OTHER))
-    moved = comparison.step.predicted - own - said.get(_INPUT_TERM, 0.0)
-    if (
-        min(late, 1 - late - waited, moved / comparison.step.predicted)
-        < _MIN_STEP_FRACTION
-    ):
-        return whole
-    return [(own / step, 0.0, 1 - late - waited), (0.0, moved / step, late)]

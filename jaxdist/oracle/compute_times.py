@@ -79,6 +79,8 @@ class ComputeCostModel:
 
     def work_fraction(self, layer: LayerProfile) -> float:
         """Return the part of a layer's work on the batch in one microbatch."""
+        # The ledger counts FLOPs of split layers exactly, uneven parts and padding
+        # included.
         planned = self.ledger.layer_flops.get(layer.name)
         if planned and layer.flops:
             return planned / layer.flops / self.microbatches
@@ -110,6 +112,8 @@ class ComputeCostModel:
             share: the part of the layer's work on the batch, as `work_fraction`.
         """
         samples = self.case.block_sample_shards(layer.block) * self.case.microbatches
+        # Samples are split without the weights, so only what a device does less than
+        # its part of the samples is a part of the weights.
         return min(1.0, share * samples) * layer.parameter_bytes
 
     def microbatch_time(self, layer: LayerProfile) -> MicrobatchTime:
@@ -122,7 +126,10 @@ class ComputeCostModel:
         forward, backward = self._layer_seconds(layer, share)
         longer = self._block_overhead(layer.block)
         forward, backward = longer[0] * forward, longer[1] * backward
+        # Rematerialization runs the forward pass once more before the backward pass.
         backward += self.case.is_rematerialized(layer) * forward
+        # Gradients of several microbatches are added to a sum in memory; a pipeline's
+        # loop does that even for one.
         if self.case.microbatches > 1 or self.case.stages:
             summed = ACCUMULATION_PASSES * self.weight_bytes(layer, share)
             backward += summed / self.device.memory_bandwidth.value
@@ -148,6 +155,9 @@ class ComputeCostModel:
                 kernels = layer.flops_backward / layer.flops_forward / _BACKWARD_KERNELS
                 return timed[0], min(1.0, kernels) * timed[1]
 
+        # Roofline: a kernel is bound by its FLOPs or by the bytes that it moves. A
+        # measured time takes the place of both, scaled by the efficiency of smaller
+        # kernels.
         moved = share * layer.output_bytes + self.weight_bytes(layer, share)
         curve, seconds = device.efficiency, []
         for measured, whole_flops, passes, kernels in (
@@ -263,6 +273,7 @@ def compute_layers(case: StepDescription, stage: int) -> tuple[LayerProfile, ...
     held = {layer.name for own in stages for layer in case.stage_layers(own)}
     tied = case.ledgers[device].layer_flops.keys() - held
     own_layers = case.stage_layers(stage)
+    # Other stages hold the tied table but do not use it.
     if stage != last:
         return tuple(layer for layer in own_layers if layer.name not in tied)
     return (*(x for x in case.profile.layers if x.name in tied), *own_layers)
@@ -278,6 +289,7 @@ def step_layer_times(case: StepDescription, cluster: Cluster) -> dict[str, Layer
     Raises:
         BadInput: the device has no speed for the dtype.
     """
+    # Jitter is the mean delay of a device in a step: all devices wait for the slowest.
     late, found = 1 + cluster.jitter.value, {}
     for stage in case.stage_range:
         rank = case.placement.stage_devices[stage][0]

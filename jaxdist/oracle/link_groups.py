@@ -56,6 +56,8 @@ def link_group(
         BadInput: the cluster has fewer devices than the mesh.
     """
     places = [placed.place(name) for name in axes]
+    # Strides count devices in the order of placement, so the group lies within this
+    # many neighbouring devices.
     span = max((stride * size for stride, size in places), default=1)
     size = math.prod(size for _, size in places)
     crossed = cluster.levels[: cluster.level_of(span) + 1]
@@ -67,6 +69,8 @@ def link_group(
         inside = math.prod(min(n, max(1, unit // stride)) for stride, n in places)
         rings = max(1, min(unit, placed.mesh.devices) // inside)
         rates.append(level.bandwidth.value / rings / level.oversubscription.value)
+    # A measured cost is of a number of devices. Groups of as many may lie differently
+    # over hosts, so the costs are sorted by how alike they lie.
     lines = (line for line in crossed[-1].lines if line.devices == size)
     return LinkGroup(
         size=size,
@@ -90,6 +94,8 @@ def collective_link_groups(
         Groups by the names of their axes, `data x spatial_h`.
     """
     rows = [row for ledger in case.ledgers for row in ledger.rows]
+    # An outer loop (local SGD) communicates between replicas beside the step's own
+    # rows.
     rows += [
         r for ledger in case.ledgers for sync in ledger.outer_syncs for r in sync.rows
     ]

@@ -43,6 +43,7 @@ def device_memory(case: StepDescription, device: Device) -> dict[str, int]:
         case: the step.
         device: any: its speed is not used.
     """
+    # The trace has every temporary of the program, so no estimate is needed beside it.
     if case.traced_bytes:
         return {**case.state_bytes, **case.traced_bytes}
     plan, every = case.plan, []
@@ -63,6 +64,8 @@ def device_memory(case: StepDescription, device: Device) -> dict[str, int]:
         whole = 0
         if plan.zero == 3:
             whole = sum(row.payload // row.arrays for row in gathers)
+        # Gradients lie beside the parameters that they are of; a sum over microbatches
+        # is of whole parameters, since fsdp scatters it at the end.
         own = case.state_bytes.get("parameters", 0)
         terms = {
             **case.state_bytes,
@@ -73,6 +76,7 @@ def device_memory(case: StepDescription, device: Device) -> dict[str, int]:
             "buffers": max((x.payload // max(1, x.arrays) for x in rows), default=0),
         }
         every.append({term: size for term, size in terms.items() if size})
+    # One rank that runs out of memory stops the run, so the fullest counts.
     return max(every, key=lambda terms: sum(terms.values()))
 
 

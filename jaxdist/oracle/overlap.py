@@ -19,7 +19,7 @@ parameters that are gathered after the update (`plan.zero=1`). Communication ins
 layers is needed at once.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -33,7 +33,6 @@ from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.fsdp import FSDP_AXIS
 from jaxdist.partition.gradient_buckets import BUCKET_SCOPE
 from jaxdist.partition.ledger import Ledger
-from jaxdist.partition.traffic import PlannedCollective
 
 FloatArray = NDArray[np.float64]
 _FSDP: Final = (FSDP_AXIS,)
@@ -64,6 +63,8 @@ class CollectiveOverlap:
     @property
     def overlapped_by_term(self) -> dict[str, float]:
         """The same by term, as the seconds of each."""
+        # Terms share the overlap in proportion, since collectives of several terms are
+        # interleaved.
         whole = sum(self.collective_seconds.values())
         return {
             term: self.overlapped_seconds * s / whole
@@ -81,6 +82,8 @@ def concurrent_time(first: FloatArray, second: FloatArray) -> FloatArray:
     >>> float(concurrent_time(np.ones(4), np.ones(4)))
     3.0
     """
+    # The makespan is the longest path: pieces up to k at the first worker, then from k
+    # on at the second.
     behind = np.cumsum(second[..., ::-1], axis=-1)[..., ::-1]
     longest = (np.cumsum(first, axis=-1) + behind).max(axis=-1)
     return np.maximum(0.0, first.sum(axis=-1) + second.sum(axis=-1) - longest)
@@ -97,14 +100,17 @@ def collective_overlaps(
         ledger: what the step's collectives move.
     """
     overlap, plan, micro = cluster.overlap.value, case.plan, case.microbatches
+    # Stages reduce behind their last superstep, when no compute is left.
     if not overlap or plan.stages > 1:
         return ()
+    # One device stands for all: layers without stages are the same on each.
     late = micro * (1 + cluster.jitter.value)
     layers, spent = zip(*microbatch_layer_times(case, cluster.device, 0), strict=True)
     forward = late * np.array([one.forward for one in spent])
     backward = late * np.array([one.backward for one in spent])
     sizes = np.array([float(layer.parameter_bytes) for layer in layers])
     total, found = max(1.0, sizes.sum()), list[CollectiveOverlap]()
+    bare = replace(ledger, outer_syncs=())
 
     gathers = [r for r in ledger.rows if r.what == "parameters" and r.axes == _FSDP]
     if plan.zero == 3:
@@ -119,7 +125,10 @@ def collective_overlaps(
                 replace(row, arrays=count, payload=row.payload // row.arrays * count)
                 for row, count in counts
             ]
-            moved = _seconds_by_term(ledger, rows, case, cluster)
+            moved = traffic_seconds(
+                replace(bare, rows=tuple(rows)), cluster, plan.placed
+            )
+            # A layer's pass cannot begin before its parameters are there.
             both = concurrent_time(sum(moved.values()) * parts, computed)
             found.append(
                 CollectiveOverlap(
@@ -138,7 +147,7 @@ def collective_overlaps(
             if (row.what == "gradients" and row.axes == _FSDP)
             or row.layer.startswith(_ALL_REDUCE_SCOPE)
         ]
-        moved = _seconds_by_term(ledger, rows, case, cluster)
+        moved = traffic_seconds(replace(bare, rows=tuple(rows)), cluster, plan.placed)
         # The links are busy with gathers for a part of the backward pass.
         gone = (x.overlapped_seconds for x in found if x.compute_pass == "backward")
         computed = (1 - sum(gone) / float(backward.sum())) * backward[::-1]
@@ -146,6 +155,7 @@ def collective_overlaps(
         # Bucket sizes are of what one device reduces, and fsdp has scattered before.
         full = joined * plan.reduce.bucket_mib * 2**20 * plan.mesh.fsdp
         ready = bucket_bytes(sizes[::-1], full) / total
+        # A gradient cannot be reduced before its layer's backward pass is done.
         both = concurrent_time(computed, sum(moved.values()) * ready)
         found.append(
             CollectiveOverlap(
@@ -171,13 +181,3 @@ def bucket_bytes(sizes: FloatArray, bucket_size: float) -> FloatArray:
         if held >= bucket_size or place == len(sizes) - 1:
             found[place], held = held, 0.0
     return found
-
-
-def _seconds_by_term(
-    ledger: Ledger,
-    rows: Iterable[PlannedCollective],
-    case: StepDescription,
-    cluster: Cluster,
-) -> dict[str, float]:
-    some = replace(ledger, rows=tuple(rows), outer_syncs=())
-    return traffic_seconds(some, cluster, case.plan.placed)

@@ -90,6 +90,7 @@ class Prediction:
     @property
     def untraced_bytes_with_margin(self) -> int:
         """Bytes of a device with the same margin for all inexact terms."""
+        # Counted terms need no margin: only activations and buffers are estimates.
         exact = sum(self.memory_by_term.get(term, 0) for term in _EXACT_MEMORY_TERMS)
         return self.memory_bytes + round(MEMORY_MARGIN * (self.memory_bytes - exact))
 
@@ -131,6 +132,8 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
     """
     check_device_count(case.plan, cluster)
     placed, device = case.plan.placed, cluster.device
+    # The schedule is replayed with the seconds of each stage; without stages it is one
+    # stage that waits for nobody.
     skew = superstep_skew(case.plan, cluster)
     stages, crowd = stage_times(case, cluster), device.crowd.value
     replay = schedule_time(case.plan, case.microbatches, stages, crowd, skew)
@@ -147,6 +150,7 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
     behind: Counter[str] = Counter()
     for one in collective_overlaps(case, cluster, ledger):
         behind.update(one.overlapped_by_term)
+    # Rounding may make the overlap exceed the term by a little.
     terms |= {term: max(0.0, terms[term] - s) for term, s in behind.items()}
     terms["packing"] = max(
         compression_seconds(ledger, cluster) for ledger in case.ledgers
@@ -165,6 +169,7 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
         prepared = case.batch_bytes / hosts / cluster.input_rate.value
         terms["input"] = max(0.0, prepared - sum(terms.values()))
 
+    # Tables of many numbers have one origin each.
     provenance = {path: number.origin for path, number in cluster.numbers()}
     provenance["device.efficiency"] = device.efficiency.origin
     if device.kernels is not None:
@@ -228,6 +233,7 @@ def slowest_ledger(
         send_ledger(other_traffic(case, rank), case.plan, rank, cluster)
         for rank in range(len(case.ledgers))
     ]
+    # Ranks exchange different rows, and all of them wait for the slowest.
     around = max(
         found, key=lambda one: sum(traffic_seconds(one, cluster, placed).values())
     )
@@ -237,5 +243,7 @@ def slowest_ledger(
 
 def compression_seconds(ledger: Ledger, cluster: Cluster) -> float:
     """Return the seconds of compressing and restoring, where that was timed."""
+    # Compressors are timed by the number of elements, each way of compressing by
+    # itself.
     known, rows = cluster.device.packing, ledger.rows
     return sum(row.packed * known[row.what].value for row in rows if row.what in known)

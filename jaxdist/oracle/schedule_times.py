@@ -76,6 +76,7 @@ def schedule_time(
     for superstep in schedule.supersteps:
         done = _work_seconds(superstep, passes, split, core_contention)
         works.append([sum(seconds for _, seconds in own) for own in done])
+    # The busiest device decides; what it waits for in exchanges is the bubble.
     totals = [sum(own) for own in zip(*works, strict=True)]
     busy = max(totals)
     waits = sum(superstep_seconds(own, skew) for own in works) - busy
@@ -120,6 +121,7 @@ def predict_timeline(case: StepDescription, cluster: Cluster) -> PipelineTimelin
                         end=ends[device],
                     )
                 )
+        # The next superstep begins when the slowest device is done, for all devices.
         now += superstep_seconds([end - now for end in ends], skew)
     return tuple(map(tuple, lanes))
 
@@ -134,6 +136,8 @@ def superstep_seconds(device_seconds: Sequence[float], skew: float) -> float:
     >>> superstep_seconds([3.0, 3.0, 0.0], 0.5), superstep_seconds([3.0, 1.0, 1.0], 0.5)
     (3.5, 3.0)
     """
+    # The skew delays an exchange only where a second device ends at about the same time
+    # as the first.
     *_, second, longest = sorted((0.0, *device_seconds))
     return max(longest, second + skew) if second else longest
 
@@ -149,6 +153,7 @@ def _work_seconds(
     # (zero bubble), half of its time each.
     parts = 2 if has_weights else 1
     devices = list(zip(*superstep, strict=True))
+    # Kernels of idle devices leave their share of the processor cores to the others.
     working = sum(any(works) for works in devices)
     share = max(1 / core_contention, working / len(devices))
     found = []

@@ -49,8 +49,10 @@ def stage_times(case: StepDescription, cluster: Cluster) -> tuple[MicrobatchTime
     Raises:
         BadInput: the device has no speed for the dtype.
     """
+    # Every stage waits for the slowest of its devices, which is late by the jitter.
     late, found = 1 + cluster.jitter.value, []
     for stage, computed in enumerate(stage_compute_times(case, cluster.device)):
+        # Replicas of a stage are alike, so the first of them stands for all.
         rank, names = case.placement.stage_devices[stage][0], set[str]()
         if case.stages:
             names = {layer.name for layer in compute_layers(case, stage)}
@@ -137,6 +139,7 @@ def permute_skew(cluster: Cluster, placement: MeshPlacement) -> float:
         cluster: with measured permutations, or without: then it is 0.
         placement: says over which links stages send.
     """
+    # Without a measured permutation the skew is unknown, and left out.
     line = link_group(cluster, placement, _PIPE_AXES).collective_cost(_PERMUTE_KIND)
     return line.skew.value if line else 0.0
 
@@ -153,6 +156,8 @@ def superstep_skew(plan: Plan, cluster: Cluster) -> float:
     """
     if plan.stages == 1:
         return 0.0
+    # One permutation moves a message between each pair of neighbours; a stage with
+    # replicas needs several.
     hops = len(stage_placement(plan).send_permutations())
     return hops * permute_skew(cluster, plan.placed)
 

@@ -55,6 +55,7 @@ class StepDescription:
     @property
     def sample_shards(self) -> int:
         """Devices over which the samples of one microbatch are split."""
+        # Positions of an image count like samples: a device computes that part of both.
         return self.plan.batch_shards * self.plan.mesh.spatial_shards
 
     def is_rematerialized(self, layer: LayerProfile) -> bool:
@@ -64,6 +65,7 @@ class StepDescription:
 
     @cached_property
     def _remat_blocks(self) -> frozenset[str]:
+        # A plan names the first block without remat, so the blocks before it have it.
         return frozenset(self.plan.remade([x.name for x in self.profile.blocks]))
 
     def block_sample_shards(self, block: str) -> int:
@@ -85,12 +87,15 @@ class StepDescription:
     def _replicated_blocks(self) -> frozenset[str]:
         """Blocks in which every device of a spatial group has whole images."""
         until, names = self.plan.spatial_until, [x.name for x in self.profile.blocks]
+        # After the split, samples may be split over the spatial axes instead: then no
+        # work is repeated.
         if until not in names or self.plan.spatial_then == "samples":
             return frozenset()
         return frozenset(("", *names[names.index(until) :]))
 
     def stage_layers(self, stage: int) -> tuple[LayerProfile, ...]:
         """Return the layers of a stage; layers of no block are in the last one."""
+        # A network that is no chain of blocks runs in one piece.
         if not self.stages:
             return self.profile.layers
         own, last = self.stages[stage], stage == len(self.stages) - 1

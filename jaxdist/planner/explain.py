@@ -48,12 +48,12 @@ def explain_seconds(
         cluster: the machines.
         prediction: of that step on that cluster.
     """
-    yield from _block_lines(case, cluster)
     yield from _compute_lines(case, cluster, prediction)
     ledger = slowest_ledger(case, cluster, prediction.busiest_device)
     overlaps = collective_overlaps(case, cluster, ledger)
     terms = prediction.terms_s
     for term, took in terms.items():
+        # Terms of collectives are named `what, axes`; the others follow below.
         if ", " not in term:
             continue
         yield from _collective_lines(ledger, term, cluster)
@@ -76,6 +76,7 @@ def explain_seconds(
 
     if "packing" in terms:
         known, count = cluster.device.packing, Counter[str]()
+        # The rank that compresses most decides, as in the prediction.
         most = max(case.ledgers, key=lambda one: compression_seconds(one, cluster))
         for row in most.rows:
             count[row.what] += row.packed if row.what in known else 0
@@ -122,37 +123,37 @@ _MEMORY_FORMULAS: Final = {
 }
 
 
-def _block_lines(case: StepDescription, cluster: Cluster) -> Iterator[ExplanationLine]:
-    """Yield the compute of each block in one microbatch, on a device that has it."""
+def _compute_lines(
+    case: StepDescription, cluster: Cluster, prediction: Prediction
+) -> Iterator[ExplanationLine]:
+    """Yield the blocks of each stage, the busiest device's compute, and its bubble."""
+    # One microbatch of each block, on a device that has it.
     peak = cluster.device.peak(case.dtype).value
     for stage in case.stage_range:
         rank = case.placement.stage_devices[stage][0]
         worker = compute_cost_model(case, cluster.device, rank)
         flops: defaultdict[str, float] = defaultdict(float)
-        took: defaultdict[str, float] = defaultdict(float)
+        spent_s: defaultdict[str, float] = defaultdict(float)
         for layer in compute_layers(case, stage):
             spent = worker.microbatch_time(layer)
             flops[layer.block] += worker.work_fraction(layer) * layer.flops
-            took[layer.block] += spent.forward + spent.backward
+            spent_s[layer.block] += spent.forward + spent.backward
         for block, work in flops.items():
-            share = work / peak / took[block] if took[block] else 0.0
+            # The share of the peak is what makes a prediction plausible or not.
+            share = work / peak / spent_s[block] if spent_s[block] else 0.0
             where = f"stage {stage}, " if case.stages else ""
             yield ExplanationLine(
                 name=f"  {where}{block or 'the rest'}",
                 formula=f"{work / 1e9:,.4g} GFLOP / ({peak / 1e12:,.4g} TFLOP/s x "
                 f"{share:.3f} reached)",
-                value=took[block],
+                value=spent_s[block],
             )
 
-
-def _compute_lines(
-    case: StepDescription, cluster: Cluster, prediction: Prediction
-) -> Iterator[ExplanationLine]:
-    """Yield the compute of the busiest device, and its pipeline bubble."""
     plan, late = case.plan, 1 + cluster.jitter.value
     stages = stage_compute_times(case, cluster.device)
     micro = case.work_counts[prediction.busiest_device].microbatches
     own = case.placement.stages_of(prediction.busiest_device)
+    # A device of an interleaved schedule has several stages.
     each = sum(stages[stage].forward + stages[stage].backward for stage in own)
     of = f"stage {', '.join(map(str, own))}" if len(stages) > 1 else "all blocks"
     took = prediction.terms_s["compute"]
@@ -197,6 +198,7 @@ def _collective_lines(
         )
         arrays = sum(row.arrays for row in rows)
         payload = sum(row.payload for row in rows)
+        # The line is split by asking for no bytes: what is left are those.
         start = alpha_beta_seconds(kind, 0, arrays, group)
         whole = alpha_beta_seconds(kind, payload, arrays, group)
         messages = round(start / group.alpha) if group.alpha else 0

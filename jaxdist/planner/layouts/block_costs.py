@@ -69,12 +69,14 @@ class BlockCosts:
         self, parts: Column, tensor: Column, stages: Column
     ) -> tuple[Column, Column]:
         """Return the seconds of a microbatch in the longest stage, forward and back."""
+        # Plans repeat few combinations, so each is computed once.
         keys, place = np.unique(
             np.stack([parts, tensor, stages]), axis=1, return_inverse=True
         )
         found = []
         for part, split, count in keys.T:
             each = self.block_seconds(int(part), int(split))
+            # All stages wait for the slowest, forward and backward together.
             sums = np.add.reduceat(each, self._balanced_starts(int(count)), axis=1)
             found.append(sums[:, sums.sum(axis=0).argmax()])
         forward, backward = np.array(found)[place.ravel()].T
@@ -97,6 +99,7 @@ class BlockCosts:
                 rows.append(each.T @ counts)
             self._tables[tensor] = np.array(rows)
         table = self._tables[tensor]
+        # Linear over the logarithm: efficiency falls slowly with the size of kernels.
         place = min(float(np.log2(parts)), len(table) - 1.0)
         low = int(place)
         high = min(low + 1, len(table) - 1)
@@ -115,23 +118,25 @@ class BlockCosts:
         forward = np.array([one.forward for one in spent])
         return forward, np.array([one.backward for one in spent])
 
-    def max_stage_sum(self, sizes: Column, stages: Column) -> Column:
+    def max_stage_bytes(
+        self, sizes: Column, stages: Column, *, at_end: bool = False
+    ) -> Column:
         """Return the largest sum of a stage's blocks, of every plan.
 
         Args:
             sizes: of each block.
             stages: of each plan.
+            at_end: the largest of the blocks that end a stage instead, but the last.
         """
         counts, place = np.unique(stages, return_inverse=True)
-        sums = [np.add.reduceat(sizes, self._balanced_starts(int(n))) for n in counts]
-        return np.array([one.max() for one in sums])[place.ravel()]
-
-    def max_boundary_bytes(self, stages: Column) -> Column:
-        """Return the bytes of the largest output between two stages, of every plan."""
-        counts, place = np.unique(stages, return_inverse=True)
-        ends = [np.array(self._balanced_starts(int(n))[1:], int) - 1 for n in counts]
-        most = [self.output_bytes[end].max(initial=0) for end in ends]
-        return np.array(most)[place.ravel()]
+        found = []
+        for count in counts:
+            starts = self._balanced_starts(int(count))
+            each = np.add.reduceat(sizes, starts)
+            if at_end:
+                each = sizes[np.array(starts[1:], int) - 1]
+            found.append(each.max(initial=0))
+        return np.array(found)[place.ravel()]
 
     def max_activations(
         self, tensor: Column, stages: Column, *, of_block: bool = False
@@ -145,6 +150,7 @@ class BlockCosts:
         """
         layers = self.profile.layers
         sizes = np.array([x.output_bytes + x.inner_bytes for x in layers], float)
+        # Activations of split layers are split with their weights, others are whole.
         split = np.array([x.name in self.tensor_parallel_layers for x in layers])
         own = self._sum_by_block(sizes * split)
         whole = self._sum_by_block(sizes * ~split)

@@ -81,6 +81,8 @@ class CostEstimate:
     @cached_property
     def seconds(self) -> Column:
         """Seconds a step, to order plans by."""
+        # Updates are bound by memory, and fsdp divides them as it divides the
+        # parameters.
         bandwidth = self.cluster.device.memory_bandwidth.value
         update = UPDATE_PASSES * self._parameter_bytes / bandwidth
         total: Column = self._compute_seconds + self._comm_seconds + update
@@ -91,6 +93,7 @@ class CostEstimate:
         """Bytes of a device, about."""
         read = self.traffic.batch_bytes / self.space.sizes("replica", "data", "fsdp")
         state = self.traffic.state * self._parameter_bytes
+        # Only activations are uncertain: state and gradients are counted.
         margin = 1 + MEMORY_MARGIN * self.needs_margin
         total: Column = state + self._gradient_bytes
         total = total + margin * self._activation_bytes + read
@@ -116,6 +119,7 @@ class CostEstimate:
         forward, backward = self.block_costs.longest_stage(
             self._sample_parts, self.space.sizes("tensor"), self._stages
         )
+        # Remat repeats the forward pass; gradients are added up in the same tick.
         again = forward * self.space.remat
         return forward, backward + again + self._accumulation_seconds
 
@@ -123,6 +127,7 @@ class CostEstimate:
     def _accumulation_seconds(self) -> Column:
         """Seconds in which a stage adds the gradients of a microbatch to a sum."""
         summed = (self.space.micro > 1) | (self.space.sizes("pipe") > 1)
+        # Both are read, and the sum is written; chunks of a device take turns.
         passed = ACCUMULATION_PASSES * self._unsharded_parameters / self.space.chunks
         bandwidth = self.cluster.device.memory_bandwidth.value
         return np.where(summed, passed / bandwidth, 0.0)
@@ -154,6 +159,7 @@ class CostEstimate:
     @cached_property
     def _ticks(self) -> Column:
         """Passes of one direction that follow one another: m chunks + P - 1."""
+        # Interleaving divides a stage into chunks, which follow one another.
         long: Column = self.space.micro * self.space.chunks
         return long + self.space.sizes("pipe") - 1
 
@@ -201,6 +207,8 @@ class CostEstimate:
         """Stage inputs that wait for their backward pass at most."""
         pipe, micro = self.space.sizes("pipe"), self.space.micro
         chunks, names = self.space.chunks, self._schedule_names
+        # Eager 1F1B sends ahead, so it has nearly twice as many inputs in flight as
+        # 1F1B.
         eager = np.minimum(micro * chunks, (chunks + 1) * pipe - 1)
         flying = np.minimum(micro, pipe) * chunks
         flying = np.where(names == "gpipe", micro, flying)
@@ -213,25 +221,8 @@ class CostEstimate:
     def _comm_seconds(self) -> Column:
         space, micro, found = self.space, self.space.micro, self.traffic
         pipe, tensor = space.sizes("pipe"), space.sizes("tensor")
-        batch = space.sizes("replica", "data", "fsdp")
-        shards = self._sample_shards
-
-        # Once a step: gradients, and parameters where stages gather them for all of it.
-        ratios = [_COMPRESSION_RATIOS.get(way, 1.0) for way in space.choices.ways]
-        sent = np.array(ratios)[space.way] * self._parameter_bytes
-        arrays = found.gradient_all_reduce.arrays / pipe
-        sums = self._price("all-reduce", ("data", *SPATIAL_AXES), arrays, sent)
-        arrays = found.gradient_reduce_scatter.arrays / pipe
-        sums += self._price("reduce-scatter", ("fsdp",), arrays, self._parameter_bytes)
-        gathered, once = found.parameter_all_gather, np.where(pipe == 1, micro, 1)
-        own = self._unsharded_parameters / found.parameter_bytes
-        gathers = self._price(
-            "all-gather",
-            ("fsdp",),
-            once * gathered.arrays / pipe,
-            once * gathered.payload * own,
-        )
-        total = sums + gathers - self._overlapped_seconds(sums, gathers)
+        batch, shards = space.sizes("replica", "data", "fsdp"), self._sample_shards
+        once = self._reduction_seconds + self._gather_seconds - self._overlapped_seconds
 
         # In every microbatch: the traffic inside of layers. Other stages wait for it as
         # they wait for compute, so it counts in every tick.
@@ -243,6 +234,8 @@ class CostEstimate:
             micro * norms.payload / pipe,
         )
         for kind, moved in found.tensor_collectives.items():
+            # A scattered result is a part on each device, and the probe counts it
+            # whole.
             each = tensor if kind == "reduce-scatter" else 1
             payload = moved.payload / shards / pipe / each
             said += self._price(kind, ("tensor",), micro * moved.arrays / pipe, payload)
@@ -250,7 +243,30 @@ class CostEstimate:
             payload, arrays = edges.payload / batch / pipe, micro * edges.arrays / pipe
             said += self._price("collective-permute", (axis,), arrays, payload)
         held_up = self._ticks / (micro * space.chunks)
-        return total + held_up * said + self._stage_transfer_seconds
+        return once + held_up * said + self._stage_transfer_seconds
+
+    @cached_property
+    def _reduction_seconds(self) -> Column:
+        """Seconds of the reductions of gradients, in a step."""
+        space, found, pipe = self.space, self.traffic, self.space.sizes("pipe")
+        ratios = [_COMPRESSION_RATIOS.get(way, 1.0) for way in space.choices.ways]
+        sent = np.array(ratios)[space.way] * self._parameter_bytes
+        arrays = found.gradient_all_reduce.arrays / pipe
+        sums = self._price("all-reduce", ("data", *SPATIAL_AXES), arrays, sent)
+        arrays = found.gradient_reduce_scatter.arrays / pipe
+        # Inside of fsdp gradients are never compressed.
+        own = self._parameter_bytes
+        return sums + self._price("reduce-scatter", ("fsdp",), arrays, own)
+
+    @cached_property
+    def _gather_seconds(self) -> Column:
+        """Seconds in which fsdp gathers parameters, in a step."""
+        gathered, pipe = self.traffic.parameter_all_gather, self.space.sizes("pipe")
+        # Each microbatch gathers them, but stages once for a step.
+        times = np.where(pipe == 1, self.space.micro, 1)
+        own = self._unsharded_parameters / self.traffic.parameter_bytes
+        arrays, payload = times * gathered.arrays / pipe, times * gathered.payload * own
+        return self._price("all-gather", ("fsdp",), arrays, payload)
 
     @cached_property
     def _stage_transfer_seconds(self) -> Column:
@@ -259,7 +275,10 @@ class CostEstimate:
         Of two stages one sends activations alone, and one gradients alone; where
         permutations were measured each waits for both (`jaxdist.oracle.stage_times`).
         """
-        boundary = self.block_costs.max_boundary_bytes(self._stages)
+        pieces = self.block_costs
+        boundary = pieces.max_stage_bytes(
+            pieces.output_bytes, self._stages, at_end=True
+        )
         hop = boundary / self._sample_shards / self.space.micro
         one = (self._stages == 2) & (not permutes_are_serialized(self.cluster))
         payload = np.where(one, 1, 2) * self._exchanges * hop
@@ -273,15 +292,12 @@ class CostEstimate:
         meshes, own = self.space.placed, self.space.mesh
         return price_collectives(kind, self.cluster, meshes, axes, own, arrays, payload)
 
-    def _overlapped_seconds(self, sums: Column, gathers: Column) -> Column:
-        """Return the seconds of collectives that passes hide; none in stages.
+    @cached_property
+    def _overlapped_seconds(self) -> Column:
+        """Seconds of collectives that overlap with passes; none in stages.
 
         As `jaxdist.oracle.overlap`, with a device's part of each layer at the samples
         of one device: only the ratios between layers count.
-
-        Args:
-            sums: of gradients, seconds of a step.
-            gathers: of parameters that fsdp shards, the same.
         """
         space, traffic = self.space, self.traffic
         overlap, found = self.cluster.overlap.value, np.zeros(len(space))
@@ -290,13 +306,14 @@ class CostEstimate:
             return found
         micro = space.micro[rows]
         forward, backward = (micro * one[rows] for one in self._longest_stage)
+        # All meshes have as many devices, so the first stands for all.
         own, back = self.block_costs.layer_seconds(space.meshes[0].devices)
         layers = self.block_costs.profile.layers
         sizes = np.array([layer.parameter_bytes for layer in layers], float)
         shares = sizes / max(1.0, sizes.sum())
 
         # Of what a microbatch gathers, the first time is for its forward pass.
-        fetched = gathers[rows] * self._is_zero(3)[rows]
+        fetched = self._gather_seconds[rows] * self._is_zero(3)[rows]
         whole = traffic.parameter_all_gather.payload
         used = traffic.gathered_ratio * traffic.parameter_bytes
         first = min(1.0, used / whole) if whole else 1.0
@@ -308,7 +325,8 @@ class CostEstimate:
 
         # Several microbatches reduce their sum behind the last pass. Compressed
         # gradients are reduced in buckets, others array by array.
-        reduced, total = sums[rows] * (micro == 1), np.zeros(len(rows))
+        reduced = self._reduction_seconds[rows] * (micro == 1)
+        total = np.zeros(len(rows))
         plain = np.array([way in UNCOMPRESSED for way in space.choices.ways])
         bucket = space.base.reduce.bucket_mib * 2**20
         full = bucket * space.sizes("fsdp") / traffic.parameter_bytes
@@ -325,16 +343,19 @@ class CostEstimate:
     def _is_zero(self, stage: int) -> Column:
         """Tell which plans shard with fsdp at a stage of ZeRO: 1 or 3."""
         space = self.space
-        own = np.array([m.fsdp > 1 and space.zero(m) == stage for m in space.meshes])
+        own = np.array(
+            [m.fsdp > 1 and space.zero_stage(m) == stage for m in space.meshes]
+        )
         found: Column = own[space.mesh]
         return found
 
     @cached_property
     def _unsharded_parameters(self) -> Column:
         """Bytes of the parameters of a device before fsdp shards them."""
-        largest = self.block_costs.max_stage_sum(
+        largest = self.block_costs.max_stage_bytes(
             self.block_costs.parameter_bytes, self._stages
         )
+        # Norms and the like are whole on each device of the tensor axis.
         split = self.traffic.tensor_split_fraction
         tensor = self.space.sizes("tensor")
         return self.space.chunks * largest * (1 - split + split / tensor)
@@ -373,7 +394,7 @@ class CostEstimate:
         if "all-gather" in kinds:
             brought += kinds["all-gather"].payload
         received = np.where(tensor > 1, brought / parts / stages, 0.0)
-        between = pieces.max_stage_sum(pieces.output_bytes, stages) / parts + received
+        between = pieces.max_stage_bytes(pieces.output_bytes, stages) / parts + received
         inside = pieces.max_activations(tensor, stages) / parts
         kept = np.where(self.space.remat == 1, between, inside)
         block = pieces.max_activations(tensor, stages, of_block=True) / parts
@@ -418,6 +439,7 @@ def price_collectives(
     seconds = np.array(table)
     count = np.maximum(arrays, _MIN_ARRAYS)
     size = payload / count
+    # The row of sizes above each array; behind the last one the line goes on.
     above = np.searchsorted(_ARRAY_SIZES, size, side="right")
     above = np.clip(above, 1, len(_ARRAY_SIZES) - 1)
     low, high = _ARRAY_SIZES[above - 1], _ARRAY_SIZES[above]
@@ -440,6 +462,7 @@ def _concurrent_columns(
         first_seconds: A, the sum of the first, of every plan.
         second_seconds: B, the same of the second.
     """
+    # Only the shape over the layers counts; the table is over the ratio of sums.
     first = first / max(_MIN_SECONDS, first.sum())
     second = second / max(_MIN_SECONDS, second.sum())
     both = concurrent_time(first[None], _RATIOS[:, None] * second[None])

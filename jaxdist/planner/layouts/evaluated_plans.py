@@ -11,6 +11,10 @@ from jaxdist.oracle.predict import Prediction, predict
 from jaxdist.oracle.step_description import StepDescription
 
 
+class NoLayoutError(BadInput):
+    """No layout of so many devices can be run; another number may have one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluatedPlan:
     """A plan that could be run."""
@@ -50,8 +54,10 @@ class PlanEvaluator:
     def evaluate(self, plan: Plan) -> bool:
         """Describe a plan that was not, and tell whether it can be run."""
         title = plan.label
+        # Searches ask for the same plan again and again.
         if title in self.feasible or title in self.rejection_reasons:
             return title in self.feasible
+        # A plan counts as described even where it is refused.
         self.stages[title] = ()
         try:
             case = self.describe_step(plan)
@@ -69,6 +75,11 @@ class PlanEvaluator:
             return self.record_fit(plan, prediction, needed, ", not traced")
         return self.record_fit(plan, prediction, prediction.memory_bytes)
 
+    def evaluate_all(self, plans: Iterable[Plan]) -> None:
+        """Describe plans as they come, each once."""
+        for plan in plans:
+            self.evaluate(plan)
+
     def evaluate_placements(self, plan: Plan, variants: Iterable[Plan]) -> None:
         """Predict a plan that can be run under other placements as well.
 
@@ -76,6 +87,7 @@ class PlanEvaluator:
             plan: it.
             variants: the same with other placements.
         """
+        # Traffic does not depend on placement, so one description serves all of them.
         new = [one for one in variants if one.label not in self.stages]
         if not new:
             return
@@ -111,6 +123,7 @@ class PlanEvaluator:
             key: a plan without those settings; None of a plan that stays.
         """
         kept: set[str] = set()
+        # Fastest first, so the first of its kind stays.
         for one in self.sorted():
             bare = key(one.plan)
             if bare is None:
@@ -141,41 +154,34 @@ class PlanEvaluator:
         self.missing_bytes[title] = over
         return False
 
-
-class NoLayoutError(BadInput):
-    """No layout of so many devices can be run; another number may have one."""
-
-
-def no_layout_error(
-    rejection_reasons: dict[str, str],
-    missing_bytes: dict[str, float],
-    memory_capacity: float,
-) -> NoLayoutError:
-    """Say that nothing can be run, with the smallest violation and what lifts it."""
-    if not missing_bytes:
-        few = "; ".join(
-            f"{title}: {why}" for title, why in [*rejection_reasons.items()][:4]
-        )
+    @property
+    def no_layout_error(self) -> NoLayoutError:
+        """The refusal where nothing can be run, with what lifts the least violation."""
+        if not self.missing_bytes:
+            few = "; ".join(
+                f"{title}: {why}"
+                for title, why in [*self.rejection_reasons.items()][:4]
+            )
+            return NoLayoutError(
+                "no layout can be run",
+                rule="a layout splits the network and its batch over all the devices",
+                values=few or "nothing that may be split divides over so many devices",
+                remedy="another data.batch, or another number of --devices",
+            )
+        nearest = min(self.missing_bytes, key=lambda title: self.missing_bytes[title])
+        needed = self.memory_capacity + self.missing_bytes[nearest]
+        # Two digits, rounded up so that what the remedy says is enough.
+        asked = f"{needed:.0f}B"
+        for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)):
+            if needed >= 10 * scale:
+                step = 10.0 ** (len(str(int(needed / scale))) - 2)
+                asked = f"{-(-needed // (scale * step)) * step:.0f}{unit}"
+                break
         return NoLayoutError(
             "no layout can be run",
-            rule="a layout splits the network and its batch over all the devices",
-            values=few or "nothing that may be split divides over so many devices",
-            remedy="another data.batch, or another number of --devices",
+            rule="a layout splits the network and its batch, and fits into "
+            f"{format_size(self.memory_capacity)}",
+            values=f"the smallest needs {format_size(needed)}: {nearest} is "
+            f"{self.rejection_reasons[nearest]}",
+            remedy=f"--memory {asked}, more --devices, or a smaller data.batch",
         )
-    nearest = min(missing_bytes, key=lambda title: missing_bytes[title])
-    needed = memory_capacity + missing_bytes[nearest]
-    # Two digits, rounded up so that what the remedy says is enough.
-    asked = f"{needed:.0f}B"
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)):
-        if needed >= 10 * scale:
-            step = 10.0 ** (len(str(int(needed / scale))) - 2)
-            asked = f"{-(-needed // (scale * step)) * step:.0f}{unit}"
-            break
-    return NoLayoutError(
-        "no layout can be run",
-        rule="a layout splits the network and its batch, and fits into "
-        f"{format_size(memory_capacity)}",
-        values=f"the smallest needs {format_size(needed)}: {nearest} is "
-        f"{rejection_reasons[nearest]}",
-        remedy=f"--memory {asked}, more --devices, or a smaller data.batch",
-    )

@@ -10,11 +10,7 @@ from jaxdist.oracle.memory import trace_predicts_memory
 from jaxdist.oracle.predict import predict
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.planner.layouts.cost_estimate import CostEstimate
-from jaxdist.planner.layouts.evaluated_plans import (
-    EvaluatedPlan,
-    PlanEvaluator,
-    no_layout_error,
-)
+from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan, PlanEvaluator
 from jaxdist.planner.layouts.objective import PlanObjective
 from jaxdist.planner.layouts.refinement import (
     REFINED_PLANS,
@@ -32,7 +28,6 @@ from jaxdist.planner.layouts.shortlist import (
     order_by_estimate,
     setting_variants,
 )
-from jaxdist.planner.layouts.space import Column
 from jaxdist.planner.layouts.stage_cuts import stage_cut_variants
 
 _SAFE_MEMORY_FACTOR: Final = 8
@@ -136,12 +131,13 @@ def rank_plans(
     # The order matters: cuts decide which layouts are fast, placements which links they
     # use, and only of the first few more settings are worth their time.
     for one in evaluator.sorted():
-        for plan in stage_cut_variants(one.plan, estimate):
-            evaluator.evaluate(plan)
+        evaluator.evaluate_all(stage_cut_variants(one.plan, estimate))
     search_placements(evaluator, estimate)
-    _evaluate_settings(evaluator, order, estimate)
+    for one in evaluator.sorted()[:REFINED_PLANS]:
+        evaluator.evaluate_all(setting_variants(one.plan, order, estimate))
     if evaluate_spatial_ends(evaluator, estimate):
-        _evaluate_settings(evaluator, order, estimate)
+        for one in evaluator.sorted()[:REFINED_PLANS]:
+            evaluator.evaluate_all(setting_variants(one.plan, order, estimate))
     local_search(evaluator, estimate)
     search_placements(evaluator, estimate)
 
@@ -163,24 +159,13 @@ def rank_plans(
         _confirm_memory(evaluator, traced)
     found = evaluator.sorted()
     if not found:
-        raise no_layout_error(
-            evaluator.rejection_reasons, evaluator.missing_bytes, most
-        )
+        raise evaluator.no_layout_error
     return PlanRanking(
         plans=tuple(found),
         rejected=tuple(_rejected_layouts(asked, found, evaluator.rejection_reasons)),
         num_estimated=len(space),
         num_evaluated=evaluator.num_evaluated,
     )
-
-
-def _evaluate_settings(
-    evaluator: PlanEvaluator, order: Column, estimate: CostEstimate
-) -> None:
-    """Describe other settings of the first plans."""
-    for one in evaluator.sorted()[:REFINED_PLANS]:
-        for plan in setting_variants(one.plan, order, estimate):
-            evaluator.evaluate(plan)
 
 
 def _confirm_memory(
@@ -212,10 +197,15 @@ def _rejected_layouts(
 ) -> Iterable[RejectedLayout]:
     """Yield why each of the well-known layouts is not the first."""
     best, fastest = feasible[0], dict[str, EvaluatedPlan]()
+    keys = {}
+    for plan in (*(one.plan for one in feasible), *baselines.values()):
+        # The layout alone: without remat, its all-reduce algorithm and its placement.
+        bare = replace(plan, remat=False, remat_until="", placement=())
+        keys[plan] = replace(bare, reduce=plan.reduce.by("exact")).label
     for one in feasible:
-        fastest.setdefault(_layout_key(one.plan), one)
+        fastest.setdefault(keys[one.plan], one)
     for title, plan in baselines.items():
-        found = fastest.get(_layout_key(plan))
+        found = fastest.get(keys[plan])
         if found is None:
             reason = rejection_reasons[title]
             yield RejectedLayout(title=plan.title, step_s=None, reason=reason)
@@ -230,12 +220,6 @@ def _rejected_layouts(
             share = format_percent(terms[term] / step_s, 0)
             reason = f"{term} takes {share} of the step"
             yield RejectedLayout(title=plan.title, step_s=step_s, reason=reason)
-
-
-def _layout_key(plan: Plan) -> str:
-    """Name a plan but for remat, its all-reduce algorithm and its placement."""
-    bare = replace(plan, remat=False, remat_until="", placement=())
-    return replace(bare, reduce=plan.reduce.by("exact")).label
 
 
 def merge_rankings(

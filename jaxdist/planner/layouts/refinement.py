@@ -41,6 +41,7 @@ def local_search(evaluator: PlanEvaluator, estimate: CostEstimate) -> None:
     The estimate knows stages of equal FLOPs alone, and the best number of microbatches
     depends on their cuts.
     """
+    # Only the first meshes: each round describes up to four more plans.
     staged = (one.plan.mesh for one in evaluator.sorted() if one.plan.stages > 1)
     for mesh in list(dict.fromkeys(staged))[:REFINED_PLANS]:
         last = None
@@ -49,8 +50,7 @@ def local_search(evaluator: PlanEvaluator, estimate: CostEstimate) -> None:
             first = next(plans)
             if first == last:
                 break
-            for plan in microbatch_neighbours(first, estimate):
-                evaluator.evaluate(plan)
+            evaluator.evaluate_all(microbatch_neighbours(first, estimate))
             last = first
 
 
@@ -65,13 +65,13 @@ def evaluate_spatial_ends(evaluator: PlanEvaluator, estimate: CostEstimate) -> b
     found = evaluator.sorted()
     best: dict[MeshShape, EvaluatedPlan] = {}
     for one in found:
+        # The fastest plan of each mesh, in the order of their steps.
         if one.plan.mesh.spatial_shards > 1:
             best.setdefault(one.plan.mesh, one)
     for one in list(best.values())[:REFINED_PLANS]:
         most = _SPATIAL_END_TOLERANCE * found[0].prediction.step_s
         slack = most - one.prediction.step_s
-        for plan in spatial_end_variants(one.plan, estimate, slack):
-            evaluator.evaluate(plan)
+        evaluator.evaluate_all(spatial_end_variants(one.plan, estimate, slack))
     return evaluator.sorted()[:1] != found[:1]
 
 
@@ -147,6 +147,7 @@ def step_lower_bound(
             link_group(cluster, plan.placed, axes.split(" x "))
             for plan in (evaluated.plan, variant)
         )
+        # A lower bound may not charge what could become free.
         nearer = now.bandwidth > was.bandwidth or now.alpha < was.alpha
         total += 0.0 if nearer else took
     return total
@@ -206,6 +207,7 @@ def bisect_remat_until(
         blocks: of the network, in order.
         fits: as of `search_partial_remat`.
     """
+    # Invariant: remat until `none` does not fit, remat until `all_fit` does.
     none, all_fit = 0, len(blocks)
     while all_fit - none > 1:
         middle = (none + all_fit) // 2

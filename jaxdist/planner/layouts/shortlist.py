@@ -46,6 +46,7 @@ def order_by_estimate(estimate: CostEstimate, memory_capacity: float) -> Column:
 
 def best_row_per_mesh(order: Column, space: PlanSpace) -> list[int]:
     """Return the best row of each of the best layouts, the best first."""
+    # unique returns the first place of each mesh in the order, sorted by mesh.
     _, first = np.unique(space.mesh[order], return_index=True)
     return [int(order[place]) for place in np.sort(first)[:MAX_LAYOUT_ATTEMPTS]]
 
@@ -61,6 +62,7 @@ def best_settings(plan: Plan, order: Column, estimate: CostEstimate) -> Plan:
     space = estimate.space
     if plan.mesh not in space.meshes:
         return plan
+    # The order is over all meshes; its rows of this one keep theirs.
     own = order[space.mesh[order] == space.meshes.index(plan.mesh)]
     return space.plan(int(own[0])) if len(own) else plan
 

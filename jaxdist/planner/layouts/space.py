@@ -7,7 +7,7 @@ it is described or run.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -102,11 +102,12 @@ class PlanSpace:
         order = self.base.placed.order
         return tuple(MeshPlacement(mesh=mesh, order=order) for mesh in self.meshes)
 
-    def zero(self, mesh: MeshShape) -> Literal[1, 3]:
+    def zero_stage(self, mesh: MeshShape) -> Literal[1, 3]:
         """Return what fsdp shares out in a mesh.
 
         Stages put shared parameters together for a whole step, and hold them twice.
         """
+        # Gathered for a whole step, ZeRO 3 would hold shards beside whole parameters.
         staged = mesh.pipe > 1 and mesh.fsdp > 1 and 1 in self.choices.zeros
         return 1 if staged else self.base.zero
 
@@ -120,9 +121,10 @@ class PlanSpace:
             microbatches=int(self.micro[row]),
             remat=bool(self.remat[row]),
             remat_until=self.base.remat_until if self.remat[row] else "",
-            zero=self.zero(mesh),
+            zero=self.zero_stage(mesh),
             reduce=self.base.reduce.by(self.choices.ways[self.way[row]]),
         )
+        # Without stages the schedule says nothing, and plans must not differ by it.
         if mesh.pipe == 1:
             return replace(one, pipe=PipelineConfig())
         return replace(one, pipe=replace(one.pipe, schedule=schedule, chunks=chunks))
@@ -141,7 +143,21 @@ def enumerate_layouts(
     >>> [p.title for p in enumerate_layouts(Plan(), 2, ("data", "tensor"))]
     ['tensor 2', 'data 2']
     """
-    for sizes in _factorizations(devices, len(axes)) if axes else [()] * (devices == 1):
+    # Every way to write the number as a product of so many factors, in their order.
+    every: list[tuple[int, ...]] = [()]
+    for _ in axes[1:]:
+        pairs = ((some, devices // math.prod(some)) for some in every)
+        every = [
+            (*some, n)
+            for some, left in pairs
+            for n in range(1, left + 1)
+            if left % n == 0
+        ]
+    if axes:
+        every = [(*some, devices // math.prod(some)) for some in every]
+    elif devices > 1:
+        every = []
+    for sizes in every:
         mesh = MeshShape(**dict(zip(axes, sizes, strict=True)))
         yield replace(plan.on(mesh), mesh=mesh)
 
@@ -177,6 +193,7 @@ def multi_host_layouts(
     hosts, left = divmod(devices, host_devices)
     if left or hosts == 1 or host_devices == 1:
         return
+    # As many stages as divide the hosts, at most the devices of a host.
     stages = math.gcd(hosts, host_devices)
     for sizes in (
         {"data": hosts, "tensor": host_devices},
@@ -186,19 +203,6 @@ def multi_host_layouts(
         if {axis for axis, size in sizes.items() if size > 1} <= {*axes}:
             mesh = MeshShape(**sizes)
             yield replace(plan.on(mesh), mesh=mesh)
-
-
-@cache
-def _factorizations(number: int, count: int) -> tuple[tuple[int, ...], ...]:
-    """Return every way to write a number as a product of so many factors."""
-    if count == 1:
-        return ((number,),)
-    return tuple(
-        (first, *rest)
-        for first in range(1, number + 1)
-        if number % first == 0
-        for rest in _factorizations(number // first, count - 1)
-    )
 
 
 def plan_space(
@@ -220,6 +224,7 @@ def plan_space(
         blocks: blocks of the network: a stage has one at least.
         fixed_axes: devices of axes that are not chosen.
     """
+    # Typed axes take their devices; the others are factored.
     free = devices // math.prod(fixed_axes.values())
     meshes = tuple(
         replace(plan.mesh, **fixed_axes)

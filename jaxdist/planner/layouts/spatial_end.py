@@ -54,6 +54,8 @@ def spatial_end_variants(
         for name in names
         for then in choices.ends
     }
+    # Estimates of ends are compared with that of the plan's own end, so what they leave
+    # out cancels.
     most = slack_seconds + ends.seconds(plan.spatial_until, plan.spatial_then)
     best = sorted(some, key=lambda one: some[one])[:MAX_SPATIAL_ENDS]
     yield from (one for one in best if some[one] <= most)
@@ -90,39 +92,49 @@ class SpatialEndCost:
         micro, by_samples = plan.microbatches, after_spatial == "samples"
         end = pieces.block_names.index(until) if until else len(pieces.block_names)
 
+        # Blocks before the end run on parts of images; behind it whole images or parts
+        # of the samples.
         few = plan.batch_shards * micro
         own = pieces.block_seconds(few * mesh.spatial_shards, mesh.tensor)
         behind = own if by_samples else pieces.block_seconds(few, mesh.tensor)
         forward, backward = own[:, :end].sum(axis=1) + behind[:, end:].sum(axis=1)
         computed = float(micro * ((1 + plan.remat) * forward + backward))
 
+        # Halos are counted by layers with a window, since only the sum of their bytes
+        # is known.
         windows = self._window_layers
         split = float(windows[:end].sum() / max(1.0, windows.sum()))
         shared = tuple(axis for axis in SPATIAL_AXES if mesh.size(axis) > 1)
         replicas = tuple(axis for axis in BATCH_AXES if mesh.size(axis) > 1)
-        alike, moved = 1.0 if by_samples else split, 0.0
+        alike = 1.0 if by_samples else split
+        moved: list[tuple[str, float, float, tuple[str, ...]]] = []
         norms = self.estimate.traffic.norm_statistics
+        # Norms reduce their statistics over all devices that have parts of the batch,
+        # and over replicas alone where images are repeated.
         for share, axes in ((alike, replicas + shared), (1 - alike, replicas)):
             times = share * micro
-            payload, count = times * norms.payload, round(times * norms.arrays)
-            moved += self._price("all-reduce", payload, count, *axes)
+            payload, count = times * norms.payload, times * norms.arrays
+            moved.append(("all-reduce", payload, count, axes))
         for axis in shared:
             halos = self.estimate.traffic.halo_exchange.get(axis, ProbedTraffic())
-            count = round(split * micro * halos.arrays)
             payload = split * halos.payload / plan.batch_shards
-            moved += self._price("collective-permute", payload, count, axis)
+            count = split * micro * halos.arrays
+            moved.append(("collective-permute", payload, count, (axis,)))
             if not until:
                 continue
+            # There and back, in every microbatch.
             whole = pieces.profile.blocks[end - 1].output_bytes
             part = whole / plan.batch_shards / mesh.spatial_shards
             if by_samples:
-                moved += 2 * self._price("all-to-all", part, micro, axis)
+                moved += [("all-to-all", part, micro, (axis,))] * 2
             else:
                 gathered = part * mesh.size(axis)
-                there = self._price("all-gather", gathered, micro, axis)
-                moved += there + self._price("reduce-scatter", part, micro, axis)
-        return computed + moved
-
-    def _price(self, kind: str, payload: float, count: int, *axes: str) -> float:
-        group = link_group(self.estimate.cluster, self.plan.placed, axes)
-        return collective_seconds(kind, payload, count, group)
+                moved.append(("all-gather", gathered, micro, (axis,)))
+                moved.append(("reduce-scatter", part, micro, (axis,)))
+        cluster, placed = self.estimate.cluster, plan.placed
+        return computed + sum(
+            collective_seconds(
+                kind, payload, round(count), link_group(cluster, placed, axes)
+            )
+            for kind, payload, count, axes in moved
+        )

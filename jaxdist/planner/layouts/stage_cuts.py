@@ -54,6 +54,7 @@ class StageCutSolver:
             # No stage ends where a message longer than the limit would be sent.
             own = every.copy()
             own[:, 1:-1][:, self.output_bytes[:-1] > limit] = np.inf
+            # best[b]: the slowest stage of blocks before b in the stages so far.
             best, before = own[0], []
             for _ in range(stages - 1):
                 both = np.maximum(best[:, None], own)
@@ -99,6 +100,7 @@ def stage_cut_cost(estimate: CostEstimate, plan: Plan) -> StageCutCost:
     pieces, mesh, cluster = estimate.block_costs, plan.mesh, estimate.cluster
     parts = plan.batch_shards * mesh.spatial_shards * plan.microbatches
     forward, backward = pieces.block_seconds(parts, mesh.tensor)
+    # Rematerialized blocks run their forward pass twice.
     again = np.isin(pieces.block_names, plan.remade(pieces.block_names))
     outputs = np.array([block.output_bytes for block in pieces.profile.blocks])
     exchanges = plan_schedule(plan, plan.microbatches).exchanges

@@ -89,17 +89,25 @@ def probe_traffic(
         parameter_bytes: bytes of all parameters.
         device: any: its speed is not used.
     """
+    # The smallest layout of an axis is the fastest to describe, and traffic scales from
+    # it by known factors.
     few = next((n for n in range(2, devices + 1) if devices % n == 0), 1)
     cases: dict[str, StepDescription] = {}
-    for axis in axes if few > 1 else ():
-        if axis != "pipe":
-            try:
-                cases[axis] = describe_step(_single_axis_plan(base_plan, axis, few))
-            except BadInput:
-                continue
-    some = next(iter(cases.values()), None)
-    if some is None:
-        some = describe_step(_single_axis_plan(base_plan, "data", 1))
+    tried = [(axis, few) for axis in axes if axis != "pipe" and few > 1]
+    for axis, size in (*tried, ("", 1)):
+        # Where no axis splits anything, one device tells of the state and the samples.
+        if not axis and cases:
+            break
+        mesh = MeshShape(**{axis or "data": size})
+        plan = replace(base_plan.on(mesh), remat=False, remat_until="")
+        try:
+            cases[axis] = describe_step(replace(plan, mesh=mesh, microbatches=1))
+        except BadInput:
+            if not axis:
+                raise
+    some = next(iter(cases.values()))
+    # State, as optimizer moments, is split as the parameters are, so their ratio holds
+    # for all layouts.
     held = some.state_bytes.get("parameters", parameter_bytes)
     rows = {axis: case.ledgers[0].rows for axis, case in cases.items()}
 
@@ -112,6 +120,7 @@ def probe_traffic(
     split, split_layers = 0.0, frozenset[str]()
     tensor_rows: dict[str, list[PlannedCollective]] = {}
     if tensor := cases.get("tensor"):
+        # What a device keeps of the parameters says which part the axis splits.
         kept = tensor.state_bytes["parameters"] / parameter_bytes
         split = min(1.0, (1 - kept) * few / (few - 1))
         # A device's share of a layer is all of it or one part of `few`; rounding puts
@@ -155,9 +164,3 @@ def probe_traffic(
             if axis in rows
         },
     )
-
-
-def _single_axis_plan(base: Plan, axis: str, devices: int) -> Plan:
-    mesh = MeshShape(**{axis: devices})
-    one = replace(base.on(mesh), remat=False, remat_until="")
-    return replace(one, mesh=mesh, microbatches=1)

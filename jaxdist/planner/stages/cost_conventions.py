@@ -65,6 +65,8 @@ class CostConvention:
         if self.sync == "published":
             sent = 2.0 * (replicas - 1)
         summed = sent / bandwidth * parameters
+        # Replicas work on different minibatches at the same time, so m of them are done
+        # in the time of one.
         hidden = np.minimum(seconds, summed) * self.overlap
         return (seconds + summed - hidden) / replicas
 
@@ -78,6 +80,8 @@ class CostConvention:
             replicas: m', replicas of the stage behind the cut.
             bandwidth: B, bytes/s.
         """
+        # With full overlap the link is busy for all replicas; without, each replica
+        # waits for its own bytes.
         share = self.overlap + (1 - self.overlap) / replicas
         return 2.0 * share / bandwidth * crossing_bytes
 

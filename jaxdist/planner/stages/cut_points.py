@@ -63,6 +63,7 @@ class CutPoints:
             fill: where place j does not hold place i, or is it.
         """
         found = sums[None, :] - sums[:, None]
+        # Larger sets come later, so only j > i can hold place i.
         more = np.triu(np.ones(found.shape, bool), 1)
         if self.contains is not None:
             more &= self.contains
@@ -76,6 +77,7 @@ def ordered_cut_points(graph: LayerGraph) -> CutPoints:
         before |= 1 << node
         if graph.nodes[node].cut_after:
             members.append(before)
+    # The end is a place even where the last node may not be cut behind.
     if members[-1] != before:
         members.append(before)
     return _cut_points(graph, members)
@@ -158,6 +160,7 @@ def useful_cut_mask(
     devices = math.prod(tier.size for tier in levels)
     before = np.ceil(cut_points.seconds / limit)
     behind = np.ceil((cut_points.seconds[-1] - cut_points.seconds) / limit)
+    # At most as many copies of a level as the levels outside of it have components.
     copies = np.cumprod([1, *(tier.size for tier in reversed(levels))])[-2::-1]
     fastest = min(
         float(cost_convention.cut_seconds(np.array(1.0), tier.size, tier.bandwidth))
@@ -183,6 +186,7 @@ def _cut_points(graph: LayerGraph, node_masks: Sequence[int]) -> CutPoints:
     seconds, parameters, kept, made = (held @ np.array(each, float)).T
     crossing = np.zeros(len(node_masks))
     for node, readers in enumerate(_reader_indices(graph)):
+        # A node's output crosses once, however many readers are behind.
         over = held[:, node] & ~held[:, readers].all(axis=1)
         crossing += np.where(over, nodes[node].output, 0.0)
     return CutPoints(

@@ -100,6 +100,7 @@ class LayerGraph:
                         values=f"{what}: {name} = {value:g}",
                         remedy=f"profile {node.name} again",
                     )
+        # Nodes of a cycle never become ready.
         if len(self.order) < len(self.nodes):
             raise _cycle_error(self)
         if not any(node.seconds for node in self.nodes):
@@ -118,6 +119,7 @@ class LayerGraph:
             numbers = [*range(len(self.nodes))]
         names = [node.name for node in self.nodes]
         rank = {name: (n, name) for name, n in zip(names, numbers, strict=True)}
+        # Kahn's algorithm, with a heap so that the least number comes first.
         waits = dict.fromkeys(place, 0)
         for _, reader in self.edges:
             waits[reader] += 1
@@ -144,6 +146,7 @@ class LayerGraph:
     @property
     def is_chain(self) -> bool:
         """Whether each node reads the one before it, and no other."""
+        # A chain has one order, and its edges are between neighbours in it.
         ordered = [self.nodes[i].name for i in self.order]
         return set(self.edges) == set(itertools.pairwise(ordered))
 

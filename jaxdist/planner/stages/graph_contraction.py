@@ -27,15 +27,6 @@ class ContractedGraph:
     first_stage_nodes: tuple[str, ...] = ()
     """Nodes that belong into the first stage, whatever that is."""
 
-    def original_names(self, node_mask: int) -> frozenset[str]:
-        """Return the original nodes of a set of contracted ones.
-
-        Args:
-            node_mask: bit i is node i of `graph`.
-        """
-        own = (n.name for i, n in enumerate(self.graph.nodes) if node_mask >> i & 1)
-        return frozenset(name for one in own for name in self.merged_nodes[one])
-
 
 def contract_graph(graph: LayerGraph, *, memory_limited: bool) -> ContractedGraph:
     """Return a smaller graph that has as good plans, but for stages without work.
@@ -65,6 +56,7 @@ def contract_graph(graph: LayerGraph, *, memory_limited: bool) -> ContractedGrap
         output = kept.output if last else gone.output
         nodes[maker] = replace(kept, output=output, kept=kept.kept + gone.kept)
         groups[maker] += groups.pop(reader)
+        # Edges of the merged node are those of both.
         edges = {(maker if a == reader else a, b) for a, b in edges if (a, b) != pair}
     small = LayerGraph(
         source=graph.source, nodes=tuple(nodes.values()), edges=tuple(sorted(edges))
@@ -91,6 +83,7 @@ def _contractible_edges(
         if _is_free(node, memory_limited) and len(makers[name]) == 1:
             maker = makers[name][0]
             last = not readers[name]
+            # A cut between the two would send more than one behind them.
             only = len(readers[maker]) == 1 and node.output <= nodes[maker].output
             if (last or only) and nodes[maker].cut_after == node.cut_after:
                 yield maker, name

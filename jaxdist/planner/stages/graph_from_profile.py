@@ -7,7 +7,7 @@ of a device: one rate for all FLOPs, or what the oracle predicts.
 import itertools
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,6 +70,7 @@ def device_time_model(device: Device, profile: Profile) -> LayerTimeModel:
     named = (re.match(r"(b?float\d+)", text) for text in profile.inputs)
     dtype = next((found[1] for found in named if found), "float32")
     case = StepDescription(profile=profile, plan=plan, ledgers=(ledger,), dtype=dtype)
+    # One device with the whole batch: stages divide the network, not the layers.
     model = ComputeCostModel(case=case, device=device, ledger=ledger, microbatches=1)
 
     def seconds(row: LayerProfile) -> tuple[float, float]:
@@ -155,7 +156,15 @@ def graph_from_profile(
     nodes, measured = [], 0
     for block in profile.blocks:
         layers = [row for row in profile.layers if row.block == block.name]
-        seconds = _measured_seconds([block]) or _measured_seconds(layers)
+        seconds = None
+        for rows in ([block], layers):
+            forward = [row.seconds_forward for row in rows]
+            backward = [row.seconds_backward for row in rows]
+            if seconds is None and rows and None not in (*forward, *backward):
+                seconds = (
+                    sum(s or 0.0 for s in forward),
+                    sum(s or 0.0 for s in backward),
+                )
         if seconds is not None:
             measured += 1
             if block.flops and not any(seconds):
@@ -187,6 +196,7 @@ def graph_from_profile(
                 forward=seconds[0],
                 backward=seconds[1],
                 output=block.output_bytes,
+                # Layers that list no output of their own still save the block's.
                 kept=max(block.output_bytes, sum(row.output_bytes for row in layers)),
                 parameters=block.parameter_bytes,
                 cut_after=block.cut_after,
@@ -202,12 +212,3 @@ def graph_from_profile(
         edges=tuple(itertools.pairwise(node.name for node in nodes)),
         origin=origin,
     )
-
-
-def _measured_seconds(rows: Sequence[LayerProfile]) -> tuple[float, float] | None:
-    """Add up what was measured, if all of it was."""
-    forward = [row.seconds_forward for row in rows]
-    backward = [row.seconds_backward for row in rows]
-    if not rows or None in forward or None in backward:
-        return None
-    return sum(s or 0.0 for s in forward), sum(s or 0.0 for s in backward)

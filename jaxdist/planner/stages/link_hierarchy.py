@@ -86,6 +86,7 @@ def cluster_link_levels(cluster: Cluster, workers: int | None) -> tuple[LinkLeve
     cluster.level_of(rest)
     found, full = [], 1
     for level in cluster.levels:
+        # The recurrences take whole components of each level.
         if rest > level.size and rest % level.size:
             unit, asked = full * level.size, rest * full
             near = [n for n in (asked // unit * unit, -(-asked // unit) * unit) if n]
@@ -96,6 +97,7 @@ def cluster_link_levels(cluster: Cluster, workers: int | None) -> tuple[LinkLeve
                 values=f"--workers {asked}",
                 remedy=[f"--workers {count}" for count in near],
             )
+        # What gets through where all devices send at once.
         rate = level.bandwidth.value / level.oversubscription.value
         found.append(LinkLevel(size=min(rest, level.size), bandwidth=rate))
         rest, full = -(-rest // level.size), full * level.size

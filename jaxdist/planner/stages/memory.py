@@ -50,6 +50,7 @@ class MemoryBudget:
             parameter_bytes: bytes of weights.
             downstream_per_replica: b, devices behind for each of its own.
         """
+        # The upstream test leaves out the minibatch that is worked on.
         held = minibatches_in_flight(downstream_per_replica)
         if self.model == "upstream":
             return (held - 1) * (output_bytes + parameter_bytes)
@@ -66,4 +67,5 @@ def minibatches_in_flight(downstream_per_replica: Fraction) -> int:
     >>> tuple(minibatches_in_flight(Fraction(*f)) for f in ((1, 7), (0,), (3,)))
     (2, 1, 4)
     """
+    # Its own, and one for each device behind it that still works on an earlier one.
     return 1 + math.ceil(downstream_per_replica)

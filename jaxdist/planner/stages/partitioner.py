@@ -65,6 +65,7 @@ def partition_graph(query: StageQuery) -> StagePlan:
         raise _infeasible_error(query, solver)
 
     places, parts = solver.cut_points, solver.allocations
+    # All nodes on all devices, for comparison.
     whole, own = float(places.seconds[-1]), [tier.size for tier in levels]
     everywhere = [(size, 0, len(places) - 1) for size in own]
     weights = float(places.parameters[-1])
@@ -147,6 +148,7 @@ def _outer_seconds(
         seconds: of the innermost.
         enclosing: parts, innermost first; the last is of the outermost level.
     """
+    # Each level outside adds the sum of gradients over its copies.
     for tier, (copies, start, end) in zip(query.levels[-len(enclosing) :], enclosing):
         weights = cut_points.parameters[end] - cut_points.parameters[start]
         value, bytes_ = np.array(seconds), np.array(weights)
@@ -185,8 +187,10 @@ def _stage_allocations(
                 cut_points.parameters,
             )
         )
-        names = contraction.original_names(cut_points.node_masks[leaf.end])
-        held = names.union(contraction.first_stage_nodes) - done
+        held = {*contraction.first_stage_nodes} - done
+        for i, node in enumerate(contraction.graph.nodes):
+            if cut_points.node_masks[leaf.end] >> i & 1:
+                held |= {*contraction.merged_nodes[node.name]} - done
         done |= held
         crossing, cut = float(cut_points.crossing_bytes[leaf.start]), 0.0
         if leaf.start:
@@ -218,6 +222,7 @@ def _sent_bytes(cut_points: CutPoints, allocations: Sequence[LevelAllocation]) -
     for number, part in enumerate(allocations):
         weights = cut_points.parameters[part.end] - cut_points.parameters[part.start]
         total += 2 * (part.replicas - 1) / part.replicas * float(weights)
+        # Activations forward and gradients back; the first part has no cut in front.
         total += 2 * float(cut_points.crossing_bytes[part.start]) * bool(number)
         total += _sent_bytes(cut_points, part.inner)
     return total

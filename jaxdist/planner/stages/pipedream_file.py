@@ -47,6 +47,7 @@ def parse_pipedream_profile(text: str, source: str) -> LayerGraph:
             or no number, a layer that takes no time, or what `LayerGraph` refuses.
     """
     nodes, edges = [], []
+    # Files written on Windows begin with a byte order mark.
     for number, line in enumerate(text.lstrip("\ufeff").splitlines(), start=1):
         where, shown = f"{source}, line {number}", line.strip()
         parts = [part.strip() for part in line.split(_SEPARATOR)]
@@ -67,6 +68,7 @@ def parse_pipedream_profile(text: str, source: str) -> LayerGraph:
                 "JSON",
             )
     read = {reader for _, reader in edges}
+    # Their reader is in the first stage wherever they are, and they take no time.
     inputs = {
         node.name
         for node in nodes
@@ -101,6 +103,7 @@ def _parse_node(parts: Sequence[str], shown: str, where: str) -> Node:
                 remedy=f"{field} instead of {near}" if near else f"{field}=...",
             )
     for field in NODE_FIELDS:
+        # A module with several outputs has a tuple of sizes.
         inner = values[field].strip().strip("[]")
         try:
             numbers.append(sum(float(part) for part in re.split(r"[;,]", inner)))

@@ -120,6 +120,7 @@ class PipeDreamSolver:
     def _stage_seconds(self, tier: int, copies: int, behind: Fraction) -> FloatArray:
         """Return T, [i, j], of stages with some devices behind each of their copies."""
         budget = self.memory_budget
+        # Without a limit nothing depends on what is behind, so one table serves all.
         known = behind if budget.is_limited else _NO_DEVICES
         key = tier, copies, known
         if key not in self._costs:
@@ -157,6 +158,7 @@ class PipeDreamSolver:
             found: list[FloatArray] = []
             places, size = len(self.cut_points), self.levels[tier - 1].size
             rows = 1 if tier == len(self.levels) else places
+            room = np.empty(rows * places)
             for used in range(1, size + 1):
                 after, best = size - used, np.full((rows, places), math.inf)
                 if used == 1 or not self.straight_pipeline:
@@ -164,7 +166,18 @@ class PipeDreamSolver:
                     best = self._stage_seconds(tier, used, own)[:rows].copy()
                 for copies in self._last_replicas(used):
                     last = self._last_stage_seconds(tier, copies, after, behind)
-                    _relax_split(best, found[used - copies - 1], last)
+                    before = found[used - copies - 1]
+                    if rows == 1:
+                        ways = np.maximum(before.T, last).min(axis=0)
+                        np.minimum(best, ways, out=best)
+                        continue
+                    # best[i, j] = min over s of max(before[i, s], last[s, j]), in one
+                    # buffer for all s: allocating it anew takes longer than the rest.
+                    for s in range(1, places - 1):
+                        ways = room[: s * (places - s - 1)].reshape(s, -1)
+                        np.maximum(before[:s, s, None], last[s, s + 1 :], out=ways)
+                        block = best[:s, s + 1 :]
+                        np.minimum(block, ways, out=block)
                 found.append(best)
             self._tables[key] = found
         return self._tables[key]
@@ -208,6 +221,7 @@ class PipeDreamSolver:
                     hits = np.flatnonzero(np.maximum(first, last[:, end]) <= best)
                     ways += [(int(hit), copies) for hit in hits[:1]]
             cut, copies = min(ways)
+            # Devices behind a copy decide how many minibatches it has in flight.
             own = self._downstream_per_replica(tier, size - used, copies, behind)
             inner = self._backtrack(tier - 1, cut, end, own)
             found.append(
@@ -221,21 +235,6 @@ class PipeDreamSolver:
             )
             used, end = used - copies, cut
         return tuple(found[::-1])
-
-
-def _relax_split(best: FloatArray, before: FloatArray, last: FloatArray) -> None:
-    """Lower best[i, j] to the least over s of max(before[i, s], last[s, j])."""
-    if len(best) == 1:
-        np.minimum(best, np.maximum(before.T, last).min(axis=0), out=best)
-        return
-    # One buffer for all s: allocating the blocks anew takes longer than the arithmetic.
-    places = best.shape[1]
-    room = np.empty(best.size)
-    for s in range(1, places - 1):
-        own = room[: s * (places - s - 1)].reshape(s, -1)
-        np.maximum(before[:s, s, None], last[s, s + 1 :], out=own)
-        block = best[:s, s + 1 :]
-        np.minimum(block, own, out=block)
 
 
 def check_search_cost(cut_points: int, levels: Sequence[LinkLevel]) -> None:

@@ -324,9 +324,9 @@ def test_a_layout_of_which_nothing_should_fit_is_described_once(subject, coarse)
 
 def test_stages_share_the_state_of_the_optimizer_out_alone(coarse):
     """They put parameters together for a whole step: shards would be held beside."""
-    assert coarse.space.zero(MeshShape(pipe=2, fsdp=4)) == 1
-    assert coarse.space.zero(MeshShape(fsdp=8)) == 3
-    assert coarse.space.zero(MeshShape(pipe=2, data=4)) == 3
+    assert coarse.space.zero_stage(MeshShape(pipe=2, fsdp=4)) == 1
+    assert coarse.space.zero_stage(MeshShape(fsdp=8)) == 3
+    assert coarse.space.zero_stage(MeshShape(pipe=2, data=4)) == 3
 
 
 def test_plans_have_room_where_no_step_is_traced(

@@ -55,6 +55,7 @@ def matmul(
     m: int, n: int, k: int, *, count: int = 1, is_attention_core: bool = False
 ) -> LayerOperation:
     """Return m x k times k x n, `count` at once; backward in two kernels."""
+    # Each matrix is read or written once; a tile that stays in cache is no traffic.
     moved = _ELEMENT_BYTES * count * (m * k + k * n + m * n)
     one = KernelCost(2.0 * m * n * k * count, moved, not (m % 8 or n % 8 or k % 8))
     return LayerOperation(
@@ -66,6 +67,7 @@ def memory_operation(
     forward_bytes: float, backward_bytes: float, *, is_attention_core: bool = False
 ) -> LayerOperation:
     """Return an operation that moves so many bytes forward and backward."""
+    # A kernel that moves nothing is never launched.
     back = (KernelCost(0, backward_bytes),) if backward_bytes else ()
     return LayerOperation(
         forward=KernelCost(0, forward_bytes),
@@ -86,6 +88,9 @@ def layer_operations(
         sequence_parallel: norms and dropout are split over tokens.
     """
     s, h, half = model.sequence, model.hidden, _ELEMENT_BYTES
+    # The tensor axis splits heads and the feed-forward part; norms, dropout and
+    # residuals are whole on each device unless sequence parallelism splits their
+    # tokens.
     tokens, heads = microbatch * s, microbatch * model.heads // tensor
     whole = tokens * h / (tensor if sequence_parallel else 1)
     own, inner = model.attention_width // tensor, model.feedforward // tensor
@@ -97,6 +102,8 @@ def layer_operations(
         2 * half * scores, 3 * half * scores, is_attention_core=True
     )
     dropout = memory_operation(5 * scores, 5 * scores, is_attention_core=True)
+    # Attention, then the feed-forward part. The core between queries, keys and values
+    # is marked: selective recomputation repeats it alone.
     attention = (
         norm,
         matmul(tokens, 3 * own, h),
@@ -129,6 +136,8 @@ def head_operations(
         microbatch: samples.
         vocabulary_rows: outputs that the device has.
     """
+    # The head computes scores of the device's part of the vocabulary; the loss passes
+    # over them in float32.
     tokens = microbatch * model.sequence
     scores, whole, half = (
         tokens * vocabulary_rows,
@@ -144,20 +153,6 @@ def head_operations(
         memory_operation(8 * scores, 0),  # exponents
         memory_operation(4 * scores, 0),  # their sum
         memory_operation(8 * scores, 8 * scores),  # parts of it, times the slope
-    )
-
-
-def embedding_operations(
-    model: MegatronModel, microbatch: int
-) -> tuple[LayerOperation, ...]:
-    """Return the operations of a device's part of the embedding."""
-    whole, half = microbatch * model.sequence * model.hidden, _ELEMENT_BYTES
-    return (
-        memory_operation(
-            2 * half * whole, 2 * half * whole
-        ),  # rows of tokens, and their sums
-        memory_operation(3 * half * whole, half * whole),  # with positions
-        memory_operation(5 * whole, 5 * whole),  # dropout
     )
 
 
@@ -188,7 +183,7 @@ class PassCost:
     start: float
     """Of each kernel."""
 
-    def busy(self, rates: MegatronRates) -> float:
+    def busy_seconds(self, rates: MegatronRates) -> float:
         """Return the seconds that the device works."""
         matmul, memory = rates.matmul, rates.memory
         work = sum(max(c / matmul, m / memory) for c, m in self.costs)
@@ -197,18 +192,21 @@ class PassCost:
     def __add__(self, other: "PassCost") -> "PassCost":
         return PassCost(costs=self.costs + other.costs, start=self.start)
 
-    def issued(self, rates: MegatronRates) -> float:
+    def issue_seconds(self, rates: MegatronRates) -> float:
         """Return the seconds in which the host issues them."""
         return len(self.costs) * rates.issue
 
     def seconds(self, rates: MegatronRates) -> float:
         """Return the seconds that it takes, the device's or the host's."""
-        return max(self.busy(rates), self.issued(rates))
+        # Kernels are issued ahead, so only the longer of the two shows.
+        return max(self.busy_seconds(rates), self.issue_seconds(rates))
 
 
 def pass_cost(kernels: Sequence[KernelCost], device: Device) -> PassCost:
     """Return a pass over kernels, which are issued one by one."""
     curve = device.efficiency
+    # The rates are shares that the best kernels reach, so the curve is taken relative
+    # to its best.
     best, costs = max(share for _, share in curve.points), []
     for kernel in kernels:
         moved, computed = kernel.bytes_moved / device.memory_bandwidth.value, 0.0

@@ -44,6 +44,7 @@ def rank_group(ranks: int, stride: int, host_devices: int) -> RankGroup:
     >>> rank_group(16, 4, 8)
     RankGroup(ranks_per_host=2, hosts=8, groups_per_host=4)
     """
+    # Ranks that are far apart lie alone in their hosts; near ones fill them.
     inside = max(1, min(ranks, host_devices // min(stride, host_devices)))
     return RankGroup(
         ranks_per_host=inside,
@@ -58,14 +59,18 @@ def all_reduce_seconds(
     """Return the seconds in which a group sums `size` bytes of each rank."""
     if group.ranks == 1:
         return 0.0
+    # A cluster of one level has the same links between its hosts as inside of them.
     host, beyond = cluster.levels[0], cluster.levels[:2][-1]
     q, r = group.ranks_per_host, group.hosts
     took = rates.call
+    # Hierarchical all-reduce: a reduce-scatter and an all-gather inside of each host,
+    # and rings between hosts for the parts of each rank.
     if q > 1:
         rate = host.bandwidth.value * rates.inside
         took += 2 * (q - 1) / q * size / rate + 2 * (q - 1) * host.alpha.value
     if r > 1:
         rate = beyond.bandwidth.value * rates.network / beyond.oversubscription.value
+        # All groups of a host share its links to other hosts at the same time.
         took += 2 * (r - 1) / r * size * group.groups_per_host / rate
         took += 2 * (r - 1) * beyond.alpha.value
     return took
@@ -84,6 +89,7 @@ def send_seconds(
         rates: the shares of them that are reached.
     """
     host, beyond = cluster.levels[0], cluster.levels[:2][-1]
+    # Sends that stay inside of a host use its own links, one pair each.
     if not crossing_devices:
         rate = host.bandwidth.value * rates.inside
         return rates.call + size / rate + host.alpha.value

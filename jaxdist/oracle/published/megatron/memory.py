@@ -28,6 +28,7 @@ def layer_activation_bytes(model: MegatronModel, layout: MegatronLayout) -> floa
     the equation above.
     """
     tokens, t = layout.microbatch * model.sequence, layout.tensor
+    # Full recomputation saves the input of a layer alone.
     if layout.recompute == "full":
         return 2.0 * tokens * model.hidden
     norms = 10 * model.hidden / (t if layout.sequence_parallel else 1)
@@ -44,6 +45,7 @@ def layers_in_flight(model: MegatronModel, layout: MegatronLayout) -> float:
     """
     p, v, m = layout.pipe, layout.chunks, layout.microbatches
     layers = model.layers / p
+    # The first stage has the most microbatches in flight: as many as there are stages.
     if v == 1:
         return layers * min(m, p)
     return layers * min(m, p * (1 + (p - 1) / (p * v)))
@@ -62,6 +64,7 @@ def memory_terms(
     """
     layers = model.layers / layout.pipe
     own = layers * model.layer_parameters(layout.tensor)
+    # The first stage holds the embedding beside its layers.
     own += model.embedding_parameters(layout.tensor) if include_embedding else 0.0
     terms = {name: size * own for name, size in BYTES_PER_PARAMETER.items()}
     kept = layer_activation_bytes(model, layout) * layers_in_flight(model, layout)

@@ -41,6 +41,8 @@ class MegatronModel:
         that are split, too. Norms and the other biases are on every device.
         """
         h, wide = self.hidden, self.attention_width
+        # Column-parallel matrices split their bias with their outputs; row-parallel
+        # ones have it whole.
         split = 4 * h * wide + 2 * h * self.feedforward + 3 * wide + self.feedforward
         return split / tensor + 6 * h
 
@@ -56,6 +58,7 @@ class MegatronModel:
         layers.
         """
         h, wide, s = self.hidden, self.attention_width, self.sequence
+        # Attention scores and their product with values add 2 s a d each for a token.
         layer = 2 * s * (4 * h * wide + 2 * h * self.feedforward + 2 * s * wide)
         head = 2 * s * h * self.vocabulary
         return batch * ((4 if recompute else 3) * self.layers * layer + 3 * head)
@@ -82,6 +85,8 @@ class MegatronLayout:
     """Norms and dropout are split over the sequence, among the t devices."""
 
     def __post_init__(self) -> None:
+        # Replicas and their microbatches divide the batch without a rest, as Megatron
+        # requires.
         share = self.data * self.microbatch
         if self.batch % share:
             raise BadInput(

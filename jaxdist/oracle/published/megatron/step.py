@@ -18,9 +18,9 @@ from jaxdist.core.errors import BadInput
 from jaxdist.oracle.published.megatron.kernels import (
     MegatronRates,
     PassCost,
-    embedding_operations,
     head_operations,
     layer_operations,
+    memory_operation,
     pass_cost,
 )
 from jaxdist.oracle.published.megatron.links import (
@@ -73,8 +73,8 @@ class MegatronStep:
             "recompute": self.recompute,
             "backward": self.backward,
         }
-        terms = {name: layers * one.busy(rates) for name, one in passes.items()}
-        issued = layers * sum(one.issued(rates) for one in passes.values())
+        terms = {name: layers * one.busy_seconds(rates) for name, one in passes.items()}
+        issued = layers * sum(one.issue_seconds(rates) for one in passes.values())
         terms["wait for the host"] = max(0.0, issued - sum(terms.values()))
         sums = 4 + 2 * (layout.recompute == "full") + layout.sequence_parallel
         terms["all-reduce, tensor"] = layers * (sums * tensor_sum)
@@ -148,11 +148,15 @@ def megatron_step(
     again = {"none": (), "full": done}.get(
         layout.recompute, tuple(one for one in done if one.is_attention_core)
     )
-    ends = []
-    for operations in (
-        embedding_operations(model, b),
-        head_operations(model, b, -(-model.vocabulary // t)),
-    ):
+    whole, ends = b * model.sequence * model.hidden, []
+    # The embedding moves rows of two bytes an element; dropout has a mask of one byte.
+    embedding = (
+        memory_operation(4 * whole, 4 * whole),  # rows of tokens, and their sums
+        memory_operation(6 * whole, 2 * whole),  # with positions
+        memory_operation(5 * whole, 5 * whole),  # dropout
+    )
+    head = head_operations(model, b, -(-model.vocabulary // t))
+    for operations in (embedding, head):
         forward = [one.forward for one in operations]
         backward = [kernel for one in operations for kernel in one.backward]
         ends.append(pass_cost(forward, device) + pass_cost(backward, device))

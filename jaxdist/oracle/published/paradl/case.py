@@ -45,6 +45,7 @@ class ParadlCase:
     """Parts of a batch that follow one another through layers."""
 
     def __post_init__(self) -> None:
+        # Hybrids are data parallelism over groups, which all have the same size.
         if self.devices % self.group:
             near = self.devices // self.group * self.group or self.group
             raise BadInput(
@@ -87,6 +88,7 @@ class ParadlCase:
     @property
     def split_layers(self) -> tuple[CnnLayer, ...]:
         """Layers whose features are split; by channel the first is not."""
+        # By channel the first layer stays whole: images have three channels.
         convs = [layer for layer in self.layers if layer.kind == "conv"]
         return tuple(convs[1:] if self.split == "channel" else convs)
 
@@ -101,6 +103,7 @@ def parse_strategy(strategy: str) -> tuple[bool, SplitDimension]:
     ((True, 'spatial'), (False, 'channel'))
     """
     parts = strategy.lower().replace(" ", "").replace("pipeline", "layer").split("+")
+    # Tables write hybrids in both orders, and the layer strategy as pipeline.
     name = "+".join(sorted(parts, key=lambda part: part != "data"))
     if name not in STRATEGIES:
         near = did_you_mean(name, STRATEGIES)

@@ -11,10 +11,8 @@ links that others use as well.
 phi is the contention that ParaDL's tool has for the two patterns.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
-from jaxdist.oracle.published.paradl.networks import CnnLayer
 from jaxdist.oracle.published.paradl.system import ParadlSystem, RingLink
 
 COPIES_PER_MESSAGE: Final = 3
@@ -51,35 +49,9 @@ def ring_seconds(
     >>> round(ring_seconds(8, 679.2e6, reach, passes=2, bandwidth_share=0.5), 4)
     0.1907
     """
+    # Every pass has p - 1 hops, each with one p-th of the bytes.
     hop = link.alpha.value + size / devices / (bandwidth_share * link.bandwidth.value)
     return passes * (devices - 1) * hop
-
-
-def halo_seconds(
-    layers: Sequence[CnnLayer],
-    devices: int,
-    batch: float,
-    system: ParadlSystem,
-    bandwidth_share: float,
-) -> float:
-    """Return the seconds of the halos of one step.
-
-    Args:
-        layers: that are split.
-        devices: p that share a sample.
-        batch: samples of the group.
-        system: whose hosts they go through.
-        bandwidth_share: share of the link's bandwidth that is reached.
-    """
-    size = 2 * system.element_bytes * batch * sum(layer.halo for layer in layers)
-    messages = 4 * sum(layer.halo > 0 for layer in layers)
-    per_byte = (
-        COPIES_PER_MESSAGE
-        * 2
-        * devices
-        / (bandwidth_share * system.host_link_bandwidth.value)
-    )
-    return size * per_byte + messages * system.host_link_alpha.value
 
 
 def gather_pass_seconds(
@@ -93,6 +65,7 @@ def gather_pass_seconds(
         system: whose hosts they go through.
         bandwidth_share: share of the link's bandwidth that is reached.
     """
+    # The copies follow one another, and each shares the host's link with the others.
     per_byte = (
         COPIES_PER_MESSAGE
         * _GATHER_CONTENTION

@@ -33,7 +33,9 @@ def memory_by_term(case: ParadlCase, system: ParadlSystem) -> dict[str, float]:
         kept = sum(layer.outputs for layer in layers) / case.group
     else:
         kept = float(sum(layer.outputs for layer in layers))
+    # The backward pass has the gradients of one layer at a time.
     largest = max(layer.inputs + layer.outputs for layer in layers)
+    # ChainerMN packs all gradients into one buffer for the all-reduce.
     summed = case.groups > 1 or case.split in ("", "spatial")
     return {
         "parameters": system.element_bytes * weights,

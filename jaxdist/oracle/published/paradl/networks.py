@@ -59,6 +59,7 @@ class CnnLayer:
                 return self.channels * self.features * taps
             case "dense":
                 return self.inputs * self.features
+            # Scale and shift of each feature.
             case "norm":
                 return 2 * self.features
         return 0
@@ -83,6 +84,7 @@ class CnnLayer:
         """
         if self.kernel <= self.stride:
             return 0
+        # A window reaches half of its rows into the neighbour's part.
         rows = self.kernel // 2
         across_in, across = (
             math.prod(self.input_grid[1:]),
@@ -106,6 +108,7 @@ class CnnBuilder:
         self, features: int, kernel: int, stride: int = 1, pad: bool = True
     ) -> None:
         """Add a convolution; with padding, windows may begin at every row."""
+        # Without padding a window cannot begin in the last rows.
         lost = 0 if pad else kernel - 1
         self._add("conv", features, kernel, stride, self._strided_grid(stride, lost))
 
@@ -230,6 +233,7 @@ def cosmoflow(rows: int) -> tuple[CnnLayer, ...]:
 
     Its dense layers are written as one, with as many weights as they have together.
     """
+    # Three pairs of convolution and pooling halve the map, then strides do.
     net = CnnBuilder(grid=(rows,) * 3, channels=4)
     for wide, kernel in ((16, 3), (32, 4), (64, 4)):
         net.conv(wide, kernel)
@@ -268,16 +272,6 @@ def _classifier(net: CnnBuilder) -> None:
     net.dense(1000)
 
 
-def _cosmoflow(name: str, rows: int, seconds: float) -> ParadlWorkload:
-    return ParadlWorkload(
-        name=name,
-        layers=partial(cosmoflow, rows),
-        seconds_per_sample=SourcedNumber(seconds, _PROFILE_PROVENANCE),
-        default_batch=0.25,
-        epoch_samples=1584,
-    )
-
-
 WORKLOADS: Final[Mapping[str, ParadlWorkload]] = {
     one.name: one
     for one in (
@@ -302,9 +296,20 @@ WORKLOADS: Final[Mapping[str, ParadlWorkload]] = {
             default_batch=512,
             epoch_samples=1_280_000,
         ),
-        _cosmoflow("cosmoflow", 512, 2.108143184),
-        _cosmoflow("cosmoflow512", 512, 2.108143184),
-        _cosmoflow("cosmoflow256", 256, 0.263517898),
+        *(
+            ParadlWorkload(
+                name=name,
+                layers=partial(cosmoflow, rows),
+                seconds_per_sample=SourcedNumber(seconds, _PROFILE_PROVENANCE),
+                default_batch=0.25,
+                epoch_samples=1584,
+            )
+            for name, rows, seconds in (
+                ("cosmoflow", 512, 2.108143184),
+                ("cosmoflow512", 512, 2.108143184),
+                ("cosmoflow256", 256, 0.263517898),
+            )
+        ),
     )
 }
 """By the names that rows have."""

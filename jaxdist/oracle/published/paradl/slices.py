@@ -66,8 +66,11 @@ def compute_by_layer(
     split: LayerSplit = _UNSPLIT,
 ) -> list[float]:
     """Return the seconds of one device by layer, as `compute_by_kind` is called."""
+    # The roofline only divides the measured time among the layers: the sum of all is
+    # what one device took.
     whole = sum(_roofline_seconds(layer, batch, _UNSPLIT, system) for layer in layers)
     scale = seconds_per_sample * batch / whole
+    # Split features run as several calls from Python, each with a fixed time.
     called = {"conv": system.call_overhead.value if split.feature_devices > 1 else 0.0}
     return [
         scale * _roofline_seconds(layer, batch, split, system)
@@ -91,6 +94,7 @@ def _roofline_seconds(
     layer: CnnLayer, batch: float, split: LayerSplit, system: ParadlSystem
 ) -> float:
     if layer.kind in _MEMORY_PASSES:
+        # Layers without weights are bound by memory, and positions split them evenly.
         size = batch * max(layer.inputs, layer.outputs) / split.spatial_devices
         return (
             _MEMORY_PASSES[layer.kind]
@@ -105,6 +109,7 @@ def _roofline_seconds(
         tile = system.min_kernel_features.value
         mine = math.ceil(layer.features / split.feature_devices)
         features = min(math.ceil(mine / tile) * tile, features)
+    # Forward and two backward kernels.
     flops = 3 * layer.flops * batch / positions * features / layer.features
     rate = system.peak_flops.value * system.conv_efficiency.value
     moved = 3 * batch * (layer.inputs + layer.outputs) / positions

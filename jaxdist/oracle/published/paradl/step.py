@@ -16,8 +16,8 @@ from typing import Final
 
 from jaxdist.oracle.published.paradl.case import ParadlCase
 from jaxdist.oracle.published.paradl.communication import (
+    COPIES_PER_MESSAGE,
     gather_pass_seconds,
-    halo_seconds,
     ring_seconds,
 )
 from jaxdist.oracle.published.paradl.slices import (
@@ -130,9 +130,13 @@ def _activation_terms(
         last = [one for one in case.layers if math.prod(one.output_grid) > 1][-1]
         size, messages = each * last.outputs, (devices - 1) * alpha
         tail = gather_pass_seconds(size, devices, system, shares.staging) + messages
-        halos = halo_seconds(
-            case.layers, devices, case.group_batch, system, shares.staging
-        )
+        # Two exchanges a layer (input, gradient of the output), two neighbours each;
+        # the contention is 2 p in ParaDL's tool.
+        size = 2 * each * sum(layer.halo for layer in case.layers)
+        messages = 4 * sum(layer.halo > 0 for layer in case.layers)
+        reached = shares.staging * system.host_link_bandwidth.value
+        per_byte = COPIES_PER_MESSAGE * 2 * devices / reached
+        halos = size * per_byte + messages * alpha
         return {"halos": halos, "tail": 2 * tail}
     size = each * sum(layer.outputs for layer in layers)
     told = {"copies": _COPY_PASSES * size / system.memory_bandwidth.value}
@@ -154,6 +158,8 @@ def balance_stages(seconds: Sequence[float], stages: int) -> list[range]:
     >>> balance_stages([3.0, 1.0, 1.0, 3.0, 2.0], 3)
     [range(0, 2), range(2, 4), range(4, 5)]
     """
+    # Dynamic program over (stages, layers): the slowest stage, and where the last one
+    # begins.
     best = {(0, 0): (0.0, 0)}
     for stage in range(1, stages + 1):
         for end in range(stage, len(seconds) + 1):
@@ -174,11 +180,13 @@ def balance_stages(seconds: Sequence[float], stages: int) -> list[range]:
 def _pipeline_terms(case: ParadlCase, system: ParadlSystem) -> dict[str, float]:
     """Return the terms of a GPipe pipeline: ParaDL's `layer` row with real stages."""
     layers, parts = case.layers, case.segments
+    # Stages are cut by the layers' seconds, not evenly as in ParaDL's row.
     serial = case.workload.seconds_per_sample.value
     each = compute_by_layer(layers, serial, case.group_batch, system)
     stages = balance_stages(each, case.group)
     slowest = max(sum(each[stage.start : stage.stop]) for stage in stages)
     reach = system.ring_link(case.group)
+    # All messages of a tick are waited for, so the largest counts.
     ends = [layers[stage.stop - 1].outputs for stage in stages[:-1]]
     size = system.element_bytes * case.group_batch / parts * max(ends, default=0)
     hop = reach.alpha.value + size / reach.bandwidth.value

@@ -105,6 +105,7 @@ def paradl_system(cluster: Cluster) -> ParadlSystem:
         host_devices=cluster.levels[0].size,
         ring_links=tuple(reaches),
         host_link_bandwidth=cluster.host_link or cluster.levels[0].bandwidth,
+        # ParaDL's runs train in float32; a ring crosses one port at a time.
         peak_flops=peak,
         memory_bandwidth=device.memory_bandwidth.times(
             _STREAM_EFFICIENCY, "what copies reach, about"
