@@ -19,7 +19,6 @@ the bytes of a stage's weights on a device.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -238,24 +237,12 @@ def stage_compute_times(
     Raises:
         BadInput: the device has no speed for the dtype.
     """
-    nothing = MicrobatchTime(forward=0.0, backward=0.0)
-    return tuple(
-        sum((one for _, one in microbatch_layer_times(case, device, stage)), nothing)
-        for stage in case.stage_range
-    )
-
-
-def microbatch_layer_times(
-    case: StepDescription, device: Device, stage: int
-) -> Iterator[tuple[LayerProfile, MicrobatchTime]]:
-    """Yield the layers of a stage, and the seconds of each in one microbatch.
-
-    Raises:
-        BadInput: the device has no speed for the dtype.
-    """
-    worker = compute_cost_model(case, device, case.placement.stage_devices[stage][0])
-    for layer in compute_layers(case, stage):
-        yield layer, worker.microbatch_time(layer)
+    found = []
+    for stage in case.stage_range:
+        model = compute_cost_model(case, device, case.placement.stage_devices[stage][0])
+        spent = (model.microbatch_time(x) for x in compute_layers(case, stage))
+        found.append(sum(spent, MicrobatchTime(forward=0.0, backward=0.0)))
+    return tuple(found)
 
 
 def compute_layers(case: StepDescription, stage: int) -> tuple[LayerProfile, ...]:
@@ -294,7 +281,9 @@ def step_layer_times(case: StepDescription, cluster: Cluster) -> dict[str, Layer
     for stage in case.stage_range:
         rank = case.placement.stage_devices[stage][0]
         micro = case.work_counts[rank].microbatches
-        for layer, one in microbatch_layer_times(case, cluster.device, stage):
+        model = compute_cost_model(case, cluster.device, rank)
+        for layer in compute_layers(case, stage):
+            one = model.microbatch_time(layer)
             found[layer.name] = LayerTime(
                 forward=late * micro * one.forward,
                 backward=late * micro * one.backward,

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.oracle.collective_times import traffic_seconds
-from jaxdist.oracle.compute_times import microbatch_layer_times
+from jaxdist.oracle.compute_times import compute_cost_model, compute_layers
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.fsdp import FSDP_AXIS
 from jaxdist.partition.gradient_buckets import BUCKET_SCOPE
@@ -105,7 +105,9 @@ def collective_overlaps(
         return ()
     # One device stands for all: layers without stages are the same on each.
     late = micro * (1 + cluster.jitter.value)
-    layers, spent = zip(*microbatch_layer_times(case, cluster.device, 0), strict=True)
+    layers = compute_layers(case, 0)
+    model = compute_cost_model(case, cluster.device, 0)
+    spent = [model.microbatch_time(layer) for layer in layers]
     forward = late * np.array([one.forward for one in spent])
     backward = late * np.array([one.backward for one in spent])
     sizes = np.array([float(layer.parameter_bytes) for layer in layers])

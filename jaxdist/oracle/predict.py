@@ -133,7 +133,7 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
     check_device_count(case.plan, cluster)
     placed, device = case.plan.placed, cluster.device
     # The schedule is replayed with the seconds of each stage; without stages it is one
-    # stage that waits for nobody.
+    # stage without a bubble.
     skew = superstep_skew(case.plan, cluster)
     stages, crowd = stage_times(case, cluster), device.crowd.value
     replay = schedule_time(case.plan, case.microbatches, stages, crowd, skew)

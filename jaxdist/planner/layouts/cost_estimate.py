@@ -109,8 +109,8 @@ class CostEstimate:
         skews = [permute_skew(self.cluster, placed) for placed in self.space.placed]
         # Devices that end together are late at every exchange behind several stages.
         several = (self.space.micro > 1) & (self.space.sizes("pipe") > 1)
-        crowded = np.maximum(self._exchanges - 2 * _SINGLE_STAGE_EXCHANGES, 0)
-        late = np.array(skews)[self.space.mesh] * np.where(several, crowded, 0)
+        common = np.maximum(self._exchanges - 2 * _SINGLE_STAGE_EXCHANGES, 0)
+        late = np.array(skews)[self.space.mesh] * np.where(several, common, 0)
         return total - self._contention_savings * (forward + backward) + late
 
     @cached_property

@@ -98,11 +98,6 @@ class PlanEvaluator:
             prediction = predict(replace(case, plan=one, ledgers=ledgers), self.cluster)
             self.feasible[one.label] = EvaluatedPlan(plan=one, prediction=prediction)
 
-    def retry_with_remat(self, label: str, plan: Plan) -> None:
-        """Try a plan that does not fit with the insides of blocks computed again."""
-        if label in self.missing_bytes and not plan.remat:
-            self.evaluate(replace(plan, remat=True))
-
     def fits_with_margin(self, plan: Plan) -> bool:
         """Describe a plan, and tell whether it fits with the margin for no trace."""
         if not self.evaluate(plan) or plan.label not in self.feasible:

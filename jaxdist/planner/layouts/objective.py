@@ -32,9 +32,9 @@ class PlanObjective:
     kind: ObjectiveKind = "step"
     """What is made small."""
     samples: float | None = None
-    """Samples that are to be trained on; None where nobody said."""
+    """Samples that are to be trained on; None where that is open."""
     price: SourcedNumber | None = None
-    """Currency units of a device for an hour; None where nobody said."""
+    """Currency units of a device for an hour; None where the cluster has none."""
 
     def __post_init__(self) -> None:
         # The kind is typed at a command line.

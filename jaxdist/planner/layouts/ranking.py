@@ -124,9 +124,13 @@ def rank_plans(
             break
     best = (best_settings(plan, order, estimate) for plan in baselines)
     asked = {plan.label: plan for plan in best}
-    for title, plan in asked.items():
-        if not evaluator.evaluate(plan) and True in space.choices.remat:
-            evaluator.retry_with_remat(title, plan)
+    evaluator.evaluate_all(asked.values())
+    if True in space.choices.remat:
+        evaluator.evaluate_all(
+            replace(plan, remat=True)
+            for title, plan in asked.items()
+            if title in evaluator.missing_bytes and not plan.remat
+        )
 
     # The order matters: cuts decide which layouts are fast, placements which links they
     # use, and only of the first few more settings are worth their time.

@@ -50,7 +50,8 @@ def local_search(evaluator: PlanEvaluator, estimate: CostEstimate) -> None:
             first = next(plans)
             if first == last:
                 break
-            evaluator.evaluate_all(microbatch_neighbours(first, estimate))
+            for plan in microbatch_neighbours(first, estimate):
+                evaluator.evaluate(plan)
             last = first
 
 
@@ -71,7 +72,8 @@ def evaluate_spatial_ends(evaluator: PlanEvaluator, estimate: CostEstimate) -> b
     for one in list(best.values())[:REFINED_PLANS]:
         most = _SPATIAL_END_TOLERANCE * found[0].prediction.step_s
         slack = most - one.prediction.step_s
-        evaluator.evaluate_all(spatial_end_variants(one.plan, estimate, slack))
+        for plan in spatial_end_variants(one.plan, estimate, slack):
+            evaluator.evaluate(plan)
     return evaluator.sorted()[:1] != found[:1]
 
 
@@ -129,7 +131,7 @@ def step_lower_bound(
 ) -> float:
     """Return seconds below which no step is under another placement.
 
-    Collectives along axes that come nearer may take no time, and nobody waits for them
+    Collectives along axes that come nearer may take no time, without a wait for them
     or for samples; others take what they took, or longer.
 
     Args:
@@ -183,7 +185,7 @@ def search_partial_remat(
         least = memory[alike & (space.remat == 1)].min()
         needed = evaluator.memory_capacity + evaluator.missing_bytes[plan.label]
         if least * needed / memory[row] <= evaluator.memory_capacity:
-            evaluator.retry_with_remat(plan.label, plan)
+            evaluator.evaluate(replace(plan, remat=True))
             tried += 1
         if tried == REFINED_PLANS:
             break

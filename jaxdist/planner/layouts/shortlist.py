@@ -97,7 +97,7 @@ def setting_variants(
     """Yield other settings of a plan's layout, the best first.
 
     Beside those of the space: other cuts, other ways to split weights, and parameters
-    that fsdp does not share out.
+    that fsdp does not shard.
 
     Args:
         plan: one that came out well.

@@ -53,7 +53,7 @@ class PlanChoices:
     ways: tuple[AlgorithmName, ...] = ("exact",)
     """Ways of summing along the data axis."""
     zeros: tuple[Literal[1, 3], ...] = (1, 3)
-    """What fsdp shares out: the optimizer's state alone, or parameters as well."""
+    """ZeRO stages of fsdp: it shards the optimizer's state alone, or parameters too."""
     weights: tuple[TensorSplit, ...] = ("pairs",)
     """How the tensor axis splits weights."""
     inside: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class PlanSpace:
     choices: PlanChoices
     """What is chosen from."""
     meshes: tuple[MeshShape, ...]
-    """Ways to deal devices out over axes."""
+    """Ways to factor the devices into axes."""
     mesh: Column
     """Place in `meshes`."""
     micro: Column
@@ -103,7 +103,7 @@ class PlanSpace:
         return tuple(MeshPlacement(mesh=mesh, order=order) for mesh in self.meshes)
 
     def zero_stage(self, mesh: MeshShape) -> Literal[1, 3]:
-        """Return what fsdp shares out in a mesh.
+        """Return the ZeRO stage of fsdp in a mesh.
 
         Stages put shared parameters together for a whole step, and hold them twice.
         """

@@ -120,7 +120,7 @@ def probe_traffic(
     split, split_layers = 0.0, frozenset[str]()
     tensor_rows: dict[str, list[PlannedCollective]] = {}
     if tensor := cases.get("tensor"):
-        # What a device keeps of the parameters says which part the axis splits.
+        # The parameter bytes of a device tell which part of them the axis splits.
         kept = tensor.state_bytes["parameters"] / parameter_bytes
         split = min(1.0, (1 - kept) * few / (few - 1))
         # A device's share of a layer is all of it or one part of `few`; rounding puts

@@ -26,7 +26,7 @@ class MemoryBudget:
     """A limit, and how bytes are counted against it."""
 
     limit: float
-    """Bytes of a device; infinite where nobody said."""
+    """Bytes of a device; infinite without a limit."""
     model: Literal["in-flight", "upstream"] = "in-flight"
     """How they are counted."""
 
@@ -46,7 +46,7 @@ class MemoryBudget:
 
         Args:
             saved_bytes: activations of a minibatch, what is done in place once.
-            output_bytes: activations of a minibatch, all that nodes hand on.
+            output_bytes: activations of a minibatch, the outputs of all nodes.
             parameter_bytes: bytes of weights.
             downstream_per_replica: b, devices behind for each of its own.
         """

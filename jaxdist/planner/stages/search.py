@@ -12,7 +12,7 @@ each of its copies. (Narayanan et al. 2019, SOSP, arXiv 1806.03377, section 3.1.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import Final
@@ -51,34 +51,28 @@ class LevelAllocation:
     """Its parts on the level below; none where a copy is a device."""
 
 
+@dataclass(eq=False)
 class PipeDreamSolver:
-    """The tables of the dynamic program for one graph on some devices.
+    """The tables of the dynamic program for one graph on some devices."""
 
-    Args:
-        cut_points: where the graph may be cut.
-        levels: devices, innermost first.
-        cost_convention: the cost of stages and cuts.
-        memory_budget: the memory of a device.
-        straight_pipeline: whether each stage is on one device.
-    """
-
-    def __init__(
-        self,
-        cut_points: CutPoints,
-        levels: tuple[LinkLevel, ...],
-        cost_convention: CostConvention,
-        memory_budget: MemoryBudget,
-        *,
-        straight_pipeline: bool = False,
-    ) -> None:
-        self.cut_points, self.levels, self.cost_convention = (
-            cut_points,
-            levels,
-            cost_convention,
-        )
-        self.memory_budget, self.straight_pipeline = memory_budget, straight_pipeline
-        self._tables: dict[tuple[int, Fraction], list[FloatArray]] = {}
-        self._costs: dict[tuple[int, int, Fraction], FloatArray] = {}
+    cut_points: CutPoints
+    """Where the graph may be cut."""
+    levels: tuple[LinkLevel, ...]
+    """Devices, innermost first."""
+    cost_convention: CostConvention
+    """The cost of stages and cuts."""
+    memory_budget: MemoryBudget
+    """The memory of a device."""
+    straight_pipeline: bool = field(default=False, kw_only=True)
+    """Whether each stage is on one device."""
+    _tables: dict[tuple[int, Fraction], list[FloatArray]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    """Q for 1, 2, ... components, by level and the devices behind it."""
+    _costs: dict[tuple[int, int, Fraction], FloatArray] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    """T by level, copies and the devices behind them."""
 
     @property
     def seconds(self) -> float:

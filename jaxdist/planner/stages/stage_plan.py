@@ -122,7 +122,7 @@ def stages_to_plan(stage_plan: StagePlan) -> Plan:
 
 
 def default_microbatches(stage_plan: StagePlan) -> int:
-    """Return microbatches of a step that all stages can deal out, and that fill them.
+    """Return microbatches of a step that divide over all replicas and fill the stages.
 
     With M of them S - 1 of M + S - 1 turns are waited for.
     """

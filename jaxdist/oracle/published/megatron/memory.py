@@ -1,6 +1,6 @@
 """The bytes of a device that trains a Transformer in mixed precision, by term.
 
-Korthikanti et al. 2022 (arXiv 2205.05198): a layer keeps, for s tokens, b samples,
+Korthikanti et al. 2022 (arXiv 2205.05198): a layer saves, for s tokens, b samples,
 h features, a heads and t devices along tensor,
 
     nothing recomputed        s b h (10 + 24/t + 5 a s / (h t))

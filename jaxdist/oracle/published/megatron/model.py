@@ -79,7 +79,7 @@ class MegatronLayout:
     microbatch: int
     """b, samples that go through the stages together."""
     chunks: int = 1
-    """v, pieces of the network on each device, dealt out in turns (interleaved)."""
+    """v, pieces of the network on each device, placed round robin (interleaved)."""
     recompute: Recompute = "none"
     sequence_parallel: bool = False
     """Norms and dropout are split over the sequence, among the t devices."""

@@ -94,7 +94,7 @@ class ParadlCase:
 
 
 def parse_strategy(strategy: str) -> tuple[bool, SplitDimension]:
-    """Return whether a strategy has groups, and what one shares out.
+    """Return whether a strategy has groups, and the dimension that one splits.
 
     Raises:
         BadInput: it is none of ParaDL's.

@@ -29,7 +29,7 @@ def memory_by_term(case: ParadlCase, system: ParadlSystem) -> dict[str, float]:
     batch = case.group_batch / case.layer_split.spatial_devices
     layers = case.layers
     if case.split == "layer":
-        # The first stage keeps all segments until they come back; balanced stages.
+        # GPipe: a stage saves all segments until their backward pass; balanced stages.
         kept = sum(layer.outputs for layer in layers) / case.group
     else:
         kept = float(sum(layer.outputs for layer in layers))

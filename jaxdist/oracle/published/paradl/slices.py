@@ -27,9 +27,9 @@ class LayerSplit:
     """How the layers of a group are split over its devices."""
 
     spatial_devices: int = 1
-    """Devices that share out the rows of each layer."""
+    """Devices that split the rows of each layer."""
     feature_devices: int = 1
-    """Devices that share out the features of convolutions."""
+    """Devices that split the features of convolutions."""
 
 
 _UNSPLIT: Final = LayerSplit()

@@ -76,12 +76,12 @@ def paradl_step_terms(
             )
         # One device of each group sums all, or each its part beside the others: as many
         # bytes through the host's port.
-        crowd, leaf = 1.0, system.ring_links[1].max_devices
+        contention, leaf = 1.0, system.ring_links[1].max_devices
         if case.devices > leaf:
-            crowd = system.leader_contention.value
+            contention = system.leader_contention.value
         far = system.ring_link(case.devices)
         outer = ring_seconds(
-            case.groups, size, far, passes=2, bandwidth_share=whole / crowd
+            case.groups, size, far, passes=2, bandwidth_share=whole / contention
         )
         found["gradients between groups"] = max(outer - hidden, 0.0)
     found["update"] = update_seconds(case.layers, case.layer_split, system)
