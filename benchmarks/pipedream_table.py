@@ -17,10 +17,12 @@ from jaxdist.launch.training.job.abstract_model import (
     load_profile_config,
     profile_model,
 )
-from jaxdist.planner.layer_times import constant_rate_model
 from jaxdist.planner.stages.cost_conventions import CostConvention
 from jaxdist.planner.stages.graph import LayerGraph
-from jaxdist.planner.stages.graph_from_profile import graph_from_profile
+from jaxdist.planner.stages.graph_from_profile import (
+    constant_rate_model,
+    graph_from_profile,
+)
 from jaxdist.planner.stages.link_hierarchy import parse_link_levels
 from jaxdist.planner.stages.partitioner import partition_graph
 from jaxdist.planner.stages.pipedream_file import parse_pipedream_profile

@@ -133,13 +133,13 @@ def main():
     ]
     for sizes in ((4, 4), (8, 2), (2, 8), (16,)):
         measured(large, sizes)
-    measured(large, (4, 4), form=COST_CONVENTIONS["sum"])
-    measured(large, (4, 4), memory=MemoryBudget(limit=16e9))
+    measured(large, (4, 4), cost_convention=COST_CONVENTIONS["sum"])
+    measured(large, (4, 4), memory_budget=MemoryBudget(limit=16e9))
     measured(large, (4, 4), cuts="any")
     for sizes in ((4, 4), (16,)):
         measured(talk, sizes)
         measured(talk, sizes, cuts="any")
-        measured(talk, sizes, cuts="any", form=COST_CONVENTIONS["sum"])
+        measured(talk, sizes, cuts="any", cost_convention=COST_CONVENTIONS["sum"])
     for graph in files:
         measured(graph, (16,))
         measured(graph, (16,), cuts="any")

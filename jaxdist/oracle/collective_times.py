@@ -1,13 +1,13 @@
-"""Prices: what the rows of a ledger take on a cluster's links.
+"""The seconds of collectives on the links of a cluster: latency and bandwidth.
 
     seconds = messages(kind, p) alpha + share(kind, p) sent(kind, payload, p) / rate
 
-for each array. `sent` are the bytes that a device of the group sends, those of the
-meter's formulas. Messages are those of recursive halving and doubling, 2 ceil(log2 p)
-for an all-reduce; of p - 1 partners for an all-to-all. A ring sends as many bytes and
-more messages, so this is what a library reaches that chooses by size; its share is 1.
-Where collectives of the kind were measured among p devices, messages and share are what
-was found, and how far collectives of that size lay from such a line.
+for each array. `sent` are the bytes that a device of the group sends, by the same
+formulas as the traffic meter's. Messages are those of recursive halving and doubling,
+2 ceil(log2 p) for an all-reduce, and p - 1 for an all-to-all. A ring sends as many
+bytes in more messages, so this is what a library reaches that chooses its algorithm by
+size; its share is 1. Where collectives of the kind were measured among p devices,
+messages and share are fitted to them, and `times` corrects the line at their sizes.
 """
 
 import math
@@ -23,39 +23,35 @@ from jaxdist.partition.ledger import Ledger
 def collective_seconds(
     kind: str, payload: float, repeats: int, group: LinkGroup
 ) -> float:
-    """Return what collectives of one kind take.
+    """Return the seconds of some collectives of one kind.
 
     Args:
         kind: as the compiler names it: `all-reduce`.
         payload: bytes of their results on one device, all of them together.
         repeats: how many there are.
-        group: who takes part.
+        group: the devices that take part.
     """
-    line = group.collective_cost(kind)
-    bend = (
-        line.times(_sent_bytes(kind, payload, group) / repeats)
-        if line and repeats
-        else 1.0
-    )
+    line, bend = group.collective_cost(kind), 1.0
+    if line and repeats:
+        # The correction was measured for single collectives, so it is looked up at the
+        # size of one and not of all of them.
+        bend = line.times(wire_bytes(kind, round(payload), group.size) / repeats)
     return bend * alpha_beta_seconds(kind, payload, repeats, group)
 
 
 def alpha_beta_seconds(
     kind: str, payload: float, repeats: int, group: LinkGroup
 ) -> float:
-    """Return the same by the line alone, without how far sizes lie from it."""
+    """Return the same by the straight line alone, without the measured correction."""
+    # A collective of one device is compiled away.
     if group.size == 1:
         return 0.0
     line = group.collective_cost(kind)
+    # Latency is paid for every array, bytes for all of them together.
     count = line.messages.value if line else message_count(kind, group.size)
     share = line.share.value if line else 1.0
-    sent = _sent_bytes(kind, payload, group)
+    sent = wire_bytes(kind, round(payload), group.size)
     return repeats * count * group.alpha + share * sent / group.bandwidth
-
-
-def _sent_bytes(kind: str, payload: float, group: LinkGroup) -> int:
-    """Return the bytes that a device of a group sends."""
-    return wire_bytes(kind, round(payload), group.size)
 
 
 def message_count(kind: str, devices: int) -> int:
@@ -64,6 +60,8 @@ def message_count(kind: str, devices: int) -> int:
     >>> message_count("all-reduce", 6), message_count("collective-permute", 6)
     (6, 1)
     """
+    # Halving and doubling takes log2 rounds; an all-reduce does it twice, for a
+    # reduce-scatter and an all-gather.
     rounds = math.ceil(math.log2(devices)) if devices > 1 else 0
     return {
         "all-reduce": 2 * rounds,
@@ -77,11 +75,10 @@ def message_count(kind: str, devices: int) -> int:
 def traffic_seconds(
     ledger: Ledger, cluster: Cluster, placement: MeshPlacement
 ) -> dict[str, float]:
-    """Return the seconds of a ledger's rows, by `what, axes`.
-
-    Syncs of an outer loop count by the step.
-    """
+    """Return the seconds of a ledger's rows in a step, by `what, axes`."""
     total: defaultdict[str, float] = defaultdict(float)
+    # An outer loop (local SGD) synchronizes once every so many steps, so a step pays
+    # that part of it.
     every = ledger.plan.outer.every or 1
     joint = [row for sync in ledger.outer_syncs for row in sync.rows]
     for rows, share in ((ledger.rows, 1.0), (joint, 1 / every)):

@@ -1,49 +1,46 @@
-"""Work: the seconds that a device computes, by layer, on the slice it really gets.
+"""The seconds that a device computes, by layer, for its own slice of each layer.
 
-    share(l)   = FLOPs that the ledger gives the device / FLOPs of the whole layer; of a
-                 module with several split layers, attention, as they; of others
-                 1 / (devices that share out the samples there)
+    share(l)   = FLOPs that the ledger gives the device / FLOPs of the whole layer; a
+                 module with several split layers (attention) has one share for all of
+                 them; other layers have 1 / (devices that split the samples there)
     measured   seconds(l) share e(F) / e(share F)
-    timed      what the device was seen to take for products and convolutions like the
-               slice's own (`jaxdist.core.cluster.kernel_timings`)
+    timed      the interpolated time of a matrix product or convolution of the slice's
+                 own size (`jaxdist.core.cluster.kernel_timings`)
     otherwise  max(share F / (peak e(share F)), share M / memory bandwidth) + launch
-    whole      all of it as much longer as the layer's block, where that was timed
-               (`jaxdist.oracle.block_overhead`)
-    again      forward once more backward, of blocks that a plan computes again
-    summed     3 W / memory bandwidth for each microbatch of several, or of a pipeline
+    overhead   all of it times seconds(b) / sum of seconds(l) over the layers of its
+                 block b, where blocks like it were timed
+    recompute  the forward pass once more, in blocks that are rematerialized
+    accumulate 3 W / memory bandwidth for each microbatch of several, or of a pipeline
 
-F are the FLOPs of one kernel of the layer, M the bytes that it reads and writes, of the
-weights those that a device has of them, e the device's efficiency by the FLOPs of a
-kernel: half a layer takes more than half the time (correction 5 to ParaDL, arXiv
-2104.09075). W are the bytes of a stage's weights on a device.
+F are the FLOPs of one kernel of the layer, M the bytes that it reads and writes (of the
+weights the device's own), e the device's efficiency by the FLOPs of a kernel: half a
+layer takes more than half the time (correction 5 to ParaDL, arXiv 2104.09075). W are
+the bytes of a stage's weights on a device.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 from jaxdist.core.cluster import Cluster
+from jaxdist.core.cluster.block_timings import block_signature
 from jaxdist.core.cluster.device import Device
-from jaxdist.core.kernel_shape import KernelShape
 from jaxdist.core.profile import LayerProfile
 from jaxdist.core.step_breakdown import LayerTime
-from jaxdist.oracle.block_overhead import block_overhead
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
-from jaxdist.pipeline.plan_schedule import device_work_counts
-from jaxdist.pipeline.stage_placement import stage_placement
 
-_BACKWARD_PASSES: Final = 3
-"""Times that a backward pass passes over a layer's output: its slope, its value, and
-the slope that it writes."""
 _FORWARD_PASSES: Final = 2
-"""Times that a forward pass does: it reads its input and writes its output."""
+"""Passes of a forward kernel over a layer's output: one read and one write."""
+_BACKWARD_PASSES: Final = 3
+"""The same of a backward pass: it reads the output and its gradient, and writes one."""
 ACCUMULATION_PASSES: Final = 3
-"""Times that adding a gradient to a sum passes over it: both are read, one written."""
+"""Passes over a gradient that is added to a sum: two reads and one write."""
 _BACKWARD_KERNELS: Final = 2
-"""Kernels of a backward pass, for one of a forward pass."""
+"""Kernels of a backward pass: the gradients of the input and of the weights."""
+_COPY_PASSES: Final = 2
+"""Passes over what is copied: one read and one write."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +50,7 @@ class MicrobatchTime:
     forward: float
     backward: float
     forward_comm: float = 0.0
-    """Those of `forward` in which layers talk to other devices."""
+    """The part of `forward` in which layers communicate."""
     backward_comm: float = 0.0
     """The same of `backward`."""
 
@@ -68,19 +65,21 @@ class MicrobatchTime:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeCostModel:
-    """A device, and the part of each layer that is its own."""
+    """The compute time of one device in a step."""
 
     case: StepDescription
-    """What it takes part in."""
+    """The step."""
     device: Device
-    """How fast it is."""
+    """Its speed."""
     ledger: Ledger
-    """What it does."""
+    """The FLOPs of each layer that the device does."""
     microbatches: int
-    """Those that it works on in a step."""
+    """The microbatches that it works on in a step."""
 
     def work_fraction(self, layer: LayerProfile) -> float:
         """Return the part of a layer's work on the batch in one microbatch."""
+        # The ledger counts FLOPs of split layers exactly, uneven parts and padding
+        # included.
         planned = self.ledger.layer_flops.get(layer.name)
         if planned and layer.flops:
             return planned / layer.flops / self.microbatches
@@ -90,9 +89,9 @@ class ComputeCostModel:
 
     @cached_property
     def _module_fractions(self) -> dict[str, float]:
-        """Return the part of their layers that is done here, of modules with several.
+        """Return the device's part of the layers of modules that have several of them.
 
-        What attention does between its layers is dealt out with them, head by head.
+        What attention computes between its projections is split with them, by heads.
         """
         planned, whole, count = Counter[str](), Counter[str](), Counter[str]()
         for layer in self.case.profile.layers:
@@ -104,109 +103,130 @@ class ComputeCostModel:
                 count[module] += 1
         return {m: planned[m] / whole[m] for m, n in count.items() if m and n > 1}
 
+    def weight_bytes(self, layer: LayerProfile, share: float) -> float:
+        """Return the bytes of the device's part of the weights, which a kernel reads.
+
+        Args:
+            layer: any.
+            share: the part of the layer's work on the batch, as `work_fraction`.
+        """
+        samples = self.case.block_sample_shards(layer.block) * self.case.microbatches
+        # Samples are split without the weights, so only what a device does less than
+        # its part of the samples is a part of the weights.
+        return min(1.0, share * samples) * layer.parameter_bytes
+
     def microbatch_time(self, layer: LayerProfile) -> MicrobatchTime:
-        """Return the seconds of a layer in one microbatch."""
-        forward, backward = self._layer_seconds(layer, self.work_fraction(layer))
+        """Return the seconds of a layer in one microbatch.
+
+        Raises:
+            BadInput: the device has no speed for the dtype.
+        """
+        share = self.work_fraction(layer)
+        forward, backward = self._layer_seconds(layer, share)
         longer = self._block_overhead(layer.block)
         forward, backward = longer[0] * forward, longer[1] * backward
-        summed = MicrobatchTime(forward=0.0, backward=self._accumulation_seconds(layer))
-        again = self.case.is_rematerialized(layer) * forward
-        return MicrobatchTime(forward=forward, backward=backward + again) + summed
+        # Rematerialization runs the forward pass once more before the backward pass.
+        backward += self.case.is_rematerialized(layer) * forward
+        # Gradients of several microbatches are added to a sum in memory; a pipeline's
+        # loop does that even for one.
+        if self.case.microbatches > 1 or self.case.stages:
+            summed = ACCUMULATION_PASSES * self.weight_bytes(layer, share)
+            backward += summed / self.device.memory_bandwidth.value
+        return MicrobatchTime(forward=forward, backward=backward)
 
     def _layer_seconds(self, layer: LayerProfile, share: float) -> tuple[float, float]:
         """Return the seconds of a part of a layer, forward and backward."""
-        return self._timed_seconds(layer, share) or self._roofline_seconds(layer, share)
+        device, dtype = self.device, self.case.dtype
+        kernel, table = layer.kernel, device.kernels
+        if kernel is not None and table is not None and layer.seconds_forward is None:
+            # What the device does less than its part of the samples is filters that it
+            # lacks: the tensor axis splits filters, all other axes split samples.
+            samples = self.case.block_sample_shards(layer.block)
+            whole = 1 / (samples * self.case.microbatches)
+            split = self.case.plan.mesh.tensor > 1
+            filters = min(1.0, share / whole) if split else 1.0
+            uses = kernel.uses * share / filters
+            own = replace(kernel, uses=uses, outputs=kernel.outputs * filters)
+            timed = table.seconds(own, device.peak(dtype).value)
+            if timed is not None:
+                # The layer that reads the network's input has no input gradient, so it
+                # has one backward kernel of the two that were timed.
+                kernels = layer.flops_backward / layer.flops_forward / _BACKWARD_KERNELS
+                return timed[0], min(1.0, kernels) * timed[1]
+
+        # Roofline: a kernel is bound by its FLOPs or by the bytes that it moves. A
+        # measured time takes the place of both, scaled by the efficiency of smaller
+        # kernels.
+        moved = share * layer.output_bytes + self.weight_bytes(layer, share)
+        curve, seconds = device.efficiency, []
+        for measured, whole_flops, passes, kernels in (
+            (layer.seconds_forward, layer.flops_forward, _FORWARD_PASSES, 1),
+            (layer.seconds_backward, layer.flops_backward, _BACKWARD_PASSES, 2),
+        ):
+            # Efficiency depends on the size of one kernel, not of the whole pass.
+            flops = share * whole_flops / kernels
+            if measured is not None:
+                whole_share = curve.at(whole_flops / kernels)
+                slower = whole_share / curve.at(flops) if flops else 1.0
+                seconds.append(measured * share * slower)
+            elif not whole_flops and not moved:
+                seconds.append(0.0)
+            else:
+                peak = device.peak(dtype).value
+                work = kernels * flops / (peak * curve.at(flops)) if flops else 0.0
+                passed = passes * moved / device.memory_bandwidth.value
+                seconds.append(max(work, passed) + kernels * device.launch.value)
+        return seconds[0], seconds[1]
 
     def _block_overhead(self, block: str) -> tuple[float, float]:
-        """Return how many times as long as its layers a block takes."""
-        if block not in self._block_overheads:
-            self._block_overheads[block] = block_overhead(
-                self.case, self.device, block, self._layer_seconds
-            )
-        return self._block_overheads[block]
+        """Return the time of a block over the sum of its layers, forward and backward.
+
+        It is 1 where no block like it was timed, and where layers were measured.
+
+        Args:
+            block: its name; the empty name of layers without a block is the last block.
+        """
+        if block in self._block_overheads:
+            return self._block_overheads[block]
+        profile, table, found = self.case.profile, self.device.blocks, (1.0, 1.0)
+        if table is not None and profile.blocks:
+            # Whole samples and weights in both: a divided block has the same overhead.
+            share = 1 / (self.case.block_sample_shards(block) * self.case.microbatches)
+            name = block or profile.blocks[-1].name
+            peak = self.device.peak(self.case.dtype).value
+            signature = block_signature(profile, name)
+            timed = table.at(signature, share * profile.batch, peak)
+            layers = profile.layers_of(name)
+            if timed and all(layer.seconds_forward is None for layer in layers):
+                each = [self._layer_seconds(layer, share) for layer in layers]
+                forward, backward = (sum(one) for one in zip(*each, strict=True))
+                if forward and backward:
+                    # A pipeline copies what the block saves for its backward pass into
+                    # the buffer of the microbatches in flight.
+                    copied = _COPY_PASSES * timed.kept if self.case.stages else 0
+                    copied /= self.device.memory_bandwidth.value
+                    found = (
+                        (timed.forward_s + copied) / forward,
+                        timed.backward_s / backward,
+                    )
+        self._block_overheads[block] = found
+        return found
 
     @cached_property
     def _block_overheads(self) -> dict[str, tuple[float, float]]:
         return {}
 
-    def _roofline_seconds(
-        self, layer: LayerProfile, share: float
-    ) -> tuple[float, float]:
-        """Return the seconds of a layer by its FLOPs and its bytes."""
-        made = share * layer.output_bytes + self.weight_bytes(layer, share)
-        forward = self._pass_seconds(
-            layer.seconds_forward, layer.flops_forward, share, _FORWARD_PASSES * made, 1
-        )
-        backward = self._pass_seconds(
-            layer.seconds_backward,
-            layer.flops_backward,
-            share,
-            _BACKWARD_PASSES * made,
-            2,
-        )
-        return forward, backward
 
-    def _timed_seconds(
-        self, layer: LayerProfile, share: float
-    ) -> tuple[float, float] | None:
-        """Return the seconds of the layer's own kernels, where such were timed."""
-        whole, table = layer.kernel, self.device.kernels
-        if whole is None or table is None or layer.seconds_forward is not None:
-            return None
-        peak = self.device.peak(self.case.dtype).value
-        found = table.seconds(self._kernel_slice(layer, whole, share), peak)
-        if found is None:
-            return None
-        forward, backward = found
-        # A layer that reads the network's input has the gradient of its weights alone.
-        gradients = layer.flops_backward / layer.flops_forward / _BACKWARD_KERNELS
-        return forward, min(1.0, gradients) * backward
-
-    def _accumulation_seconds(self, layer: LayerProfile) -> float:
-        """Return the seconds in which gradients are added to those of microbatches."""
-        if self.case.microbatches == 1 and not self.case.stages:
-            return 0.0
-        weights = self.weight_bytes(layer, self.work_fraction(layer))
-        return ACCUMULATION_PASSES * weights / self.device.memory_bandwidth.value
-
-    def _kernel_slice(
-        self, layer: LayerProfile, kernel: KernelShape, share: float
-    ) -> KernelShape:
-        """Return what one kernel computes here: a part of the uses, or of the filters.
-
-        What is less than a device's part of the samples is filters that it lacks.
-        """
-        samples = 1 / (
-            self.case.block_sample_shards(layer.block) * self.case.microbatches
-        )
-        filters = min(1.0, share / samples) if self.case.plan.mesh.tensor > 1 else 1.0
-        uses = kernel.uses * share / filters
-        return replace(kernel, uses=uses, outputs=kernel.outputs * filters)
-
-    def weight_bytes(self, layer: LayerProfile, share: float) -> float:
-        """Return the bytes of the weights that a kernel reads: of a device's part."""
-        samples = self.case.block_sample_shards(layer.block) * self.case.microbatches
-        return min(1.0, share * samples) * layer.parameter_bytes
-
-    def _pass_seconds(
-        self,
-        measured: float | None,
-        flops: int,
-        share: float,
-        bytes_moved: float,
-        kernels: int,
-    ) -> float:
-        """Return the seconds of one direction."""
-        curve, own = self.device.efficiency, share * flops / kernels
-        if measured is not None:
-            slower = curve.at(flops / kernels) / curve.at(own) if own else 1.0
-            return measured * share * slower
-        if not flops and not bytes_moved:
-            return 0.0
-        peak = self.device.peak(self.case.dtype).value
-        computed = kernels * own / (peak * curve.at(own)) if own else 0.0
-        passed = bytes_moved / self.device.memory_bandwidth.value
-        return max(computed, passed) + kernels * self.device.launch.value
+def compute_cost_model(
+    case: StepDescription, device: Device, pipe_rank: int
+) -> ComputeCostModel:
+    """Return the compute time of the device at a rank of the pipe axis."""
+    return ComputeCostModel(
+        case=case,
+        device=device,
+        ledger=case.ledgers[pipe_rank],
+        microbatches=case.work_counts[pipe_rank].microbatches,
+    )
 
 
 def stage_compute_times(
@@ -217,55 +237,33 @@ def stage_compute_times(
     Raises:
         BadInput: the device has no speed for the dtype.
     """
-    nothing = MicrobatchTime(forward=0.0, backward=0.0)
-    return tuple(
-        sum((one for _, one in microbatch_layer_times(case, device, stage)), nothing)
-        for stage in range(max(1, len(case.stages)))
-    )
-
-
-def microbatch_layer_times(
-    case: StepDescription, device: Device, stage: int
-) -> Iterator[tuple[LayerProfile, MicrobatchTime]]:
-    """Yield the layers of a stage, and the seconds of each in one microbatch.
-
-    Raises:
-        BadInput: the device has no speed for the dtype.
-    """
-    place = stage_placement(case.plan).stage_devices[stage][0]
-    worker = ComputeCostModel(
-        case=case,
-        device=device,
-        ledger=case.ledgers[place],
-        microbatches=device_work_counts(case.plan, case.microbatches)[
-            place
-        ].microbatches,
-    )
-    for layer in compute_layers(case, stage):
-        yield layer, worker.microbatch_time(layer)
+    found = []
+    for stage in case.stage_range:
+        model = compute_cost_model(case, device, case.placement.stage_devices[stage][0])
+        spent = (model.microbatch_time(x) for x in compute_layers(case, stage))
+        found.append(sum(spent, MicrobatchTime(forward=0.0, backward=0.0)))
+    return tuple(found)
 
 
 def compute_layers(case: StepDescription, stage: int) -> tuple[LayerProfile, ...]:
     """Return the layers whose work a stage does.
 
-    They are those of its blocks, but for a table that the last block uses: what costs
-    time is asking it, which the last stage does.
+    They are the layers of its blocks, with one exception: an embedding table that the
+    last stage uses as well (tied weights) costs time where it is read, there.
     """
     last = len(case.stages) - 1
     if last < 1:
         return case.stage_layers(stage)
-    asked, own = _shared_layers(case, last), case.stage_layers(stage)
+    # The ledger gives the last device FLOPs of layers that its own blocks do not hold.
+    device = case.placement.stage_devices[last][0]
+    stages = case.placement.stages_of(device)
+    held = {layer.name for own in stages for layer in case.stage_layers(own)}
+    tied = case.ledgers[device].layer_flops.keys() - held
+    own_layers = case.stage_layers(stage)
+    # Other stages hold the tied table but do not use it.
     if stage != last:
-        return tuple(layer for layer in own if layer.name not in asked)
-    return (*(x for x in case.profile.layers if x.name in asked), *own)
-
-
-def _shared_layers(case: StepDescription, last: int) -> frozenset[str]:
-    """Name what the device of the last stage works on that its blocks do not hold."""
-    places = stage_placement(case.plan)
-    device = places.stage_devices[last][0]
-    own = (x for stage in places.stages_of(device) for x in case.stage_layers(stage))
-    return frozenset(case.ledgers[device].layer_flops.keys() - {x.name for x in own})
+        return tuple(layer for layer in own_layers if layer.name not in tied)
+    return (*(x for x in case.profile.layers if x.name in tied), *own_layers)
 
 
 def step_layer_times(case: StepDescription, cluster: Cluster) -> dict[str, LayerTime]:
@@ -278,14 +276,14 @@ def step_layer_times(case: StepDescription, cluster: Cluster) -> dict[str, Layer
     Raises:
         BadInput: the device has no speed for the dtype.
     """
+    # Jitter is the mean delay of a device in a step: all devices wait for the slowest.
     late, found = 1 + cluster.jitter.value, {}
-    places, taken = (
-        stage_placement(case.plan),
-        device_work_counts(case.plan, case.microbatches),
-    )
-    for stage in range(max(1, len(case.stages))):
-        micro = taken[places.stage_devices[stage][0]].microbatches
-        for layer, one in microbatch_layer_times(case, cluster.device, stage):
+    for stage in case.stage_range:
+        rank = case.placement.stage_devices[stage][0]
+        micro = case.work_counts[rank].microbatches
+        model = compute_cost_model(case, cluster.device, rank)
+        for layer in compute_layers(case, stage):
+            one = model.microbatch_time(layer)
             found[layer.name] = LayerTime(
                 forward=late * micro * one.forward,
                 backward=late * micro * one.backward,

@@ -1,4 +1,4 @@
-"""Groups: the devices of some mesh axes, and the links of a cluster they share.
+"""The devices of some mesh axes, and the links of a cluster that they share.
 
 Devices stand in the order of the mesh, or of the plan's placement, the innermost axis
 side by side, and fill one unit of a level after the other: a host, then the next one.
@@ -9,38 +9,36 @@ side by side, and fill one unit of a level after the other: a host, then the nex
     rate(axes)   = least over levels up to that one of
                    bandwidth of a unit below / rings that leave it / oversubscription
 
-As many rings leave a unit as the group's devices in it fit times into the unit. Lines
-of that level are of groups with as many devices; those come first that lie most alike,
-with as many of them in a unit below.
+As many rings leave a unit as the group's devices in it fit times into the unit.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.collective_cost import CollectiveCost
-from jaxdist.core.cluster.level import Level
 from jaxdist.core.plan.placement import MeshPlacement
+from jaxdist.oracle.step_description import StepDescription
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkGroup:
-    """Devices that take part in a collective together, and what they have for it."""
+    """The devices of one collective, and the links that they share."""
 
     size: int
     """Devices of one group."""
     level: str
     """Name of the level whose links the slowest step crosses."""
     alpha: float
-    """Seconds that a message takes without its bytes."""
+    """Latency of a message, seconds."""
     bandwidth: float
-    """Bytes a second that one device of the group sends, all groups at once."""
+    """Bytes a second that one device of the group sends while all groups send."""
     collective_costs: tuple[CollectiveCost, ...] = ()
-    """What was measured of collectives among as many devices, the most alike first."""
+    """Measured costs of collectives among as many devices, the most alike first."""
 
     def collective_cost(self, kind: str) -> CollectiveCost | None:
-        """Return what was measured of a kind of collective, lying most alike."""
+        """Return the measured cost of a kind of collective, placed most alike."""
         return next((line for line in self.collective_costs if line.kind == kind), None)
 
 
@@ -51,24 +49,28 @@ def link_group(
 
     Args:
         cluster: machines.
-        placed: devices along each axis, and how these lie.
+        placed: devices along each axis, and their order on the cluster.
         axes: names of axes, or of parts of them.
 
     Raises:
         BadInput: the cluster has fewer devices than the mesh.
     """
     places = [placed.place(name) for name in axes]
+    # Strides count devices in the order of placement, so the group lies within this
+    # many neighbouring devices.
     span = max((stride * size for stride, size in places), default=1)
     size = math.prod(size for _, size in places)
     crossed = cluster.levels[: cluster.level_of(span) + 1]
-    units = (1, *cluster.sizes)
-    rates = (
-        _ring_bandwidth(level, unit, min(unit, placed.mesh.devices), places)
-        for level, unit in zip(crossed, units, strict=False)
-    )
-    inside = math.prod(
-        _devices_in_unit(units[len(crossed) - 1], *place) for place in places
-    )
+    rates, inside = [], 1
+    for level, unit in zip(crossed, (1, *cluster.sizes), strict=False):
+        # Devices of the group that share a unit below this level: their ring leaves the
+        # unit once. The unit's other devices form rings of their own, which compete for
+        # the same links at the same time.
+        inside = math.prod(min(n, max(1, unit // stride)) for stride, n in places)
+        rings = max(1, min(unit, placed.mesh.devices) // inside)
+        rates.append(level.bandwidth.value / rings / level.oversubscription.value)
+    # A measured cost is of a number of devices. Groups of as many may lie differently
+    # over hosts, so the costs are sorted by how alike they lie.
     lines = (line for line in crossed[-1].lines if line.devices == size)
     return LinkGroup(
         size=size,
@@ -79,22 +81,23 @@ def link_group(
     )
 
 
-def _ring_bandwidth(
-    level: Level, unit: int, devices: int, places: Sequence[tuple[int, int]]
-) -> float:
-    """Return the bytes a second that one ring has of a level's links.
+def collective_link_groups(
+    case: StepDescription, cluster: Cluster
+) -> dict[str, LinkGroup]:
+    """Return the group of each set of axes along which a step communicates.
 
     Args:
-        level: whose links.
-        unit: devices in a unit below it.
-        devices: those of them that the mesh uses.
-        places: stride and size of the ring's axes.
+        case: the step.
+        cluster: machines, with as many devices as the plan.
+
+    Returns:
+        Groups by the names of their axes, `data x spatial_h`.
     """
-    inside = math.prod(_devices_in_unit(unit, *place) for place in places)
-    rings = max(1, devices // inside)
-    return level.bandwidth.value / rings / level.oversubscription.value
-
-
-def _devices_in_unit(unit: int, stride: int, size: int) -> int:
-    """Return the devices of an axis that lie in the same unit."""
-    return min(size, max(1, unit // stride))
+    rows = [row for ledger in case.ledgers for row in ledger.rows]
+    # An outer loop (local SGD) communicates between replicas beside the step's own
+    # rows.
+    rows += [
+        r for ledger in case.ledgers for sync in ledger.outer_syncs for r in sync.rows
+    ]
+    placed, axes = case.plan.placed, dict.fromkeys(row.axes for row in rows)
+    return {" x ".join(names): link_group(cluster, placed, names) for names in axes}

@@ -1,34 +1,35 @@
-"""Predicting: the seconds and the bytes of a step by term, and where they are from."""
+"""The prediction of a training step: seconds and bytes by term, and their origin."""
 
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.oracle.collective_times import traffic_seconds
 from jaxdist.oracle.memory import device_memory
-from jaxdist.oracle.overlap import collective_overlaps, total_overlap
-from jaxdist.oracle.schedule_times import PipelineTime, schedule_time
-from jaxdist.oracle.stage_times import other_traffic, stage_layer_traffic, stage_times
-from jaxdist.oracle.stage_transfers import send_ledger, superstep_skew
+from jaxdist.oracle.overlap import collective_overlaps
+from jaxdist.oracle.schedule_times import schedule_time
+from jaxdist.oracle.stage_times import (
+    other_traffic,
+    send_ledger,
+    stage_layer_traffic,
+    stage_times,
+    superstep_skew,
+)
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
-from jaxdist.pipeline.plan_schedule import updates_per_step
 
 UPDATE_PASSES: Final = 5
-"""Passes of an update over the parameters: value, slope and momentum are read, value
-and momentum written."""
+"""Passes of an update over the parameters: it reads value, gradient and momentum, and
+writes value and momentum."""
 _ERROR_BY_PROVENANCE: Final = {"fitted": 0.2}
-"""Half the width of the interval, as a share, by the origin of what decides."""
+"""Half the width of the interval, as a share, by the origin of the deciding numbers."""
 _DEFAULT_ERROR: Final = 0.4
-"""The same where no steps of a machine were seen: 18 of 20 executed plans lay in it."""
+"""The same where no step was measured: 18 of 20 executed plans were inside of it."""
 MEMORY_MARGIN: Final = 0.35
-"""Share by which temporaries may be more than traced: the most seen is 0.29."""
-
-
+"""Share by which temporaries may exceed the trace; the most ever seen is 0.29."""
 _EXACT_MEMORY_TERMS: Final = (
     *("parameters", "statistics", "optimizer", "averages"),
     *("residuals", "replicas", "gathered", "gradients", "batch"),
@@ -38,28 +39,29 @@ _EXACT_MEMORY_TERMS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a step takes on a cluster."""
+    """The predicted time and memory of a training step on a cluster."""
 
     plan: str
     """Title of the layout."""
     cluster: str
     """Name of the machine."""
     terms_s: dict[str, float]
-    """Seconds by term, of collectives those that nothing hides; their sum is the
-    step's."""
+    """Seconds by term that add up to the step; of collectives the exposed ones."""
     memory_by_term: dict[str, int]
-    """Bytes of a device by term."""
+    """Bytes that a device needs, by term."""
     memory_capacity: int
-    """Bytes that a device has."""
+    """Bytes of a device's memory."""
     batch: int
     """Samples of a step."""
     relative_error: float
-    """Share by which the step may be shorter or longer, nine times in ten."""
+    """Half the width of the 90 % interval, as a share of the step."""
     provenance: dict[str, str]
-    """Where each number is from that was used, by its path in the cluster."""
+    """The origin of each number of the cluster, by its path."""
     overlapped_s: dict[str, float] = field(default_factory=dict)
-    """Seconds of collectives behind computing, by the names of their terms: what these
-    have is no part of them, nor of the step."""
+    """Seconds of collectives that overlap with compute, by term. They are part of
+    neither `terms_s` nor the step."""
+    busiest_device: int = 0
+    """The rank of the pipe axis that the others wait for."""
 
     @property
     def step_s(self) -> float:
@@ -68,39 +70,40 @@ class Prediction:
 
     @property
     def interval_s(self) -> tuple[float, float]:
-        """Seconds between which nine of ten steps should be."""
+        """The 90 % interval of the step, seconds."""
         return self.step_s * (1 - self.relative_error), self.step_s * (
             1 + self.relative_error
         )
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of a device."""
+        """Bytes that a device needs."""
         return sum(self.memory_by_term.values())
 
     @property
     def traced_bytes_with_margin(self) -> int:
-        """Bytes of a device with a margin for what the prediction may lack."""
+        """Bytes of a device with a margin for the error of traced temporaries."""
         return self.memory_bytes + round(
             MEMORY_MARGIN * self.memory_by_term.get("temporaries", 0)
         )
 
     @property
     def untraced_bytes_with_margin(self) -> int:
-        """Bytes of a device with the same margin for all that is not exact."""
+        """Bytes of a device with the same margin for all inexact terms."""
+        # Counted terms need no margin: only activations and buffers are estimates.
         exact = sum(self.memory_by_term.get(term, 0) for term in _EXACT_MEMORY_TERMS)
         return self.memory_bytes + round(MEMORY_MARGIN * (self.memory_bytes - exact))
 
     @property
     def fits(self) -> bool:
-        """Whether a device has room for it, with the margin."""
+        """Whether a device has enough memory for the step and the margin."""
         traced = "temporaries" in self.memory_by_term
         return (
             self.traced_bytes_with_margin if traced else self.untraced_bytes_with_margin
         ) <= self.memory_capacity
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
+        """Return the prediction as plain values, for JSON."""
         return {
             "plan": self.plan,
             "cluster": self.cluster,
@@ -118,7 +121,7 @@ class Prediction:
 
 
 def predict(case: StepDescription, cluster: Cluster) -> Prediction:
-    """Predict the step of a case.
+    """Predict a training step.
 
     Args:
         case: network, layout and traffic.
@@ -128,28 +131,70 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
         BadInput: more devices than the cluster has, or no speed for the dtype.
     """
     check_device_count(case.plan, cluster)
-    replay = pipeline_time(case, cluster)
+    placed, device = case.plan.placed, cluster.device
+    # The schedule is replayed with the seconds of each stage; without stages it is one
+    # stage without a bubble.
+    skew = superstep_skew(case.plan, cluster)
+    stages, crowd = stage_times(case, cluster), device.crowd.value
+    replay = schedule_time(case.plan, case.microbatches, stages, crowd, skew)
     ledger = slowest_ledger(case, cluster, replay.busiest_device)
-    terms = compute_terms(case, cluster, replay)
-    terms |= traffic_seconds(ledger, cluster, case.plan.placed)
-    behind = total_overlap(collective_overlaps(case, cluster, ledger))
+    # A pass through a stage has the communication of its layers in it, which is a term
+    # of its own among those of collectives.
+    inside = stage_layer_traffic(case, replay.busiest_device)
+    communicated = sum(traffic_seconds(inside, cluster, placed).values())
+    terms = {
+        "compute": replay.busy_seconds - communicated,
+        "bubble": replay.bubble_seconds,
+    }
+    terms |= traffic_seconds(ledger, cluster, placed)
+    behind: Counter[str] = Counter()
+    for one in collective_overlaps(case, cluster, ledger):
+        behind.update(one.overlapped_by_term)
+    # Rounding may make the overlap exceed the term by a little.
     terms |= {term: max(0.0, terms[term] - s) for term, s in behind.items()}
     terms["packing"] = max(
         compression_seconds(ledger, cluster) for ledger in case.ledgers
     )
-    terms["update"] = _update_seconds(case, cluster)
-    late = _input_seconds(case, cluster) - sum(terms.values())
-    terms["input"] = max(0.0, late)
+    # The optimizer is bound by memory: all parameters pass through it once a step, or
+    # after every round of microbatches where stages update asynchronously.
+    parameters = case.state_bytes.get("parameters", case.profile.parameter_bytes)
+    updates = max(own.updates for own in case.work_counts)
+    passed = UPDATE_PASSES * parameters
+    terms["update"] = updates * passed / device.memory_bandwidth.value
+    # Hosts prepare the next step's samples while the devices work on this one, so a
+    # step pays what that takes longer than all else.
+    terms["input"] = 0.0
+    if cluster.input_rate is not None:
+        hosts = max(1, case.plan.mesh.devices // cluster.levels[0].size)
+        prepared = case.batch_bytes / hosts / cluster.input_rate.value
+        terms["input"] = max(0.0, prepared - sum(terms.values()))
+
+    # Tables of many numbers have one origin each.
+    provenance = {path: number.origin for path, number in cluster.numbers()}
+    provenance["device.efficiency"] = device.efficiency.origin
+    if device.kernels is not None:
+        provenance["device.kernels"] = device.kernels.origin
+    if device.blocks is not None:
+        provenance["device.blocks"] = device.blocks.origin
+    # The interval is as wide as that of the least certain number that decides.
+    origins = []
+    if not any(layer.seconds_forward for layer in case.profile.layers):
+        origins += [device.peak(case.dtype).origin, device.efficiency.origin]
+    if case.plan.mesh.devices > 1:
+        origins += [level.bandwidth.origin for level in cluster.levels]
+    kinds = [origin.partition(":")[0] for origin in origins]
+    errors = [_ERROR_BY_PROVENANCE.get(kind, _DEFAULT_ERROR) for kind in kinds]
     return Prediction(
         plan=case.plan.title,
         cluster=cluster.name,
         terms_s={term: s for term, s in terms.items() if s or term in behind},
-        memory_by_term=device_memory(case, cluster.device),
-        memory_capacity=round(cluster.device.memory.value),
+        memory_by_term=device_memory(case, device),
+        memory_capacity=round(device.memory.value),
         batch=case.profile.batch,
-        relative_error=_relative_error(case, cluster),
-        provenance=dict(_provenance(cluster)),
-        overlapped_s=behind,
+        relative_error=max(errors, default=_DEFAULT_ERROR),
+        provenance=provenance,
+        overlapped_s=dict(behind),
+        busiest_device=replay.busiest_device,
     )
 
 
@@ -169,103 +214,36 @@ def check_device_count(plan: Plan, cluster: Cluster) -> None:
         )
 
 
-def pipeline_time(case: StepDescription, cluster: Cluster) -> PipelineTime:
-    """Return how long devices work in a step, and wait for other stages."""
-    crowd, skew = cluster.device.crowd.value, superstep_skew(case.plan, cluster)
-    return schedule_time(
-        case.plan, case.microbatches, stage_times(case, cluster), crowd, skew
-    )
-
-
-def compute_terms(
-    case: StepDescription, cluster: Cluster, pipeline_time: PipelineTime
-) -> dict[str, float]:
-    """Return the seconds of computing and of waiting for other stages."""
-    said = traffic_seconds(
-        stage_layer_traffic(case, pipeline_time.busiest_device),
-        cluster,
-        case.plan.placed,
-    )
-    return {
-        "compute": pipeline_time.busy_seconds - sum(said.values()),
-        "bubble": pipeline_time.bubble_seconds,
-    }
-
-
 def slowest_ledger(
     case: StepDescription, cluster: Cluster, busiest_device: int
 ) -> Ledger:
-    """Return what a step's collectives move where they take longest.
+    """Return the traffic of a step: of each part where it takes longest.
 
     Args:
         case: network, layout and traffic.
         cluster: machines.
-        busiest_device: the device along the pipe axis for whose layers the others wait.
+        busiest_device: the rank of the pipe axis that the others wait for.
 
     Returns:
-        What those layers move, and all else of the device where that takes longest.
+        The traffic inside of that rank's layers, and all other traffic of the rank
+        where that takes longest.
     """
+    placed = case.plan.placed
     found = [
-        send_ledger(other_traffic(case, device), case.plan, device, cluster)
-        for device in range(len(case.ledgers))
+        send_ledger(other_traffic(case, rank), case.plan, rank, cluster)
+        for rank in range(len(case.ledgers))
     ]
-    placed, inside = case.plan.placed, stage_layer_traffic(case, busiest_device).rows
+    # Ranks exchange different rows, and all of them wait for the slowest.
     around = max(
         found, key=lambda one: sum(traffic_seconds(one, cluster, placed).values())
     )
+    inside = stage_layer_traffic(case, busiest_device).rows
     return replace(around, rows=(*around.rows, *inside))
 
 
 def compression_seconds(ledger: Ledger, cluster: Cluster) -> float:
-    """Return the seconds in which a device packs and unpacks, where that was timed."""
+    """Return the seconds of compressing and restoring, where that was timed."""
+    # Compressors are timed by the number of elements, each way of compressing by
+    # itself.
     known, rows = cluster.device.packing, ledger.rows
     return sum(row.packed * known[row.what].value for row in rows if row.what in known)
-
-
-def _update_seconds(case: StepDescription, cluster: Cluster) -> float:
-    """Return the seconds of moving the parameters: they pass through memory.
-
-    Once a step, but for stages that move theirs after every round of microbatches.
-    """
-    passed = UPDATE_PASSES * case.state_bytes.get(
-        "parameters", case.profile.parameter_bytes
-    )
-    times = updates_per_step(case.plan, case.microbatches)
-    return times * passed / cluster.device.memory_bandwidth.value
-
-
-def _input_seconds(case: StepDescription, cluster: Cluster) -> float:
-    """Return the seconds in which hosts make the samples of a step ready."""
-    if cluster.input_rate is None:
-        return 0.0
-    per_host = cluster.levels[0].size
-    hosts = max(1, case.plan.mesh.devices // per_host)
-    return case.batch_bytes / hosts / cluster.input_rate.value
-
-
-def _provenance(cluster: Cluster) -> Iterator[tuple[str, str]]:
-    """Yield where the numbers of a cluster are from, of tables once for all of one."""
-    yield from ((path, number.origin) for path, number in cluster.numbers())
-    yield "device.efficiency", cluster.device.efficiency.origin
-    if cluster.device.kernels is not None:
-        yield "device.kernels", cluster.device.kernels.origin
-    if cluster.device.blocks is not None:
-        yield "device.blocks", cluster.device.blocks.origin
-
-
-def _relative_error(case: StepDescription, cluster: Cluster) -> float:
-    """Return half the width of the interval: as sure as the least sure that decides."""
-    measured = any(layer.seconds_forward for layer in case.profile.layers)
-    deciding: list[SourcedNumber] = (
-        [] if measured else [cluster.device.peak(case.dtype)]
-    )
-    curve = cluster.device.efficiency
-    origins = [number.origin for number in deciding]
-    origins += [] if measured else [curve.origin]
-    if case.plan.mesh.devices > 1:
-        origins += [level.bandwidth.origin for level in cluster.levels]
-    kinds = [origin.partition(":")[0] for origin in origins]
-    return max(
-        (_ERROR_BY_PROVENANCE.get(kind, _DEFAULT_ERROR) for kind in kinds),
-        default=_DEFAULT_ERROR,
-    )

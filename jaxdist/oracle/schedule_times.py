@@ -1,36 +1,44 @@
-"""Replay: a schedule's table with the seconds of uneven stages.
+"""A pipeline schedule played with the seconds of uneven stages.
 
-The program that runs a table goes from exchange to exchange with all devices together,
-so a beat is as long as who works longest in it:
+The program that runs a schedule goes from exchange to exchange with all devices
+together, so a superstep is as long as its slowest device:
 
-    step = sum over beats of max(longest, second + skew)
+    step = sum over supersteps of max(longest, second + skew)
 
-of the seconds that devices work in it, share(beat) of what they take alone to each,
+of the seconds that devices work in it, each of them share(superstep) of what the work
+takes where all devices compute,
 
-    share(beat) = max(1 / crowd, devices that work in it / devices)
+    share(superstep) = max(1 / contention, devices that work in it / devices)
 
-Where devices share processors (`crowd` above 1), those that work are faster while
-others rest, as where a pipeline fills or drains; what layers say to other devices is
-not. Devices that work as long as each other do not end together (`skew`), and who waits
-for all of them waits for the last; nobody does where one works for much longer than the
-others. The bubble is what is left of a step for the device that works longest.
+Where devices share processor cores (`contention` above 1), those that work are faster
+while others rest, as where a pipeline fills or drains; communication is not. Devices
+that work equally long do not end together (`skew`), and the exchange waits for the last
+of them; not so where one works much longer than the others. The bubble is the rest of
+the step for the busiest device.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import Plan
+from jaxdist.core.step_breakdown import StageTiming
 from jaxdist.oracle.compute_times import MicrobatchTime
+from jaxdist.oracle.stage_times import stage_times, superstep_skew
+from jaxdist.oracle.step_description import StepDescription
 from jaxdist.pipeline.plan_schedule import plan_schedule
 from jaxdist.pipeline.work_item import Superstep, WorkItem
+
+PipelineTimeline = tuple[tuple[StageTiming, ...], ...]
+"""The work of a step in time, one row for each rank of the pipe axis."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineTime:
-    """A step as its table plays: how devices along the pipe axis hold each other up."""
+    """The busy and idle seconds of a step's busiest device."""
 
     busiest_device: int
-    """Who works longest."""
+    """Its rank of the pipe axis."""
     busy_seconds: float
     """Seconds that it works."""
     bubble_seconds: float
@@ -38,95 +46,125 @@ class PipelineTime:
 
     @property
     def seconds(self) -> float:
-        """Seconds of all beats."""
+        """Seconds of all supersteps."""
         return self.busy_seconds + self.bubble_seconds
 
 
 def schedule_time(
     plan: Plan,
     microbatches: int,
-    stage_times: Sequence[MicrobatchTime],
+    passes: Sequence[MicrobatchTime],
     core_contention: float = 1.0,
     skew: float = 0.0,
 ) -> PipelineTime:
-    """Return what the busiest device works in a step, and what it waits.
+    """Return how long the busiest device works in a step, and how long it waits.
 
     Args:
         plan: the layout.
         microbatches: of a step.
-        stage_times: seconds of each stage in one microbatch, where all devices compute.
-        core_contention: as of a device.
-        skew: seconds by which the last of those that end together is late.
+        passes: seconds of each stage in one microbatch, where all devices compute.
+        core_contention: slowdown of a kernel where all devices compute, at least 1.
+        skew: seconds by which the last of equally busy devices is late.
     """
     if plan.stages == 1:
-        (one,) = stage_times
+        (one,) = passes
         busy = microbatches * (one.forward + one.backward)
         return PipelineTime(busiest_device=0, busy_seconds=busy, bubble_seconds=0.0)
-    made = plan_schedule(plan, microbatches)
-    has_weights = any(w and w.kind == "weights" for row in made.ticks for w in row)
-
-    def took(beat: Superstep) -> list[float]:
-        share = contention_factor(beat, core_contention)
-        return [
-            sum(work_seconds(w, stage_times, has_weights, share) for w in works if w)
-            for works in zip(*beat, strict=True)
-        ]
-
-    beats = [took(beat) for beat in made.supersteps]
-    works = [sum(own) for own in zip(*beats, strict=True)]
-    busy = max(works)
-    waits = sum(superstep_seconds(own, skew) for own in beats) - busy
+    schedule = plan_schedule(plan, microbatches)
+    split = any(w and w.kind == "weights" for row in schedule.ticks for w in row)
+    works: list[list[float]] = []
+    for superstep in schedule.supersteps:
+        done = _work_seconds(superstep, passes, split, core_contention)
+        works.append([sum(seconds for _, seconds in own) for own in done])
+    # The busiest device decides; what it waits for in exchanges is the bubble.
+    totals = [sum(own) for own in zip(*works, strict=True)]
+    busy = max(totals)
+    waits = sum(superstep_seconds(own, skew) for own in works) - busy
     return PipelineTime(
-        busiest_device=works.index(busy), busy_seconds=busy, bubble_seconds=waits
+        busiest_device=totals.index(busy), busy_seconds=busy, bubble_seconds=waits
     )
 
 
+def predict_timeline(case: StepDescription, cluster: Cluster) -> PipelineTimeline:
+    """Return the work of a step in time; none where the network is not cut.
+
+    All devices go from exchange to exchange together; the exchange itself takes no time
+    here.
+
+    Args:
+        case: network, layout and traffic.
+        cluster: machines.
+
+    Raises:
+        BadInput: the device has no speed for the dtype.
+    """
+    if case.plan.stages == 1:
+        return ()
+    schedule = plan_schedule(case.plan, case.microbatches)
+    split = any(w and w.kind == "weights" for row in schedule.ticks for w in row)
+    stages, contention = stage_times(case, cluster), cluster.device.crowd.value
+    skew = superstep_skew(case.plan, cluster)
+    lanes: list[list[StageTiming]] = [[] for _ in schedule.ticks[0]]
+    now = 0.0
+    for superstep in schedule.supersteps:
+        ends = [now] * len(lanes)
+        done = _work_seconds(superstep, stages, split, contention)
+        for device, works in enumerate(done):
+            for work, seconds in works:
+                start, ends[device] = ends[device], ends[device] + seconds
+                lanes[device].append(
+                    StageTiming(
+                        kind=work.kind,
+                        stage=work.stage,
+                        micro=work.microbatch,
+                        start=start,
+                        end=ends[device],
+                    )
+                )
+        # The next superstep begins when the slowest device is done, for all devices.
+        now += superstep_seconds([end - now for end in ends], skew)
+    return tuple(map(tuple, lanes))
+
+
 def superstep_seconds(device_seconds: Sequence[float], skew: float) -> float:
-    """Return the seconds of a beat, from exchange to exchange.
+    """Return the seconds of a superstep, from exchange to exchange.
 
     Args:
         device_seconds: seconds that each device works in it.
-        skew: seconds by which the last of those that end together is late.
+        skew: seconds by which the last of equally busy devices is late.
 
     >>> superstep_seconds([3.0, 3.0, 0.0], 0.5), superstep_seconds([3.0, 1.0, 1.0], 0.5)
     (3.5, 3.0)
     """
+    # The skew delays an exchange only where a second device ends at about the same time
+    # as the first.
     *_, second, longest = sorted((0.0, *device_seconds))
     return max(longest, second + skew) if second else longest
 
 
-def contention_factor(superstep: Superstep, core_contention: float) -> float:
-    """Return the part of its seconds that a kernel takes where some devices rest.
-
-    Args:
-        superstep: says which work.
-        core_contention: times as long as alone kernels take where all do.
-    """
-    working = sum(any(works) for works in zip(*superstep, strict=True))
-    return max(1 / core_contention, working / len(superstep[0]))
-
-
-def work_seconds(
-    item: WorkItem,
-    stage_times: Sequence[MicrobatchTime],
+def _work_seconds(
+    superstep: Superstep,
+    passes: Sequence[MicrobatchTime],
     has_weights: bool,
-    contention_factor: float,
-) -> float:
-    """Return what one work takes; gradients of weights are half of a backward pass.
-
-    Args:
-        item: of a table.
-        stage_times: seconds of each stage in one microbatch.
-        has_weights: whether those gradients are works of their own.
-        contention_factor: of its beat.
-    """
-    stage = stage_times[item.stage]
-    if item.kind == "forward":
-        return (
-            contention_factor * (stage.forward - stage.forward_comm)
-            + stage.forward_comm
-        )
-    whole = (
-        contention_factor * (stage.backward - stage.backward_comm) + stage.backward_comm
-    )
-    return whole / (2 if has_weights else 1)
+    core_contention: float,
+) -> list[list[tuple[WorkItem, float]]]:
+    """Return the work items of each device in a superstep, with their seconds."""
+    # A schedule may split a backward pass into the gradients of inputs and of weights
+    # (zero bubble), half of its time each.
+    parts = 2 if has_weights else 1
+    devices = list(zip(*superstep, strict=True))
+    # Kernels of idle devices leave their share of the processor cores to the others.
+    working = sum(any(works) for works in devices)
+    share = max(1 / core_contention, working / len(devices))
+    found = []
+    for works in devices:
+        own = []
+        for work in filter(None, works):
+            stage = passes[work.stage]
+            seconds = share * (stage.forward - stage.forward_comm) + stage.forward_comm
+            if work.kind != "forward":
+                computed = share * (stage.backward - stage.backward_comm)
+                seconds = (computed + stage.backward_comm) / parts
+            own.append((work, seconds))
+        found.append(own)
+    return found

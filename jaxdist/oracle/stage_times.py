@@ -1,29 +1,46 @@
-"""Passes: the seconds of a microbatch's way through each stage, and back.
+"""The seconds of a microbatch in each pipeline stage, and what stages send each other.
 
-    pass(s) = compute(s) (1 + jitter) + talk(s) / 2
+    pass(s) = compute(s) (1 + jitter) + comm(s) / 2
 
-Talk is what layers say to other devices while a microbatch passes through them: sums
-along tensor, edges of images, statistics of norms. Stages wait for each other behind
-every beat, so those whose neighbour talks wait as they do where it computes. Half of it
-is said forward. A backward pass that makes activations anew says no more: what was
-brought is kept. What a step moves once (gradients, parameters) and what stages hand on
-is no part of a pass, and neither is anything where the network is not cut.
+comm(s) is the communication inside of layers while a microbatch passes through the
+stage: all-reduces along tensor, halos of images, statistics of norms. Stages wait for
+each other at every exchange, so a stage's neighbours wait for its communication as they
+wait for its compute. Half of it is forward. Rematerialization adds none: what a
+collective brought is saved. Traffic of once a step (gradients, parameters) and between
+stages is no part of a pass.
+
+Between stages every device takes part in every permutation along the pipe axis, but the
+last stage sends no activations on, and the first no gradients back. Links carry both
+directions at the same time, so their seconds do not add up. Where a cluster's
+permutations were measured they do: libraries run one after the other, as gloo does, and
+were timed that way.
+
+Stages with replicas need H permutations each way, one after the other at the device
+that is in all of them. A device of a single hop goes on after it, and what it sends
+next passes what still comes to others: the bytes of an exchange take as long as H + 1
+messages, not 2 H. All 2 H begin and end at that one device, so each costs a message
+without its bytes.
 """
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Final
 
 from jaxdist.core.cluster import Cluster
+from jaxdist.core.plan import Plan
+from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.oracle.collective_times import traffic_seconds
 from jaxdist.oracle.compute_times import (
     MicrobatchTime,
     compute_layers,
     stage_compute_times,
 )
+from jaxdist.oracle.link_groups import link_group
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
-from jaxdist.pipeline.plan_schedule import device_work_counts
 from jaxdist.pipeline.stage_placement import stage_placement
+
+_PIPE_AXES: Final = ("pipe",)
+_PERMUTE_KIND: Final = "collective-permute"
 
 
 def stage_times(case: StepDescription, cluster: Cluster) -> tuple[MicrobatchTime, ...]:
@@ -32,61 +49,124 @@ def stage_times(case: StepDescription, cluster: Cluster) -> tuple[MicrobatchTime
     Raises:
         BadInput: the device has no speed for the dtype.
     """
-    late = 1 + cluster.jitter.value
-    computed = stage_compute_times(case, cluster.device)
-    said = _stage_comm_times(case, cluster)
-    return tuple(
-        MicrobatchTime(forward=late * one.forward, backward=late * one.backward) + talk
-        for one, talk in zip(computed, said, strict=True)
-    )
+    # Every stage waits for the slowest of its devices, which is late by the jitter.
+    late, found = 1 + cluster.jitter.value, []
+    for stage, computed in enumerate(stage_compute_times(case, cluster.device)):
+        # Replicas of a stage are alike, so the first of them stands for all.
+        rank, names = case.placement.stage_devices[stage][0], set[str]()
+        if case.stages:
+            names = {layer.name for layer in compute_layers(case, stage)}
+        inside = _rows_of_layers(case.ledgers[rank], names)
+        whole = sum(traffic_seconds(inside, cluster, case.plan.placed).values())
+        # The ledger has a step's traffic, of which a microbatch has its part.
+        half = whole / case.work_counts[rank].microbatches / 2
+        found.append(
+            MicrobatchTime(
+                forward=late * computed.forward + half,
+                backward=late * computed.backward + half,
+                forward_comm=half,
+                backward_comm=half,
+            )
+        )
+    return tuple(found)
 
 
 def stage_layer_traffic(case: StepDescription, pipe_rank: int) -> Ledger:
-    """Return what the layers of a device's stages move; nothing without stages.
+    """Return the traffic inside of a device's layers; none without stages.
 
     Args:
         case: network, layout and traffic.
-        pipe_rank: its place along the pipe axis.
+        pipe_rank: its rank of the pipe axis.
     """
-    return _select_layers(case.ledgers[pipe_rank], _device_layers(case, pipe_rank))
+    return _rows_of_layers(case.ledgers[pipe_rank], _device_layers(case, pipe_rank))
 
 
 def other_traffic(case: StepDescription, pipe_rank: int) -> Ledger:
-    """Return all else that a device moves in a step."""
+    """Return all other traffic of a device in a step, as `stage_layer_traffic`."""
     ledger, own = case.ledgers[pipe_rank], _device_layers(case, pipe_rank)
     rows = tuple(row for row in ledger.rows if row.layer not in own)
     return replace(ledger, rows=rows)
 
 
 def _device_layers(case: StepDescription, pipe_rank: int) -> set[str]:
-    """Name the layers of a device's stages."""
-    return _layer_names(case, stage_placement(case.plan).stages_of(pipe_rank))
+    """Name the layers of a device's stages; none where the network is not cut."""
+    stages = case.placement.stages_of(pipe_rank) if case.stages else ()
+    return {layer.name for stage in stages for layer in compute_layers(case, stage)}
 
 
-def _layer_names(case: StepDescription, stages: Iterable[int]) -> set[str]:
-    """Name the layers of stages; none where the network is not cut."""
-    cut = stages if case.stages else ()
-    return {layer.name for stage in cut for layer in compute_layers(case, stage)}
-
-
-def _stage_comm_times(
-    case: StepDescription, cluster: Cluster
-) -> Iterator[MicrobatchTime]:
-    """Yield what the layers of each stage say in one microbatch."""
-    places, taken = (
-        stage_placement(case.plan),
-        device_work_counts(case.plan, case.microbatches),
-    )
-    for stage in range(max(1, len(case.stages))):
-        device = places.stage_devices[stage][0]
-        inside = _select_layers(case.ledgers[device], _layer_names(case, (stage,)))
-        whole = sum(traffic_seconds(inside, cluster, case.plan.placed).values())
-        half = whole / taken[device].microbatches / 2
-        yield MicrobatchTime(
-            forward=half, backward=half, forward_comm=half, backward_comm=half
-        )
-
-
-def _select_layers(ledger: Ledger, names: set[str]) -> Ledger:
+def _rows_of_layers(ledger: Ledger, names: set[str]) -> Ledger:
     rows = tuple(row for row in ledger.rows if row.layer in names)
     return replace(ledger, rows=rows, outer_syncs=())
+
+
+def send_ledger(ledger: Ledger, plan: Plan, pipe_rank: int, cluster: Cluster) -> Ledger:
+    """Return a device's ledger without the bytes that cost it no time of their own.
+
+    Args:
+        ledger: of the device.
+        plan: the layout.
+        pipe_rank: its rank of the pipe axis.
+        cluster: says whether permutations were measured.
+    """
+    if plan.stages == 1:
+        return ledger
+    places = stage_placement(plan)
+    if permutes_are_serialized(cluster):
+        # Replicas: an exchange waits for the bytes of H + 1 messages out of 2 H.
+        hops = len(places.send_permutations())
+        share = (hops + 1) / (2 * hops)
+        shares = {"activations": share, "gradients": share}
+    else:
+        # Bytes that are only received come over the link's other direction.
+        own = places.stages_of(pipe_rank)
+        last = all(stage == places.stages - 1 for stage in own)
+        first = all(stage == 0 for stage in own)
+        shares = {"activations": 0.0 if last else 1.0}
+        shares |= {"gradients": 0.0 if first else 1.0}
+    rows = tuple(
+        replace(row, payload=round(shares[row.what] * row.payload))
+        if row.axes == _PIPE_AXES and row.what in shares
+        else row
+        for row in ledger.rows
+    )
+    return replace(ledger, rows=rows)
+
+
+def permute_skew(cluster: Cluster, placement: MeshPlacement) -> float:
+    """Return the seconds by which the last of equally busy stages is late.
+
+    Args:
+        cluster: with measured permutations, or without: then it is 0.
+        placement: says over which links stages send.
+    """
+    # Without a measured permutation the skew is unknown, and left out.
+    line = link_group(cluster, placement, _PIPE_AXES).collective_cost(_PERMUTE_KIND)
+    return line.skew.value if line else 0.0
+
+
+def superstep_skew(plan: Plan, cluster: Cluster) -> float:
+    """Return the seconds that an exchange of a plan waits for the last of its devices.
+
+    Where stages have replicas, the device that is in all hops waits in each of them for
+    its other end.
+
+    Args:
+        plan: the layout.
+        cluster: as of `permute_skew`.
+    """
+    if plan.stages == 1:
+        return 0.0
+    # One permutation moves a message between each pair of neighbours; a stage with
+    # replicas needs several.
+    hops = len(stage_placement(plan).send_permutations())
+    return hops * permute_skew(cluster, plan.placed)
+
+
+def permutes_are_serialized(cluster: Cluster) -> bool:
+    """Tell whether permutations were measured, which is one direction at a time.
+
+    Both directions at once, as in the steps of a ring, take longer than these times
+    say: two to four times between pairs of hosts with links of 200 Mbit.
+    """
+    lines = (line for level in cluster.levels for line in level.lines)
+    return any(line.kind == _PERMUTE_KIND for line in lines)

@@ -1,65 +1,81 @@
-"""A case: what is predicted, one training step of a network under a plan."""
+"""The description of one training step of a network under a plan: what is predicted."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.partition.ledger import Ledger
+from jaxdist.pipeline.plan_schedule import DeviceWorkCounts, device_work_counts
+from jaxdist.pipeline.stage_placement import StagePlacement, stage_placement
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepDescription:
-    """A step as the rooms below describe it; nothing in it was measured."""
+    """A training step: network, plan and traffic. Nothing in it was measured."""
 
     profile: Profile
-    """The network on the whole global batch."""
+    """The network, profiled on the whole global batch."""
     plan: Plan
-    """The layout."""
+    """How the network and its batch are split over devices."""
     ledgers: tuple[Ledger, ...]
-    """What devices move and do: one, or one for each along the pipe axis."""
+    """Traffic and FLOPs of a device: one, or one for each rank of the pipe axis."""
     microbatches: int = 1
-    """Into how many parts a step divides its batch."""
+    """Microbatches of a step."""
     stages: tuple[tuple[str, ...], ...] = ()
-    """Blocks of each stage; empty where the network is not cut."""
+    """Blocks of each pipeline stage; empty without a pipeline."""
     dtype: str = "float32"
     """Of the activations."""
     state_bytes: Mapping[str, int] = field(default_factory=dict)
     """Bytes of the state on one device, by term: exact, from its shapes."""
     batch_bytes: int = 0
     """Bytes of the samples of a global batch."""
-
     traced_bytes: Mapping[str, int] = field(default_factory=dict)
     """Bytes beside the state on one device, by term, from the step's traced program;
     empty where it was not traced."""
 
     @property
+    def stage_range(self) -> range:
+        """The stages by number; a network without a pipeline is one stage."""
+        return range(max(1, len(self.stages)))
+
+    # A step is asked for both of these dozens of times, and the work counts of an
+    # asynchronous pipeline are read off its whole schedule.
+    @cached_property
+    def placement(self) -> StagePlacement:
+        """The ranks of the pipe axis that hold each stage."""
+        return stage_placement(self.plan)
+
+    @cached_property
+    def work_counts(self) -> tuple[DeviceWorkCounts, ...]:
+        """Microbatches and updates of a step, of each rank of the pipe axis."""
+        return device_work_counts(self.plan, self.microbatches)
+
+    @property
     def sample_shards(self) -> int:
-        """Devices that share out the positions of one microbatch's samples."""
+        """Devices over which the samples of one microbatch are split."""
+        # Positions of an image count like samples: a device computes that part of both.
         return self.plan.batch_shards * self.plan.mesh.spatial_shards
 
-    def with_plan(self, plan: Plan) -> "StepDescription":
-        """Return the same step under a plan that differs in its placement alone."""
-        ledgers = tuple(replace(ledger, plan=plan) for ledger in self.ledgers)
-        return replace(self, plan=plan, ledgers=ledgers)
-
     def is_rematerialized(self, layer: LayerProfile) -> bool:
-        """Tell whether the inside of a layer's block is computed again backward."""
+        """Tell whether the backward pass recomputes the layer's block."""
         plan = self.plan
         return layer.block in self._remat_blocks if plan.remat_until else plan.remat
 
     @cached_property
     def _remat_blocks(self) -> frozenset[str]:
+        # A plan names the first block without remat, so the blocks before it have it.
         return frozenset(self.plan.remade([x.name for x in self.profile.blocks]))
 
     def block_sample_shards(self, block: str) -> int:
-        """Return the devices that share out the positions of samples in a block.
+        """Return the number of devices over which samples are split in a block.
 
-        Behind `plan.spatial_until` those that shared images may repeat the same work.
+        Behind `plan.spatial_until` the devices of a spatial group may repeat the same
+        work on whole images, so there the spatial axes split nothing.
 
         Args:
-            block: its name; that of layers without a block stands for the last one.
+            block: its name; the empty name of layers without a block is the last block.
         """
         return (
             self.plan.batch_shards
@@ -69,14 +85,17 @@ class StepDescription:
 
     @cached_property
     def _replicated_blocks(self) -> frozenset[str]:
-        """The blocks in which every device has whole images."""
+        """Blocks in which every device of a spatial group has whole images."""
         until, names = self.plan.spatial_until, [x.name for x in self.profile.blocks]
+        # After the split, samples may be split over the spatial axes instead: then no
+        # work is repeated.
         if until not in names or self.plan.spatial_then == "samples":
             return frozenset()
         return frozenset(("", *names[names.index(until) :]))
 
     def stage_layers(self, stage: int) -> tuple[LayerProfile, ...]:
-        """Return the layers of a stage; those of no block are in the last one."""
+        """Return the layers of a stage; layers of no block are in the last one."""
+        # A network that is no chain of blocks runs in one piece.
         if not self.stages:
             return self.profile.layers
         own, last = self.stages[stage], stage == len(self.stages) - 1

@@ -21,8 +21,7 @@ from jaxdist.launch.run_folder.lockfile import read_config_lock
 
 if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster
-    from jaxdist.oracle.compare import RunComparison
-    from jaxdist.oracle.predicted_term import TermComparison
+    from jaxdist.oracle.compare import RunComparison, TermComparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,15 +118,15 @@ def compare_runs(args: Namespace) -> ComparisonReport:
     """
     from jaxdist.launch.training.job.abstract_step import StepDescriber
     from jaxdist.meshes.clusters.load import load_cluster
-    from jaxdist.oracle.collective_links import collective_link_groups
     from jaxdist.oracle.compare import (
         check_held_out,
         compare_prediction,
         recalibrate_cluster,
     )
     from jaxdist.oracle.compute_times import step_layer_times
-    from jaxdist.oracle.pipeline_timeline import predict_timeline
+    from jaxdist.oracle.link_groups import collective_link_groups
     from jaxdist.oracle.predict import check_device_count, predict
+    from jaxdist.oracle.schedule_times import predict_timeline
 
     if args.cluster is None:
         raise BadInput(

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from jaxdist.core.step_breakdown import StepBreakdown
     from jaxdist.launch.planning.compare import ComparisonReport
-    from jaxdist.oracle.compare import RunComparison
-    from jaxdist.oracle.predicted_term import TermComparison
+    from jaxdist.oracle.compare import RunComparison, TermComparison
 
 _BAR_WIDTH: Final = 20
 _MAX_LAYERS: Final = 6

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster
     from jaxdist.launch.config.provenance import ResolvedConfig
     from jaxdist.launch.training.job.abstract_step import StepDescriber
-    from jaxdist.planner.layouts.merge_rankings import MergedRanking
     from jaxdist.planner.layouts.objective import PlanObjective
-    from jaxdist.planner.layouts.ranking import PlanRanking
+    from jaxdist.planner.layouts.ranking import MergedRanking, PlanRanking
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +123,7 @@ def _rank_all_counts(
         NoLayout: none of the numbers has one that can be run: what the first lacks.
     """
     from jaxdist.planner.layouts.evaluated_plans import NoLayoutError
-    from jaxdist.planner.layouts.merge_rankings import merge_rankings
+    from jaxdist.planner.layouts.ranking import merge_rankings
 
     found: dict[int, PlanRanking] = {}
     refused: dict[int, NoLayoutError] = {}

@@ -165,7 +165,7 @@ class LayoutQuery:
 
     def baseline_plans(self) -> list[Plan]:
         """Return the layouts that everybody asks about, with as many microbatches."""
-        from jaxdist.planner.layouts.meshes import (
+        from jaxdist.planner.layouts.space import (
             multi_host_layouts,
             single_axis_layouts,
         )
@@ -182,7 +182,7 @@ class LayoutQuery:
 
     @property
     def _axes(self) -> tuple[str, ...]:
-        from jaxdist.planner.layouts.meshes import SEARCH_AXES
+        from jaxdist.planner.layouts.space import SEARCH_AXES
 
         images = "image" in self.describer.shapes
         return tuple(a for a in SEARCH_AXES if images or not a.startswith("spatial"))

@@ -14,14 +14,15 @@ from jaxdist.core.plan import Plan
 from jaxdist.core.profile import Profile
 from jaxdist.core.text.parsing import parse_bandwidth, parse_bytes, parse_flop_rate
 from jaxdist.meshes.clusters.load import load_cluster
-from jaxdist.planner.layer_times import (
+from jaxdist.planner.stages.cost_conventions import COST_CONVENTIONS, CostConvention
+from jaxdist.planner.stages.graph import LayerGraph
+from jaxdist.planner.stages.graph_from_profile import (
     LayerTimeModel,
     constant_rate_model,
     device_time_model,
+    graph_from_profile,
+    parse_profile,
 )
-from jaxdist.planner.stages.cost_conventions import COST_CONVENTIONS, CostConvention
-from jaxdist.planner.stages.graph import LayerGraph
-from jaxdist.planner.stages.graph_from_profile import graph_from_profile, parse_profile
 from jaxdist.planner.stages.link_hierarchy import (
     LinkLevel,
     cluster_link_levels,

@@ -7,7 +7,11 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.meshes.clusters.load import load_cluster
-from jaxdist.oracle.published.megatron.kernels import head_operations, layer_operations
+from jaxdist.oracle.published.megatron.kernels import (
+    MegatronRates,
+    head_operations,
+    layer_operations,
+)
 from jaxdist.oracle.published.megatron.links import (
     RankGroup,
     all_reduce_seconds,
@@ -15,7 +19,6 @@ from jaxdist.oracle.published.megatron.links import (
     send_seconds,
 )
 from jaxdist.oracle.published.megatron.model import MegatronLayout, MegatronModel
-from jaxdist.oracle.published.megatron.speed import MegatronRates
 from jaxdist.oracle.published.megatron.step import megatron_step
 
 CLUSTER = load_cluster("dgx-a100")

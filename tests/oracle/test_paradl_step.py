@@ -12,13 +12,12 @@ from jaxdist.oracle.published.paradl.case import ParadlCase, parse_strategy
 from jaxdist.oracle.published.paradl.memory import memory_by_term
 from jaxdist.oracle.published.paradl.networks import find_workload
 from jaxdist.oracle.published.paradl.slices import LayerSplit, compute_by_kind
-from jaxdist.oracle.published.paradl.stages import balance_stages
 from jaxdist.oracle.published.paradl.step import (
     BandwidthShares,
     add_input_terms,
+    balance_stages,
     paradl_step_terms,
 )
-from jaxdist.oracle.published.paradl.supply import InputDemand, input_stall
 from jaxdist.oracle.published.paradl.system import paradl_system
 
 ABCI = paradl_system(load_cluster("abci"))
@@ -131,11 +130,12 @@ def test_overlap_hides_gradients_behind_the_backward_pass():
 
 
 def test_a_step_waits_for_samples_only_where_they_take_longer():
-    few, many = (InputDemand(reader_samples=64, total=64 * n) for n in (8, 512))
-    assert input_stall(few, 0.18, 0.2, ABCI) == 0
+    terms = {"compute, conv": 0.18, "update": 0.02}
+    few, one = (case("resnet50", "", devices, 1, 64) for devices in (8, 512))
+    assert add_input_terms(few, ABCI, SHARES, terms) == terms
     late = 64 / 400 + 64 * 511 / 42e3
-    assert input_stall(many, 0.18, 0.2, ABCI) == pytest.approx(late - 0.2)
-    one = case("resnet50", "", 512, 1, 64)
+    waited = add_input_terms(one, ABCI, SHARES, terms)["input"]
+    assert waited == pytest.approx(late - 0.2)
     told = add_input_terms(one, ABCI, SHARES, paradl_step_terms(one, ABCI, SHARES))
     assert sum(told.values()) == pytest.approx(late)
 

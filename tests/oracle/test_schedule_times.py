@@ -13,10 +13,9 @@ from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.compute_times import MicrobatchTime
-from jaxdist.oracle.pipeline_timeline import predict_timeline
 from jaxdist.oracle.predict import predict
-from jaxdist.oracle.schedule_times import schedule_time
-from jaxdist.oracle.stage_transfers import send_ledger, superstep_skew
+from jaxdist.oracle.schedule_times import predict_timeline, schedule_time
+from jaxdist.oracle.stage_times import send_ledger, superstep_skew
 
 
 def with_skew(cluster, seconds):

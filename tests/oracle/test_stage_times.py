@@ -10,9 +10,8 @@ from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.collective_times import traffic_seconds
 from jaxdist.oracle.compute_times import stage_compute_times
-from jaxdist.oracle.pipeline_timeline import predict_timeline
 from jaxdist.oracle.predict import predict
-from jaxdist.oracle.schedule_times import schedule_time
+from jaxdist.oracle.schedule_times import predict_timeline, schedule_time
 from jaxdist.oracle.stage_times import other_traffic, stage_layer_traffic, stage_times
 from jaxdist.pipeline.stage_placement import stage_placement
 

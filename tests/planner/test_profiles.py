@@ -6,8 +6,11 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.profile import BlockProfile, LayerProfile, Profile
-from jaxdist.planner.layer_times import constant_rate_model
-from jaxdist.planner.stages.graph_from_profile import graph_from_profile, parse_profile
+from jaxdist.planner.stages.graph_from_profile import (
+    constant_rate_model,
+    graph_from_profile,
+    parse_profile,
+)
 from jaxdist.planner.stages.pipedream_file import parse_pipedream_profile
 
 LINE = (

@@ -3,7 +3,7 @@
 from typing import Final
 
 from jaxdist.calibrate.measured_rows import ConstantValues, FreeConstant
-from jaxdist.oracle.published.megatron.speed import MegatronRates
+from jaxdist.oracle.published.megatron.kernels import MegatronRates
 
 _LARGE_KERNELS: Final = "assumed: what large kernels reach"
 

@@ -1,11 +1,10 @@
-"""Pieces: what blocks take and keep by the part of them that a device has.
+"""The seconds and bytes of a network's blocks, by the part of them that a device has.
 
-The oracle prices each layer at parts of 1, 1/2, 1/4, ... of a batch; in between it is
-straight. So a hundred thousand plans are priced by looking rows of a table up. Layers
-of equal numbers are priced once.
+The oracle predicts each layer at parts of 1, 1/2, 1/4, ... of a batch; in between the
+table is read linearly. So a hundred thousand plans are estimated by reading rows of a
+table. Layers of equal numbers are predicted once.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -27,25 +26,21 @@ _MAX_SPLIT_POWER: Final = 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class LongestStage:
-    """Seconds of the longest stage in one microbatch."""
-
-    forward: Column
-    backward: Column
-
-
-@dataclass(frozen=True, kw_only=True)
 class BlockCosts:
-    """A network in blocks, on one device."""
+    """The blocks of a network on one device.
+
+    Columns of arguments have an entry for each plan: `parts` are those of the samples,
+    microbatches included, `tensor` those of the weights, `stages` those of the network.
+    """
 
     profile: Profile
-    """On a global batch."""
+    """The network on a global batch."""
     device: Device
-    """How fast it is."""
+    """Its speed."""
     dtype: str
     """Of the activations."""
     tensor_parallel_layers: frozenset[str] = frozenset()
-    """Layers whose work the tensor axis divides."""
+    """Layers whose work the tensor axis splits."""
 
     @cached_property
     def block_names(self) -> tuple[str, ...]:
@@ -60,132 +55,128 @@ class BlockCosts:
         layers = self.profile.layers
         return np.array([found.get(layer.block, last) for layer in layers], int)
 
+    @cached_property
+    def parameter_bytes(self) -> Column:
+        """Bytes of the parameters of each block."""
+        return self._sum_by_block([x.parameter_bytes for x in self.profile.layers])
+
+    @cached_property
+    def output_bytes(self) -> Column:
+        """Bytes of each block's output on the global batch."""
+        return np.array([block.output_bytes for block in self.profile.blocks] or [0])
+
     def longest_stage(
         self, parts: Column, tensor: Column, stages: Column
-    ) -> LongestStage:
-        """Return the seconds of the longest stage.
-
-        Args:
-            parts: of the samples, microbatches included.
-            tensor: parts of the weights.
-            stages: of the network.
-        """
+    ) -> tuple[Column, Column]:
+        """Return the seconds of a microbatch in the longest stage, forward and back."""
+        # Plans repeat few combinations, so each is computed once.
         keys, place = np.unique(
             np.stack([parts, tensor, stages]), axis=1, return_inverse=True
         )
-        found = np.array([self._longest_stage(*map(int, key)) for key in keys.T])
-        forward, backward = found[place.ravel()].T
-        return LongestStage(forward=forward, backward=backward)
+        found = []
+        for part, split, count in keys.T:
+            each = self.block_seconds(int(part), int(split))
+            # All stages wait for the slowest, forward and backward together.
+            sums = np.add.reduceat(each, self._balanced_starts(int(count)), axis=1)
+            found.append(sums[:, sums.sum(axis=0).argmax()])
+        forward, backward = np.array(found)[place.ravel()].T
+        return forward, backward
 
     def block_seconds(self, parts: int, tensor: int) -> Column:
-        """Return the seconds of each block, forward and backward, at a part.
+        """Return the seconds of each block, [forward and backward, block], at a part.
 
         Args:
             parts: of the samples, microbatches included.
             tensor: parts of the weights.
         """
         if tensor not in self._tables:
-            self._tables[tensor] = self._table(tensor)
-        return _interpolate(self._tables[tensor], parts)
+            kinds, counts = self._unique_layers
+            rows = []
+            for power in range(_MAX_SPLIT_POWER + 1):
+                model = self._cost_model(power, tensor, kinds)
+                spent = [model.microbatch_time(layer) for layer in kinds]
+                each = np.array([(one.forward, one.backward) for one in spent])
+                rows.append(each.T @ counts)
+            self._tables[tensor] = np.array(rows)
+        table = self._tables[tensor]
+        # Linear over the logarithm: efficiency falls slowly with the size of kernels.
+        place = min(float(np.log2(parts)), len(table) - 1.0)
+        low = int(place)
+        high = min(low + 1, len(table) - 1)
+        found: Column = table[low] + (place - low) * (table[high] - table[low])
+        return found
 
     def layer_seconds(self, parts: int) -> tuple[Column, Column]:
-        """Return the seconds of each layer, forward and backward, at about a part.
+        """Return the seconds of each layer, forward and backward.
 
         Args:
-            parts: of the samples.
+            parts: of the samples, of which the nearest power of two counts.
         """
         layers = self.profile.layers
-        worker = self._cost_model(round(np.log2(parts)), 1, layers)
-        spent = [worker.microbatch_time(layer) for layer in layers]
+        model = self._cost_model(round(np.log2(parts)), 1, layers)
+        spent = [model.microbatch_time(layer) for layer in layers]
         forward = np.array([one.forward for one in spent])
         return forward, np.array([one.backward for one in spent])
 
-    def max_stage_parameters(self, stages: Column) -> Column:
-        """Return the bytes of the stage that has most."""
-        own = self._by_block([layer.parameter_bytes for layer in self.profile.layers])
-        return self._per_stage_count(
-            stages, lambda cut: self._stage_sums(own, cut).max()
-        )
-
-    def max_boundary_bytes(self, stages: Column) -> Column:
-        """Return the bytes of the global batch that most is handed on of."""
-        handed = np.array([block.output_bytes for block in self.profile.blocks] or [0])
-        starts = self._balanced_starts
-        return self._per_stage_count(
-            stages,
-            lambda cut: handed[np.array(starts(cut)[1:], int) - 1].max(initial=0),
-        )
-
-    def max_stage_activations(
-        self, parts: Column, tensor: Column, stages: Column
+    def max_stage_bytes(
+        self, sizes: Column, stages: Column, *, at_end: bool = False
     ) -> Column:
-        """Return the bytes that the fullest stage makes of one microbatch.
+        """Return the largest sum of a stage's blocks, of every plan.
 
         Args:
-            parts: of the samples, microbatches included.
-            tensor: parts of the weights.
-            stages: of the network.
+            sizes: of each block.
+            stages: of each plan.
+            at_end: the largest of the blocks that end a stage instead, but the last.
         """
-        return self._max_activations(tensor, stages, self._stage_sums) / parts
-
-    def max_block_activations(
-        self, parts: Column, tensor: Column, stages: Column
-    ) -> Column:
-        """Return the most bytes a block makes of one microbatch, of each candidate."""
-        return self._max_activations(tensor, stages, lambda sizes, _: sizes) / parts
-
-    def max_stage_outputs(self, parts: Column, stages: Column) -> Column:
-        """Return the bytes that the blocks of a stage hand on, of each candidate."""
-        handed = np.array([block.output_bytes for block in self.profile.blocks] or [0])
-        most = self._per_stage_count(
-            stages, lambda cut: self._stage_sums(handed, cut).max()
-        )
-        return most / parts
-
-    def _max_activations(
-        self, tensor: Column, stages: Column, over: Callable[[Column, int], Column]
-    ) -> Column:
-        layers = self.profile.layers
-        sizes = np.array([x.output_bytes + x.inner_bytes for x in layers], float)
-        split = np.array([x.name in self.tensor_parallel_layers for x in layers])
-        own, whole = self._by_block(sizes * split), self._by_block(sizes * ~split)
-        keys, place = np.unique(np.stack([tensor, stages]), axis=1, return_inverse=True)
-        found = [over(whole + own / n, int(cut)).max() for n, cut in keys.T]
+        counts, place = np.unique(stages, return_inverse=True)
+        found = []
+        for count in counts:
+            starts = self._balanced_starts(int(count))
+            each = np.add.reduceat(sizes, starts)
+            if at_end:
+                each = sizes[np.array(starts[1:], int) - 1]
+            found.append(each.max(initial=0))
         return np.array(found)[place.ravel()]
 
-    def _longest_stage(
-        self, parts: int, tensor: int, stages: int
-    ) -> tuple[float, float]:
-        each = self.block_seconds(parts, tensor)
-        sums = np.add.reduceat(each, self._balanced_starts(stages), axis=1)
-        forward, backward = sums[:, sums.sum(axis=0).argmax()]
-        return float(forward), float(backward)
+    def max_activations(
+        self, tensor: Column, stages: Column, *, of_block: bool = False
+    ) -> Column:
+        """Return the largest activation bytes of a stage on the batch, of every plan.
+
+        Args:
+            tensor: parts of the weights.
+            stages: of the network.
+            of_block: those of the largest single block instead.
+        """
+        layers = self.profile.layers
+        sizes = np.array([x.output_bytes + x.inner_bytes for x in layers], float)
+        # Activations of split layers are split with their weights, others are whole.
+        split = np.array([x.name in self.tensor_parallel_layers for x in layers])
+        own = self._sum_by_block(sizes * split)
+        whole = self._sum_by_block(sizes * ~split)
+        keys, place = np.unique(np.stack([tensor, stages]), axis=1, return_inverse=True)
+        found = []
+        for parts, count in keys.T:
+            each = whole + own / parts
+            if not of_block:
+                each = np.add.reduceat(each, self._balanced_starts(int(count)))
+            found.append(each.max())
+        return np.array(found)[place.ravel()]
 
     @cached_property
     def _tables(self) -> dict[int, Column]:
+        """Seconds by parts of the weights: [power of the part, pass, block]."""
         return {}
-
-    def _table(self, tensor: int) -> Column:
-        """Return the seconds of blocks: [part, way, block]."""
-        kinds, counts = self._unique_layers
-        found = []
-        for power in range(_MAX_SPLIT_POWER + 1):
-            worker = self._cost_model(power, tensor, kinds)
-            spent = [worker.microbatch_time(layer) for layer in kinds]
-            each = np.array([(one.forward, one.backward) for one in spent])
-            found.append(each.T @ counts)
-        return np.array(found)
 
     @cached_property
     def _unique_layers(self) -> tuple[tuple[LayerProfile, ...], Column]:
-        """One of each kind of layers of equal numbers; how many blocks have: [., .]."""
+        """One layer of each kind of equal numbers, and their counts: [kind, block]."""
         first: dict[tuple[LayerProfile, bool, str], LayerProfile] = {}
-        timed = self.device.blocks is not None and self.profile.blocks
-        of_block = {
-            name: block_signature(self.profile, name)
-            for name in self.block_names
-            if timed
-        }
+        # Where blocks were timed, the overhead of a layer's block is part of its time,
+        # so layers are alike in alike blocks only.
+        of_block = {}
+        if self.device.blocks is not None and self.profile.blocks:
+            of_block = {x: block_signature(self.profile, x) for x in self.block_names}
         owners: dict[str, list[int]] = {}
         for place, layer in zip(self.block_index, self.profile.layers, strict=True):
             block = of_block.get(self.block_names[place], "")
@@ -193,9 +184,8 @@ class BlockCosts:
             key = alike, layer.name in self.tensor_parallel_layers, block
             one = first.setdefault(key, layer)
             owners.setdefault(one.name, []).append(place)
-        counts = [
-            np.bincount(x, minlength=len(self.block_names)) for x in owners.values()
-        ]
+        blocks = len(self.block_names)
+        counts = [np.bincount(x, minlength=blocks) for x in owners.values()]
         return tuple(first.values()), np.array(counts)
 
     def _cost_model(
@@ -203,14 +193,11 @@ class BlockCosts:
     ) -> ComputeCostModel:
         """Return a device that has one part of 2 ** power of samples, and weights."""
         plan = Plan(mesh=MeshShape(data=2**power, tensor=tensor))
-        work = {
-            x.name: max(
-                1,
-                x.flops // (tensor if x.name in self.tensor_parallel_layers else 1)
-                >> power,
-            )
-            for x in layers
-        }
+        work = {}
+        for layer in layers:
+            split = tensor if layer.name in self.tensor_parallel_layers else 1
+            # A ledger with 0 FLOPs would say nothing of the layer.
+            work[layer.name] = max(1, layer.flops // split >> power)
         ledger = Ledger(plan=plan, rows=(), layer_flops=work)
         case = StepDescription(
             profile=self.profile, plan=plan, ledgers=(ledger,), dtype=self.dtype
@@ -224,29 +211,12 @@ class BlockCosts:
         return {}
 
     def _balanced_starts(self, stages: int) -> list[int]:
-        """Return where stages begin whose largest has the fewest FLOPs."""
+        """Return the first blocks of stages whose largest has the fewest FLOPs."""
         if stages not in self._stage_starts:
             flops = [block.flops for block in self.profile.blocks] or [0]
             self._stage_starts[stages] = [0, *balanced_cuts(flops, stages)]
         return self._stage_starts[stages]
 
-    def _by_block(self, sizes: Column | list[int]) -> Column:
-        return np.bincount(
-            self.block_index, weights=sizes, minlength=len(self.block_names)
-        )
-
-    def _stage_sums(self, sizes: Column, stages: int) -> Column:
-        return np.add.reduceat(sizes, self._balanced_starts(stages))
-
-    def _per_stage_count(self, stages: Column, of: Callable[[int], float]) -> Column:
-        """Return a number of every plan's stages."""
-        counts, place = np.unique(stages, return_inverse=True)
-        return np.array([of(int(count)) for count in counts])[place.ravel()]
-
-
-def _interpolate(table: Column, parts: int) -> Column:
-    """Read a table by powers of two between its rows."""
-    power = min(float(np.log2(parts)), len(table) - 1.0)
-    low = int(power)
-    high = min(low + 1, len(table) - 1)
-    return table[low] + (power - low) * (table[high] - table[low])
+    def _sum_by_block(self, sizes: Column | list[int]) -> Column:
+        blocks = len(self.block_names)
+        return np.bincount(self.block_index, weights=sizes, minlength=blocks)

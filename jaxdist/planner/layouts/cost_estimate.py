@@ -1,38 +1,40 @@
-"""Coarse: a first estimate of every plan of a space at once, and of its memory.
+"""A first estimate of the seconds and the memory of every plan of a space at once.
 
-    compute   the oracle's seconds of each block, read off a table by the part of it
-              that a device has, summed to stages of equal FLOPs; the longest counts
-    ticks     of the schedule (`ticks.py`); of the P - 1 in which some rest, the share
-              of the replay; behind each exchange the skew of devices that end together
-    moved     what a small layout of each axis by itself moves (`samples.py`), scaled:
-              sums of gradients and gathers with the parameters of a device, sums and
-              edges of layers with its samples, messages with the microbatches; what
-              layers say holds other stages up as what they compute
-    bytes     state and gradients with the parameters of a device, whole ones where
-              stages put them together or microbatches add gradients up; what layers
-              make with its samples and part of weights, times microbatches in flight
+    compute     the oracle's seconds of each block (`block_costs.py`), summed to stages
+                of equal FLOPs; the longest stage counts, in every tick of the schedule
+    traffic     of a small layout of each axis alone (`traffic_probes.py`), scaled:
+                gradients and gathers with the parameters of a device, traffic inside
+                of layers with its samples, messages with the microbatches; at the
+                oracle's price of a collective
+    overlap     as the oracle has it (`jaxdist.oracle.overlap`)
+    memory      state and gradients with the parameters of a device, activations with
+                its samples and its part of the weights, times microbatches in flight
 
-It orders plans before they are described, which takes ten thousand times as long. What
-it leaves out of the best so many is not looked at: that is the bound of the search.
+It orders plans before they are described, which takes ten thousand times as long. The
+search looks at the best of this order alone: what it leaves out is not found. All that
+the oracle computes is asked of it; what is here are the sizes that it is asked for, and
+closed forms of what schedules count, since building them all would take too long.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from jaxdist.core.axes import SPATIAL_AXES
 from jaxdist.core.cluster import Cluster
+from jaxdist.core.plan.placement import MeshPlacement
+from jaxdist.oracle.collective_times import collective_seconds
 from jaxdist.oracle.compute_times import ACCUMULATION_PASSES
+from jaxdist.oracle.link_groups import link_group
+from jaxdist.oracle.overlap import bucket_bytes, concurrent_time
 from jaxdist.oracle.predict import MEMORY_MARGIN, UPDATE_PASSES
-from jaxdist.oracle.stage_transfers import permute_skew, permutes_are_serialized
+from jaxdist.oracle.stage_times import permute_skew, permutes_are_serialized
+from jaxdist.partition.gradient_buckets import UNCOMPRESSED
 from jaxdist.pipeline.sync_schedule import EAGER_1F1B
-from jaxdist.planner.layouts.block_costs import BlockCosts, LongestStage
-from jaxdist.planner.layouts.collective_cost_table import collective_cost_table
-from jaxdist.planner.layouts.overlap_estimate import OverlapEstimate
-from jaxdist.planner.layouts.schedule_counts import ScheduleCounts
+from jaxdist.planner.layouts.block_costs import BlockCosts
 from jaxdist.planner.layouts.space import Column, PlanSpace
 from jaxdist.planner.layouts.traffic_probes import TrafficProbes
 
@@ -48,129 +50,315 @@ _COMPRESSION_RATIOS: Final = {
     "aligned": 0.02,
     "power": 0.02,
 }
-"""About the part of the bytes that a way sends (docs/compression.md)."""
+"""About the part of the bytes that a compressor sends (docs/compression.md)."""
+_SINGLE_STAGE_EXCHANGES: Final = 2
+"""Exchanges of a direction before which one stage alone works: the first and last."""
+_ARRAY_SIZES: Final = np.array([0, *(1 << power for power in range(10, 29, 2))])
+"""Bytes of an array at which collectives are priced: none, and 1 KiB to 256 MiB."""
+_MIN_ARRAYS: Final = 1e-9
+"""Arrays at least: bytes of no array are priced as bytes of a very large one."""
+_RATIOS: Final = np.logspace(-4, 4, 161)
+"""Communication over compute at which their overlap is tabulated."""
+_MIN_SECONDS: Final = 1e-12
+"""Seconds at least, so that every ratio is finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostEstimate:
-    """The estimate of a space's plans."""
+    """The estimate of a space's plans; columns have an entry for each of them."""
 
     space: PlanSpace
     """The plans."""
     cluster: Cluster
     """The machines."""
     block_costs: BlockCosts
-    """What blocks take and keep."""
+    """Seconds and bytes of the network's blocks."""
     traffic: TrafficProbes
-    """What the axes move, each by itself."""
+    """Traffic of each axis alone."""
     needs_margin: bool = False
     """Whether plans must fit with a margin: no step is traced."""
 
     @cached_property
     def seconds(self) -> Column:
         """Seconds a step, to order plans by."""
-        total: Column = (
-            self._compute_seconds + self._comm_seconds + self._update_seconds
-        )
+        # Updates are bound by memory, and fsdp divides them as it divides the
+        # parameters.
+        bandwidth = self.cluster.device.memory_bandwidth.value
+        update = UPDATE_PASSES * self._parameter_bytes / bandwidth
+        total: Column = self._compute_seconds + self._comm_seconds + update
         return total
 
     @cached_property
     def memory_bytes(self) -> Column:
         """Bytes of a device, about."""
         read = self.traffic.batch_bytes / self.space.sizes("replica", "data", "fsdp")
-        total: Column = (
-            self.traffic.state * self._parameter_bytes + self._gradient_bytes
-        )
-        made = (1 + MEMORY_MARGIN * self.needs_margin) * self._activation_bytes
-        total = total + made + read
+        state = self.traffic.state * self._parameter_bytes
+        # Only activations are uncertain: state and gradients are counted.
+        margin = 1 + MEMORY_MARGIN * self.needs_margin
+        total: Column = state + self._gradient_bytes
+        total = total + margin * self._activation_bytes + read
         return total
 
+    # Compute.
+
     @cached_property
-    def _gradient_bytes(self) -> Column:
-        """Bytes of gradients, and of parameters that stages put together."""
-        space, meshes = self.space, self.space.meshes
-        staged, summed = space.sizes("pipe") > 1, space.micro > 1
-        joined = np.array([m.fsdp > 1 and space.zero(m) == 3 for m in meshes])
-        kept = np.array([m.fsdp > 1 and space.zero(m) == 1 for m in meshes])
-        joins, keeps = joined[space.mesh], kept[space.mesh]
-        used = (
-            np.where(staged, 1.0, self.traffic.gathered_ratio)
-            * self._unsharded_parameters
+    def _compute_seconds(self) -> Column:
+        forward, backward = self._longest_stage
+        total: Column = self._forward_ticks * forward
+        total = total + (2 * self._ticks - self._forward_ticks) * backward
+        skews = [permute_skew(self.cluster, placed) for placed in self.space.placed]
+        # Devices that end together are late at every exchange behind several stages.
+        several = (self.space.micro > 1) & (self.space.sizes("pipe") > 1)
+        common = np.maximum(self._exchanges - 2 * _SINGLE_STAGE_EXCHANGES, 0)
+        late = np.array(skews)[self.space.mesh] * np.where(several, common, 0)
+        return total - self._contention_savings * (forward + backward) + late
+
+    @cached_property
+    def _longest_stage(self) -> tuple[Column, Column]:
+        """Seconds of a microbatch in the longest stage, forward and backward."""
+        forward, backward = self.block_costs.longest_stage(
+            self._sample_parts, self.space.sizes("tensor"), self._stages
         )
-        gradients = np.where(joins & summed, used, self._parameter_bytes)
-        gradients = np.where(keeps, self._unsharded_parameters, gradients)
-        beside = np.where(
-            keeps, self._unsharded_parameters - self._parameter_bytes, 0.0
-        )
-        total: Column = gradients + np.where(joins & staged, used, beside)
-        return total
+        # Remat repeats the forward pass; gradients are added up in the same tick.
+        again = forward * self.space.remat
+        return forward, backward + again + self._accumulation_seconds
+
+    @cached_property
+    def _accumulation_seconds(self) -> Column:
+        """Seconds in which a stage adds the gradients of a microbatch to a sum."""
+        summed = (self.space.micro > 1) | (self.space.sizes("pipe") > 1)
+        # Both are read, and the sum is written; chunks of a device take turns.
+        passed = ACCUMULATION_PASSES * self._unsharded_parameters / self.space.chunks
+        bandwidth = self.cluster.device.memory_bandwidth.value
+        return np.where(summed, passed / bandwidth, 0.0)
 
     @cached_property
     def _stages(self) -> Column:
         return self.space.sizes("pipe") * self.space.chunks
 
     @cached_property
-    def _schedule_counts(self) -> ScheduleCounts:
-        return ScheduleCounts(
-            space=self.space, core_contention=self.cluster.device.crowd.value
-        )
+    def _sample_shards(self) -> Column:
+        """Devices over which the samples of a microbatch are split."""
+        return self.space.sizes("replica", "data", "fsdp", *SPATIAL_AXES)
 
     @cached_property
     def _sample_parts(self) -> Column:
-        """Into how many parts the samples are divided, microbatches included."""
-        shards = self.space.sizes("replica", "data", "fsdp", *SPATIAL_AXES)
-        parts: Column = shards * self.space.micro
+        """Parts into which samples are split, microbatches included."""
+        parts: Column = self._sample_shards * self.space.micro
         return parts
 
-    @cached_property
-    def _compute_seconds(self) -> Column:
-        one, ticks = self._longest_stage, self._schedule_counts
-        total: Column = (
-            ticks.forward_ticks * one.forward + ticks.backward_ticks * one.backward
-        )
-        skews = [permute_skew(self.cluster, placed) for placed in self.space.placed]
-        late = np.array(skews)[self.space.mesh] * ticks.multi_stage_exchanges
-        return total - ticks.contention_savings * (one.forward + one.backward) + late
+    # Schedules of P stages with m microbatches in closed form; `plan_schedule` counts
+    # the same for one plan.
 
     @cached_property
-    def _longest_stage(self) -> LongestStage:
-        """Seconds of a microbatch in the longest stage."""
-        found = self.block_costs.longest_stage(
-            self._sample_parts, self.space.sizes("tensor"), self._stages
-        )
-        again = found.forward * self.space.remat
-        backward = found.backward + again + self._accumulation_seconds
-        return LongestStage(forward=found.forward, backward=backward)
-
-    @property
-    def _overlap_estimate(self) -> OverlapEstimate:
-        overlap = self.cluster.overlap.value
-        return OverlapEstimate(
-            space=self.space,
-            block_costs=self.block_costs,
-            traffic=self.traffic,
-            overlap=overlap,
-        )
+    def _schedule_names(self) -> Column:
+        names = np.array([name for name, _ in self.space.choices.orders])
+        found: Column = names[self.space.order]
+        return found
 
     @cached_property
-    def _accumulation_seconds(self) -> Column:
-        """Seconds in which a stage adds the gradients of a microbatch to a sum."""
-        summed = (self.space.micro > 1) | (self.space.sizes("pipe") > 1)
-        bandwidth = self.cluster.device.memory_bandwidth.value
-        took: Column = (
-            ACCUMULATION_PASSES
-            * self._unsharded_parameters
-            / self.space.chunks
-            / bandwidth
+    def _ticks(self) -> Column:
+        """Passes of one direction that follow one another: m chunks + P - 1."""
+        # Interleaving divides a stage into chunks, which follow one another.
+        long: Column = self.space.micro * self.space.chunks
+        return long + self.space.sizes("pipe") - 1
+
+    @cached_property
+    def _forward_ticks(self) -> Column:
+        """Ticks without a backward pass, of the 2 (m chunks + P - 1) of a step.
+
+        They are all forward ones of gpipe and of eager 1F1B, P chunks of 1F1B: behind
+        those the devices do forward and backward passes in the same tick, and the
+        backward passes are longer.
+        """
+        pipe = self.space.sizes("pipe")
+        apart = np.isin(self._schedule_names, ("gpipe", EAGER_1F1B)) | (pipe == 1)
+        warm = np.minimum(pipe * self.space.chunks, self._ticks)
+        return np.where(apart, self._ticks, warm)
+
+    @cached_property
+    def _exchanges(self) -> Column:
+        """Exchanges between stages: one a tick, but one for two of eager 1F1B."""
+        pipe, chunks = self.space.sizes("pipe"), self.space.chunks
+        both = self.space.micro * chunks + pipe - pipe * chunks
+        eager = self._schedule_names == EAGER_1F1B
+        return np.where(eager, 2 * self._ticks - both, 2 * self._ticks)
+
+    @cached_property
+    def _contention_savings(self) -> Column:
+        """Ticks of a direction by which a step is shorter, as some devices rest."""
+        contention, pipe = self.cluster.device.crowd.value, self.space.sizes("pipe")
+        pairs, place = np.unique(
+            np.stack([pipe, self._ticks]), axis=1, return_inverse=True
         )
-        return np.where(summed, took, 0.0)
+        found = []
+        for stages, ticks in pairs.T:
+            # A pipeline fills and drains by one device a tick.
+            tick = np.arange(ticks)
+            working = np.minimum(np.minimum(tick + 1, ticks - tick), stages)
+            working = np.minimum(working, ticks - stages + 1)
+            saved = 1 - np.maximum(1 / contention, working / stages)
+            found.append(float(saved.sum()))
+        rested: Column = np.array(found)[place.ravel()]
+        return rested
+
+    @cached_property
+    def _microbatches_in_flight(self) -> Column:
+        """Stage inputs that wait for their backward pass at most."""
+        pipe, micro = self.space.sizes("pipe"), self.space.micro
+        chunks, names = self.space.chunks, self._schedule_names
+        # Eager 1F1B sends ahead, so it has nearly twice as many inputs in flight as
+        # 1F1B.
+        eager = np.minimum(micro * chunks, (chunks + 1) * pipe - 1)
+        flying = np.minimum(micro, pipe) * chunks
+        flying = np.where(names == "gpipe", micro, flying)
+        flying = np.where(names == EAGER_1F1B, eager, flying)
+        return np.where(pipe == 1, 1, flying)
+
+    # Communication.
+
+    @cached_property
+    def _comm_seconds(self) -> Column:
+        space, micro, found = self.space, self.space.micro, self.traffic
+        pipe, tensor = space.sizes("pipe"), space.sizes("tensor")
+        batch, shards = space.sizes("replica", "data", "fsdp"), self._sample_shards
+        once = self._reduction_seconds + self._gather_seconds - self._overlapped_seconds
+
+        # In every microbatch: the traffic inside of layers. Other stages wait for it as
+        # they wait for compute, so it counts in every tick.
+        norms = found.norm_statistics
+        said = self._price(
+            "all-reduce",
+            ("data", "fsdp", *SPATIAL_AXES),
+            micro * norms.arrays / pipe,
+            micro * norms.payload / pipe,
+        )
+        for kind, moved in found.tensor_collectives.items():
+            # A scattered result is a part on each device, and the probe counts it
+            # whole.
+            each = tensor if kind == "reduce-scatter" else 1
+            payload = moved.payload / shards / pipe / each
+            said += self._price(kind, ("tensor",), micro * moved.arrays / pipe, payload)
+        for axis, edges in found.halo_exchange.items():
+            payload, arrays = edges.payload / batch / pipe, micro * edges.arrays / pipe
+            said += self._price("collective-permute", (axis,), arrays, payload)
+        held_up = self._ticks / (micro * space.chunks)
+        return once + held_up * said + self._stage_transfer_seconds
+
+    @cached_property
+    def _reduction_seconds(self) -> Column:
+        """Seconds of the reductions of gradients, in a step."""
+        space, found, pipe = self.space, self.traffic, self.space.sizes("pipe")
+        ratios = [_COMPRESSION_RATIOS.get(way, 1.0) for way in space.choices.ways]
+        sent = np.array(ratios)[space.way] * self._parameter_bytes
+        arrays = found.gradient_all_reduce.arrays / pipe
+        sums = self._price("all-reduce", ("data", *SPATIAL_AXES), arrays, sent)
+        arrays = found.gradient_reduce_scatter.arrays / pipe
+        # Inside of fsdp gradients are never compressed.
+        own = self._parameter_bytes
+        return sums + self._price("reduce-scatter", ("fsdp",), arrays, own)
+
+    @cached_property
+    def _gather_seconds(self) -> Column:
+        """Seconds in which fsdp gathers parameters, in a step."""
+        gathered, pipe = self.traffic.parameter_all_gather, self.space.sizes("pipe")
+        # Each microbatch gathers them, but stages once for a step.
+        times = np.where(pipe == 1, self.space.micro, 1)
+        own = self._unsharded_parameters / self.traffic.parameter_bytes
+        arrays, payload = times * gathered.arrays / pipe, times * gathered.payload * own
+        return self._price("all-gather", ("fsdp",), arrays, payload)
+
+    @cached_property
+    def _stage_transfer_seconds(self) -> Column:
+        """Seconds of what stages send each other at every exchange.
+
+        Of two stages one sends activations alone, and one gradients alone; where
+        permutations were measured each waits for both (`jaxdist.oracle.stage_times`).
+        """
+        pieces = self.block_costs
+        boundary = pieces.max_stage_bytes(
+            pieces.output_bytes, self._stages, at_end=True
+        )
+        hop = boundary / self._sample_shards / self.space.micro
+        one = (self._stages == 2) & (not permutes_are_serialized(self.cluster))
+        payload = np.where(one, 1, 2) * self._exchanges * hop
+        return self._price(
+            "collective-permute", ("pipe",), 2 * self._exchanges, payload
+        )
+
+    def _price(
+        self, kind: str, axes: tuple[str, ...], arrays: Column, payload: Column
+    ) -> Column:
+        meshes, own = self.space.placed, self.space.mesh
+        return price_collectives(kind, self.cluster, meshes, axes, own, arrays, payload)
+
+    @cached_property
+    def _overlapped_seconds(self) -> Column:
+        """Seconds of collectives that overlap with passes; none in stages.
+
+        As `jaxdist.oracle.overlap`, with a device's part of each layer at the samples
+        of one device: only the ratios between layers count.
+        """
+        space, traffic = self.space, self.traffic
+        overlap, found = self.cluster.overlap.value, np.zeros(len(space))
+        (rows,) = np.nonzero(space.sizes("pipe") == 1)
+        if not overlap or not len(rows):
+            return found
+        micro = space.micro[rows]
+        forward, backward = (micro * one[rows] for one in self._longest_stage)
+        # All meshes have as many devices, so the first stands for all.
+        own, back = self.block_costs.layer_seconds(space.meshes[0].devices)
+        layers = self.block_costs.profile.layers
+        sizes = np.array([layer.parameter_bytes for layer in layers], float)
+        shares = sizes / max(1.0, sizes.sum())
+
+        # Of what a microbatch gathers, the first time is for its forward pass.
+        fetched = self._gather_seconds[rows] * self._is_zero(3)[rows]
+        whole = traffic.parameter_all_gather.payload
+        used = traffic.gathered_ratio * traffic.parameter_bytes
+        first = min(1.0, used / whole) if whole else 1.0
+        ahead = _concurrent_columns(shares, own, first * fetched, forward)
+        again = _concurrent_columns(
+            shares[::-1], back[::-1], (1 - first) * fetched, backward
+        )
+        left = backward - overlap * again
+
+        # Several microbatches reduce their sum behind the last pass. Compressed
+        # gradients are reduced in buckets, others array by array.
+        reduced = self._reduction_seconds[rows] * (micro == 1)
+        total = np.zeros(len(rows))
+        plain = np.array([way in UNCOMPRESSED for way in space.choices.ways])
+        bucket = space.base.reduce.bucket_mib * 2**20
+        full = bucket * space.sizes("fsdp") / traffic.parameter_bytes
+        full = np.where(plain[space.way], 0.0, np.minimum(1.0, full))[rows]
+        for size in np.unique(full):
+            ready = bucket_bytes(shares[::-1], float(size))
+            after = _concurrent_columns(back[::-1], ready, left, reduced)
+            total = np.where(full == size, after, total)
+        found[rows] = overlap * (ahead + again + total)
+        return found
+
+    # Memory.
+
+    def _is_zero(self, stage: int) -> Column:
+        """Tell which plans shard with fsdp at a stage of ZeRO: 1 or 3."""
+        space = self.space
+        own = np.array(
+            [m.fsdp > 1 and space.zero_stage(m) == stage for m in space.meshes]
+        )
+        found: Column = own[space.mesh]
+        return found
 
     @cached_property
     def _unsharded_parameters(self) -> Column:
-        """Bytes of the parameters of a device before fsdp shares them out."""
-        most = self.space.chunks * self.block_costs.max_stage_parameters(self._stages)
+        """Bytes of the parameters of a device before fsdp shards them."""
+        largest = self.block_costs.max_stage_bytes(
+            self.block_costs.parameter_bytes, self._stages
+        )
+        # Norms and the like are whole on each device of the tensor axis.
         split = self.traffic.tensor_split_fraction
-        return most * (1 - split + split / self.space.sizes("tensor"))
+        tensor = self.space.sizes("tensor")
+        return self.space.chunks * largest * (1 - split + split / tensor)
 
     @cached_property
     def _parameter_bytes(self) -> Column:
@@ -178,121 +366,108 @@ class CostEstimate:
         return held
 
     @cached_property
-    def _update_seconds(self) -> Column:
-        return (
-            UPDATE_PASSES
-            * self._parameter_bytes
-            / self.cluster.device.memory_bandwidth.value
-        )
-
-    @cached_property
-    def _activation_bytes(self) -> Column:
-        parts, tensor = self._sample_parts, self.space.sizes("tensor")
-        between = (
-            self.block_costs.max_stage_outputs(parts, self._stages)
-            + self._tensor_comm_bytes
-        )
-        inside = self.block_costs.max_stage_activations(parts, tensor, self._stages)
-        kept = np.where(self.space.remat == 1, between, inside)
-        once = self.space.remat * self.block_costs.max_block_activations(
-            parts, tensor, self._stages
-        )
-        total: Column = kept * self._microbatches_in_flight + once
+    def _gradient_bytes(self) -> Column:
+        """Bytes of gradients, and of parameters that a pipeline gathers."""
+        staged, summed = self.space.sizes("pipe") > 1, self.space.micro > 1
+        whole, own = self._unsharded_parameters, self._parameter_bytes
+        # Gathered parameters have the dtype they are computed in, and so has the sum of
+        # their gradients over microbatches.
+        used = np.where(staged, 1.0, self.traffic.gathered_ratio) * whole
+        joins, keeps = self._is_zero(3), self._is_zero(1)
+        gradients = np.where(joins & summed, used, own)
+        # With ZeRO 1 a device has whole parameters and gradients.
+        gradients = np.where(keeps, whole, gradients)
+        beside = np.where(keeps, whole - own, 0.0)
+        total: Column = gradients + np.where(joins & staged, used, beside)
         return total
 
     @cached_property
-    def _microbatches_in_flight(self) -> Column:
-        """Inputs of stages that wait for their backward pass at most."""
-        pipe, micro = self.space.sizes("pipe"), self.space.micro
-        chunks = self.space.chunks
-        flying = np.minimum(micro, pipe) * chunks
-        flying = np.where(
-            self._schedule_counts.schedule_names == "gpipe", micro, flying
-        )
-        eager = np.minimum(micro * chunks, (chunks + 1) * pipe - 1)
-        flying = np.where(
-            self._schedule_counts.schedule_names == EAGER_1F1B, eager, flying
-        )
-        return np.where(pipe == 1, 1, flying)
+    def _activation_bytes(self) -> Column:
+        """Bytes that forward passes save, and of a block that is recomputed."""
+        parts, tensor = self._sample_parts, self.space.sizes("tensor")
+        pieces, stages = self.block_costs, self._stages
+        # Results of the tensor axis's collectives are saved where blocks are not; half
+        # of the all-reduces are of the backward pass.
+        kinds, brought = self.traffic.tensor_collectives, 0.0
+        if "all-reduce" in kinds:
+            brought += kinds["all-reduce"].payload / 2
+        if "all-gather" in kinds:
+            brought += kinds["all-gather"].payload
+        received = np.where(tensor > 1, brought / parts / stages, 0.0)
+        between = pieces.max_stage_bytes(pieces.output_bytes, stages) / parts + received
+        inside = pieces.max_activations(tensor, stages) / parts
+        kept = np.where(self.space.remat == 1, between, inside)
+        block = pieces.max_activations(tensor, stages, of_block=True) / parts
+        total: Column = kept * self._microbatches_in_flight + self.space.remat * block
+        return total
 
-    @cached_property
-    def _tensor_comm_bytes(self) -> Column:
-        """Bytes that the tensor axis brings a stage forward in one microbatch."""
-        kinds = self.traffic.tensor_collectives
-        sums = kinds["all-reduce"].payload / 2 if "all-reduce" in kinds else 0.0
-        gathers = kinds["all-gather"].payload if "all-gather" in kinds else 0.0
-        own = (sums + gathers) / self._sample_parts / self._stages
-        return np.where(self.space.sizes("tensor") > 1, own, 0.0)
 
-    @cached_property
-    def _comm_seconds(self) -> Column:
-        space, micro = self.space, self.space.micro
-        pipe, tensor = space.sizes("pipe"), space.sizes("tensor")
-        batch = space.sizes("replica", "data", "fsdp")
-        shards = batch * space.sizes(*SPATIAL_AXES)
-        once = np.where(pipe == 1, micro, 1)
-        own = self._unsharded_parameters / self.traffic.parameter_bytes
-        found, by = self.traffic, self._collective_seconds
-        sends = np.array(
-            [_COMPRESSION_RATIOS.get(way, 1.0) for way in space.choices.ways]
-        )
-        way = sends[space.way]
-        sums = by("all-reduce", "data", *SPATIAL_AXES)(
-            found.gradient_all_reduce.arrays / pipe, way * self._parameter_bytes
-        )
-        gathers = by("all-gather", "fsdp")(
-            once * found.parameter_all_gather.arrays / pipe,
-            once * found.parameter_all_gather.payload * own,
-        )
-        sums += by("reduce-scatter", "fsdp")(
-            found.gradient_reduce_scatter.arrays / pipe, self._parameter_bytes
-        )
-        total = (
-            sums
-            + gathers
-            - self._overlap_estimate.overlapped_seconds(
-                self._longest_stage, sums, gathers
-            )
-        )
-        said = by("all-reduce", "data", "fsdp", *SPATIAL_AXES)(
-            micro * found.norm_statistics.arrays / pipe,
-            micro * found.norm_statistics.payload / pipe,
-        )
-        for kind, moved in found.tensor_collectives.items():
-            each = tensor if kind == "reduce-scatter" else 1
-            said += by(kind, "tensor")(
-                micro * moved.arrays / pipe, moved.payload / shards / pipe / each
-            )
-        for axis, edges in found.halo_exchange.items():
-            said += by("collective-permute", axis)(
-                micro * edges.arrays / pipe, edges.payload / batch / pipe
-            )
-        held_up = self._schedule_counts.ticks_per_direction / (micro * space.chunks)
-        return total + held_up * said + self._stage_transfer_seconds(shards)
+def price_collectives(
+    kind: str,
+    cluster: Cluster,
+    meshes: Sequence[MeshPlacement],
+    axes: Sequence[str],
+    mesh_index: Column,
+    arrays: Column,
+    payload: Column,
+) -> Column:
+    """Return the seconds of collectives of one kind, of every plan.
 
-    def _stage_transfer_seconds(self, shards: Column) -> Column:
-        """Return the seconds of what stages hand on behind every beat.
+    The oracle prices one array of each size of a table on each mesh; between two sizes,
+    and behind the last, the price is linear in the bytes.
 
-        Of two stages one sends activations alone, and one gradients alone; where
-        permutations were measured each waits for both
-        (`jaxdist.oracle.stage_transfers`).
-        """
-        hop = (
-            self.block_costs.max_boundary_bytes(self._stages)
-            / shards
-            / self.space.micro
-        )
-        one = (self._stages == 2) & (not permutes_are_serialized(self.cluster))
-        ways = np.where(one, 1, 2)
-        priced = self._collective_seconds("collective-permute", "pipe")
-        return priced(
-            2 * self._schedule_counts.exchanges,
-            ways * self._schedule_counts.exchanges * hop,
-        )
+    Args:
+        kind: as the compiler names it.
+        cluster: the machines.
+        meshes: of a space, placed on devices.
+        axes: along which it communicates, where a mesh has more than one device.
+        mesh_index: the place of each plan's mesh.
+        arrays: how many each plan moves.
+        payload: bytes of all of them.
+    """
+    prices: dict[tuple[int, tuple[tuple[int, int], ...]], list[float]] = {}
+    table = []
+    for placed in meshes:
+        # A group that lies the same way in as large a mesh has the same links.
+        along = [axis for axis in axes if placed.mesh.size(axis) > 1]
+        key = placed.mesh.devices, tuple(placed.place(axis) for axis in along)
+        if key not in prices:
+            group = link_group(cluster, placed, along)
+            each = (collective_seconds(kind, int(n), 1, group) for n in _ARRAY_SIZES)
+            prices[key] = [*each] if along else [0.0] * len(_ARRAY_SIZES)
+        table.append(prices[key])
+    seconds = np.array(table)
+    count = np.maximum(arrays, _MIN_ARRAYS)
+    size = payload / count
+    # The row of sizes above each array; behind the last one the line goes on.
+    above = np.searchsorted(_ARRAY_SIZES, size, side="right")
+    above = np.clip(above, 1, len(_ARRAY_SIZES) - 1)
+    low, high = _ARRAY_SIZES[above - 1], _ARRAY_SIZES[above]
+    first, last = seconds[mesh_index, above - 1], seconds[mesh_index, above]
+    found: Column = count * (first + (last - first) * (size - low) / (high - low))
+    return found
 
-    def _collective_seconds(
-        self, kind: str, *axes: str
-    ) -> Callable[[Column, Column], Column]:
-        """Return the seconds of so many arrays and bytes of each plan."""
-        found = collective_cost_table(kind, self.cluster, self.space.placed, axes)
-        return partial(found.seconds, self.space.mesh)
+
+def _concurrent_columns(
+    first: Column, second: Column, first_seconds: Column, second_seconds: Column
+) -> Column:
+    """Return the seconds in which two workers work at the same time, of every plan.
+
+    With A and B seconds of the two it is min(A, B) h(B / A), and h is read off a table
+    of ratios, so the layers are looked at once and not for every plan.
+
+    Args:
+        first: of each layer, in any unit.
+        second: the same of what needs it.
+        first_seconds: A, the sum of the first, of every plan.
+        second_seconds: B, the same of the second.
+    """
+    # Only the shape over the layers counts; the table is over the ratio of sums.
+    first = first / max(_MIN_SECONDS, first.sum())
+    second = second / max(_MIN_SECONDS, second.sum())
+    both = concurrent_time(first[None], _RATIOS[:, None] * second[None])
+    part = both / np.minimum(1.0, _RATIOS)
+    lengths = np.maximum(first_seconds, _MIN_SECONDS)
+    ratio = np.maximum(second_seconds, _MIN_SECONDS) / lengths
+    found: Column = np.interp(np.log(ratio), np.log(_RATIOS), part)
+    return np.minimum(first_seconds, second_seconds) * found

@@ -1,6 +1,6 @@
-"""A heap of plans that were described: those that fit, and why others do not."""
+"""Plans that were described in full: those that fit, and why others do not."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from jaxdist.core.cluster import Cluster
@@ -11,6 +11,10 @@ from jaxdist.oracle.predict import Prediction, predict
 from jaxdist.oracle.step_description import StepDescription
 
 
+class NoLayoutError(BadInput):
+    """No layout of so many devices can be run; another number may have one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluatedPlan:
     """A plan that could be run."""
@@ -18,15 +22,15 @@ class EvaluatedPlan:
     plan: Plan
     """As `jaxdist train --plan` takes it."""
     prediction: Prediction
-    """What it takes."""
+    """Its seconds and bytes."""
 
 
 @dataclass(kw_only=True)
 class PlanEvaluator:
-    """Plans as they are described, one after the other."""
+    """The plans that a search described so far, with their predictions."""
 
     describe_step: Callable[[Plan], StepDescription]
-    """Gives a plan's case; it may refuse."""
+    """Describes a plan's step; it may refuse the plan."""
     cluster: Cluster
     """The machines."""
     memory_capacity: float
@@ -38,9 +42,9 @@ class PlanEvaluator:
     rejection_reasons: dict[str, str] = field(default_factory=dict)
     """Why others cannot be run."""
     missing_bytes: dict[str, float] = field(default_factory=dict)
-    """Bytes that those lack which do not fit."""
+    """Bytes by which others do not fit."""
     stages: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    """Blocks of each stage of those that were, by label."""
+    """Blocks of each stage of all described plans, by label."""
 
     @property
     def num_evaluated(self) -> int:
@@ -50,8 +54,10 @@ class PlanEvaluator:
     def evaluate(self, plan: Plan) -> bool:
         """Describe a plan that was not, and tell whether it can be run."""
         title = plan.label
+        # Searches ask for the same plan again and again.
         if title in self.feasible or title in self.rejection_reasons:
             return title in self.feasible
+        # A plan counts as described even where it is refused.
         self.stages[title] = ()
         try:
             case = self.describe_step(plan)
@@ -60,14 +66,19 @@ class PlanEvaluator:
             self.rejection_reasons[title] = error.what
             return False
         self.stages[title] = case.stages
+        # Cuts of its own that are those of equal FLOPs make it no plan of its own.
         uncut = replace(plan, pipe=replace(plan.pipe, cuts=())).label
         if plan.pipe.cuts and self.stages.get(uncut) == case.stages:
             return uncut in self.feasible
         if self.needs_margin:
-            return self._record_fit(
-                plan, prediction, prediction.untraced_bytes_with_margin, ", not traced"
-            )
-        return self._record_fit(plan, prediction, prediction.memory_bytes, "")
+            needed = prediction.untraced_bytes_with_margin
+            return self.record_fit(plan, prediction, needed, ", not traced")
+        return self.record_fit(plan, prediction, prediction.memory_bytes)
+
+    def evaluate_all(self, plans: Iterable[Plan]) -> None:
+        """Describe plans as they come, each once."""
+        for plan in plans:
+            self.evaluate(plan)
 
     def evaluate_placements(self, plan: Plan, variants: Iterable[Plan]) -> None:
         """Predict a plan that can be run under other placements as well.
@@ -76,30 +87,16 @@ class PlanEvaluator:
             plan: it.
             variants: the same with other placements.
         """
+        # Traffic does not depend on placement, so one description serves all of them.
         new = [one for one in variants if one.label not in self.stages]
         if not new:
             return
         case = self.describe_step(plan)
         for one in new:
             self.stages[one.label] = case.stages
-            prediction = predict(case.with_plan(one), self.cluster)
+            ledgers = tuple(replace(ledger, plan=one) for ledger in case.ledgers)
+            prediction = predict(replace(case, plan=one, ledgers=ledgers), self.cluster)
             self.feasible[one.label] = EvaluatedPlan(plan=one, prediction=prediction)
-
-    def retry_with_remat(self, label: str, plan: Plan) -> None:
-        """Try a plan that does not fit with the insides of blocks computed again."""
-        if label in self.missing_bytes and not plan.remat:
-            self.evaluate(replace(plan, remat=True))
-
-    def drop(self, plan: Plan) -> None:
-        """Forget a plan that fits, since a better one like it does."""
-        del self.feasible[plan.label]
-
-    def confirm_traced(self, plan: Plan, case: StepDescription) -> bool:
-        """Put the prediction of a traced step in a plan's place, or strike the plan."""
-        prediction = predict(case, self.cluster)
-        return self._record_fit(
-            plan, prediction, prediction.traced_bytes_with_margin, ", traced"
-        )
 
     def fits_with_margin(self, plan: Plan) -> bool:
         """Describe a plan, and tell whether it fits with the margin for no trace."""
@@ -110,41 +107,37 @@ class PlanEvaluator:
             <= self.memory_capacity
         )
 
-    def confirm_untraced(self, plan: Plan) -> bool:
-        """Strike a plan that was described unless it fits with the margin for that."""
-        prediction = self.feasible[plan.label].prediction
-        return self._record_fit(
-            plan, prediction, prediction.untraced_bytes_with_margin, ", not traced"
-        )
-
     def sorted(self) -> list[EvaluatedPlan]:
         """Return the plans that can be run, the fastest first."""
         return sorted(self.feasible.values(), key=lambda one: one.prediction.step_s)
 
-    def keep_best_placements(self) -> None:
-        """Keep one of the plans that differ in nothing but their placement."""
-        kept: set[str] = set()
-        for one in self.sorted():
-            same = replace(one.plan, placement=()).label
-            if same in kept:
-                del self.feasible[one.plan.label]
-            kept.add(same)
+    def keep_best(self, key: Callable[[Plan], Plan | None]) -> None:
+        """Keep the fastest of the plans that are the same but for some settings.
 
-    def keep_best_algorithms(self, algorithms: Sequence[str]) -> None:
-        """Keep one of the plans that differ in a way to sum exactly, or placement."""
+        Args:
+            key: a plan without those settings; None of a plan that stays.
+        """
         kept: set[str] = set()
+        # Fastest first, so the first of its kind stays.
         for one in self.sorted():
-            if one.plan.reduce.via not in algorithms:
+            bare = key(one.plan)
+            if bare is None:
                 continue
-            exact = one.plan.reduce.by("exact")
-            same = replace(one.plan, reduce=exact, placement=()).label
-            if same in kept:
+            if bare.label in kept:
                 del self.feasible[one.plan.label]
-            kept.add(same)
+            kept.add(bare.label)
 
-    def _record_fit(
-        self, plan: Plan, prediction: Prediction, needed: int, qualifier: str
+    def record_fit(
+        self, plan: Plan, prediction: Prediction, needed: int, qualifier: str = ""
     ) -> bool:
+        """Record a plan as one that fits or as one that lacks memory, and tell which.
+
+        Args:
+            plan: described.
+            prediction: of its step.
+            needed: bytes of a device.
+            qualifier: how these were found, for people.
+        """
         title, over = plan.label, needed - self.memory_capacity
         if over <= 0:
             self.feasible[title] = EvaluatedPlan(plan=plan, prediction=prediction)
@@ -156,48 +149,34 @@ class PlanEvaluator:
         self.missing_bytes[title] = over
         return False
 
-
-class NoLayoutError(BadInput):
-    """No layout of so many devices can be run; another number may have one."""
-
-
-def no_layout_error(
-    rejection_reasons: dict[str, str],
-    missing_bytes: dict[str, float],
-    memory_capacity: float,
-) -> NoLayoutError:
-    """Say that nothing can be run, with the smallest violation and what lifts it."""
-    if not missing_bytes:
-        few = "; ".join(
-            f"{title}: {why}" for title, why in [*rejection_reasons.items()][:4]
-        )
+    @property
+    def no_layout_error(self) -> NoLayoutError:
+        """The refusal where nothing can be run, with what lifts the least violation."""
+        if not self.missing_bytes:
+            few = "; ".join(
+                f"{title}: {why}"
+                for title, why in [*self.rejection_reasons.items()][:4]
+            )
+            return NoLayoutError(
+                "no layout can be run",
+                rule="a layout splits the network and its batch over all the devices",
+                values=few or "nothing that may be split divides over so many devices",
+                remedy="another data.batch, or another number of --devices",
+            )
+        nearest = min(self.missing_bytes, key=lambda title: self.missing_bytes[title])
+        needed = self.memory_capacity + self.missing_bytes[nearest]
+        # Two digits, rounded up so that what the remedy says is enough.
+        asked = f"{needed:.0f}B"
+        for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)):
+            if needed >= 10 * scale:
+                step = 10.0 ** (len(str(int(needed / scale))) - 2)
+                asked = f"{-(-needed // (scale * step)) * step:.0f}{unit}"
+                break
         return NoLayoutError(
             "no layout can be run",
-            rule="a layout splits the network and its batch over all the devices",
-            values=few or "nothing that may be split divides over so many devices",
-            remedy="another data.batch, or another number of --devices",
+            rule="a layout splits the network and its batch, and fits into "
+            f"{format_size(self.memory_capacity)}",
+            values=f"the smallest needs {format_size(needed)}: {nearest} is "
+            f"{self.rejection_reasons[nearest]}",
+            remedy=f"--memory {asked}, more --devices, or a smaller data.batch",
         )
-    nearest = min(missing_bytes, key=lambda title: missing_bytes[title])
-    needed = memory_capacity + missing_bytes[nearest]
-    return NoLayoutError(
-        "no layout can be run",
-        rule="a layout splits the network and its batch, and fits into "
-        f"{format_size(memory_capacity)}",
-        values=f"the smallest needs {format_size(needed)}: {nearest} is "
-        f"{rejection_reasons[nearest]}",
-        remedy=f"--memory {_round_up_bytes(needed)}, more --devices, or a smaller "
-        "data.batch",
-    )
-
-
-def _round_up_bytes(needed: float) -> str:
-    """Write bytes with two digits, rounded up, as `--memory` reads them.
-
-    >>> _round_up_bytes(20_400_001), _round_up_bytes(999)
-    ('21MB', '1000B')
-    """
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)):
-        if needed >= 10 * scale:
-            step = 10.0 ** (len(str(int(needed / scale))) - 2)
-            return f"{-(-needed // (scale * step)) * step:.0f}{unit}"
-    return f"{needed:.0f}B"

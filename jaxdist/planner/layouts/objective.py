@@ -32,11 +32,12 @@ class PlanObjective:
     kind: ObjectiveKind = "step"
     """What is made small."""
     samples: float | None = None
-    """Samples that are to be trained on; None where nobody said."""
+    """Samples that are to be trained on; None where that is open."""
     price: SourcedNumber | None = None
-    """Currency units of a device for an hour; None where nobody said."""
+    """Currency units of a device for an hour; None where the cluster has none."""
 
     def __post_init__(self) -> None:
+        # The kind is typed at a command line.
         if self.kind not in get_args(ObjectiveKind):
             near = did_you_mean(self.kind, get_args(ObjectiveKind))
             raise BadInput(
@@ -90,6 +91,7 @@ class PlanObjective:
         """
         if self.samples is None:
             return None
+        # The last step takes as long as the others, however few samples it has.
         steps = math.ceil(self.samples / evaluated.prediction.batch)
         return steps * evaluated.prediction.step_s
 
@@ -101,6 +103,7 @@ class PlanObjective:
         """
         price = 1.0 if self.price is None else self.price.value
         made, budget = evaluated.prediction, self.budget_s(evaluated)
+        # Without a number of samples the cost of one is compared.
         seconds = made.step_s / made.batch if budget is None else budget
         return price * evaluated.plan.mesh.devices * seconds / SECONDS_PER_HOUR
 

@@ -1,4 +1,4 @@
-"""A shortlist: which plans of an estimated space are worth describing in full."""
+"""The shortlist: which plans of an estimated space are described in full."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,10 +8,10 @@ import numpy as np
 
 from jaxdist.core.plan import Plan
 from jaxdist.core.plan.reduction import AlgorithmName
-from jaxdist.oracle.stage_transfers import permutes_are_serialized
+from jaxdist.oracle.stage_times import permutes_are_serialized
 from jaxdist.planner.layouts.cost_estimate import CostEstimate
 from jaxdist.planner.layouts.space import Column, PlanSpace
-from jaxdist.planner.layouts.stage_cuts import fastest_cuts
+from jaxdist.planner.layouts.stage_cuts import stage_cut_variants
 
 FEASIBLE_LAYOUTS: Final = 12
 """Layouts that fit whose best settings are described."""
@@ -24,7 +24,7 @@ EXACT_ALGORITHMS: Final[tuple[AlgorithmName, ...]] = (
     "halving_doubling",
     "recursive_doubling",
 )
-"""Ways to sum that lose nothing, and are steps of our own."""
+"""All-reduce algorithms without loss, built of our own steps."""
 _MEMORY_TOLERANCE: Final = 1.1
 """A plan is left to the last if it seems to need so many times the memory there is."""
 
@@ -39,12 +39,14 @@ def order_by_estimate(estimate: CostEstimate, memory_capacity: float) -> Column:
     if not len(estimate.space):
         return np.zeros(0, int)
     over = np.maximum(estimate.memory_bytes / memory_capacity / _MEMORY_TOLERANCE, 1.0)
+    # Of equally fast plans the one with fewer microbatches and without remat is first.
     tidy = estimate.space.micro + 1000 * estimate.space.remat
     return np.lexsort((tidy, estimate.seconds, np.where(over > 1, over, 0)))
 
 
 def best_row_per_mesh(order: Column, space: PlanSpace) -> list[int]:
     """Return the best row of each of the best layouts, the best first."""
+    # unique returns the first place of each mesh in the order, sorted by mesh.
     _, first = np.unique(space.mesh[order], return_index=True)
     return [int(order[place]) for place in np.sort(first)[:MAX_LAYOUT_ATTEMPTS]]
 
@@ -60,6 +62,7 @@ def best_settings(plan: Plan, order: Column, estimate: CostEstimate) -> Plan:
     space = estimate.space
     if plan.mesh not in space.meshes:
         return plan
+    # The order is over all meshes; its rows of this one keep theirs.
     own = order[space.mesh[order] == space.meshes.index(plan.mesh)]
     return space.plan(int(own[0])) if len(own) else plan
 
@@ -75,8 +78,8 @@ def best_fitting_row(
 
     Args:
         row: one that does not fit.
-        needed_bytes: bytes that it needs; others need as much more or less than
-        estimated. memory_capacity: bytes of a device.
+        needed_bytes: bytes that it needs; others are off their estimate by as much.
+        memory_capacity: bytes of a device.
         order: rows of the space, the best first.
         estimate: the space, estimated.
     """
@@ -94,7 +97,7 @@ def setting_variants(
     """Yield other settings of a plan's layout, the best first.
 
     Beside those of the space: other cuts, other ways to split weights, and parameters
-    that fsdp does not share out.
+    that fsdp does not shard.
 
     Args:
         plan: one that came out well.
@@ -111,6 +114,8 @@ def setting_variants(
         yield from (replace(plan, weights=how) for how in space.choices.weights)
     if plan.mesh.fsdp > 1:
         yield from (replace(plan, zero=zero) for zero in space.choices.zeros)
+    # Their steps go both ways at once, which the price of permutations that were timed
+    # one way at a time does not tell.
     if plan.mesh.data > 1 and plan.reduce.via == "exact" and not plan.pipe.flows:
         priced = space.choices.ways[0] == "exact" and not permutes_are_serialized(
             estimate.cluster
@@ -119,25 +124,11 @@ def setting_variants(
             yield replace(plan, reduce=plan.reduce.by(way))
 
 
-def stage_cut_variants(plan: Plan, estimate: CostEstimate) -> Iterator[Plan]:
-    """Yield a plan in stages of equal FLOPs with cuts of its own, if it can have them.
-
-    What stages hand on decides on slow links, and how long small kernels take on fast
-    devices; FLOPs say nothing of either.
-
-    Args:
-        plan: one of the space.
-        estimate: the space, estimated.
-    """
-    if plan.stages > 1 and not plan.pipe.cuts and not plan.pipe.flows:
-        yield replace(plan, pipe=replace(plan.pipe, cuts=fastest_cuts(estimate, plan)))
-
-
 def microbatch_neighbours(plan: Plan, estimate: CostEstimate) -> Iterator[Plan]:
     """Yield a plan in stages with the next smaller and larger numbers of microbatches.
 
-    What kernels cost by their size decides how many are best, and where the network is
-    best cut for them: each comes with equal FLOPs and with cuts of its own.
+    The efficiency of kernels by their size decides how many are best, and where the
+    network is best cut for them: each comes with equal FLOPs and with cuts of its own.
 
     Args:
         plan: one that came out first.
@@ -147,7 +138,7 @@ def microbatch_neighbours(plan: Plan, estimate: CostEstimate) -> Iterator[Plan]:
     if plan.stages == 1 or plan.pipe.flows:
         return
     alike = space.mesh == space.meshes.index(plan.mesh)
-    # With chunks microbatches go round the devices, which not every number does.
+    # An interleaved schedule needs a multiple of the devices.
     known = np.unique(space.micro[alike & (space.chunks == plan.pipe.chunks)])
     fewer, more = known < plan.microbatches, known > plan.microbatches
     given = space.base.pipe.cuts

@@ -1,12 +1,13 @@
-"""The space of a search: meshes times settings, as columns of whole numbers.
+"""The space of a search: meshes times settings, as columns of integers.
 
-A hundred thousand plans are rows of a few arrays; a plan is made of a row only where it
-is described or run.
+A hundred thousand plans are rows of a few arrays; a `Plan` is made of a row only where
+it is described or run.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -18,9 +19,11 @@ from jaxdist.core.plan import AfterSpatial, MeshShape, Plan, TensorSplit
 from jaxdist.core.plan.pipeline import PipelineConfig, ScheduleName
 from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.core.plan.reduction import AlgorithmName
-from jaxdist.planner.layouts.meshes import SEARCH_AXES, enumerate_layouts
 
 Column = NDArray[Any]
+
+SEARCH_AXES: Final = ("pipe", "data", "fsdp", "spatial_h", "spatial_w", "tensor")
+"""Axes over which devices are factored, outermost first."""
 
 SCHEDULE_CHOICES: Final[tuple[tuple[ScheduleName, int], ...]] = (
     ("1f1b", 1),
@@ -50,7 +53,7 @@ class PlanChoices:
     ways: tuple[AlgorithmName, ...] = ("exact",)
     """Ways of summing along the data axis."""
     zeros: tuple[Literal[1, 3], ...] = (1, 3)
-    """What fsdp shares out: the optimizer's state alone, or parameters as well."""
+    """ZeRO stages of fsdp: it shards the optimizer's state alone, or parameters too."""
     weights: tuple[TensorSplit, ...] = ("pairs",)
     """How the tensor axis splits weights."""
     inside: tuple[str, ...] = ()
@@ -68,7 +71,7 @@ class PlanSpace:
     choices: PlanChoices
     """What is chosen from."""
     meshes: tuple[MeshShape, ...]
-    """Ways to deal devices out over axes."""
+    """Ways to factor the devices into axes."""
     mesh: Column
     """Place in `meshes`."""
     micro: Column
@@ -93,17 +96,18 @@ class PlanSpace:
         """Stages of each device, of every row."""
         return np.array([chunks for _, chunks in self.choices.orders])[self.order]
 
-    @property
+    @cached_property
     def placed(self) -> tuple[MeshPlacement, ...]:
-        """The meshes on devices."""
+        """The meshes, placed on devices."""
         order = self.base.placed.order
         return tuple(MeshPlacement(mesh=mesh, order=order) for mesh in self.meshes)
 
-    def zero(self, mesh: MeshShape) -> Literal[1, 3]:
-        """Return what fsdp shares out in a mesh.
+    def zero_stage(self, mesh: MeshShape) -> Literal[1, 3]:
+        """Return the ZeRO stage of fsdp in a mesh.
 
         Stages put shared parameters together for a whole step, and hold them twice.
         """
+        # Gathered for a whole step, ZeRO 3 would hold shards beside whole parameters.
         staged = mesh.pipe > 1 and mesh.fsdp > 1 and 1 in self.choices.zeros
         return 1 if staged else self.base.zero
 
@@ -117,12 +121,88 @@ class PlanSpace:
             microbatches=int(self.micro[row]),
             remat=bool(self.remat[row]),
             remat_until=self.base.remat_until if self.remat[row] else "",
-            zero=self.zero(mesh),
+            zero=self.zero_stage(mesh),
             reduce=self.base.reduce.by(self.choices.ways[self.way[row]]),
         )
+        # Without stages the schedule says nothing, and plans must not differ by it.
         if mesh.pipe == 1:
             return replace(one, pipe=PipelineConfig())
         return replace(one, pipe=replace(one.pipe, schedule=schedule, chunks=chunks))
+
+
+def enumerate_layouts(
+    plan: Plan, devices: int, axes: Sequence[str] = SEARCH_AXES
+) -> Iterator[Plan]:
+    """Yield a plan for every way to factor a number of devices into axes.
+
+    Args:
+        plan: its other settings: the reduction, the shuffle, the schedule.
+        devices: the product of the sizes.
+        axes: that may have more than one device.
+
+    >>> [p.title for p in enumerate_layouts(Plan(), 2, ("data", "tensor"))]
+    ['tensor 2', 'data 2']
+    """
+    # Every way to write the number as a product of so many factors, in their order.
+    every: list[tuple[int, ...]] = [()]
+    for _ in axes[1:]:
+        pairs = ((some, devices // math.prod(some)) for some in every)
+        every = [
+            (*some, n)
+            for some, left in pairs
+            for n in range(1, left + 1)
+            if left % n == 0
+        ]
+    if axes:
+        every = [(*some, devices // math.prod(some)) for some in every]
+    elif devices > 1:
+        every = []
+    for sizes in every:
+        mesh = MeshShape(**dict(zip(axes, sizes, strict=True)))
+        yield replace(plan.on(mesh), mesh=mesh)
+
+
+def single_axis_layouts(
+    plan: Plan, devices: int, axes: Sequence[str] = SEARCH_AXES
+) -> Iterator[Plan]:
+    """Yield the pure layouts: all devices along one axis."""
+    for axis in axes:
+        mesh = MeshShape(**{axis: devices})
+        yield replace(plan.on(mesh), mesh=mesh)
+
+
+def multi_host_layouts(
+    plan: Plan, devices: int, host_devices: int, axes: Sequence[str] = SEARCH_AXES
+) -> Iterator[Plan]:
+    """Yield the published layouts for many hosts.
+
+    Tensor parallelism within a host and data parallelism between hosts (Shoeybi et al.
+    2019, arXiv 1909.08053), with stages between hosts as well (Narayanan et al. 2021,
+    arXiv 2104.04473), and shards within a host, copies between (Zhao et al. 2023, arXiv
+    2304.11277, "hybrid sharding").
+
+    Args:
+        plan: its other settings.
+        devices: of all hosts.
+        host_devices: devices of one.
+        axes: that may have more than one device.
+
+    >>> [p.title for p in multi_host_layouts(Plan(), 128, 8)]
+    ['data 16 x tensor 8', 'pipe 8 x data 2 x tensor 8', 'data 16 x fsdp 8']
+    """
+    hosts, left = divmod(devices, host_devices)
+    if left or hosts == 1 or host_devices == 1:
+        return
+    # As many stages as divide the hosts, at most the devices of a host.
+    stages = math.gcd(hosts, host_devices)
+    for sizes in (
+        {"data": hosts, "tensor": host_devices},
+        {"pipe": stages, "data": hosts // stages, "tensor": host_devices},
+        {"data": hosts, "fsdp": host_devices},
+    ):
+        if {axis for axis, size in sizes.items() if size > 1} <= {*axes}:
+            mesh = MeshShape(**sizes)
+            yield replace(plan.on(mesh), mesh=mesh)
 
 
 def plan_space(
@@ -144,6 +224,7 @@ def plan_space(
         blocks: blocks of the network: a stage has one at least.
         fixed_axes: devices of axes that are not chosen.
     """
+    # Typed axes take their devices; the others are factored.
     free = devices // math.prod(fixed_axes.values())
     meshes = tuple(
         replace(plan.mesh, **fixed_axes)
@@ -168,31 +249,18 @@ def plan_space(
         remat=np.array(choices.remat, int)[remat],
         way=way,
     )
-    return select_rows(every, np.flatnonzero(_is_feasible(every, batch, blocks)))
-
-
-def select_rows(space: PlanSpace, rows: Column | Sequence[int]) -> PlanSpace:
-    """Return a space of some of the rows."""
-    names = ("mesh", "micro", "order", "remat", "way")
-    return replace(space, **{name: getattr(space, name)[rows] for name in names})
-
-
-def _is_feasible(space: PlanSpace, batch: int, blocks: int) -> Column:
-    """Tell which rows divide the batch and the network."""
-    pipe, stages = space.sizes("pipe"), space.sizes("pipe") * space.chunks
-    chunked, first = space.chunks > 1, space.order == 0
-    parts = space.sizes("replica", *BATCH_AXES) * space.micro
-    summed = space.sizes("data") > 1
-    unstaged = np.isin(space.way, _algorithm_indices(space, NON_PIPELINE_COMPRESSORS))
-    possible: Column = (
+    pipe, chunked, first = every.sizes("pipe"), every.chunks > 1, every.order == 0
+    parts = every.sizes("replica", *BATCH_AXES) * every.micro
+    ways = choices.ways
+    unstaged = [i for i, way in enumerate(ways) if way in NON_PIPELINE_COMPRESSORS]
+    possible = (
         (batch % parts == 0)
-        & np.where(pipe == 1, first, stages <= blocks)
-        & ~(chunked & (space.micro % pipe != 0))
-        & (summed | (space.way == 0))
-        & ~(unstaged & (pipe > 1))
+        & np.where(pipe == 1, first, pipe * every.chunks <= blocks)
+        # Interleaved microbatches go round the devices in groups of their number.
+        & ~(chunked & (every.micro % pipe != 0))
+        # Without data parallelism no way of summing is better than the first.
+        & ((every.sizes("data") > 1) | (every.way == 0))
+        & ~(np.isin(every.way, unstaged) & (pipe > 1))
     )
-    return possible
-
-
-def _algorithm_indices(space: PlanSpace, ways: Sequence[str]) -> list[int]:
-    return [place for place, way in enumerate(space.choices.ways) if way in ways]
+    names = ("mesh", "micro", "order", "remat", "way")
+    return replace(every, **{name: getattr(every, name)[possible] for name in names})

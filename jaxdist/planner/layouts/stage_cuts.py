@@ -1,24 +1,23 @@
-"""Cutting: where the stages of a plan begin by seconds, not by FLOPs.
+"""The blocks at which stages begin, by predicted seconds instead of FLOPs.
 
     step = all stages once + (m - 1) slowest + 2 E seconds(longest)
 
 All stages go from exchange to exchange together: the first microbatch passes through
-each of them, the others come behind it as fast as the slowest lets them, and in each of
-the E exchanges the longest of what stages hand on counts, there and back (once where
-links carry both at the same time), since messages have one length. For every length
-that a cut may have, the stages whose slowest is fastest are found by dynamic
-programming, which is exact.
+each of them, the others follow as fast as the slowest stage lets them. In each of the E
+exchanges the longest message counts, there and back (once where links carry both at the
+same time), since all messages of a permutation have one length. For every length that a
+cut may have, dynamic programming finds the stages whose slowest is fastest, exactly.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from jaxdist.core.plan import Plan
 from jaxdist.oracle.collective_times import collective_seconds
-from jaxdist.oracle.link_groups import link_group
-from jaxdist.oracle.stage_transfers import permutes_are_serialized
+from jaxdist.oracle.link_groups import LinkGroup, link_group
+from jaxdist.oracle.stage_times import permutes_are_serialized
 from jaxdist.pipeline.plan_schedule import plan_schedule
 from jaxdist.planner.layouts.cost_estimate import CostEstimate
 from jaxdist.planner.layouts.space import Column
@@ -34,7 +33,7 @@ class StageCutSolver:
     block_seconds: Column
     """Of each block in one microbatch, forward and backward."""
     output_bytes: Column
-    """Bytes that each hands on, of one microbatch."""
+    """Bytes of each block's output, of one microbatch."""
 
     def slowest_stage(self, starts: StageStarts) -> float:
         """Return the seconds of the slowest stage."""
@@ -46,79 +45,87 @@ class StageCutSolver:
 
     def optimal_cuts(self, stages: int) -> Iterator[StageStarts]:
         """Yield for every longest message the cuts whose slowest stage is fastest."""
-        for limit in np.unique(self.output_bytes[:-1]):
-            found = self._solve_limit(float(limit), stages)
-            if found is not None:
-                yield found
-
-    def _solve_limit(self, limit: float, stages: int) -> StageStarts | None:
-        """Return the best cuts where little enough is handed on; None: too few."""
+        blocks = len(self.block_seconds)
         sums = np.concatenate([[0.0], np.cumsum(self.block_seconds)])
-        # Seconds of blocks a to b - 1, where a cut in front of b may be.
-        own = np.maximum(0.0, sums[None] - sums[:, None])
-        own[np.tril_indices(len(sums))] = np.inf
-        own[:, 1:-1][:, self.output_bytes[:-1] > limit] = np.inf
-        best, before = own[0], []
-        for _ in range(stages - 1):
-            both = np.maximum(best[:, None], own)
-            before.append(both.argmin(axis=0))
-            best = both.min(axis=0)
-        if not np.isfinite(best[-1]):
-            return None
-        starts, end = [], len(sums) - 1
-        for table in reversed(before):
-            end = int(table[end])
-            starts.append(end)
-        return tuple(reversed(starts))
+        # Seconds of blocks a to b - 1, infinite where b is not behind a.
+        every = np.maximum(0.0, sums[None] - sums[:, None])
+        every[np.tril_indices(len(sums))] = np.inf
+        for limit in np.unique(self.output_bytes[:-1]):
+            # No stage ends where a message longer than the limit would be sent.
+            own = every.copy()
+            own[:, 1:-1][:, self.output_bytes[:-1] > limit] = np.inf
+            # best[b]: the slowest stage of blocks before b in the stages so far.
+            best, before = own[0], []
+            for _ in range(stages - 1):
+                both = np.maximum(best[:, None], own)
+                before.append(both.argmin(axis=0))
+                best = both.min(axis=0)
+            if np.isfinite(best[-1]):
+                starts, end = [], blocks
+                for table in reversed(before):
+                    end = int(table[end])
+                    starts.append(end)
+                yield tuple(reversed(starts))
 
 
-def fastest_cuts(estimate: CostEstimate, plan: Plan) -> tuple[str, ...]:
-    """Return the first block of each stage but the first that make a step shortest.
+@dataclass(frozen=True, kw_only=True)
+class StageCutCost:
+    """The seconds of a plan's step by its cuts."""
+
+    solver: StageCutSolver
+    """The blocks, with a device's part of one microbatch."""
+    behind: int
+    """Microbatches that follow the first, and wait for the slowest stage."""
+    messages: int
+    """Exchanges of a step, in each direction that has a time of its own."""
+    pipe_links: LinkGroup
+    """The links between stages."""
+
+    def step_seconds(self, starts: StageStarts) -> float:
+        """Return about how many seconds a step takes that is cut there."""
+        longest = self.solver.longest_message(starts)
+        one = collective_seconds("collective-permute", longest, 1, self.pipe_links)
+        whole = float(self.solver.block_seconds.sum())
+        slowest = self.solver.slowest_stage(starts)
+        return whole + self.behind * slowest + self.messages * one
+
+
+def stage_cut_cost(estimate: CostEstimate, plan: Plan) -> StageCutCost:
+    """Return what the cuts of a plan with stages and microbatches cost.
 
     Args:
-        estimate: the network, its pieces and the cluster.
-        plan: with stages, not more than blocks, and microbatches.
+        estimate: the network, its blocks and the cluster.
+        plan: with stages, not more than blocks.
     """
-    chain, names = stage_cut_solver(estimate, plan), estimate.block_costs.block_names
-    best = min(
-        chain.optimal_cuts(plan.stages), key=make_step_estimate(estimate, plan, chain)
-    )
-    return tuple(names[start] for start in best)
-
-
-def stage_cut_solver(estimate: CostEstimate, plan: Plan) -> StageCutSolver:
-    """Return the blocks, one microbatch through a device's part of each."""
-    pieces, mesh = estimate.block_costs, plan.mesh
+    pieces, mesh, cluster = estimate.block_costs, plan.mesh, estimate.cluster
     parts = plan.batch_shards * mesh.spatial_shards * plan.microbatches
     forward, backward = pieces.block_seconds(parts, mesh.tensor)
-    handed = np.array([block.output_bytes for block in pieces.profile.blocks])
+    # Rematerialized blocks run their forward pass twice.
     again = np.isin(pieces.block_names, plan.remade(pieces.block_names))
-    return StageCutSolver(
-        block_seconds=(1 + again) * forward + backward,
-        output_bytes=handed / parts,
+    outputs = np.array([block.output_bytes for block in pieces.profile.blocks])
+    exchanges = plan_schedule(plan, plan.microbatches).exchanges
+    return StageCutCost(
+        solver=StageCutSolver(
+            block_seconds=(1 + again) * forward + backward, output_bytes=outputs / parts
+        ),
+        behind=plan.microbatches * plan.pipe.chunks - 1,
+        messages=(1 + permutes_are_serialized(cluster)) * exchanges,
+        pipe_links=link_group(cluster, plan.placed, ("pipe",)),
     )
 
 
-def make_step_estimate(
-    estimate: CostEstimate, plan: Plan, solver: StageCutSolver
-) -> Callable[[StageStarts], float]:
-    """Return what says about how many seconds a step takes that is cut somewhere.
+def stage_cut_variants(plan: Plan, estimate: CostEstimate) -> Iterator[Plan]:
+    """Yield a plan in stages of equal FLOPs with the cuts that make its step shortest.
+
+    Messages decide on slow links, and the time of small kernels on fast devices; FLOPs
+    say nothing of either.
 
     Args:
-        estimate: says the cluster.
-        plan: with stages and microbatches.
-        solver: its blocks.
+        plan: one of the space.
+        estimate: the space, estimated.
     """
-    cluster, whole = estimate.cluster, float(solver.block_seconds.sum())
-    behind = plan.microbatches * plan.pipe.chunks - 1
-    exchanges = plan_schedule(plan, plan.microbatches).exchanges
-    ways = (1 + permutes_are_serialized(cluster)) * exchanges
-    group = link_group(cluster, plan.placed, ("pipe",))
-
-    def step(starts: StageStarts) -> float:
-        one = collective_seconds(
-            "collective-permute", solver.longest_message(starts), 1, group
-        )
-        return whole + behind * solver.slowest_stage(starts) + ways * one
-
-    return step
+    if plan.stages > 1 and not plan.pipe.cuts and not plan.pipe.flows:
+        cost, names = stage_cut_cost(estimate, plan), estimate.block_costs.block_names
+        best = min(cost.solver.optimal_cuts(plan.stages), key=cost.step_seconds)
+        cuts = tuple(names[start] for start in best)
+        yield replace(plan, pipe=replace(plan.pipe, cuts=cuts))

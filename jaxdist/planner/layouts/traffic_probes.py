@@ -1,8 +1,9 @@
-"""Samples: what each axis moves by itself, read off small layouts described in full."""
+"""The traffic of each mesh axis alone, read off small layouts that are described."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Final, Self
 
 from jaxdist.core.axes import SPATIAL_AXES
 from jaxdist.core.cluster.device import Device
@@ -12,20 +13,29 @@ from jaxdist.oracle.compute_times import ComputeCostModel
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.traffic import PlannedCollective
 
+_NOT_OF_LAYERS: Final = ("all-reduce", "gradients", "statistics", "lengths")
+"""Traffic along the tensor axis that is not inside of split layers."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProbedTraffic:
-    """Traffic of one kind in one microbatch, or step."""
+    """The traffic of one kind in a microbatch, or step."""
 
     payload: float = 0.0
     """Bytes of the whole global batch, or of all parameters."""
     arrays: float = 0.0
-    """Messages of it."""
+    """Collectives of it."""
+
+    @classmethod
+    def of(cls, rows: Iterable[PlannedCollective]) -> Self:
+        """Return the sum of some rows of a ledger."""
+        each = [(row.payload, row.arrays) for row in rows]
+        return cls(payload=sum(p for p, _ in each), arrays=sum(n for _, n in each))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficProbes:
-    """What axes move where each of them is alone."""
+    """The traffic of each axis where it is the only one."""
 
     parameter_bytes: int
     """Bytes of the parameters."""
@@ -36,9 +46,9 @@ class TrafficProbes:
     tensor_split_fraction: float = 0.0
     """Part of the parameters that the tensor axis splits."""
     tensor_parallel_layers: frozenset[str] = frozenset()
-    """Layers whose work it divides."""
+    """Layers whose work it splits."""
     gathered_ratio: float = 1.0
-    """Bytes of the parameters as they are used for each byte of them."""
+    """Bytes of gathered parameters for each stored byte: their dtypes may differ."""
     usable_axes: tuple[str, ...] = ()
     """Axes that split something of this network."""
     gradient_all_reduce: ProbedTraffic = ProbedTraffic()
@@ -46,7 +56,7 @@ class TrafficProbes:
     norm_statistics: ProbedTraffic = ProbedTraffic()
     """Of batch norms, in a microbatch."""
     parameter_all_gather: ProbedTraffic = ProbedTraffic()
-    """Of parameters that fsdp shares out, in a microbatch."""
+    """Of parameters that fsdp shards, in a microbatch."""
     gradient_reduce_scatter: ProbedTraffic = ProbedTraffic()
     """Of their gradients, in a step."""
     tensor_collectives: Mapping[str, ProbedTraffic] = field(
@@ -67,114 +77,90 @@ def probe_traffic(
     parameter_bytes: int,
     device: Device,
 ) -> TrafficProbes:
-    """Describe a layout along each axis alone, and read what it moves.
+    """Describe a layout along each axis alone, and read its traffic.
 
     An axis that refuses the smallest number of devices is left out.
 
     Args:
-        base_plan: what stays as it is.
-        devices: whose smallest divisor is tried.
-        axes: to be tried; `pipe` is taken as it is.
-        describe_step: gives a plan's case; it may refuse.
-        parameter_bytes: bytes of all of them.
+        base_plan: the settings that no search changes.
+        devices: their smallest divisor is tried.
+        axes: to be tried, but for `pipe`, which always splits a network.
+        describe_step: describes a plan's step; it may refuse the plan.
+        parameter_bytes: bytes of all parameters.
         device: any: its speed is not used.
     """
+    # The smallest layout of an axis is the fastest to describe, and traffic scales from
+    # it by known factors.
     few = next((n for n in range(2, devices + 1) if devices % n == 0), 1)
-    cases = dict(_probe_steps(base_plan, few, axes, describe_step))
-    rows = {axis: case.ledgers[0].rows for axis, case in cases.items()}
-    some = next(iter(cases.values()), None) or describe_step(
-        _single_axis_plan(base_plan, "data", 1)
-    )
+    cases: dict[str, StepDescription] = {}
+    tried = [(axis, few) for axis in axes if axis != "pipe" and few > 1]
+    for axis, size in (*tried, ("", 1)):
+        # Where no axis splits anything, one device tells of the state and the samples.
+        if not axis and cases:
+            break
+        mesh = MeshShape(**{axis or "data": size})
+        plan = replace(base_plan.on(mesh), remat=False, remat_until="")
+        try:
+            cases[axis] = describe_step(replace(plan, mesh=mesh, microbatches=1))
+        except BadInput:
+            if not axis:
+                raise
+    some = next(iter(cases.values()))
+    # State, as optimizer moments, is split as the parameters are, so their ratio holds
+    # for all layouts.
     held = some.state_bytes.get("parameters", parameter_bytes)
-    state = sum(some.state_bytes.values()) / max(1, held)
+    rows = {axis: case.ledgers[0].rows for axis, case in cases.items()}
+
+    # Data parallelism, spatial or not, reduces gradients and statistics alike.
     whole = rows.get("data") or rows.get("spatial_h") or rows.get("fsdp") or ()
-    tensor = cases.get("tensor")
-    kept = tensor.state_bytes["parameters"] / parameter_bytes if tensor else 1.0
+    sharded = rows.get("fsdp", ())
+    gathers = [row for row in sharded if row.what == "parameters"]
+    gathered = sum(row.payload // row.arrays for row in gathers)
+
+    split, split_layers = 0.0, frozenset[str]()
+    tensor_rows: dict[str, list[PlannedCollective]] = {}
+    if tensor := cases.get("tensor"):
+        # The parameter bytes of a device tell which part of them the axis splits.
+        kept = tensor.state_bytes["parameters"] / parameter_bytes
+        split = min(1.0, (1 - kept) * few / (few - 1))
+        # A device's share of a layer is all of it or one part of `few`; rounding puts
+        # it a little off, so the limit lies halfway.
+        micro, halfway = tensor.microbatches, (1 + 1 / few) / 2
+        limit = halfway / tensor.sample_shards / micro
+        model = ComputeCostModel(
+            case=tensor, device=device, ledger=tensor.ledgers[0], microbatches=micro
+        )
+        split_layers = frozenset(
+            x.name for x in tensor.profile.layers if model.work_fraction(x) < limit
+        )
+        for row in rows["tensor"]:
+            if row.what not in _NOT_OF_LAYERS:
+                # Scattered results are counted whole: a device has a part of `few`.
+                n = few if row.kind == "reduce-scatter" else 1
+                one = replace(row, payload=n * row.payload)
+                tensor_rows.setdefault(row.kind, []).append(one)
     return TrafficProbes(
         parameter_bytes=parameter_bytes,
-        state=state,
+        state=sum(some.state_bytes.values()) / max(1, held),
         batch_bytes=some.batch_bytes,
-        tensor_split_fraction=min(1.0, (1 - kept) * few / (few - 1))
-        if few > 1
-        else 0.0,
-        tensor_parallel_layers=_tensor_parallel_layers(tensor, device)
-        if tensor
-        else frozenset(),
-        gathered_ratio=_gathered_ratio(rows.get("fsdp", ()), parameter_bytes),
+        tensor_split_fraction=split,
+        tensor_parallel_layers=split_layers,
+        gathered_ratio=gathered / parameter_bytes or 1.0,
         usable_axes=tuple(axis for axis in axes if axis in cases or axis == "pipe"),
-        gradient_all_reduce=_sum_traffic(whole, what="all-reduce"),
-        norm_statistics=_sum_traffic(whole, what="statistics"),
-        parameter_all_gather=_sum_traffic(rows.get("fsdp", ()), what="parameters"),
-        gradient_reduce_scatter=_sum_traffic(rows.get("fsdp", ()), what="gradients"),
-        tensor_collectives=_tensor_collectives(rows.get("tensor", ()), few),
-        halo_exchange={a: _halo_exchange(rows[a]) for a in SPATIAL_AXES if a in rows},
-    )
-
-
-def _tensor_parallel_layers(case: StepDescription, device: Device) -> frozenset[str]:
-    """Return the layers of which a device along the tensor axis does a part."""
-    micro, halfway = case.microbatches, (1 + 1 / case.plan.mesh.tensor) / 2
-    worker = ComputeCostModel(
-        case=case, device=device, ledger=case.ledgers[0], microbatches=micro
-    )
-    whole = halfway / case.sample_shards / micro
-    return frozenset(
-        x.name for x in case.profile.layers if worker.work_fraction(x) < whole
-    )
-
-
-def _gathered_ratio(rows: Sequence[PlannedCollective], parameter_bytes: int) -> float:
-    """Return the bytes that are put together at a time for each byte of them."""
-    whole = sum(row.payload // row.arrays for row in rows if row.what == "parameters")
-    return whole / parameter_bytes or 1.0
-
-
-def _probe_steps(
-    base: Plan,
-    devices: int,
-    axes: Sequence[str],
-    describe: Callable[[Plan], StepDescription],
-) -> Iterator[tuple[str, StepDescription]]:
-    for axis in axes if devices > 1 else ():
-        if axis == "pipe":
-            continue
-        try:
-            yield axis, describe(_single_axis_plan(base, axis, devices))
-        except BadInput:
-            continue
-
-
-def _single_axis_plan(base: Plan, axis: str, devices: int) -> Plan:
-    mesh = MeshShape(**{axis: devices})
-    one = replace(base.on(mesh), remat=False, remat_until="")
-    return replace(one, mesh=mesh, microbatches=1)
-
-
-def _sum_traffic(rows: Sequence[PlannedCollective], *, what: str) -> ProbedTraffic:
-    own = [row for row in rows if row.what == what]
-    return ProbedTraffic(
-        payload=sum(row.payload for row in own), arrays=sum(row.arrays for row in own)
-    )
-
-
-def _tensor_collectives(
-    rows: Sequence[PlannedCollective], devices: int
-) -> dict[str, ProbedTraffic]:
-    """Sum what layers move; what is dealt out is counted whole."""
-    found: dict[str, ProbedTraffic] = {}
-    for row in rows:
-        if row.what in ("all-reduce", "gradients", "statistics", "lengths"):
-            continue
-        was = found.get(row.kind, ProbedTraffic())
-        whole = devices if row.kind == "reduce-scatter" else 1
-        found[row.kind] = ProbedTraffic(
-            payload=was.payload + whole * row.payload, arrays=was.arrays + row.arrays
-        )
-    return found
-
-
-def _halo_exchange(rows: Sequence[PlannedCollective]) -> ProbedTraffic:
-    own = [row for row in rows if row.kind == "collective-permute"]
-    return ProbedTraffic(
-        payload=sum(row.payload for row in own), arrays=sum(row.arrays for row in own)
+        gradient_all_reduce=ProbedTraffic.of(
+            r for r in whole if r.what == "all-reduce"
+        ),
+        norm_statistics=ProbedTraffic.of(r for r in whole if r.what == "statistics"),
+        parameter_all_gather=ProbedTraffic.of(gathers),
+        gradient_reduce_scatter=ProbedTraffic.of(
+            row for row in sharded if row.what == "gradients"
+        ),
+        tensor_collectives={k: ProbedTraffic.of(own) for k, own in tensor_rows.items()},
+        halo_exchange={
+            axis: ProbedTraffic.of(
+                row for row in rows[axis] if row.kind == "collective-permute"
+            )
+            for axis in SPATIAL_AXES
+            if axis in rows
+        },
     )

@@ -1,4 +1,4 @@
-"""Forms: what a stage and a cut cost, in the conventions that are in circulation.
+"""The cost of a stage and of a cut, in the conventions that are in circulation.
 
 C seconds of compute, W bytes of weights, m replicas, B bytes/s, A bytes over the cut,
 o the part of the shorter of compute and sum that is hidden behind the longer:
@@ -16,14 +16,16 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.planner.stages.cut_points import FloatArray
+
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostConvention:
-    """A convention of what stages and cuts cost."""
+    """A convention for the cost of stages and cuts."""
 
     overlap: float = 1.0
     """o, from 0 (a sum waits for compute) to 1 (the longer one counts)."""
@@ -58,15 +60,15 @@ class CostConvention:
         """
         if replicas == 1:
             return seconds
-        summed = self.sync_bytes_factor(replicas) / bandwidth * parameters
+        # Bytes over the link for each byte of weights.
+        sent = 4.0 * (replicas - 1) / replicas
+        if self.sync == "published":
+            sent = 2.0 * (replicas - 1)
+        summed = sent / bandwidth * parameters
+        # Replicas work on different minibatches at the same time, so m of them are done
+        # in the time of one.
         hidden = np.minimum(seconds, summed) * self.overlap
         return (seconds + summed - hidden) / replicas
-
-    def sync_bytes_factor(self, replicas: int) -> float:
-        """Return S in bytes over the link for each byte of weights."""
-        if self.sync == "published":
-            return 2.0 * (replicas - 1)
-        return 4.0 * (replicas - 1) / replicas
 
     def cut_seconds(
         self, crossing_bytes: FloatArray, replicas: int, bandwidth: float
@@ -78,6 +80,8 @@ class CostConvention:
             replicas: m', replicas of the stage behind the cut.
             bandwidth: B, bytes/s.
         """
+        # With full overlap the link is busy for all replicas; without, each replica
+        # waits for its own bytes.
         share = self.overlap + (1 - self.overlap) / replicas
         return 2.0 * share / bandwidth * crossing_bytes
 

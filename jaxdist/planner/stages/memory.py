@@ -1,4 +1,4 @@
-"""Memory: what a device of a stage holds, and whether that fits.
+"""The bytes that a device of a stage holds, and the limit on them.
 
 With b devices behind a stage for each of its own, a device holds up to K = 1 + ceil(b)
 minibatches: NOAM at the first stage, 1 at the last; the executor's table has as many.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal
 
-from jaxdist.planner.stages.cut_points import FloatArray
+from jaxdist.planner.stages.cost_conventions import FloatArray
 
 MEMORY_MODELS: Final = ("in-flight", "upstream")
 """Names of the two ways to count."""
@@ -26,7 +26,7 @@ class MemoryBudget:
     """A limit, and how bytes are counted against it."""
 
     limit: float
-    """Bytes of a device; infinite where nobody said."""
+    """Bytes of a device; infinite without a limit."""
     model: Literal["in-flight", "upstream"] = "in-flight"
     """How they are counted."""
 
@@ -46,10 +46,11 @@ class MemoryBudget:
 
         Args:
             saved_bytes: activations of a minibatch, what is done in place once.
-            output_bytes: activations of a minibatch, all that nodes hand on.
+            output_bytes: activations of a minibatch, the outputs of all nodes.
             parameter_bytes: bytes of weights.
             downstream_per_replica: b, devices behind for each of its own.
         """
+        # The upstream test leaves out the minibatch that is worked on.
         held = minibatches_in_flight(downstream_per_replica)
         if self.model == "upstream":
             return (held - 1) * (output_bytes + parameter_bytes)
@@ -66,4 +67,5 @@ def minibatches_in_flight(downstream_per_replica: Fraction) -> int:
     >>> tuple(minibatches_in_flight(Fraction(*f)) for f in ((1, 7), (0,), (3,)))
     (2, 1, 4)
     """
+    # Its own, and one for each device behind it that still works on an earlier one.
     return 1 + math.ceil(downstream_per_replica)

@@ -101,6 +101,7 @@ class StagePlan:
         """Bytes as a part of data parallelism's; None where that sends none."""
         if self.sent_bytes == self.data_parallel_bytes:
             return 1.0
+        # One device sends nothing in either plan.
         whole = self.data_parallel_bytes
         return self.sent_bytes / whole if whole else None
 
@@ -111,6 +112,7 @@ def stages_to_plan(stage_plan: StagePlan) -> Plan:
     Nodes are the blocks of a network: its cuts are named by them. Others run without a
     flush, as PipeDream does, which is what their times are of.
     """
+    # A pipeline of one stage is data parallelism, which needs no schedule.
     if len(stage_plan.stages) == 1:
         return Plan(mesh=MeshShape(data=stage_plan.replicas[0]))
     pipe = PipelineConfig(
@@ -120,10 +122,11 @@ def stages_to_plan(stage_plan: StagePlan) -> Plan:
 
 
 def default_microbatches(stage_plan: StagePlan) -> int:
-    """Return microbatches of a step that all stages can deal out, and that fill them.
+    """Return microbatches of a step that divide over all replicas and fill the stages.
 
     With M of them S - 1 of M + S - 1 turns are waited for.
     """
+    # Microbatches go to the replicas of each stage in turn, so all counts divide them.
     round_ = math.lcm(*stage_plan.replicas)
     wanted = 4 * sum(stage_plan.replicas)
     return -(-wanted // round_) * round_

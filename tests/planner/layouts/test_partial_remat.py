@@ -15,8 +15,8 @@ from jaxdist.oracle.predict import predict
 from jaxdist.planner.layouts.block_costs import BlockCosts
 from jaxdist.planner.layouts.cost_estimate import CostEstimate
 from jaxdist.planner.layouts.evaluated_plans import PlanEvaluator
-from jaxdist.planner.layouts.partial_remat import bisect_remat_until
 from jaxdist.planner.layouts.ranking import rank_plans
+from jaxdist.planner.layouts.refinement import bisect_remat_until
 from jaxdist.planner.layouts.space import PlanChoices, plan_space
 from jaxdist.planner.layouts.traffic_probes import probe_traffic
 

@@ -10,9 +10,12 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.oracle.predict import Prediction
 from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan
-from jaxdist.planner.layouts.merge_rankings import merge_rankings
 from jaxdist.planner.layouts.objective import PlanObjective
-from jaxdist.planner.layouts.ranking import PlanRanking, RejectedLayout
+from jaxdist.planner.layouts.ranking import (
+    PlanRanking,
+    RejectedLayout,
+    merge_rankings,
+)
 
 PRICE = SourcedNumber(4.0, "given: a test")
 

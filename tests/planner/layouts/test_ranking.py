@@ -17,14 +17,17 @@ from jaxdist.oracle.predict import predict
 from jaxdist.planner.layouts.block_costs import BlockCosts
 from jaxdist.planner.layouts.cost_estimate import CostEstimate
 from jaxdist.planner.layouts.evaluated_plans import PlanEvaluator
-from jaxdist.planner.layouts.meshes import (
+from jaxdist.planner.layouts.ranking import rank_plans
+from jaxdist.planner.layouts.refinement import local_search
+from jaxdist.planner.layouts.shortlist import microbatch_neighbours
+from jaxdist.planner.layouts.space import (
+    SCHEDULE_CHOICES,
     SEARCH_AXES,
+    PlanChoices,
     enumerate_layouts,
+    plan_space,
     single_axis_layouts,
 )
-from jaxdist.planner.layouts.ranking import local_search, rank_plans
-from jaxdist.planner.layouts.shortlist import microbatch_neighbours
-from jaxdist.planner.layouts.space import SCHEDULE_CHOICES, PlanChoices, plan_space
 from jaxdist.planner.layouts.traffic_probes import probe_traffic
 
 STAGES = MeshShape(pipe=4)

@@ -121,7 +121,7 @@ def test_what_stages_hand_on_is_estimated_by_exchanges(
     row = int(rows[space.micro[rows].argmax()])
     terms = predict(subject.describe(space.plan(row)), cluster).terms_s
     full = terms["activations, pipe"] + terms["gradients, pipe"]
-    found = about._stage_transfer_seconds(space.sizes("data"))[row]
+    found = about._stage_transfer_seconds[row]
     assert found == pytest.approx(full, rel=0.1)
 
 
@@ -324,9 +324,9 @@ def test_a_layout_of_which_nothing_should_fit_is_described_once(subject, coarse)
 
 def test_stages_share_the_state_of_the_optimizer_out_alone(coarse):
     """They put parameters together for a whole step: shards would be held beside."""
-    assert coarse.space.zero(MeshShape(pipe=2, fsdp=4)) == 1
-    assert coarse.space.zero(MeshShape(fsdp=8)) == 3
-    assert coarse.space.zero(MeshShape(pipe=2, data=4)) == 3
+    assert coarse.space.zero_stage(MeshShape(pipe=2, fsdp=4)) == 1
+    assert coarse.space.zero_stage(MeshShape(fsdp=8)) == 3
+    assert coarse.space.zero_stage(MeshShape(pipe=2, data=4)) == 3
 
 
 def test_plans_have_room_where_no_step_is_traced(

@@ -12,7 +12,8 @@ from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.predict import predict
 from jaxdist.planner.layouts.evaluated_plans import PlanEvaluator
-from jaxdist.planner.layouts.ranking import evaluate_spatial_ends, rank_plans
+from jaxdist.planner.layouts.ranking import rank_plans
+from jaxdist.planner.layouts.refinement import evaluate_spatial_ends
 from jaxdist.planner.layouts.spatial_end import (
     MAX_SPATIAL_ENDS,
     SpatialEndCost,

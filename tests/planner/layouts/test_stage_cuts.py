@@ -23,9 +23,8 @@ from jaxdist.planner.layouts.shortlist import (
 )
 from jaxdist.planner.layouts.stage_cuts import (
     StageCutSolver,
-    fastest_cuts,
-    make_step_estimate,
-    stage_cut_solver,
+    stage_cut_cost,
+    stage_cut_variants,
 )
 from jaxdist.profile.repeated_blocks import RepeatedBlocks
 
@@ -55,8 +54,9 @@ def coarse(question):
 def test_no_other_cuts_make_a_shorter_step(coarse, stages, micro):
     plan = Plan(mesh=MeshShape(pipe=stages), microbatches=micro)
     names = list(coarse.block_costs.block_names)
-    step = make_step_estimate(coarse, plan, stage_cut_solver(coarse, plan))
-    found = tuple(names.index(cut) for cut in fastest_cuts(coarse, plan))
+    step = stage_cut_cost(coarse, plan).step_seconds
+    (best,) = stage_cut_variants(plan, coarse)
+    found = tuple(names.index(cut) for cut in best.pipe.cuts)
     every = itertools.combinations(range(1, len(names)), stages - 1)
     assert step(found) == pytest.approx(min(map(step, every)))
 
@@ -66,7 +66,7 @@ def test_blocks_that_are_computed_again_take_a_forward_pass_more(coarse):
     again = replace(plan, remat=True)
     until = replace(again, remat_until=coarse.block_costs.block_names[3])
     none, every, few = (
-        stage_cut_solver(coarse, p).block_seconds for p in (plan, again, until)
+        stage_cut_cost(coarse, p).solver.block_seconds for p in (plan, again, until)
     )
     assert (few[:3] == every[:3]).all()
     assert (few[3:] == none[3:]).all()

@@ -9,12 +9,15 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.planner.stages.cost_conventions import CostConvention
-from jaxdist.planner.stages.cut_points import all_cut_points, ordered_cut_points
+from jaxdist.planner.stages.cut_points import (
+    all_cut_points,
+    ordered_cut_points,
+    useful_cut_mask,
+)
 from jaxdist.planner.stages.graph import LayerGraph, Node
 from jaxdist.planner.stages.graph_contraction import contract_graph
 from jaxdist.planner.stages.link_hierarchy import LinkLevel
 from jaxdist.planner.stages.memory import UNLIMITED
-from jaxdist.planner.stages.pruning import useful_cut_mask
 from jaxdist.planner.stages.search import PipeDreamSolver
 
 

@@ -5,7 +5,7 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.meshes.clusters.load import load_cluster
-from jaxdist.planner.layer_times import device_time_model
+from jaxdist.planner.stages.graph_from_profile import device_time_model
 from jaxdist.planner.stages.link_hierarchy import cluster_link_levels, parse_link_levels
 
 

@@ -1,6 +1,6 @@
-"""Memory by term: the bytes of a device that trains a Transformer, mixed precision.
+"""The bytes of a device that trains a Transformer in mixed precision, by term.
 
-Korthikanti et al. 2022 (arXiv 2205.05198): a layer keeps, for s tokens, b samples,
+Korthikanti et al. 2022 (arXiv 2205.05198): a layer saves, for s tokens, b samples,
 h features, a heads and t devices along tensor,
 
     nothing recomputed        s b h (10 + 24/t + 5 a s / (h t))
@@ -22,12 +22,13 @@ and square of Adam."""
 
 
 def layer_activation_bytes(model: MegatronModel, layout: MegatronLayout) -> float:
-    """Return the bytes that one layer keeps of a microbatch.
+    """Return the bytes that one layer saves of a microbatch.
 
     The feed-forward part and heads may have any sizes; with f = 4 h and a d = h it is
     the equation above.
     """
     tokens, t = layout.microbatch * model.sequence, layout.tensor
+    # Full recomputation saves the input of a layer alone.
     if layout.recompute == "full":
         return 2.0 * tokens * model.hidden
     norms = 10 * model.hidden / (t if layout.sequence_parallel else 1)
@@ -44,6 +45,7 @@ def layers_in_flight(model: MegatronModel, layout: MegatronLayout) -> float:
     """
     p, v, m = layout.pipe, layout.chunks, layout.microbatches
     layers = model.layers / p
+    # The first stage has the most microbatches in flight: as many as there are stages.
     if v == 1:
         return layers * min(m, p)
     return layers * min(m, p * (1 + (p - 1) / (p * v)))
@@ -58,10 +60,11 @@ def memory_terms(
         model: the network.
         layout: how it is split.
         include_embedding: the embedding counts; published figures are often of layers
-        alone.
+            alone.
     """
     layers = model.layers / layout.pipe
     own = layers * model.layer_parameters(layout.tensor)
+    # The first stage holds the embedding beside its layers.
     own += model.embedding_parameters(layout.tensor) if include_embedding else 0.0
     terms = {name: size * own for name, size in BYTES_PER_PARAMETER.items()}
     kept = layer_activation_bytes(model, layout) * layers_in_flight(model, layout)

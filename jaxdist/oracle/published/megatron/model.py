@@ -41,6 +41,8 @@ class MegatronModel:
         that are split, too. Norms and the other biases are on every device.
         """
         h, wide = self.hidden, self.attention_width
+        # Column-parallel matrices split their bias with their outputs; row-parallel
+        # ones have it whole.
         split = 4 * h * wide + 2 * h * self.feedforward + 3 * wide + self.feedforward
         return split / tensor + 6 * h
 
@@ -56,6 +58,7 @@ class MegatronModel:
         layers.
         """
         h, wide, s = self.hidden, self.attention_width, self.sequence
+        # Attention scores and their product with values add 2 s a d each for a token.
         layer = 2 * s * (4 * h * wide + 2 * h * self.feedforward + 2 * s * wide)
         head = 2 * s * h * self.vocabulary
         return batch * ((4 if recompute else 3) * self.layers * layer + 3 * head)
@@ -76,12 +79,14 @@ class MegatronLayout:
     microbatch: int
     """b, samples that go through the stages together."""
     chunks: int = 1
-    """v, pieces of the network on each device, dealt out in turns (interleaved)."""
+    """v, pieces of the network on each device, placed round robin (interleaved)."""
     recompute: Recompute = "none"
     sequence_parallel: bool = False
     """Norms and dropout are split over the sequence, among the t devices."""
 
     def __post_init__(self) -> None:
+        # Replicas and their microbatches divide the batch without a rest, as Megatron
+        # requires.
         share = self.data * self.microbatch
         if self.batch % share:
             raise BadInput(
@@ -100,24 +105,3 @@ class MegatronLayout:
     def microbatches(self) -> int:
         """Return m, those of one replica."""
         return self.batch // (self.data * self.microbatch)
-
-
-def check_divisible(model: MegatronModel, layout: MegatronLayout) -> None:
-    """Refuse a split that leaves a rest.
-
-    Raises:
-        BadInput: heads over t, or layers over p v.
-    """
-    parts = layout.pipe * layout.chunks
-    for what, size, by in (
-        ("heads", model.heads, layout.tensor),
-        ("layers", model.layers, parts),
-    ):
-        if size % by:
-            fits = [n for n in range(1, size + 1) if size % n == 0]
-            raise BadInput(
-                f"{size} {what} are not split over {by}",
-                rule=f"each of {by} parts has as many {what}",
-                values=f"{what} = {size}, parts = {by}",
-                remedy=f"{min(fits, key=lambda n: abs(n - by))} parts",
-            )

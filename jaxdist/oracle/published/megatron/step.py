@@ -1,4 +1,4 @@
-"""A step by term: the seconds that a Transformer's step takes on a cluster.
+"""The seconds of a Transformer's step on a cluster, by term.
 
     step    = m max(stage) + (sum of stages - max(stage)) / v + sums of data + update
     stage   = layers/p (forward + again + backward + sums of tensor) + 2 v sends,
@@ -14,10 +14,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.core.cluster import Cluster
+from jaxdist.core.errors import BadInput
 from jaxdist.oracle.published.megatron.kernels import (
-    embedding_operations,
+    MegatronRates,
+    PassCost,
     head_operations,
     layer_operations,
+    memory_operation,
+    pass_cost,
 )
 from jaxdist.oracle.published.megatron.links import (
     RankGroup,
@@ -25,17 +29,7 @@ from jaxdist.oracle.published.megatron.links import (
     rank_group,
     send_seconds,
 )
-from jaxdist.oracle.published.megatron.model import (
-    MegatronLayout,
-    MegatronModel,
-    check_divisible,
-)
-from jaxdist.oracle.published.megatron.speed import (
-    MegatronRates,
-    PassCost,
-    backward_pass,
-    forward_pass,
-)
+from jaxdist.oracle.published.megatron.model import MegatronLayout, MegatronModel
 
 GRADIENT_BYTES: Final = 2
 """Bytes of a gradient that replicas sum."""
@@ -46,7 +40,7 @@ weight of 4 read and written, a weight of 2 written."""
 
 @dataclass(frozen=True, kw_only=True)
 class MegatronStep:
-    """A step that is ready to be predicted for any rates."""
+    """A step whose kernels are counted, to be predicted for any rates."""
 
     model: MegatronModel
     layout: MegatronLayout
@@ -54,109 +48,77 @@ class MegatronStep:
     forward: PassCost
     """Of a layer and one microbatch."""
     recompute: PassCost
-    """What of it is computed again, backward."""
+    """The part of it that the backward pass recomputes."""
     backward: PassCost
     embedding_and_head: tuple[PassCost, PassCost]
     """Of embedding, and of head with loss: forward and backward."""
 
     def seconds(self, rates: MegatronRates) -> float:
-        """Return what the step takes."""
+        """Return the seconds of the step."""
         return sum(self.terms(rates).values())
 
     def terms(self, rates: MegatronRates) -> dict[str, float]:
-        """Return what the step takes by term, on the device that works longest."""
-        m, layers = self.layout.microbatches, self._layer_terms(rates)
-        even = sum(layers.values())
-        stages = [even] * self.layout.pipe
-        for stage, end in zip((0, -1), self.embedding_and_head):
-            stages[stage] += end.seconds(rates) + self._all_reduce_seconds(
-                self._activation_bytes, rates
-            )
-        worst = max(stages)
-        memory = self.cluster.device.memory_bandwidth.value * rates.memory
-        return {name: m * value for name, value in layers.items()} | {
-            "embedding, head": m * (worst - even),
-            "bubble": (sum(stages) - worst) / self.layout.chunks,
-            "all-reduce, data": self._gradient_seconds(rates),
-            "update": self._parameter_count * UPDATE_BYTES / memory,
-        }
+        """Return the seconds of the step by term, on the device that works longest."""
+        model, layout, cluster = self.model, self.layout, self.cluster
+        per_host, t = cluster.levels[0].size, layout.tensor
+        layers, inside = model.layers / layout.pipe, layout.devices <= per_host
+        activation = 2.0 * layout.microbatch * model.sequence * model.hidden
+        near = rank_group(t, 1, per_host)
+        tensor_sum = all_reduce_seconds(activation, near, cluster, rates)
 
-    def _layer_terms(self, rates: MegatronRates) -> dict[str, float]:
-        """Return a stage's layers by term, for one microbatch."""
-        layers = self.model.layers / self.layout.pipe
+        # A stage's layers in one microbatch. The host issues kernels ahead, so the
+        # device waits for it only where they are shorter in sum.
         passes = {
             "forward": self.forward,
             "recompute": self.recompute,
             "backward": self.backward,
         }
-        parts = {name: layers * one.busy(rates) for name, one in passes.items()}
-        issued = layers * sum(one.issued(rates) for one in passes.values())
-        return parts | {
-            "wait for the host": max(0.0, issued - sum(parts.values())),
-            "all-reduce, tensor": layers * self._tensor_seconds(rates),
-            "send, pipe": self._send_seconds(rates),
-        }
-
-    @property
-    def _activation_bytes(self) -> float:
-        """Return the bytes between two layers, of a microbatch."""
-        model = self.model
-        return 2.0 * self.layout.microbatch * model.sequence * model.hidden
-
-    @property
-    def _parameter_count(self) -> float:
-        """Return the parameters of a device in the largest stage: the first."""
-        layers, t = self.model.layers / self.layout.pipe, self.layout.tensor
-        inner = layers * self.model.layer_parameters(t)
-        return inner + self.model.embedding_parameters(t)
-
-    def _all_reduce_seconds(self, size: float, rates: MegatronRates) -> float:
-        """Return the seconds of one sum along tensor."""
-        per_host = self.cluster.levels[0].size
-        return all_reduce_seconds(
-            size, rank_group(self.layout.tensor, 1, per_host), self.cluster, rates
-        )
-
-    def _tensor_seconds(self, rates: MegatronRates) -> float:
-        """Return those of a layer and a microbatch."""
-        layout = self.layout
+        terms = {name: layers * one.busy_seconds(rates) for name, one in passes.items()}
+        issued = layers * sum(one.issue_seconds(rates) for one in passes.values())
+        terms["wait for the host"] = max(0.0, issued - sum(terms.values()))
         sums = 4 + 2 * (layout.recompute == "full") + layout.sequence_parallel
-        return sums * self._all_reduce_seconds(self._activation_bytes, rates)
+        terms["all-reduce, tensor"] = layers * (sums * tensor_sum)
+        terms["send, pipe"] = 0.0
+        if layout.pipe > 1:
+            # To the next stage and back; the t devices send a part of it each.
+            crossing = 0 if inside else min(t * layout.data, per_host)
+            one = send_seconds(activation / t, crossing, cluster, rates)
+            terms["send, pipe"] = 2 * layout.chunks * one
+        even = sum(terms.values())
+        stages = [even] * layout.pipe
+        for stage, end in zip((0, -1), self.embedding_and_head):
+            stages[stage] += end.seconds(rates) + tensor_sum
+        worst = max(stages)
 
-    def _send_seconds(self, rates: MegatronRates) -> float:
-        """Return those of a microbatch to the next stage, and back."""
-        layout, per_host = self.layout, self.cluster.levels[0].size
-        if layout.pipe == 1:
-            return 0.0
-        stride = layout.tensor * layout.data
-        inside = layout.devices <= per_host
-        crossing = 0 if inside else min(stride, per_host)
-        size = self._activation_bytes / layout.tensor
-        return 2 * layout.chunks * send_seconds(size, crossing, self.cluster, rates)
-
-    def _gradient_seconds(self, rates: MegatronRates) -> float:
-        """Return those of gradients, the embedding's at both ends of the pipe too."""
-        layout, per_host = self.layout, self.cluster.levels[0].size
-        who = rank_group(layout.data, layout.tensor, per_host)
-        took = all_reduce_seconds(
-            GRADIENT_BYTES * self._parameter_count, who, self.cluster, rates
+        # The first stage has most parameters: the embedding's beside its layers'.
+        parameters = layers * model.layer_parameters(t) + model.embedding_parameters(t)
+        replicas = rank_group(layout.data, t, per_host)
+        gradients = all_reduce_seconds(
+            GRADIENT_BYTES * parameters, replicas, cluster, rates
         )
-        if layout.pipe == 1:
-            return took
-        inside = 2 if layout.devices <= per_host else 1
-        pair = RankGroup(
-            ranks_per_host=inside, hosts=2 // inside, groups_per_host=per_host // inside
-        )
-        tied = (
-            GRADIENT_BYTES * self.model.vocabulary / layout.tensor * self.model.hidden
-        )
-        return took + all_reduce_seconds(tied, pair, self.cluster, rates)
+        if layout.pipe > 1:
+            # Embedding and head share their weights, so both ends sum the gradients.
+            hosts = 1 if inside else 2
+            pair = RankGroup(
+                ranks_per_host=2 // hosts,
+                hosts=hosts,
+                groups_per_host=per_host // (2 // hosts),
+            )
+            tied = GRADIENT_BYTES * model.vocabulary / t * model.hidden
+            gradients += all_reduce_seconds(tied, pair, cluster, rates)
+        m, memory = layout.microbatches, cluster.device.memory_bandwidth.value
+        return {name: m * value for name, value in terms.items()} | {
+            "embedding, head": m * (worst - even),
+            "bubble": (sum(stages) - worst) / layout.chunks,
+            "all-reduce, data": gradients,
+            "update": parameters * UPDATE_BYTES / (memory * rates.memory),
+        }
 
 
 def megatron_step(
     model: MegatronModel, layout: MegatronLayout, cluster: Cluster
 ) -> MegatronStep:
-    """Make a step ready to be predicted.
+    """Return a step that can be predicted for any rates.
 
     Args:
         model: the network.
@@ -166,25 +128,44 @@ def megatron_step(
     Raises:
         BadInput: the network is not split like that.
     """
-    check_divisible(model, layout)
+    parts = layout.pipe * layout.chunks
+    for what, size, by in (
+        ("heads", model.heads, layout.tensor),
+        ("layers", model.layers, parts),
+    ):
+        if size % by:
+            fits = [n for n in range(1, size + 1) if size % n == 0]
+            raise BadInput(
+                f"{size} {what} are not split over {by}",
+                rule=f"each of {by} parts has as many {what}",
+                values=f"{what} = {size}, parts = {by}",
+                remedy=f"{min(fits, key=lambda n: abs(n - by))} parts",
+            )
     device, t, b = cluster.device, layout.tensor, layout.microbatch
     done = layer_operations(model, b, t, sequence_parallel=layout.sequence_parallel)
+    # Selective recomputation repeats the core of attention alone: it saves most bytes
+    # for its FLOPs.
     again = {"none": (), "full": done}.get(
         layout.recompute, tuple(one for one in done if one.is_attention_core)
     )
-    ends = (
-        embedding_operations(model, b),
-        head_operations(model, b, -(-model.vocabulary // t)),
+    whole, ends = b * model.sequence * model.hidden, []
+    # The embedding moves rows of two bytes an element; dropout has a mask of one byte.
+    embedding = (
+        memory_operation(4 * whole, 4 * whole),  # rows of tokens, and their sums
+        memory_operation(6 * whole, 2 * whole),  # with positions
+        memory_operation(5 * whole, 5 * whole),  # dropout
     )
-    first, last = (
-        forward_pass(one, device) + backward_pass(one, device) for one in ends
-    )
+    head = head_operations(model, b, -(-model.vocabulary // t))
+    for operations in (embedding, head):
+        forward = [one.forward for one in operations]
+        backward = [kernel for one in operations for kernel in one.backward]
+        ends.append(pass_cost(forward, device) + pass_cost(backward, device))
     return MegatronStep(
         model=model,
         layout=layout,
         cluster=cluster,
-        forward=forward_pass(done, device),
-        recompute=forward_pass(again, device),
-        backward=backward_pass(done, device),
-        embedding_and_head=(first, last),
+        forward=pass_cost([one.forward for one in done], device),
+        recompute=pass_cost([one.forward for one in again], device),
+        backward=pass_cost([x for one in done for x in one.backward], device),
+        embedding_and_head=(ends[0], ends[1]),
     )

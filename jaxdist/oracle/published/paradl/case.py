@@ -1,16 +1,14 @@
-"""A case: a network in one of ParaDL's strategies on so many devices."""
+"""A network in one of ParaDL's strategies on a number of devices."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.oracle.published.paradl.layers import CnnLayer
-from jaxdist.oracle.published.paradl.networks import ParadlWorkload
+from jaxdist.oracle.published.paradl.networks import CnnLayer, ParadlWorkload
 from jaxdist.oracle.published.paradl.slices import LayerSplit
 
 SplitDimension = Literal["", "spatial", "filter", "channel", "layer"]
-"""What the devices of a group share out; nothing where each has samples of its own."""
+"""The dimension that a group splits; empty where each device has its own samples."""
 ActivationTransport = Literal["devices", "hosts"]
 """Whether activations move between devices, or are copied through hosts."""
 
@@ -26,23 +24,15 @@ STRATEGIES: Final = (
 )
 """As rows name them, `data` first in hybrids."""
 
-_SPLITS: Final[Mapping[str, SplitDimension]] = {
-    "": "",
-    "spatial": "spatial",
-    "filter": "filter",
-    "channel": "channel",
-    "layer": "layer",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class ParadlCase:
-    """What is predicted: one step."""
+    """One training step, to be predicted."""
 
     workload: ParadlWorkload
     """The network."""
     split: SplitDimension
-    """What the devices of a group share out."""
+    """The dimension that the devices of a group split."""
     devices: int
     """All of them."""
     group: int
@@ -55,6 +45,7 @@ class ParadlCase:
     """Parts of a batch that follow one another through layers."""
 
     def __post_init__(self) -> None:
+        # Hybrids are data parallelism over groups, which all have the same size.
         if self.devices % self.group:
             near = self.devices // self.group * self.group or self.group
             raise BadInput(
@@ -97,12 +88,13 @@ class ParadlCase:
     @property
     def split_layers(self) -> tuple[CnnLayer, ...]:
         """Layers whose features are split; by channel the first is not."""
+        # By channel the first layer stays whole: images have three channels.
         convs = [layer for layer in self.layers if layer.kind == "conv"]
         return tuple(convs[1:] if self.split == "channel" else convs)
 
 
 def parse_strategy(strategy: str) -> tuple[bool, SplitDimension]:
-    """Return whether a strategy has groups, and what one shares out.
+    """Return whether a strategy has groups, and the dimension that one splits.
 
     Raises:
         BadInput: it is none of ParaDL's.
@@ -111,6 +103,7 @@ def parse_strategy(strategy: str) -> tuple[bool, SplitDimension]:
     ((True, 'spatial'), (False, 'channel'))
     """
     parts = strategy.lower().replace(" ", "").replace("pipeline", "layer").split("+")
+    # Tables write hybrids in both orders, and the layer strategy as pipeline.
     name = "+".join(sorted(parts, key=lambda part: part != "data"))
     if name not in STRATEGIES:
         near = did_you_mean(name, STRATEGIES)
@@ -119,4 +112,6 @@ def parse_strategy(strategy: str) -> tuple[bool, SplitDimension]:
             rule=f"strategies are {', '.join(STRATEGIES)}",
             remedy=f"did you mean {near}?" if near else "one of these",
         )
-    return name.startswith("data"), _SPLITS[name.removeprefix("data").strip("+")]
+    rest = name.removeprefix("data").strip("+")
+    splits: tuple[SplitDimension, ...] = get_args(SplitDimension)
+    return name.startswith("data"), next(one for one in splits if one == rest)

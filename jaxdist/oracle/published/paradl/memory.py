@@ -1,4 +1,4 @@
-"""Memory of a device by term: bytes of a case.
+"""The bytes of a device by term.
 
     activations  d b sum y       each once: x of a layer is y of the one before
     gradients    d (max (x + y)) of activations, while the backward pass is at a layer;
@@ -18,15 +18,24 @@ _MOMENTUM_BYTES = 4
 
 def memory_by_term(case: ParadlCase, system: ParadlSystem) -> dict[str, float]:
     """Return the bytes of one device by term."""
-    weights = _device_weights(case)
+    # A device trains a stage of the layers, or a part of the features of some.
+    split = case.layer_split.feature_devices
+    weights = float(case.weight_count)
+    if case.split == "layer":
+        weights = case.weight_count / case.group
+    elif split > 1:
+        mine = sum(layer.weights for layer in case.split_layers)
+        weights = case.weight_count - mine * (1 - 1 / split)
     batch = case.group_batch / case.layer_split.spatial_devices
     layers = case.layers
     if case.split == "layer":
-        # The first stage keeps all segments until they come back; balanced stages.
+        # GPipe: a stage saves all segments until their backward pass; balanced stages.
         kept = sum(layer.outputs for layer in layers) / case.group
     else:
         kept = float(sum(layer.outputs for layer in layers))
+    # The backward pass has the gradients of one layer at a time.
     largest = max(layer.inputs + layer.outputs for layer in layers)
+    # ChainerMN packs all gradients into one buffer for the all-reduce.
     summed = case.groups > 1 or case.split in ("", "spatial")
     return {
         "parameters": system.element_bytes * weights,
@@ -36,13 +45,3 @@ def memory_by_term(case: ParadlCase, system: ParadlSystem) -> dict[str, float]:
         "slopes": system.element_bytes * batch * largest / case.segments,
         "buffers": system.element_bytes * weights * (summed and case.devices > 1),
     }
-
-
-def _device_weights(case: ParadlCase) -> float:
-    """Return the elements that a device trains."""
-    if case.split == "layer":
-        return case.weight_count / case.group
-    if case.layer_split.feature_devices == 1:
-        return float(case.weight_count)
-    mine = sum(layer.weights for layer in case.split_layers)
-    return case.weight_count - mine * (1 - 1 / case.layer_split.feature_devices)

@@ -4,15 +4,16 @@ Shapes are those that were trained there: 226 x 226 inputs, for which VGG's firs
 layer has 8 x 8 positions to read.
 """
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Final
+from typing import Final, Literal
 
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.oracle.published.paradl.layers import CnnBuilder, CnnLayer
 
+CnnLayerKind = Literal["conv", "dense", "norm", "relu", "add", "pool"]
 # Less the optimizer's update, a term of its own: five passes over the weights.
 _RUN_PROVENANCE: Final = "measured: ParaDL's run on one GPU, less its update"
 _PROFILE_PROVENANCE: Final = (
@@ -21,8 +22,139 @@ _PROFILE_PROVENANCE: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class CnnLayer:
+    """One layer, for one sample."""
+
+    kind: CnnLayerKind
+    """What it does; only `conv` and `dense` multiply."""
+    input_grid: tuple[int, ...]
+    """Rows and columns (and slices) that it reads."""
+    output_grid: tuple[int, ...]
+    """Rows and columns (and slices) that it makes."""
+    channels: int
+    """Features that it reads."""
+    features: int
+    """Features that it makes."""
+    kernel: int = 1
+    """Rows of its window, the same in each direction."""
+    stride: int = 1
+    """Rows between two windows."""
+
+    @property
+    def inputs(self) -> int:
+        """Elements that it reads."""
+        return self.channels * math.prod(self.input_grid)
+
+    @property
+    def outputs(self) -> int:
+        """Elements that it makes."""
+        return self.features * math.prod(self.output_grid)
+
+    @property
+    def weights(self) -> int:
+        """Elements that are trained; biases are not counted."""
+        match self.kind:
+            case "conv":
+                taps: int = self.kernel ** len(self.output_grid)
+                return self.channels * self.features * taps
+            case "dense":
+                return self.inputs * self.features
+            # Scale and shift of each feature.
+            case "norm":
+                return 2 * self.features
+        return 0
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of its forward pass; a multiplication and an addition are two."""
+        match self.kind:
+            case "conv":
+                return 2 * self.weights * math.prod(self.output_grid)
+            case "dense":
+                return 2 * self.weights
+        return 0
+
+    @property
+    def halo(self) -> int:
+        """Elements that a neighbour along the first direction needs, each way.
+
+        Half of the window's rows: of the input in the forward pass, and of the
+        gradient of the output in the backward pass. Windows that do not overlap, and
+        those of a single output, need none.
+        """
+        if self.kernel <= self.stride:
+            return 0
+        # A window reaches half of its rows into the neighbour's part.
+        rows = self.kernel // 2
+        across_in, across = (
+            math.prod(self.input_grid[1:]),
+            math.prod(self.output_grid[1:]),
+        )
+        return rows * (self.channels * across_in + self.features * across)
+
+
+@dataclass
+class CnnBuilder:
+    """A network that is being written down, layer by layer."""
+
+    grid: tuple[int, ...]
+    """Of the features so far."""
+    channels: int
+    """Features so far."""
+    layers: list[CnnLayer] = field(default_factory=list)
+    """So far."""
+
+    def conv(
+        self, features: int, kernel: int, stride: int = 1, pad: bool = True
+    ) -> None:
+        """Add a convolution; with padding, windows may begin at every row."""
+        # Without padding a window cannot begin in the last rows.
+        lost = 0 if pad else kernel - 1
+        self._add("conv", features, kernel, stride, self._strided_grid(stride, lost))
+
+    def pool(self, kernel: int, stride: int, ceil_mode: bool = True) -> None:
+        """Add a pooling; partial windows at the end count where `ceil_mode`."""
+        lost = 0 if ceil_mode else kernel - stride
+        whole = tuple((rows - lost) // stride for rows in self.grid)
+        grid = self._strided_grid(stride, 0) if ceil_mode else whole
+        self._add("pool", self.channels, kernel, stride, grid)
+
+    def each(self, *kinds: Literal["norm", "relu", "add"]) -> None:
+        """Add layers that keep the shape."""
+        for kind in kinds:
+            self._add(kind, self.channels, 1, 1, self.grid)
+
+    def dense(self, features: int) -> None:
+        """Add a layer in which each output reads all."""
+        self._add("dense", features, 1, 1, (1,) * len(self.grid))
+
+    def _strided_grid(self, stride: int, trimmed_rows: int) -> tuple[int, ...]:
+        return tuple(math.ceil((rows - trimmed_rows) / stride) for rows in self.grid)
+
+    def _add(
+        self,
+        kind: CnnLayerKind,
+        features: int,
+        kernel: int,
+        stride: int,
+        grid: tuple[int, ...],
+    ) -> None:
+        layer = CnnLayer(
+            kind=kind,
+            input_grid=self.grid,
+            output_grid=grid,
+            channels=self.channels,
+            features=features,
+            kernel=kernel,
+            stride=stride,
+        )
+        self.layers.append(layer)
+        self.grid, self.channels = grid, features
+
+
+@dataclass(frozen=True, kw_only=True)
 class ParadlWorkload:
-    """A network with what one device was seen to do, and its epochs."""
+    """A network with its measured time on one device, and its epochs."""
 
     name: str
     """As rows name it."""
@@ -44,9 +176,21 @@ def resnet50() -> tuple[CnnLayer, ...]:
     net.each("norm", "relu")
     net.pool(3, 2, ceil_mode=False)
     for stage, blocks in enumerate((3, 4, 6, 3)):
+        wide = 64 * 2**stage
         for block in range(blocks):
-            first = block == 0
-            _bottleneck(net, 64 * 2**stage, 2 if first and stage else 1, first)
+            stride = 2 if block == 0 and stage else 1
+            beside = CnnBuilder(grid=net.grid, channels=net.channels)
+            for kernel, step in ((1, 1), (3, stride)):
+                net.conv(wide, kernel, step)
+                net.each("norm", "relu")
+            net.conv(4 * wide, 1)
+            net.each("norm")
+            if block == 0:
+                # The first block of a stage has a convolution in its shortcut.
+                beside.conv(4 * wide, 1, stride)
+                beside.each("norm")
+                net.layers += beside.layers
+            net.each("add", "relu")
     net.pool(7, 7)
     net.dense(1000)
     return tuple(net.layers)
@@ -89,6 +233,7 @@ def cosmoflow(rows: int) -> tuple[CnnLayer, ...]:
 
     Its dense layers are written as one, with as many weights as they have together.
     """
+    # Three pairs of convolution and pooling halve the map, then strides do.
     net = CnnBuilder(grid=(rows,) * 3, channels=4)
     for wide, kernel in ((16, 3), (32, 4), (64, 4)):
         net.conv(wide, kernel)
@@ -120,36 +265,11 @@ def find_workload(name: str) -> ParadlWorkload:
     return WORKLOADS[plain]
 
 
-def _bottleneck(net: CnnBuilder, base_features: int, stride: int, first: bool) -> None:
-    """Add a block; the first of a stage has a convolution in its shortcut."""
-    beside = CnnBuilder(grid=net.grid, channels=net.channels)
-    for features, kernel, step in ((base_features, 1, 1), (base_features, 3, stride)):
-        net.conv(features, kernel, step)
-        net.each("norm", "relu")
-    net.conv(4 * base_features, 1)
-    net.each("norm")
-    if first:
-        beside.conv(4 * base_features, 1, stride)
-        beside.each("norm")
-        net.layers += beside.layers
-    net.each("add", "relu")
-
-
 def _classifier(net: CnnBuilder) -> None:
     for wide in (4096, 4096):
         net.dense(wide)
         net.each("relu")
     net.dense(1000)
-
-
-def _cosmoflow(name: str, rows: int, seconds: float) -> ParadlWorkload:
-    return ParadlWorkload(
-        name=name,
-        layers=partial(cosmoflow, rows),
-        seconds_per_sample=SourcedNumber(seconds, _PROFILE_PROVENANCE),
-        default_batch=0.25,
-        epoch_samples=1584,
-    )
 
 
 WORKLOADS: Final[Mapping[str, ParadlWorkload]] = {
@@ -176,9 +296,20 @@ WORKLOADS: Final[Mapping[str, ParadlWorkload]] = {
             default_batch=512,
             epoch_samples=1_280_000,
         ),
-        _cosmoflow("cosmoflow", 512, 2.108143184),
-        _cosmoflow("cosmoflow512", 512, 2.108143184),
-        _cosmoflow("cosmoflow256", 256, 0.263517898),
+        *(
+            ParadlWorkload(
+                name=name,
+                layers=partial(cosmoflow, rows),
+                seconds_per_sample=SourcedNumber(seconds, _PROFILE_PROVENANCE),
+                default_batch=0.25,
+                epoch_samples=1584,
+            )
+            for name, rows, seconds in (
+                ("cosmoflow", 512, 2.108143184),
+                ("cosmoflow512", 512, 2.108143184),
+                ("cosmoflow256", 256, 0.263517898),
+            )
+        ),
     )
 }
 """By the names that rows have."""

@@ -1,4 +1,4 @@
-"""Slices: seconds that a device computes for its part of each layer.
+"""The seconds that a device computes for its part of each layer.
 
     weights     max(3 f b / (reached peak), d b (3 (x + y) + 3 w / b) / memory)
     elsewhere   passes d b max(x, y) / memory
@@ -15,15 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from jaxdist.oracle.published.paradl.layers import CnnLayer
+from jaxdist.oracle.published.paradl.networks import CnnLayer
 from jaxdist.oracle.published.paradl.system import ParadlSystem
 
 _MEMORY_PASSES: Final[Mapping[str, int]] = {"norm": 8, "relu": 5, "add": 3, "pool": 5}
 """Times that a layer without weights passes over its elements, there and back."""
-
-_COPY_PASSES: Final = 3 * 2 * 2
-"""Passes over gathered outputs: packed, unpacked, put together; read and written; in
-the forward pass and in the backward one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +27,9 @@ class LayerSplit:
     """How the layers of a group are split over its devices."""
 
     spatial_devices: int = 1
-    """Devices that share out the rows of each layer."""
+    """Devices that split the rows of each layer."""
     feature_devices: int = 1
-    """Devices that share out the features of convolutions."""
+    """Devices that split the features of convolutions."""
 
 
 _UNSPLIT: Final = LayerSplit()
@@ -70,22 +66,17 @@ def compute_by_layer(
     split: LayerSplit = _UNSPLIT,
 ) -> list[float]:
     """Return the seconds of one device by layer, as `compute_by_kind` is called."""
+    # The roofline only divides the measured time among the layers: the sum of all is
+    # what one device took.
     whole = sum(_roofline_seconds(layer, batch, _UNSPLIT, system) for layer in layers)
     scale = seconds_per_sample * batch / whole
+    # Split features run as several calls from Python, each with a fixed time.
     called = {"conv": system.call_overhead.value if split.feature_devices > 1 else 0.0}
     return [
         scale * _roofline_seconds(layer, batch, split, system)
         + called.get(layer.kind, 0.0)
         for layer in layers
     ]
-
-
-def copy_seconds(
-    layers: Sequence[CnnLayer], batch: float, system: ParadlSystem
-) -> float:
-    """Return the seconds in which a device copies what it gathers of these layers."""
-    size = system.element_bytes * batch * sum(layer.outputs for layer in layers)
-    return _COPY_PASSES * size / system.memory_bandwidth.value
 
 
 def update_seconds(
@@ -103,6 +94,7 @@ def _roofline_seconds(
     layer: CnnLayer, batch: float, split: LayerSplit, system: ParadlSystem
 ) -> float:
     if layer.kind in _MEMORY_PASSES:
+        # Layers without weights are bound by memory, and positions split them evenly.
         size = batch * max(layer.inputs, layer.outputs) / split.spatial_devices
         return (
             _MEMORY_PASSES[layer.kind]
@@ -111,18 +103,15 @@ def _roofline_seconds(
             / system.memory_bandwidth.value
         )
     positions = split.spatial_devices if layer.kind == "conv" else 1
-    features = _kernel_features(layer, split, system)
+    features: float = layer.features
+    if layer.kind == "conv" and split.feature_devices > 1:
+        # A kernel makes features in tiles, so a narrow slice wastes a part of one.
+        tile = system.min_kernel_features.value
+        mine = math.ceil(layer.features / split.feature_devices)
+        features = min(math.ceil(mine / tile) * tile, features)
+    # Forward and two backward kernels.
     flops = 3 * layer.flops * batch / positions * features / layer.features
     rate = system.peak_flops.value * system.conv_efficiency.value
     moved = 3 * batch * (layer.inputs + layer.outputs) / positions
     size = system.element_bytes * (moved + 3 * layer.weights)
     return max(flops / rate, size / system.memory_bandwidth.value)
-
-
-def _kernel_features(layer: CnnLayer, split: LayerSplit, system: ParadlSystem) -> float:
-    """Return the features that a kernel makes, those that it wastes among them."""
-    if layer.kind != "conv" or split.feature_devices == 1:
-        return layer.features
-    tile = system.min_kernel_features.value
-    mine = math.ceil(layer.features / split.feature_devices)
-    return min(math.ceil(mine / tile) * tile, layer.features)

@@ -1,33 +1,38 @@
-"""A step by term: what a case takes on a system, in seconds.
+"""The seconds of a step by term.
 
     data     compute + all-reduce(p, d w)
     spatial  compute / p + halos + all-reduce in hosts + all-reduce between hosts
     filter   slices + passes over the outputs + all-reduce between groups
     layer    (p + S - 1) / S max stage + 2 (p + S - 2) (alpha + max y b d / (S c))
 
-each with the optimizer's update and with what is waited for input (equations of ParaDL,
+each with the optimizer's update and the wait for input (equations of ParaDL,
 HPDC 2021, table 3, with the corrections of docs/paradl.md).
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from jaxdist.oracle.published.paradl.case import ParadlCase
-from jaxdist.oracle.published.paradl.rings import ring_seconds
+from jaxdist.oracle.published.paradl.communication import (
+    COPIES_PER_MESSAGE,
+    gather_pass_seconds,
+    ring_seconds,
+)
 from jaxdist.oracle.published.paradl.slices import (
+    LayerSplit,
     compute_by_kind,
-    copy_seconds,
+    compute_by_layer,
     update_seconds,
 )
-from jaxdist.oracle.published.paradl.stages import pipeline_terms
-from jaxdist.oracle.published.paradl.staging import (
-    gather_seconds,
-    halo_seconds,
-    scatter_seconds,
-    tail_gather_seconds,
-)
-from jaxdist.oracle.published.paradl.supply import InputDemand, input_stall
 from jaxdist.oracle.published.paradl.system import ParadlSystem
+
+_COPY_PASSES: Final = 3 * 2 * 2
+"""Passes over gathered outputs: packed, unpacked, put together; read and written; in
+the forward pass and in the backward one."""
+_GATHER_REDUCE_PASSES: Final = 3
+"""Passes where gradients are summed as a whole: a gather, and an all-reduce."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +50,40 @@ def paradl_step_terms(
 ) -> dict[str, float]:
     """Return the seconds of one step by term, without input."""
     if case.split == "layer":
-        return pipeline_terms(case, system)
-    serial = case.workload.seconds_per_sample.value
-    work = compute_by_kind(
-        case.layers, serial, case.group_batch, case.layer_split, system
-    )
+        return _pipeline_terms(case, system)
+    serial, batch = case.workload.seconds_per_sample.value, case.group_batch
+    work = compute_by_kind(case.layers, serial, batch, case.layer_split, system)
     found = {f"compute, {kind}": seconds for kind, seconds in work.items()}
-    found |= _activation_terms(case, system, shares)
-    # A profile has the backward pass, of which two thirds of a step's compute are.
+    if case.group > 1 and case.split:
+        found |= _activation_terms(case, system, shares)
+
+    # Gradients: summed over all devices, or in each group that splits samples and then
+    # over groups. A profile has the backward pass, of which two thirds of a step's
+    # compute are, to overlap with.
     hidden = system.overlap.value * sum(work.values()) * 2 / 3
-    found |= _gradient_terms(case, system, shares, hidden)
+    size, whole = float(system.element_bytes * case.weight_count), shares.all_reduce
+    if not case.split or case.groups == 1:
+        devices = case.devices if case.split in ("", "spatial") else 1
+        reach = system.ring_link(devices)
+        took = ring_seconds(devices, size, reach, passes=2, bandwidth_share=whole)
+        found["gradients"] = max(took - hidden, 0.0)
+    else:
+        found["gradients in groups"] = 0.0
+        if case.split == "spatial":
+            near = system.ring_link(case.group)
+            found["gradients in groups"] = ring_seconds(
+                case.group, size, near, passes=2, bandwidth_share=whole
+            )
+        # One device of each group sums all, or each its part beside the others: as many
+        # bytes through the host's port.
+        contention, leaf = 1.0, system.ring_links[1].max_devices
+        if case.devices > leaf:
+            contention = system.leader_contention.value
+        far = system.ring_link(case.devices)
+        outer = ring_seconds(
+            case.groups, size, far, passes=2, bandwidth_share=whole / contention
+        )
+        found["gradients between groups"] = max(outer - hidden, 0.0)
     found["update"] = update_seconds(case.layers, case.layer_split, system)
     return {name: seconds for name, seconds in found.items() if seconds > 0}
 
@@ -65,75 +94,109 @@ def add_input_terms(
     shares: BandwidthShares,
     terms: Mapping[str, float],
 ) -> dict[str, float]:
-    """Return the terms of a step, with its samples handed out and waited for."""
+    """Return the terms of a step with the scatter of its samples and the wait for them.
+
+        step  = max(train, input)
+        input = min(compute, b / loader) + (B - b) / shared
+
+    Loaders of a device work while it computes, and are at least as fast as it: no run
+    on one device waited. Each sample is a file, and the file system that all share
+    opens the others' files in between: b of this reader, B of all.
+    """
+    terms, layers, batch = dict(terms), case.layers, case.group_batch
     if case.split not in ("", "layer") and case.group > 1:
-        among = case.layers, case.group, case.group_batch, system
-        terms = {**terms, "scatter": scatter_seconds(*among, shares.staging)}
-    reading = InputDemand(reader_samples=case.group_batch, total=case.total)
+        # One device of a group reads and decodes an image as a whole; of a volume each
+        # device reads its own part.
+        size, image = 0.0, len(layers[0].input_grid) <= 2
+        if image:
+            size = system.element_bytes * batch * layers[0].inputs
+        terms["scatter"] = gather_pass_seconds(size, case.group, system, shares.staging)
     work = sum(s for name, s in terms.items() if name.startswith("compute"))
-    late = input_stall(reading, work, sum(terms.values()), system)
-    return {**terms, "input": late} if late else dict(terms)
+    own = min(work, batch / system.loader_rate.value)
+    ready = own + (case.total - batch) / system.filesystem_rate.value
+    late = max(ready - sum(terms.values()), 0.0)
+    return {**terms, "input": late} if late else terms
 
 
 def _activation_terms(
     case: ParadlCase, system: ParadlSystem, shares: BandwidthShares
 ) -> dict[str, float]:
-    """Return what devices of a group say to each other before gradients."""
-    if case.group == 1 or not case.split:
-        return {}
-    among = case.group, case.group_batch, system
+    """Return the communication of a group before its gradients."""
+    devices, each = case.group, system.element_bytes * case.group_batch
+    alpha, layers = system.host_link_alpha.value, case.split_layers
     if case.split == "spatial":
-        return {
-            "halos": halo_seconds(case.layers, *among, shares.staging),
-            "tail": tail_gather_seconds(case.layers, *among, shares.staging),
-        }
-    layers = case.split_layers
-    told = {"copies": copy_seconds(layers, case.group_batch, system)}
+        # Before the layers that are not split the last outputs with positions are
+        # gathered, and their gradients scattered.
+        last = [one for one in case.layers if math.prod(one.output_grid) > 1][-1]
+        size, messages = each * last.outputs, (devices - 1) * alpha
+        tail = gather_pass_seconds(size, devices, system, shares.staging) + messages
+        # Two exchanges a layer (input, gradient of the output), two neighbours each;
+        # the contention is 2 p in ParaDL's tool.
+        size = 2 * each * sum(layer.halo for layer in case.layers)
+        messages = 4 * sum(layer.halo > 0 for layer in case.layers)
+        reached = shares.staging * system.host_link_bandwidth.value
+        per_byte = COPIES_PER_MESSAGE * 2 * devices / reached
+        halos = size * per_byte + messages * alpha
+        return {"halos": halos, "tail": 2 * tail}
+    size = each * sum(layer.outputs for layer in layers)
+    told = {"copies": _COPY_PASSES * size / system.memory_bandwidth.value}
     if case.transport == "hosts":
-        return told | {"gathers": gather_seconds(layers, *among, shares.staging)}
+        messages = (devices - 1) * len(layers) * alpha
+        once = gather_pass_seconds(size, devices, system, shares.staging) + messages
+        return told | {"gathers": _GATHER_REDUCE_PASSES * once}
     # Outputs are gathered and their gradients scattered; by channel outputs are summed
     # as a whole, since what follows reads all of them, and gradients are gathered.
     times = 3 if case.split == "channel" else 2
-    reach = system.ring_link(case.group)
-    each = system.element_bytes * case.group_batch
-    sizes = (each * layer.outputs for layer in layers)
-    moved = (ring_seconds(case.group, size, reach, passes=times) for size in sizes)
+    reach, sizes = system.ring_link(devices), (each * x.outputs for x in layers)
+    moved = (ring_seconds(devices, size, reach, passes=times) for size in sizes)
     return told | {"gathers": sum(moved)}
 
 
-def _gradient_terms(
-    case: ParadlCase,
-    system: ParadlSystem,
-    shares: BandwidthShares,
-    overlapped_seconds: float,
-) -> dict[str, float]:
-    """Return the sums of gradients: in a group that splits samples, and over groups."""
-    size = float(system.element_bytes * case.weight_count)
-    if not case.split or case.groups == 1:
-        devices = case.devices if case.split in ("", "spatial") else 1
-        reach = system.ring_link(devices)
-        whole = ring_seconds(
-            devices, size, reach, passes=2, bandwidth_share=shares.all_reduce
-        )
-        return {"gradients": max(whole - overlapped_seconds, 0.0)}
-    inner = 0.0
-    if case.split == "spatial":
-        near = system.ring_link(case.group)
-        inner = ring_seconds(
-            case.group, size, near, passes=2, bandwidth_share=shares.all_reduce
-        )
-    # One device of each group sums all, or each its part beside the others: as many
-    # bytes through the host's port.
-    crowd = (
-        system.leader_contention.value
-        if case.devices > system.ring_links[1].max_devices
-        else 1.0
-    )
-    far = system.ring_link(case.devices)
-    outer = ring_seconds(
-        case.groups, size, far, passes=2, bandwidth_share=shares.all_reduce / crowd
+def balance_stages(seconds: Sequence[float], stages: int) -> list[range]:
+    """Return contiguous stages of which the slowest is as fast as can be.
+
+    >>> balance_stages([3.0, 1.0, 1.0, 3.0, 2.0], 3)
+    [range(0, 2), range(2, 4), range(4, 5)]
+    """
+    # Dynamic program over (stages, layers): the slowest stage, and where the last one
+    # begins.
+    best = {(0, 0): (0.0, 0)}
+    for stage in range(1, stages + 1):
+        for end in range(stage, len(seconds) + 1):
+            ways = (
+                (max(best[stage - 1, start][0], sum(seconds[start:end])), start)
+                for start in range(stage - 1, end)
+                if (stage - 1, start) in best
+            )
+            best[stage, end] = min(ways)
+    found, end = list[range](), len(seconds)
+    for stage in range(stages, 0, -1):
+        start = best[stage, end][1]
+        found.append(range(start, end))
+        end = start
+    return found[::-1]
+
+
+def _pipeline_terms(case: ParadlCase, system: ParadlSystem) -> dict[str, float]:
+    """Return the terms of a GPipe pipeline: ParaDL's `layer` row with real stages."""
+    layers, parts = case.layers, case.segments
+    # Stages are cut by the layers' seconds, not evenly as in ParaDL's row.
+    serial = case.workload.seconds_per_sample.value
+    each = compute_by_layer(layers, serial, case.group_batch, system)
+    stages = balance_stages(each, case.group)
+    slowest = max(sum(each[stage.start : stage.stop]) for stage in stages)
+    reach = system.ring_link(case.group)
+    # All messages of a tick are waited for, so the largest counts.
+    ends = [layers[stage.stop - 1].outputs for stage in stages[:-1]]
+    size = system.element_bytes * case.group_batch / parts * max(ends, default=0)
+    hop = reach.alpha.value + size / reach.bandwidth.value
+    most = max(
+        update_seconds(layers[stage.start : stage.stop], LayerSplit(), system)
+        for stage in stages
     )
     return {
-        "gradients in groups": inner,
-        "gradients between groups": max(outer - overlapped_seconds, 0.0),
+        "compute, stages": slowest,
+        "bubble": slowest * (case.group - 1) / parts,
+        "messages": 2 * (case.group + parts - 2) * hop,
+        "update": most,
     }

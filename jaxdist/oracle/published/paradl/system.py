@@ -1,4 +1,4 @@
-"""The machine under ParaDL's runs, and the habits of the software that ran on it."""
+"""The machine of ParaDL's runs, and constants of the software that ran on it."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -89,33 +89,25 @@ class ParadlSystem:
 
 def paradl_system(cluster: Cluster) -> ParadlSystem:
     """Return the constants of a cluster: a ring crosses one port at a time."""
+    # In a host the slowest link of a ring is what a device sends. Beyond, the ring
+    # leaves a host by one of its ports, and that is the slowest.
+    rates = [cluster.levels[0].bandwidth]
+    if len(cluster.levels) > 1:
+        first = cluster.levels[1]
+        beyond = first.port_bandwidth or first.bandwidth
+        rates += [beyond] * (len(cluster.levels) - 1)
     reaches = (
-        RingLink(
-            max_devices=devices,
-            alpha=level.alpha,
-            bandwidth=_ring_bandwidth(cluster, place),
-        )
-        for place, (devices, level) in enumerate(zip(cluster.sizes, cluster.levels))
+        RingLink(max_devices=devices, alpha=level.alpha, bandwidth=rate)
+        for devices, level, rate in zip(cluster.sizes, cluster.levels, rates)
     )
     device, peak = cluster.device, cluster.device.peak("float32")
     return ParadlSystem(
         host_devices=cluster.levels[0].size,
         ring_links=tuple(reaches),
         host_link_bandwidth=cluster.host_link or cluster.levels[0].bandwidth,
+        # ParaDL's runs train in float32; a ring crosses one port at a time.
         peak_flops=peak,
         memory_bandwidth=device.memory_bandwidth.times(
             _STREAM_EFFICIENCY, "what copies reach, about"
         ),
     )
-
-
-def _ring_bandwidth(cluster: Cluster, level_index: int) -> SourcedNumber:
-    """Return the bandwidth between neighbours of a ring that spans a level.
-
-    In a host it is what a device sends. Beyond, the ring leaves a host by one of its
-    ports, and that is the slowest link on its way.
-    """
-    if level_index == 0:
-        return cluster.levels[0].bandwidth
-    first = cluster.levels[1]
-    return first.port_bandwidth or first.bandwidth

@@ -1,4 +1,4 @@
-"""Tariffs: what collectives of a space take, as the oracle prices them."""
+"""Collectives of a whole space, as the oracle prices them."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.collective_times import collective_seconds
 from jaxdist.oracle.link_groups import link_group
-from jaxdist.planner.layouts.collective_cost_table import collective_cost_table
+from jaxdist.planner.layouts.cost_estimate import price_collectives
 
 KIND = "all-reduce"
 MESHES = (
@@ -47,13 +47,19 @@ def of_oracle(cluster, mesh, arrays, payload):
     return collective_seconds(KIND, payload, arrays, group)
 
 
+def priced(cluster, arrays, payload):
+    """Price arrays of a plan on the first mesh, along data."""
+    columns = np.array([0]), np.array([arrays]), np.array([payload])
+    return price_collectives(KIND, cluster, PLACED, ("data",), *columns)
+
+
 @pytest.mark.parametrize("arrays", [1, 12])
 @pytest.mark.parametrize("each", [0, 700, 50_000, 3_000_000, 90_000_000])
 def test_on_a_line_it_is_the_price_at_any_size(plain, each, arrays):
-    found = collective_cost_table(KIND, plain, PLACED, ("data", "spatial_h"))
     place = np.arange(len(MESHES))
     count, payload = np.full(3, arrays), np.full(3, arrays * each)
-    said = found.seconds(place, count, payload)
+    axes = "data", "spatial_h"
+    said = price_collectives(KIND, plain, PLACED, axes, place, count, payload)
     assert said[2] == 0
     for mesh, one in zip(MESHES[:2], said, strict=False):
         assert one == pytest.approx(of_oracle(plain, mesh, arrays, arrays * each))
@@ -61,13 +67,10 @@ def test_on_a_line_it_is_the_price_at_any_size(plain, each, arrays):
 
 def test_a_size_that_lies_off_the_line_is_priced_so(plain):
     cluster = bent(plain)
-    found = collective_cost_table(KIND, cluster, PLACED, ("data",))
     for size in (1 << 16, 1 << 20):
-        said = found.seconds(np.array([0]), np.array([2]), np.array([2 * size]))
+        said = priced(cluster, 2, 2 * size)
         assert said[0] == pytest.approx(of_oracle(cluster, MESHES[0], 2, 2 * size))
-    straight = collective_cost_table(KIND, plain, PLACED, ("data",))
-    one = np.array([0]), np.array([1]), np.array([1 << 16])
-    assert found.seconds(*one)[0] > 1.5 * straight.seconds(*one)[0]
+    assert priced(cluster, 1, 1 << 16)[0] > 1.5 * priced(plain, 1, 1 << 16)[0]
 
 
 def test_large_sizes_that_were_measured_are_priced_so(plain):
@@ -76,17 +79,15 @@ def test_large_sizes_that_were_measured_are_priced_so(plain):
     (line,) = level.lines
     far = replace(line, bend=((1e6, 1.0), (3e7, 1.0), (9e7, 0.5)))
     cluster = replace(plain, levels=(replace(level, lines=(far,)),))
-    found = collective_cost_table(KIND, cluster, PLACED, ("data",))
     for size in (1 << 24, 1 << 26):
-        said = found.seconds(np.array([0]), np.array([1]), np.array([size]))
+        said = priced(cluster, 1, size)
         assert said[0] == pytest.approx(of_oracle(cluster, MESHES[0], 1, size))
 
 
 def test_bytes_of_less_than_an_array_are_paid_for(plain):
     """A stage has a part of what a whole network moves."""
-    found = collective_cost_table(KIND, plain, PLACED, ("data",))
     group = link_group(plain, MeshPlacement(mesh=MESHES[0]), ("data",))
-    said = found.seconds(np.array([0]), np.array([0.0]), np.array([1e6]))
+    said = priced(plain, 0.0, 1e6)
     assert said[0] == pytest.approx(
         collective_seconds(KIND, 10**9, 1, group) / 1000, rel=0.02
     )
@@ -95,10 +96,13 @@ def test_bytes_of_less_than_an_array_are_paid_for(plain):
 def test_axes_that_a_mesh_does_not_have_cross_no_link():
     """Tensor within a host; data, of one device, would stand across hosts."""
     cluster, mesh = load_cluster("abci"), MeshShape(fsdp=8, tensor=4)
-    found = collective_cost_table(
-        KIND, cluster, [MeshPlacement(mesh=mesh)], ("data", "tensor")
+    said = price_collectives(
+        KIND,
+        cluster,
+        [MeshPlacement(mesh=mesh)],
+        ("data", "tensor"),
+        *(np.array([0]), np.array([1]), np.array([1 << 20])),
     )
-    said = found.seconds(np.array([0]), np.array([1]), np.array([1 << 20]))
     inside = link_group(cluster, MeshPlacement(mesh=mesh), ("tensor",))
     assert (
         inside.level
