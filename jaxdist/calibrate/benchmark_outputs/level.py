@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from jaxdist.calibrate.algorithm_switch import AlgorithmSwitch, find_algorithm_switch
-from jaxdist.calibrate.alpha_beta_fit import AlphaBetaFit, fit_alpha_beta
+from jaxdist.calibrate.alpha_beta_fit import (
+    AlgorithmSwitch,
+    AlphaBetaFit,
+    find_algorithm_switch,
+    fit_alpha_beta,
+)
 from jaxdist.calibrate.benchmark_outputs.rows import BenchmarkTable
 from jaxdist.calibrate.measure_cluster import MAX_FIT_SPREAD
 from jaxdist.core.cluster import Cluster
