@@ -1,6 +1,7 @@
 """Alpha-beta fits: what a message and a byte of a collective cost.
 
-seconds(all-reduce of m bytes over p) = messages alpha + 2 (p - 1) / p m / bandwidth"""
+seconds(all-reduce of m bytes over p) = messages alpha + 2 (p - 1) / p m / bandwidth
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,8 @@
 """Timings of collectives as they come in a step, each after a kernel.
 
 seconds = (a program of k + n links, kernels with a collective after each of them
-           - one of k - the same without collectives) / n"""
+           - one of k - the same without collectives) / n
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -4,7 +4,8 @@ Of P hosts with D devices each, all groups of a kind at once:
 
     in a host      every number of devices that divides D, side by side
     between hosts  all devices of each, or one, of every number of hosts that divides P;
-                   of all P hosts every number that divides D as well"""
+                   of all P hosts every number that divides D as well
+"""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,8 @@
 """Levels of a measured cluster: what connects devices and hosts, by timed collectives.
 
 alpha      of a message of an all-reduce
-bandwidth  of the level = fitted bytes a second of a device x devices of a host"""
+bandwidth  of the level = fitted bytes a second of a device x devices of a host
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,6 +1,7 @@
 """Row filters: comparisons of columns joined by `and`, which select measured rows.
 
-`devices<=8 and strategy == data`, `row % 3 == 0`, `model in (vgg16, resnet50)`."""
+`devices<=8 and strategy == data`, `row % 3 == 0`, `model in (vgg16, resnet50)`.
+"""
 
 import math
 import operator

@@ -1,7 +1,7 @@
-"""Together: calls timed on all devices of a mesh at once, in every process alike.
+"""Calls timed on all devices of a mesh at once, alike in every process.
 
-All devices come to one number for each time, that of the slowest, so whatever is
-decided by it is decided alike.
+All processes get the same number for each time, that of the slowest, so whatever they
+decide by it they decide alike.
 """
 
 import time
@@ -17,23 +17,23 @@ from jax.sharding import PartitionSpec as P
 
 TimedCall = Callable[[], Any]
 
+# Rounds by which the number of further rounds is chosen.
 _PILOT_ROUNDS: Final = 5
-"""Rounds that tell how many there is time for."""
 
 
 def first_quartiles(
     mesh: Mesh, calls: Sequence[TimedCall], *, budget_s: float, max_rounds: int
 ) -> list[float]:
-    """Return the seconds of each call: of the slowest device, the first quartile.
-
-    What else the machine does makes a call slower and never faster.
+    """Return the first quartile of each call's seconds on the slowest device.
 
     Args:
-        mesh: the devices that meet before every call.
-        calls: each was made once before, so that it is compiled.
-        budget_s: seconds for each, about.
-        max_rounds: times that each is made at most.
+        mesh: mesh of devices, which synchronize before every call.
+        calls: calls that are compiled already.
+        budget_s: approximate seconds for each call.
+        max_rounds: largest number of rounds.
     """
+    # A quartile rather than the mean: other work on the machine makes a call slower and
+    # never faster.
     first = time_rounds(mesh, calls, _PILOT_ROUNDS)
     wanted = int(budget_s * len(calls) / first.sum(axis=0).mean())
     more = time_rounds(mesh, calls, max(0, min(wanted, max_rounds) - _PILOT_ROUNDS))
@@ -43,7 +43,7 @@ def first_quartiles(
 
 
 def time_rounds(mesh: Mesh, calls: Sequence[TimedCall], count: int) -> np.ndarray:
-    """Make all calls so many times: the seconds of the slowest, [calls, count]."""
+    """Time all calls in turn: seconds of the slowest process, [calls, count]."""
     meet = max_over_processes(mesh, np.zeros(1, np.float32))
     seconds = np.zeros((len(calls), count), np.float32)
     for turn in range(count):
@@ -56,7 +56,7 @@ def time_rounds(mesh: Mesh, calls: Sequence[TimedCall], count: int) -> np.ndarra
 
 
 def max_over_processes(mesh: Mesh, values: np.ndarray) -> Callable[[], np.ndarray]:
-    """Return a call that gives the largest of all processes' numbers to each."""
+    """Return a call that computes the maximum over all processes, in each of them."""
     every = mesh.axis_names
     x = replicate_on_axes(mesh, values[None], *every)
     largest = jax.jit(
@@ -76,7 +76,7 @@ def max_over_processes(mesh: Mesh, values: np.ndarray) -> Callable[[], np.ndarra
 
 
 def replicate_on_axes(mesh: Mesh, block: np.ndarray, *axes: Any) -> jax.Array:
-    """Give every device along the axes the same block of its own."""
+    """Return an array of which every device along the axes has the same block."""
     devices = int(np.prod([mesh.shape[axis] for axis in axes]))
     shape = (devices * len(block), *block.shape[1:])
     place = NamedSharding(mesh, P(axes))
@@ -86,12 +86,12 @@ def replicate_on_axes(mesh: Mesh, block: np.ndarray, *axes: Any) -> jax.Array:
 def bind_on_all_devices(
     mesh: Mesh, function: Callable[..., Any], *arrays: np.ndarray
 ) -> TimedCall:
-    """Return a call of a function on every device's own arrays, made once already.
+    """Compile a function of every device's own arrays, and return a call of it.
 
     Args:
-        mesh: of the devices.
-        function: called inside one `shard_map` over every axis.
-        arrays: what each device has, the same on all.
+        mesh: mesh of the devices.
+        function: function to call inside one `shard_map` over every axis.
+        arrays: arrays of each device, the same on all.
     """
     every = mesh.axis_names
     given = [replicate_on_axes(mesh, each[None], *every) for each in arrays]
@@ -102,13 +102,10 @@ def bind_on_all_devices(
 
     call = jax.jit(
         jax.shard_map(
-            local,
-            mesh=mesh,
-            in_specs=P(every),
-            out_specs=P(every),
-            check_vma=False,
+            local, mesh=mesh, in_specs=P(every), out_specs=P(every), check_vma=False
         )
     )
+    # The first call compiles.
     jax.block_until_ready(call(*given))
     return lambda: call(*given)
 
@@ -116,14 +113,15 @@ def bind_on_all_devices(
 def loop_program(
     mesh: Mesh, function: Callable[..., Any], *arrays: np.ndarray
 ) -> Callable[[int], TimedCall]:
-    """Return what makes a program that calls a function so many times.
-
-    It is compiled once, for every number of times.
+    """Compile a loop over a function; the number of iterations is an argument.
 
     Args:
-        mesh: every device makes the calls at once.
-        function: called on the number of the call and on what the device has.
-        arrays: what each device has, the same on all.
+        mesh: mesh whose devices all run the loop at once.
+        function: function of the number of the iteration, and of the arrays.
+        arrays: arrays of each device, the same on all.
+
+    Returns:
+        A function from a number of iterations to a call of the loop.
     """
     every = mesh.axis_names
     given = [replicate_on_axes(mesh, each[None], *every) for each in arrays]
@@ -133,7 +131,7 @@ def loop_program(
         shapes = jax.eval_shape(function, count, *each)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         last = lax.fori_loop(0, count, lambda i, _: function(i, *each), zeros)
-        # A number of every result: what nobody reads would not be computed.
+        # A number of every result: XLA would drop the computation of what nobody reads.
         numbers = [x.ravel()[0] for x in jax.tree.leaves(last) if x.size]
         return jnp.stack([x.astype(jnp.float32) for x in numbers])[None]
 

@@ -1,6 +1,7 @@
 """The level of a cluster whose links a benchmark measured: alpha and bandwidth.
 
-bandwidth = fitted bytes a second of a device x oversubscription"""
+bandwidth = fitted bytes a second of a device x oversubscription
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,7 +5,8 @@
     #        (B)    (elements)                               (us)  (GB/s)  (GB/s)
             1024           256     float     sum      -1    21.53    0.05    0.09      0
 
-The columns from `time` on come twice, out of place and in place."""
+The columns from `time` on come twice, out of place and in place.
+"""
 
 import re
 from collections.abc import Sequence

@@ -3,7 +3,8 @@
 # OSU MPI Allreduce Latency Test v7.4
 # Datatype: MPI_INT.
 # Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations
-4                       5.31              4.87              6.02        1000"""
+4                       5.31              4.87              6.02        1000
+"""
 
 import re
 from typing import Final

@@ -3,7 +3,8 @@
 Columns: model, mode, quantity (iteration_time in s, params_and_optimizer and
 activations in GiB of a device, activations_relative in per cent of those of mode none),
 unit, measured, execution (a JSON file of github.com/calculon-ai/calculon, Apache-2.0,
-beside the CSV file), system. Sizes are in models/NAME.json there."""
+beside the CSV file), system. Sizes are in models/NAME.json there.
+"""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -2,7 +2,8 @@
 
 Two headers have this format. Runs: one row a run, of which the preferred ones are read.
 Rankings: one row a strategy, `meas_total_s` for an epoch without input and update; rows
-of one network on as many devices are ranked against each other."""
+of one network on as many devices are ranked against each other.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

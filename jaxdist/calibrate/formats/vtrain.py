@@ -2,7 +2,8 @@
 
 Columns as in the CSV files of github.com/VIA-Research/vTrain (MIT licence): # GPUs,
 global batch, micro batch, hidden size, attention heads, # layers, sequence length,
-tensor, data and pipeline parallelism, iteration time in ms. The schedule is 1F1B."""
+tensor, data and pipeline parallelism, iteration time in ms. The schedule is 1F1B.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
