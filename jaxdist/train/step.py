@@ -39,12 +39,12 @@ from jaxdist.train.materialize_params import (
     merge_model,
     model_inputs,
     prevent_cse,
+    select_local_samples,
 )
 from jaxdist.train.nonfinite import keep_old_if_skipped
 from jaxdist.train.objective import Batch
 from jaxdist.train.pipeline import async_steps, sync_gradients
 from jaxdist.train.remat import call_model, maybe_checkpoint, tag_all_blocks
-from jaxdist.train.sample_exchange import select_local_samples
 from jaxdist.train.sharded_norms import is_masked, leaves_with_masked, local_sum_squares
 from jaxdist.train.state import TrainState
 

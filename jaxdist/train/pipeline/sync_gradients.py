@@ -32,7 +32,11 @@ from jaxdist.profile.repeated_blocks import RepeatedBlocks
 from jaxdist.profile.trace_cache import TraceCache
 from jaxdist.train.accumulate import split_microbatches
 from jaxdist.train.layout import Layout
-from jaxdist.train.materialize_params import merge_model, model_inputs
+from jaxdist.train.materialize_params import (
+    merge_model,
+    model_inputs,
+    select_local_samples,
+)
 from jaxdist.train.objective import Batch
 from jaxdist.train.remat import (
     maybe_checkpoint,
@@ -40,7 +44,6 @@ from jaxdist.train.remat import (
     run_with_partial_remat,
     tag_all_blocks,
 )
-from jaxdist.train.sample_exchange import select_local_samples
 from jaxdist.train.state import TrainState, named_leaves
 from jaxdist.train.state_layout import SlotStateLayout
 
