@@ -62,6 +62,7 @@ def fit_alpha_beta(timings: Sequence[CollectiveTiming], devices: int) -> AlphaBe
     scale = sides.max(axis=0)
     (alpha, beta), _ = nnls(sides / scale, np.ones(len(took)))
     alpha, beta = alpha / scale[0], beta / scale[1]
+    # A bandwidth of 1e15 where bytes seem to cost nothing: 1 / beta stays finite.
     found = AlphaBetaFit(
         alpha=float(alpha), bandwidth=float(1 / max(beta, 1e-15)), spread=0.0
     )

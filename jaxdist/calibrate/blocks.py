@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxdist.calibrate.kernels import seconds_per_call
+from jaxdist.calibrate.synchronized_timing import seconds_per_call
 from jaxdist.core.cluster.block_timings import BlockTiming
 from jaxdist.pipeline import flat_messages
 from jaxdist.pipeline.stage import bind_vjp_residuals, partition_floats, vjp_residuals
@@ -108,6 +108,8 @@ class _BlockTrace:
 
 def _trace_block(case: BlockCase) -> _BlockTrace:
     """Trace both passes on shapes."""
+    # The backward pass is a pytree whose leaves are the residuals: its structure is
+    # taken out of the trace, and filled with arrays from memory later.
     found: list[Any] = []
 
     def probe(weights: Any, slopes: Any, rest: Any) -> Any:
@@ -146,6 +148,8 @@ def _forward(case: BlockCase, i: jax.Array, *given: jax.Array) -> Any:
 
 def _backward(trace: _BlockTrace, i: jax.Array, *given: jax.Array) -> Any:
     """Return the gradients of parameters and inputs, from residuals in memory."""
+    # In the order in which `time_blocks` gives them: weights, inputs, residuals,
+    # cotangents.
     left, turn = iter(given), i % 2
     weights = [next(left) for _ in trace.case.weights]
     slopes = [next(left)[turn] for _ in trace.case.float_inputs]
@@ -160,6 +164,7 @@ def _residual_buffers(
     trace: _BlockTrace, weights: Any, inputs: Any
 ) -> list[np.ndarray]:
     """Return the residuals of two microbatches, [2, n] of each dtype."""
+    # Written as a stage writes them: one flat buffer a dtype.
     more = len(trace.case.float_inputs)
 
     def write(weights: Any, slopes: Any, rest: Any) -> Any:

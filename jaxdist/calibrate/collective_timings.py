@@ -181,6 +181,8 @@ def separate_skew(
 
 def group_mesh(mesh: Mesh, group: DeviceGroup) -> Mesh:
     """Return the same devices with one axis along the groups."""
+    # Groups lie side by side along the first and the last axis: all communicate at
+    # once.
     shape = -1, group.size, group.stride
     return Mesh(mesh.devices.reshape(shape), ("others", _GROUP_AXIS, "beside"))
 
@@ -235,6 +237,7 @@ def _run_chain(
 
 def _chain_inputs(size: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
     """Return a device's arrays: a square, and a vector that divides over a group."""
+    # float32, in a length that reduce-scatters and all-to-alls can cut.
     length = math.ceil(size / 4 / devices) * devices
     square = np.full((_MATRIX_SIDE, _MATRIX_SIDE), 1 / _MATRIX_SIDE, np.float32)
     return square, np.ones(length, np.float32)
@@ -245,6 +248,7 @@ def _identity(x: jax.Array) -> jax.Array:
 
 
 def _all_reduce(x: jax.Array) -> jax.Array:
+    # A mean rather than a sum: numbers stay as they are along a chain.
     return lax.psum(x, _GROUP_AXIS) / lax.axis_size(_GROUP_AXIS)
 
 

@@ -48,9 +48,9 @@ def measure_compression_cost(
         provenance: origin of the numbers.
         compressors: names of compressors.
     """
-    # Stochastic rounding, for one, costs more than the bytes it saves. Each device does
-    # the work of all of them, with collectives that are moves in its own memory: no
-    # link has a part in it. The other devices do the same meanwhile.
+    # Stochastic rounding, for one, takes longer than sending the bytes. Each device
+    # does the work of all of them, with collectives that are moves in its own memory:
+    # no link has a part in it. The other devices do the same meanwhile.
     rows = max(_SIZE_DIVISORS[-1], _ELEMENTS // mesh.size // _COLUMNS)
     draw = np.random.default_rng(0)
     shapes = [(mesh.size, rows // part, _COLUMNS) for part in _SIZE_DIVISORS]

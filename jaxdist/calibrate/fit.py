@@ -154,12 +154,13 @@ def _least_squares(
     """Return the values of all constants, the free ones fitted."""
     from scipy.optimize import least_squares
 
-    # The solver works in 0...1 of each constant's bounds. It starts off the bounds,
-    # where a step in either direction is possible.
-    start = []
+    # The solver works in 0...1 of each constant's bounds, by ratio where they are far
+    # apart. It starts off the bounds, where a step in either direction is possible.
+    start, is_log = [], []
     for constant in free:
         low, high, initial = constant.low, constant.high, constant.initial
-        if _has_log_scale(constant):
+        is_log.append(low > 0 and high / low > 10)
+        if is_log[-1]:
             x = math.log(initial / low) / math.log(high / low)
         else:
             x = (initial - low) / (high - low)
@@ -169,13 +170,10 @@ def _least_squares(
 
     def values(point: Sequence[float]) -> dict[str, float]:
         fitted = {}
-        for constant, x in zip(free, map(float, point)):
+        for constant, by_ratio, x in zip(free, is_log, map(float, point)):
             low, high = constant.low, constant.high
-            fitted[constant.name] = (
-                low * (high / low) ** x
-                if _has_log_scale(constant)
-                else low + x * (high - low)
-            )
+            value = low * (high / low) ** x if by_ratio else low + x * (high - low)
+            fitted[constant.name] = value
         return base | fitted
 
     def residuals(point: Sequence[float]) -> list[float]:
@@ -183,8 +181,7 @@ def _least_squares(
         priors = [_PRIOR_SCALE * (x - begin) for x, begin in zip(point, start)]
         return [*(math.log(row.predict(now) / row.measured) for row in rows), *priors]
 
-    # A second start in the middle: predictions have kinks, where a term begins to
-    # dominate, and the solver may stop at one.
+    # A second start in the middle of the bounds guards against a local minimum.
     found = [
         least_squares(
             residuals,
@@ -197,8 +194,3 @@ def _least_squares(
         for point in (start, [0.5] * len(free))
     ]
     return values(min(found, key=lambda one: float(one.cost)).x)
-
-
-def _has_log_scale(constant: FreeConstant) -> bool:
-    """Whether bounds are far enough apart that a constant is searched by ratio."""
-    return constant.low > 0 and constant.high / constant.low > 10

@@ -78,6 +78,7 @@ def initial_constants(row_format: RowFormat, cluster: str) -> FittedConstants:
 
 def is_constants_file(path: Path) -> bool:
     """Return whether a file holds fitted constants, rather than a cluster."""
+    # The argument may be the name of a known cluster as well, which is no file.
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -51,6 +51,7 @@ class HostTopology:
 
     def group_devices_per_host(self, group: DeviceGroup) -> int | None:
         """Return the devices of a group in each of several hosts; None within one."""
+        # A group spans size x stride devices of the mesh.
         if group.size * group.stride <= self.devices_per_host:
             return None
         return self.devices_per_host // group.stride

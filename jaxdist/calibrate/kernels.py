@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from jaxdist.calibrate.synchronized_timing import first_quartiles, loop_program
+from jaxdist.calibrate.synchronized_timing import seconds_per_call
 from jaxdist.core.cluster.kernel_timings import KernelTiming
 from jaxdist.core.kernel_shape import KernelShape
 from jaxdist.layers.conv import Conv
@@ -65,18 +65,10 @@ _CONVOLUTIONS: Final = (
     (1, 12, 16, 64, 64),
 )
 """(side of the window, samples, rows and columns, channels in, channels out)."""
-_BUDGET_S: Final = 0.1
-_MAX_ROUNDS: Final = 15
-_SHORT_LOOP: Final = 2
 # FLOPs between few and many calls, so that the difference exceeds the noise; and the
 # least and largest number of calls between them.
 _MIN_FLOPS: Final = 6e7
 _LOOP_BOUNDS: Final = (4, 300)
-_MAX_ATTEMPTS: Final = 3
-# Share of the longer program above which a difference is more than noise, and the
-# smallest share that is believed.
-_MIN_SIGNAL: Final = 0.1
-_MIN_SHARE: Final = 0.02
 # Elements of the array that is streamed: 32 MiB in float32, beyond the caches.
 _STREAM_ELEMENTS: Final = 1 << 23
 
@@ -172,6 +164,7 @@ def conv_case(
         windows: windows of `halo_conv`.
         groups: feature groups.
     """
+    # Only taps on the input count: those on padding do no work.
     *taps, channels, filters = weights
     met = prod(
         valid_taps(
@@ -188,7 +181,7 @@ def conv_case(
         shape=KernelShape(
             kind="convolution",
             taps=prod(taps),
-            uses=inputs[0] * met / prod(taps),  # taps on padding do no work
+            uses=inputs[0] * met / prod(taps),
             inputs=channels,
             outputs=filters,
         ),
@@ -213,6 +206,7 @@ def time_kernels(
 
 def memory_bandwidth(mesh: Mesh) -> float:
     """Return the bytes a second that a device reads and writes, all at once."""
+    # One pass reads and writes the array; the number of the call keeps it in the loop.
     x = np.ones(_STREAM_ELEMENTS, np.float32)
     seconds = seconds_per_call(mesh, lambda i, a: a * (1.0001 + i), x, calls=16)
     return 2 * x.nbytes / seconds
@@ -220,6 +214,7 @@ def memory_bandwidth(mesh: Mesh) -> float:
 
 def kernel_launch_overhead(mesh: Mesh) -> float:
     """Return the seconds of a kernel that does almost nothing."""
+    # So few numbers that a call takes no longer than launching its operations.
     small = np.ones(64, np.float32)
     return seconds_per_call(
         mesh, lambda i, a: jnp.cumsum(jnp.sin(a + i)), small, calls=300
@@ -248,29 +243,3 @@ def _time_kernel(mesh: Mesh, case: KernelCase, dtype: str) -> KernelTiming:
     dy = draw.standard_normal((2, *outputs)).astype(jnp.dtype(dtype))
     backward_s = seconds_per_call(mesh, backward, w, x, dy, calls=max(2, calls // 2))
     return KernelTiming(shape=case.shape, forward_s=forward_s, backward_s=backward_s)
-
-
-def seconds_per_call(
-    mesh: Mesh, function: Callable[..., Any], *arrays: np.ndarray, calls: int
-) -> float:
-    """Return the seconds of one call inside a program that makes one after another.
-
-    Args:
-        mesh: mesh whose devices all make the calls at once.
-        function: function of the number of the call, and of the arrays.
-        arrays: arrays of each device.
-        calls: how many more calls the longer program makes.
-    """
-    program = loop_program(mesh, function, *arrays)
-    programs = [program(_SHORT_LOOP), program(_SHORT_LOOP + calls)]
-    took = 0.0
-    for _ in range(_MAX_ATTEMPTS):
-        few, many = first_quartiles(
-            mesh, programs, budget_s=_BUDGET_S, max_rounds=_MAX_ROUNDS
-        )
-        # Other work on the machine may hide the difference, and hardly ever invents
-        # one.
-        took = max(took, many - few)
-        if took > _MIN_SIGNAL * many:
-            break
-    return max(took, _MIN_SHARE * many) / calls

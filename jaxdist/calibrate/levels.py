@@ -103,6 +103,7 @@ def build_levels(
     levels = []
     for span in _level_spans(topology):
         fit = lines.get(span.name, _NO_LINK)
+        # The spread is part of the origin, so that readers of a cluster file see it.
         origin = f"{provenance}, spread {fit.spread:.0%}"
         # Between hosts one device of each is in a ring, and the rings of all devices
         # were timed at once: so many rings leave a host together.

@@ -95,6 +95,8 @@ def measure_cluster(
         mesh, kernels.default_kernel_cases(MAX_CPU_FLOPS), dtype
     )
     peak, curve = fit_efficiency_curve(timed_kernels, origin)
+    # Links: every kind of collective in every group, then the levels from the
+    # all-reduces.
     hosts = host_topology(mesh)
     chains = time_collectives(mesh, timed_groups(hosts), max_bytes)
     sums = level_all_reduces(hosts, chains)
@@ -126,6 +128,7 @@ def measure_cluster(
         crowd=SourcedNumber(measure_core_contention(mesh), origin),
     )
     host_link = SourcedNumber(host_copy_bandwidth(mesh), origin)
+    # Between devices there is something to compress.
     if devices > 1:
         device = replace(device, packing=measure_compression_cost(mesh, origin))
     cluster = Cluster(
@@ -163,6 +166,7 @@ def add_network_timings(
         date: date, for the origin of the numbers.
     """
     origin = f"measured: jaxdist calibrate, {mesh.size} devices at once, {date}"
+    # The peak stays that of the machine's own kernels, to which efficiencies relate.
     device, peak = cluster.device, cluster.device.peak(dtype).value
     timed = kernels.time_kernels(mesh, kernel_cases, dtype)
     more = KernelTimings(origin=origin, peak=peak, timed=timed)

@@ -81,6 +81,7 @@ class MeasuredRow:
                 identity[name] = repr(float(value))
             except ValueError:
                 identity[name] = value.strip()
+        # Sorted, since files have their columns in any order.
         text = json.dumps(sorted(identity.items()), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -16,6 +16,7 @@ from jaxdist.collectives.primitives import psum
 
 MATRIX_SIDES: Final = (160, 1024, 2896)
 """Sides of the square float32 matrices: 0.1, 4 and 32 MiB."""
+# Seconds from which a larger matrix is not timed, and the budget of each algorithm.
 _SKIP_ABOVE_S: Final = 0.1
 _BUDGET_S: Final = 0.6
 _MAX_ROUNDS: Final = 41

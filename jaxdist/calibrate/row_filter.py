@@ -26,6 +26,7 @@ _ORDER_OPERATORS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+# `=` is read as `==`: nothing is assigned here.
 _OPERATORS: Final = ("==", "!=", *_ORDER_OPERATORS, "in")
 
 
@@ -159,6 +160,7 @@ def parse_row_filter(text: str) -> RowFilter:
 
 
 def _column_value(columns: Mapping[str, str], name: str) -> str:
+    # As the file has it, or as one word: both `# GPUs` and gpus.
     for known in (name, normalize_name(name)):
         if known in columns:
             return columns[known]

@@ -136,6 +136,7 @@ def score_predictions(
 def summarize_errors(rows: Sequence[ScoredRow]) -> ErrorSummary:
     """Summarize the errors of rows."""
     errors = np.array([one.error for one in rows])
+    # Quantities that were not fitted have no interval.
     covered = [one.is_covered for one in rows if one.is_covered is not None]
     return ErrorSummary(
         rows=len(rows),

@@ -93,6 +93,7 @@ def positive_float(row: Mapping[str, str], column: str, where: str) -> float:
     Raises:
         BadInput: the cell is empty, no number, or not above 0.
     """
+    # NaN stands for what is no number: it is refused with the rest.
     try:
         value = float(row[column])
     except ValueError:

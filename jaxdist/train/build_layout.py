@@ -229,6 +229,7 @@ def _backward_reads(
 def _trace_backward_reads(
     task: Task, plan: Plan, shapes: BatchShapes, repeated_blocks: RepeatedBlocks
 ) -> tuple[bool, ...]:
+    # The dtypes in which a step reads parameters: matrices cast, vectors as they are.
     network = nnx.merge(task.graph, task.state.params, task.state.stats)
     graph, short, *others = nnx.split(repeated_blocks.shorten(network), nnx.Param, ...)
     values, tree = jax.tree.flatten(short)

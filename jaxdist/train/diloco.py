@@ -92,6 +92,7 @@ def replicate_state(plan: Plan, state: TrainState) -> TrainState:
     def each(x: jax.Array) -> jax.Array:
         return jnp.broadcast_to(x, (plan.replicas, *x.shape))
 
+    # The velocity is one for all replicas: they compute the same outer step.
     own = jax.tree.map(each, (state.params, state.stats, state.opt, state.feedback))
     still = jax.tree.map(jnp.zeros_like, state.params)
     return _with_replicas(state, own, still if plan.outer.momentum else None)

@@ -159,6 +159,7 @@ def _apply_momentum(
     momentum: float,
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     """Return gradients with Nesterov's momentum, and the new velocities."""
+    # Without momentum nothing is stored, and gradients pass through.
     if not state.velocity:
         return list(grads), list(grads)
     fast = [momentum * state.velocity[n][0] + g for n, g in zip(names, grads)]

@@ -57,6 +57,7 @@ class Evaluator:
                 sums.append(self._compiled_step(*state.evaluated, batch))
                 if self.should_stop():
                     return {}
+        # Sums of float32 on the devices, added up in float64 on the host.
         whole = {key: sum(float(s[key]) for s in sums) for key in sums[0]}
         counts = {key: int(whole[key]) for key in ("correct", "answers", "samples")}
         return {

@@ -103,6 +103,8 @@ class Layout:
         """The PartitionSpec of each array of the state."""
         state = self.replica_state_shapes
         _, left = self._error_feedback
+        # With zero = 1 parameters are whole over fsdp and the optimizer's state is
+        # sharded; with zero = 3 both are. Statistics are small, and whole.
         held = [
             P(*x.spec(include_fsdp=self.gathers_params)) for x in self.param_shardings
         ]
@@ -114,6 +116,7 @@ class Layout:
         # One order for parameters, and for what an optimizer has of each.
         trees = jax.tree.structure(state.params), jax.tree.structure(state.stats)
         params, stats = map(jax.tree.unflatten, trees, (held, running))
+        # The average lies as the weights do, and optimizer state as their gradients.
         kept = state.average is not None
         specs = TrainState(
             step=P(),
@@ -171,6 +174,7 @@ class Layout:
         """
         if self.slot_layout is None:
             return checkpoint_state
+        # Fields that were not read stay None.
         held = replace(
             self.state,
             opt=checkpoint_state.opt and self.state.opt,
@@ -182,6 +186,7 @@ class Layout:
         )
         return taken
 
+    # Kept, since jit caches by function: a new one would compile at every save.
     @cached_property
     def _to_checkpoint_fn(self) -> Callable[[TrainState], TrainState]:
         places = jax.tree.map(lambda x: x.sharding, self.stored)
@@ -189,6 +194,7 @@ class Layout:
 
     def init_state(self) -> TrainState:
         """Return the state before the first step."""
+        # Every replica starts from the same state, with nothing left to send.
         shapes, _ = self._error_feedback
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         one = replace(self.state_layout.to_device(self.task.init()), feedback=zeros)
@@ -244,6 +250,7 @@ class Layout:
             batch: a global batch.
             out_specs: specs of its results.
         """
+        # check_vma off: see the rule of gradients in jaxdist/train/step.py.
         return jax.shard_map(
             local,
             mesh=self.mesh,

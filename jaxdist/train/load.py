@@ -55,6 +55,7 @@ def load(run: str | Path, checkpoint: int | None = None) -> tuple[Any, TrainStat
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), task.state
     )
+    # Only what evaluation needs is read.
     restored = Checkpoints(folder).restore(checkpoint, replace(shapes, opt=None))
     network = nnx.merge(task.graph, *restored.state.evaluated)
     network.eval()

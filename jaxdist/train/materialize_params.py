@@ -78,6 +78,7 @@ def batch_stats(model: nnx.Module) -> Any:
 
 def model_inputs(task: Task, batch: Batch) -> tuple[jax.Array, ...]:
     """Return the arguments of a task's network, in the dtype of its activations."""
+    # Token ids and labels stay integers.
     inputs: tuple[jax.Array, ...] = cast_floats(
         task.objective.model_inputs(batch), task.dtype
     )

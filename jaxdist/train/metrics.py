@@ -98,12 +98,14 @@ class Recorder:
 
     def phase_seconds(self) -> dict[str, float]:
         """Return seconds by phase since the command started, `other` included."""
+        # Clocks of two kinds are compared, so the rest may come out a little negative.
         wall = time.time() - self.start_time
         known = dict(self._phase_seconds)
         return {**known, "other": max(0.0, wall - sum(known.values()))}
 
     def close(self) -> None:
         """Close both files, also where the disk is too full for the last line."""
+        # Closing flushes, and may fail.
         try:
             self._metrics.close()
         finally:

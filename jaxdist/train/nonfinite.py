@@ -58,6 +58,7 @@ def skip_nonfinite(
         bad = total(squares(marks)) > 0
         more = {"squares": squares, "total": total, **others}
         moved = inner.update(grads, state.inner, params, **more)
+        # The inner optimizer has run on NaN; its results are thrown away.
         still = jax.tree.map(jnp.zeros_like, moved[0]), state.inner
         updates, kept = _select(bad, still, moved)
         skipped = bad.astype(jnp.int32)

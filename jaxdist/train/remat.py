@@ -27,6 +27,7 @@ from jaxdist.train.materialize_params import batch_stats
 ModelFactory = Callable[[Any, Any], Any]
 """Maps parameters and statistics to a new network that is ready to be called."""
 
+# The checkpoint name of a block's outputs, and the primitives that move bytes.
 _BLOCK_OUTPUT: Final = "between blocks"
 _COLLECTIVES: Final = frozenset(
     ("psum", "pmax", "ppermute", "all_gather", "reduce_scatter", "all_to_all")
@@ -83,6 +84,7 @@ def call_model(
     model = factory(params, stats)
     if not plan.remat_until:
         return model(*inputs), batch_stats(model)
+    # Blocks are run one by one, so that some can be inside of a checkpoint.
     blocks = tuple(name for name, _ in model.chain())
     carried = (inputs if len(inputs) > 1 else inputs[0]), ()
     again = partial_remat_blocks(plan, blocks)
@@ -179,4 +181,5 @@ def _is_saveable(primitive: Any, *_: Any, **params: Any) -> bool:
         return bool(params["name"] == _BLOCK_OUTPUT)
     # A collective with a gradient of its own is in the trace under this name.
     own = primitive.name.startswith("custom_vjp_call")
+    # Results of collectives are kept: running them twice would move the bytes twice.
     return own or primitive.name in _COLLECTIVES

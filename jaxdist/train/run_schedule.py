@@ -33,6 +33,7 @@ class RunSchedule:
 
     def is_evaluation_step(self, step: int) -> bool:
         """Whether this step completes an epoch, or the run."""
+        # A batch larger than the data set can complete several epochs at once.
         before, now = ((s * self.batch_size) // self.samples for s in (step - 1, step))
         return now > before or step == self.steps
 

@@ -69,6 +69,7 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformationExtraArg
         **others: Any,
     ) -> tuple[Any, Any]:
         del params, others
+        # Divided before it is multiplied, as in optax: the bits are the same.
         norm = jnp.sqrt(total(squares(grads)))
 
         def clip(grad: jax.Array) -> jax.Array:
@@ -109,6 +110,8 @@ def scale_by_trust_ratio(
         def scale(scaled: bool, u: jax.Array, ww: jax.Array, uu: jax.Array) -> Any:
             if not scaled:
                 return u
+            # Where either length is zero, as for new weights, the update stays as it
+            # is.
             ratio = coefficient * jnp.sqrt(ww) / jnp.sqrt(uu)
             return u * jnp.where((ww == 0) | (uu == 0), 1, ratio).astype(u.dtype)
 

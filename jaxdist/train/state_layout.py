@@ -128,6 +128,7 @@ class SlotStateLayout:
 
     def to_checkpoint(self, state: TrainState) -> TrainState:
         """Take the leaves of a state out of slots."""
+        # Parameters and statistics have slots and a tree each.
         trees = {
             id(self.param_slots): self.tree_structures[0],
             id(self.stat_slots): self.tree_structures[1],
@@ -149,6 +150,8 @@ class SlotStateLayout:
         )
         size = mesh.shape["pipe"]
 
+        # A checkpoint is written from all devices: each leaf is cut along its largest
+        # dim that divides, and no host holds the whole network.
         def placed(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
             dims = [d for d, n in enumerate(x.shape) if n % size == 0]
             dim = max(dims, key=lambda d: x.shape[d], default=None)

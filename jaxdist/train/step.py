@@ -26,6 +26,9 @@ from jaxdist.collectives.sharded_leaves import all_gather, local_shard, reduce_s
 from jaxdist.partition import fsdp
 from jaxdist.partition.global_norm_axes import split_axes
 from jaxdist.partition.gradient_buckets import GradientReduction
+from jaxdist.pipeline import async_executor
+from jaxdist.pipeline.async_executor import AsyncPipeline
+from jaxdist.pipeline.plan_schedule import async_plan_schedule
 from jaxdist.pipeline.stage_parameters import SlotArrays
 from jaxdist.profile.xla_cpu.backward_reads import saved_leaves
 from jaxdist.train import error_feedback
@@ -42,7 +45,7 @@ from jaxdist.train.materialize_params import (
 )
 from jaxdist.train.nonfinite import keep_old_if_skipped
 from jaxdist.train.objective import Batch
-from jaxdist.train.pipeline import async_steps, sync_gradients
+from jaxdist.train.pipeline import sync_gradients
 from jaxdist.train.remat import call_model, maybe_checkpoint, tag_all_blocks
 from jaxdist.train.sharded_norms import is_masked, leaves_with_masked, local_sum_squares
 from jaxdist.train.state import TrainState
@@ -154,7 +157,12 @@ def _async_update(
         )
         return new
 
-    losses, stats, params, opt = async_steps.run(layout, state, batch, update)
+    pipe, parts = sync_gradients.make_training_pipeline(layout, state, batch)
+    stream = async_plan_schedule(layout.plan, layout.task.microbatches)
+    whole = AsyncPipeline(pipe=pipe, stream=stream, move=update)
+    losses, stats, params, opt = async_executor.run(
+        whole, state.params, state.opt, state.stats, parts
+    )
     (loss,) = all_reduce_leaves([losses.mean()], [layout.plan.sum_axes])
     return loss, stats, params, opt, state.feedback
 
@@ -230,6 +238,7 @@ def _apply_optimizer(
 
 def _global_squares(layout: Layout, tree: Any) -> Any:
     """Sum the squares of each leaf over the devices that split it."""
+    # Leaves that are masked have no sum, and no axes to sum over.
     own, shape = jax.tree.flatten(local_sum_squares(tree))
     given = zip(layout.param_shardings, leaves_with_masked(tree), strict=True)
     over = [split_axes(leaf) for leaf, x in given if not is_masked(x)]
@@ -240,6 +249,8 @@ def _global_squares(layout: Layout, tree: Any) -> Any:
 def _sum_over_stages(layout: Layout, squares: Any) -> jax.Array:
     """Sum over the leaves of all stages; those on all devices count once."""
     pairs = list(zip(layout.param_shardings, jax.tree.leaves(squares), strict=True))
+    # Slots have a dim along pipe, with a stage's own leaves; other leaves are on all
+    # stages.
     total = optax.tree.sum([x for leaf, x in pairs if leaf.pipe_dim is None])
     own = [x for leaf, x in pairs if leaf.pipe_dim is not None]
     if not own:

@@ -51,6 +51,7 @@ def layer_work_shares(layout: Layout) -> tuple[LayerWorkShare, ...]:
     Args:
         layout: task, plan and mesh.
     """
+    # The scope of a layer is the name under which its FLOPs are summed.
     task = replace(layout.task, model=_ScopedModelFn(layout.task.model))
     network = nnx.merge(task.graph, task.state.params, task.state.stats)
     layers = tuple(modules_by_path(network))

@@ -39,13 +39,8 @@ _ERRORS_PATTERN: Final = re.compile(r"#\s*Out of bounds values\s*:\s*(?P<count>\
 _TIMESTAMP_PATTERN: Final = re.compile(r"\s\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 
 
-def matches(text: str) -> bool:
-    """Return whether a text is output of nccl-tests."""
-    return bool(_RUN_PATTERN.search(text)) and "busbw" in text
-
-
 def read(text: str, source: str, program: str | None) -> list[BenchmarkTable]:
-    """Parse a log of nccl-tests into one table for each start of a program.
+    """Parse a log into one table for each start of a program; none in other logs.
 
     Args:
         text: the whole log, other programs' lines included.
@@ -55,6 +50,8 @@ def read(text: str, source: str, program: str | None) -> list[BenchmarkTable]:
     Raises:
         BadInput: an unknown program, wrong results, or several groups at once.
     """
+    if "busbw" not in text:
+        return []
     runs: list[tuple[str | None, list[str]]] = []
     name = None
     for line in text.splitlines():

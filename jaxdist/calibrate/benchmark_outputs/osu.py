@@ -33,15 +33,10 @@ _TRANSPORT_PATTERN: Final = re.compile(r"^[A-Za-z]+(-\S+)?\s+")
 _POINT_TO_POINT: Final = ("osu_latency", "osu_bw")
 
 
-def matches(text: str) -> bool:
-    """Return whether a text is output of an OSU benchmark."""
-    return any(map(_TITLE_PATTERN.match, text.splitlines()))
-
-
 def read(
     text: str, source: str, ranks: int | None, program: str | None
 ) -> list[BenchmarkTable]:
-    """Parse a log of OSU benchmarks into one table for each title.
+    """Parse a log into one table for each title; none in other logs.
 
     Args:
         text: the whole log, other programs' lines included.
@@ -60,7 +55,7 @@ def read(
         elif runs:
             runs[-1][1].append(line)
 
-    if program is not None:
+    if runs and program is not None:
         titles = [title for title, _ in runs]
         there = [name for name, (title, _) in OSU_PROGRAMS.items() if title in titles]
         if program not in there:
@@ -114,7 +109,7 @@ def _parse_run(
             raise wrong_results_error(source, " ".join(cells))
         verified.append("Pass" in cells)
         # The second column is the average over ranks: microseconds, or MB/s with MB of
-        # 10^6 bytes in osu_bw, which prints 0 MB/s for sizes that it skipped.
+        # 10^6 bytes in osu_bw. A bandwidth of 0 says nothing of the time.
         size, value = int(cells[0]), parse_number(cells[1], line, source)
         if program == "osu_bw" and value <= 0:
             continue

@@ -31,12 +31,12 @@ def read_benchmarks(
                 values=str(path),
                 remedy=f"did you mean {near}?" if near else "a file that is there",
             )
+        # Logs of clusters may hold stray bytes of other programs.
         text = path.read_text(encoding="utf-8", errors="replace")
-        if nccl_tests.matches(text):
-            tables += nccl_tests.read(text, path.name, program)
-        elif osu.matches(text):
-            tables += osu.read(text, path.name, ranks, program)
-        else:
+        found = nccl_tests.read(text, path.name, program)
+        found = found or osu.read(text, path.name, ranks, program)
+        tables += found
+        if not found:
             raise BadInput(
                 f"{path} is of no form that is read",
                 rule="the text that nccl-tests or the OSU micro-benchmarks print, with "

@@ -41,6 +41,7 @@ class BenchmarkTable:
                 values=f"{self.ranks} ranks",
                 remedy="mpirun -n 8 all_reduce_perf -g 1, or all_reduce_perf -g 8",
             )
+        # A line has two parameters; a third size is what shows how well it fits.
         distinct = sorted(set(self.sizes))
         if len(distinct) < MIN_SIZES:
             raise BadInput(
@@ -52,6 +53,7 @@ class BenchmarkTable:
                     "osu_allreduce -m 1024:67108864",
                 ),
             )
+        # Rounded to 0, or NaN; fits divide by it.
         for size, timing in self.sized_timings:
             if not timing.seconds > 0:
                 raise BadInput(
@@ -85,6 +87,8 @@ def result_bytes(kind: str, size: int, ranks: int, is_total: bool) -> int:
     >>> result_bytes("all-gather", 64, 4, is_total=False)
     256
     """
+    # HLO counts the result: a part of a reduce-scatter's input, the whole of a
+    # gather's.
     if kind == "reduce-scatter":
         return size // ranks
     if is_total or kind in ("all-reduce", "collective-permute"):

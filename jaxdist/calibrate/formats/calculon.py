@@ -37,6 +37,13 @@ _RECOMPUTE: Final[Mapping[str, Recompute]] = {
     "full": "full",
 }
 _MODEL_STATE_TERMS: Final = ("parameters", "gradients", "optimizer")
+_SIZES: Final = (
+    *("hidden", "feedforward", "seq_size", "attn_heads", "attn_size", "num_blocks"),
+)
+_SPLITS: Final = (
+    *("tensor_par", "data_par", "pipeline_par", "batch_size", "microbatch_size"),
+    "pipeline_interleaving",
+)
 _UNITS: Final = {
     "iteration_time": "s",
     "params_and_optimizer": "GiB per GPU",
@@ -121,6 +128,7 @@ def _parse_row(
         found = step.terms(megatron_rates(values)) if step else constant_terms
         return {name: scale * value for name, value in found.items()}
 
+    # Sizes from the JSON files, to select rows by.
     own = {"devices": layout.devices, "tensor": layout.tensor, "data": layout.data}
     more = {"pipe": layout.pipe, "batch": layout.batch, "hidden": model.hidden}
     return MeasuredRow(
@@ -158,15 +166,24 @@ def _read_case(
             ) from error
         trees.append(tree if isinstance(tree, dict) else {})
 
+    for tree, keys in zip(trees, (_SIZES, _SPLITS), strict=True):
+        for key in keys:
+            value = tree.get(key)
+            if not isinstance(value, int) or value < 1:
+                raise BadInput(
+                    f"{where}: {key} is {value}",
+                    rule=f"{key} is a whole number above 0",
+                    remedy=f"mend or leave out {where}",
+                )
     sizes, execution = trees
     model = MegatronModel(
-        hidden=_positive_int(sizes, "hidden", where),
-        heads=_positive_int(sizes, "attn_heads", where),
-        layers=_positive_int(sizes, "num_blocks", where),
-        sequence=_positive_int(sizes, "seq_size", where),
+        hidden=sizes["hidden"],
+        heads=sizes["attn_heads"],
+        layers=sizes["num_blocks"],
+        sequence=sizes["seq_size"],
         vocabulary=_VOCAB_SIZE,
-        feedforward=_positive_int(sizes, "feedforward", where),
-        head_size=_positive_int(sizes, "attn_size", where),
+        feedforward=sizes["feedforward"],
+        head_size=sizes["attn_size"],
     )
     mode = str(execution.get("activation_recompute"))
     if mode not in _RECOMPUTE:
@@ -176,26 +193,15 @@ def _read_case(
             remedy=f"mend or leave out {where}",
         )
     layout = MegatronLayout(
-        tensor=_positive_int(execution, "tensor_par", where),
-        data=_positive_int(execution, "data_par", where),
-        pipe=_positive_int(execution, "pipeline_par", where),
-        batch=_positive_int(execution, "batch_size", where),
-        microbatch=_positive_int(execution, "microbatch_size", where),
-        chunks=_positive_int(execution, "pipeline_interleaving", where),
+        tensor=execution["tensor_par"],
+        data=execution["data_par"],
+        pipe=execution["pipeline_par"],
+        batch=execution["batch_size"],
+        microbatch=execution["microbatch_size"],
+        chunks=execution["pipeline_interleaving"],
         recompute=_RECOMPUTE[mode],
         # calculon's word for sequence parallelism: the all-reduces of tensor
         # parallelism become reduce-scatters and all-gathers.
         sequence_parallel=execution.get("tensor_par_comm_type") == "rs_ag",
     )
     return model, layout
-
-
-def _positive_int(tree: Mapping[str, Any], key: str, where: str) -> int:
-    value = tree.get(key)
-    if not isinstance(value, int) or value < 1:
-        raise BadInput(
-            f"{where}: {key} is {value}",
-            rule=f"{key} is a whole number above 0",
-            remedy=f"mend or leave out {where}",
-        )
-    return value

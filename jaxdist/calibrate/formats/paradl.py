@@ -29,6 +29,7 @@ from jaxdist.oracle.published.paradl.step import (
 )
 from jaxdist.oracle.published.paradl.system import ParadlSystem, paradl_system
 
+# Published seconds of a sample were profiled on this device.
 _DEVICE: Final = "V100"
 _RUN_COLUMNS: Final = (
     "strategy",
@@ -112,6 +113,7 @@ def _parse_run(
     line: Mapping[str, str], system: ParadlSystem, where: str
 ) -> MeasuredRow | None:
     net, devices = find_workload(line["model"]), positive_int(line, "gpus", where)
+    # The profile of one device is an input of the model, and nothing to predict.
     if devices == 1 and net.seconds_per_sample.origin.startswith("measured"):
         return None
     grouped, split = parse_strategy(line["strategy"])

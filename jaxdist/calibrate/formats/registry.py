@@ -43,6 +43,7 @@ def detect_format(
             values=f"columns: {', '.join(header)}",
             remedy="--format NAME says what it is, and which column is missing",
         )
+    # A name that is known would have been returned above.
     near = did_you_mean(name, names)
     raise BadInput(
         f"no format {name}",

@@ -80,8 +80,8 @@ class VTrainFormat:
 def _parse_row(row: Mapping[str, str], cluster: Cluster, where: str) -> MeasuredRow:
     size = {name: positive_int(row, column, where) for column, name in _COLUMNS.items()}
     tensor = size["tensor"]
-    # The files do not say what is recomputed. Memory needs full recomputation beyond
-    # one host; a column `recompute` overrides that.
+    # The files do not say what is recomputed: all is assumed to be beyond one host,
+    # unless a column `recompute` says otherwise.
     several_hosts = size["devices"] > cluster.levels[0].size
     recompute = row.get("recompute") or ("full" if several_hosts else "none")
     if recompute not in _RECOMPUTE:

@@ -56,6 +56,7 @@ class Checkpoints:
                 values=f"keep={max_to_keep}",
                 remedy="keep=3",
             )
+        # The writer is made at the first save: importing Orbax takes half a second.
         self.directory, self.max_to_keep = Path(directory), max_to_keep
         self._writer: orbax_store.OrbaxWriter | None = None
         self._pending_manifest: CheckpointManifest | None = None

@@ -142,12 +142,20 @@ def _sum_terms(block: npt.NDArray[Any], offset: int, strides: list[int]) -> int:
         raise TypeError(f"no fingerprint for elements of {size} bytes: {block.dtype}")
     flat = np.ascontiguousarray(block).reshape(-1)
     words = flat.view(f"u{min(size, 4)}").astype(np.uint32, copy=False)
-    shape = [*block.shape, max(size // 4, 1)]
-    sizes, strides = _merge_dims(shape, [*strides, 1])
+    shape, strides = [*block.shape, max(size // 4, 1)], [*strides, 1]
+
+    # Neighbouring dims that are contiguous in the whole array are merged.
+    sizes, merged = [shape[-1]], [strides[-1]]
+    for length, stride in zip(shape[-2::-1], strides[-2::-1], strict=True):
+        if stride == sizes[0] * merged[0]:
+            sizes[0] *= length
+        else:
+            sizes.insert(0, length)
+            merged.insert(0, stride)
 
     # place * 0x9E3779B9 of each word, as a broadcast sum over dims, small ones first.
     terms = np.full((1,) * len(sizes), (offset + 1) * _GOLDEN & _MASK, np.uint32)
-    for dim, (length, stride) in enumerate(zip(sizes, strides, strict=True)):
+    for dim, (length, stride) in enumerate(zip(sizes, merged, strict=True)):
         scale = np.array(stride * _GOLDEN & _MASK, np.uint32)
         along = np.arange(length, dtype=np.uint32)
         along *= scale
@@ -161,19 +169,3 @@ def _sum_terms(block: npt.NDArray[Any], offset: int, strides: list[int]) -> int:
     terms *= np.uint32(0xC2B2AE35)
     terms ^= terms >> np.uint32(16)
     return int(terms.sum(dtype=np.uint64))
-
-
-def _merge_dims(sizes: list[int], strides: list[int]) -> tuple[list[int], list[int]]:
-    """Merge neighbouring dims that are contiguous.
-
-    >>> _merge_dims([4, 3, 2], [12, 2, 1])
-    ([4, 6], [12, 1])
-    """
-    sizes_out, strides_out = [sizes[-1]], [strides[-1]]
-    for size, stride in zip(sizes[-2::-1], strides[-2::-1], strict=True):
-        if stride == sizes_out[0] * strides_out[0]:
-            sizes_out[0] *= size
-        else:
-            sizes_out.insert(0, size)
-            strides_out.insert(0, stride)
-    return sizes_out, strides_out

@@ -71,6 +71,7 @@ def leaf_metadata(leaf: Any) -> LeafMetadata:
     """
     if not is_prng_key(leaf):
         return LeafMetadata(shape=tuple(leaf.shape), dtype=leaf.dtype.name)
+    # Orbax stores no typed keys.
     data = jax.eval_shape(jax.random.key_data, leaf)
     kind = str(prng_key_impl(leaf))
     return LeafMetadata(shape=data.shape, dtype=data.dtype.name, key=kind)
@@ -121,6 +122,7 @@ def first_difference(
     >>> first_difference(a, b)
     'stem/bias is float32 [4] in the checkpoint, float32 [8] in this run'
     """
+    # Leaves that this run expects come first, then those that only the checkpoint has.
     for name in [*expected, *(name for name in stored if name not in expected)]:
         has, wants = stored.get(name), expected.get(name)
         stored_as, expected_as = (x.text() if x else "absent" for x in (has, wants))

@@ -48,6 +48,7 @@ def list_steps(directory: Path) -> tuple[int, ...]:
     """Return the steps of complete checkpoints, oldest first."""
     if not directory.is_dir():
         return ()
+    # Incomplete and damaged checkpoints have other names than a number.
     names = (path.name for path in directory.iterdir() if path.is_dir())
     return tuple(sorted(int(name) for name in names if name.isdecimal()))
 
@@ -165,6 +166,7 @@ def check_fingerprint(name: str, metadata: LeafMetadata, fingerprint: int) -> No
 
 def reraise_unless_corrupt(error: Exception) -> None:
     """Raise an error again that is not due to damage: no memory, no permission."""
+    # TensorStore raises ValueError with a status in its text.
     ours = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "Too many open files")
     if isinstance(error, CorruptCheckpointError | MemoryError | PermissionError):
         raise error

@@ -1,4 +1,4 @@
-"""Asynchronous pipeline steps: weights change while microbatches are in the pipeline.
+"""Asynchronous pipelines: what their layouts communicate, and what they support.
 
 A step begins with all stages empty and weights of one version, and ends so; in between
 each stage updates its weights as its rounds end. Narayanan et al. 2019 (SOSP, arXiv
@@ -7,7 +7,6 @@ each stage updates its weights as its rounds end. Narayanan et al. 2019 (SOSP, a
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,37 +16,12 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.partition.ledger import ParameterReads
 from jaxdist.partition.traffic import PlannedCollective
-from jaxdist.pipeline import async_executor
-from jaxdist.pipeline.async_executor import AsyncPipeline, UpdateFn
 from jaxdist.pipeline.plan_schedule import async_plan_schedule, device_work_counts
 from jaxdist.pipeline.stage_parameters import SlotArrays
 from jaxdist.pipeline.stage_placement import stage_placement
 from jaxdist.train.layout import Layout
-from jaxdist.train.objective import Batch
 from jaxdist.train.pipeline import sync_gradients
-from jaxdist.train.state import TrainState
 from jaxdist.train.state_layout import SlotStateLayout, StateLayout
-
-
-def run(
-    layout: Layout, state: TrainState, batch: Batch, update: UpdateFn
-) -> tuple[jax.Array, SlotArrays, SlotArrays, Any]:
-    """Run a batch's microbatches, each of which updates the weights.
-
-    Args:
-        layout: layout with an asynchronous schedule.
-        state: this device's state.
-        batch: this device's samples.
-        update: maps mean gradients, not yet summed over other axes, to new weights.
-
-    Returns:
-        This device's share of each microbatch's loss [M], statistics, parameters and
-        optimizer state.
-    """
-    pipe, parts = sync_gradients.make_training_pipeline(layout, state, batch)
-    order = async_plan_schedule(layout.plan, layout.task.microbatches)
-    whole = AsyncPipeline(pipe=pipe, stream=order, move=update)
-    return async_executor.run(whole, state.params, state.opt, state.stats, parts)
 
 
 def stage_reduction_traffic(layout: Layout, device: int) -> Iterator[PlannedCollective]:
@@ -74,8 +48,8 @@ def stage_reduction_traffic(layout: Layout, device: int) -> Iterator[PlannedColl
                 nbytes += size * np.dtype(leaf.dtype).itemsize
             rows.append((what, times * nbytes, axes))
     if len(set(async_plan_schedule(plan, micro).update_microbatches)) > 1:
-        # Stages update at different times, so the optimizer's counts differ until the
-        # end of a step, where all devices take the same.
+        # Stages update at different times, so the optimizer's counts differ: at the end
+        # of a step all devices take those of the busiest stage.
         opt = jax.tree.leaves(
             layout.replica_state_shapes.opt,
             is_leaf=lambda node: isinstance(node, SlotArrays),

@@ -186,6 +186,7 @@ def variable_ids_by_block(network: Any) -> Iterator[tuple[str, set[int]]]:
 
 def variable_by_name(network: Any, name: str) -> Any:
     """Return the variable of a network whose leaf has this name."""
+    # Lists of layers are indexed by number, and layers by attribute.
     node = network
     for part in name.split("/"):
         node = getattr(node, part) if hasattr(node, part) else node[int(part)]

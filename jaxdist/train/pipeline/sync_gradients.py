@@ -87,6 +87,7 @@ def pipeline_eval(
         batch: this device's samples.
         last_stage_fn: maps outputs to a tree of sums over samples.
     """
+    # As many microbatches as stages fill the pipeline, where the samples divide.
     samples, devices = batch["id"].shape[0], layout.plan.mesh.pipe
     micro = devices if samples % devices == 0 else 1
     pipe = _make_pipeline(
