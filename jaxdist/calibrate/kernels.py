@@ -69,9 +69,6 @@ _CONVOLUTIONS: Final = (
 # least and largest number of calls between them.
 _MIN_FLOPS: Final = 6e7
 _LOOP_BOUNDS: Final = (4, 300)
-# Elements of the array that is streamed: 32 MiB in float32, beyond the caches.
-_STREAM_ELEMENTS: Final = 1 << 23
-
 KernelFn = Callable[[jax.Array, jax.Array], jax.Array]
 """A layer as a function of its weights and its input."""
 
@@ -202,23 +199,6 @@ def time_kernels(
         dtype: dtype of weights and inputs.
     """
     return tuple(_time_kernel(mesh, each, dtype) for each in cases)
-
-
-def memory_bandwidth(mesh: Mesh) -> float:
-    """Return the bytes a second that a device reads and writes, all at once."""
-    # One pass reads and writes the array; the number of the call keeps it in the loop.
-    x = np.ones(_STREAM_ELEMENTS, np.float32)
-    seconds = seconds_per_call(mesh, lambda i, a: a * (1.0001 + i), x, calls=16)
-    return 2 * x.nbytes / seconds
-
-
-def kernel_launch_overhead(mesh: Mesh) -> float:
-    """Return the seconds of a kernel that does almost nothing."""
-    # So few numbers that a call takes no longer than launching its operations.
-    small = np.ones(64, np.float32)
-    return seconds_per_call(
-        mesh, lambda i, a: jnp.cumsum(jnp.sin(a + i)), small, calls=300
-    )
 
 
 def _time_kernel(mesh: Mesh, case: KernelCase, dtype: str) -> KernelTiming:

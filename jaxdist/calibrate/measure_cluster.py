@@ -25,6 +25,7 @@ from jaxdist.calibrate.synchronized_timing import (
     TimedCall,
     bind_on_all_devices,
     first_quartiles,
+    seconds_per_call,
     time_rounds,
 )
 from jaxdist.core.cluster import Cluster
@@ -39,6 +40,8 @@ MAX_FIT_SPREAD: Final = 0.35
 MAX_CPU_FLOPS: Final = 5e9
 """FLOPs of the largest kernel that is timed on a CPU."""
 
+# Elements of the array that is streamed: 32 MiB in float32, beyond the caches.
+_STREAM_ELEMENTS: Final = 1 << 23
 # The products whose time is compared alone and in company.
 _MATRIX_SIDE: Final = 256
 _REPEATS: Final = 100
@@ -117,14 +120,22 @@ def measure_cluster(
                 ),
             )
 
+    # Memory: one pass reads and writes the array; the number of the call keeps it in
+    # the loop. Launches: so few numbers that a call takes no longer than its
+    # operations' start.
+    stream, small = np.ones(_STREAM_ELEMENTS, np.float32), np.ones(64, np.float32)
+    stream_s = seconds_per_call(mesh, lambda i, a: a * (1.0001 + i), stream, calls=16)
+    launch_s = seconds_per_call(
+        mesh, lambda i, a: jnp.cumsum(jnp.sin(a + i)), small, calls=300
+    )
     device = Device(
         name=f"{mesh.devices.flat[0].device_kind}, {devices} at once",
         flops={dtype: SourcedNumber(peak, origin)},
         memory=SourcedNumber(memory_bytes, "given: by the system"),
-        memory_bandwidth=SourcedNumber(kernels.memory_bandwidth(mesh), origin),
+        memory_bandwidth=SourcedNumber(2 * stream.nbytes / stream_s, origin),
         efficiency=curve,
         kernels=KernelTimings(origin=origin, peak=peak, timed=timed_kernels),
-        launch=SourcedNumber(kernels.kernel_launch_overhead(mesh), origin),
+        launch=SourcedNumber(launch_s, origin),
         crowd=SourcedNumber(measure_core_contention(mesh), origin),
     )
     host_link = SourcedNumber(host_copy_bandwidth(mesh), origin)

@@ -115,6 +115,7 @@ def positive_int(row: Mapping[str, str], column: str, where: str) -> int:
         BadInput: the cell is not one.
     """
     value = positive_float(row, column, where)
+    # Written as 8 or 8.0: spreadsheets do both.
     if value != int(value):
         raise BadInput(
             f"{where}: {column} is {row[column]}",

@@ -77,6 +77,7 @@ def error_feedback_shapes(
                     jax.ShapeDtypeStruct(shape, x.dtype),
                     P(split or None),
                 )
+    # Lossless algorithms send everything: nothing is left.
     residual = compressed if plan.reduce.feedback and not reduction.lossless else {}
     velocity = {}
     if plan.reduce.momentum:

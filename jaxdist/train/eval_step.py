@@ -34,6 +34,7 @@ def make_eval_step(layout: Layout) -> Callable[..., Any]:
         objective, weight = layout.objective, batch["weight"]
         losses = objective.losses(outputs, batch)
         correct = objective.correct(outputs, batch)
+        # Padding has weight 0; a sample may have several answers, such as one a token.
         real = (weight > 0).reshape(-1, *(1,) * (correct.ndim - 1))
         counted = objective.target_mask(correct, batch) & real
         return {

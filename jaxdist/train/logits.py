@@ -67,6 +67,7 @@ class VocabParallelLogits:
         place = jnp.clip(place, 0, count - 1)
         chosen = jnp.take_along_axis(apart, place[..., None], -1)[..., 0]
         parts = jnp.exp(apart).sum(-1), jnp.where(mine, chosen, jnp.zeros_like(chosen))
+        # One all-reduce for both sums.
         total, found = lax.psum(jnp.stack(parts), TENSOR_AXIS)
         return jnp.log(total) - found
 

@@ -36,6 +36,7 @@ class Recorder:
         self._metrics, self._spans = _open_append(metrics), _open_append(spans)
         self.start_time, self._on_phase = start_time, on_phase
         self.on_starvation = on_starvation
+        # Kept for the summary at the end of the run.
         self.step_seconds: list[float] = []
         self._evaluated_steps: frozenset[int] = frozenset()
         self._phase_seconds: dict[str, float] = defaultdict(float)

@@ -67,6 +67,7 @@ class OptimConfig:
         for key in ("momentum", "beta2", "ema"):
             check_range(f"optim.{key}", getattr(self, key), minimum=0, upper_bound=1)
         check_range("optim.accumulate", self.accumulate, minimum=1)
+        # A milestone within the warm-up would be lost in the schedule.
         times = (self.warmup_epochs, *self.milestones)
         if any(late <= early for early, late in pairwise(times)):
             raise BadInput(
@@ -130,6 +131,7 @@ def make_learning_rate(
     import optax
 
     start = make_warmup(config, steps, steps_per_epoch, batch_size)
+    # Without milestones the rate decays by half a cosine.
     if not config.milestones:
         return optax.warmup_cosine_decay_schedule(
             start.initial_rate, start.peak_rate, start.steps, steps

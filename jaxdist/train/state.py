@@ -66,6 +66,7 @@ def named_leaves(tree: Any) -> dict[str, Any]:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         is_variable = isinstance(leaf, nnx.Variable)
         named[name] = jax.tree.leaves(leaf)[0] if is_variable else leaf
+    # Two keys may print alike, such as 1 and "1".
     if len(named) != len(paths):
         raise ValueError("two leaves of the tree have the same name")
     return named

@@ -21,15 +21,15 @@ from jaxdist.train.state import TrainState
 
 
 class StateLayout(Protocol):
-    """How a state lies on devices."""
+    """Arrays of a state on the devices."""
 
     @property
     def param_shardings(self) -> tuple[LeafSharding, ...]:
-        """How each array of parameters lies, in the order of the tree that is held."""
+        """Shardings of the parameters, in the order of the tree on the devices."""
 
     @property
     def stat_shardings(self) -> tuple[LeafSharding, ...]:
-        """How each array of running statistics lies."""
+        """Shardings of the running statistics."""
 
     def to_device(self, state: TrainState) -> TrainState:
         """Return what devices hold of a state whose leaves are the network's own."""
@@ -54,12 +54,12 @@ class StateLayout(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LeafStateLayout:
-    """Devices hold the network's own leaves, or shards of them."""
+    """A state whose arrays are the network's leaves, or shards of them."""
 
     param_shardings: tuple[LeafSharding, ...]
-    """How parameters lie."""
+    """Shardings of the parameters."""
     stat_shardings: tuple[LeafSharding, ...]
-    """How running statistics lie."""
+    """Shardings of the running statistics."""
 
     def to_device(self, state: TrainState) -> TrainState:
         """Return the state as it is."""
@@ -83,14 +83,14 @@ class LeafStateLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class SlotStateLayout:
-    """Devices of a pipeline hold the leaves of their stages in slots."""
+    """A state in slots, which have the leaves of a pipeline's stages."""
 
     stages: Stages
     """The network cut into stages."""
     param_slots: SlotLayout
-    """How parameters lie in slots."""
+    """Slots of the parameters."""
     stat_slots: SlotLayout
-    """How running statistics lie in slots."""
+    """Slots of the running statistics."""
     leaf_stages: tuple[tuple[frozenset[int], ...], tuple[frozenset[int], ...]]
     """Stages that use each parameter, and each statistic."""
     tree_structures: tuple[Any, Any]
@@ -98,12 +98,12 @@ class SlotStateLayout:
 
     @property
     def param_shardings(self) -> tuple[LeafSharding, ...]:
-        """How slots of parameters lie."""
+        """Shardings of the slots of parameters."""
         return self.param_slots.held()
 
     @property
     def stat_shardings(self) -> tuple[LeafSharding, ...]:
-        """How slots of running statistics lie."""
+        """Shardings of the slots of running statistics."""
         return self.stat_slots.held()
 
     def to_device(self, state: TrainState) -> TrainState:

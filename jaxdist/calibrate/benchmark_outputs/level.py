@@ -75,6 +75,7 @@ def fit_level(
     """
     timings = [timing for table in tables for timing in table.timings]
     devices = tables[0].ranks
+    # One line through all programs, and one of each, where an algorithm may switch.
     line = fit_alpha_beta(timings, devices)
     switches = []
     for table in tables:

@@ -121,6 +121,7 @@ def _parse_row(row: Mapping[str, str], cluster: Cluster, where: str) -> Measured
     peak = layout.devices * cluster.device.peak("float16").value
     flops = model.flops(layout.batch, recompute=layout.recompute == "full")
     labelled = ("hidden", "tensor", "data", "pipe", "microbatch")
+    # Rows are selected by the file's own columns, and by their short names.
     columns = {normalize_name(name): value for name, value in row.items()}
     columns |= {name: row[column] for column, name in _COLUMNS.items()}
     return MeasuredRow(

@@ -87,6 +87,8 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     except Exception as error:
         reraise_unless_corrupt(error)
         raise CorruptCheckpointError("notes, cannot be read") from error
+    # A renamed or copied folder would resume a run at another step than its arrays are
+    # of.
     if folder.name.isdecimal() and notes.step != int(folder.name):
         raise CorruptCheckpointError(f"notes, of step {notes.step}")
     return notes

@@ -77,6 +77,7 @@ def check_async_support(
     """
     if not plan.pipe.flows or not isinstance(state_layout, SlotStateLayout):
         return
+    # Each refusal says what fails, the rule behind it, the values and a remedy.
     slots = state_layout.param_slots
     shared = [slots.leaves[place].name for place in slots.shared]
     if plan.mesh.fsdp > 1:

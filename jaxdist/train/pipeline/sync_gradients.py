@@ -214,6 +214,8 @@ def make_training_pipeline(
     def share(out: Any, part: Batch) -> jax.Array:
         return layout.objective.losses(out, part).mean() / parts
 
+    # All devices of the pipe axis have the same samples, and each stage its part of the
+    # work.
     order = plan_schedule(plan, task.microbatches)
     micro = {
         name: split_microbatches(x, task.microbatches) for name, x in batch.items()
