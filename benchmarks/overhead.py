@@ -50,10 +50,10 @@ class Silent:
     def save(self, state):
         """Keep nothing."""
 
-    def update(self, **what):
+    def on_step(self, **what):
         """Draw nothing."""
 
-    def tested(self, **what):
+    def on_evaluation(self, **what):
         """Draw nothing."""
 
 
@@ -75,7 +75,7 @@ class Ours:
     def loop(self, steps):
         """Train `steps` more steps by the real loop."""
         start = int(self.state.step)
-        course = RunSchedule(
+        schedule = RunSchedule(
             steps=start + steps,
             samples=10**9,
             batch_size=self.job.order.batch,
@@ -97,12 +97,12 @@ class Ours:
                 self.program,
                 self.state,
                 batches,
-                course=course,
+                schedule=schedule,
                 evaluate=quiet,
-                saver=quiet,
+                checkpointer=quiet,
                 recorder=recorder,
-                watcher=quiet,
-                rates=np.zeros_like,
+                callback=quiet,
+                learning_rates=np.zeros_like,
             )
         recorder.close()
         self.state = outcome.state

@@ -14,9 +14,8 @@ from pathlib import Path
 from jaxdist.calibrate.fit import fit
 from jaxdist.calibrate.fitted_constants import make_fitted_constants
 from jaxdist.calibrate.formats.paradl import ParadlFormat
-from jaxdist.calibrate.ranking import score_rankings
 from jaxdist.calibrate.row_filter import parse_row_filter
-from jaxdist.calibrate.score import score_predictions
+from jaxdist.calibrate.score import score_predictions, score_rankings
 from jaxdist.meshes.clusters.load import load_cluster
 
 RUNS, RANKED = "measured_iterations.csv", "table8_resnet50.csv"

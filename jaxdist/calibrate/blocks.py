@@ -1,8 +1,7 @@
-"""Blocks: the seconds of whole blocks of a network, as stages run them.
+"""Block timings: the seconds of whole blocks of a network, as pipeline stages run them.
 
-A forward pass writes what its backward pass needs, and a backward pass reads that from
-where it was kept. Between layers there is more than the layers: norms, residuals and
-copies, each a kernel of its own where it is small.
+Between layers there is more than the layers: norms, residuals and copies, each a kernel
+of its own where it is small.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,98 +14,102 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxdist.calibrate.kernels import seconds_per_call
+from jaxdist.calibrate.synchronized_timing import seconds_per_call
 from jaxdist.core.cluster.block_timings import BlockTiming
 from jaxdist.pipeline import flat_messages
 from jaxdist.pipeline.stage import bind_vjp_residuals, partition_floats, vjp_residuals
 
+# FLOPs between few and many calls, so that the difference exceeds the noise; and the
+# least and largest number of calls between them.
 _MIN_FLOPS: Final = 2e8
-"""FLOPs between few and many calls, so that they are told from the noise."""
 _LOOP_BOUNDS: Final = (4, 40)
-"""Calls between them, at least and at most."""
+# An axis that layers do not know, so that norms do not sum over it.
 _ISOLATED_AXIS: Final = "apart"
-"""Of devices that say nothing to each other."""
+# Standard deviation of random numbers, as small as initial weights.
 _INIT_SCALE: Final = 0.02
-"""Of random numbers: as small as first weights."""
 
 ShapeTuple = tuple[jax.ShapeDtypeStruct, ...]
 BlockFn = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
-"""`(weights, slopes, rest) -> what is handed on`."""
+"""`(weights, float_inputs, other_inputs) -> outputs`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockCase:
-    """A block that is timed on so many samples."""
+    """A block to be timed on a number of samples."""
 
     key: str
-    """As `signature` names it."""
+    """Signature of the block."""
     samples: int
-    """Of a microbatch."""
+    """Samples of a microbatch."""
     flops: float
-    """Of its forward pass on them."""
+    """FLOPs of the forward pass on them."""
     fn: BlockFn
-    """Computes it."""
+    """Function of the block."""
     weights: ShapeTuple
-    """Parameters, which have gradients."""
+    """Shapes of the parameters."""
     float_inputs: ShapeTuple
-    """What it is called on and has gradients."""
+    """Shapes of the inputs that have gradients."""
     other_inputs: ShapeTuple
-    """What has none: samples, labels, positions."""
+    """Shapes of the inputs that have none: sample ids, labels, positions."""
 
 
 def time_blocks(mesh: Mesh, cases: Iterable[BlockCase]) -> tuple[BlockTiming, ...]:
-    """Time blocks, forward and backward.
+    """Time the forward and backward passes of blocks.
 
     Args:
-        mesh: every device of it computes the same, at once.
-        cases: what is timed; the same in every process.
+        mesh: mesh whose devices all compute the same, at once.
+        cases: blocks to time; the same in every process.
     """
-    # Along an axis that layers do not know, so that norms do not sum over it.
-    silent = Mesh(mesh.devices.reshape(-1), (_ISOLATED_AXIS,))
-    return tuple(_time_block(silent, each) for each in cases)
+    isolated = Mesh(mesh.devices.reshape(-1), (_ISOLATED_AXIS,))
+    found = []
+    for case in cases:
+        # Two microbatches of everything but the weights: each call is on another than
+        # the one before, or XLA would compute the block once, outside of the loop.
+        trace, draw = _trace_block(case), np.random.default_rng(0)
+        weights = [_random_array(draw, x) for x in case.weights]
+        floats = [_random_array(draw, x, 2) for x in case.float_inputs]
+        others = [_random_array(draw, x, 2) for x in case.other_inputs]
+        one = [x[0] for x in (*floats, *others)]
+        residuals = _residual_buffers(trace, weights, one)
+        cotangents = [_random_array(draw, x, 2) for x in trace.outputs]
+        calls = int(np.clip(_MIN_FLOPS / max(1.0, case.flops), *_LOOP_BOUNDS))
+        forward, backward = partial(_forward, case), partial(_backward, trace)
+        inputs = *weights, *floats
+        back = *inputs, *residuals, *cotangents
+        found.append(
+            BlockTiming(
+                key=case.key,
+                samples=case.samples,
+                forward_s=seconds_per_call(
+                    isolated, forward, *inputs, *others, calls=calls
+                ),
+                backward_s=seconds_per_call(
+                    isolated, backward, *back, calls=calls // 2
+                ),
+                kept=flat_messages.buffer_bytes(trace.residual_spec.lengths),
+            )
+        )
+    return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _BlockTrace:
-    """What is known of a block before it runs."""
+    """A block after its passes were traced on shapes."""
 
     case: BlockCase
     """The block."""
     vjp_fn: Any
-    """Its backward pass, to be filled with arrays."""
+    """Its backward pass, without the arrays of its residuals."""
     outputs: ShapeTuple
-    """What it hands on that has gradients."""
+    """Shapes of the outputs that have gradients."""
     residual_spec: flat_messages.FlatTreeSpec
-    """What its forward pass keeps."""
-
-
-def _time_block(mesh: Mesh, case: BlockCase) -> BlockTiming:
-    """Time one block; each of its calls is on another microbatch than the one before.
-
-    It would be computed once otherwise.
-    """
-    traced, draw = _trace_block(case), np.random.default_rng(0)
-    weights = [_random_array(draw, x) for x in case.weights]
-    slopes = [_random_array(draw, x, 2) for x in case.float_inputs]
-    rest = [_random_array(draw, x, 2) for x in case.other_inputs]
-    rings = _residual_buffers(traced, weights, [x[0] for x in (*slopes, *rest)])
-    steep = [_random_array(draw, x, 2) for x in traced.outputs]
-    calls = int(np.clip(_MIN_FLOPS / max(1.0, case.flops), *_LOOP_BOUNDS))
-    forward, backward = partial(_forward, case), partial(_backward, traced)
-    given = *weights, *slopes
-    return BlockTiming(
-        key=case.key,
-        samples=case.samples,
-        forward_s=seconds_per_call(mesh, forward, *given, *rest, calls=calls),
-        backward_s=seconds_per_call(
-            mesh, backward, *given, *rings, *steep, calls=calls // 2
-        ),
-        kept=flat_messages.buffer_bytes(traced.residual_spec.lengths),
-    )
+    """Layout of the residuals of the forward pass in flat buffers."""
 
 
 def _trace_block(case: BlockCase) -> _BlockTrace:
     """Trace both passes on shapes."""
+    # The backward pass is a pytree whose leaves are the residuals: its structure is
+    # taken out of the trace, and filled with arrays from memory later.
     found: list[Any] = []
 
     def probe(weights: Any, slopes: Any, rest: Any) -> Any:
@@ -125,7 +128,7 @@ def _trace_block(case: BlockCase) -> _BlockTrace:
 
 
 def _vjp(case: BlockCase, weights: Any, float_inputs: Any, other_inputs: Any) -> Any:
-    """Return what a block hands on, and its backward pass."""
+    """Return the outputs of a block, and its backward pass."""
 
     def run(weights: Any, slopes: Any) -> list[jax.Array]:
         return partition_floats(case.fn(weights, slopes, other_inputs))[0]
@@ -134,7 +137,7 @@ def _vjp(case: BlockCase, weights: Any, float_inputs: Any, other_inputs: Any) ->
 
 
 def _forward(case: BlockCase, i: jax.Array, *given: jax.Array) -> Any:
-    """Return what is handed on, and what is kept."""
+    """Return outputs and residuals; a stage writes both to memory."""
     count, more = len(case.weights), len(case.float_inputs)
     inputs = [x[i % 2] for x in given[count:]]
     out, back = _vjp(case, given[:count], inputs[:more], inputs[more:])
@@ -144,7 +147,9 @@ def _forward(case: BlockCase, i: jax.Array, *given: jax.Array) -> Any:
 
 
 def _backward(trace: _BlockTrace, i: jax.Array, *given: jax.Array) -> Any:
-    """Return the gradients of parameters and input."""
+    """Return the gradients of parameters and inputs, from residuals in memory."""
+    # In the order in which `time_blocks` gives them: weights, inputs, residuals,
+    # cotangents.
     left, turn = iter(given), i % 2
     weights = [next(left) for _ in trace.case.weights]
     slopes = [next(left)[turn] for _ in trace.case.float_inputs]
@@ -158,7 +163,8 @@ def _backward(trace: _BlockTrace, i: jax.Array, *given: jax.Array) -> Any:
 def _residual_buffers(
     trace: _BlockTrace, weights: Any, inputs: Any
 ) -> list[np.ndarray]:
-    """Return what two microbatches keep, [2, n] of each dtype."""
+    """Return the residuals of two microbatches, [2, n] of each dtype."""
+    # Written as a stage writes them: one flat buffer a dtype.
     more = len(trace.case.float_inputs)
 
     def write(weights: Any, slopes: Any, rest: Any) -> Any:
@@ -175,7 +181,7 @@ def _residual_buffers(
 def _random_array(
     draw: np.random.Generator, shape: jax.ShapeDtypeStruct, *rows: int
 ) -> np.ndarray:
-    """Draw small numbers; whole ones are zero, which every table has a row for."""
+    """Draw small floats; integers are 0, which is an index into every table."""
     sizes = *rows, *shape.shape
     if not jnp.issubdtype(shape.dtype, jnp.floating):
         return np.zeros(sizes, shape.dtype)

@@ -1,15 +1,11 @@
-"""Packing: what lossy ways of summing compute, beside what they send.
+"""Compute time of compressed all-reduces, beside what they send.
 
-    seconds a number = seconds in which a device does what all devices do for a sum
-                       / devices / numbers of the sum
-
-A way that rounds at random spends more on that than on its bytes. Each device plays all
-of them here: collectives are moves in its own memory, and no link has a part in it.
-Other devices do the same meanwhile. As in a step there are several arrays, to which is
-added what was left of them before, and what is left of them then is written.
+seconds a number = seconds in which a device does what all devices do for a sum
+                   / devices / numbers of the sum
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import jax
@@ -31,44 +27,66 @@ COMPRESSORS: Final = (
     "top_k",
     "power",
 )
-"""Ways that a search may choose (`jaxdist plan --lossy`)."""
+"""Compressors that a search may choose (`jaxdist plan --lossy`)."""
+# Elements of all emulated devices: as in a step, more than caches hold.
 _ELEMENTS: Final = 1 << 22
-"""Of all devices that one of them plays; those of a step do not stay in a cache."""
 _COLUMNS: Final = 256
+# Four arrays that are a half of the elements and less, as layers have their own
+# weights.
 _SIZE_DIVISORS: Final = (2, 4, 8, 8)
-"""Of an array each, one half and less: layers have weights of their own."""
 _ROUNDS: Final = 7
-_EMULATED_AXIS: Final = "played"
+_EMULATED_AXIS: Final = "emulated"
 
 
 def measure_compression_cost(
     mesh: Mesh, provenance: str, compressors: Sequence[str] = COMPRESSORS
 ) -> Mapping[str, SourcedNumber]:
-    """Time sums in every way.
+    """Time the computations of compressed all-reduces, in seconds an element.
 
     Args:
-        mesh: more than one device.
-        provenance: of the numbers.
-        compressors: names of lossy ways.
+        mesh: mesh of more than one device.
+        provenance: origin of the numbers.
+        compressors: names of compressors.
     """
-    return {
-        way: SourcedNumber(_seconds_per_element(mesh, way), provenance)
-        for way in compressors
-    }
+    # Stochastic rounding, for one, takes longer than sending the bytes. Each device
+    # does the work of all of them, with collectives that are moves in its own memory:
+    # no link has a part in it. The other devices do the same meanwhile.
+    rows = max(_SIZE_DIVISORS[-1], _ELEMENTS // mesh.size // _COLUMNS)
+    draw = np.random.default_rng(0)
+    shapes = [(mesh.size, rows // part, _COLUMNS) for part in _SIZE_DIVISORS]
+    given = [draw.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+    def step(
+        compressor: str, *arrays: jax.Array
+    ) -> tuple[list[jax.Array], list[jax.Array]]:
+        # As in a step with error feedback, residuals are added before and written
+        # after.
+        grads, residuals = arrays[: len(given)], arrays[len(given) :]
+        sums = [x + left for x, left in zip(grads, residuals, strict=True)]
+        totals, sent = emulate_all_reduce(compressor, sums)
+        return totals, [x - put for x, put in zip(sums, sent, strict=True)]
+
+    costs = {}
+    for compressor in compressors:
+        call = bind_on_all_devices(mesh, partial(step, compressor), *given, *given)
+        (took,) = np.median(time_rounds(mesh, [call], _ROUNDS), axis=1)
+        seconds = float(took) / sum(x.size for x in given)
+        costs[compressor] = SourcedNumber(seconds, provenance)
+    return costs
 
 
 def emulate_all_reduce(
     compressor: str, contributions: Sequence[jax.Array]
 ) -> tuple[list[jax.Array], list[jax.Array]]:
-    """Make a sum of all devices on one of them.
+    """Do a compressed all-reduce of several devices on one of them.
 
     Args:
-        compressor: the name of a lossy way.
-        contributions: [devices, rows, columns], what each one adds of some arrays.
+        compressor: name of a compressor.
+        contributions: arrays [devices, rows, columns], of all emulated devices.
 
     Returns:
-        What each one has of the sums, and what each one put into them; as
-        `contributions`.
+        The sums of each device, and what each one sent of its contribution; in the
+        shapes of `contributions`.
     """
     method = ALL_REDUCE_ALGORITHMS[compressor]
 
@@ -78,23 +96,3 @@ def emulate_all_reduce(
         return list(found.total), list(found.contributions)
 
     return jax.vmap(own, axis_name=_EMULATED_AXIS)(*contributions)
-
-
-def _seconds_per_element(mesh: Mesh, compressor: str) -> float:
-    """Return the seconds of a number on one device."""
-    rows = max(_SIZE_DIVISORS[-1], _ELEMENTS // mesh.size // _COLUMNS)
-    draw = np.random.default_rng(0)
-    given = [
-        draw.standard_normal((mesh.size, rows // part, _COLUMNS)).astype(np.float32)
-        for part in _SIZE_DIVISORS
-    ]
-
-    def step(*arrays: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
-        grads, before = arrays[: len(given)], arrays[len(given) :]
-        sums = [x + left for x, left in zip(grads, before, strict=True)]
-        totals, sent = emulate_all_reduce(compressor, sums)
-        return totals, [x - put for x, put in zip(sums, sent, strict=True)]
-
-    call = bind_on_all_devices(mesh, step, *given, *given)
-    (took,) = np.median(time_rounds(mesh, [call], _ROUNDS), axis=1)
-    return float(took) / sum(x.size for x in given)

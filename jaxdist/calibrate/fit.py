@@ -1,4 +1,4 @@
-"""Fitting: values of a few bounded constants that explain measured rows best."""
+"""Fitting a few bounded constants of a prediction model to measured rows."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 
 from jaxdist.calibrate.measured_rows import (
-    ConstantValues,
     FreeConstant,
     MeasuredRow,
     RowFormat,
@@ -20,40 +19,40 @@ MAX_CONSTANTS: Final = 3
 """Constants that are fitted unless more are asked for."""
 MAX_ROW_SPREAD: Final = 0.1
 """Rows whose largest measurement is further above the smallest are not fitted."""
+# Weight of the prior: this error of a row counts as much as a constant at the far end
+# of its bounds, so a constant that the rows do not determine stays where it started.
 _PRIOR_SCALE: Final = 0.5
-"""Error that counts as much as a constant at the far end of its bounds: what rows do
-not tell stays where it started."""
+# Scale of the soft L1 loss: larger errors count linearly, so outliers do not lead.
 _LOSS_SCALE: Final = 0.05
-"""Errors well above this count less than by their square: outliers do not lead."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConstantsFit:
-    """What a fit found."""
+    """Result of a fit."""
 
     values: dict[str, float]
-    """Of all constants of the format, those that were not fitted at their start."""
+    """Values of all constants of the format; those not fitted are initial."""
     fitted_constants: tuple[FreeConstant, ...]
     """Constants that were fitted."""
     rows: tuple[MeasuredRow, ...]
     """Rows they were fitted to."""
     noisy_rows: tuple[MeasuredRow, ...]
-    """Rows that were selected and not fitted, since they spread too much."""
+    """Selected rows that were left out, since they spread too much."""
     mape: float
-    """Mean relative error over `rows`, after the fit."""
+    """Mean of |predicted - measured| / measured over `rows`, after the fit."""
     utilisation: dict[str, float]
-    """The baseline: by quantity, the one u of ideal / u."""
+    """Baseline by quantity: the one u of ideal / u."""
     error_interval: dict[str, float]
-    """By quantity, the share by which 9 of 10 measurements are off at most."""
+    """90th percentile of |measured / predicted - 1|, by quantity."""
 
 
 def select_constants(
     row_format: RowFormat, names: Sequence[str] | None, max_constants: int
 ) -> list[FreeConstant]:
-    """Return the constants to fit: those that are named, or the first three.
+    """Return the constants to fit: the named ones, or the first three.
 
     Raises:
-        BadInput: there is none of that name, or they are more than `max_constants`.
+        BadInput: an unknown name, or more than `max_constants` names.
     """
     if names is None:
         return list(row_format.constants[:MAX_CONSTANTS])
@@ -87,132 +86,111 @@ def fit(
     *,
     allow_noisy: bool = False,
 ) -> ConstantsFit:
-    """Fit constants to rows.
+    """Fit constants to rows by robust least squares of log(predicted / measured).
 
-    The sum over rows of a soft square of log(predicted / measured) is least; each
-    constant stays within its bounds. Nothing is random.
+    Each constant stays within its bounds, and nothing is random.
 
     Args:
-        row_format: whose constants they are.
-        rows: measured; none of them may be scored later.
-        constants: constants to fit; others keep their start.
+        row_format: format of the rows, with all constants.
+        rows: measured rows; none of them may be scored later.
+        constants: constants to fit; the others stay initial.
         allow_noisy: fit rows that spread by more than `MAX_ROW_SPREAD`, too.
 
     Raises:
         BadInput: fewer rows than constants, or most of them are too noisy.
     """
-    used, left = _split_noisy(rows, allow_noisy)
-    if len(used) <= len(constants):
+    quiet, noisy = list(rows), []
+    if not allow_noisy:
+        quiet = [row for row in rows if (row.spread or 0) <= MAX_ROW_SPREAD]
+        noisy = [row for row in rows if (row.spread or 0) > MAX_ROW_SPREAD]
+    if 2 * len(noisy) > len(rows):
+        worst = max(row.spread or 0 for row in noisy)
         raise BadInput(
-            f"{len(used)} rows do not fit {len(constants)} constants",
+            f"{len(noisy)} of {len(rows)} rows are too noisy to fit",
+            rule=f"the largest measurement is at most {MAX_ROW_SPREAD:.0%} above the "
+            "smallest",
+            values=f"up to {worst:.0%} above it",
+            remedy="measure again, select others with --train, or --noisy",
+        )
+    if len(quiet) <= len(constants):
+        raise BadInput(
+            f"{len(quiet)} rows do not fit {len(constants)} constants",
             rule="there are more rows than constants",
-            values=f"{len(used)} rows; {', '.join(one.name for one in constants)}",
+            values=f"{len(quiet)} rows; {', '.join(c.name for c in constants)}",
             remedy="--constants with fewer names, or --train with more rows",
         )
-    values = initial_values(row_format.constants) | _least_squares(
-        row_format, used, constants
-    )
-    predicted = [row.predict(values) for row in used]
+
+    values = _least_squares(row_format, quiet, constants)
+    errors = []
+    ratios: dict[str, list[float]] = {}
+    for row in quiet:
+        predicted = row.predict(values)
+        errors.append(abs(predicted - row.measured) / row.measured)
+        # The interval is around a prediction, so its errors are relative to that.
+        ratio = abs(row.measured / predicted - 1)
+        ratios.setdefault(row.quantity, []).append(ratio)
     return ConstantsFit(
         values=values,
         fitted_constants=tuple(constants),
-        rows=tuple(used),
-        noisy_rows=tuple(left),
-        mape=mape(predicted, used),
-        utilisation=median_utilisation(used),
-        error_interval=error_interval(predicted, used),
+        rows=tuple(quiet),
+        noisy_rows=tuple(noisy),
+        mape=float(np.mean(errors)),
+        utilisation=median_utilisation(quiet),
+        error_interval={q: float(np.percentile(r, 90)) for q, r in ratios.items()},
     )
 
 
 def median_utilisation(rows: Sequence[MeasuredRow]) -> dict[str, float]:
-    """Return, by quantity, the median of ideal / measured: the baseline's one u."""
+    """Return the median of ideal / measured, the baseline's u, by quantity."""
     found: dict[str, list[float]] = {}
     for row in rows:
         found.setdefault(row.quantity, []).append(row.ideal / row.measured)
     return {quantity: float(np.median(shares)) for quantity, shares in found.items()}
 
 
-def error_interval(
-    predicted: Sequence[float], rows: Sequence[MeasuredRow]
-) -> dict[str, float]:
-    """Return, by quantity, the 90th percentile of |measured / predicted - 1|."""
-    found: dict[str, list[float]] = {}
-    for value, row in zip(predicted, rows):
-        found.setdefault(row.quantity, []).append(abs(row.measured / value - 1))
-    return {name: float(np.percentile(off, 90)) for name, off in found.items()}
-
-
-def mape(predicted: Sequence[float], rows: Sequence[MeasuredRow]) -> float:
-    """Return the mean of |predicted - measured| / measured."""
-    errors = [abs(p - row.measured) / row.measured for p, row in zip(predicted, rows)]
-    return float(np.mean(errors))
-
-
-def _split_noisy(
-    rows: Sequence[MeasuredRow], allow_noisy: bool
-) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
-    still = [row for row in rows if allow_noisy or (row.spread or 0) <= MAX_ROW_SPREAD]
-    loud = [
-        row for row in rows if not allow_noisy and (row.spread or 0) > MAX_ROW_SPREAD
-    ]
-    if 2 * len(loud) > len(rows):
-        worst = max(row.spread or 0 for row in loud)
-        raise BadInput(
-            f"{len(loud)} of {len(rows)} rows are too noisy to fit",
-            rule=f"the largest measurement is at most {MAX_ROW_SPREAD:.0%} above the "
-            "smallest",
-            values=f"up to {worst:.0%} above it",
-            remedy="measure again, select others with --train, or --noisy",
-        )
-    return still, loud
-
-
 def _least_squares(
-    form: RowFormat, rows: Sequence[MeasuredRow], free: Sequence[FreeConstant]
+    row_format: RowFormat, rows: Sequence[MeasuredRow], free: Sequence[FreeConstant]
 ) -> dict[str, float]:
+    """Return the values of all constants, the free ones fitted."""
     from scipy.optimize import least_squares
 
-    base = initial_values(form.constants)
+    # The solver works in 0...1 of each constant's bounds, by ratio where they are far
+    # apart. It starts off the bounds, where a step in either direction is possible.
+    start, is_log = [], []
+    for constant in free:
+        low, high, initial = constant.low, constant.high, constant.initial
+        is_log.append(low > 0 and high / low > 10)
+        if is_log[-1]:
+            x = math.log(initial / low) / math.log(high / low)
+        else:
+            x = (initial - low) / (high - low)
+        start.append(min(max(x, 0.01), 0.99))
 
-    def values(point: Sequence[float]) -> ConstantValues:
-        return base | {
-            c.name: _from_unit_interval(c, float(x)) for c, x in zip(free, point)
-        }
+    base = initial_values(row_format.constants)
 
-    def errors(point: Sequence[float]) -> list[float]:
+    def values(point: Sequence[float]) -> dict[str, float]:
+        fitted = {}
+        for constant, by_ratio, x in zip(free, is_log, map(float, point)):
+            low, high = constant.low, constant.high
+            value = low * (high / low) ** x if by_ratio else low + x * (high - low)
+            fitted[constant.name] = value
+        return base | fitted
+
+    def residuals(point: Sequence[float]) -> list[float]:
         now = values(point)
-        pulls = [_PRIOR_SCALE * (x - start) for x, start in zip(point, begin)]
-        return [*(math.log(row.predict(now) / row.measured) for row in rows), *pulls]
+        priors = [_PRIOR_SCALE * (x - begin) for x, begin in zip(point, start)]
+        return [*(math.log(row.predict(now) / row.measured) for row in rows), *priors]
 
-    begin = [_to_unit_interval(constant) for constant in free]
-    tried = [
+    # A second start in the middle of the bounds guards against a local minimum.
+    found = [
         least_squares(
-            errors,
-            start,
+            residuals,
+            point,
             bounds=(0, 1),
             loss="soft_l1",
             f_scale=_LOSS_SCALE,
             diff_step=1e-4,
         )
-        for start in (begin, [0.5] * len(free))
+        for point in (start, [0.5] * len(free))
     ]
-    best = min(tried, key=lambda found: float(found.cost))
-    return {c.name: _from_unit_interval(c, float(x)) for c, x in zip(free, best.x)}
-
-
-def _from_unit_interval(constant: FreeConstant, x: float) -> float:
-    """Return the value at x in 0...1: by ratio where the bounds are far apart."""
-    low, high = constant.low, constant.high
-    if low > 0 and high / low > 10:
-        return low * (high / low) ** x
-    return low + x * (high - low)
-
-
-def _to_unit_interval(constant: FreeConstant) -> float:
-    """Return where in 0...1 a constant starts, off its bounds."""
-    low, high, start = constant.low, constant.high, constant.initial
-    if low > 0 and high / low > 10:
-        x = math.log(start / low) / math.log(high / low)
-    else:
-        x = (start - low) / (high - low)
-    return min(max(x, 0.01), 0.99)
+    return values(min(found, key=lambda one: float(one.cost)).x)

@@ -1,13 +1,12 @@
-"""Fitted constants as a file: values, bounds, origin, and the rows they are from."""
+"""Fitted constants as a file: values, bounds, origin, and the rows behind them."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from jaxdist.calibrate.fit import ConstantsFit
-from jaxdist.calibrate.measured_rows import MeasuredRow, RowFormat, initial_values
+from jaxdist.calibrate.measured_rows import RowFormat, initial_values
 from jaxdist.core.errors import BadInput
 
 _FILE_KIND: Final = "jaxdist fitted constants"
@@ -15,43 +14,35 @@ _FILE_KIND: Final = "jaxdist fitted constants"
 
 @dataclass(frozen=True, kw_only=True)
 class FittedConstants:
-    """Constants that were fitted, and to what."""
+    """Constants of a format, and what they were fitted to."""
 
     format: str
-    """Name of the form of the rows."""
+    """Name of the row format."""
     cluster: str
-    """Name or file of the cluster that they were on."""
+    """Name or file of the cluster of the rows."""
     values: dict[str, float]
-    """Of all constants of the format."""
+    """Values of all constants of the format."""
     constants: tuple[dict[str, Any], ...] = ()
-    """Of those that were fitted: name, value, unit, low, high, origin."""
+    """Fitted ones: name, value, unit, low, high, origin."""
     train: str = ""
-    """The selection of the rows."""
+    """Row filter that selected the rows."""
     source: str = ""
-    """Name of the file they were in."""
+    """Name of the file of the rows."""
     rows: tuple[str, ...] = ()
-    """Keys of the rows that were fitted: none of them is scored."""
+    """Keys of the fitted rows: none of them is scored."""
     mape: float | None = None
-    """Over these rows."""
+    """Mean relative error over these rows."""
     utilisation: dict[str, float] = field(default_factory=dict)
-    """The baseline of the same rows, by quantity."""
+    """Baseline of the same rows, by quantity."""
     interval: dict[str, float] = field(default_factory=dict)
-    """Share of a prediction by which 9 of 10 of these rows are off at most."""
+    """Half of the 90 % interval as a share of the prediction, by quantity."""
     kind: str = _FILE_KIND
-
-    def split_rows(
-        self, rows: Sequence[MeasuredRow]
-    ) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
-        """Part rows in those that were fitted and the others."""
-        known = set(self.rows)
-        marked = [(row, row.key in known) for row in rows]
-        return [row for row, was in marked if was], [r for r, was in marked if not was]
 
 
 def make_fitted_constants(
     row_format: RowFormat, cluster: str, fit: ConstantsFit, fit_rows: str, source: str
 ) -> FittedConstants:
-    """Return what a fit found as a value that can be kept."""
+    """Return a fit in the form that is written to a file."""
     return FittedConstants(
         format=row_format.name,
         cluster=cluster,
@@ -77,7 +68,7 @@ def make_fitted_constants(
 
 
 def initial_constants(row_format: RowFormat, cluster: str) -> FittedConstants:
-    """Return the constants of a format where nothing was fitted."""
+    """Return the constants of a format before any fit."""
     return FittedConstants(
         format=row_format.name,
         cluster=cluster,
@@ -86,7 +77,8 @@ def initial_constants(row_format: RowFormat, cluster: str) -> FittedConstants:
 
 
 def is_constants_file(path: Path) -> bool:
-    """Tell whether a file has fitted constants, rather than a cluster."""
+    """Return whether a file holds fitted constants, rather than a cluster."""
+    # The argument may be the name of a known cluster as well, which is no file.
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -95,10 +87,10 @@ def is_constants_file(path: Path) -> bool:
 
 
 def write_constants(constants: FittedConstants, path: Path) -> None:
-    """Write fitted constants.
+    """Write fitted constants to a JSON file.
 
     Raises:
-        BadInput: there is no folder for the file.
+        BadInput: the folder of the file does not exist.
     """
     if not path.parent.is_dir():
         raise BadInput(
@@ -111,37 +103,35 @@ def write_constants(constants: FittedConstants, path: Path) -> None:
 
 
 def read_constants(path: Path, row_format: RowFormat) -> FittedConstants:
-    """Read fitted constants for rows of a form.
+    """Read fitted constants for rows of a format.
 
     Raises:
-        BadInput: they are of another form, or not what was written.
+        BadInput: they are of another format, or the file is damaged.
     """
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-        if tree["format"] != row_format.name:
-            raise _format_mismatch_error(path, tree["format"], row_format)
+        own = tree["format"]
         values = {
-            one.name: float(tree["values"][one.name]) for one in row_format.constants
+            # Looked up only in a file of the same format: names differ between formats.
+            one.name: float(tree["values"][one.name])
+            for one in row_format.constants
+            if own == row_format.name
         }
-        rows, constants = tuple(tree["rows"]), tuple(tree["constants"])
-        return FittedConstants(
-            **{**tree, "values": values, "rows": rows, "constants": constants}
-        )
+        lists = {key: tuple(tree[key]) for key in ("rows", "constants")}
+        known = FittedConstants(**{**tree, "values": values, **lists})
     except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, BadInput):
-            raise
         raise BadInput(
             f"{path} has no fitted constants of {row_format.name}",
             rule="fitted constants are what `jaxdist calibrate fit` wrote",
             values=f"{type(error).__name__}: {error}",
             remedy=f"jaxdist calibrate fit measured.csv --train ... -o {path}",
         ) from error
-
-
-def _format_mismatch_error(path: Path, own: str, form: RowFormat) -> BadInput:
-    return BadInput(
-        f"{path} is fitted to rows of the form {own}",
-        rule="constants are of one form, whose model they are of",
-        values=f"rows: {form.name}",
-        remedy=f"jaxdist calibrate fit FILE.csv --format {form.name} -o fitted.json",
-    )
+    if own != row_format.name:
+        raise BadInput(
+            f"{path} is fitted to rows of the form {own}",
+            rule="constants are of one form, whose model they are of",
+            values=f"rows: {row_format.name}",
+            remedy=f"jaxdist calibrate fit FILE.csv --format {row_format.name} "
+            "-o fitted.json",
+        )
+    return known

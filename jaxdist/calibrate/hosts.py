@@ -1,15 +1,10 @@
-"""Hosts: processes with several devices each, and the groups that are timed on them.
+"""Hosts of a mesh, and the groups of devices whose collectives are timed on them.
 
 Of P hosts with D devices each, all groups of a kind at once:
 
     in a host      every number of devices that divides D, side by side
     between hosts  all devices of each, or one, of every number of hosts that divides P;
                    of all P hosts every number that divides D as well
-
-A mesh has more kinds than these. Along an axis that reaches over part of the hosts lie
-mostly whole hosts (stages, replicas) or one device of each; one that shares a host with
-another axis mostly reaches over all of them. Elsewhere the oracle takes what lies most
-alike.
 """
 
 from dataclasses import dataclass
@@ -22,15 +17,15 @@ from jaxdist.core.plan import MeshShape
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceGroup:
-    """Groups of devices as a mesh axis makes them."""
+    """Groups of devices along one mesh axis."""
 
     size: int
-    """Of a group."""
+    """Number of devices in a group."""
     stride: int = 1
-    """From each to the next, in the order of the mesh: groups that lie in between."""
+    """Distance of neighbours in the order of the mesh."""
 
     def mesh_shape(self, count: int) -> MeshShape:
-        """Return the mesh of so many devices whose data axis makes these groups.
+        """Return the mesh of `count` devices whose data axis has these groups.
 
         >>> mesh = DeviceGroup(size=4, stride=2).mesh_shape(16)
         >>> mesh.replica, mesh.data, mesh.tensor
@@ -42,12 +37,12 @@ class DeviceGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class HostTopology:
-    """How many hosts there are, and devices of each, side by side in the mesh."""
+    """Number of hosts, and devices of each, side by side in the mesh."""
 
     num_hosts: int
-    """Processes."""
+    """Number of processes."""
     devices_per_host: int
-    """Of one."""
+    """Number of devices of one."""
 
     @property
     def num_devices(self) -> int:
@@ -56,13 +51,14 @@ class HostTopology:
 
     def group_devices_per_host(self, group: DeviceGroup) -> int | None:
         """Return the devices of a group in each of several hosts; None within one."""
+        # A group spans size x stride devices of the mesh.
         if group.size * group.stride <= self.devices_per_host:
             return None
         return self.devices_per_host // group.stride
 
     @property
     def intra_host_groups(self) -> tuple[DeviceGroup, ...]:
-        """Groups in a host.
+        """Groups within a host.
 
         >>> hosts = HostTopology(num_hosts=2, devices_per_host=4)
         >>> [group.size for group in hosts.intra_host_groups]
@@ -76,12 +72,16 @@ class HostTopology:
 
     @property
     def inter_host_groups(self) -> tuple[DeviceGroup, ...]:
-        """Groups that reach over several hosts.
+        """Groups across several hosts.
 
         >>> groups = HostTopology(num_hosts=4, devices_per_host=4).inter_host_groups
         >>> [(group.size, group.stride) for group in groups]
         [(2, 4), (4, 4), (8, 2), (8, 1), (16, 1)]
         """
+        # A mesh has more kinds than these. Along an axis over part of the hosts lie
+        # mostly whole hosts (stages, replicas) or one device of each; an axis that
+        # shares a host with another mostly reaches over all hosts. For the rest the
+        # oracle takes the most similar group.
         return tuple(
             DeviceGroup(size=inside * hosts, stride=self.devices_per_host // inside)
             for inside in _divisors(self.devices_per_host)
@@ -92,23 +92,24 @@ class HostTopology:
 
 
 def host_topology(mesh: Mesh) -> HostTopology:
-    """Return the hosts of a mesh; one, where the links do not come in two kinds.
-
-    That is where there is one process, or one device of each; where processes have
-    unlike numbers of devices, or these do not stand side by side, nothing is known.
+    """Return the hosts of a mesh; one, where all links are of one kind.
 
     Args:
-        mesh: of the devices that are measured.
+        mesh: mesh of the devices that are measured.
     """
-    of = np.array([device.process_index for device in mesh.devices.flat])
-    _, first, each = np.unique(of, return_index=True, return_counts=True)
-    count, devices = len(each), len(of) // len(each)
-    side_by_side = np.array_equal(of, np.repeat(of[np.sort(first)], devices))
-    if count == 1 or devices == 1 or len(set(each)) > 1 or not side_by_side:
-        return HostTopology(num_hosts=1, devices_per_host=len(of))
+    processes = np.array([device.process_index for device in mesh.devices.flat])
+    _, first, counts = np.unique(processes, return_index=True, return_counts=True)
+    count, devices = len(counts), len(processes) // len(counts)
+    in_order = np.repeat(processes[np.sort(first)], devices)
+    # With one process, or one device of each, links are of one kind. Where processes
+    # have different numbers of devices, or these are not side by side, nothing is
+    # known.
+    side_by_side = np.array_equal(processes, in_order)
+    if count == 1 or devices == 1 or len(set(counts)) > 1 or not side_by_side:
+        return HostTopology(num_hosts=1, devices_per_host=len(processes))
     return HostTopology(num_hosts=count, devices_per_host=devices)
 
 
 def _divisors(whole: int) -> list[int]:
-    """Return the numbers that divide it."""
+    """Return the divisors of a number, in order."""
     return [size for size in range(1, whole + 1) if whole % size == 0]

@@ -1,10 +1,10 @@
-"""Kernels: the speed of a device's products and convolutions by their shape, measured.
+"""Kernel timings: the speed of a device's products and convolutions by their shape.
 
-A kernel is made over and over inside one program, a few times and many times, and the
+A kernel is called repeatedly inside one program, a few times and many times, and the
 difference is taken: what a program costs around its kernels is in both.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
@@ -12,14 +12,17 @@ from typing import Any, Final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax.sharding import Mesh
 
-from jaxdist.calibrate.synchronized_timing import first_quartiles, loop_program
+from jaxdist.calibrate.synchronized_timing import seconds_per_call
 from jaxdist.core.cluster.kernel_timings import KernelTiming
 from jaxdist.core.kernel_shape import KernelShape
+from jaxdist.layers.conv import Conv
 from jaxdist.layers.halo_conv import halo_conv
 from jaxdist.layers.window import Window, Windows
 from jaxdist.profile.flops import valid_taps
+from jaxdist.profile.layer_calls import LayerCall
 
 _ROW_COUNTS: Final = (3, 12, 48, 192, 768)
 _FEATURE_SIZES: Final = (64, 256, 1024)
@@ -62,53 +65,81 @@ _CONVOLUTIONS: Final = (
     (1, 12, 16, 64, 64),
 )
 """(side of the window, samples, rows and columns, channels in, channels out)."""
-_BUDGET_S: Final = 0.1
-_MAX_ROUNDS: Final = 15
-_SHORT_LOOP: Final = 2
+# FLOPs between few and many calls, so that the difference exceeds the noise; and the
+# least and largest number of calls between them.
 _MIN_FLOPS: Final = 6e7
-"""FLOPs between few and many calls, so that they are told from the noise."""
 _LOOP_BOUNDS: Final = (4, 300)
-"""Calls between them, at least and at most."""
-_MAX_ATTEMPTS: Final = 3
-_MIN_SIGNAL: Final = 0.1
-"""Share of the longer program above which a difference is more than noise."""
-_MIN_SHARE: Final = 0.02
-"""The same, below which nothing is believed."""
-_STREAM_ELEMENTS: Final = 1 << 23
-"""Numbers of the array that is passed over: 32 MiB in float32."""
-
 KernelFn = Callable[[jax.Array, jax.Array], jax.Array]
-"""Of weights and of an input."""
+"""A layer as a function of its weights and its input."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelCase:
-    """A layer that is timed."""
+    """A layer to be timed."""
 
     shape: KernelShape
-    """What it computes."""
+    """Shape of the product or convolution."""
     fn: KernelFn
-    """Computes it."""
+    """Function of the layer."""
     weights: tuple[int, ...]
-    """Shape of its weights."""
+    """Shape of the weights."""
     inputs: tuple[int, ...]
-    """Shape of what it is called on."""
+    """Shape of the input."""
 
 
 def default_kernel_cases(max_flops: float) -> Iterator[KernelCase]:
-    """Yield products and convolutions that cover what networks have.
+    """Yield products and convolutions that cover the shapes in common networks.
 
     Args:
-        max_flops: FLOPs of the largest.
+        max_flops: FLOPs of the largest kernel.
     """
     square = [(rows, side, side) for side in _FEATURE_SIZES for rows in _ROW_COUNTS]
-    subjects = [dense_case(*sizes) for sizes in (*square, *_RECTANGULAR)]
-    subjects += [_square_conv_case(*sizes) for sizes in _CONVOLUTIONS]
-    yield from (each for each in subjects if each.shape.flops <= max_flops)
+    cases = [dense_case(*sizes) for sizes in (*square, *_RECTANGULAR)]
+    for extent, samples, side, inputs, outputs in _CONVOLUTIONS:
+        before = (extent - 1) // 2
+        window = Window(side, extent, pads=(before, extent - 1 - before))
+        shape = samples, side, side, inputs
+        weights = extent, extent, inputs, outputs
+        cases.append(conv_case(shape, weights, (window, window)))
+    yield from (case for case in cases if case.shape.flops <= max_flops)
+
+
+def network_kernel_cases(
+    calls: Sequence[LayerCall], divisors: Sequence[int], max_flops: float
+) -> tuple[KernelCase, ...]:
+    """Return the dense layers and convolutions of a network, each shape once.
+
+    Args:
+        calls: layer calls of the network, on a whole batch.
+        divisors: numbers of parts into which the samples are divided.
+        max_flops: FLOPs of the largest kernel.
+    """
+    # Each layer is timed at the sizes that plans give it: all samples of a step, as
+    # where the weights are split, and the parts of as many devices and microbatches.
+    found = {}
+    for call in calls:
+        if call.method != "__call__":
+            continue
+        layer, (batch, *dims) = call.layer, call.shape
+        for divisor in divisors:
+            samples = max(1, batch // divisor)
+            if isinstance(layer, Conv):
+                windows = layer.windows(tuple(dims[:-1]))
+                weights = tuple(layer.kernel[...].shape)
+                groups = layer.feature_group_count
+                case = conv_case((samples, *dims), weights, windows, groups)
+            elif isinstance(layer, nnx.Linear):
+                rows = samples * prod(dims[:-1])
+                case = dense_case(rows, layer.in_features, layer.out_features)
+            else:
+                continue
+            if case.shape.flops <= max_flops:
+                found[case.shape] = case
+    return tuple(found.values())
 
 
 def dense_case(rows: int, in_features: int, out_features: int) -> KernelCase:
-    """Return a dense layer."""
+    """Return a dense layer as a kernel."""
     return KernelCase(
         shape=KernelShape(
             kind="product", uses=rows, inputs=in_features, outputs=out_features
@@ -122,14 +153,15 @@ def dense_case(rows: int, in_features: int, out_features: int) -> KernelCase:
 def conv_case(
     inputs: tuple[int, ...], weights: tuple[int, ...], windows: Windows, groups: int = 1
 ) -> KernelCase:
-    """Return a convolution.
+    """Return a convolution as a kernel.
 
     Args:
-        inputs: shape of what it is called on, `[N, ..., C_in]`.
-        weights: `[..., C_in / groups, C_out]`.
-        windows: as of `halo_conv`.
+        inputs: shape of the input, `[N, ..., C_in]`.
+        weights: shape of the weights, `[..., C_in / groups, C_out]`.
+        windows: windows of `halo_conv`.
         groups: feature groups.
     """
+    # Only taps on the input count: those on padding do no work.
     *taps, channels, filters = weights
     met = prod(
         valid_taps(
@@ -146,7 +178,7 @@ def conv_case(
         shape=KernelShape(
             kind="convolution",
             taps=prod(taps),
-            uses=inputs[0] * met / prod(taps),  # taps on padding do no work
+            uses=inputs[0] * met / prod(taps),
             inputs=channels,
             outputs=filters,
         ),
@@ -162,87 +194,32 @@ def time_kernels(
     """Time layers, forward and backward.
 
     Args:
-        mesh: every device of it computes the same, at once.
-        cases: what is timed; the same in every process.
-        dtype: of the numbers.
+        mesh: mesh whose devices all compute the same, at once.
+        cases: layers to time; the same in every process.
+        dtype: dtype of weights and inputs.
     """
     return tuple(_time_kernel(mesh, each, dtype) for each in cases)
 
 
-def memory_bandwidth(mesh: Mesh) -> float:
-    """Return the bytes a second that a device reads and writes, all at once."""
-    x = np.ones(_STREAM_ELEMENTS, np.float32)
-    return (
-        2
-        * x.nbytes
-        / seconds_per_call(mesh, lambda i, a: a * (1.0001 + i), x, calls=16)
-    )
-
-
-def kernel_launch_overhead(mesh: Mesh) -> float:
-    """Return the seconds of a kernel that does almost nothing."""
-    small = np.ones(64, np.float32)
-    return seconds_per_call(
-        mesh, lambda i, a: jnp.cumsum(jnp.sin(a + i)), small, calls=300
-    )
-
-
-def _square_conv_case(
-    extent: int, samples: int, side: int, inputs: int, outputs: int
-) -> KernelCase:
-    before = (extent - 1) // 2
-    window = Window(side, extent, pads=(before, extent - 1 - before))
-    shape = samples, side, side, inputs
-    weights = extent, extent, inputs, outputs
-    return conv_case(shape, weights, (window, window))
-
-
 def _time_kernel(mesh: Mesh, case: KernelCase, dtype: str) -> KernelTiming:
-    """Time one layer; each of its calls reads another input than the one before."""
     draw = np.random.default_rng(0)
     layer = case.fn
 
-    def some(*sizes: int) -> np.ndarray:
-        return draw.standard_normal(sizes).astype(jnp.dtype(dtype))
-
+    # Each call reads another input than the one before: XLA would otherwise hoist the
+    # kernel out of the loop, and compute it once.
     def forward(i: jax.Array, w: jax.Array, x: jax.Array) -> Any:
         return layer(w, x[i % 2])
 
     def backward(i: jax.Array, w: jax.Array, x: jax.Array, dy: jax.Array) -> Any:
         return jax.vjp(layer, w, x[i % 2])[1](dy[i % 2])
 
-    given = some(*case.weights), some(2, *case.inputs)
-    outputs = jax.eval_shape(layer, given[0], given[1][0]).shape
-    flops = case.shape.flops
-    calls = int(np.clip(_MIN_FLOPS / flops, *_LOOP_BOUNDS))
-    return KernelTiming(
-        shape=case.shape,
-        forward_s=seconds_per_call(mesh, forward, *given, calls=calls),
-        backward_s=seconds_per_call(
-            mesh, backward, *given, some(2, *outputs), calls=max(2, calls // 2)
-        ),
+    w, x = (
+        draw.standard_normal(shape).astype(jnp.dtype(dtype))
+        for shape in (case.weights, (2, *case.inputs))
     )
-
-
-def seconds_per_call(
-    mesh: Mesh, function: Callable[..., Any], *arrays: np.ndarray, calls: int
-) -> float:
-    """Return the seconds of one call inside a program that makes one after another.
-
-    Args:
-        mesh: every device makes them at once.
-        function: called on the number of the call, and on
-        arrays: what each device has.
-        calls: how many more the longer program makes.
-    """
-    times = loop_program(mesh, function, *arrays)
-    programs = [times(_SHORT_LOOP), times(_SHORT_LOOP + calls)]
-    took = 0.0
-    for _ in range(_MAX_ATTEMPTS):
-        few, many = first_quartiles(
-            mesh, programs, budget_s=_BUDGET_S, max_rounds=_MAX_ROUNDS
-        )
-        took = max(took, many - few)
-        if took > _MIN_SIGNAL * many:
-            break
-    return max(took, _MIN_SHARE * many) / calls
+    outputs = jax.eval_shape(layer, w, x[0]).shape
+    calls = int(np.clip(_MIN_FLOPS / case.shape.flops, *_LOOP_BOUNDS))
+    forward_s = seconds_per_call(mesh, forward, w, x, calls=calls)
+    dy = draw.standard_normal((2, *outputs)).astype(jnp.dtype(dtype))
+    backward_s = seconds_per_call(mesh, backward, w, x, dy, calls=max(2, calls // 2))
+    return KernelTiming(shape=case.shape, forward_s=forward_s, backward_s=backward_s)

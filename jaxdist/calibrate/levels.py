@@ -1,12 +1,7 @@
-"""Levels: what connects devices and hosts, as timed collectives say it.
+"""Levels of a measured cluster: what connects devices and hosts, by timed collectives.
 
-    alpha      of a message of an all-reduce
-    bandwidth  of the level = fitted bytes a second of a device x devices of a host
-
-of all devices of a host, and between hosts of one device of each, all at once: so many
-rings leave a host together, and nothing of them stays inside. Every kind, size and lie
-of a group is a line beside these numbers, over the rate that the oracle gives such a
-group, so that what was measured is what is predicted.
+alpha      of a message of an all-reduce
+bandwidth  of the level = fitted bytes a second of a device x devices of a host
 """
 
 from collections import defaultdict
@@ -15,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from jaxdist.calibrate import alpha_beta_fit
-from jaxdist.calibrate.algorithm_switch import AlgorithmSwitch, find_algorithm_switch
+from jaxdist.calibrate.alpha_beta_fit import AlgorithmSwitch, find_algorithm_switch
 from jaxdist.calibrate.collective_timings import GroupTimings
 from jaxdist.calibrate.hosts import DeviceGroup, HostTopology
 from jaxdist.core.cluster import Cluster
@@ -26,31 +21,31 @@ from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.oracle.collective_times import message_count
 from jaxdist.oracle.link_groups import LinkGroup, link_group
 
+# Stand-ins where nothing was measured: a message too short to tell, and the bytes a
+# second of what connects a device with itself.
 _MIN_ALPHA: Final = 1e-9
-"""Seconds of a message that is too short to be told."""
 _MAX_BANDWIDTH: Final = 1e15
-"""Bytes a second of what connects a device with itself."""
 _NO_LINK: Final = alpha_beta_fit.AlphaBetaFit(
     alpha=_MIN_ALPHA, bandwidth=_MAX_BANDWIDTH, spread=0.0
 )
+# The collective whose fit gives a level's own alpha and bandwidth.
 _ALL_REDUCE: Final = "all-reduce"
-"""The collective that a level's own numbers are of."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LevelAllReduce:
-    """The sums that a level's own numbers are of."""
+    """The all-reduces that give a level its alpha and bandwidth."""
 
     level: str
-    """Its name."""
+    """Name of the level."""
     group: DeviceGroup
-    """Who sums."""
+    """Groups that were timed."""
     timings: tuple[alpha_beta_fit.CollectiveTiming, ...]
-    """By size."""
+    """Timings by size."""
     fit: alpha_beta_fit.AlphaBetaFit
-    """Through them."""
+    """Line through the timings."""
     switch: AlgorithmSwitch | None
-    """Two lines, where one does not do justice to them."""
+    """Two lines, where they fit far better than one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +55,9 @@ class _LevelSpan:
     name: str
     size: int
     primary_group: DeviceGroup
-    """The groups that its own numbers are of."""
+    """Groups whose all-reduces give the level's own numbers."""
     groups: tuple[DeviceGroup, ...]
-    """All that cross its links and no others'."""
+    """All groups that cross the level's links and no others."""
 
 
 def timed_groups(topology: HostTopology) -> tuple[DeviceGroup, ...]:
@@ -73,30 +68,57 @@ def timed_groups(topology: HostTopology) -> tuple[DeviceGroup, ...]:
 def level_all_reduces(
     topology: HostTopology, timings: Sequence[GroupTimings]
 ) -> tuple[LevelAllReduce, ...]:
-    """Return the sums that levels are measured by; none on one device."""
-    return tuple(
-        _fit_level(span.name, chain)
-        for span in _level_spans(topology)
-        for chain in timings
-        if (chain.kind, chain.group) == (_ALL_REDUCE, span.primary_group)
-    )
+    """Fit the all-reduces that give levels their numbers; none on one device."""
+    found = []
+    for span in _level_spans(topology):
+        for chain in timings:
+            if (chain.kind, chain.group) != (_ALL_REDUCE, span.primary_group):
+                continue
+            devices = chain.group_size
+            line = alpha_beta_fit.fit_alpha_beta(chain.timings, devices)
+            sized = [(timing.payload, timing) for timing in chain.timings]
+            found.append(
+                LevelAllReduce(
+                    level=span.name,
+                    group=chain.group,
+                    timings=chain.timings,
+                    fit=line,
+                    switch=find_algorithm_switch(_ALL_REDUCE, sized, devices, line),
+                )
+            )
+    return tuple(found)
 
 
 def build_levels(
     topology: HostTopology, all_reduces: Sequence[LevelAllReduce], provenance: str
 ) -> tuple[Level, ...]:
-    """Return the levels, without lines.
+    """Return the levels, without costs of single collectives.
 
     Args:
-        topology: that were measured.
-        all_reduces: of these; none on one device.
-        provenance: of the numbers.
+        topology: hosts that were measured.
+        all_reduces: fits of their levels; none on one device.
+        provenance: origin of the numbers.
     """
     lines = {each.level: each.fit for each in all_reduces}
-    return tuple(
-        _build_level(span, lines.get(span.name, _NO_LINK), provenance)
-        for span in _level_spans(topology)
-    )
+    levels = []
+    for span in _level_spans(topology):
+        fit = lines.get(span.name, _NO_LINK)
+        # The spread is part of the origin, so that readers of a cluster file see it.
+        origin = f"{provenance}, spread {fit.spread:.0%}"
+        # Between hosts one device of each is in a ring, and the rings of all devices
+        # were timed at once: so many rings leave a host together.
+        rings = span.primary_group.stride
+        times = f"; times {rings} devices of a host that sent at once" * (rings > 1)
+        bandwidth = min(rings * fit.bandwidth, _MAX_BANDWIDTH)
+        levels.append(
+            Level(
+                name=span.name,
+                size=span.size,
+                alpha=SourcedNumber(max(fit.alpha, _MIN_ALPHA), origin),
+                bandwidth=SourcedNumber(bandwidth, origin + times),
+            )
+        )
+    return tuple(levels)
 
 
 def add_collective_costs(
@@ -105,24 +127,21 @@ def add_collective_costs(
     timings: Sequence[GroupTimings],
     provenance: str,
 ) -> Cluster:
-    """Return a cluster whose levels have all that was timed.
+    """Return a cluster with the costs of every collective that was timed.
 
     Args:
-        cluster: with the levels of these hosts.
-        topology: that were measured.
-        timings: of their groups.
-        provenance: of the numbers.
+        cluster: cluster with the levels of these hosts.
+        topology: hosts that were measured.
+        timings: timings of their groups.
+        provenance: origin of the numbers.
     """
     found: defaultdict[str, list[CollectiveCost]] = defaultdict(list)
     for chain in timings:
-        group = link_group(
-            cluster,
-            MeshPlacement(mesh=chain.group.mesh_shape(topology.num_devices)),
-            ["data"],
-        )
-        line = make_collective_cost(chain, group, provenance)
+        mesh = chain.group.mesh_shape(topology.num_devices)
+        group = link_group(cluster, MeshPlacement(mesh=mesh), ["data"])
+        cost = make_collective_cost(chain, group, provenance)
         inside = topology.group_devices_per_host(chain.group)
-        found[group.level].append(replace(line, inside=inside))
+        found[group.level].append(replace(cost, inside=inside))
     levels = (
         replace(level, lines=tuple(found[level.name])) for level in cluster.levels
     )
@@ -132,29 +151,31 @@ def add_collective_costs(
 def make_collective_cost(
     timings: GroupTimings, group: LinkGroup, provenance: str
 ) -> CollectiveCost:
-    """Return what a kind of collective takes, beside the numbers of its group.
+    """Return the cost of a kind of collective, relative to the numbers of its group.
 
     Args:
-        timings: its timings.
-        group: with the level's alpha, and its part of the links.
-        provenance: of the numbers.
+        timings: timings of the collective.
+        group: alpha of the level, and the group's part of the links.
+        provenance: origin of the numbers.
     """
-    found = alpha_beta_fit.fit_alpha_beta(timings.timings, timings.group_size)
-    straight = alpha_beta_fit.predict_seconds(
-        found, timings.timings, timings.group_size
-    )
-    sent = alpha_beta_fit.sent_bytes(timings.timings, timings.group_size)
-    took = alpha_beta_fit.smooth_latency([timing.seconds for timing in timings.timings])
-    started = found.alpha * message_count(timings.kind, timings.group_size)
-    said = f"{provenance}, spread {found.spread:.0%}"
+    # Messages and share are ratios to what the oracle would price such a group at, and
+    # the bend is the ratio of each timing to the line: the oracle multiplies all of
+    # them back, so that what was measured is what is predicted.
+    timed, devices = timings.timings, timings.group_size
+    fit = alpha_beta_fit.fit_alpha_beta(timed, devices)
+    line = alpha_beta_fit.predict_seconds(fit, timed, devices)
+    sent = alpha_beta_fit.sent_bytes(timed, devices)
+    took = alpha_beta_fit.smooth_latency([timing.seconds for timing in timed])
+    started = fit.alpha * message_count(timings.kind, devices)
+    origin = f"{provenance}, spread {fit.spread:.0%}"
     return CollectiveCost(
         kind=timings.kind,
-        devices=timings.group_size,
-        messages=SourcedNumber(started / group.alpha, said),
-        share=SourcedNumber(group.bandwidth / found.bandwidth, said),
+        devices=devices,
+        messages=SourcedNumber(started / group.alpha, origin),
+        share=SourcedNumber(group.bandwidth / fit.bandwidth, origin),
         bend=tuple(
-            (float(size), seconds / float(line))
-            for size, seconds, line in zip(sent, took, straight, strict=True)
+            (float(size), seconds / float(predicted))
+            for size, seconds, predicted in zip(sent, took, line, strict=True)
         ),
         skew=SourcedNumber(timings.skew, provenance),
     )
@@ -162,57 +183,20 @@ def make_collective_cost(
 
 def _level_spans(topology: HostTopology) -> tuple[_LevelSpan, ...]:
     """Return the levels: one, or those of a host and between hosts."""
-    whole = DeviceGroup(size=topology.devices_per_host)
+    inner = _LevelSpan(
+        name="data" if topology.num_hosts == 1 else "host",
+        size=topology.devices_per_host,
+        primary_group=DeviceGroup(size=topology.devices_per_host),
+        groups=topology.intra_host_groups,
+    )
     if topology.num_hosts == 1:
-        size = topology.devices_per_host
-        return (
-            _LevelSpan(
-                name="data",
-                size=size,
-                primary_group=whole,
-                groups=topology.intra_host_groups,
-            ),
-        )
-    apart = DeviceGroup(size=topology.num_hosts, stride=topology.devices_per_host)
-    return (
-        _LevelSpan(
-            name="host",
-            size=topology.devices_per_host,
-            primary_group=whole,
-            groups=topology.intra_host_groups,
-        ),
-        _LevelSpan(
-            name="net",
-            size=topology.num_hosts,
-            primary_group=apart,
-            groups=topology.inter_host_groups,
-        ),
+        return (inner,)
+    # One device of each host: nothing of such a ring stays inside a host.
+    across = DeviceGroup(size=topology.num_hosts, stride=topology.devices_per_host)
+    outer = _LevelSpan(
+        name="net",
+        size=topology.num_hosts,
+        primary_group=across,
+        groups=topology.inter_host_groups,
     )
-
-
-def _fit_level(level: str, timings: GroupTimings) -> LevelAllReduce:
-    line = alpha_beta_fit.fit_alpha_beta(timings.timings, timings.group_size)
-    sized = [(timing.payload, timing) for timing in timings.timings]
-    return LevelAllReduce(
-        level=level,
-        group=timings.group,
-        timings=timings.timings,
-        fit=line,
-        switch=find_algorithm_switch(_ALL_REDUCE, sized, timings.group_size, line),
-    )
-
-
-def _build_level(
-    span: _LevelSpan, fit: alpha_beta_fit.AlphaBetaFit, provenance: str
-) -> Level:
-    """Return a level without its lines."""
-    said, rings = f"{provenance}, spread {fit.spread:.0%}", span.primary_group.stride
-    times = f"; times {rings} devices of a host that sent at once" if rings > 1 else ""
-    return Level(
-        name=span.name,
-        size=span.size,
-        alpha=SourcedNumber(max(fit.alpha, _MIN_ALPHA), said),
-        bandwidth=SourcedNumber(
-            min(rings * fit.bandwidth, _MAX_BANDWIDTH), said + times
-        ),
-    )
+    return inner, outer

@@ -1,4 +1,4 @@
-"""Measured rows: what somebody measured, beside the function that predicts it."""
+"""Measured rows: one measurement each, with the function that predicts it."""
 
 import hashlib
 import json
@@ -12,111 +12,106 @@ from jaxdist.core.cluster import Cluster
 ConstantValues = Mapping[str, float]
 """Values of free constants by name."""
 TermValues = Mapping[str, float]
-"""A prediction by term; the terms add up to it."""
+"""Terms of a prediction, which is their sum."""
 
 ROW_NUMBER_COLUMNS: Final = frozenset({"row"})
-"""Columns that number rows and say nothing of what was measured."""
+"""Columns that number rows, and so differ between files of the same rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FreeConstant:
-    """One free number of a model, with the bounds that physics gives it."""
+    """A free constant of a prediction model, with its physical bounds."""
 
     name: str
-    """As `--constants` takes it."""
+    """Name, as `--constants` takes it."""
     unit: str
-    """Of SI, or 1."""
+    """SI unit, or 1."""
     low: float
-    """Least value that can be."""
+    """Lower bound."""
     high: float
-    """Largest value that can be."""
+    """Upper bound."""
     initial: float
-    """Value where nothing was fitted."""
+    """Value before any fit."""
     provenance: str
-    """Where `initial` is from: datasheet, measured or given, with a word on it."""
+    """Origin of `initial`: datasheet, measured, given or assumed, with a word on it."""
     description: str = ""
-    """What it is, in a line."""
+    """What the constant is, in a line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRow:
-    """One thing that was measured once, and its prediction as a function."""
+    """One measurement and its prediction as a function of the free constants."""
 
     label: str
-    """What a person calls it: `hidden 1024, tensor 8, pipe 2`."""
+    """Short name for reports: `hidden 1024, tensor 8, pipe 2`."""
     devices: int
-    """That took part."""
+    """Number of devices."""
     columns: Mapping[str, str]
-    """All that the file says of it, by the names that `--train` compares."""
+    """All cells of the row, by the names that `--train` compares."""
     measured: float
-    """In `unit`."""
+    """Measured value in `unit`."""
     predict: Callable[[ConstantValues], float]
-    """From the values of all constants of the format; in `unit`."""
+    """Prediction in `unit`, from the values of all constants of the format."""
     ideal: float
-    """What it took if all devices worked at their peak: a baseline is ideal / u."""
+    """Value if all devices worked at their peak: the baseline predicts ideal / u."""
     unit: str = "s"
-    """Of `measured`."""
+    """Unit of `measured`."""
     quantity: str = "time"
-    """What was measured; each has a baseline of its own."""
+    """Measured quantity; each has a baseline of its own."""
     group: str = ""
-    """Rows that are summed up together in a score."""
+    """Rows of one group are summarized together in a score."""
     key_columns: tuple[str, ...] = ()
-    """Columns that tell it from other rows, also with others beside them; all of them
-    where none is named."""
+    """Columns that identify the row in any file; by default all."""
     ranking_group: str = ""
-    """Rows that are ranked against each other; nothing where they are not."""
+    """Rows of one group are ranked against each other; empty for none."""
     spread: float | None = None
     """Largest / smallest measurement - 1, where the file says it."""
     predict_terms: Callable[[ConstantValues], TermValues] | None = None
-    """The prediction by term, where the model has terms."""
+    """Prediction by term, where the model has terms."""
 
     @property
     def key(self) -> str:
-        """Return a digest of what was measured, the same in any file and order."""
-        told = {
-            name: _normalize_value(value)
-            for name, value in self.columns.items()
-            if (name in self.key_columns or not self.key_columns)
-            and name not in ROW_NUMBER_COLUMNS
-        }
-        text = json.dumps(sorted(told.items()), ensure_ascii=False)
+        """Hash that identifies the measurement, the same in any file and order."""
+        identity: dict[str, str] = {}
+        for name, value in self.columns.items():
+            if name in ROW_NUMBER_COLUMNS or name not in (self.key_columns or (name,)):
+                continue
+            # 16, 16.0 and 1.6e1 are one value: files are written by many programs.
+            try:
+                identity[name] = repr(float(value))
+            except ValueError:
+                identity[name] = value.strip()
+        # Sorted, since files have their columns in any order.
+        text = json.dumps(sorted(identity.items()), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class RowFormat(Protocol):
-    """A form of CSV files, with the model that predicts its rows."""
+    """A format of CSV files, with the model that predicts its rows."""
 
     @property
     def name(self) -> str:
-        """As `--format` takes it."""
+        """Name, as `--format` takes it."""
 
     @property
     def cluster(self) -> str:
-        """Name of the cluster that rows are from unless another is given."""
+        """Name of the cluster of the rows, unless another is given."""
 
     @property
     def constants(self) -> tuple[FreeConstant, ...]:
         """Free constants; the first three are fitted unless others are named."""
 
     def matches(self, header: Sequence[str]) -> bool:
-        """Tell whether a header is that of this form."""
+        """Return whether a file with this header has the format."""
 
     def read(self, path: Path, cluster: Cluster) -> list[MeasuredRow]:
-        """Return the rows of a file.
+        """Read the rows of a file.
 
         Raises:
-            BadInput: the file says something that cannot be, with its line.
+            BadInput: a row is invalid; names its line.
         """
 
 
 def initial_values(constants: Sequence[FreeConstant]) -> dict[str, float]:
     """Return the values of constants before anything is fitted."""
     return {constant.name: constant.initial for constant in constants}
-
-
-def _normalize_value(value: str) -> str:
-    """Write a number in one way: 16, 16.0 and 1.6e1 are one value."""
-    try:
-        return repr(float(value))
-    except ValueError:
-        return value.strip()

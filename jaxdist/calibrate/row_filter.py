@@ -1,11 +1,12 @@
-"""Selections: which rows are meant, as comparisons of columns joined by `and`.
+"""Row filters: comparisons of columns joined by `and`, which select measured rows.
 
 `devices<=8 and strategy == data`, `row % 3 == 0`, `model in (vgg16, resnet50)`.
 """
 
+import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,133 +26,141 @@ _ORDER_OPERATORS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+# `=` is read as `==`: nothing is assigned here.
 _OPERATORS: Final = ("==", "!=", *_ORDER_OPERATORS, "in")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One comparison: a column, perhaps its remainder, a sign and values."""
+    """A comparison of a column, or of its remainder, with values."""
 
     column: str
-    """As it was written."""
+    """Name of the column as it was written."""
     modulo: int | None
-    """Of the column's value, where a remainder is compared."""
+    """Divisor, where a remainder is compared."""
     operator: str
     """One of ==, !=, <, <=, >, >=, in."""
     values: tuple[str, ...]
-    """To compare with; several with `in`."""
+    """Values to compare with; several with `in`."""
 
     def matches(self, row: MeasuredRow) -> bool:
-        """Tell whether it holds for a row.
+        """Return whether the comparison holds for a row.
 
         Raises:
-            BadInput: the row has no such column, or sizes of words are compared.
+            BadInput: the row has no such column, or words are compared by size.
         """
         value = _column_value(row.columns, self.column)
-        if self.modulo is not None:
-            value = repr(self._number(value) % self.modulo)
-        if self.operator in _ORDER_OPERATORS:
-            return _ORDER_OPERATORS[self.operator](
-                self._number(value), self._number(self.values[0])
-            )
-        return any(_is_equal(value, other) for other in self.values) != (
-            self.operator == "!="
-        )
-
-    def _number(self, value: str) -> float:
+        ordered = self.operator in _ORDER_OPERATORS
         try:
-            return float(value)
+            if self.modulo is not None:
+                value = repr(float(value) % self.modulo)
+            if ordered:
+                compare = _ORDER_OPERATORS[self.operator]
+                return compare(float(value), float(self.values[0]))
         except ValueError:
+            word = value if _as_number(value) is None else self.values[0]
             raise BadInput(
-                f"{value} is no number",
+                f"{word} is no number",
                 rule=f"% and {', '.join(_ORDER_OPERATORS)} compare numbers; == and in "
                 "also words",
                 values=f"{self.column} {self.operator} {', '.join(self.values)}",
-                remedy=f"{self.column} == {value}",
+                remedy=f"{self.column} == {word}",
             ) from None
+        # Numbers are equal however they are written; words only to the letter.
+        number = _as_number(value)
+        equal = any(
+            value == other or (number is not None and number == _as_number(other))
+            for other in self.values
+        )
+        return equal != (self.operator == "!=")
 
 
 @dataclass(frozen=True)
 class RowFilter:
-    """Rows for which all comparisons hold."""
+    """A filter that selects rows for which all comparisons hold."""
 
     text: str
-    """As it was typed."""
+    """The filter as it was typed."""
     comparisons: tuple[Comparison, ...]
 
     def select(self, rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
-        """Return the rows that are meant.
+        """Return the rows that pass the filter.
 
         Raises:
-            BadInput: none is, or a row lacks a column.
+            BadInput: no row passes, or a row lacks a column.
         """
         found = [row for row in rows if all(c.matches(row) for c in self.comparisons)]
-        if not found:
-            raise BadInput(
-                f"{self.text} selects none of {len(rows)} rows",
-                rule="a selection has at least one row",
-                values="; ".join(
-                    _describe_column(rows, c.column) for c in self.comparisons
-                ),
-                remedy="values that the file has",
+        if found:
+            return found
+        ranges = []
+        for column in (comparison.column for comparison in self.comparisons):
+            values = {_column_value(row.columns, column) for row in rows}
+            # Numbers by size, then words by letter.
+            numbers = {value: _as_number(value) for value in values}
+            known = sorted(
+                values,
+                key=lambda v: (math.inf, v) if numbers[v] is None else (numbers[v], ""),
             )
-        return found
+            shown = ", ".join(known[:12]) + ", ..." * (len(known) > 12)
+            ranges.append(f"{column} is {shown}")
+        raise BadInput(
+            f"{self.text} selects none of {len(rows)} rows",
+            rule="a selection has at least one row",
+            values="; ".join(ranges),
+            remedy="values that the file has",
+        )
 
 
 def parse_row_filter(text: str) -> RowFilter:
-    """Read a selection.
+    """Parse a row filter.
 
     Args:
         text: `COLUMN SIGN VALUE`, several joined by `and`; signs are ==, !=, <, <=, >,
             >=, and `in (A, B)`; `COLUMN % N` is a remainder.
 
     Raises:
-        BadInput: it says something else.
+        BadInput: a syntax error.
 
     >>> rows = parse_row_filter("devices<=8 and strategy in (data, spatial)")
     >>> rows.comparisons[1].values
     ('data', 'spatial')
     """
-    words = list(_tokenize(text))
     parts: list[list[str]] = [[]]
-    for word in words:
+    position = 0
+    while text[position:].strip():
+        token = _TOKEN.match(text, position)
+        if token is None:
+            raise _syntax_error(text, f"at {text[position:].strip()}")
+        position = token.end()
+        word = token[0].strip()
         if word.lower() == "and":
             parts.append([])
         else:
             parts[-1].append(word)
-    return RowFilter(text, tuple(_parse_comparison(part, text) for part in parts))
 
-
-def _tokenize(text: str) -> Iterator[str]:
-    position = 0
-    while text[position:].strip():
-        found = _TOKEN.match(text, position)
-        if found is None:
-            raise _syntax_error(text, f"at {text[position:].strip()}")
-        yield found[0].strip()
-        position = found.end()
-
-
-def _parse_comparison(words: Sequence[str], text: str) -> Comparison:
-    match list(words):
-        case [column, "%", number, sign, *rest] if number.isdigit() and int(number):
-            modulo: int | None = int(number)
-        case [column, sign, *rest]:
-            modulo = None
-        case _:
-            raise _syntax_error(text, " ".join(words) or "nothing beside and")
-    sign = {"=": "=="}.get(sign, sign.lower())
-    values = tuple(_unquote(word) for word in rest if word not in "()[],")
-    if sign not in _OPERATORS or not values or (len(values) > 1 and sign != "in"):
-        raise _syntax_error(text, " ".join(words))
-    return Comparison(_unquote(column), modulo, sign, values)
-
-
-def _unquote(word: str) -> str:
-    return word[1:-1] if word[0] in "\"'`" else word
+    comparisons = []
+    for words in parts:
+        match words:
+            case [column, "%", number, sign, *rest] if number.isdigit() and int(number):
+                modulo: int | None = int(number)
+            case [column, sign, *rest]:
+                modulo = None
+            case _:
+                raise _syntax_error(text, " ".join(words) or "nothing beside and")
+        sign = {"=": "=="}.get(sign, sign.lower())
+        values = [word for word in rest if word not in "()[],"]
+        if sign not in _OPERATORS or not values or (len(values) > 1 and sign != "in"):
+            raise _syntax_error(text, " ".join(words))
+        # Quotes are for names and values with spaces or signs in them.
+        column, *values = (
+            word[1:-1] if word[0] in "\"'`" else word for word in (column, *values)
+        )
+        comparisons.append(Comparison(column, modulo, sign, tuple(values)))
+    return RowFilter(text, tuple(comparisons))
 
 
 def _column_value(columns: Mapping[str, str], name: str) -> str:
+    # As the file has it, or as one word: both `# GPUs` and gpus.
     for known in (name, normalize_name(name)):
         if known in columns:
             return columns[known]
@@ -163,26 +172,6 @@ def _column_value(columns: Mapping[str, str], name: str) -> str:
     )
 
 
-def _is_equal(value: str, other: str) -> bool:
-    try:
-        return float(value) == float(other)
-    except ValueError:
-        return value == other
-
-
-def _describe_column(rows: Sequence[MeasuredRow], column: str) -> str:
-    values = sorted({_column_value(row.columns, column) for row in rows}, key=_sort_key)
-    shown = ", ".join(values[:12]) + ", ..." * (len(values) > 12)
-    return f"{column} is {shown}"
-
-
-def _sort_key(value: str) -> tuple[float, str]:
-    try:
-        return float(value), ""
-    except ValueError:
-        return float("inf"), value
-
-
 def _syntax_error(text: str, at: str) -> BadInput:
     return BadInput(
         f"cannot read {at}",
@@ -191,3 +180,10 @@ def _syntax_error(text: str, at: str) -> BadInput:
         values=text or "nothing",
         remedy="'devices<=8 and model in (a, b)'",
     )
+
+
+def _as_number(value: str) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        return None

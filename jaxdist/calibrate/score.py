@@ -1,7 +1,8 @@
-"""Scores: predictions of rows that were not fitted, beside what was measured."""
+"""Scores of predictions on rows that were not fitted: errors, and rankings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -13,15 +14,14 @@ from jaxdist.core.errors import BadInput
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredRow:
-    """One row with its prediction and the baseline's."""
+    """A measured row with its prediction and the baseline's, in the row's unit."""
 
     row: MeasuredRow
     predicted: float
-    """In the row's unit."""
     baseline: float
-    """In the row's unit: ideal / u."""
+    """The row's ideal / u."""
     interval_half_width: float | None = None
-    """Half of the 90 % interval, in the row's unit; None where nothing was fitted."""
+    """Half of the 90 % interval; None where nothing was fitted."""
 
     @property
     def error(self) -> float:
@@ -30,13 +30,10 @@ class ScoredRow:
 
     @property
     def is_covered(self) -> bool | None:
-        """Tell whether the interval holds what was measured."""
-        off = abs(self.predicted - self.row.measured)
-        return (
-            None
-            if self.interval_half_width is None
-            else off <= self.interval_half_width
-        )
+        """Return whether the measured value is within the interval, if there is one."""
+        if self.interval_half_width is None:
+            return None
+        return abs(self.predicted - self.row.measured) <= self.interval_half_width
 
     @property
     def baseline_error(self) -> float:
@@ -46,7 +43,7 @@ class ScoredRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorSummary:
-    """Errors of several rows in a few numbers; shares of the measured value."""
+    """Errors of several rows; shares of the measured value."""
 
     rows: int
     mean_accuracy: float
@@ -59,18 +56,18 @@ class ErrorSummary:
     baseline_mape: float
     """The same mean for one constant utilisation."""
     covered: float | None
-    """Share of the rows that have an interval, and are within it."""
+    """Share of the rows with an interval that are within it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreReport:
-    """All rows that were scored."""
+    """All scored rows of a file."""
 
     rows: tuple[ScoredRow, ...]
     num_fitted: int
     """Rows of the file that were fitted, and are not scored."""
     baseline_in_hindsight: bool
-    """The baseline's u is fitted to the scored rows themselves, in its favour."""
+    """Whether the baseline's u is fitted to the scored rows themselves."""
 
     @property
     def total(self) -> ErrorSummary:
@@ -80,10 +77,9 @@ class ScoreReport:
     @property
     def groups(self) -> dict[str, ErrorSummary]:
         """Return the errors by group."""
-        names = dict.fromkeys(one.row.group for one in self.rows)
         return {
             name: summarize_errors([one for one in self.rows if one.row.group == name])
-            for name in names
+            for name in dict.fromkeys(one.row.group for one in self.rows)
         }
 
 
@@ -93,35 +89,54 @@ def score_predictions(
     """Predict the rows that were not fitted.
 
     Args:
-        rows: of one form.
+        rows: rows of one format.
         constants: constants, with the keys of rows that they were fitted to.
-        explicit: the rows were named one by one, so a fitted one among them is refused
-            rather than left out.
+        explicit: whether the rows were selected one by one; then a fitted one among
+            them is an error, and else it is left out.
 
     Raises:
-        BadInput: fitted rows were chosen, or there are no others.
+        BadInput: fitted rows were selected, or there are no others.
     """
-    seen, fresh = constants.split_rows(rows)
-    if seen and (explicit or len(seen) == len(rows)):
+    fitted = set(constants.rows)
+    fresh = [row for row in rows if row.key not in fitted]
+    num_fitted = len(rows) - len(fresh)
+    if num_fitted and (explicit or not fresh):
         raise BadInput(
-            f"{len(seen)} of {len(rows)} rows are those that were fitted",
+            f"{num_fitted} of {len(rows)} rows are those that were fitted",
             rule="a prediction is never scored on rows its constants were fitted to",
             values=f"fitted: {constants.train}, {len(constants.rows)} rows of "
             f"{constants.source}",
             remedy="score other rows, or fit fewer of them with --train",
         )
-    u = constants.utilisation
-    hindsight = any(row.quantity not in u for row in fresh)
-    u = {**median_utilisation(fresh), **u}
-    found = tuple(_score_row(row, constants, u[row.quantity]) for row in fresh)
+
+    # A quantity that was not fitted has no utilisation from other rows: the baseline
+    # then sees the very rows it is scored on, which is in its favour, and is reported.
+    utilisation = {**median_utilisation(fresh), **constants.utilisation}
+    scored = []
+    for row in fresh:
+        predicted = row.predict(constants.values)
+        share = constants.interval.get(row.quantity)
+        scored.append(
+            ScoredRow(
+                row=row,
+                predicted=predicted,
+                baseline=row.ideal / utilisation[row.quantity],
+                interval_half_width=None if share is None else share * predicted,
+            )
+        )
     return ScoreReport(
-        rows=found, num_fitted=len(seen), baseline_in_hindsight=hindsight
+        rows=tuple(scored),
+        num_fitted=num_fitted,
+        baseline_in_hindsight=any(
+            row.quantity not in constants.utilisation for row in fresh
+        ),
     )
 
 
 def summarize_errors(rows: Sequence[ScoredRow]) -> ErrorSummary:
-    """Sum up the errors of rows."""
+    """Summarize the errors of rows."""
     errors = np.array([one.error for one in rows])
+    # Quantities that were not fitted have no interval.
     covered = [one.is_covered for one in rows if one.is_covered is not None]
     return ErrorSummary(
         rows=len(rows),
@@ -135,16 +150,47 @@ def summarize_errors(rows: Sequence[ScoredRow]) -> ErrorSummary:
     )
 
 
-def _score_row(
-    row: MeasuredRow, constants: FittedConstants, utilisation: float
-) -> ScoredRow:
-    predicted, share = (
-        row.predict(constants.values),
-        constants.interval.get(row.quantity),
-    )
-    return ScoredRow(
-        row=row,
-        predicted=predicted,
-        baseline=row.ideal / utilisation,
-        interval_half_width=None if share is None else share * predicted,
+@dataclass(frozen=True, kw_only=True)
+class RankingAccuracy:
+    """How many measured rankings, and pairs of rows in them, are predicted in order."""
+
+    contests: int
+    """Number of ranking groups."""
+    right: int
+    """Groups in which every pair is in order."""
+    pairs: int
+    """Pairs of rows with different measurements."""
+    pairs_right: int
+    """Pairs that are predicted in the measured order."""
+
+    @property
+    def accuracy(self) -> float:
+        """Return the share of pairs in order."""
+        return self.pairs_right / self.pairs
+
+
+def score_rankings(rows: Sequence[ScoredRow]) -> RankingAccuracy | None:
+    """Compare predicted and measured order within ranking groups; None without any."""
+    groups: dict[str, list[ScoredRow]] = {}
+    for one in rows:
+        if one.row.ranking_group:
+            groups.setdefault(one.row.ranking_group, []).append(one)
+    # Two rows with equal measurements have no order, and two with equal predictions are
+    # not in order.
+    in_order = [
+        [
+            (a.row.measured - b.row.measured) * (a.predicted - b.predicted) > 0
+            for a, b in combinations(group, 2)
+            if a.row.measured != b.row.measured
+        ]
+        for group in groups.values()
+    ]
+    in_order = [pairs for pairs in in_order if pairs]
+    if not in_order:
+        return None
+    return RankingAccuracy(
+        contests=len(in_order),
+        right=sum(all(pairs) for pairs in in_order),
+        pairs=sum(len(pairs) for pairs in in_order),
+        pairs_right=sum(sum(pairs) for pairs in in_order),
     )

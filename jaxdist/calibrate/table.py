@@ -5,18 +5,19 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from jaxdist.core.errors import BadInput, did_you_mean
 
 
 def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Return the header of a CSV file, and its rows by column.
+    """Read a CSV file: its header, and its rows by column.
 
     Args:
         path: UTF-8, with or without a byte order mark; the first line is the header.
 
     Raises:
-        BadInput: no such file, nothing in it, or a row of another length.
+        BadInput: no such file, an empty one, or a row of another length.
     """
     if not path.is_file():
         here = [str(found) for found in path.parent.glob("*.csv")]
@@ -28,22 +29,37 @@ def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         )
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = [line for line in csv.reader(file) if any(map(str.strip, line))]
+            reader = csv.DictReader(line for line in file if line.strip())
+            header = [name.strip() for name in reader.fieldnames or ()]
+            reader.fieldnames = header
+            rows: list[dict[str, str]] = []
+            for row in reader:
+                # DictReader files cells beyond the header under None, as a list, and
+                # fills up a short row with None.
+                surplus: Any = row.pop(None, [])
+                cells = [cell for cell in row.values() if cell is not None]
+                if not any(cell.strip() for cell in (*cells, *surplus)):
+                    continue
+                if surplus or len(cells) < len(row):
+                    raise csv.Error(
+                        f"row {len(rows) + 2}: {len(cells) + len(surplus)} of "
+                        f"{len(header)} columns"
+                    )
+                rows.append({name: cell.strip() for name, cell in row.items()})
+        if not rows:
+            raise csv.Error(f"{int(bool(header))} lines")
     except (UnicodeDecodeError, csv.Error) as error:
-        raise _csv_error(path, str(error)) from error
-    if len(lines) < 2:
-        raise _csv_error(path, f"{len(lines)} lines")
-    header = [name.strip() for name in lines[0]]
-    for number, line in enumerate(lines[1:], 2):
-        if len(line) != len(header):
-            raise _csv_error(
-                path, f"row {number}: {len(line)} of {len(header)} columns"
-            )
-    return header, [dict(zip(header, map(str.strip, line))) for line in lines[1:]]
+        raise BadInput(
+            f"{path} has no rows that can be read",
+            rule="a CSV file in UTF-8: a header, then rows with as many columns",
+            values=str(error),
+            remedy="head -2 FILE shows what a header and a row look like",
+        ) from error
+    return header, rows
 
 
 def normalize_name(column: str) -> str:
-    """Return a column's name as one word, which needs no quotes.
+    """Return a column's name as one word, which a row filter takes without quotes.
 
     >>> normalize_name("iteration time (ms)"), normalize_name("# GPUs")
     ('iteration_time_ms', 'gpus')
@@ -55,7 +71,7 @@ def require_columns(header: Iterable[str], required: Sequence[str], path: Path) 
     """Refuse a header that lacks columns.
 
     Raises:
-        BadInput: names the first that is missing, and the nearest that is there.
+        BadInput: a column is missing; names it and the nearest that is there.
     """
     there = list(header)
     for name in required:
@@ -72,11 +88,12 @@ def require_columns(header: Iterable[str], required: Sequence[str], path: Path) 
 
 
 def positive_float(row: Mapping[str, str], column: str, where: str) -> float:
-    """Return a column of a row as a number above 0.
+    """Return a cell of a row as a positive number.
 
     Raises:
-        BadInput: it is none.
+        BadInput: the cell is empty, no number, or not above 0.
     """
+    # NaN stands for what is no number: it is refused with the rest.
     try:
         value = float(row[column])
     except ValueError:
@@ -92,12 +109,13 @@ def positive_float(row: Mapping[str, str], column: str, where: str) -> float:
 
 
 def positive_int(row: Mapping[str, str], column: str, where: str) -> int:
-    """Return a column of a row as a whole number above 0.
+    """Return a cell of a row as a positive integer.
 
     Raises:
-        BadInput: it is none.
+        BadInput: the cell is not one.
     """
     value = positive_float(row, column, where)
+    # Written as 8 or 8.0: spreadsheets do both.
     if value != int(value):
         raise BadInput(
             f"{where}: {column} is {row[column]}",
@@ -105,12 +123,3 @@ def positive_int(row: Mapping[str, str], column: str, where: str) -> int:
             remedy=f"mend or leave out {where}",
         )
     return int(value)
-
-
-def _csv_error(path: Path, values: str) -> BadInput:
-    return BadInput(
-        f"{path} has no rows that can be read",
-        rule="a CSV file in UTF-8: a header, then rows with as many columns",
-        values=values,
-        remedy="head -2 FILE shows what a header and a row look like",
-    )

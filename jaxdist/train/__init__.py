@@ -1,1 +1,1 @@
-"""Run a plan that was handed over: state, step, loop, checkpoints."""
+"""Training: layouts, steps, the loop and checkpoints of a plan."""

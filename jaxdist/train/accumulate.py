@@ -1,10 +1,7 @@
-"""Accumulation: one gradient from several microbatches, one after the other.
+"""Gradient accumulation: one gradient from several microbatches, one after the other.
 
-A step of `k` microbatches holds the activations of one. Their gradients are added on
-each device and reduced over devices once, at the end. The sum over microbatches of the
-mean loss over each, divided by `k`, is the mean over the whole batch, so only what
-couples samples changes: batch statistics are those of a microbatch, and the running
-ones move `k` times a step.
+The sum over microbatches of the mean loss over each, divided by their number, is the
+mean over the whole batch.
 """
 
 from collections.abc import Callable
@@ -17,23 +14,26 @@ from jax import lax
 from jaxdist.train.objective import Batch
 
 GradientFn = Callable[[Any, Batch], tuple[jax.Array, Any, Any]]
-"""From statistics and a batch to loss, new statistics, gradients: means over samples.
-"""
+"""Maps statistics and a batch to loss, new statistics and gradients: sample means."""
 
 
 def accumulate_gradients(gradient_fn: GradientFn, microbatches: int) -> GradientFn:
-    """Take gradients of a device's samples at once, or of parts of them in turn.
+    """Return a gradient function that goes through a batch in microbatches.
 
     Args:
-        gradient_fn: of the samples it is given.
-        microbatches: parts of equal sizes.
+        gradient_fn: gradient function of a microbatch.
+        microbatches: number of microbatches, of equal sizes.
 
     Returns:
-        The same function of all samples, `[B, ...]`.
+        A gradient function of all samples, `[B, ...]`.
     """
     if microbatches == 1:
         return gradient_fn
 
+    # A step holds the activations of one microbatch. Gradients are added on each
+    # device, and reduced over devices once, at the end. Only what couples samples
+    # changes: batch statistics are those of a microbatch, and running ones move once
+    # for each.
     def every(stats: Any, batch: Batch) -> tuple[jax.Array, Any, Any]:
         def add(carry: Any, part: Batch) -> tuple[Any, None]:
             sums, stats = carry
@@ -52,5 +52,5 @@ def accumulate_gradients(gradient_fn: GradientFn, microbatches: int) -> Gradient
 
 
 def split_microbatches(x: jax.Array, count: int) -> jax.Array:
-    """Cut samples [B, ...] into equal parts, [parts, B / parts, ...]."""
+    """Split samples [B, ...] into microbatches [count, B / count, ...]."""
     return x.reshape(count, x.shape[0] // count, *x.shape[1:])

@@ -1,10 +1,11 @@
-"""Laying out: a task and a plan made a layout, or refused before anything compiles."""
+"""Building a layout from a task and a plan, checked before anything is compiled."""
 
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax
+import optax
 from flax import nnx
 from jax.sharding import Mesh
 
@@ -17,13 +18,12 @@ from jaxdist.partition.ledger import ParameterReads, build_ledger
 from jaxdist.partition.outer_sync import plan_syncs
 from jaxdist.partition.param_sharding import leaf_shardings
 from jaxdist.pipeline.plan_schedule import device_work_counts
+from jaxdist.pipeline.stage_parameters import SlotArrays
 from jaxdist.profile.repeated_blocks import RepeatedBlocks, find_repeated_blocks
 from jaxdist.profile.trace_cache import TraceCache
 from jaxdist.profile.xla_cpu.backward_reads import backward_reads
-from jaxdist.train import diloco
-from jaxdist.train import remat as remake
+from jaxdist.train import diloco, remat
 from jaxdist.train.layout import BatchShapes, Layout
-from jaxdist.train.norm_requests import norm_requests
 from jaxdist.train.objective import Batch, cast_floats
 from jaxdist.train.pipeline import async_steps, sync_gradients
 from jaxdist.train.pipeline.stages import (
@@ -34,7 +34,12 @@ from jaxdist.train.pipeline.stages import (
     variable_by_name,
     variable_ids_by_block,
 )
-from jaxdist.train.state import leaf_names, named_leaves
+from jaxdist.train.sharded_norms import (
+    is_masked,
+    leaves_with_masked,
+    local_sum_squares,
+)
+from jaxdist.train.state import TrainState, leaf_names, named_leaves
 from jaxdist.train.state_layout import LeafStateLayout, StateLayout
 from jaxdist.train.task import Task
 
@@ -46,17 +51,18 @@ def build_layout(
     batch_shapes: BatchShapes,
     trace_cache: TraceCache | None = None,
 ) -> Layout:
-    """Lay a task out, or refuse what its network or batch cannot take.
+    """Lay a task out by a plan.
 
     Args:
         task: what is trained.
-        plan: how it is to be split.
+        plan: how it is split.
         mesh: the plan's axes on devices.
         batch_shapes: a global training batch: the objective's keys and `id [B]`.
-        trace_cache: of the same network and batch, where it is laid out many times.
+        trace_cache: traces of the same network and batch, to lay it out many times.
 
     Raises:
-        BadInput: naming the layer or the batch, the numbers and what works.
+        BadInput: the network or the batch does not fit the plan; names the layer, the
+            numbers and a remedy.
     """
     trace_cache = trace_cache or TraceCache()
     inputs = cast_floats(task.objective.model_inputs(batch_shapes), task.dtype)
@@ -66,124 +72,128 @@ def build_layout(
     state = task.state
     diloco.check_outer_loop(plan, state)
     count = task.microbatches * plan.replicas
-    inputs = jax.tree.map(lambda x: _microbatch_shape(x, count), inputs)
+    inputs = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((x.shape[0] // count, *x.shape[1:]), x.dtype),
+        inputs,
+    )
+
+    # The network on the shapes of one microbatch, and what each layer does with the
+    # axes.
     network = trace_cache.get_or_compute(
         "network", lambda: nnx.merge(task.graph, state.params, state.stats)
     )
-    alike = trace_cache.get_or_compute(
+    repeated = trace_cache.get_or_compute(
         "alike",
         lambda: find_repeated_blocks(network, inputs, constant_rng_binder(inputs)),
     )
-    parts = state.params, state.stats
-    calls, fitted = fit(
-        plan, task.graph, parts, *inputs, trace_cache=trace_cache, repeated_blocks=alike
+    calls, padding = fit(
+        plan,
+        task.graph,
+        (state.params, state.stats),
+        *inputs,
+        trace_cache=trace_cache,
+        repeated_blocks=repeated,
     )
     data_parallel.check_norm_groups(plan, calls)
     if plan.remat:
-        remake.check_remat(plan, network)
+        remat.check_remat(plan, network)
     roles = trace_cache.get_or_compute(
         ("roles", plan.weights, plan.mesh.tensor, plan.idle, plan.spatial_until),
         lambda: tensor_parallel.assign_roles(plan, calls, network),
     )
-    own = [
+
+    # Where each leaf of the state lies.
+    params, stats = (
         leaf_shardings(
             plan, roles, trace_cache.get_or_compute(kind, partial(named_leaves, tree))
         )
         for kind, tree in (("params", state.params), ("stats", state.stats))
-    ]
-    hold: StateLayout = LeafStateLayout(param_shardings=own[0], stat_shardings=own[1])
+    )
+    held: StateLayout = LeafStateLayout(param_shardings=params, stat_shardings=stats)
     stages = None
     if plan.stages > 1:
-        stages = cut_into_stages(plan, network, inputs, trace_cache, alike)
-        hold = build_slot_layout(
-            plan, stages, network, state, (own[0], own[1]), trace_cache
+        stages = cut_into_stages(plan, network, inputs, trace_cache, repeated)
+        held = build_slot_layout(
+            plan, stages, network, state, (params, stats), trace_cache
         )
-    reads = _parameter_reads(task, plan, hold, batch_shapes, trace_cache, alike)
-    if stages is not None:
-        async_steps.check_async_support(plan, hold, reads)
-    reduction = plan_reduction(plan, reads.leaves)
-    syncs = plan_syncs(plan, reads.leaves, hold.stat_shardings)
-    write = partial(
-        build_ledger, plan, calls, roles, reads, reduction=reduction, outer_syncs=syncs
+
+    # What a step reads of the parameters, and how it sums their gradients. Stages
+    # gather their parameters once, before the first microbatch; else each microbatch
+    # does, and its backward pass gathers again what it reads.
+    shapes = held.device_shapes(state)
+    leaves, structure = jax.tree.flatten((shapes.params, shapes.opt))
+    norms, global_norms = trace_cache.get_or_compute(
+        ("squares", structure, *((x.shape, x.dtype) for x in leaves)),
+        lambda: _norm_requests(task, shapes, repeated),
     )
+    reads = ParameterReads(
+        leaves=held.param_shardings,
+        backward_reads=(False,) * len(held.param_shardings),
+        dtype=None,
+        norm_requests=norms,
+        global_norms=global_norms,
+    )
+    if stages is None:
+        reads = replace(
+            reads,
+            backward_reads=_backward_reads(
+                task, plan, held, batch_shapes, trace_cache, repeated
+            ),
+            dtype=task.dtype,
+            gathers_per_step=task.microbatches,
+        )
+    else:
+        async_steps.check_async_support(plan, held, reads)
+    reduction = plan_reduction(plan, reads.leaves)
+    syncs = plan_syncs(plan, reads.leaves, held.stat_shardings)
     layout = Layout(
         task=task,
         plan=plan,
         mesh=mesh,
         tensor_roles=roles,
-        block_padding=fitted,
-        state_layout=hold,
+        block_padding=padding,
+        state_layout=held,
         ledgers=(),
         reduction=reduction,
         outer_syncs=syncs,
         batch_shapes=batch_shapes,
     )
+
+    # The ledger of what a step moves and computes: one, or one for each device along
+    # pipe.
+    ledger = partial(
+        build_ledger, plan, calls, roles, reads, reduction=reduction, outer_syncs=syncs
+    )
     if stages is None:
-        return replace(layout, ledgers=(write(microbatches=task.microbatches),))
-    handed = tuple(sync_gradients.stage_transfer_traffic(layout, trace_cache, alike))
+        return replace(layout, ledgers=(ledger(microbatches=task.microbatches),))
+    sent = tuple(sync_gradients.stage_transfer_traffic(layout, trace_cache, repeated))
     return replace(
         layout,
         ledgers=tuple(
-            write(
-                microbatches=mine.microbatches,
-                updates=mine.updates,
+            ledger(
+                microbatches=work.microbatches,
+                updates=work.updates,
                 select_calls=partial(device_calls, stages, network, device=device),
-            ).with_rows((*handed, *async_steps.stage_reduction_traffic(layout, device)))
-            for device, mine in enumerate(device_work_counts(plan, task.microbatches))
+            ).with_rows((*sent, *async_steps.stage_reduction_traffic(layout, device)))
+            for device, work in enumerate(device_work_counts(plan, task.microbatches))
         ),
-    )
-
-
-def _parameter_reads(
-    task: Task,
-    plan: Plan,
-    state_layout: StateLayout,
-    shapes: BatchShapes,
-    trace_cache: TraceCache,
-    repeated_blocks: RepeatedBlocks,
-) -> ParameterReads:
-    """Say how the parameters lie and which of them the backward pass reads."""
-    abstract = state_layout.device_shapes(task.state)
-    asked, totals = trace_cache.get_or_compute(
-        ("squares", *_shape_key(abstract.params), *_shape_key(abstract.opt)),
-        lambda: norm_requests(task, abstract, repeated_blocks),
-    )
-    if not isinstance(state_layout, LeafStateLayout):
-        # Stages put their parameters together once, before the first microbatch.
-        again = (False,) * len(state_layout.param_shardings)
-        return ParameterReads(
-            leaves=state_layout.param_shardings,
-            backward_reads=again,
-            dtype=None,
-            norm_requests=asked,
-            global_norms=totals,
-        )
-    return ParameterReads(
-        leaves=state_layout.param_shardings,
-        backward_reads=_backward_reads(
-            task, plan, state_layout, shapes, trace_cache, repeated_blocks
-        ),
-        dtype=task.dtype,
-        norm_requests=asked,
-        global_norms=totals,
-        gathers_per_step=task.microbatches,
     )
 
 
 def _backward_reads(
     task: Task,
     plan: Plan,
-    state_layout: LeafStateLayout,
+    state_layout: StateLayout,
     shapes: BatchShapes,
     trace_cache: TraceCache,
     repeated_blocks: RepeatedBlocks,
 ) -> tuple[bool, ...]:
-    """Tell which parameters are put together once more for the backward pass."""
+    """Return which parameters are gathered once more for the backward pass."""
     leaves = state_layout.param_shardings
     if plan.zero != 3 or all(leaf.fsdp_dim is None for leaf in leaves):
         return (False,) * len(leaves)
 
-    def reading(remat: bool, until: str) -> tuple[bool, ...]:
+    def reads(remat: bool, until: str) -> tuple[bool, ...]:
         one = replace(plan, remat=remat, remat_until=until)
         return trace_cache.get_or_compute(
             ("again", remat, until),
@@ -191,37 +201,35 @@ def _backward_reads(
         )
 
     if not plan.remat_until:
-        return reading(plan.remat, "")
-    # Of equal blocks few are read: the end is moved behind those that are not.
+        return reads(plan.remat, "")
+
+    def is_rematerialized() -> tuple[bool, ...]:
+        """Return which parameters are used by blocks that are rematerialized."""
+        params, stats = task.state.params, task.state.stats
+        network = trace_cache.get_or_compute(
+            "network", lambda: nnx.merge(task.graph, params, stats)
+        )
+        used = trace_cache.get_or_compute(
+            "variables", lambda: dict(variable_ids_by_block(network))
+        )
+        first = set[int]().union(*(used[name] for name in plan.remade((*used,))))
+        return tuple(
+            id(variable_by_name(network, name)) in first for name in leaf_names(params)
+        )
+
+    # Of equal blocks one is traced: the end of rematerialization is moved behind those
+    # that are not. Reads are those of a step with it in the first blocks, without in
+    # the others.
+    again = trace_cache.get_or_compute(("remade", plan.remat_until), is_rematerialized)
     near = repeated_blocks.next_traced(plan.remat_until)
-    first = trace_cache.get_or_compute(
-        ("remade", plan.remat_until),
-        lambda: _is_in_remat_blocks(task, plan, trace_cache),
-    )
-    each = zip(first, reading(True, near), reading(False, ""), strict=True)
-    return tuple(again if used else kept for used, again, kept in each)
-
-
-def _is_in_remat_blocks(
-    task: Task, plan: Plan, trace_cache: TraceCache
-) -> tuple[bool, ...]:
-    """Tell which parameters the blocks use that are computed again."""
-    params, stats = task.state.params, task.state.stats
-    network = trace_cache.get_or_compute(
-        "network", lambda: nnx.merge(task.graph, params, stats)
-    )
-    used = trace_cache.get_or_compute(
-        "variables", lambda: dict(variable_ids_by_block(network))
-    )
-    first = set[int]().union(*(used[name] for name in plan.remade((*used,))))
-    return tuple(
-        id(variable_by_name(network, name)) in first for name in leaf_names(params)
-    )
+    each = zip(again, reads(True, near), reads(False, ""), strict=True)
+    return tuple(inside if remade else outside for remade, inside, outside in each)
 
 
 def _trace_backward_reads(
     task: Task, plan: Plan, shapes: BatchShapes, repeated_blocks: RepeatedBlocks
 ) -> tuple[bool, ...]:
+    # The dtypes in which a step reads parameters: matrices cast, vectors as they are.
     network = nnx.merge(task.graph, task.state.params, task.state.stats)
     graph, short, *others = nnx.split(repeated_blocks.shorten(network), nnx.Param, ...)
     values, tree = jax.tree.flatten(short)
@@ -232,29 +240,90 @@ def _trace_backward_reads(
         model = nnx.merge(graph, params, stats, copy=True)
         model.train()
         bind(model, jax.random.key(0), ids)
-        remake.tag_all_blocks(plan, model)
+        remat.tag_all_blocks(plan, model)
         return model
 
     def loss(params: list[Any], stats: Any, batch: Batch) -> Any:
         given = cast_floats(task.objective.model_inputs(batch), task.dtype)
         own = partial(make, batch["id"])
-        outputs, _ = remake.call_model(plan, own, params, stats, given)
+        outputs, _ = remat.call_model(plan, own, params, stats, given)
         return task.objective.losses(outputs, batch).mean()
 
     reads = backward_reads(
-        remake.maybe_checkpoint(plan, loss), values, others[0], dict(shapes)
+        remat.maybe_checkpoint(plan, loss), values, others[0], dict(shapes)
     )
     again = [read and x.ndim > 1 for read, x in zip(reads, values, strict=True)]
     found = dict(zip(leaf_names(short), again, strict=True))
     return tuple(repeated_blocks.expand_leaves(found, leaf_names(task.state.params)))
 
 
-def _shape_key(tree: Any) -> tuple[Any, ...]:
-    """Return a tree of shapes as a key."""
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, *((x.shape, x.dtype) for x in leaves)
+NormRequests = tuple[tuple[tuple[bool, ...], ...], int]
+"""For each request whether it is for each leaf, and the number of global sums."""
 
 
-def _microbatch_shape(x: jax.ShapeDtypeStruct, parts: int) -> jax.ShapeDtypeStruct:
-    """Give the shape of one of equal parts of a batch."""
-    return jax.ShapeDtypeStruct((x.shape[0] // parts, *x.shape[1:]), x.dtype)
+def _norm_requests(
+    task: Task, state_shapes: TrainState, repeated_blocks: RepeatedBlocks
+) -> NormRequests:
+    """Return for which leaves a task's optimizer requests sums of squares.
+
+    Args:
+        task: task with the optimizer.
+        state_shapes: shapes on the devices.
+        repeated_blocks: equal blocks, of which one is traced.
+    """
+    # Leaves of equal blocks are treated alike, and so are slots of a kind: few of them
+    # are traced. Each slot is represented by the first of its kind, by name.
+    representatives: dict[str, str] = {}
+    first: dict[Any, str] = {}
+    if isinstance(state_shapes.params, SlotArrays):
+        for kind in ("matrices", "vectors"):
+            for number, slot in getattr(state_shapes.params, kind).items():
+                form, name = (kind, len(slot.shape), slot.dtype), f"{kind}/{number}"
+                representatives[name] = first.setdefault(form, name)
+    kept = set(representatives.values())
+
+    def few(node: Any) -> Any:
+        if not isinstance(node, SlotArrays):
+            return node
+        slots = {
+            kind: {
+                k: x for k, x in getattr(node, kind).items() if f"{kind}/{k}" in kept
+            }
+            for kind in ("matrices", "vectors")
+        }
+        return replace(node, **slots)
+
+    params, opt = jax.tree.map(
+        few,
+        repeated_blocks.prune_state((state_shapes.params, state_shapes.opt)),
+        is_leaf=lambda node: isinstance(node, SlotArrays),
+    )
+
+    # The optimizer is traced with functions in place of the sums over devices, which
+    # note that they are called.
+    requests: list[tuple[bool, ...]] = []
+    totals: list[jax.Array] = []
+
+    def squares(tree: Any) -> Any:
+        requests.append(tuple(not is_masked(leaf) for leaf in leaves_with_masked(tree)))
+        return local_sum_squares(tree)
+
+    def total(squares: Any) -> jax.Array:
+        totals.append(optax.tree.sum(squares))
+        return totals[-1]
+
+    def update(params: Any, opt: Any) -> Any:
+        move = optax.with_extra_args_support(task.optimizer)
+        with jax.numpy_dtype_promotion("standard"):
+            return move.update(params, opt, params, squares=squares, total=total)
+
+    jax.eval_shape(update, params, opt)
+    traced = leaf_names(params)
+    names = [
+        representatives.get(name, name) for name in leaf_names(state_shapes.params)
+    ]
+    whole = (
+        repeated_blocks.expand_leaves(dict(zip(traced, one, strict=True)), names)
+        for one in requests
+    )
+    return tuple(map(tuple, whole)), len(totals)

@@ -1,4 +1,4 @@
-"""Parties: those whom the loop asks and tells, by what it needs of them."""
+"""Protocols of the objects that the training loop calls."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -9,42 +9,42 @@ EvalMetrics = Mapping[str, Any]
 
 
 class EvaluatorProtocol(Protocol):
-    """What the loop asks of an evaluation."""
+    """Evaluates a state; compiled at its first use."""
 
     @property
     def ready(self) -> bool:
-        """Whether its program is compiled."""
+        """Whether the evaluation step is compiled."""
 
     def prepare(self) -> None:
-        """Compile its program."""
+        """Compile the evaluation step."""
 
     def __call__(self, state: TrainState) -> EvalMetrics:
-        """Score a state on the held-out samples; nothing where it was cut short."""
+        """Evaluate a state on the held-out samples; empty where it was interrupted."""
 
 
 class CheckpointerProtocol(Protocol):
-    """What the loop asks of checkpoints."""
+    """Saves states."""
 
     def save(self, state: TrainState) -> None:
-        """Keep a state; returns before it is on disk."""
+        """Begin to save a state; it may be donated before it is on disk."""
 
 
 class TrainingCallback(Protocol):
-    """Someone who looks on, a progress bar for one."""
+    """Observes the training loop: a progress bar, for one."""
 
-    def update(self, *, step: int, loss: float, step_s: float) -> None:
-        """See a finished step, counted from 1."""
+    def on_step(self, *, step: int, loss: float, step_s: float) -> None:
+        """Called after a finished step, counted from 1, with its seconds."""
 
-    def tested(self, *, step: int, metrics: EvalMetrics) -> None:
-        """See an evaluation."""
+    def on_evaluation(self, *, step: int, metrics: EvalMetrics) -> None:
+        """Called after an evaluation."""
 
 
 @runtime_checkable
 class PausingCallback(Protocol):
-    """A watcher that does something between two steps, with the devices at rest."""
+    """A callback that does something between two steps, while the devices are idle."""
 
-    def due(self, step: int) -> bool:
-        """Whether it does so before this step; asked before each, alike in all."""
+    def is_due(self, step: int) -> bool:
+        """Whether to pause before this step; every process must answer alike."""
 
-    def pause(self) -> None:
-        """Do it."""
+    def on_pause(self) -> None:
+        """Called during the pause."""

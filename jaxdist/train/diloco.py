@@ -1,4 +1,4 @@
-"""The outer loop: replicas that train on their own, and the steps that join them.
+"""The outer loop of DiLoCo: replicas that train on their own, and their outer steps.
 
     difference <- mean over replicas of (outer - own)
     velocity   <- momentum velocity + difference
@@ -8,8 +8,8 @@
 with `rate velocity` in the last but one line without Nesterov. Source: Douillard et al.
 2023, arXiv:2311.08105, algorithm 1; Sutskever et al. 2013 (Nesterov's momentum).
 
-`TrainState.params` and `stats` are the outer ones: what is evaluated, loaded and said
-to be the network. Everything that a step changes besides is a replica's own.
+`TrainState.params` and `stats` are the outer ones, which are evaluated and loaded.
+Everything else that a step changes is a replica's own.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ from jaxdist.train.state import TrainState
 )
 @dataclass(frozen=True, kw_only=True)
 class ReplicaStates:
-    """What replicas have of their own, [replicas, ...], and the outer velocity."""
+    """States of the replicas, [replicas, ...], and the outer velocity."""
 
     params: Any
     """Parameters between outer steps."""
@@ -49,22 +49,29 @@ class ReplicaStates:
     opt: Any
     """State of the optimizer."""
     feedback: Any
-    """What compressed gradients left, where they are; else None."""
+    """Error feedback of compressed gradients; None without compression."""
     velocity: Any
     """Velocity of the outer parameters, one for all replicas; None without momentum."""
 
 
 def check_outer_loop(plan: Plan, state: TrainState) -> None:
-    """Refuse what has no meaning where replicas do not talk in a step.
+    """Check that a task goes with replicas that do not communicate in a step.
 
     Raises:
-        BadInput: steps that are skipped on all devices alike, or an average of weights.
+        BadInput: skipped steps, or an average of weights.
     """
     if plan.replicas == 1:
         return
     refused = {
-        "optim.skip_nonfinite": (isinstance(state.opt, SkipState), _SKIP_RULE),
-        "optim.ema": (state.average is not None, _EMA_RULE),
+        "optim.skip_nonfinite": (
+            isinstance(state.opt, SkipState),
+            "a step is skipped on all devices alike, and replicas do not talk in a "
+            "step",
+        ),
+        "optim.ema": (
+            state.average is not None,
+            "what is evaluated are the outer parameters, an average already",
+        ),
     }
     for key, (asked, rule) in refused.items():
         if asked:
@@ -77,20 +84,15 @@ def check_outer_loop(plan: Plan, state: TrainState) -> None:
             )
 
 
-_SKIP_RULE = (
-    "a step is skipped on all devices alike, and replicas do not talk in a step"
-)
-_EMA_RULE = "what is evaluated are the outer parameters, an average already"
-
-
 def replicate_state(plan: Plan, state: TrainState) -> TrainState:
-    """Give every replica its own copy of a state; one replica's is left as it is."""
+    """Return a state with a copy of it for every replica, if there are several."""
     if plan.replicas == 1:
         return state
 
     def each(x: jax.Array) -> jax.Array:
         return jnp.broadcast_to(x, (plan.replicas, *x.shape))
 
+    # The velocity is one for all replicas: they compute the same outer step.
     own = jax.tree.map(each, (state.params, state.stats, state.opt, state.feedback))
     still = jax.tree.map(jnp.zeros_like, state.params)
     return _with_replicas(state, own, still if plan.outer.momentum else None)
@@ -116,7 +118,7 @@ def _with_replicas(
 
 
 def per_replica_step(local_step: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the step of a device, done by each replica on its own state and samples.
+    """Return a device's step on the state and samples of its replica.
 
     Args:
         local_step: `(state, batch) -> (state, loss)`, of a state without replicas.
@@ -125,12 +127,12 @@ def per_replica_step(local_step: Callable[..., Any]) -> Callable[..., Any]:
         The same of a device's part of a state with replicas; the loss is [1].
     """
 
+    # A device's part of the replicas' arrays is [1, ...].
     def step(state: TrainState, batch: Any) -> tuple[TrainState, jax.Array]:
         held = state.replicas
-        own = jax.tree.map(
+        params, stats, opt, feedback = jax.tree.map(
             lambda x: x[0], (held.params, held.stats, held.opt, held.feedback)
         )
-        params, stats, opt, feedback = own
         before = replace(
             state, params=params, stats=stats, opt=opt, feedback=feedback, replicas=None
         )
@@ -138,67 +140,58 @@ def per_replica_step(local_step: Callable[..., Any]) -> Callable[..., Any]:
         moved = jax.tree.map(
             lambda x: x[None], (after.params, after.stats, after.opt, after.feedback)
         )
-        return _with_replicas(
-            replace(state, step=after.step), moved, held.velocity
-        ), loss[None]
+        state = replace(state, step=after.step)
+        return _with_replicas(state, moved, held.velocity), loss[None]
 
     return step
 
 
 def outer_step(config: OuterConfig, sync: OuterSync, state: TrainState) -> TrainState:
-    """Average a fragment over replicas and go on from there, on a device's part."""
+    """Average a fragment over replicas and continue from there, on a device's part."""
     held = state.replicas
     outer, tree = jax.tree.flatten(state.params)
-    own, fast = jax.tree.leaves(held.params), jax.tree.leaves(held.velocity)
+    own, velocity = jax.tree.leaves(held.params), jax.tree.leaves(held.velocity)
     places = (*sync.exact_params, *sync.compressed_params)
+    exact = len(sync.exact_params)
     with jax.named_scope("outer_step"):
-        apart = [outer[p] - own[p][0] for p in places]
-        found, stats = _average_differences(sync, apart, held.stats, state.step)
-        steps, speeds = _momentum_steps(
-            config, found, [fast[p] for p in places if fast]
-        )
+        # Exact differences and running statistics in one sum, compressed differences in
+        # another.
+        replicas = lax.axis_size(REPLICA_AXIS)
+        differences = [outer[p] - own[p][0] for p in places]
+        running, stat_tree = jax.tree.flatten(held.stats)
+        given = [*differences[:exact], *running * sync.averages_statistics]
+        total = all_reduce_leaves(given, [(REPLICA_AXIS,)] * len(given))
+        if sync.compressed_params:
+            total[exact:exact] = all_reduce(
+                differences[exact:], REPLICA_AXIS, sync.algorithm, step=state.step
+            ).total
+        mean = [x / replicas for x in total]
+        steps = mean[: len(places)]
+        if sync.averages_statistics:
+            running = mean[len(places) :]
+        stats = jax.tree.unflatten(stat_tree, running)
+        moved = [velocity[p] for p in places if velocity]
+        if config.momentum:
+            follow = optax.trace(config.momentum, config.nesterov)
+            steps, trace = follow.update(steps, optax.TraceState(trace=moved))
+            moved = trace.trace
     for place, step in zip(places, steps, strict=True):
         outer[place] = outer[place] - config.learning_rate * step
         own[place] = outer[place][None]
-    for place, speed in zip(places, speeds):
-        fast[place] = speed
-    replicas = replace(
+    for place, speed in zip(places, moved):
+        velocity[place] = speed
+    after = replace(
         held,
         params=jax.tree.unflatten(tree, own),
-        velocity=jax.tree.unflatten(jax.tree.structure(held.velocity), fast),
+        velocity=jax.tree.unflatten(jax.tree.structure(held.velocity), velocity),
         stats=stats,
     )
-    whole = (
-        jax.tree.map(lambda x: x[0], stats) if sync.averages_statistics else state.stats
+    outer_stats = state.stats
+    if sync.averages_statistics:
+        outer_stats = jax.tree.map(lambda x: x[0], stats)
+    return replace(
+        state,
+        params=jax.tree.unflatten(tree, outer),
+        stats=outer_stats,
+        replicas=after,
     )
-    outers = jax.tree.unflatten(tree, outer)
-    return replace(state, params=outers, stats=whole, replicas=replicas)
-
-
-def _average_differences(
-    sync: OuterSync, differences: Sequence[jax.Array], stats: Any, step: jax.Array
-) -> tuple[list[jax.Array], Any]:
-    """Average differences, those that are packed last, and running statistics."""
-    replicas, plain = lax.axis_size(REPLICA_AXIS), len(sync.exact_params)
-    running, tree = jax.tree.flatten(stats)
-    given = [*differences[:plain], *running * sync.averages_statistics]
-    total = all_reduce_leaves(given, [(REPLICA_AXIS,)] * len(given))
-    if sync.compressed_params:
-        sums = all_reduce(
-            differences[plain:], REPLICA_AXIS, sync.algorithm, step=step
-        ).total
-        total[plain:plain] = sums
-    mean = [x / replicas for x in total]
-    running = mean[len(differences) :] if sync.averages_statistics else running
-    return mean[: len(differences)], jax.tree.unflatten(tree, running)
-
-
-def _momentum_steps(
-    config: OuterConfig, differences: list[jax.Array], velocities: list[jax.Array]
-) -> tuple[list[jax.Array], list[jax.Array]]:
-    """Return the steps along mean differences, before the rate, and new velocities."""
-    if not config.momentum:
-        return differences, velocities
-    follow = optax.trace(config.momentum, config.nesterov)
-    steps, after = follow.update(differences, optax.TraceState(trace=velocities))
-    return steps, after.trace

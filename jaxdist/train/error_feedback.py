@@ -1,4 +1,4 @@
-"""Feedback: what compressed gradients leave on a device, given to the next step.
+"""Error feedback: what compressed gradients did not send, added to the next step.
 
     velocity <- momentum velocity + gradient
     sum      =  gradient + momentum velocity + residual       (Nesterov's)
@@ -6,15 +6,11 @@
     residual <- sum - sent
     velocity <- 0 where something was sent, unless all of it always is
 
-Gradients that are summed exactly move with the same momentum, each after its sum: so
-what is sent, what is short and the steps of a warm-up follow one recipe, that of an
-optimizer with this momentum.
-
 Source: Seide et al. 2014 (residuals); Lin et al. 2018, arXiv:1712.01887, algorithm 4
 (momentum correction, and masking of what was sent).
 
-Everything here is in units of the gradient, before clipping and the learning rate. A
-step that is skipped leaves it as it was.
+Everything is in units of the gradient, before clipping and the learning rate. A step
+that is skipped leaves it as it was.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +28,6 @@ from jaxdist.core.plan import Plan
 from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.partition.gradient_buckets import (
     BUCKET_SCOPE,
-    GradientBucket,
     GradientReduction,
 )
 from jaxdist.partition.param_sharding import LeafSharding
@@ -45,36 +40,48 @@ from jaxdist.partition.param_sharding import LeafSharding
 )
 @dataclass(frozen=True, kw_only=True)
 class ErrorFeedback:
-    """What devices keep between steps; arrays by the name of the parameter."""
+    """State of compressed gradients between steps; arrays by name of the parameter."""
 
     residual: dict[str, Any]
     """What was not sent: [devices along the axes of the sum, *parameter]."""
     velocity: dict[str, Any]
-    """Gradients gathered with momentum, where there is one: as the residual, and [1,
-    *parameter] of those that are summed exactly.
+    """Velocities, where there is momentum: as the residual, and [1, *parameter] of
+    parameters whose gradients are summed exactly.
     """
     memory: dict[str, Any]
-    """What the method remembers: [devices that split the parameter, ...]."""
+    """State of the algorithm: [devices that split the parameter, ...]."""
 
 
 def error_feedback_shapes(
     plan: Plan, reduction: GradientReduction, param_shardings: Sequence[LeafSharding]
 ) -> tuple[ErrorFeedback, ErrorFeedback] | tuple[None, None]:
-    """Return shapes and specs of what is kept; None where nothing is."""
+    """Return shapes and specs of the error feedback; None where there is none."""
     if not (reduction.buckets or plan.reduce.momentum):
         return None, None
-    kept, memory = {}, {}
+
+    def row(leaf: LeafSharding, axes: Axes) -> tuple[jax.ShapeDtypeStruct, P]:
+        """Return the parameter's rows, one for each device along the axes."""
+        shape = (plan.mesh.size(*axes), *leaf.shape)
+        return jax.ShapeDtypeStruct(shape, leaf.dtype), P(axes or None, *leaf.spec())
+
+    compressed, memory = {}, {}
     for bucket in reduction.buckets:
-        held = [param_shardings[place] for place in bucket.leaf_indices]
-        kept.update(
-            {leaf.name: _row_shape_and_spec(plan, bucket.axes, leaf) for leaf in held}
-        )
-        memory.update(_algorithm_state_shapes(plan, bucket, held))
-    residual = kept if plan.reduce.feedback and not reduction.lossless else {}
-    moving = {
-        leaf.name: _row_shape_and_spec(plan, (), leaf) for leaf in param_shardings
-    } | kept
-    velocity = moving if plan.reduce.momentum else {}
+        for leaf in (param_shardings[place] for place in bucket.leaf_indices):
+            compressed[leaf.name] = row(leaf, bucket.axes)
+            # Most algorithms are stateless; PowerSGD remembers a factor of each matrix.
+            split = tuple(axis for axis in leaf.spec() if axis)
+            init = partial(bucket.algorithm.init_state, [leaf.local_shape(plan)])
+            for x in jax.eval_shape(init):
+                shape = (plan.mesh.size(*split), *x.shape)
+                memory[leaf.name] = (
+                    jax.ShapeDtypeStruct(shape, x.dtype),
+                    P(split or None),
+                )
+    # Lossless algorithms send everything: nothing is left.
+    residual = compressed if plan.reduce.feedback and not reduction.lossless else {}
+    velocity = {}
+    if plan.reduce.momentum:
+        velocity = {leaf.name: row(leaf, ()) for leaf in param_shardings} | compressed
     shapes, specs = (
         ErrorFeedback(
             residual={name: pair[i] for name, pair in residual.items()},
@@ -94,56 +101,56 @@ def all_reduce_compressed(
     state: ErrorFeedback | None,
     step: jax.Array,
 ) -> tuple[list[jax.Array], ErrorFeedback | None]:
-    """Sum the buckets, and give every gradient its momentum, inside the step.
+    """All-reduce the buckets, and give every gradient its momentum, inside the step.
 
     Args:
-        config: the plan's settings.
+        config: settings of the plan.
         reduction: what is compressed, and how.
-        names: of the parameters, in the tree's order.
+        names: names of the parameters, in the tree's order.
         grads: this device's gradients, already summed over the other axes.
-        state: what the last step left, this device's part.
+        state: error feedback of the last step, this device's part.
         step: steps done, int32 [].
 
     Returns:
-        The sums, and what this step leaves.
+        The sums, and the error feedback of this step.
     """
-    whole = list(grads)
+    summed = list(grads)
     if state is None:
-        return whole, state
+        return summed, state
     after = ErrorFeedback(residual={}, velocity={}, memory={})
-    short = [
-        place
-        for place in range(len(whole))
-        if place not in reduction.compressed_indices
-    ]
-    exactly = [names[place] for place in short]
-    ahead, fast = _apply_momentum(
-        state, exactly, [whole[i] for i in short], config.momentum
+    # Gradients that are summed exactly move with the same momentum, each after its sum:
+    # so compressed leaves, short ones and the steps of a warm-up follow one recipe,
+    # that of an optimizer with this momentum.
+    exact = [i for i in range(len(names)) if i not in reduction.compressed_indices]
+    held = [names[i] for i in exact]
+    ahead, velocities = _apply_momentum(
+        state, held, [grads[i] for i in exact], config.momentum
     )
-    after.velocity.update(_add_device_dim(state.velocity, exactly, fast))
-    for place, total in zip(short, ahead, strict=True):
-        whole[place] = total
+    after.velocity.update(_add_device_dim(state.velocity, held, velocities))
+    for place, total in zip(exact, ahead, strict=True):
+        summed[place] = total
+
     for number, bucket in enumerate(reduction.buckets):
         with jax.named_scope(f"{BUCKET_SCOPE}{number}"):
             held = [names[place] for place in bucket.leaf_indices]
             own = [grads[place] for place in bucket.leaf_indices]
-            ahead, fast = _apply_momentum(state, held, own, config.momentum)
-            sums = _add_residual(state, held, ahead)
-            memory = [state.memory[n][0] for n in held if n in state.memory]
+            sums, velocities = _apply_momentum(state, held, own, config.momentum)
+            if state.residual:
+                sums = [state.residual[n][0] + x for n, x in zip(held, sums)]
+            remembered = [n for n in held if n in state.memory]
+            memory = [state.memory[n][0] for n in remembered]
             found = all_reduce(sums, bucket.axes, bucket.algorithm, memory, step)
         for place, total in zip(bucket.leaf_indices, found.total, strict=True):
-            whole[place] = total
+            summed[place] = total
         left = [x - sent for x, sent in zip(sums, found.contributions, strict=True)]
-        still = (
-            fast
-            if bucket.algorithm.lossless
-            else _mask_sent_momentum(fast, found.contributions)
-        )
+        if not bucket.algorithm.lossless:
+            # Momentum of what was sent stops: it would move on in an old direction.
+            sent = zip(found.contributions, velocities, strict=True)
+            velocities = [jnp.where(s == 0, v, 0) for s, v in sent]
         after.residual.update(_add_device_dim(state.residual, held, left))
-        after.velocity.update(_add_device_dim(state.velocity, held, still))
-        kept = [n for n in held if n in state.memory]
-        after.memory.update(_add_device_dim(state.memory, kept, found.state))
-    return whole, after
+        after.velocity.update(_add_device_dim(state.velocity, held, velocities))
+        after.memory.update(_add_device_dim(state.memory, remembered, found.state))
+    return summed, after
 
 
 def _apply_momentum(
@@ -152,54 +159,16 @@ def _apply_momentum(
     grads: Sequence[jax.Array],
     momentum: float,
 ) -> tuple[list[jax.Array], list[jax.Array]]:
-    """Return gradients moved on by Nesterov's momentum, and the new velocities."""
+    """Return gradients with Nesterov's momentum, and the new velocities."""
+    # Without momentum nothing is stored, and gradients pass through.
     if not state.velocity:
         return list(grads), list(grads)
     fast = [momentum * state.velocity[n][0] + g for n, g in zip(names, grads)]
     return [g + momentum * v for g, v in zip(grads, fast)], fast
 
 
-def _mask_sent_momentum(
-    velocities: Sequence[jax.Array], sent: Sequence[jax.Array]
-) -> list[jax.Array]:
-    """Stop what was sent: its momentum would move it in a direction that is old."""
-    return [jnp.where(s == 0, v, 0) for s, v in zip(sent, velocities, strict=True)]
-
-
-def _add_residual(
-    state: ErrorFeedback, names: Sequence[str], arrays: Sequence[jax.Array]
-) -> list[jax.Array]:
-    """Add what was not sent before."""
-    if not state.residual:
-        return list(arrays)
-    return [state.residual[n][0] + x for n, x in zip(names, arrays)]
-
-
 def _add_device_dim(
     like: Mapping[str, Any], names: Sequence[str], arrays: Sequence[jax.Array]
 ) -> dict[str, jax.Array]:
-    """Give arrays the leading dim of this device, where they are kept."""
+    """Return arrays with the leading dim of this device, of names that `like` has."""
     return {n: x[None] for n, x in zip(names, arrays, strict=True) if n in like}
-
-
-def _row_shape_and_spec(
-    plan: Plan, axes: Axes, leaf: LeafSharding
-) -> tuple[jax.ShapeDtypeStruct, P]:
-    """Say how a parameter's rows lie, one for each device along the axes."""
-    shape = (plan.mesh.size(*axes), *leaf.shape)
-    return jax.ShapeDtypeStruct(shape, leaf.dtype), P(axes or None, *leaf.spec())
-
-
-def _algorithm_state_shapes(
-    plan: Plan, bucket: GradientBucket, leaves: Sequence[LeafSharding]
-) -> dict[str, tuple[jax.ShapeDtypeStruct, P]]:
-    """Say what the method keeps of each parameter; most keep nothing."""
-    found = {}
-    for leaf in leaves:
-        split = tuple(axis for axis in leaf.spec() if axis)
-        for x in jax.eval_shape(
-            lambda leaf=leaf: bucket.algorithm.init_state([leaf.local_shape(plan)])
-        ):
-            shape = (plan.mesh.size(*split), *x.shape)
-            found[leaf.name] = jax.ShapeDtypeStruct(shape, x.dtype), P(split or None)
-    return found

@@ -1,4 +1,4 @@
-"""Evaluation: a state scored on every held-out sample exactly once."""
+"""Evaluation of a state on every held-out sample exactly once."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -12,39 +12,39 @@ from jaxdist.train.program import compile_eval_step
 from jaxdist.train.state import TrainState
 
 _MAX_IN_FLIGHT: Final = 2
-"""Batches handed to the devices before the sums of an earlier one are awaited."""
+"""Batches dispatched to the devices before the sums of an earlier one are awaited."""
 
 BatchContext = AbstractContextManager[Iterable[Mapping[str, jax.Array]]]
 
 
 @dataclass(kw_only=True)
 class Evaluator:
-    """Scores states; compiled at its first use, so that training starts sooner."""
+    """Evaluates states; compiled at its first use, so that training starts sooner."""
 
     layout: Layout
-    """What is trained and how it is laid out."""
+    """Task and its layout."""
     batch_shapes: BatchShapes
-    """A global evaluation batch, `weight` included."""
+    """Shapes of a global evaluation batch, `weight` included."""
     batches: Callable[[], BatchContext]
-    """Opens one pass over the held-out samples."""
+    """Opens a pass over the held-out samples."""
     should_stop: Callable[[], bool] = lambda: False
-    """Whether to end here, and from then on; asked after every batch."""
+    """Whether to interrupt an evaluation; called after every batch."""
     _compiled_step: Any = field(default=None, repr=False)
 
     @property
     def ready(self) -> bool:
-        """Whether the program is compiled."""
+        """Whether the evaluation step is compiled."""
         return self._compiled_step is not None
 
     def prepare(self) -> None:
-        """Compile the program."""
+        """Compile the evaluation step."""
         self._compiled_step = compile_eval_step(self.layout, self.batch_shapes)
 
     def __call__(self, state: TrainState) -> dict[str, Any]:
-        """Return mean loss, accuracy, correct, answers and samples of the held-out set.
+        """Return loss, accuracy, correct, answers and samples of the held-out set.
 
-        `accuracy` is the share of right answers: one a sample, or one a token. Where
-        it is asked to end on its way, it returns nothing.
+        `accuracy` is the share of right answers: one a sample, or one a token. An
+        interrupted evaluation returns an empty dict.
         """
         if not self.ready:
             self.prepare()
@@ -57,6 +57,7 @@ class Evaluator:
                 sums.append(self._compiled_step(*state.evaluated, batch))
                 if self.should_stop():
                     return {}
+        # Sums of float32 on the devices, added up in float64 on the host.
         whole = {key: sum(float(s[key]) for s in sums) for key in sums[0]}
         counts = {key: int(whole[key]) for key in ("correct", "answers", "samples")}
         return {

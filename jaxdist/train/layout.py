@@ -1,4 +1,4 @@
-"""A layout: a plan on a mesh for one task; where each array of a step lies."""
+"""A layout: a plan on a mesh for one task; shapes and shardings of a step's arrays."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +12,6 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.core.axes import BATCH_AXES
 from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
 from jaxdist.layers.tensor_role import Roles
@@ -31,97 +30,72 @@ from jaxdist.train.task import Task
 BatchShapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
-def batch_specs(
-    objective: Objective,
-    batch: Mapping[str, Any],
-    axes: tuple[str, ...] = BATCH_AXES,
-) -> dict[str, P]:
-    """Return how each array of a batch is split: samples, then an image's positions.
-
-    Dims that are not spatial (tokens, the frames of a clip) stay whole.
-
-    >>> from jaxdist.train.objective import Classification
-    >>> image = jax.ShapeDtypeStruct((8, 16, 16, 1), "float32")
-    >>> batch_specs(Classification(), {"image": image})
-    {'image': P(('data', 'fsdp'), 'spatial_h', 'spatial_w')}
-    """
-    return {
-        key: P(axes, *objective.dim_axes(key, len(x.shape))) for key, x in batch.items()
-    }
-
-
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How a task's step is laid out; `jaxdist.train.build_layout` makes it."""
+    """Layout of a task's step; `jaxdist.train.build_layout` builds it."""
 
     task: Task
-    """What is trained."""
+    """The task."""
     plan: Plan
-    """Sizes of the axes and what they split."""
+    """The plan: sizes of the axes and what they split."""
     mesh: Mesh
-    """The same axes on devices."""
+    """The plan's axes on devices."""
     tensor_roles: Roles
-    """What layers do with the tensor axis."""
+    """Roles of layers in tensor parallelism."""
     block_padding: BlockPadding
-    """How images lie whose rows do not divide."""
+    """Padding of images whose rows do not divide."""
     state_layout: StateLayout
-    """The arrays in which devices hold the state."""
+    """Arrays of the state on the devices."""
     ledgers: tuple[Ledger, ...]
-    """What a step moves: one, or one for each device along the pipe axis."""
+    """Traffic and work of a step: one, or one for each device along pipe."""
     reduction: GradientReduction
     """How gradients are summed."""
     outer_syncs: tuple[OuterSync, ...]
-    """What replicas average when; nothing without an outer loop."""
+    """Outer steps of replicas; empty without an outer loop."""
     batch_shapes: BatchShapes
     """A global training batch."""
 
     @cached_property
     def objective(self) -> Objective:
-        """What outputs are scored against, as they lie on devices."""
+        """Objective for the outputs as they are sharded."""
         objective = self.task.objective
-        return (
-            objective.for_vocab_parallel()
-            if "logits" in self.tensor_roles.values()
-            else objective
-        )
+        split = "logits" in self.tensor_roles.values()
+        return objective.for_vocab_parallel() if split else objective
 
     @property
     def slot_layout(self) -> SlotStateLayout | None:
-        """The network cut into stages; None where it is not."""
-        return (
-            self.state_layout
-            if isinstance(self.state_layout, SlotStateLayout)
-            else None
-        )
+        """Slots of a network that is cut into stages; None without stages."""
+        held = self.state_layout
+        return held if isinstance(held, SlotStateLayout) else None
 
     @property
     def ledger(self) -> Ledger:
-        """What a step moves, on the devices that move most."""
+        """Ledger of the devices that move most."""
         return max(self.ledgers, key=lambda one: sum(one.payload_by_axes().values()))
 
     @property
     def param_shardings(self) -> tuple[LeafSharding, ...]:
-        """How each parameter lies, in the order of the tree that devices hold."""
+        """Shardings of the parameters, in the order of the tree on the devices."""
         return self.state_layout.param_shardings
 
     @cached_property
     def replica_state_shapes(self) -> TrainState:
-        """Shapes and dtypes of what devices hold."""
+        """Shapes and dtypes of one replica's state on the devices."""
         return self.state_layout.device_shapes(self.task.state)
 
     @cached_property
     def shards_params(self) -> bool:
-        """Whether the fsdp axis shares anything out."""
+        """Whether the fsdp axis shards any parameter."""
         return any(dim is not None for dim in self.fsdp_dims)
 
     @property
     def gathers_params(self) -> bool:
-        """Whether parameters lie shared out and are put together for each use."""
+        """Whether parameters are sharded over fsdp, and gathered for each use."""
         return self.shards_params and self.plan.zero == 3
 
     @cached_property
     def fsdp_dims(self) -> list[int | None]:
-        """The dim of each parameter that fsdp shares out, in the order of the tree."""
+        """Dim of each parameter that fsdp shards, in the order of the tree."""
         return [leaf.fsdp_dim for leaf in self.param_shardings]
 
     @cached_property
@@ -129,16 +103,20 @@ class Layout:
         """The PartitionSpec of each array of the state."""
         state = self.replica_state_shapes
         _, left = self._error_feedback
+        # With zero = 1 parameters are whole over fsdp and the optimizer's state is
+        # sharded; with zero = 3 both are. Statistics are small, and whole.
         held = [
             P(*x.spec(include_fsdp=self.gathers_params)) for x in self.param_shardings
         ]
         worked = [P(*leaf.spec()) for leaf in self.param_shardings]
-        params = _unflatten_like(state.params, held)
         running = [
             P(*leaf.spec(include_fsdp=False))
             for leaf in self.state_layout.stat_shardings
         ]
-        stats = _unflatten_like(state.stats, running)
+        # One order for parameters, and for what an optimizer has of each.
+        trees = jax.tree.structure(state.params), jax.tree.structure(state.stats)
+        params, stats = map(jax.tree.unflatten, trees, (held, running))
+        # The average lies as the weights do, and optimizer state as their gradients.
         kept = state.average is not None
         specs = TrainState(
             step=P(),
@@ -149,7 +127,7 @@ class Layout:
                 self.task.optimizer,
                 lambda _, spec: spec,
                 state.opt,
-                _unflatten_like(state.params, worked),
+                jax.tree.unflatten(trees[0], worked),
                 transform_non_params=lambda _: P(),
             ),
             feedback=left,
@@ -160,7 +138,12 @@ class Layout:
     def state_shapes(self) -> TrainState:
         """Shapes and dtypes of the state."""
         one = replace(self.replica_state_shapes, feedback=self._error_feedback[0])
-        return one if self.plan.replicas == 1 else _replicated_shapes(self.plan, one)
+        if self.plan.replicas == 1:
+            return one
+        shapes: TrainState = jax.eval_shape(
+            partial(diloco.replicate_state, self.plan), one
+        )
+        return shapes
 
     @cached_property
     def state(self) -> TrainState:
@@ -179,18 +162,19 @@ class Layout:
         return self.state_layout.stored(self.state, self.task.state, self.mesh)
 
     def to_checkpoint(self, state: TrainState) -> TrainState:
-        """Return the state as a checkpoint has it: the leaves are the network's own."""
+        """Return the state in the form of a checkpoint: the network's own leaves."""
         return state if self.slot_layout is None else self._to_checkpoint_fn(state)
 
     def from_checkpoint(self, checkpoint_state: TrainState) -> TrainState:
-        """Return the state of a checkpoint as devices hold it.
+        """Return the state on the devices from that of a checkpoint.
 
         Args:
-            checkpoint_state: as `to_checkpoint` returned; without `opt` where it is
-            only evaluated.
+            checkpoint_state: a state from `to_checkpoint`; without `opt` where it is
+                only evaluated.
         """
         if self.slot_layout is None:
             return checkpoint_state
+        # Fields that were not read stay None.
         held = replace(
             self.state,
             opt=checkpoint_state.opt and self.state.opt,
@@ -202,13 +186,15 @@ class Layout:
         )
         return taken
 
+    # Kept, since jit caches by function: a new one would compile at every save.
     @cached_property
     def _to_checkpoint_fn(self) -> Callable[[TrainState], TrainState]:
         places = jax.tree.map(lambda x: x.sharding, self.stored)
         return jax.jit(self.state_layout.to_checkpoint, out_shardings=places)
 
     def init_state(self) -> TrainState:
-        """Compute the state before the first step."""
+        """Return the state before the first step."""
+        # Every replica starts from the same state, with nothing left to send.
         shapes, _ = self._error_feedback
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         one = replace(self.state_layout.to_device(self.task.init()), feedback=zeros)
@@ -220,7 +206,7 @@ class Layout:
         key: jax.Array | None = None,
         sample_ids: jax.Array | None = None,
     ) -> None:
-        """Tell a network's layers how they lie; changed in place.
+        """Bind a network's layers to the layout; in place.
 
         Args:
             model: a fresh merge inside the step.
@@ -243,7 +229,7 @@ class Layout:
         return {key: NamedSharding(self.mesh, spec) for key, spec in specs.items()}
 
     def padded_shapes(self, shapes: BatchShapes) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shapes that the arrays of a batch have on the devices."""
+        """Return the shapes of a batch on devices, padded where rows do not divide."""
         axes = self.task.objective.dim_axes
         return {
             key: jax.ShapeDtypeStruct(
@@ -259,11 +245,12 @@ class Layout:
         """Run `local(state, batch)` on every device, manual over every axis.
 
         Args:
-            local: called on this device's shards.
+            local: function of this device's shards.
             state_specs: specs of its first argument.
             batch: a global batch.
-            out_specs: specs of what it returns.
+            out_specs: specs of its results.
         """
+        # check_vma off: see the rule of gradients in jaxdist/train/step.py.
         return jax.shard_map(
             local,
             mesh=self.mesh,
@@ -274,21 +261,13 @@ class Layout:
 
     @cached_property
     def _error_feedback(self) -> tuple[Any, Any]:
-        """Shapes and specs of what compressed gradients leave."""
+        """Shapes and specs of the error feedback."""
         return error_feedback.error_feedback_shapes(
             self.plan, self.reduction, self.param_shardings
         )
 
     def _batch_specs(self, batch: Mapping[str, Any]) -> dict[str, P]:
-        return batch_specs(self.task.objective, batch, self.plan.batch_axes)
-
-
-def _replicated_shapes(plan: Plan, state: TrainState) -> TrainState:
-    """Return the shapes of a state of which every replica has its own."""
-    spread: TrainState = jax.eval_shape(partial(diloco.replicate_state, plan), state)
-    return spread
-
-
-def _unflatten_like(tree: Any, leaves: list[Any]) -> Any:
-    """Put other leaves into a tree, in its order."""
-    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
+        """Return how a batch is split: by samples, then by positions of an image."""
+        # Dims that are not spatial (tokens, the frames of a clip) stay whole.
+        axes, dims = self.plan.batch_axes, self.task.objective.dim_axes
+        return {key: P(axes, *dims(key, len(x.shape))) for key, x in batch.items()}

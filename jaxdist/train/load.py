@@ -1,4 +1,4 @@
-"""Loading: the network of a run with its trained weights, on one device."""
+"""Loading a trained network from a run, on one device."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +11,8 @@ from flax import nnx
 from jaxdist.core.errors import BadInput
 from jaxdist.train.checkpoint import reader
 from jaxdist.train.checkpoint.checkpoints import Checkpoints
-from jaxdist.train.model_spec import ModelSpec
 from jaxdist.train.state import TrainState
-from jaxdist.train.task import Task
+from jaxdist.train.task import ModelSpec, Task
 
 
 def load(run: str | Path, checkpoint: int | None = None) -> tuple[Any, TrainState]:
@@ -21,48 +20,43 @@ def load(run: str | Path, checkpoint: int | None = None) -> tuple[Any, TrainStat
 
     Args:
         run: a run folder, or its name inside `runs/`.
-        checkpoint: step of the checkpoint; None takes the newest.
+        checkpoint: step of the checkpoint; None for the newest.
 
     Returns:
         The network in evaluation mode, an `nnx.Module` to be called on a batch, with
-        averaged weights where the run kept them, and the state it was made of,
-        without the optimizer's part.
+        averaged weights where the run has them, and the state behind it, without that
+        of the optimizer.
 
     Raises:
         BadInput: no run or checkpoint, or a damaged one.
     """
-    folder = _checkpoint_folder(run)
-    notes = reader.read_manifest(reader.checkpoint_folder(folder, checkpoint))
-    recipe = ModelSpec(**notes.about["recipe"])
-    params = {leaf.dtype for name, leaf in notes.leaves.items() if "params/" in name}
+    named = (Path(run), Path("runs", run))
+    folders = [path / "checkpoints" for path in named]
+    folder = next((folder for folder in folders if folder.is_dir()), None)
+    if folder is None:
+        raise BadInput(
+            f"no run {run}",
+            rule="a run folder has a folder of checkpoints",
+            values=f"looked in {named[0]} and {named[1]}",
+            remedy="jaxdist train digits makes runs/digits",
+        )
+
+    # The manifest says all that is needed to build the task: how the network is made,
+    # in which dtype its parameters are, and whether there is a moving average.
+    manifest = reader.read_manifest(reader.checkpoint_folder(folder, checkpoint))
+    dtypes = {leaf.dtype for name, leaf in manifest.leaves.items() if "params/" in name}
     task = Task(
-        model=recipe,
+        model=ModelSpec(**manifest.about["recipe"]),
         optimizer=optax.identity(),
-        average=float(any(name.startswith("average/") for name in notes.leaves)),
-        param_dtype=params.pop(),
+        average=float(any(name.startswith("average/") for name in manifest.leaves)),
+        param_dtype=dtypes.pop(),
     )
-    abstract = replace(_single_device_state(task.state), opt=None)
-    restored = Checkpoints(folder).restore(checkpoint, abstract)
+    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), task.state
+    )
+    # Only what evaluation needs is read.
+    restored = Checkpoints(folder).restore(checkpoint, replace(shapes, opt=None))
     network = nnx.merge(task.graph, *restored.state.evaluated)
     network.eval()
     return network, restored.state
-
-
-def _checkpoint_folder(run: str | Path) -> Path:
-    """Find the folder of checkpoints of a run given by path or by name."""
-    for folder in (Path(run), Path("runs", run)):
-        if (folder / "checkpoints").is_dir():
-            return folder / "checkpoints"
-    raise BadInput(
-        f"no run {run}",
-        rule="a run folder has a folder of checkpoints",
-        values=f"looked in {Path(run)} and {Path('runs', run)}",
-        remedy="jaxdist train digits makes runs/digits",
-    )
-
-
-def _single_device_state(state: TrainState) -> TrainState:
-    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), state
-    )

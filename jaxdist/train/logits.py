@@ -1,6 +1,6 @@
-"""Logits: cross entropy and argmax, of a whole vocabulary or of one split over devices.
+"""Cross entropy and argmax of logits, of a whole vocabulary or of one that is sliced.
 
-Of logits that lie in slices over the tensor axis, no device needs more than its own:
+Of logits that are sliced over the tensor axis, no device needs more than its own:
 
     cross_entropy(label) = log sum_v exp(l_v - m) - (l_label - m),   m = max_v l_v
 
@@ -21,7 +21,7 @@ from jaxdist.layers.tensor_role import TENSOR_AXIS
 
 
 class VocabLogits(Protocol):
-    """Reads the logits of a vocabulary as they lie on a device."""
+    """Loss and argmax of the logits of a vocabulary."""
 
     def cross_entropy(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
         """Return the cross entropy of each label, `[B, ...]`, nats."""
@@ -56,18 +56,18 @@ class VocabParallelLogits:
 
     def cross_entropy(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
         """Return the cross entropy of each label, `[B, ...]`, nats, on every device."""
-        logits, count = (
-            logits.astype(accumulation_dtype(logits.dtype)),
-            logits.shape[-1],
-        )
+        count = logits.shape[-1]
+        logits = logits.astype(accumulation_dtype(logits.dtype))
         # The maximum keeps the exponentials small; the loss does not depend on it.
         largest = lax.pmax(lax.stop_gradient(logits.max(-1)), TENSOR_AXIS)
         apart = logits - largest[..., None]
         place = labels - _slice_start(count, labels.dtype)
+        # A label of another device's slice takes any place here, and counts as zero.
         mine = (place >= 0) & (place < count)
         place = jnp.clip(place, 0, count - 1)
         chosen = jnp.take_along_axis(apart, place[..., None], -1)[..., 0]
         parts = jnp.exp(apart).sum(-1), jnp.where(mine, chosen, jnp.zeros_like(chosen))
+        # One all-reduce for both sums.
         total, found = lax.psum(jnp.stack(parts), TENSOR_AXIS)
         return jnp.log(total) - found
 
@@ -75,6 +75,7 @@ class VocabParallelLogits:
         """Return the first label of the largest logit, int `[B, ...]`."""
         best, place = logits.max(-1), logits.argmax(-1)
         place = place + _slice_start(logits.shape[-1], place.dtype)
+        # Of equal maxima the first label counts, as in jnp.argmax: the smallest place.
         far = jnp.full_like(place, jnp.iinfo(place.dtype).max)
         return lax.pmin(
             jnp.where(best == lax.pmax(best, TENSOR_AXIS), place, far), TENSOR_AXIS
@@ -82,5 +83,5 @@ class VocabParallelLogits:
 
 
 def _slice_start(slice_size: int, dtype: jnp.dtype) -> jax.Array:
-    """Return the first label of this device's slice."""
+    """Return the first label of this device's slice of the vocabulary."""
     return (lax.axis_index(TENSOR_AXIS) * slice_size).astype(dtype)

@@ -1,6 +1,6 @@
-"""The loop: steps, evaluations and checkpoints in their order, until the plan's end."""
+"""The training loop: steps, evaluations and checkpoints, until a run ends."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,16 +24,16 @@ from jaxdist.train.state import TrainState
 
 @dataclass(frozen=True, kw_only=True)
 class FitResult:
-    """What the loop saw."""
+    """Result of the training loop."""
 
     state: TrainState
-    """The state after the last step."""
+    """State after the last step."""
     eval_metrics: EvalMetrics
-    """The last evaluation: loss, accuracy, correct, samples."""
+    """Last evaluation: loss, accuracy, correct, samples."""
     first_step_s: float
     """Seconds from the start of the command to the first finished step."""
     stopped_early: bool = False
-    """Whether it was asked to end before the course did; the state is saved."""
+    """Whether the run was stopped before its last step; the state is saved."""
 
 
 def fit(
@@ -41,105 +41,91 @@ def fit(
     state: TrainState,
     batches: Iterable[Mapping[str, jax.Array]],
     *,
-    course: RunSchedule,
+    schedule: RunSchedule,
     evaluate: EvaluatorProtocol,
-    saver: CheckpointerProtocol,
+    checkpointer: CheckpointerProtocol,
     recorder: Recorder,
-    watcher: TrainingCallback,
-    rates: Callable[[np.ndarray], Any],
+    callback: TrainingCallback,
+    learning_rates: Callable[[np.ndarray], Any],
 ) -> FitResult:
-    """Train from `state` to the end of the course, or of the batches.
+    """Train from `state` to the end of the schedule, or of the batches.
 
     Args:
-        program: the compiled step.
-        state: donated; its `step` says how far it is.
-        batches: global batches from that step on, placed as `program.batch` says; they
-            end early where the run is asked to end, in all processes alike.
-        course: when to evaluate, to save and to end.
-        evaluate: scores a state on the held-out samples.
-        saver: keeps states.
-        recorder: writes what happens.
-        watcher: is shown what happens; one that is `PausingCallback` is asked before
-        each step. rates: learning rates of an array of steps, from 0.
+        program: compiled step.
+        state: state to start from, which is donated; its `step` is the number of steps
+            already done.
+        batches: global batches from that step on, sharded as `program.batch_shardings`
+            says. A run is stopped by their end, which all processes must reach alike.
+        schedule: when to evaluate, to save and to end.
+        evaluate: evaluates a state on the held-out samples.
+        checkpointer: saves states.
+        recorder: writes metrics and time spans.
+        callback: called after steps and evaluations; a `PausingCallback` also between
+            steps.
+        learning_rates: function from an array of steps, from 0, to learning rates.
     """
+
+    def evaluation(state: TrainState) -> EvalMetrics:
+        step = int(state.step)
+        if not evaluate.ready:
+            with recorder.phase("compile", step):
+                evaluate.prepare()
+        with recorder.phase("evaluation", step):
+            metrics = evaluate(state)
+        # An interrupted evaluation has no metrics: it is done again when a run resumes.
+        if metrics:
+            epoch = schedule.epoch_of(max(step, 1))
+            recorder.log_evaluation(step=step, epoch=epoch, metrics=metrics)
+            callback.on_evaluation(step=step, metrics=metrics)
+        return metrics
+
+    # Losses are fetched a few steps late (see LossQueue). Before anything that takes
+    # time they are all fetched, so that it is not counted as a step's own.
     start = int(state.step)
-    ledger = LossQueue(course, recorder, watcher, rates, count_skipped_steps(state.opt))
-    score: EvalMetrics = {}
+    skipped = count_skipped_steps(state.opt)
+    losses = LossQueue(schedule, recorder, callback, learning_rates, skipped)
+
+    def save(state: TrainState) -> None:
+        losses.drain()
+        with recorder.phase("checkpoint", int(state.step)):
+            checkpointer.save(state)
+
+    metrics: EvalMetrics = {}
     feed = iter(batches)
-    if course.resume_evaluation and start < course.steps:
-        score = _run_evaluation(evaluate, state, course, recorder, watcher)
-    for step in range(start + 1, course.steps + 1):
-        if isinstance(watcher, PausingCallback) and watcher.due(step):
-            ledger.pause(watcher)
-        batch = _next_batch(feed, ledger, recorder, step)
+    if schedule.resume_evaluation and start < schedule.steps:
+        metrics = evaluation(state)
+    for step in range(start + 1, schedule.steps + 1):
+        if isinstance(callback, PausingCallback) and callback.is_due(step):
+            losses.pause(callback)
+        with recorder.phase("input", step):
+            batch = next(feed, None)
+        if losses.devices_idle:
+            recorder.on_starvation()
         if batch is None:
             break
         with recorder.phase("compute", step):
             state, loss = program.run(step, state, batch)
-            ledger.push(step, loss)
-        if course.is_evaluation_step(step):
-            ledger.drain()
-            score = _run_evaluation(evaluate, state, course, recorder, watcher)
-        if course.is_checkpoint_step(step):
-            _save_checkpoint(saver, state, ledger, recorder)
-        ledger.restart_clock(
-            course.is_evaluation_step(step) or course.is_checkpoint_step(step)
-        )
+            losses.push(step, loss)
+        evaluates = schedule.is_evaluation_step(step)
+        saves = schedule.is_checkpoint_step(step)
+        if evaluates:
+            losses.drain()
+            metrics = evaluation(state)
+        if saves:
+            save(state)
+        losses.restart_clock(evaluates or saves)
+
+    # A run that was longer before is past the end of a shorter schedule.
     ended = int(state.step)
-    # A run that was longer before is past the end of a shorter course.
-    finished = ended >= course.steps
-    if finished and not score:
-        score = _run_evaluation(evaluate, state, course, recorder, watcher)
-    elif ended > start and not course.is_checkpoint_step(ended):
-        _save_checkpoint(saver, state, ledger, recorder)
+    finished = ended >= schedule.steps
+    if finished and not metrics:
+        metrics = evaluation(state)
+    elif ended > start and not schedule.is_checkpoint_step(ended):
+        save(state)
     return FitResult(
         state=state,
-        eval_metrics=score if finished or course.is_evaluation_step(ended) else {},
-        first_step_s=ledger.first_step_s,
-        stopped_early=not (finished and score),
+        # The last evaluation is of an earlier state where the run stopped in between.
+        eval_metrics=metrics if finished or schedule.is_evaluation_step(ended) else {},
+        first_step_s=losses.first_step_s,
+        stopped_early=not (finished and metrics),
     )
-
-
-def _save_checkpoint(
-    saver: CheckpointerProtocol,
-    state: TrainState,
-    ledger: LossQueue,
-    recorder: Recorder,
-) -> None:
-    ledger.drain()
-    with recorder.phase("checkpoint", int(state.step)):
-        saver.save(state)
-
-
-def _next_batch(
-    feed: Iterator[Mapping[str, jax.Array]],
-    ledger: LossQueue,
-    recorder: Recorder,
-    step: int,
-) -> Mapping[str, jax.Array] | None:
-    """Return the next batch; None where the run is asked to end."""
-    with recorder.phase("input", step):
-        batch = next(feed, None)
-    if ledger.devices_idle:
-        recorder.on_starvation()
-    return batch
-
-
-def _run_evaluation(
-    evaluate: EvaluatorProtocol,
-    state: TrainState,
-    course: RunSchedule,
-    recorder: Recorder,
-    watcher: TrainingCallback,
-) -> EvalMetrics:
-    step = int(state.step)
-    if not evaluate.ready:
-        with recorder.phase("compile", step):
-            evaluate.prepare()
-    with recorder.phase("evaluation", step):
-        score = evaluate(state)
-    if not score:
-        return score
-    recorder.tested(step=step, epoch=course.epoch_of(max(step, 1)), metrics=score)
-    watcher.tested(step=step, metrics=score)
-    return score

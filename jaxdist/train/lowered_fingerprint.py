@@ -1,8 +1,8 @@
-"""Lowered: what a step is made of before it is compiled, as facts that have a name.
+"""Fingerprints of a lowered step, to compare it between processes before compilation.
 
-jax writes a step as StableHLO. The text has neither lines of source nor addresses, so
-processes that were started alike have the same to the letter; where two do not, names
-of parameters and counts of operations say what differs sooner than the text.
+JAX lowers a step to StableHLO. The text has neither source lines nor addresses, so
+processes that were started alike have the same text to the letter; where two differ,
+names of parameters and counts of operations show the difference sooner than the text.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from jaxdist.train.layout import Layout
 from jaxdist.train.state import named_leaves
 
 _OPERATION: Final = re.compile(
-    # A constant is told by its value, where that is short; all else by its name.
+    # A constant is identified by its value, where that is short; all else by its name.
     r"stablehlo\.constant dense<[^\s<>]{1,30}> : tensor<\w+>"
     r"|(?:stablehlo|chlo|sdy)\.[a-z_0-9]+"
 )

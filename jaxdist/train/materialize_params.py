@@ -1,4 +1,4 @@
-"""Held: the parameters that a device holds, as the network inside a step has them."""
+"""The network inside a step: its gathered parameters, inputs and local samples."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +10,9 @@ from jax import lax
 
 from jaxdist.collectives.compress.codec import Codec
 from jaxdist.collectives.sharded_leaves import all_gather
+from jaxdist.core.axes import SPATIAL_AXES
+from jaxdist.core.plan import Plan
+from jaxdist.layers.halo import local_samples
 from jaxdist.partition import fsdp
 from jaxdist.train.layout import Layout
 from jaxdist.train.objective import Batch, cast_floats
@@ -22,21 +25,21 @@ def gather_params(
     codec: Codec | None,
     needed: Sequence[bool] | None = None,
 ) -> list[jax.Array]:
-    """Put the parameters together that fsdp shares out, in the dtype they are used in.
-
-    A vector stays in its own: norms use theirs in float32.
+    """All-gather the parameters that fsdp shards, in the dtype they are used in.
 
     Args:
-        layout: says which are shared out.
-        local_params: what this device holds, in the order of the tree.
-        codec: how matrices travel; none: as they are.
-        needed: those that are needed; none: all.
+        layout: layout of the parameters.
+        local_params: this device's shards, in the order of the tree.
+        codec: compression of gathered matrices; None for none.
+        needed: which parameters are gathered; None for all.
     """
     if not layout.gathers_params:
         return local_params
     dims = layout.fsdp_dims
     if needed is not None:
         dims = [d if want else None for d, want in zip(dims, needed, strict=True)]
+    # Cast before they travel, which halves the bytes of bfloat16. Vectors keep their
+    # dtype: norms use theirs in float32.
     used = [
         cast_floats(x, layout.task.dtype) if x.ndim > 1 else x for x in local_params
     ]
@@ -46,24 +49,25 @@ def gather_params(
 def prevent_cse(
     leaves: list[jax.Array], non_negative: jax.Array, dependency: jax.Array
 ) -> list[jax.Array]:
-    """Return the same numbers, such that the compiler reads them once more.
+    """Return the same numbers in a form that XLA does not recognize as the same.
 
     Args:
-        leaves: what is read again.
+        leaves: arrays that are gathered once more.
         non_negative: a number that is never negative.
-        dependency: what comes before.
-
-    It would otherwise see that the same shards are joined twice and keep the first. The
-    barrier says when; XLA's CPU backend drops barriers, so a condition that always
-    holds, and that it cannot know to, makes the second time differ.
+        dependency: an array that must be computed before.
     """
+    # XLA would see that the same shards are gathered twice, and keep the first result.
+    # The barrier orders the second gather after the dependency; XLA's CPU backend drops
+    # barriers, so a condition that always holds, and that XLA cannot know to hold,
+    # makes the second operands differ.
     leaves, _ = lax.optimization_barrier((leaves, dependency))
     return [jnp.where(non_negative >= 0, x, jnp.zeros_like(x)) for x in leaves]
 
 
 def merge_model(task: Task, params: Any, stats: Any) -> nnx.Module:
-    """Return a fresh network of a task with these parameters and statistics."""
-    # copy: batch norm writes its running statistics, and must not reach outside.
+    """Return a new network of a task with these parameters and statistics."""
+    # copy: batch norm assigns its running statistics, which must not leak out of the
+    # trace.
     return nnx.merge(task.graph, params, stats, copy=True)
 
 
@@ -73,8 +77,30 @@ def batch_stats(model: nnx.Module) -> Any:
 
 
 def model_inputs(task: Task, batch: Batch) -> tuple[jax.Array, ...]:
-    """Return what a task's network is called on, in the dtype of its activations."""
+    """Return the arguments of a task's network, in the dtype of its activations."""
+    # Token ids and labels stay integers.
     inputs: tuple[jax.Array, ...] = cast_floats(
         task.objective.model_inputs(batch), task.dtype
     )
     return inputs
+
+
+def select_local_samples(plan: Plan, outputs: Any, batch: Batch) -> tuple[Any, Batch]:
+    """Return the outputs and targets that this device scores.
+
+    Args:
+        plan: the layout.
+        outputs: outputs of the network.
+        batch: this device's batch, `id [B]` among its arrays.
+    """
+    if plan.spatial_then == "repeat":
+        return outputs, batch
+    # Where rows of images were exchanged for samples on the way, outputs are of a
+    # device's own samples, and the batch is of all that the devices share; outputs of
+    # heads before the exchange are, too.
+    samples = batch["id"].shape[0]
+
+    def cut(x: jax.Array) -> jax.Array:
+        return local_samples(x, SPATIAL_AXES) if x.shape[0] == samples else x
+
+    return jax.tree.map(cut, outputs), jax.tree.map(cut, dict(batch))

@@ -1,4 +1,4 @@
-"""What a run reports as it goes: a line a step or evaluation, a span a phase."""
+"""Metrics of a run as files: a row for a step or an evaluation, a span for a phase."""
 
 import contextlib
 import json
@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 LONG_PHASES: Final = frozenset({"compile", "evaluation", "checkpoint"})
-"""Phases that are written when they start as well: a run may die inside."""
+"""Phases that are also written when they start: a run may die inside."""
 
 
 class Recorder:
     """Writes `metrics.jsonl` and `spans.jsonl`, and adds up the seconds by phase.
 
     Args:
-        metrics: file of losses and scores, appended to.
+        metrics: file of losses and evaluations, appended to.
         spans: file of phases, appended to.
-        start_time: when the command started, Unix seconds.
-        on_phase: is told each phase that begins, with its step, and, without a name,
-            that one has ended.
-        on_starvation: is told when devices had nothing left to do as their input came.
+        start_time: start of the command, Unix seconds.
+        on_phase: called with name and step of each phase that begins, and with an empty
+            name where one ends.
+        on_starvation: called where devices were idle as their input arrived.
     """
 
     def __init__(
@@ -32,31 +32,41 @@ class Recorder:
         on_phase: Callable[[str, int], None] = lambda name, step: None,
         on_starvation: Callable[[], None] = lambda: None,
     ) -> None:
-        # Files are line buffered: a killed run leaves whole lines behind.
         self._path = metrics
-        self._metrics = _open_append(metrics)
-        self._spans = _open_append(spans)
+        self._metrics, self._spans = _open_append(metrics), _open_append(spans)
         self.start_time, self._on_phase = start_time, on_phase
         self.on_starvation = on_starvation
+        # Kept for the summary at the end of the run.
         self.step_seconds: list[float] = []
         self._evaluated_steps: frozenset[int] = frozenset()
         self._phase_seconds: dict[str, float] = defaultdict(float)
 
     def resume_from(self, step: int) -> None:
-        """Drop the lines of steps after `step`: a resumed run does them again."""
+        """Drop the rows of steps after `step`, which a resumed run does again."""
         self._metrics.close()
-        kept = _truncate_after(self._path, step)
+        kept = []
+        for line in self._path.read_text(encoding="utf-8").splitlines():
+            # A kill may have torn the last line.
+            with contextlib.suppress(json.JSONDecodeError):
+                row = json.loads(line)
+                if row["step"] <= step:
+                    kept.append(row)
+        # Replaced at once, so that a kill here loses no row.
+        part = self._path.with_name(f".{self._path.name}.part")
+        text = "".join(json.dumps(row) + "\n" for row in kept)
+        part.write_text(text, encoding="utf-8")
+        part.replace(self._path)
         self._evaluated_steps = frozenset(
-            r["step"] for r in kept if r["kind"] == "test"
+            row["step"] for row in kept if row["kind"] == "test"
         )
         self._metrics = _open_append(self._path)
 
     def log_step(
         self, *, step: int, epoch: int, loss: float, learning_rate: float, step_s: float
     ) -> None:
-        """Note a finished step, `step` counted from 1, and how long it took."""
+        """Write a finished step, counted from 1, and its seconds."""
         self.step_seconds.append(step_s)
-        self._write_row(
+        _write_row(
             self._metrics,
             kind="train",
             step=step,
@@ -68,67 +78,46 @@ class Recorder:
         )
 
     def log_skipped_step(self, *, step: int, epoch: int) -> None:
-        """Note a step whose gradient was not finite, which changed nothing."""
-        self._write_row(
-            self._metrics, kind="skip", step=step, epoch=epoch, time=time.time()
-        )
+        """Write a step whose gradient was not finite, which changed nothing."""
+        _write_row(self._metrics, kind="skip", step=step, epoch=epoch, time=time.time())
 
-    def tested(self, *, step: int, epoch: int, metrics: Mapping[str, Any]) -> None:
-        """Note an evaluation after `step` steps; once, if it is done again."""
-        if step in self._evaluated_steps:
-            return
-        self._write_row(
-            self._metrics,
-            kind="test",
-            step=step,
-            epoch=epoch,
-            **metrics,
-            time=time.time(),
-        )
+    def log_evaluation(
+        self, *, step: int, epoch: int, metrics: Mapping[str, Any]
+    ) -> None:
+        """Write an evaluation after `step` steps, unless the file has it already."""
+        if step not in self._evaluated_steps:
+            told = {"kind": "test", "step": step, "epoch": epoch, **metrics}
+            _write_row(self._metrics, **told, time=time.time())
 
     def was_evaluated(self, step: int) -> bool:
-        """Tell whether an earlier sitting has evaluated after `step` steps."""
+        """Return whether the run evaluated after `step` steps before it resumed."""
         return step in self._evaluated_steps
 
     def phase(self, name: str, step: int) -> "_Phase":
-        """Time a phase of the loop and write it as a span."""
+        """Return a context manager that times a phase and writes it as a span."""
         return _Phase(self, name, step)
 
     def phase_seconds(self) -> dict[str, float]:
         """Return seconds by phase since the command started, `other` included."""
+        # Clocks of two kinds are compared, so the rest may come out a little negative.
         wall = time.time() - self.start_time
         known = dict(self._phase_seconds)
         return {**known, "other": max(0.0, wall - sum(known.values()))}
 
-    def start_phase(self, name: str, step: int, start: float) -> None:
-        """Note that a phase began at `start`, Unix seconds."""
-        self._on_phase(name, step)
-        if name in LONG_PHASES:
-            self._write_row(self._spans, name=name, start=start, step=step, begin=True)
-
-    def end_phase(self, name: str, step: int, start: float, seconds: float) -> None:
-        """Note that a phase ended, `seconds` after its start."""
-        self._on_phase("", step)
-        self._phase_seconds[name] += seconds
-        self._write_row(self._spans, name=name, start=start, seconds=seconds, step=step)
-
     def close(self) -> None:
         """Close both files, also where the disk is too full for the last line."""
+        # Closing flushes, and may fail.
         try:
             self._metrics.close()
         finally:
             self._spans.close()
 
-    @staticmethod
-    def _write_row(file: TextIO, **values: Any) -> None:
-        file.write(json.dumps(values) + "\n")
-
 
 class _Phase:
     """A phase under way.
 
-    No generator: one that a keyboard's interrupt leaves behind would write its line
-    when it is collected, after the files were closed.
+    A class rather than a generator: one that a KeyboardInterrupt leaves behind would
+    write its span when it is collected, after the files were closed.
     """
 
     def __init__(self, recorder: Recorder, name: str, step: int) -> None:
@@ -136,26 +125,33 @@ class _Phase:
         self._start, self._tick = time.time(), time.perf_counter()
 
     def __enter__(self) -> None:
-        self._recorder.start_phase(self._name, self._step, self._start)
+        self._recorder._on_phase(self._name, self._step)
+        if self._name in LONG_PHASES:
+            _write_row(
+                self._recorder._spans,
+                name=self._name,
+                start=self._start,
+                step=self._step,
+                begin=True,
+            )
 
     def __exit__(self, *error: object) -> None:
         seconds = time.perf_counter() - self._tick
-        self._recorder.end_phase(self._name, self._step, self._start, seconds)
+        self._recorder._on_phase("", self._step)
+        self._recorder._phase_seconds[self._name] += seconds
+        _write_row(
+            self._recorder._spans,
+            name=self._name,
+            start=self._start,
+            seconds=seconds,
+            step=self._step,
+        )
 
 
 def _open_append(path: Path) -> TextIO:
+    # Line buffered: a killed run leaves whole lines behind.
     return path.open("a", buffering=1, encoding="utf-8")
 
 
-def _truncate_after(metrics: Path, step: int) -> list[dict[str, Any]]:
-    """Keep the whole lines of steps up to `step`; a kill may have torn the last."""
-    rows = []
-    for line in metrics.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(json.JSONDecodeError):
-            rows.append(json.loads(line))
-    kept = [row for row in rows if row["step"] <= step]
-    part = metrics.with_name(f".{metrics.name}.part")
-    text = "".join(json.dumps(row) + "\n" for row in kept)
-    part.write_text(text, encoding="utf-8")
-    part.replace(metrics)
-    return kept
+def _write_row(file: TextIO, **values: Any) -> None:
+    file.write(json.dumps(values) + "\n")

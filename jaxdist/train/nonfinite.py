@@ -1,7 +1,7 @@
-"""Skipping: a step whose gradient is not finite changes nothing, on any device.
+"""Skipping steps: one whose gradient is not finite changes nothing, on any device.
 
-The verdict is global. It is taken from the summed gradient, and where a leaf is sharded
-from the whole of it, so that no device moves when another stays.
+The decision is global. It is taken from the summed gradient, and over the whole of
+sharded leaves, so that no device moves while another does not.
 """
 
 from typing import Any, NamedTuple, TypeVar
@@ -20,21 +20,21 @@ class SkipState(NamedTuple):
     """State of an optimizer that skips steps."""
 
     consecutive: jax.Array
-    """Steps skipped since the last that was not: int32 []."""
+    """Consecutive skipped steps: int32 []."""
     total: jax.Array
-    """Steps skipped since the very start: int32 []."""
+    """Skipped steps since initialization: int32 []."""
     inner: Any
-    """State of the optimizer itself, of the last step that was not skipped."""
+    """State of the inner optimizer after the last step that was not skipped."""
 
 
 def skip_nonfinite(
     inner: optax.GradientTransformation,
 ) -> optax.GradientTransformationExtraArgs:
-    """Return an optimizer that moves as `inner`, and not at all on NaN or infinity.
+    """Return an optimizer that skips steps with NaN or infinity in the gradient.
 
-    As `optax.apply_if_finite`, with the verdict taken over whole leaves, and without a
-    branch: `inner` may talk to other devices, which must not depend on data.
+    As `optax.apply_if_finite`, with the decision taken over whole leaves.
     """
+    # Without a branch: `inner` may communicate, which must not depend on data.
     inner = optax.with_extra_args_support(inner)
 
     def init(params: Any) -> SkipState:
@@ -50,9 +50,15 @@ def skip_nonfinite(
         total: StageSumFn = optax.tree.sum,
         **others: Any,
     ) -> tuple[Any, SkipState]:
-        bad = total(squares(jax.tree.map(_nonfinite_mask, grads))) > 0
+        # The squares of 0 and 1 count what is not finite, with the sums over devices
+        # that norms have.
+        marks = jax.tree.map(
+            lambda x: (~jnp.isfinite(x)).astype(accumulation_dtype(x.dtype)), grads
+        )
+        bad = total(squares(marks)) > 0
         more = {"squares": squares, "total": total, **others}
         moved = inner.update(grads, state.inner, params, **more)
+        # The inner optimizer has run on NaN; its results are thrown away.
         still = jax.tree.map(jnp.zeros_like, moved[0]), state.inner
         updates, kept = _select(bad, still, moved)
         skipped = bad.astype(jnp.int32)
@@ -71,7 +77,7 @@ def keep_old_if_skipped(opt: Any, new: TreeT, old: TreeT) -> TreeT:
 
     Args:
         opt: state of the optimizer after the step, of any kind.
-        new: what the step makes of a tree besides the parameters.
+        new: a tree after the step.
         old: the same tree before the step.
     """
     if not isinstance(opt, SkipState):
@@ -80,13 +86,8 @@ def keep_old_if_skipped(opt: Any, new: TreeT, old: TreeT) -> TreeT:
 
 
 def count_skipped_steps(opt: Any) -> int:
-    """Count the steps that were skipped since the very start."""
+    """Return the number of skipped steps since initialization."""
     return int(opt.total) if isinstance(opt, SkipState) else 0
-
-
-def _nonfinite_mask(x: jax.Array) -> jax.Array:
-    """Mark what is no number: the squares of the marks count them."""
-    return (~jnp.isfinite(x)).astype(accumulation_dtype(x.dtype))
 
 
 def _select(first: jax.Array, one: TreeT, other: TreeT) -> TreeT:

@@ -1,7 +1,7 @@
-"""An objective: what a network is called on, and what its outputs are scored against.
+"""Objectives: the inputs of a network, and the targets and loss of its outputs.
 
-Everything is a sample's own: a loss is a mean within one sample, so that the global
-loss stays a mean over samples however they lie on devices.
+Everything is per sample: a loss is a mean within one sample, so that the global loss
+stays a mean over samples however they are sharded.
 """
 
 from abc import ABC, abstractmethod
@@ -20,17 +20,17 @@ from jaxdist.train.logits import UnsplitLogits, VocabLogits, VocabParallelLogits
 
 Batch = Mapping[str, jax.Array]
 BatchKeys = tuple[tuple[str, str], ...]
-"""Keys of a batch, each with its dtype."""
+"""Keys of a batch, with dtypes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(ABC):
-    """One way to score a network; `B` is the samples of the batch at hand."""
+    """Inputs, targets and loss of a network; `B` is the samples of a batch."""
 
     inputs: BatchKeys
-    """What the network is called on, in this order."""
+    """Inputs of the network, in order."""
     targets: BatchKeys
-    """What its outputs are scored against."""
+    """Targets of its outputs."""
 
     @property
     def dtypes(self) -> dict[str, str]:
@@ -42,30 +42,30 @@ class Objective(ABC):
         return dict((*self.inputs, *self.targets))
 
     def model_inputs(self, batch: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the arrays, or shapes, that the network is called on."""
+        """Return the network's inputs, arrays or shapes."""
         return tuple(batch[key] for key, _ in self.inputs)
 
     def dim_axes(self, key: str, rank: int) -> tuple[str | None, ...]:
-        """Name the axis that splits each dim of an array behind its samples.
+        """Return the mesh axis that splits each dim of an array after the samples.
 
         Args:
-            key: of the batch.
+            key: key of the array in the batch.
             rank: number of dims of the array, samples and channels included.
 
         Returns:
-            An axis a dim, None where it stays whole, as do the dims behind the last.
+            An axis a dim, None for dims that stay whole; so do dims after the last.
         """
         return spatial_axes(rank)
 
     def target_mask(self, correct: jax.Array, batch: Batch) -> jax.Array:
-        """Return which of the answers of `correct` count, bool [B, ...]: here all."""
+        """Return which elements of `correct` count, bool [B, ...]: here all."""
         return jnp.ones_like(correct)
 
     def for_vocab_parallel(self) -> "Objective":
-        """Return the same of outputs that lie in slices over the tensor axis.
+        """Return the objective of logits that are sliced over the tensor axis.
 
         Raises:
-            BadInput: the outputs are no logits of one vocabulary.
+            BadInput: the outputs are not the logits of one vocabulary.
         """
         raise BadInput(
             f"{type(self).__name__} cannot score outputs that lie in slices",
@@ -80,16 +80,12 @@ class Objective(ABC):
 
     @abstractmethod
     def correct(self, outputs: jax.Array, batch: Batch) -> jax.Array:
-        """Return which answers are right, bool [B, ...]: one or several a sample."""
+        """Return which answers are right, bool [B, ...], one or several a sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(Objective):
-    """One label a sample, from logits [B, classes].
-
-    In a tuple of logits the first are the network's, and those of its auxiliary heads,
-    which take part in training alone, follow (Szegedy et al. 2014, section 5).
-    """
+    """One label a sample, from logits [B, classes]."""
 
     inputs: BatchKeys = (("image", "float32"),)
     targets: BatchKeys = (("label", "int32"),)
@@ -100,6 +96,8 @@ class Classification(Objective):
         self, outputs: jax.Array | tuple[jax.Array, ...], batch: Batch
     ) -> jax.Array:
         """Return the cross entropy of each sample, [B], nats."""
+        # In training a network may return the logits of auxiliary heads after its own
+        # (Szegedy et al. 2014, section 5).
         if isinstance(outputs, tuple):
             main, *others = (self.losses(each, batch) for each in outputs)
             return main + self.aux_weight * sum(others)
@@ -112,15 +110,15 @@ class Classification(Objective):
 
 @dataclass(frozen=True, kw_only=True)
 class NextToken(Objective):
-    """A label a token: the one that follows, from logits [B, T, vocabulary]."""
+    """The next token at every place, from logits [B, T, vocabulary]."""
 
     inputs: BatchKeys = (("tokens", "int32"),)
     targets: BatchKeys = (("target", "int32"),)
     logits: VocabLogits = field(default_factory=UnsplitLogits)
-    """Reads the logits as they lie."""
+    """Loss and argmax of the logits, whole or sliced."""
 
     def for_vocab_parallel(self) -> Self:
-        """Return the same of slices of the vocabulary."""
+        """Return the objective of sliced logits."""
         return replace(self, logits=VocabParallelLogits())
 
     def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
@@ -134,7 +132,7 @@ class NextToken(Objective):
 
 @dataclass(frozen=True, kw_only=True)
 class Regression(Objective):
-    """Several numbers a sample, from estimates [B, n]."""
+    """Several numbers a sample, from predictions [B, n]."""
 
     inputs: BatchKeys = (("image", "float32"),)
     targets: BatchKeys = (("target", "float32"),)
@@ -151,25 +149,26 @@ class Regression(Objective):
 
     def _errors(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return estimates less targets, [B, n], in float32 or wider."""
+        # The difference of two bfloat16 numbers has hardly a digit.
         dtype = accumulation_dtype(outputs.dtype)
         return outputs.astype(dtype) - batch["target"].astype(dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Captioning(Objective):
-    """A label a word of a caption: the next one, from logits [B, L, vocabulary].
+    """The next word at every place of a caption, from logits [B, L, vocabulary].
 
-    `words` are the caption with `BEGIN` before it, `target` the caption with `END`
-    behind it; both are filled up with `PAD_ID`, which nothing is asked for.
+    `words` are the caption after `BEGIN`, `target` the caption before `END`; both are
+    padded with `PAD_ID`, which does not count.
     """
 
     inputs: BatchKeys = (("clip", "float32"), ("words", "int32"))
     targets: BatchKeys = (("target", "int32"),)
     logits: VocabLogits = field(default_factory=UnsplitLogits)
-    """Reads the logits as they lie."""
+    """Loss and argmax of the logits, whole or sliced."""
 
     def for_vocab_parallel(self) -> Self:
-        """Return the same of slices of the vocabulary."""
+        """Return the objective of sliced logits."""
         return replace(self, logits=VocabParallelLogits())
 
     def dim_axes(self, key: str, rank: int) -> tuple[str | None, ...]:
@@ -180,6 +179,7 @@ class Captioning(Objective):
         """Return the mean cross entropy over each caption's words, [B], nats."""
         each = self.logits.cross_entropy(outputs, batch["target"])
         asked = _is_word(batch).astype(each.dtype)
+        # A sample of padding alone has no word to divide by.
         return (each * asked).sum(-1) / jnp.maximum(asked.sum(-1), 1)
 
     def correct(self, outputs: jax.Array, batch: Batch) -> jax.Array:
@@ -199,6 +199,7 @@ def cast_floats(arrays: Any, dtype: Any) -> Any:
     """
 
     def one(x: Any) -> Any:
+        # Labels, token ids and masks keep their dtypes.
         if dtype is None or not jnp.issubdtype(x.dtype, jnp.floating):
             return x
         if isinstance(x, jax.ShapeDtypeStruct):

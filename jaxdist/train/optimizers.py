@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 REFERENCE_BATCH: Final = 256
-"""Samples that a rate is for before it is scaled (Goyal et al. 2017, section 2.1)."""
+"""Batch size of an unscaled learning rate (Goyal et al. 2017, section 2.1)."""
 
 _NON_NEGATIVE_KEYS: Final = (
     *("lr", "weight_decay", "warmup_epochs"),
@@ -26,7 +26,7 @@ class OptimConfig:
     """The optimizer, with warm-up and cosine decay of its rate."""
 
     name: Literal["sgd", "adamw", "lars", "lamb"] = "sgd"
-    """How a gradient moves the parameters."""
+    """Name of the optimizer."""
     lr: float = 0.1
     """Peak learning rate, reached at the end of the warm-up; scaled, if `scaling` is.
     """
@@ -67,6 +67,7 @@ class OptimConfig:
         for key in ("momentum", "beta2", "ema"):
             check_range(f"optim.{key}", getattr(self, key), minimum=0, upper_bound=1)
         check_range("optim.accumulate", self.accumulate, minimum=1)
+        # A milestone within the warm-up would be lost in the schedule.
         times = (self.warmup_epochs, *self.milestones)
         if any(late <= early for early, late in pairwise(times)):
             raise BadInput(
@@ -81,7 +82,7 @@ class OptimConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Warmup:
-    """How the rate begins: from where, to where, over how many steps."""
+    """A linear warm-up of the learning rate."""
 
     initial_rate: float
     """Rate of the first step."""
@@ -94,10 +95,7 @@ class Warmup:
 def make_warmup(
     config: OptimConfig, steps: int, steps_per_epoch: float, batch_size: int
 ) -> Warmup:
-    """Return how the rate of a run begins.
-
-    With a scaled rate the warm-up starts from the unscaled one, as in Goyal et al.
-    2017, section 2.2; else, or where scaling makes it smaller, from zero.
+    """Return the warm-up of a run's learning rate.
 
     Args:
         config: base rate, scaling and warm-up.
@@ -108,7 +106,10 @@ def make_warmup(
     times = batch_size / REFERENCE_BATCH
     grown = {"none": 1.0, "linear": times, "root": times**0.5}
     peak = config.lr * grown[config.scaling]
+    # At least one step has the peak rate, however short the run is.
     warmup = max(min(round(config.warmup_epochs * steps_per_epoch), steps - 1), 0)
+    # With a scaled rate the warm-up starts from the unscaled one, as in Goyal et al.
+    # 2017, section 2.2; else, or where scaling makes it smaller, from zero.
     return Warmup(
         initial_rate=config.lr if peak > config.lr else 0.0,
         peak_rate=peak,
@@ -130,10 +131,12 @@ def make_learning_rate(
     import optax
 
     start = make_warmup(config, steps, steps_per_epoch, batch_size)
+    # Without milestones the rate decays by half a cosine.
     if not config.milestones:
         return optax.warmup_cosine_decay_schedule(
             start.initial_rate, start.peak_rate, start.steps, steps
         )
+    # join_schedules counts the steps of its second schedule from the boundary.
     drops = {
         round(epoch * steps_per_epoch) - start.steps: 0.1 for epoch in config.milestones
     }
@@ -145,11 +148,12 @@ def make_learning_rate(
 def make_optimizer(
     config: OptimConfig, learning_rate: "optax.Schedule"
 ) -> "optax.GradientTransformationExtraArgs":
-    """Return what moves the parameters, on the gradient of the global loss.
+    """Return the optimizer, which takes the gradient of the global loss.
 
-    Norms and biases never decay. Where leaves are shards,
-    its `update` is given `squares`, as `jaxdist.train.sharded_norms` says.
+    Norms and biases never decay. Where leaves are shards, its `update` takes `squares`
+    and `total` (`jaxdist.train.sharded_norms`).
     """
+    # optax is imported where it is used: configurations are read without it.
     import optax
 
     from jaxdist.train.nonfinite import skip_nonfinite
@@ -158,6 +162,8 @@ def make_optimizer(
     move = optax.with_extra_args_support(
         _OPTIMIZERS[config.name](config, learning_rate)
     )
+    # Clipping comes first, and skipping is around all: a skipped step changes no
+    # moment.
     if config.clip:
         move = optax.chain(clip_by_global_norm(config.clip), move)
     return skip_nonfinite(move) if config.skip_nonfinite else move
@@ -197,6 +203,8 @@ def _lars(config: OptimConfig, rate: "optax.Schedule") -> Any:
 
     from jaxdist.train.sharded_norms import scale_by_trust_ratio
 
+    # As optax.lars, with trust ratios of whole leaves. The rate comes before the
+    # momentum.
     return optax.chain(
         optax.add_decayed_weights(config.weight_decay, weight_decay_mask),
         scale_by_trust_ratio(coefficient=0.001, mask=weight_decay_mask),
@@ -211,6 +219,7 @@ def _lamb(config: OptimConfig, rate: "optax.Schedule") -> Any:
 
     from jaxdist.train.sharded_norms import scale_by_trust_ratio
 
+    # As optax.lamb, with trust ratios of whole leaves.
     return optax.chain(
         optax.scale_by_adam(config.momentum, config.beta2, eps=1e-6),
         optax.add_decayed_weights(config.weight_decay, weight_decay_mask),
@@ -220,10 +229,8 @@ def _lamb(config: OptimConfig, rate: "optax.Schedule") -> Any:
 
 
 def weight_decay_mask(params: Any) -> Any:
-    """Mark the leaves that decay: no vectors, and no biases of several gates.
-
-    Where vectors of stages lie in arrays of more dims, those are `vectors`.
-    """
+    """Return which leaves decay: no vectors, and no biases of several gates."""
+    # Stages hold several vectors in one array of more dims, under the key `vectors`.
     import jax
 
     def decayed(path: Any, leaf: Any) -> bool:

@@ -1,9 +1,10 @@
-"""Temporaries: what a layout's step needs in memory beside its arguments."""
+"""Memory of a layout's step on a device beside its arguments."""
 
+import math
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr
 from jax.interpreters import partial_eval
 
 from jaxdist.profile.xla_cpu.peak_memory import peak_temporary_bytes
@@ -12,12 +13,19 @@ from jaxdist.train.program import trace_train_step
 
 
 def step_temporary_bytes(layout: Layout) -> int:
-    """Return the bytes of temporary arrays of a device at the step's fullest moment.
+    """Return the peak bytes of a device's temporary arrays during a step.
 
     Args:
-        layout: the task, its plan and mesh, which needs no devices.
+        layout: task, plan and mesh, which needs no devices.
     """
-    program = _device_jaxpr(trace_train_step(layout).jaxpr.jaxpr)
+    # What one device does is the body of the largest shard_map. Dead code is removed,
+    # and unused arguments are not, so that they can be counted from the end.
+    eqns = trace_train_step(layout).jaxpr.jaxpr.eqns
+    maps = [eqn for eqn in eqns if eqn.primitive.name == "shard_map"]
+    body: Any = max(maps, key=lambda eqn: len(eqn.invars)).params["jaxpr"]
+    body = body.jaxpr if isinstance(body, ClosedJaxpr) else body
+    outputs = [True] * len(body.outvars)
+    program, *_ = partial_eval.dce_jaxpr(body, outputs, instantiate=True)
     # Its last arguments are the state, which is donated, and the batch.
     state = len(jax.tree.leaves(layout.state))
     first = len(program.invars) - state - len(layout.batch_shapes)
@@ -26,24 +34,8 @@ def step_temporary_bytes(layout: Layout) -> int:
 
 def device_batch_bytes(layout: Layout) -> int:
     """Return the bytes of a device's part of a batch."""
-    places = layout.batch_shardings(layout.batch_shapes)
+    shardings = layout.batch_shardings(layout.batch_shapes)
     return sum(
-        _array_bytes(array, places[key].shard_shape(array.shape))
+        array.dtype.itemsize * math.prod(shardings[key].shard_shape(array.shape))
         for key, array in layout.padded_shapes(layout.batch_shapes).items()
     )
-
-
-def _device_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
-    """Return what one device does, with all arguments, without what nothing needs."""
-    maps = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "shard_map"]
-    whole: Any = max(maps, key=lambda eqn: len(eqn.invars)).params["jaxpr"]
-    own: Jaxpr = whole.jaxpr if isinstance(whole, ClosedJaxpr) else whole
-    every = [True] * len(own.outvars)
-    return partial_eval.dce_jaxpr(own, every, instantiate=True)[0]
-
-
-def _array_bytes(array: jax.ShapeDtypeStruct, shape: tuple[int, ...]) -> int:
-    size = array.dtype.itemsize
-    for dim in shape:
-        size *= dim
-    return size

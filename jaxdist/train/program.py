@@ -1,7 +1,8 @@
-"""A program: a task compiled for a layout, audited, with what it needs to run."""
+"""A compiled training step, compared with the plan, and what a run needs beside it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,10 +18,11 @@ from jaxdist.partition.outer_sync import OuterSync
 from jaxdist.pipeline.plan_schedule import device_work_counts, plan_schedule
 from jaxdist.pipeline.stage_traffic import device_collectives
 from jaxdist.profile.trace import prune_jaxpr
+from jaxdist.train.diloco import outer_step
 from jaxdist.train.eval_step import make_eval_step
 from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.state import TrainState
-from jaxdist.train.step import make_outer_step, make_train_step
+from jaxdist.train.step import make_train_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,8 +208,20 @@ def trace_train_step(layout: Layout, reduction: GradientReduction | None = None)
 
 
 def trace_outer_step(layout: Layout, sync: OuterSync) -> Any:
-    """Trace an outer step on the shapes of a layout's state."""
-    return jax.jit(make_outer_step(layout, sync), donate_argnums=0).trace(layout.state)
+    """Trace `join(state) -> state`, an outer step, on the shapes of a layout's state.
+
+    Args:
+        layout: task, plan and mesh.
+        sync: one of the layout's outer syncs, which says what is averaged.
+    """
+    step = jax.shard_map(
+        partial(outer_step, layout.plan.outer, sync),
+        mesh=layout.mesh,
+        in_specs=(layout.specs,),
+        out_specs=layout.specs,
+        check_vma=False,
+    )
+    return jax.jit(step, donate_argnums=0).trace(layout.state)
 
 
 def _compile_outer_step(layout: Layout, sync: OuterSync) -> CompiledOuterStep:

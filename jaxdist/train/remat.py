@@ -1,17 +1,17 @@
-"""Remaking: what is inside a block is computed again backward instead of kept.
+"""Rematerialization: the inside of a block is computed again in the backward pass.
 
-Of the forward pass only what goes from block to block is kept, and what collectives
-brought: those never run twice, so a plan's ledger is the same with and without.
+Of the forward pass only the outputs of blocks are kept, and those of collectives, which
+never run twice: a plan's communication is the same with and without.
 
-A plan may end that before a block. Its inside and that of those behind it, which the
-backward pass reads first, are kept then.
+A plan may end rematerialization before a block. The insides of that one and of those
+after it, which the backward pass reads first, are kept then.
 
 Sources: Chen et al. 2016, arXiv:1604.06174, "Training Deep Nets with Sublinear Memory
 Cost", section 4: here a segment is a block. Wahib et al. 2020, arXiv:2008.11421, KARMA:
 the last blocks stay.
 """
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from functools import partial
 from typing import Any, Final
 
@@ -25,8 +25,9 @@ from jaxdist.pipeline.stages import run as run_blocks
 from jaxdist.train.materialize_params import batch_stats
 
 ModelFactory = Callable[[Any, Any], Any]
-"""From parameters and statistics to a fresh network that is ready to be called."""
+"""Maps parameters and statistics to a new network that is ready to be called."""
 
+# The checkpoint name of a block's outputs, and the primitives that move bytes.
 _BLOCK_OUTPUT: Final = "between blocks"
 _COLLECTIVES: Final = frozenset(
     ("psum", "pmax", "ppermute", "all_gather", "reduce_scatter", "all_to_all")
@@ -34,10 +35,10 @@ _COLLECTIVES: Final = frozenset(
 
 
 def check_remat(plan: Plan, model: Any) -> None:
-    """Refuse a network without named blocks, or without the one that a plan names.
+    """Check that a network has the named blocks that a plan needs.
 
     Args:
-        plan: computes blocks again.
+        plan: a plan with rematerialization.
         model: the network.
 
     Raises:
@@ -51,28 +52,39 @@ def check_remat(plan: Plan, model: Any) -> None:
             remedy="plan.remat=false",
         )
     blocks, until = [name for name, _ in model.chain()], plan.remat_until
-    if until and until not in blocks[1:]:
-        raise _remat_until_error(until, blocks)
+    if not until or until in blocks[1:]:
+        return
+    near = did_you_mean(until, blocks[1:])
+    meant = [f"did you mean plan.remat_until={near}?"] if near else []
+    if until == blocks[0]:
+        meant = ["plan.remat=false keeps the insides of all blocks"]
+    raise BadInput(
+        f"blocks cannot be computed again until {until}",
+        rule="plan.remat_until names a block of the network, and not the first",
+        values=f"the blocks are {', '.join(blocks)}",
+        remedy=(*meant, "plan.remat_until= computes all again"),
+    )
 
 
 def call_model(
     plan: Plan, factory: ModelFactory, params: Any, stats: Any, inputs: tuple[Any, ...]
 ) -> tuple[Any, Any]:
-    """Call a network, inside of what `maybe_checkpoint` returns.
+    """Call a network inside a function that `maybe_checkpoint` returns.
 
     Args:
-        plan: says what is computed again.
-        factory: the network, where all is computed again with `tag_all_blocks`.
+        plan: says which blocks are rematerialized.
+        factory: constructor of the network, with `tag_all_blocks` where all are.
         params: its parameters.
         stats: its running statistics.
-        inputs: what it is called on.
+        inputs: its arguments.
 
     Returns:
-        What it returns, and the statistics behind it.
+        The outputs, and the new statistics.
     """
     model = factory(params, stats)
     if not plan.remat_until:
         return model(*inputs), batch_stats(model)
+    # Blocks are run one by one, so that some can be inside of a checkpoint.
     blocks = tuple(name for name, _ in model.chain())
     carried = (inputs if len(inputs) > 1 else inputs[0]), ()
     again = partial_remat_blocks(plan, blocks)
@@ -83,20 +95,18 @@ def call_model(
 
 
 def maybe_checkpoint(plan: Plan, loss_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of a network as gradients are taken of it.
+    """Return a loss function with the rematerialization of a plan.
 
     Args:
-        plan: says what is computed again.
-        loss_fn: calls the network's blocks as `call_model` or `run_with_partial_remat`
-        do.
+        plan: says which blocks are rematerialized.
+        loss_fn: calls the network by `call_model` or `run_with_partial_remat`.
     """
-    return (
-        checkpoint_blocks(loss_fn) if plan.remat and not plan.remat_until else loss_fn
-    )
+    whole = plan.remat and not plan.remat_until
+    return checkpoint_blocks(loss_fn) if whole else loss_fn
 
 
 def partial_remat_blocks(plan: Plan, blocks: BlockNames) -> BlockNames:
-    """Name the blocks that are computed again apart from those that are kept."""
+    """Return the blocks that are rematerialized, where others are not."""
     return plan.remade(blocks) if plan.remat_until else ()
 
 
@@ -107,24 +117,25 @@ def run_with_partial_remat(
     variables: Any,
     activations: Any,
 ) -> tuple[Any, Any]:
-    """Call blocks that follow each other, and keep the insides of the last alone.
+    """Run consecutive blocks, and keep the insides of the last ones alone.
 
     Args:
-        factory: their network, where all is computed again with `tag_all_blocks`.
-        blocks: names, in order.
-        remat_blocks: those to compute again; others come behind them.
+        factory: constructor of their network, with `tag_all_blocks` where all are
+            rematerialized.
+        blocks: names of the blocks, in order.
+        remat_blocks: blocks to rematerialize; others come after them.
         variables: parameters of the network, and running statistics.
-        activations: what the block before the first handed on.
+        activations: outputs of the block before the first.
 
     Returns:
-        What the last hands on, and the statistics behind it.
+        The outputs of the last block, and the new statistics.
     """
 
     def run(
         names: BlockNames, params: Any, stats: Any, carried: Any
     ) -> tuple[Any, Any]:
         model = factory(params, stats)
-        # What the last hands on is kept by the block that reads it.
+        # The output of the last one is kept by the block that reads it.
         tag_block_outputs(model, names[:-1] if names == first else ())
         return run_blocks(model, names, carried), batch_stats(model)
 
@@ -134,19 +145,19 @@ def run_with_partial_remat(
         activations, stats = checkpoint_blocks(partial(run, first))(
             params, stats, activations
         )
-    if behind := blocks[len(first) :]:
-        activations, stats = run(behind, params, stats, activations)
+    if rest := blocks[len(first) :]:
+        activations, stats = run(rest, params, stats, activations)
     return activations, stats
 
 
 def tag_all_blocks(plan: Plan, model: Any) -> None:
-    """Name what each block returns where a plan computes all again; in place."""
+    """Tag the outputs of all blocks where all are rematerialized; in place."""
     if plan.remat and not plan.remat_until:
         tag_block_outputs(model, [name for name, _ in model.chain()])
 
 
 def tag_block_outputs(model: Any, blocks: Container[str]) -> None:
-    """Name what some blocks of a chain return; the network is changed in place."""
+    """Tag the outputs of blocks with a checkpoint name; in place."""
     for block in [block for name, block in model.chain() if name in blocks]:
         kind = type(block)
 
@@ -160,7 +171,7 @@ def tag_block_outputs(model: Any, blocks: Container[str]) -> None:
 
 
 def checkpoint_blocks(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a function of marked networks keep only what lies between their blocks."""
+    """Return a function that keeps only tagged outputs and those of collectives."""
     kept: Callable[..., Any] = jax.checkpoint(loss_fn, policy=_is_saveable)
     return kept
 
@@ -170,17 +181,5 @@ def _is_saveable(primitive: Any, *_: Any, **params: Any) -> bool:
         return bool(params["name"] == _BLOCK_OUTPUT)
     # A collective with a gradient of its own is in the trace under this name.
     own = primitive.name.startswith("custom_vjp_call")
+    # Results of collectives are kept: running them twice would move the bytes twice.
     return own or primitive.name in _COLLECTIVES
-
-
-def _remat_until_error(until: str, blocks: Sequence[str]) -> BadInput:
-    near = did_you_mean(until, blocks[1:])
-    meant = [f"did you mean plan.remat_until={near}?"] if near else []
-    if until == blocks[0]:
-        meant = ["plan.remat=false keeps the insides of all blocks"]
-    return BadInput(
-        f"blocks cannot be computed again until {until}",
-        rule="plan.remat_until names a block of the network, and not the first",
-        values=f"the blocks are {', '.join(blocks)}",
-        remedy=(*meant, "plan.remat_until= computes all again"),
-    )

@@ -1,4 +1,4 @@
-"""What a training step changes: parameters, statistics, optimizer state, step count."""
+"""The train state: parameters, statistics, optimizer state and step count."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class TrainState:
     """
 
     step: Any
-    """Steps done since the very start: int32 []."""
+    """Steps done since initialization: int32 []."""
     params: Any
     """Trainable leaves, an `nnx.State` of `nnx.Param`."""
     stats: Any
@@ -32,24 +32,24 @@ class TrainState:
     opt: Any
     """State of the optax optimizer."""
     average: Any = None
-    """Moving averages, {"params", "stats"}, where they are kept; else None."""
+    """Moving averages {"params", "stats"}; None without them."""
     feedback: Any = None
-    """What compressed gradients left on the devices, where they are; else None."""
+    """Error feedback of compressed gradients; None without compression."""
     replicas: Any = None
-    """What replicas have of their own where there is an outer loop; else None. Then
-    `params` and `stats` are the outer ones, and `opt` and `feedback` are in here.
+    """States of the replicas of an outer loop, None without one. With one, `params` and
+    `stats` are the outer ones, and `opt` and `feedback` are in here.
     """
 
     @property
     def evaluated(self) -> tuple[Any, Any]:
-        """Parameters and statistics that are evaluated: the averages where kept."""
+        """Parameters and statistics to evaluate: the averages, where there are any."""
         if self.average is None:
             return self.params, self.stats
         return self.average["params"], self.average["stats"]
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-    """Give each leaf its name: the path from the root, with slashes.
+    """Return the leaves of a tree by name: the path from the root, with slashes.
 
     Args:
         tree: any pytree; the value inside an `nnx.Variable` has the variable's name.
@@ -57,15 +57,23 @@ def named_leaves(tree: Any) -> dict[str, Any]:
     >>> named_leaves({"stem": {"kernel": 1.0, "bias": 2.0}, "steps": [3]})
     {'stem/bias': 2.0, 'stem/kernel': 1.0, 'steps/0': 3}
     """
-    paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_variable)
-    named = {_path_name(path): _variable_value(leaf) for path, leaf in paths}
+    # Variables are leaves here: their own inner path is no part of a name.
+    paths, _ = jax.tree_util.tree_flatten_with_path(
+        tree, is_leaf=lambda node: isinstance(node, nnx.Variable)
+    )
+    named = {}
+    for path, leaf in paths:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        is_variable = isinstance(leaf, nnx.Variable)
+        named[name] = jax.tree.leaves(leaf)[0] if is_variable else leaf
+    # Two keys may print alike, such as 1 and "1".
     if len(named) != len(paths):
         raise ValueError("two leaves of the tree have the same name")
     return named
 
 
 def leaf_names(tree: Any) -> tuple[str, ...]:
-    """Name the leaves of a tree in the order of `jax.tree.leaves`.
+    """Return the names of a tree's leaves in the order of `jax.tree.leaves`.
 
     >>> leaf_names({"stem": {"kernel": 1.0, "bias": 2.0}})
     ('stem/bias', 'stem/kernel')
@@ -74,7 +82,7 @@ def leaf_names(tree: Any) -> tuple[str, ...]:
 
 
 def replace_leaves(tree: TreeT, leaves: Mapping[str, Any]) -> TreeT:
-    """Put other leaves into a tree, by name.
+    """Return a tree with other leaves, which are given by name.
 
     >>> replace_leaves({"stem": {"kernel": 1.0}}, {"stem/kernel": 5.0})
     {'stem': {'kernel': 5.0}}
@@ -82,15 +90,3 @@ def replace_leaves(tree: TreeT, leaves: Mapping[str, Any]) -> TreeT:
     return jax.tree.unflatten(
         jax.tree.structure(tree), [leaves[name] for name in leaf_names(tree)]
     )
-
-
-def _is_variable(node: Any) -> bool:
-    return isinstance(node, nnx.Variable)
-
-
-def _variable_value(leaf: Any) -> Any:
-    return jax.tree.leaves(leaf)[0] if _is_variable(leaf) else leaf
-
-
-def _path_name(path: tuple[Any, ...]) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")

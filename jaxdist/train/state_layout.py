@@ -1,7 +1,7 @@
-"""Hold: the arrays in which devices hold a task's state, and the state as a tree.
+"""The arrays of a task's state on devices, and the same state as a tree.
 
-A checkpoint has the tree, whose leaves are the network's own, whatever the plan.
-Devices of a pipeline hold slots, in which every stage has its leaves.
+A checkpoint has the tree, whose leaves are the network's own, whatever the plan. The
+devices of a pipeline have slots instead, in which every stage puts its leaves.
 """
 
 from collections.abc import Callable
@@ -21,15 +21,15 @@ from jaxdist.train.state import TrainState
 
 
 class StateLayout(Protocol):
-    """How a state lies on devices."""
+    """Arrays of a state on the devices."""
 
     @property
     def param_shardings(self) -> tuple[LeafSharding, ...]:
-        """How each array of parameters lies, in the order of the tree that is held."""
+        """Shardings of the parameters, in the order of the tree on the devices."""
 
     @property
     def stat_shardings(self) -> tuple[LeafSharding, ...]:
-        """How each array of running statistics lies."""
+        """Shardings of the running statistics."""
 
     def to_device(self, state: TrainState) -> TrainState:
         """Return what devices hold of a state whose leaves are the network's own."""
@@ -54,12 +54,12 @@ class StateLayout(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LeafStateLayout:
-    """Devices hold the network's own leaves, or shards of them."""
+    """A state whose arrays are the network's leaves, or shards of them."""
 
     param_shardings: tuple[LeafSharding, ...]
-    """How parameters lie."""
+    """Shardings of the parameters."""
     stat_shardings: tuple[LeafSharding, ...]
-    """How running statistics lie."""
+    """Shardings of the running statistics."""
 
     def to_device(self, state: TrainState) -> TrainState:
         """Return the state as it is."""
@@ -83,14 +83,14 @@ class LeafStateLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class SlotStateLayout:
-    """Devices of a pipeline hold the leaves of their stages in slots."""
+    """A state in slots, which have the leaves of a pipeline's stages."""
 
     stages: Stages
     """The network cut into stages."""
     param_slots: SlotLayout
-    """How parameters lie in slots."""
+    """Slots of the parameters."""
     stat_slots: SlotLayout
-    """How running statistics lie in slots."""
+    """Slots of the running statistics."""
     leaf_stages: tuple[tuple[frozenset[int], ...], tuple[frozenset[int], ...]]
     """Stages that use each parameter, and each statistic."""
     tree_structures: tuple[Any, Any]
@@ -98,12 +98,12 @@ class SlotStateLayout:
 
     @property
     def param_shardings(self) -> tuple[LeafSharding, ...]:
-        """How slots of parameters lie."""
+        """Shardings of the slots of parameters."""
         return self.param_slots.held()
 
     @property
     def stat_shardings(self) -> tuple[LeafSharding, ...]:
-        """How slots of running statistics lie."""
+        """Shardings of the slots of running statistics."""
         return self.stat_slots.held()
 
     def to_device(self, state: TrainState) -> TrainState:
@@ -113,7 +113,7 @@ class SlotStateLayout:
             return slots.pack(jax.tree.leaves(tree))
 
         left = self._map_error_feedback(state, self.param_slots.pack_rows)
-        return replace(self._map_trees(state, put, _is_nnx_state), feedback=left)
+        return replace(self._map_trees(state, put, nnx.State), feedback=left)
 
     def device_shapes(self, state: TrainState) -> TrainState:
         """Return the shapes of slots."""
@@ -124,10 +124,11 @@ class SlotStateLayout:
         left = self._map_error_feedback(
             state, partial(jax.eval_shape, self.param_slots.pack_rows)
         )
-        return replace(self._map_trees(state, shaped, _is_nnx_state), feedback=left)
+        return replace(self._map_trees(state, shaped, nnx.State), feedback=left)
 
     def to_checkpoint(self, state: TrainState) -> TrainState:
         """Take the leaves of a state out of slots."""
+        # Parameters and statistics have slots and a tree each.
         trees = {
             id(self.param_slots): self.tree_structures[0],
             id(self.stat_slots): self.tree_structures[1],
@@ -137,18 +138,20 @@ class SlotStateLayout:
             return jax.tree.unflatten(trees[id(slots)], slots.unpack(held))
 
         left = self._map_error_feedback(state, self.param_slots.unpack_rows)
-        held = self._map_trees(state, out, lambda node: isinstance(node, SlotArrays))
+        held = self._map_trees(state, out, SlotArrays)
         return replace(held, feedback=left)
 
     def stored(
         self, device_state: TrainState, tree_shapes: TrainState, mesh: Mesh
     ) -> TrainState:
-        """Return leaves that devices along the pipe axis share, where a dim divides."""
+        """Return leaves that are sharded over the pipe axis, where a dim divides."""
         left = self._map_error_feedback(
             device_state, partial(jax.eval_shape, self.param_slots.unpack_rows)
         )
         size = mesh.shape["pipe"]
 
+        # A checkpoint is written from all devices: each leaf is cut along its largest
+        # dim that divides, and no host holds the whole network.
         def placed(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
             dims = [d for d, n in enumerate(x.shape) if n % size == 0]
             dim = max(dims, key=lambda d: x.shape[d], default=None)
@@ -162,8 +165,9 @@ class SlotStateLayout:
         self,
         state: TrainState,
         change: Callable[[SlotLayout, Any], Any],
-        is_tree: Callable[[Any], bool],
+        tree_type: type,
     ) -> TrainState:
+        """Apply a function to each tree of the state that has the parameters' form."""
         params, stats = self.param_slots, self.stat_slots
         average = state.average and {
             "params": change(params, state.average["params"]),
@@ -173,11 +177,11 @@ class SlotStateLayout:
             state,
             params=change(params, state.params),
             stats=change(stats, state.stats),
-            # What an optimizer keeps for each parameter is a tree of their structure.
+            # An optimizer's state of each parameter is a tree of the parameters' form.
             opt=jax.tree.map(
-                lambda x: change(params, x) if is_tree(x) else x,
+                lambda x: change(params, x) if isinstance(x, tree_type) else x,
                 state.opt,
-                is_leaf=is_tree,
+                is_leaf=lambda x: isinstance(x, tree_type),
             ),
             average=average,
         )
@@ -185,12 +189,8 @@ class SlotStateLayout:
     def _map_error_feedback(
         self, state: TrainState, change: Callable[[Any], Any]
     ) -> Any:
-        """Change what compressed gradients left, which is kept by name."""
+        """Apply a function to the error feedback, which is by name of the parameter."""
         left = state.feedback
         return left and replace(
             left, residual=change(left.residual), velocity=change(left.velocity)
         )
-
-
-def _is_nnx_state(node: Any) -> bool:
-    return isinstance(node, nnx.State)

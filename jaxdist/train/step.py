@@ -1,4 +1,4 @@
-"""The step: one program, manual over every axis, that a plan compiles to.
+"""The training step: one program, manual over every mesh axis.
 
 Each device computes its share of the global loss,
 
@@ -6,9 +6,9 @@ Each device computes its share of the global loss,
 
 so that the shares of all devices sum to the mean loss. With `check_vma=False`, `grad`
 inside the `shard_map` differentiates that sum with respect to the device's own copy of
-the parameters (a psum transposes to a psum, a gather to a scattered sum), and the whole
-gradient of a leaf is the sum of the copies' gradients over the axes that do not split
-it. One rule for every leaf and every split.
+the parameters (a psum transposes to a psum, an all-gather to a reduce-scatter), and the
+whole gradient of a leaf is the sum of the copies' gradients over the axes that do not
+split it. One rule for every leaf and every split.
 """
 
 import functools
@@ -26,12 +26,14 @@ from jaxdist.collectives.sharded_leaves import all_gather, local_shard, reduce_s
 from jaxdist.partition import fsdp
 from jaxdist.partition.global_norm_axes import split_axes
 from jaxdist.partition.gradient_buckets import GradientReduction
-from jaxdist.partition.outer_sync import OuterSync
+from jaxdist.pipeline import async_executor
+from jaxdist.pipeline.async_executor import AsyncPipeline
+from jaxdist.pipeline.plan_schedule import async_plan_schedule
 from jaxdist.pipeline.stage_parameters import SlotArrays
 from jaxdist.profile.xla_cpu.backward_reads import saved_leaves
 from jaxdist.train import error_feedback
-from jaxdist.train.accumulate import GradientFn, accumulate_gradients
-from jaxdist.train.diloco import outer_step, per_replica_step
+from jaxdist.train.accumulate import accumulate_gradients
+from jaxdist.train.diloco import per_replica_step
 from jaxdist.train.ema import update_ema
 from jaxdist.train.layout import Layout
 from jaxdist.train.materialize_params import (
@@ -39,17 +41,17 @@ from jaxdist.train.materialize_params import (
     merge_model,
     model_inputs,
     prevent_cse,
+    select_local_samples,
 )
 from jaxdist.train.nonfinite import keep_old_if_skipped
 from jaxdist.train.objective import Batch
-from jaxdist.train.pipeline import async_steps, sync_gradients
+from jaxdist.train.pipeline import sync_gradients
 from jaxdist.train.remat import call_model, maybe_checkpoint, tag_all_blocks
-from jaxdist.train.sample_exchange import select_local_samples
 from jaxdist.train.sharded_norms import is_masked, leaves_with_masked, local_sum_squares
 from jaxdist.train.state import TrainState
 
 UPDATE_SCOPE: Final = "update"
-"""Scope of what moves the parameters, as a compiled program has it."""
+"""Named scope of the optimizer's operations in a compiled program."""
 
 
 def make_train_step(
@@ -58,8 +60,8 @@ def make_train_step(
     """Build `step(state, batch) -> (state, loss)`, to be jitted with `state` donated.
 
     Args:
-        layout: the task, its plan and mesh.
-        reduction: how gradients are summed; none: as the layout says.
+        layout: task, plan and mesh.
+        reduction: how gradients are summed; by default as the layout says.
 
     Returns:
         A function of a `TrainState` and a global batch (the objective's keys, for one
@@ -69,45 +71,30 @@ def make_train_step(
     """
     specs, task = layout.specs, layout.task
     sums = reduction or layout.reduction
-    advance = _async_update if layout.plan.pipe.flows else _sync_update
+    update = _async_update if layout.plan.pipe.flows else _sync_update
 
     def local(state: TrainState, batch: Batch) -> tuple[TrainState, jax.Array]:
-        loss, stats, params, opt, left = advance(layout, sums, state, batch)
+        loss, stats, params, opt, feedback = update(layout, sums, state, batch)
         step = state.step + 1
         average = update_ema(state.average, task.average, step, params, stats)
+        # The optimizer keeps the parameters of a skipped step; here the rest is kept.
         old = state.stats, state.average, state.feedback, jnp.full_like(loss, jnp.nan)
-        found = stats, average, left, loss
-        stats, average, left, loss = keep_old_if_skipped(opt, found, old)
-        new = TrainState(
+        new = stats, average, feedback, loss
+        stats, average, feedback, loss = keep_old_if_skipped(opt, new, old)
+        after = TrainState(
             step=step,
             params=params,
             stats=stats,
             opt=opt,
             average=average,
-            feedback=left,
+            feedback=feedback,
         )
-        return new, loss
+        return after, loss
 
-    apart = layout.plan.replicas > 1
-    each, losses = (per_replica_step(local), P("replica")) if apart else (local, P())
-    return lambda state, batch: layout.shard_map(each, specs, batch, (specs, losses))(
+    replicas = layout.plan.replicas > 1
+    body, losses = (per_replica_step(local), P("replica")) if replicas else (local, P())
+    return lambda state, batch: layout.shard_map(body, specs, batch, (specs, losses))(
         state, batch
-    )
-
-
-def make_outer_step(layout: Layout, sync: OuterSync) -> Callable[..., Any]:
-    """Build `join(state) -> state`, an outer step, to be jitted with `state` donated.
-
-    Args:
-        layout: the task, its plan and mesh.
-        sync: one of the layout's, what is averaged.
-    """
-    return jax.shard_map(
-        functools.partial(outer_step, layout.plan.outer, sync),
-        mesh=layout.mesh,
-        in_specs=(layout.specs,),
-        out_specs=layout.specs,
-        check_vma=False,
     )
 
 
@@ -117,16 +104,38 @@ def _sync_update(
     """Move the parameters along the gradient of the whole batch.
 
     Returns:
-        The loss, new statistics, parameters and optimizer's state, and what
-        compressing gradients left.
+        Loss, new statistics, parameters, optimizer state and error feedback.
     """
-    gradients = (
-        _accumulation_gradients if layout.slot_layout is None else _pipeline_gradients
+    plan = layout.plan
+    if layout.slot_layout is None:
+        # Microbatches one after the other; else they go through the pipeline's stages.
+        own = functools.partial(_local_gradients, layout, state)
+        gradient_fn = accumulate_gradients(own, layout.task.microbatches)
+    else:
+        gradient_fn = functools.partial(
+            sync_gradients.pipeline_gradients, layout, state
+        )
+    loss, stats, grads = gradient_fn(state.stats, batch)
+
+    # Gradients are summed to the shards that this device updates: over fsdp by a
+    # reduce-scatter, over the other axes exactly or compressed.
+    shardings = layout.param_shardings
+    if layout.shards_params:
+        grads = reduce_scatter(
+            grads, layout.fsdp_dims, fsdp.FSDP_AXIS, reduction.scatter_compressor
+        )
+    grads = [x.astype(leaf.dtype) for x, leaf in zip(grads, shardings, strict=True)]
+    axes = [plan.sum_axes, *reduction.exact_axes]
+    loss, *grads = all_reduce_leaves([loss, *grads], axes)
+    names = [leaf.name for leaf in shardings]
+    grads, feedback = error_feedback.all_reduce_compressed(
+        plan.reduce, reduction, names, grads, state.feedback, state.step
     )
-    loss, stats, grads = gradients(layout, state)(state.stats, batch)
-    loss, grads, left = _reduce_gradients(layout, reduction, state, loss, grads)
-    params, opt = _apply_optimizer(layout, state.params, state.opt, grads)
-    return loss, stats, params, opt, left
+    tree = jax.tree.structure(layout.replica_state_shapes.params)
+    params, opt = _apply_optimizer(
+        layout, state.params, state.opt, jax.tree.unflatten(tree, grads)
+    )
+    return loss, stats, params, opt, feedback
 
 
 def _async_update(
@@ -138,7 +147,9 @@ def _async_update(
         As `_sync_update`; the loss is the mean of the microbatches'.
     """
 
-    def move(grads: SlotArrays, opt: Any, params: SlotArrays) -> tuple[SlotArrays, Any]:
+    def update(
+        grads: SlotArrays, opt: Any, params: SlotArrays
+    ) -> tuple[SlotArrays, Any]:
         leaves, tree = jax.tree.flatten(grads)
         summed = all_reduce_leaves(leaves, reduction.exact_axes)
         new: tuple[SlotArrays, Any] = _apply_optimizer(
@@ -146,36 +157,26 @@ def _async_update(
         )
         return new
 
-    losses, stats, params, opt = async_steps.run(layout, state, batch, move)
+    pipe, parts = sync_gradients.make_training_pipeline(layout, state, batch)
+    stream = async_plan_schedule(layout.plan, layout.task.microbatches)
+    whole = AsyncPipeline(pipe=pipe, stream=stream, move=update)
+    losses, stats, params, opt = async_executor.run(
+        whole, state.params, state.opt, state.stats, parts
+    )
     (loss,) = all_reduce_leaves([losses.mean()], [layout.plan.sum_axes])
     return loss, stats, params, opt, state.feedback
-
-
-def _accumulation_gradients(layout: Layout, state: TrainState) -> GradientFn:
-    """Return gradients of microbatches one after the other."""
-    own = functools.partial(_local_gradients, layout, state)
-    return accumulate_gradients(own, layout.task.microbatches)
-
-
-def _pipeline_gradients(layout: Layout, state: TrainState) -> GradientFn:
-    """Return gradients of microbatches that go through the stages of a pipeline."""
-    return functools.partial(sync_gradients.pipeline_gradients, layout, state)
 
 
 def _local_gradients(
     layout: Layout, state: TrainState, stats: Any, batch: Batch
 ) -> tuple[jax.Array, Any, list[jax.Array]]:
-    """Return this device's share of the loss, new statistics, gradients of the share.
-
-    Parameters that fsdp shares out are put together, dropped, and put together once
-    more for the backward pass where it reads them; vectors, which are small, are kept.
-    """
+    """Return this device's share of the loss, new statistics, and its gradients."""
     task, plan, codec = layout.task, layout.plan, layout.reduction.gather_compressor
     key = jax.random.fold_in(jax.random.key(task.seed), state.step)
     held, tree = jax.tree.flatten(state.params)
     if layout.gathers_params and task.microbatches > 1:
-        # The compiler would put them together once, before the loop over microbatches,
-        # and keep them; so they seem to depend on the samples of each.
+        # XLA would gather them once, before the loop over microbatches, and keep them;
+        # so they are made to depend on the samples of each.
         held = prevent_cse(held, batch["id"][0], batch["id"])
 
     def make(leaves: list[jax.Array], stats: Any) -> Any:
@@ -196,10 +197,11 @@ def _local_gradients(
         maybe_checkpoint(plan, share), gather_params(layout, held, codec), has_aux=True
     )
     if layout.gathers_params:
-        wanted = [
-            need and x.ndim > 1
-            for need, x in zip(saved_leaves(back), held, strict=True)
-        ]
+        # Gathered parameters are dropped after their use, and gathered once more for
+        # the backward pass where it reads them: the residuals of the vjp are replaced
+        # by the second copies. Vectors, which are small, are kept.
+        reads = zip(saved_leaves(back), held, strict=True)
+        wanted = [read and x.ndim > 1 for read, x in reads]
         again = gather_params(
             layout, prevent_cse(held, state.step, loss), codec, wanted
         )
@@ -209,49 +211,17 @@ def _local_gradients(
     return loss, new, grads
 
 
-def _reduce_gradients(
-    layout: Layout,
-    reduction: GradientReduction,
-    state: TrainState,
-    loss: jax.Array,
-    grads: list[jax.Array],
-) -> tuple[jax.Array, Any, Any]:
-    """Sum the loss and every gradient, to the shards that this device moves.
-
-    Returns:
-        The loss, the gradients, and what compressing them left.
-    """
-    plan = layout.plan
-    params, names = (
-        layout.replica_state_shapes.params,
-        [leaf.name for leaf in layout.param_shardings],
-    )
-    dealt, dims = grads, layout.fsdp_dims
-    if layout.shards_params:
-        dealt = reduce_scatter(
-            grads, dims, fsdp.FSDP_AXIS, reduction.scatter_compressor
-        )
-    leaves = [
-        x.astype(leaf.dtype)
-        for x, leaf in zip(dealt, layout.param_shardings, strict=True)
-    ]
-    over = [plan.sum_axes, *reduction.exact_axes]
-    loss, *leaves = all_reduce_leaves([loss, *leaves], over)
-    leaves, left = error_feedback.all_reduce_compressed(
-        plan.reduce, reduction, names, leaves, state.feedback, state.step
-    )
-    return loss, jax.tree.unflatten(jax.tree.structure(params), leaves), left
-
-
 def _apply_optimizer(
-    layout: Layout, before: Any, opt: Any, grads: Any
+    layout: Layout, params: Any, opt: Any, grads: Any
 ) -> tuple[Any, Any]:
     """Return the parameters moved along the gradients, and the optimizer's state."""
-    held, tree = jax.tree.flatten(before)
-    apart = layout.shards_params and not layout.gathers_params
-    if apart:
-        held = local_shard(held, layout.fsdp_dims, fsdp.FSDP_AXIS)
-    params = jax.tree.unflatten(tree, held)
+    # With zero = 1 parameters are whole and the optimizer's state is sharded: a device
+    # updates its shard, and gathers the others'.
+    whole = layout.shards_params and not layout.gathers_params
+    leaves, tree = jax.tree.flatten(params)
+    if whole:
+        leaves = local_shard(leaves, layout.fsdp_dims, fsdp.FSDP_AXIS)
+    params = jax.tree.unflatten(tree, leaves)
     # optax counts steps in int32 and lets jax promote them, also where a user or a
     # test has asked for strict promotion.
     move = optax.with_extra_args_support(layout.task.optimizer)
@@ -260,7 +230,7 @@ def _apply_optimizer(
     with jax.numpy_dtype_promotion("standard"), jax.named_scope(UPDATE_SCOPE):
         updates, opt = move.update(grads, opt, params, squares=squares, total=total)
         params = optax.apply_updates(params, updates)
-    if apart:
+    if whole:
         leaves = all_gather(jax.tree.leaves(params), layout.fsdp_dims, fsdp.FSDP_AXIS)
         params = jax.tree.unflatten(tree, leaves)
     return params, opt
@@ -268,6 +238,7 @@ def _apply_optimizer(
 
 def _global_squares(layout: Layout, tree: Any) -> Any:
     """Sum the squares of each leaf over the devices that split it."""
+    # Leaves that are masked have no sum, and no axes to sum over.
     own, shape = jax.tree.flatten(local_sum_squares(tree))
     given = zip(layout.param_shardings, leaves_with_masked(tree), strict=True)
     over = [split_axes(leaf) for leaf, x in given if not is_masked(x)]
@@ -276,8 +247,10 @@ def _global_squares(layout: Layout, tree: Any) -> Any:
 
 
 def _sum_over_stages(layout: Layout, squares: Any) -> jax.Array:
-    """Sum over the leaves of all stages; those that all devices have count once."""
+    """Sum over the leaves of all stages; those on all devices count once."""
     pairs = list(zip(layout.param_shardings, jax.tree.leaves(squares), strict=True))
+    # Slots have a dim along pipe, with a stage's own leaves; other leaves are on all
+    # stages.
     total = optax.tree.sum([x for leaf, x in pairs if leaf.pipe_dim is None])
     own = [x for leaf, x in pairs if leaf.pipe_dim is not None]
     if not own:

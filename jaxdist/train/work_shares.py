@@ -1,11 +1,10 @@
-"""Shares: how much of each layer's work a device does under a layout.
+"""Work shares: how much of each layer's work a device does under a layout.
 
 The step is traced twice, on one device and on the layout, with a scope around every
-layer, and both programs are walked; nothing is compiled.
+layer, and the FLOPs of both programs are counted; nothing is compiled.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +19,6 @@ from jaxdist.profile.trace import trace_pruned
 from jaxdist.train.build_layout import build_layout
 from jaxdist.train.layout import Layout
 from jaxdist.train.step import make_train_step
-from jaxdist.train.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +26,7 @@ class LayerWorkShare:
     """The work of one layer in one step."""
 
     layer: str
-    """Path of the layer; empty for loss, optimizer and what no layer does."""
+    """Path of the layer; empty for loss, optimizer and the rest."""
     whole: int
     """FLOPs of the step on one device."""
     device: int
@@ -38,12 +36,12 @@ class LayerWorkShare:
 
     @property
     def share(self) -> float:
-        """The part of the work that a device does."""
+        """Share of the work that a device does."""
         return self.device / self.whole if self.whole else 0.0
 
     @property
     def repeats(self) -> float:
-        """How often the work is done: 1 is a perfect split."""
+        """How many times the work is done: 1 is a perfect split."""
         return self.share * self.devices
 
 
@@ -51,12 +49,30 @@ def layer_work_shares(layout: Layout) -> tuple[LayerWorkShare, ...]:
     """Return the share of every layer that does something, in the order of use.
 
     Args:
-        layout: the task, its plan and mesh.
+        layout: task, plan and mesh.
     """
+    # The scope of a layer is the name under which its FLOPs are summed.
     task = replace(layout.task, model=_ScopedModelFn(layout.task.model))
-    scoped, layers = replace(layout, task=task), _layer_paths(task)
-    whole = _layer_flops(_single_device_layout(scoped), layers)
-    device = _layer_flops(scoped, layers)
+    network = nnx.merge(task.graph, task.state.params, task.state.stats)
+    layers = tuple(modules_by_path(network))
+    # The same task on the first of the layout's devices.
+    names, kinds = layout.mesh.axis_names, layout.mesh.axis_types
+    first = np.reshape(layout.mesh.devices.ravel()[:1], (1,) * len(names))
+    one = Mesh(first, names, axis_types=kinds)
+    whole, device = (
+        sum_traced_flops(
+            trace_pruned(
+                make_train_step(traced),
+                traced.state,
+                traced.padded_shapes(traced.batch_shapes),
+            ),
+            layers,
+        )
+        for traced in (
+            build_layout(task, Plan(), one, layout.batch_shapes),
+            replace(layout, task=task),
+        )
+    )
     return tuple(
         LayerWorkShare(
             layer=layer,
@@ -71,7 +87,7 @@ def layer_work_shares(layout: Layout) -> tuple[LayerWorkShare, ...]:
 
 @dataclass(frozen=True)
 class _ScopedModelFn:
-    """Makes a network whose layers open scopes of their paths when they are called."""
+    """Constructor of a network whose layers are called in named scopes."""
 
     model_fn: Callable[..., nnx.Module]
 
@@ -79,23 +95,3 @@ class _ScopedModelFn:
         network = self.model_fn(**how)
         add_layer_scopes(network, {})
         return network
-
-
-def _layer_paths(task: Task) -> tuple[str, ...]:
-    state = task.state
-    network = nnx.merge(task.graph, state.params, state.stats)
-    return tuple(modules_by_path(network))
-
-
-def _single_device_layout(layout: Layout) -> Layout:
-    """Return the layout of the same task on the first of its devices."""
-    names, kinds = layout.mesh.axis_names, layout.mesh.axis_types
-    first = np.reshape(layout.mesh.devices.ravel()[:1], (1,) * len(names))
-    mesh = Mesh(first, names, axis_types=kinds)
-    return build_layout(layout.task, Plan(), mesh, layout.batch_shapes)
-
-
-def _layer_flops(layout: Layout, layers: Sequence[str]) -> Counter[str]:
-    batch = layout.padded_shapes(layout.batch_shapes)
-    step = trace_pruned(make_train_step(layout), layout.state, batch)
-    return sum_traced_flops(step, layers)

@@ -6,8 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxdist.calibrate.benchmark_outputs.host_span import find_spanned_level
-from jaxdist.calibrate.benchmark_outputs.level import LevelFit, fit_level, replace_level
+from jaxdist.calibrate.benchmark_outputs.level import (
+    LevelFit,
+    find_spanned_level,
+    fit_level,
+    replace_level,
+)
 from jaxdist.calibrate.benchmark_outputs.read import read_benchmarks
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.level import Level

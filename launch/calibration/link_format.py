@@ -1,6 +1,6 @@
 """Wires: what a message and a byte cost, and where that changes, for people."""
 
-from jaxdist.calibrate.algorithm_switch import AlgorithmSwitch
+from jaxdist.calibrate.alpha_beta_fit import AlgorithmSwitch
 
 
 def format_microseconds(seconds: float) -> str:

@@ -224,8 +224,8 @@ def _base_cluster(args: Namespace) -> Cluster:
 
 def _kernel_cases(config: "Experiment", devices: int) -> "tuple[KernelCase, ...]":
     """Return the layers of an experiment at the sizes that plans would give them."""
+    from jaxdist.calibrate.kernels import network_kernel_cases
     from jaxdist.calibrate.measure_cluster import MAX_CPU_FLOPS
-    from jaxdist.calibrate.network_kernels import network_kernel_cases
     from jaxdist.launch.training.job.abstract_step import list_layer_calls
 
     return network_kernel_cases(

@@ -14,13 +14,13 @@ from jaxdist.calibrate.fitted_constants import (
 )
 from jaxdist.calibrate.formats.registry import FORMATS, detect_format
 from jaxdist.calibrate.measured_rows import MeasuredRow, RowFormat
-from jaxdist.calibrate.ranking import score_rankings
 from jaxdist.calibrate.row_filter import parse_row_filter
 from jaxdist.calibrate.score import (
     ErrorSummary,
     ScoredRow,
     ScoreReport,
     score_predictions,
+    score_rankings,
 )
 from jaxdist.core.errors import BadInput
 from jaxdist.core.text.formatting import format_percent

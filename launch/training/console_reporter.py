@@ -67,7 +67,7 @@ class ConsoleReporter:
             )
         )
 
-    def update(self, *, step: int, loss: float, step_s: float) -> None:
+    def on_step(self, *, step: int, loss: float, step_s: float) -> None:
         """Move the progress line; the pace is a running mean of step times."""
         old = self._mean_step_s or step_s
         self._mean_step_s = old + _EMA_WEIGHT * (step_s - old)
@@ -76,7 +76,7 @@ class ConsoleReporter:
                 step, loss, self._batch / max(self._mean_step_s, 1e-9)
             )
 
-    def tested(self, *, step: int, metrics: EvalMetrics) -> None:
+    def on_evaluation(self, *, step: int, metrics: EvalMetrics) -> None:
         """Show nothing: the closing has the last score and the report all of them."""
 
     def print_line(self, text: str) -> None:
@@ -98,10 +98,10 @@ class NullReporter(contextlib.nullcontext["NullReporter"]):
     def on_start(self, session: TrainingSession) -> None:
         """Show nothing."""
 
-    def update(self, *, step: int, loss: float, step_s: float) -> None:
+    def on_step(self, *, step: int, loss: float, step_s: float) -> None:
         """Show nothing."""
 
-    def tested(self, *, step: int, metrics: EvalMetrics) -> None:
+    def on_evaluation(self, *, step: int, metrics: EvalMetrics) -> None:
         """Show nothing."""
 
     def print_line(self, text: str) -> None:

@@ -100,12 +100,12 @@ def train(
             start.program,
             state,
             batches,
-            course=_run_schedule(start, to.recorder, mine),
+            schedule=_run_schedule(start, to.recorder, mine),
             evaluate=judge,
-            saver=RunCheckpointer(checkpoints, start.resolved, work.job),
+            checkpointer=RunCheckpointer(checkpoints, start.resolved, work.job),
             recorder=to.recorder,
-            watcher=observer,
-            rates=work.job.learning_rates,
+            callback=observer,
+            learning_rates=work.job.learning_rates,
         )
         run = _finish_session(start, outcome, to.recorder, checkpoints, feed)
         write_atomic(own.summary, run.to_json())

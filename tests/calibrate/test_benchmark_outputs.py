@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from jaxdist.calibrate.algorithm_switch import find_algorithm_switch
-from jaxdist.calibrate.alpha_beta_fit import CollectiveTiming, fit_alpha_beta
+from jaxdist.calibrate.alpha_beta_fit import (
+    CollectiveTiming,
+    find_algorithm_switch,
+    fit_alpha_beta,
+)
 from jaxdist.core.plan import MeshShape
 from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.launch.cli.main import main

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from jaxdist.calibrate import core_contention
+from jaxdist.calibrate import measure_cluster
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.meshes.clusters.load import load_cluster
@@ -19,10 +19,10 @@ def mesh():
 
 @pytest.mark.parametrize("some", [1, 3, 4])
 def test_so_many_devices_compute_and_the_others_do_not(mesh, some):
-    made = core_contention._compute_on(mesh, some)()
+    made = measure_cluster._compute_on(mesh, some)()
     rests = np.full(
-        (core_contention._MATRIX_SIDE, core_contention._MATRIX_SIDE),
-        1 / core_contention._MATRIX_SIDE,
+        (measure_cluster._MATRIX_SIDE, measure_cluster._MATRIX_SIDE),
+        1 / measure_cluster._MATRIX_SIDE,
         np.float32,
     )
     works = [not np.array_equal(shard.data[0], rests) for shard in _in_order(made)]
@@ -41,9 +41,9 @@ def test_it_is_the_time_in_company_over_that_alone(
 ):
     """One that is a little faster in company was measured a little wrong."""
     monkeypatch.setattr(
-        core_contention, "first_quartiles", lambda *_, **__: [alone, together]
+        measure_cluster, "first_quartiles", lambda *_, **__: [alone, together]
     )
-    assert core_contention.measure_core_contention(mesh) == times
+    assert measure_cluster.measure_core_contention(mesh) == times
 
 
 def test_no_device_is_faster_in_company():

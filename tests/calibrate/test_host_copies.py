@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from jaxdist.calibrate import host_copies
+from jaxdist.calibrate import measure_cluster
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +15,7 @@ def mesh():
 
 
 def test_a_copy_is_some_bytes_a_second(mesh):
-    assert 1e7 < host_copies.host_copy_bandwidth(mesh) < 1e13
+    assert 1e7 < measure_cluster.host_copy_bandwidth(mesh) < 1e13
 
 
 @pytest.mark.parametrize(("one", "both"), [(2.0, 3.0), (1.0, 5.0)])
@@ -27,6 +27,8 @@ def test_the_slower_way_counts(mesh, monkeypatch, one, both):
             call()
         return np.array([[one] * count, [both] * count])
 
-    monkeypatch.setattr(host_copies, "time_rounds", timed)
+    monkeypatch.setattr(measure_cluster, "time_rounds", timed)
     slower = max(one, both - one)
-    assert host_copies.host_copy_bandwidth(mesh) == pytest.approx((1 << 25) / slower)
+    assert measure_cluster.host_copy_bandwidth(mesh) == pytest.approx(
+        (1 << 25) / slower
+    )

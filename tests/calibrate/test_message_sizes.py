@@ -2,8 +2,7 @@
 
 import pytest
 
-from jaxdist.calibrate.collective_timings import MESSAGE_SIZES
-from jaxdist.calibrate.message_sizes import sizes_up_to
+from jaxdist.calibrate.collective_timings import MESSAGE_SIZES, sizes_up_to
 
 GRID = sorted(MESSAGE_SIZES)
 MB = 1_000_000

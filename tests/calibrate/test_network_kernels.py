@@ -5,9 +5,13 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from jaxdist.calibrate.kernels import KernelCase, default_kernel_cases, time_kernels
+from jaxdist.calibrate.kernels import (
+    KernelCase,
+    default_kernel_cases,
+    network_kernel_cases,
+    time_kernels,
+)
 from jaxdist.calibrate.measure_cluster import add_network_timings
-from jaxdist.calibrate.network_kernels import network_kernel_cases
 from jaxdist.core.kernel_shape import KernelShape
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber as Described

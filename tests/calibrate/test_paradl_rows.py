@@ -9,9 +9,8 @@ from jaxdist.calibrate.fit import fit
 from jaxdist.calibrate.fitted_constants import make_fitted_constants
 from jaxdist.calibrate.formats.paradl import ParadlFormat
 from jaxdist.calibrate.formats.registry import FORMATS, detect_format
-from jaxdist.calibrate.ranking import score_rankings
 from jaxdist.calibrate.row_filter import parse_row_filter
-from jaxdist.calibrate.score import ScoredRow, score_predictions
+from jaxdist.calibrate.score import ScoredRow, score_predictions, score_rankings
 from jaxdist.core.errors import BadInput
 from jaxdist.meshes.clusters.load import load_cluster
 

@@ -94,10 +94,10 @@ class Job:
     def save(self, state):
         self.log.append(("save", state.step))
 
-    def update(self, *, step, loss, step_s):
+    def on_step(self, *, step, loss, step_s):
         self.log.append(("loss", step, loss))
 
-    def tested(self, *, step, metrics):
+    def on_evaluation(self, *, step, metrics):
         self.log.append(("score", step))
 
 
@@ -110,12 +110,12 @@ def run(tmp_path):
             job,
             SimpleNamespace(step=start, opt=None),
             iter(range(start + 1, batches)),
-            course=replace(course(**how), resume_evaluation=owed),
+            schedule=replace(course(**how), resume_evaluation=owed),
             evaluate=job,
-            saver=job,
+            checkpointer=job,
             recorder=recorder,
-            watcher=job,
-            rates=lambda steps: steps,
+            callback=job,
+            learning_rates=lambda steps: steps,
         )
         recorder.close()
         return job.log, outcome
@@ -144,12 +144,12 @@ def test_input_that_devices_waited_for_is_told(tmp_path, ready):
         job,
         SimpleNamespace(step=0, opt=None),
         iter(range(1, 9)),
-        course=course(samples=10, batch=2, epochs=1),
+        schedule=course(samples=10, batch=2, epochs=1),
         evaluate=job,
-        saver=job,
+        checkpointer=job,
         recorder=recorder,
-        watcher=job,
-        rates=lambda steps: steps,
+        callback=job,
+        learning_rates=lambda steps: steps,
     )
     recorder.close()
     # The first loss is awaited at once, so the second step finds none out either.

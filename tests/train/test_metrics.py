@@ -25,7 +25,7 @@ def train(recorder, *steps):
 def test_a_line_a_step(files):
     recorder = Recorder(*files, start_time=time.time())
     train(recorder, 1, 2)
-    recorder.tested(step=2, epoch=0, metrics={"loss": 0.4, "accuracy": 0.9})
+    recorder.log_evaluation(step=2, epoch=0, metrics={"loss": 0.4, "accuracy": 0.9})
     recorder.close()
     assert [(r["kind"], r["step"]) for r in rows(files[0])] == [
         ("train", 1),
@@ -51,7 +51,7 @@ def test_a_finished_run_writes_its_last_evaluation_once(files):
     for sitting in range(2):
         recorder = Recorder(*files, start_time=time.time())
         recorder.resume_from(2 * sitting)
-        recorder.tested(step=2, epoch=0, metrics={"loss": 0.4})
+        recorder.log_evaluation(step=2, epoch=0, metrics={"loss": 0.4})
         recorder.close()
     assert [r["step"] for r in rows(files[0])] == [2]
 

@@ -1,1 +1,1 @@
-"""What benchmarks of links print, read as timings: nccl-tests and OSU."""
+"""Timings read from the output of link benchmarks: nccl-tests and OSU."""

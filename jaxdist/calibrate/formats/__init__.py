@@ -1,1 +1,1 @@
-"""Forms of measured rows, one a file: what a CSV says, and who predicts it."""
+"""Formats of measured rows, one a file: the columns, and the model behind them."""

@@ -3,14 +3,11 @@
 Columns: model, mode, quantity (iteration_time in s, params_and_optimizer and
 activations in GiB of a device, activations_relative in per cent of those of mode none),
 unit, measured, execution (a JSON file of github.com/calculon-ai/calculon, Apache-2.0,
-beside the CSV file), system. Sizes are in models/NAME.json there; the vocabulary is
-51,200.
-
-Published memory is of layers alone, without the embedding.
+beside the CSV file), system. Sizes are in models/NAME.json there.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -40,12 +37,20 @@ _RECOMPUTE: Final[Mapping[str, Recompute]] = {
     "full": "full",
 }
 _MODEL_STATE_TERMS: Final = ("parameters", "gradients", "optimizer")
+_SIZES: Final = (
+    *("hidden", "feedforward", "seq_size", "attn_heads", "attn_size", "num_blocks"),
+)
+_SPLITS: Final = (
+    *("tensor_par", "data_par", "pipeline_par", "batch_size", "microbatch_size"),
+    "pipeline_interleaving",
+)
 _UNITS: Final = {
     "iteration_time": "s",
     "params_and_optimizer": "GiB per GPU",
     "activations": "GiB per GPU",
     "activations_relative": "% of none",
 }
+# GPT's vocabulary as Megatron pads it; the files do not say it.
 _VOCAB_SIZE: Final = 51_200
 
 
@@ -58,14 +63,14 @@ class CalculonFormat:
     constants: tuple[FreeConstant, ...] = MEGATRON_CONSTANTS
 
     def matches(self, header: Sequence[str]) -> bool:
-        """Tell whether a header has these columns."""
+        """Return whether a header has all columns of the format."""
         return set(_COLUMNS) <= set(header)
 
     def read(self, path: Path, cluster: Cluster) -> list[MeasuredRow]:
-        """Return the rows of a file.
+        """Read the rows of a file.
 
         Raises:
-            BadInput: a column, a file or a quantity is not there; says in which row.
+            BadInput: a column, a file or a quantity is missing; names the row.
         """
         header, rows = read_csv(path)
         require_columns(header, _COLUMNS, path)
@@ -88,11 +93,42 @@ def _parse_row(
             if near
             else "one of these",
         )
-    model = _parse_model(
-        _read_json(folder / "models" / f"{row['model']}.json", where), where
-    )
-    layout = _parse_layout(_read_json(folder / row["execution"], where), where)
-    explain, ideal = _prediction(quantity, model, layout, cluster)
+    model, layout = _read_case(row, folder, where)
+
+    # `scale` is from SI units to the unit of the row, `ideal` the quantity at peak
+    # speed, or spread evenly over the devices. Published memory is of the layers alone.
+    scale = 2.0**-30
+    memory = memory_terms(model, layout, include_embedding=False)
+    activations = {"activations": memory["activations"]}
+    constant_terms: TermValues = {}
+    if quantity == "iteration_time":
+        scale = 1.0
+        peak = layout.devices * cluster.device.peak("float16").value
+        recomputed = layout.recompute == "full"
+        ideal = model.flops(layout.batch, recompute=recomputed) / peak
+    elif quantity == "params_and_optimizer":
+        constant_terms = {name: memory[name] for name in _MODEL_STATE_TERMS}
+        ideal = model.layers * model.layer_parameters() / layout.devices * scale
+    elif quantity == "activations":
+        constant_terms = activations
+        tokens = layout.microbatch * model.sequence * model.hidden
+        ideal = model.layers * tokens / (layout.tensor * 2.0**30)
+    else:
+        constant_terms = activations
+        plain = replace(layout, recompute="none", sequence_parallel=False)
+        kept = memory_terms(model, plain, include_embedding=False)["activations"]
+        scale, ideal = 100 / kept, 100.0
+
+    # Only times depend on the free constants; memory follows from the sizes.
+    step = None
+    if quantity == "iteration_time":
+        step = megatron_step(model, layout, cluster)
+
+    def terms(values: ConstantValues) -> TermValues:
+        found = step.terms(megatron_rates(values)) if step else constant_terms
+        return {name: scale * value for name, value in found.items()}
+
+    # Sizes from the JSON files, to select rows by.
     own = {"devices": layout.devices, "tensor": layout.tensor, "data": layout.data}
     more = {"pipe": layout.pipe, "batch": layout.batch, "hidden": model.hidden}
     return MeasuredRow(
@@ -100,110 +136,72 @@ def _parse_row(
         devices=layout.devices,
         columns={**row, **{name: str(value) for name, value in (own | more).items()}},
         measured=positive_float(row, "measured", where),
-        predict=lambda values: sum(explain(values).values()),
+        predict=lambda values: sum(terms(values).values()),
         ideal=ideal,
         unit=row["unit"],
         quantity=quantity,
         group=quantity,
         key_columns=("model", "mode", "quantity", "measured", "execution"),
-        predict_terms=explain,
+        predict_terms=terms,
     )
 
 
-@dataclass(frozen=True)
-class _ScaledTerms:
-    """A prediction by term, in the unit of its row."""
+def _read_case(
+    row: Mapping[str, str], folder: Path, where: str
+) -> tuple[MegatronModel, MegatronLayout]:
+    """Read a row's model and execution files, in the JSON format of calculon."""
+    trees: list[Mapping[str, Any]] = []
+    for path in (folder / "models" / f"{row['model']}.json", folder / row["execution"]):
+        try:
+            tree = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            there = [one.stem for one in path.parent.glob("*.json")]
+            near = did_you_mean(path.stem, there)
+            raise BadInput(
+                f"{where}: {path} cannot be read",
+                rule="models/NAME.json and the file named by execution are beside the "
+                "rows",
+                values=f"{type(error).__name__}",
+                remedy=f"did you mean {near}?" if near else f"put {path.name} there",
+            ) from error
+        trees.append(tree if isinstance(tree, dict) else {})
 
-    terms: Callable[[ConstantValues], TermValues]
-    """In SI units."""
-    scale: float
-    """Of the row's unit."""
-
-    def __call__(self, values: ConstantValues) -> TermValues:
-        return {k: self.scale * v for k, v in self.terms(values).items()}
-
-
-def _prediction(
-    quantity: str, model: MegatronModel, layout: MegatronLayout, cluster: Cluster
-) -> tuple[_ScaledTerms, float]:
-    """Return a quantity by term, and what it is by the simplest rule."""
-    if quantity == "iteration_time":
-        ready = megatron_step(model, layout, cluster)
-        peak = layout.devices * cluster.device.peak("float16").value
-        again = layout.recompute == "full"
-        work = model.flops(layout.batch, recompute=again) / peak
-        return _ScaledTerms(
-            lambda values: ready.terms(megatron_rates(values)), 1.0
-        ), work
-    terms = memory_terms(model, layout, include_embedding=False)
-    if quantity == "params_and_optimizer":
-        states = {name: terms[name] for name in _MODEL_STATE_TERMS}
-        even = model.layers * model.layer_parameters() / layout.devices
-        return _ScaledTerms(lambda values: states, 2.0**-30), even * 2.0**-30
-    kept = {"activations": terms["activations"]}
-    if quantity == "activations":
-        tokens = layout.microbatch * model.sequence * model.hidden
-        even = model.layers * tokens / (layout.tensor * 2.0**30)
-        return _ScaledTerms(lambda values: kept, 2.0**-30), even
-    plain = replace(layout, recompute="none", sequence_parallel=False)
-    whole = memory_terms(model, plain, include_embedding=False)["activations"]
-    return _ScaledTerms(lambda values: kept, 100 / whole), 100.0
-
-
-def _parse_model(tree: Mapping[str, Any], where: str) -> MegatronModel:
-    sizes = ("hidden", "feedforward", "seq_size", "attn_heads", "attn_size")
-    h, f, s, a, d = (_positive_int(tree, name, where) for name in sizes)
-    return MegatronModel(
-        hidden=h,
-        heads=a,
-        layers=_positive_int(tree, "num_blocks", where),
-        sequence=s,
+    for tree, keys in zip(trees, (_SIZES, _SPLITS), strict=True):
+        for key in keys:
+            value = tree.get(key)
+            if not isinstance(value, int) or value < 1:
+                raise BadInput(
+                    f"{where}: {key} is {value}",
+                    rule=f"{key} is a whole number above 0",
+                    remedy=f"mend or leave out {where}",
+                )
+    sizes, execution = trees
+    model = MegatronModel(
+        hidden=sizes["hidden"],
+        heads=sizes["attn_heads"],
+        layers=sizes["num_blocks"],
+        sequence=sizes["seq_size"],
         vocabulary=_VOCAB_SIZE,
-        feedforward=f,
-        head_size=d,
+        feedforward=sizes["feedforward"],
+        head_size=sizes["attn_size"],
     )
-
-
-def _parse_layout(tree: Mapping[str, Any], where: str) -> MegatronLayout:
-    mode = str(tree.get("activation_recompute"))
+    mode = str(execution.get("activation_recompute"))
     if mode not in _RECOMPUTE:
         raise BadInput(
             f"{where}: activation_recompute is {mode}",
             rule=f"it is one of {', '.join(_RECOMPUTE)}",
             remedy=f"mend or leave out {where}",
         )
-    return MegatronLayout(
-        tensor=_positive_int(tree, "tensor_par", where),
-        data=_positive_int(tree, "data_par", where),
-        pipe=_positive_int(tree, "pipeline_par", where),
-        batch=_positive_int(tree, "batch_size", where),
-        microbatch=_positive_int(tree, "microbatch_size", where),
-        chunks=_positive_int(tree, "pipeline_interleaving", where),
+    layout = MegatronLayout(
+        tensor=execution["tensor_par"],
+        data=execution["data_par"],
+        pipe=execution["pipeline_par"],
+        batch=execution["batch_size"],
+        microbatch=execution["microbatch_size"],
+        chunks=execution["pipeline_interleaving"],
         recompute=_RECOMPUTE[mode],
-        sequence_parallel=tree.get("tensor_par_comm_type") == "rs_ag",
+        # calculon's word for sequence parallelism: the all-reduces of tensor
+        # parallelism become reduce-scatters and all-gathers.
+        sequence_parallel=execution.get("tensor_par_comm_type") == "rs_ag",
     )
-
-
-def _positive_int(tree: Mapping[str, Any], key: str, where: str) -> int:
-    value = tree.get(key)
-    if not isinstance(value, int) or value < 1:
-        raise BadInput(
-            f"{where}: {key} is {value}",
-            rule=f"{key} is a whole number above 0",
-            remedy=f"mend or leave out {where}",
-        )
-    return value
-
-
-def _read_json(path: Path, where: str) -> Mapping[str, Any]:
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        near = did_you_mean(path.stem, [one.stem for one in path.parent.glob("*.json")])
-        raise BadInput(
-            f"{where}: {path} cannot be read",
-            rule="models/NAME.json and the file named by execution are beside the rows",
-            values=f"{type(error).__name__}",
-            remedy=f"did you mean {near}?" if near else f"put {path.name} there",
-        ) from error
-    return tree if isinstance(tree, dict) else {}
+    return model, layout

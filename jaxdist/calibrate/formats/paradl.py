@@ -1,6 +1,6 @@
-"""ParaDL's rows: seconds of an iteration by run, and of an epoch by strategy.
+"""`paradl`: ParaDL's seconds of an iteration by run, or of an epoch by strategy.
 
-Two headers have this form. Runs: one row a run, of which the preferred ones are read.
+Two headers have this format. Runs: one row a run, of which the preferred ones are read.
 Rankings: one row a strategy, `meas_total_s` for an epoch without input and update; rows
 of one network on as many devices are ranked against each other.
 """
@@ -20,11 +20,7 @@ from jaxdist.calibrate.table import (
 )
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
-from jaxdist.oracle.published.paradl.case import (
-    ParadlCase,
-    SplitDimension,
-    parse_strategy,
-)
+from jaxdist.oracle.published.paradl.case import ParadlCase, parse_strategy
 from jaxdist.oracle.published.paradl.networks import ParadlWorkload, find_workload
 from jaxdist.oracle.published.paradl.step import (
     BandwidthShares,
@@ -33,6 +29,7 @@ from jaxdist.oracle.published.paradl.step import (
 )
 from jaxdist.oracle.published.paradl.system import ParadlSystem, paradl_system
 
+# Published seconds of a sample were profiled on this device.
 _DEVICE: Final = "V100"
 _RUN_COLUMNS: Final = (
     "strategy",
@@ -73,14 +70,14 @@ class ParadlFormat:
     )
 
     def matches(self, header: Sequence[str]) -> bool:
-        """Tell whether a header is that of runs or of rankings."""
+        """Return whether a header is that of runs or of rankings."""
         return set(_RUN_COLUMNS) <= set(header) or set(_RANKING_COLUMNS) <= set(header)
 
     def read(self, path: Path, cluster: Cluster) -> list[MeasuredRow]:
-        """Return the rows of a file; runs on one device are profiles, not rows.
+        """Read the rows of a file; runs on one device are profiles, not rows.
 
         Raises:
-            BadInput: the file says something that cannot be, with its line.
+            BadInput: the wrong cluster, or an invalid row; names the line.
         """
         system = paradl_system(cluster)
         if _DEVICE not in cluster.device.name:
@@ -94,11 +91,14 @@ class ParadlFormat:
         ranked = "meas_total_s" in header
         require_columns(header, _RANKING_COLUMNS if ranked else _RUN_COLUMNS, path)
         make = _parse_ranking if ranked else _parse_run
-        named = [(f"line {n} of {path.name}", line) for n, line in enumerate(lines, 2)]
-        found = [
-            make(line, system, where) for where, line in named if _is_preferred(line)
-        ]
-        rows = [row for row in found if row is not None]
+        rows = []
+        for number, line in enumerate(lines, 2):
+            # A setting may have been run more than once: the longest run is preferred.
+            if line.get("preferred", "1") in ("0", "0.0"):
+                continue
+            row = make(line, system, f"line {number} of {path.name}")
+            if row is not None:
+                rows.append(row)
         if not rows:
             raise BadInput(
                 f"{path.name} has no rows to predict",
@@ -109,15 +109,11 @@ class ParadlFormat:
         return rows
 
 
-def _is_preferred(line: Mapping[str, str]) -> bool:
-    """Tell whether a line is the longest run of its setting."""
-    return line.get("preferred", "1") not in ("0", "0.0")
-
-
 def _parse_run(
     line: Mapping[str, str], system: ParadlSystem, where: str
 ) -> MeasuredRow | None:
     net, devices = find_workload(line["model"]), positive_int(line, "gpus", where)
+    # The profile of one device is an input of the model, and nothing to predict.
     if devices == 1 and net.seconds_per_sample.origin.startswith("measured"):
         return None
     grouped, split = parse_strategy(line["strategy"])
@@ -138,12 +134,10 @@ def _parse_run(
             case, system, shares, paradl_step_terms(case, system, shares)
         )
 
-    low, high = line.get("min_s_per_iter"), line.get("max_s_per_iter")
     spread = None
-    if low and high:
-        spread = positive_float(line, "max_s_per_iter", where) / positive_float(
-            line, "min_s_per_iter", where
-        )
+    if line.get("min_s_per_iter") and line.get("max_s_per_iter"):
+        high = positive_float(line, "max_s_per_iter", where)
+        spread = high / positive_float(line, "min_s_per_iter", where) - 1
     return _make_row(
         line,
         case,
@@ -153,7 +147,7 @@ def _parse_run(
         ideal=_ideal_seconds(net, case.total, system) / devices,
         quantity="iteration",
         key_columns=_RUN_COLUMNS,
-        spread=None if spread is None else spread - 1,
+        spread=spread,
     )
 
 
@@ -162,26 +156,31 @@ def _parse_ranking(
 ) -> MeasuredRow:
     net, devices = find_workload(line["model"]), positive_int(line, "gpus", where)
     grouped, split = parse_strategy(line["strategy"])
-    group = (
-        min(system.host_devices, devices)
-        if grouped and split
-        else devices
-        if split
-        else 1
-    )
+    # These rows do not say the size of a group: a hybrid strategy splits within hosts.
+    group = 1
+    if split:
+        group = min(system.host_devices, devices) if grouped else devices
+    # Nor its batch. Where samples are split spatially each device has as many as it
+    # would alone; where features are split all devices of a group see the batch of one.
+    batch = net.default_batch
+    if split == "spatial" and grouped:
+        batch = net.default_batch * group
+    elif split:
+        batch = max(net.default_batch, 1.0)
     case = ParadlCase(
         workload=net,
         split=split,
         devices=devices,
         group=group,
-        group_batch=_group_batch(net, grouped, split, group),
+        group_batch=batch,
         segments=group if split == "layer" else 1,
     )
     steps = net.epoch_samples / case.total
 
     def terms(values: ConstantValues) -> dict[str, float]:
-        told = paradl_step_terms(case, system, _bandwidth_shares(values))
-        return {name: s * steps for name, s in told.items() if name != "update"}
+        # The published epochs are without the update of the weights.
+        step = paradl_step_terms(case, system, _bandwidth_shares(values))
+        return {name: s * steps for name, s in step.items() if name != "update"}
 
     return _make_row(
         line,
@@ -204,12 +203,13 @@ def _make_row(
     label: str,
     **fields: Any,
 ) -> MeasuredRow:
-    """Return a row of either form, predicted by the sum of its terms."""
+    """Return a row of either header, predicted by the sum of its terms."""
     name, split = case.workload.name, line["strategy"]
+    columns = {normalize_name(column): value for column, value in line.items()}
     return MeasuredRow(
         label=f"{name} {split}, {case.devices} devices, {label}",
         devices=case.devices,
-        columns=_row_columns(line, case.devices),
+        columns={**columns, "devices": str(case.devices)},
         predict=lambda values: sum(terms(values).values()),
         predict_terms=terms,
         group=f"{name}, {split}",
@@ -217,28 +217,11 @@ def _make_row(
     )
 
 
-def _group_batch(
-    net: ParadlWorkload, grouped: bool, split: SplitDimension, group: int
-) -> float:
-    """Return the samples of a group where rows do not say.
-
-    Where samples are split each device has as many as it would alone; where features
-    are split all devices of a group see the batch of one.
-    """
-    if split == "spatial" and grouped:
-        return net.default_batch * group
-    return max(net.default_batch, 1.0) if split else net.default_batch
-
-
 def _ideal_seconds(net: ParadlWorkload, samples: float, system: ParadlSystem) -> float:
-    """Return the seconds of samples on one device at its peak."""
+    """Return the seconds of training samples on one device at its peak."""
+    # A backward pass does twice the work of a forward pass.
     flops = 3 * sum(layer.flops for layer in net.layers())
     return samples * flops / system.peak_flops.value
-
-
-def _row_columns(line: Mapping[str, str], devices: int) -> dict[str, str]:
-    told = {normalize_name(name): value for name, value in line.items()}
-    return {**told, "devices": str(devices)}
 
 
 def _bandwidth_shares(values: ConstantValues) -> BandwidthShares:

@@ -1,4 +1,4 @@
-"""Which forms of measured rows there are, and which one a file has."""
+"""The known formats of measured rows, and which one a file has."""
 
 from pathlib import Path
 from typing import Final
@@ -15,21 +15,21 @@ FORMATS: Final[tuple[RowFormat, ...]] = (
     CalculonFormat(),
     ParadlFormat(),
 )
-"""All forms; a file has the first that matches its header."""
+"""All formats; a file has the first that matches its header."""
 
 
 def detect_format(
     path: Path, name: str | None, formats: tuple[RowFormat, ...]
 ) -> RowFormat:
-    """Return the form of a file.
+    """Return the format of a file.
 
     Args:
         path: a CSV file.
-        name: of the form, or None to tell by the header.
-        formats: known forms.
+        name: name of the format, or None to tell it by the header.
+        formats: known formats.
 
     Raises:
-        BadInput: no form has that name, or that header.
+        BadInput: no format has that name, or that header.
     """
     header, _ = read_csv(path)
     names = [form.name for form in formats]
@@ -43,6 +43,7 @@ def detect_format(
             values=f"columns: {', '.join(header)}",
             remedy="--format NAME says what it is, and which column is missing",
         )
+    # A name that is known would have been returned above.
     near = did_you_mean(name, names)
     raise BadInput(
         f"no format {name}",

@@ -2,10 +2,7 @@
 
 Columns as in the CSV files of github.com/VIA-Research/vTrain (MIT licence): # GPUs,
 global batch, micro batch, hidden size, attention heads, # layers, sequence length,
-tensor, data and pipeline parallelism, iteration time in ms. The network is GPT-2's with
-50,257 tokens, rows padded to a multiple of 128 t where tensor splits them; layers are
-computed again where a run takes more than one host, unless a column `recompute` says
-none, selective or full. The schedule is 1F1B.
+tensor, data and pipeline parallelism, iteration time in ms. The schedule is 1F1B.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,6 +41,7 @@ _COLUMNS: Final = {
     "data parallelism": "data",
     "pipeline parallelism": "pipe",
 }
+# GPT-2's.
 _VOCAB_SIZE: Final = 50_257
 _RECOMPUTE: Final[Mapping[str, Recompute]] = {
     "none": "none",
@@ -61,15 +59,15 @@ class VTrainFormat:
     constants: tuple[FreeConstant, ...] = MEGATRON_CONSTANTS
 
     def matches(self, header: Sequence[str]) -> bool:
-        """Tell whether a header has these columns."""
+        """Return whether a header has all columns of the format."""
         return {*_COLUMNS, _TIME} <= set(header)
 
     def read(self, path: Path, cluster: Cluster) -> list[MeasuredRow]:
-        """Return the rows of a file.
+        """Read the rows of a file.
 
         Raises:
-            BadInput: a column is missing, a value is no number, or a split does not
-                divide; says in which row.
+            BadInput: a column is missing, a value is no number, or the devices are not
+                tensor x data x pipe; names the row.
         """
         header, rows = read_csv(path)
         require_columns(header, [*_COLUMNS, _TIME], path)
@@ -81,44 +79,25 @@ class VTrainFormat:
 
 def _parse_row(row: Mapping[str, str], cluster: Cluster, where: str) -> MeasuredRow:
     size = {name: positive_int(row, column, where) for column, name in _COLUMNS.items()}
-    several = size["devices"] > cluster.levels[0].size
-    model, layout = _parse_case(row, size, several, where)
-    ready = megatron_step(model, layout, cluster)
-    peak = layout.devices * cluster.device.peak("float16").value
-    again = layout.recompute == "full"
-    told = ("hidden", "tensor", "data", "pipe", "microbatch")
-    columns = {normalize_name(name): value for name, value in row.items()}
-    columns |= {name: row[column] for column, name in _COLUMNS.items()}
-    return MeasuredRow(
-        label=", ".join(f"{name} {size[name]}" for name in told),
-        devices=size["devices"],
-        columns=columns,
-        measured=1e-3 * positive_float(row, _TIME, where),
-        predict=lambda values: ready.seconds(megatron_rates(values)),
-        ideal=model.flops(layout.batch, recompute=again) / peak,
-        key_columns=(*_COLUMNS.values(), normalize_name(_TIME)),
-        group="several hosts" if several else "one host",
-        predict_terms=lambda values: ready.terms(megatron_rates(values)),
-    )
-
-
-def _parse_case(
-    row: Mapping[str, str], size: Mapping[str, int], several: bool, where: str
-) -> tuple[MegatronModel, MegatronLayout]:
-    again = row.get("recompute") or ("full" if several else "none")
-    if again not in _RECOMPUTE:
+    tensor = size["tensor"]
+    # The files do not say what is recomputed: all is assumed to be beyond one host,
+    # unless a column `recompute` says otherwise.
+    several_hosts = size["devices"] > cluster.levels[0].size
+    recompute = row.get("recompute") or ("full" if several_hosts else "none")
+    if recompute not in _RECOMPUTE:
         raise BadInput(
-            f"{where}: recompute is {again}",
+            f"{where}: recompute is {recompute}",
             rule=f"recompute is one of {', '.join(_RECOMPUTE)}",
             remedy=f"mend or leave out {where}",
         )
-    tensor, rows = size["tensor"], 128 * size["tensor"]
+    # Megatron pads the rows of a split table to a multiple of 128 on every device.
+    multiple = 128 * tensor if tensor > 1 else 1
     model = MegatronModel(
         hidden=size["hidden"],
         heads=size["heads"],
         layers=size["layers"],
         sequence=size["sequence"],
-        vocabulary=_VOCAB_SIZE if tensor == 1 else -(-_VOCAB_SIZE // rows) * rows,
+        vocabulary=-(-_VOCAB_SIZE // multiple) * multiple,
         feedforward=4 * size["hidden"],
         head_size=size["hidden"] // size["heads"],
     )
@@ -128,7 +107,7 @@ def _parse_case(
         pipe=size["pipe"],
         batch=size["batch"],
         microbatch=size["microbatch"],
-        recompute=_RECOMPUTE[again],
+        recompute=_RECOMPUTE[recompute],
     )
     if layout.devices != size["devices"]:
         raise BadInput(
@@ -137,4 +116,22 @@ def _parse_case(
             values=f"{tensor} x {layout.data} x {layout.pipe} = {layout.devices}",
             remedy=f"mend or leave out {where}",
         )
-    return model, layout
+
+    step = megatron_step(model, layout, cluster)
+    peak = layout.devices * cluster.device.peak("float16").value
+    flops = model.flops(layout.batch, recompute=layout.recompute == "full")
+    labelled = ("hidden", "tensor", "data", "pipe", "microbatch")
+    # Rows are selected by the file's own columns, and by their short names.
+    columns = {normalize_name(name): value for name, value in row.items()}
+    columns |= {name: row[column] for column, name in _COLUMNS.items()}
+    return MeasuredRow(
+        label=", ".join(f"{name} {size[name]}" for name in labelled),
+        devices=size["devices"],
+        columns=columns,
+        measured=1e-3 * positive_float(row, _TIME, where),  # from ms
+        predict=lambda values: step.seconds(megatron_rates(values)),
+        ideal=flops / peak,
+        key_columns=(*_COLUMNS.values(), normalize_name(_TIME)),
+        group="several hosts" if several_hosts else "one host",
+        predict_terms=lambda values: step.terms(megatron_rates(values)),
+    )

@@ -2,28 +2,30 @@
 
 steps of a folder      400   420   440   460
 restore_newest         460 is read: a leaf differs from its fingerprint
-                       440 is read: verified, so this is where the run goes on
+                       440 is read: verified, so the run resumes from it
                        460 becomes damaged-460, and step 460 can be saved again
 """
 
 import contextlib
+import errno
+import os
 import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 import jax
 import numpy as np
 
-from jaxdist.core.errors import BadInput
-from jaxdist.train.checkpoint import errors, orbax_store, reader
+from jaxdist.core.errors import BadInput, DiskFullError
+from jaxdist.core.text.formatting import format_size
+from jaxdist.train.checkpoint import orbax_store, reader
 from jaxdist.train.checkpoint.checksum import local_fingerprint, sum_over_hosts
 from jaxdist.train.checkpoint.manifest import (
     CheckpointManifest,
     CorruptCheckpointError,
-    LeafMetadata,
     encode_manifest,
     is_prng_key,
     leaf_metadata,
@@ -32,16 +34,18 @@ from jaxdist.train.checkpoint.reader import SkippedCheckpoint
 from jaxdist.train.checkpoint.restore import RestoredState, restore_checkpoint
 from jaxdist.train.state import TrainState, named_leaves
 
+_DISK_LIMITS: Final = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
+
 
 class Checkpoints:
-    """The checkpoints of one run, which alone may write in their folder.
+    """The checkpoints of one run, which alone may write to their folder.
 
-    Making one removes what an interrupted save has left. Orbax is imported at the first
-    save or restore.
+    The constructor removes what an interrupted save has left. Orbax is imported at the
+    first save or restore.
 
     Args:
-        directory: folder of the checkpoints; made at the first save.
-        max_to_keep: how many of the newest are kept.
+        directory: folder of the checkpoints; created at the first save.
+        max_to_keep: number of the newest checkpoints that are kept.
     """
 
     def __init__(self, directory: Path | str, *, max_to_keep: int = 3) -> None:
@@ -52,13 +56,14 @@ class Checkpoints:
                 values=f"keep={max_to_keep}",
                 remedy="keep=3",
             )
+        # The writer is made at the first save: importing Orbax takes half a second.
         self.directory, self.max_to_keep = Path(directory), max_to_keep
         self._writer: orbax_store.OrbaxWriter | None = None
         self._pending_manifest: CheckpointManifest | None = None
         self._remove_incomplete()
 
     def steps(self) -> tuple[int, ...]:
-        """List the steps whose checkpoints are wholly written, oldest first."""
+        """Return the steps of complete checkpoints, oldest first."""
         return reader.list_steps(self.directory)
 
     def save(
@@ -66,43 +71,74 @@ class Checkpoints:
     ) -> bool:
         """Begin to save a state; its arrays may be donated when this returns.
 
-        Waits for the save before, whose errors surface here. Every host calls it.
+        Waits for the save before, whose errors are raised here. Every host calls it.
 
         Args:
             state: arrays in any layout.
-            metadata: JSON values to keep beside it.
+            metadata: JSON values to store with it.
 
         Returns:
             False if this very state is saved already.
 
         Raises:
-            DiskFull: the save before or this one met a full disk.
+            DiskFullError: the save before or this one met a full disk.
             BadInput: a folder that cannot be written, or another state is saved under
                 this step.
         """
         self.wait()
+        # PRNG keys are stored as their numbers.
+        leaves = named_leaves(state)
         arrays = {
-            name: _storable_array(leaf) for name, leaf in named_leaves(state).items()
+            name: jax.random.key_data(leaf) if is_prng_key(leaf) else leaf
+            for name, leaf in leaves.items()
         }
+        shares = [local_fingerprint(array) for array in arrays.values()]
+        totals = sum_over_hosts(np.array(shares, np.uint32))
         step = int(state.step)
-        old = self._existing_manifest(step)
-        notes = CheckpointManifest(
-            step=step, leaves=_fingerprint_leaves(state, arrays), about=metadata or {}
+        manifest = CheckpointManifest(
+            step=step,
+            leaves={
+                name: replace(leaf_metadata(leaf), fingerprint=f"{total:08x}")
+                for (name, leaf), total in zip(leaves.items(), totals, strict=True)
+            },
+            about=metadata or {},
         )
-        if isinstance(old, CheckpointManifest):
-            errors.check_same_state(self.directory / str(step), old, notes)
-            return False
-        if old is not None:
-            self._quarantine([old])
-        self._start_write(notes, arrays)
+
+        # A run that resumed from an earlier checkpoint comes by this step again.
+        folder = self.directory / str(step)
+        if step in self.steps():
+            try:
+                old = reader.read_manifest(folder)
+            except CorruptCheckpointError as damage:
+                self._quarantine([SkippedCheckpoint(step=step, reason=str(damage))])
+            else:
+                new = manifest.leaves
+                changed = [name for name in new if new[name] != old.leaves.get(name)]
+                if changed or len(old.leaves) != len(new):
+                    raise BadInput(
+                        f"checkpoint {folder.name} in {folder.parent} is there already",
+                        rule="a checkpoint is never overwritten",
+                        values=f"{len(changed)} of {len(new)} leaves differ",
+                        remedy=f"mv {folder} {folder}-before",
+                    )
+                return False
+
+        self._pending_manifest = manifest
+        self._remove_incomplete()
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._writer = self._writer or orbax_store.OrbaxWriter()
+            self._writer.start(folder, arrays, encode_manifest(manifest))
+        except Exception as error:
+            self._abort_write(error)
         return True
 
     def wait(self) -> None:
-        """Wait for the save in progress, then drop the oldest beyond `max_to_keep`.
+        """Wait for the save in progress, then delete the oldest beyond `max_to_keep`.
 
         Raises:
-            DiskFull: the disk is full; the earlier checkpoints are as they were, and
-                the unfinished one is removed.
+            DiskFullError: the disk is full; the earlier checkpoints are intact, and the
+                unfinished one is removed.
             BadInput: the folder cannot be written.
         """
         if self._pending_manifest is None or self._writer is None:
@@ -112,10 +148,15 @@ class Checkpoints:
         except Exception as error:
             self._abort_write(error)
         self._pending_manifest = None
-        self._delete_oldest()
+        if jax.process_index() == 0:
+            for step in self.steps()[: -self.max_to_keep]:
+                # The name goes first, so that no half is ever taken for a checkpoint.
+                gone = self.directory / f"{step}{orbax_store.INCOMPLETE_SUFFIX}-retired"
+                (self.directory / str(step)).rename(gone)
+                shutil.rmtree(gone, ignore_errors=True)
 
     def close(self) -> None:
-        """Wait for the save in progress and let go of threads."""
+        """Wait for the save in progress and stop the writer's threads."""
         try:
             self.wait()
         finally:
@@ -124,21 +165,20 @@ class Checkpoints:
             self._writer = None
 
     def restore_newest(self, state_shapes: TrainState) -> RestoredState | None:
-        """Restore the newest verified checkpoint, walking back past damaged ones.
+        """Restore the newest verified checkpoint, going back past damaged ones.
 
-        Every host calls it.
+        Every host calls it. Damaged checkpoints are moved aside.
 
         Args:
             state_shapes: a `jax.ShapeDtypeStruct` with a sharding for each array; a
-            field
-                that is None (`opt` for evaluation) is not read.
+                field that is None (`opt` for evaluation) is not read.
 
         Returns:
             None where nothing was ever saved.
 
         Raises:
-            BadInput: the checkpoint is of another model or precision, or not one of
-                them can be used.
+            BadInput: the checkpoint is of another model or precision, or none of them
+                can be used.
         """
         self.wait()
         skipped: list[SkippedCheckpoint] = []
@@ -150,12 +190,21 @@ class Checkpoints:
             else:
                 self._quarantine(skipped)
                 return replace(restored, skipped_checkpoints=tuple(skipped))
-        if skipped:
-            raise errors.no_checkpoint_error(self.directory, skipped)
-        return None
+        if not skipped:
+            return None
+        raise BadInput(
+            f"no checkpoint in {self.directory} can be used",
+            rule="a run goes on from a verified checkpoint",
+            values="; ".join(f"{skip.step}: {skip.reason}" for skip in skipped),
+            remedy=(
+                "run.name=another-name starts from the beginning",
+                f"mv {self.directory} {self.directory}-damaged starts from the "
+                "beginning here",
+            ),
+        )
 
     def restore(self, step: int | None, state_shapes: TrainState) -> RestoredState:
-        """Restore one checkpoint, the newest if `step` is None, or refuse.
+        """Restore one checkpoint, by default the newest.
 
         Raises:
             BadInput: there is none, it is damaged, or it is of another model.
@@ -165,99 +214,81 @@ class Checkpoints:
         try:
             return restore_checkpoint(folder, state_shapes)
         except CorruptCheckpointError as damage:
-            raise errors.corrupt_error(folder, str(damage)) from damage
+            others = [str(n) for n in self.steps() if str(n) != folder.name]
+            raise BadInput(
+                f"checkpoint {folder.name} in {folder.parent} is damaged",
+                rule="every leaf is what was saved",
+                values=str(damage),
+                remedy=f"--checkpoint {others[-1]}"
+                if others
+                else "train again: run.name=...",
+            ) from damage
 
     def verify(self, step: int | None = None) -> str | None:
-        """Read a checkpoint on the host and say what is damaged, or None."""
+        """Read a checkpoint on the host, and return the damage, or None."""
         self.wait()
         return reader.find_corruption(reader.checkpoint_folder(self.directory, step))
 
-    def _existing_manifest(
-        self, step: int
-    ) -> CheckpointManifest | SkippedCheckpoint | None:
-        """Read the notes of a step that is there already."""
-        if step not in self.steps():
-            return None
-        try:
-            return reader.read_manifest(self.directory / str(step))
-        except CorruptCheckpointError as damage:
-            return SkippedCheckpoint(step=step, reason=str(damage))
-
-    def _start_write(
-        self, manifest: CheckpointManifest, arrays: Mapping[str, jax.Array]
-    ) -> None:
-        self._pending_manifest = manifest
-        self._remove_incomplete()
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self._writer = self._writer or orbax_store.OrbaxWriter()
-            folder = self.directory / str(manifest.step)
-            self._writer.start(folder, arrays, encode_manifest(manifest))
-        except Exception as error:
-            self._abort_write(error)
-
     def _abort_write(self, error: Exception) -> NoReturn:
-        """Remove the unfinished save and raise what a person can act on."""
-        notes, writer = self._pending_manifest, self._writer
+        """Remove the unfinished save, and raise an error that names a remedy."""
+        manifest, writer = self._pending_manifest, self._writer
         self._pending_manifest = self._writer = None
         if writer is not None:
             # Its other writes fail for the same reason; the first one says it.
             with contextlib.suppress(Exception):
                 writer.close()
         self._remove_incomplete()
-        if notes is not None and (
-            refusal := errors.write_error(self.directory, notes, error)
-        ):
-            raise refusal from error
+        if manifest is None:
+            raise error
+
+        # Orbax and TensorStore wrap the error of the system, and keep only its words.
+        limit, cause = "", cast(BaseException | None, error)
+        while cause is not None and not limit:
+            words = str(cause)
+            limit = next((limit for limit in _DISK_LIMITS if limit in words), "")
+            cause = cause.__cause__
+        if limit:
+            free = format_size(shutil.disk_usage(self.directory).free)
+            raise DiskFullError(
+                f"checkpoint {manifest.step} does not fit on the disk",
+                rule="a checkpoint is written whole or not at all; earlier ones are "
+                "intact",
+                values=f"{format_size(manifest.nbytes)} needed, {free} free in "
+                f"{self.directory} ({limit})",
+                remedy=(
+                    "make room, then repeat the command: it resumes",
+                    "run.dir=<a folder on a larger disk> starts a run there",
+                ),
+            ) from error
+        if isinstance(error, PermissionError | NotADirectoryError | FileExistsError):
+            raise BadInput(
+                f"checkpoint {manifest.step} cannot be written",
+                rule="the checkpoint folder is a folder that this user may write in",
+                values=f"{self.directory}: {error.strerror}",
+                remedy=f"chmod u+rwx {self.directory}",
+            ) from error
         raise error
 
     def _remove_incomplete(self) -> None:
         """Remove what interrupted saves and deletions have left."""
+        if jax.process_index() != 0:
+            return
         for path in self.directory.glob(f"*{orbax_store.INCOMPLETE_SUFFIX}*"):
-            if jax.process_index() == 0:
-                _remove_folder(path)
-
-    def _delete_oldest(self) -> None:
-        """Drop the oldest: first the name, so that no half is ever a checkpoint."""
-        if jax.process_index() == 0:
-            for step in self.steps()[: -self.max_to_keep]:
-                gone = self.directory / f"{step}{orbax_store.INCOMPLETE_SUFFIX}-retired"
-                (self.directory / str(step)).rename(gone)
-                shutil.rmtree(gone, ignore_errors=True)
+            # Threads of a failed write may still create files in the folder.
+            for _ in range(50):
+                shutil.rmtree(path, ignore_errors=True)
+                if not path.exists():
+                    break
+                time.sleep(0.1)
 
     def _quarantine(self, damaged: list[SkippedCheckpoint]) -> None:
         if jax.process_index() == 0:
             for skip in damaged:
-                aside = reader.quarantine_path(self.directory, skip.step)
+                name, again = f"{reader.QUARANTINE_PREFIX}{skip.step}", 1
+                aside = self.directory / name
+                while aside.exists():
+                    again += 1
+                    aside = self.directory / f"{name}-{again}"
                 (self.directory / str(skip.step)).rename(aside)
-        _barrier()
-
-
-def _remove_folder(path: Path) -> None:
-    """Remove a folder, also while threads of a failed write still put files into it."""
-    for _ in range(50):
-        shutil.rmtree(path, ignore_errors=True)
-        if not path.exists():
-            return
-        time.sleep(0.1)
-
-
-def _storable_array(leaf: Any) -> jax.Array:
-    """Give what is stored of a leaf: the numbers, or the data of a PRNG key."""
-    return jax.random.key_data(leaf) if is_prng_key(leaf) else leaf
-
-
-def _fingerprint_leaves(
-    state: TrainState, arrays: Mapping[str, jax.Array]
-) -> dict[str, LeafMetadata]:
-    sums = sum_over_hosts(
-        np.array([local_fingerprint(a) for a in arrays.values()], np.uint32)
-    )
-    return {
-        name: replace(leaf_metadata(leaf), fingerprint=f"{total:08x}")
-        for (name, leaf), total in zip(named_leaves(state).items(), sums, strict=True)
-    }
-
-
-def _barrier() -> None:
-    sum_over_hosts(np.zeros(1, np.uint32))
+        # A barrier: no host may save under the name before it is free.
+        sum_over_hosts(np.zeros(1, np.uint32))

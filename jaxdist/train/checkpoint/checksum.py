@@ -1,10 +1,13 @@
-"""Digest: one hash by which two sets of parameters are the same or not.
+"""Checksums: a SHA-256 digest of parameters, and a fingerprint of a leaf that sums.
 
-It covers names, dtypes, shapes and every bit, and no layout changes it.
+A fingerprint is the sum mod 2^32 of mix(word + place * 0x9E3779B9) over the 32-bit
+words of an array, with places from 1. Terms may be added in any order, so each host
+computes those of its own blocks, whatever the layout, and none has to hold a whole
+leaf.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Final
 
 import jax
@@ -17,6 +20,8 @@ from jaxdist.train.state import named_leaves
 def params_digest(params: Any) -> str:
     """Hash the parameters of a model: SHA-256 in hexadecimal.
 
+    It covers names, dtypes, shapes and every bit, and does not depend on the layout.
+
     Args:
         params: a pytree of arrays in any layout. With several hosts every one of them
             must call it.
@@ -24,13 +29,22 @@ def params_digest(params: Any) -> str:
     >>> params_digest({"kernel": np.zeros((2, 2), np.float32)})[:16]
     '0cf749291760ae73'
     """
+
+    def on_host(leaf: Any) -> np.ndarray:
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            from jax.experimental import multihost_utils
+
+            leaf = multihost_utils.process_allgather(leaf, tiled=True)
+        return np.asarray(leaf)
+
+    # One leaf at a time, so that this host need not hold all of them.
     return hash_arrays(
-        (n, _gather_to_host(leaf)) for n, leaf in sorted(named_leaves(params).items())
+        (name, on_host(leaf)) for name, leaf in sorted(named_leaves(params).items())
     )
 
 
 def hash_arrays(named_arrays: Iterable[tuple[str, np.ndarray]]) -> str:
-    """Hash arrays that come one by one in the order of their names."""
+    """Hash arrays, in the order of their names."""
     total = hashlib.sha256()
     for name, array in named_arrays:
         total.update(f"{name} {array.dtype.name} {[*array.shape]}\\n".encode())
@@ -38,25 +52,16 @@ def hash_arrays(named_arrays: Iterable[tuple[str, np.ndarray]]) -> str:
     return total.hexdigest()
 
 
-def _gather_to_host(leaf: Any) -> np.ndarray:
-    """Bring an array to this host, the parts of other hosts as well."""
-    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
-        from jax.experimental import multihost_utils
-
-        leaf = multihost_utils.process_allgather(leaf, tiled=True)
-    return np.asarray(leaf)
-
-
 _GOLDEN: Final = 0x9E3779B9
 _MASK: Final = 0xFFFFFFFF
+# Elements processed at a time, so that the work stays in the cache.
 _CHUNK_ELEMENTS: Final = 1 << 15
-"""Elements mixed at a time, so that the work stays in the cache."""
 
 Uint32Array = npt.NDArray[np.uint32]
 
 
 def fingerprint(array: npt.NDArray[Any]) -> int:
-    """Fingerprint an array held whole on this host.
+    """Return the fingerprint of an array on this host.
 
     >>> a = np.arange(6, dtype=np.float32)
     >>> f"{fingerprint(a):08x}"
@@ -68,10 +73,10 @@ def fingerprint(array: npt.NDArray[Any]) -> int:
 
 
 def sum_over_hosts(values: Uint32Array) -> Uint32Array:
-    """Add one vector of each host, mod 2^32.
+    """Sum a vector over all hosts, mod 2^32; every host must call it.
 
     Args:
-        values: uint32 [leaves], the same leaves on every host.
+        values: uint32 [n], of the same length on every host.
     """
     if jax.process_count() == 1:
         return values
@@ -84,15 +89,16 @@ def sum_over_hosts(values: Uint32Array) -> Uint32Array:
 def block_fingerprint(
     block: npt.NDArray[Any], shape: tuple[int, ...], start: tuple[int, ...]
 ) -> int:
-    """Sum the terms of one block of an array.
+    """Return the sum of the terms of one block of an array.
 
     Args:
-        block: the elements held here.
+        block: elements of the block.
         shape: shape of the whole array.
-        start: place of the block's first element in the whole array.
+        start: index of the block's first element in the whole array.
     """
     if not block.size:
         return 0
+    # Strides of the whole array, in words.
     words = max(block.dtype.itemsize // 4, 1)
     strides, stride = [words], words
     for size in reversed(shape[1:]):
@@ -100,93 +106,66 @@ def block_fingerprint(
         strides.insert(0, stride)
     strides = strides[len(strides) - block.ndim :]
     offset = sum(s * at for s, at in zip(strides, start, strict=True))
-    terms = (
-        _sum_terms(piece, place, rest)
-        for piece, place, rest in _chunks(block, offset, strides)
-    )
-    return sum(terms) & _MASK
+
+    # Blocks are cut along their first dims until a piece is small enough.
+    total, pieces = 0, [(block, offset, strides)]
+    while pieces:
+        piece, offset, strides = pieces.pop()
+        if piece.size <= _CHUNK_ELEMENTS:
+            total += _sum_terms(piece, offset, strides)
+        elif len(piece) == 1:
+            pieces.append((piece[0], offset, strides[1:]))
+        else:
+            rows = max(len(piece) * _CHUNK_ELEMENTS // piece.size, 1)
+            pieces += [
+                (piece[row : row + rows], offset + row * strides[0], strides)
+                for row in range(0, len(piece), rows)
+            ]
+    return total & _MASK
 
 
 def local_fingerprint(array: jax.Array) -> int:
-    """Sum the terms of the blocks that this host answers for.
-
-    The shares of all hosts, added by `sum_over_hosts`, are the fingerprint.
-
-    Of the copies of a block over all hosts exactly one has replica 0.
-    """
+    """Return this host's share of a fingerprint; `sum_over_hosts` adds the shares."""
     total = 0
     for shard in array.addressable_shards:
+        # Of the copies of a block over all hosts exactly one has replica 0.
         if shard.replica_id == 0:
             start = tuple(part.start or 0 for part in shard.index)
             total += block_fingerprint(np.asarray(shard.data), array.shape, start)
     return total & _MASK
 
 
-def _chunks(
-    block: npt.NDArray[Any], offset: int, strides: list[int]
-) -> Iterator[tuple[npt.NDArray[Any], int, list[int]]]:
-    """Cut a block along its first dims into pieces of `_CHUNK_ELEMENTS` at most."""
-    if block.size <= _CHUNK_ELEMENTS:
-        yield block, offset, strides
-    elif len(block) == 1:
-        yield from _chunks(block[0], offset, strides[1:])
-    else:
-        rows = max(len(block) * _CHUNK_ELEMENTS // block.size, 1)
-        for row in range(0, len(block), rows):
-            piece = block[row : row + rows]
-            yield from _chunks(piece, offset + row * strides[0], strides)
-
-
 def _sum_terms(block: npt.NDArray[Any], offset: int, strides: list[int]) -> int:
-    words = _as_words(block)
-    sizes, strides = _merge_dims([*block.shape, words.shape[-1]], [*strides, 1])
-    terms = _scaled_positions(sizes, offset, strides)
-    terms += words.reshape(sizes)
-    _mix(terms)
-    return int(terms.sum(dtype=np.uint64))
-
-
-def _merge_dims(sizes: list[int], strides: list[int]) -> tuple[list[int], list[int]]:
-    """Make one dim of dims that follow each other without a gap.
-
-    >>> _merge_dims([4, 3, 2], [12, 2, 1])
-    ([4, 6], [12, 1])
-    """
-    sizes_out, strides_out = [sizes[-1]], [strides[-1]]
-    for size, stride in zip(sizes[-2::-1], strides[-2::-1], strict=True):
-        if stride == sizes_out[0] * strides_out[0]:
-            sizes_out[0] *= size
-        else:
-            sizes_out.insert(0, size)
-            strides_out.insert(0, stride)
-    return sizes_out, strides_out
-
-
-def _as_words(block: npt.NDArray[Any]) -> Uint32Array:
-    """View elements as 32-bit words, in one more dim: uint32 [..., words]."""
+    # Elements as 32-bit words, in one more dim: smaller ones are a word each.
     size = block.dtype.itemsize
     if size not in (1, 2, 4, 8, 16):
         raise TypeError(f"no fingerprint for elements of {size} bytes: {block.dtype}")
     flat = np.ascontiguousarray(block).reshape(-1)
-    bits = flat.view(f"u{min(size, 4)}").astype(np.uint32, copy=False)
-    return bits.reshape(*block.shape, max(size // 4, 1))
+    words = flat.view(f"u{min(size, 4)}").astype(np.uint32, copy=False)
+    shape, strides = [*block.shape, max(size // 4, 1)], [*strides, 1]
 
+    # Neighbouring dims that are contiguous in the whole array are merged.
+    sizes, merged = [shape[-1]], [strides[-1]]
+    for length, stride in zip(shape[-2::-1], strides[-2::-1], strict=True):
+        if stride == sizes[0] * merged[0]:
+            sizes[0] *= length
+        else:
+            sizes.insert(0, length)
+            merged.insert(0, stride)
 
-def _scaled_positions(sizes: list[int], offset: int, strides: list[int]) -> Uint32Array:
-    """Give `place * 0x9E3779B9 mod 2^32` of each word, small dims first."""
-    places = np.full((1,) * len(sizes), (offset + 1) * _GOLDEN & _MASK, np.uint32)
-    for dim, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
+    # place * 0x9E3779B9 of each word, as a broadcast sum over dims, small ones first.
+    terms = np.full((1,) * len(sizes), (offset + 1) * _GOLDEN & _MASK, np.uint32)
+    for dim, (length, stride) in enumerate(zip(sizes, merged, strict=True)):
         scale = np.array(stride * _GOLDEN & _MASK, np.uint32)
-        along = np.arange(size, dtype=np.uint32)
+        along = np.arange(length, dtype=np.uint32)
         along *= scale
-        places = places + along.reshape((-1,) + (1,) * (len(sizes) - dim - 1))
-    return places
+        terms = terms + along.reshape((-1,) + (1,) * (len(sizes) - dim - 1))
+    terms += words.reshape(sizes)
 
-
-def _mix(words: Uint32Array) -> None:
-    """Apply the 32-bit finalizer of MurmurHash3 in place (Appleby, 2011)."""
-    words ^= words >> np.uint32(16)
-    words *= np.uint32(0x85EBCA6B)
-    words ^= words >> np.uint32(13)
-    words *= np.uint32(0xC2B2AE35)
-    words ^= words >> np.uint32(16)
+    # The 32-bit finalizer of MurmurHash3 (Appleby, 2011), in place.
+    terms ^= terms >> np.uint32(16)
+    terms *= np.uint32(0x85EBCA6B)
+    terms ^= terms >> np.uint32(13)
+    terms *= np.uint32(0xC2B2AE35)
+    terms ^= terms >> np.uint32(16)
+    return int(terms.sum(dtype=np.uint64))

@@ -1,18 +1,13 @@
-"""Vault: folders of named arrays, written at once and read into a layout, by Orbax.
+"""Folders of named arrays, written at once and read into a layout, by Orbax.
 
-The one file that knows Orbax. A folder appears under its name when everything in it is
-written (a rename); until then it has a suffix by which leftovers are known.
-
-Arrays are stored flat, by leaf name, so that neither the classes of a tree nor the
-model are needed to read them. `CheckpointManager` is not used: it keeps a list of steps
-in memory, which goes wrong when a damaged checkpoint is moved aside or a write fails,
-and it deletes old folders under their own name, so that a kill leaves half of one.
+The only file that uses Orbax. A folder gets its name by a rename when everything in it
+is written; until then it has a suffix by which leftovers are recognized.
 """
 
 import functools
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -21,11 +16,16 @@ import jax
 import numpy as np
 
 INCOMPLETE_SUFFIX: Final = ".orbax-checkpoint-tmp"
-"""Part of the name of a folder that is not fully written."""
+"""Part of the name of an incomplete folder."""
 
+# Orbax cuts replicated arrays so that each device sends a part. For small leaves that
+# costs a compilation a shape: 3.2 s instead of 0.5 s at the first save.
 _MIN_SLICE_BYTES: Final = 16_000_000
-"""Bytes from which a part of an array is worth a compilation."""
 
+# Arrays are stored flat, by leaf name, so that neither the classes of a tree nor the
+# model are needed to read them. CheckpointManager is not used: it keeps a list of steps
+# in memory, which goes wrong when a damaged checkpoint is moved aside or a write fails,
+# and it deletes old folders under their own name, so that a kill leaves half of one.
 _ARRAYS_ITEM: Final = "state"
 _MANIFEST_ITEM: Final = "notes"
 
@@ -36,8 +36,6 @@ class OrbaxWriter:
     def __init__(self) -> None:
         orbax = _import_orbax()
         types = orbax.type_handlers
-        # Orbax cuts copied arrays so that each device sends a part. For small leaves
-        # that costs a compilation a shape: 3.2 s instead of 0.5 s at the first save.
         cutting = types.ArrayHandler(
             min_slice_bytes_for_replica_parallel=_MIN_SLICE_BYTES
         )
@@ -50,13 +48,14 @@ class OrbaxWriter:
     def start(
         self, folder: Path, arrays: Mapping[str, jax.Array], manifest: Mapping[str, Any]
     ) -> None:
-        """Copy the arrays to the host and begin to write; they may be donated after.
+        """Copy arrays to the host and begin to write; they may be donated afterwards.
 
         Args:
-            folder: where they will be; it must not exist.
-            arrays: by leaf name. Orbax stores no empty ones: `read_arrays` makes them.
+            folder: folder to write, which must not exist.
+            arrays: arrays by leaf name.
             manifest: JSON values.
         """
+        # Orbax stores no empty arrays: `read_arrays` makes them.
         args = self._orbax.args
         full = {name: array for name, array in arrays.items() if array.size}
         items = {
@@ -66,11 +65,11 @@ class OrbaxWriter:
         self._saver.save(folder.absolute(), args=args.Composite(**items))
 
     def wait(self) -> None:
-        """Wait for the folder begun last; raises whatever went wrong in writing it."""
+        """Wait for the last folder; raises any error in writing it."""
         self._saver.wait_until_finished()
 
     def close(self) -> None:
-        """Wait and let go of threads."""
+        """Wait for the last folder and stop the threads."""
         self._saver.close()
 
 
@@ -89,28 +88,26 @@ def read_arrays(
     """Read arrays into the layout of their targets; no host waits for another.
 
     Args:
-        folder: a whole folder.
-        targets: by leaf name, each with its sharding.
+        folder: a complete folder.
+        targets: shapes by leaf name, each with its sharding.
     """
     orbax = _import_orbax()
-    arguments = {
-        name: orbax.ArrayRestoreArgs(
-            sharding=target.sharding, global_shape=target.shape, dtype=target.dtype
-        )
-        for name, target in targets.items()
-        if target.size
-    }
-    arrays = _restore_arrays(folder, arguments)
-    empty = {
-        name: _empty_array(target)
-        for name, target in targets.items()
-        if not target.size
-    }
-    return {**arrays, **empty}
+    arguments, empty = {}, {}
+    for name, target in targets.items():
+        if target.size:
+            arguments[name] = orbax.ArrayRestoreArgs(
+                sharding=target.sharding, global_shape=target.shape, dtype=target.dtype
+            )
+        else:
+            whole = np.zeros(target.shape, target.dtype)
+            empty[name] = jax.make_array_from_callback(
+                target.shape, target.sharding, whole.__getitem__
+            )
+    return {**_restore_arrays(folder, arguments), **empty}
 
 
 def read_on_host(folder: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """Read arrays whole into host memory, in whatever layout they were saved."""
+    """Read whole arrays into host memory, whatever layout they were saved in."""
     orbax = _import_orbax()
     arguments = {name: orbax.RestoreArgs(restore_type=np.ndarray) for name in names}
     return _restore_arrays(folder, arguments)
@@ -131,44 +128,29 @@ def _restore_arrays(folder: Path, arguments: Mapping[str, Any]) -> dict[str, Any
     return restored
 
 
-def _empty_array(target: jax.ShapeDtypeStruct) -> jax.Array:
-    def block(index: tuple[slice, ...] | None) -> np.ndarray:
-        return np.zeros(target.shape, target.dtype)[index or ()]
-
-    return jax.make_array_from_callback(target.shape, target.sharding, block)
-
-
 @functools.cache
 def _import_orbax() -> ModuleType:
-    """Import Orbax at its first use: half a second that no first step waits for.
-
-    What it prints is hidden: every error is raised as well, the rest is not for users.
-    """
+    """Import Orbax at its first use: half a second that no first step waits for."""
     import orbax.checkpoint
 
-    logging.getLogger("absl").addFilter(_is_not_orbax)
-    logging.getLogger("asyncio").addFilter(_hide_unretrieved)
-    sys.unraisablehook = functools.partial(_hide_closed_loop, sys.unraisablehook)
+    # What Orbax prints is hidden: every error is raised as well, the rest is not for
+    # users. asyncio prints errors that followed the first one whenever the garbage
+    # collector drops them, so on some machines only.
+    logging.getLogger("absl").addFilter(
+        lambda record: "/orbax/checkpoint/" not in record.pathname
+    )
+    logging.getLogger("asyncio").addFilter(
+        lambda record: "exception was never retrieved" not in record.getMessage()
+    )
+
+    # Orbax closes its event loop at the first error. Reads and writes that end later
+    # find it closed, and TensorStore prints a traceback of each that tells the reader
+    # nothing.
+    original_hook = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            original_hook(unraisable)
+
+    sys.unraisablehook = hook
     return orbax.checkpoint
-
-
-def _hide_closed_loop(original_hook: Callable[[Any], Any], unraisable: Any) -> None:
-    """Hide what TensorStore prints of reads and writes that end after one has failed.
-
-    Orbax closes its event loop at the first error. Each of the others finds it closed
-    and prints a traceback that tells the reader nothing.
-    """
-    if str(unraisable.exc_value) != "Event loop is closed":
-        original_hook(unraisable)
-
-
-def _hide_unretrieved(record: logging.LogRecord) -> bool:
-    """Hide what asyncio prints when it drops the errors that followed the first one.
-
-    It does so whenever the garbage collector comes by, so only on some machines.
-    """
-    return "exception was never retrieved" not in record.getMessage()
-
-
-def _is_not_orbax(record: logging.LogRecord) -> bool:
-    return "/orbax/checkpoint/" not in record.pathname

@@ -1,4 +1,4 @@
-"""A stored checkpoint: read and checked without the model, its mesh or its devices.
+"""Reading a checkpoint on the host, without the model, its mesh or its devices.
 
 Nothing here writes, so it is safe beside a run that is saving.
 """
@@ -6,7 +6,7 @@ Nothing here writes, so it is safe beside a run that is saving.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -20,23 +20,23 @@ from jaxdist.train.checkpoint.manifest import (
     decode_manifest,
 )
 
+# Bytes read at a time, so that a checkpoint may be larger than this host's memory.
 _READ_BATCH_BYTES: Final = 256_000_000
-"""Bytes read at a time, so that a checkpoint may be larger than this host's memory."""
-
-_QUARANTINE_PREFIX: Final = "damaged-"
+QUARANTINE_PREFIX: Final = "damaged-"
+"""Start of the name of a damaged checkpoint that was moved aside."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedCheckpoint:
-    """A checkpoint that could not be used."""
+    """A damaged checkpoint that was skipped."""
 
     step: int
     """Step it was saved at."""
     reason: str
-    """What is wrong with it: the leaf, and what was found there."""
+    """The damage: the leaf, and what was found there."""
 
     def text(self) -> str:
-        """Say so in one line.
+        """Return a line about it.
 
         >>> SkippedCheckpoint(step=460, reason="notes, cannot be read").text()
         'checkpoint 460 skipped: notes, cannot be read'
@@ -45,29 +45,21 @@ class SkippedCheckpoint:
 
 
 def list_steps(directory: Path) -> tuple[int, ...]:
-    """List the steps whose checkpoints are wholly written, oldest first."""
+    """Return the steps of complete checkpoints, oldest first."""
     if not directory.is_dir():
         return ()
+    # Incomplete and damaged checkpoints have other names than a number.
     names = (path.name for path in directory.iterdir() if path.is_dir())
     return tuple(sorted(int(name) for name in names if name.isdecimal()))
 
 
 def list_quarantined(directory: Path) -> tuple[Path, ...]:
-    """List the damaged checkpoints that a restart has moved aside."""
-    return tuple(sorted(directory.glob(f"{_QUARANTINE_PREFIX}*")))
-
-
-def quarantine_path(directory: Path, step: int) -> Path:
-    """Give the free name under which a damaged checkpoint is kept."""
-    path, again = directory / f"{_QUARANTINE_PREFIX}{step}", 1
-    while path.exists():
-        again += 1
-        path = directory / f"{_QUARANTINE_PREFIX}{step}-{again}"
-    return path
+    """Return the folders of damaged checkpoints that were moved aside."""
+    return tuple(sorted(directory.glob(f"{QUARANTINE_PREFIX}*")))
 
 
 def checkpoint_folder(directory: Path, step: int | None) -> Path:
-    """Find the folder of a step, the newest if none is named.
+    """Return the folder of a step, by default of the newest.
 
     Raises:
         BadInput: there is no such checkpoint.
@@ -85,16 +77,18 @@ def checkpoint_folder(directory: Path, step: int | None) -> Path:
 
 
 def read_manifest(folder: Path) -> CheckpointManifest:
-    """Read what a checkpoint says about itself.
+    """Read the manifest of a checkpoint.
 
     Raises:
-        Damaged: the notes are missing, changed, or of another step.
+        CorruptCheckpointError: it is missing, changed, or of another step.
     """
     try:
         notes = decode_manifest(orbax_store.read_manifest(folder))
     except Exception as error:
         reraise_unless_corrupt(error)
         raise CorruptCheckpointError("notes, cannot be read") from error
+    # A renamed or copied folder would resume a run at another step than its arrays are
+    # of.
     if folder.name.isdecimal() and notes.step != int(folder.name):
         raise CorruptCheckpointError(f"notes, of step {notes.step}")
     return notes
@@ -106,25 +100,52 @@ def read_leaves(
     """Read leaves on the host in the order of their names, each one verified.
 
     Args:
-        folder: a stored checkpoint.
-        manifest: its notes.
-        prefix: only leaves whose name begins so.
+        folder: folder of the checkpoint.
+        manifest: its manifest.
+        prefix: only leaves whose names start with it are read.
 
     Raises:
-        Damaged: a leaf cannot be read or is not what was saved.
+        CorruptCheckpointError: a leaf cannot be read or is not what was saved.
     """
     wanted = {
-        name: note for name, note in manifest.leaves.items() if name.startswith(prefix)
+        name: leaf for name, leaf in manifest.leaves.items() if name.startswith(prefix)
     }
-    for batch in _read_batches(wanted):
-        arrays = _read_batch(folder, batch)
+    batches: list[list[str]] = []
+    nbytes = 0
+    for name in sorted(wanted):
+        if not batches or nbytes + wanted[name].nbytes > _READ_BATCH_BYTES:
+            batches.append([])
+            nbytes = 0
+        batches[-1].append(name)
+        nbytes += wanted[name].nbytes
+
+    for batch in batches:
+        # Orbax stores no empty arrays.
+        full = tuple(name for name in batch if wanted[name].nbytes)
+        arrays: dict[str, np.ndarray] = {}
+        try:
+            arrays = orbax_store.read_on_host(folder, full)
+        except Exception as error:
+            reraise_unless_corrupt(error)
         for name in batch:
-            check_fingerprint(name, wanted[name], fingerprint(arrays[name]))
-            yield name, arrays[name]
+            leaf = wanted[name]
+            if not leaf.nbytes:
+                array = np.zeros(leaf.shape, leaf.dtype)
+            elif name in arrays:
+                array = arrays.pop(name)
+            else:
+                # The batch failed: its leaves one by one, to find the damaged one.
+                try:
+                    array = orbax_store.read_on_host(folder, (name,))[name]
+                except Exception as error:
+                    reraise_unless_corrupt(error)
+                    raise CorruptCheckpointError(f"{name}, cannot be read") from error
+            check_fingerprint(name, leaf, fingerprint(array))
+            yield name, array
 
 
 def find_corruption(folder: Path) -> str | None:
-    """Read every byte of a checkpoint and say what is damaged, or None."""
+    """Read every byte of a checkpoint, and return the damage, or None."""
     try:
         for _ in read_leaves(folder, read_manifest(folder)):
             pass
@@ -134,10 +155,10 @@ def find_corruption(folder: Path) -> str | None:
 
 
 def check_fingerprint(name: str, metadata: LeafMetadata, fingerprint: int) -> None:
-    """Hold a fingerprint against the one that was saved.
+    """Compare a fingerprint with the one that was saved.
 
     Raises:
-        Damaged: they differ.
+        CorruptCheckpointError: they differ.
     """
     if (hexadecimal := f"{fingerprint:08x}") != metadata.fingerprint:
         raise CorruptCheckpointError(
@@ -146,43 +167,10 @@ def check_fingerprint(name: str, metadata: LeafMetadata, fingerprint: int) -> No
 
 
 def reraise_unless_corrupt(error: Exception) -> None:
-    """Raise again what is no fault of the checkpoint: no memory, no permission."""
+    """Raise an error again that is not due to damage: no memory, no permission."""
+    # TensorStore raises ValueError with a status in its text.
     ours = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "Too many open files")
     if isinstance(error, CorruptCheckpointError | MemoryError | PermissionError):
         raise error
     if any(word in str(error) for word in ours):
         raise error
-
-
-def _read_batches(leaves: dict[str, LeafMetadata]) -> Iterator[dict[str, LeafMetadata]]:
-    batch: dict[str, LeafMetadata] = {}
-    for name in sorted(leaves):
-        if (
-            batch
-            and sum(n.nbytes for n in batch.values()) + leaves[name].nbytes
-            > _READ_BATCH_BYTES
-        ):
-            yield batch
-            batch = {}
-        batch[name] = leaves[name]
-    if batch:
-        yield batch
-
-
-def _read_batch(folder: Path, batch: dict[str, LeafMetadata]) -> dict[str, Any]:
-    full = tuple(name for name, note in batch.items() if note.nbytes)
-    try:
-        arrays = orbax_store.read_on_host(folder, full)
-    except Exception as error:
-        reraise_unless_corrupt(error)
-        arrays = {name: _read_leaf(folder, name) for name in full}
-    empty = {n: np.zeros(v.shape, v.dtype) for n, v in batch.items() if not v.nbytes}
-    return {**arrays, **empty}
-
-
-def _read_leaf(folder: Path, name: str) -> np.ndarray:
-    try:
-        return orbax_store.read_on_host(folder, (name,))[name]
-    except Exception as error:
-        reraise_unless_corrupt(error)
-        raise CorruptCheckpointError(f"{name}, cannot be read") from error

@@ -1,17 +1,20 @@
-"""Restore: a stored checkpoint into the layout of the current mesh, verified.
+"""Restoring a checkpoint into the layout of the current mesh, verified.
 
 Each host reads the blocks it needs and none waits for another while reading, so that a
-host that fails cannot leave the others hanging; then all add up what they found and
-come to one verdict.
+host that fails cannot leave the others hanging; then all add up their results and come
+to one verdict.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from jaxdist.core.errors import BadInput
 from jaxdist.train.checkpoint import orbax_store
@@ -31,20 +34,23 @@ from jaxdist.train.checkpoint.reader import (
     read_manifest,
     reraise_unless_corrupt,
 )
-from jaxdist.train.checkpoint.reshard_residuals import reshard_arrays, stored_shapes
 from jaxdist.train.state import TrainState, named_leaves, replace_leaves
+
+_REPLICA_PARAMS: Final = "replicas/params/"
+_SUMMED_PREFIXES: Final = ("feedback/residual/", "feedback/velocity/")
+_RESET_PREFIX: Final = "feedback/memory/"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RestoredState:
-    """A state as it was saved, in the layout that was asked for."""
+    """A restored state, in the requested layout."""
 
     state: TrainState
     """The state, bit for bit."""
     step: int
-    """Steps done since the very start."""
+    """Steps done since initialization."""
     metadata: Mapping[str, Any]
-    """What the run added when it saved."""
+    """Metadata that the run stored with it."""
     skipped_checkpoints: tuple[SkippedCheckpoint, ...] = ()
     """Newer checkpoints that were damaged, newest first; now moved aside."""
 
@@ -53,91 +59,75 @@ def restore_checkpoint(folder: Path, state_shapes: TrainState) -> RestoredState:
     """Read a checkpoint into an abstract state.
 
     Args:
-        folder: a stored checkpoint.
+        folder: folder of the checkpoint.
         state_shapes: a `jax.ShapeDtypeStruct` with a sharding for each array; a field
-        that
-            is None is not read.
+            that is None is not read.
 
     Raises:
-        Damaged: it does not hold what was saved, on this host or another.
+        CorruptCheckpointError: it is damaged, on this host or another.
         BadInput: it is of another model or precision.
     """
-    wanted, notes = named_leaves(state_shapes), _read_manifest_everywhere(folder)
-    read = stored_shapes(wanted, notes.leaves)
-    _check_same_model(folder, notes, state_shapes, read)
-    targets = {name: _restore_target(name, leaf) for name, leaf in read.items()}
-    arrays = reshard_arrays(_read_verified_arrays(folder, notes, targets), wanted)
-    leaves = {name: _wrap_prng_key(arrays[name], leaf) for name, leaf in wanted.items()}
-    state = replace_leaves(state_shapes, leaves)
-    return RestoredState(state=state, step=notes.step, metadata=notes.about)
-
-
-def _read_manifest_everywhere(folder: Path) -> CheckpointManifest:
-    notes: CheckpointManifest | CorruptCheckpointError
+    manifest: CheckpointManifest | None = None
+    damage = CorruptCheckpointError("notes, cannot be read by another host")
     try:
-        notes = read_manifest(folder)
-    except CorruptCheckpointError as damage:
-        notes = damage
-    failed = sum_over_hosts(
-        np.array([isinstance(notes, CorruptCheckpointError)], np.uint32)
-    )
-    if isinstance(notes, CorruptCheckpointError):
-        raise notes
-    if failed[0]:
-        raise CorruptCheckpointError("notes, cannot be read by another host")
-    return notes
+        manifest = read_manifest(folder)
+    except CorruptCheckpointError as error:
+        damage = error
+    failed = sum_over_hosts(np.array([manifest is None], np.uint32))
+    if manifest is None or failed[0]:
+        raise damage
 
+    # Arrays are read in the shapes that are stored, which of error feedback may be
+    # those of another number of devices; they are made to fit afterwards.
+    wanted = named_leaves(state_shapes)
+    stored = {
+        name: _stored_shape(name, leaf, manifest.leaves[name])
+        if name in manifest.leaves
+        else leaf
+        for name, leaf in wanted.items()
+    }
+    _check_same_model(folder, manifest, state_shapes, stored)
+    targets = {}
+    for name, leaf in stored.items():
+        if getattr(leaf, "sharding", None) is None:
+            raise TypeError(f"the abstract state has no sharding for {name}")
+        # PRNG keys are stored as their numbers.
+        data = jax.eval_shape(jax.random.key_data, leaf) if is_prng_key(leaf) else leaf
+        targets[name] = jax.ShapeDtypeStruct(
+            data.shape, data.dtype, sharding=leaf.sharding
+        )
 
-def _read_verified_arrays(
-    folder: Path,
-    manifest: CheckpointManifest,
-    targets: Mapping[str, jax.ShapeDtypeStruct],
-) -> dict[str, jax.Array]:
-    """Read the arrays, and hold their fingerprints against the notes on all hosts."""
-    arrays = _read_arrays(folder, targets)
+    # All arrays at once; if that fails, one by one, leaving out what cannot be read.
+    # All hosts learn of missing arrays and of fingerprints in one sum.
+    arrays: dict[str, jax.Array] = {}
+    try:
+        arrays = orbax_store.read_arrays(folder, targets)
+    except Exception as error:
+        reraise_unless_corrupt(error)
+        for name, target in targets.items():
+            try:
+                arrays |= orbax_store.read_arrays(folder, {name: target})
+            except Exception as error:
+                reraise_unless_corrupt(error)
     missing = [name not in arrays for name in targets]
     shares = [
         local_fingerprint(arrays[name]) if name in arrays else 0 for name in targets
     ]
     totals = sum_over_hosts(np.array([*missing, *shares], np.uint32)).tolist()
-    for name, failed in zip(targets, totals[: len(targets)], strict=True):
-        if failed:
+    for name, absent in zip(targets, totals[: len(targets)], strict=True):
+        if absent:
             raise CorruptCheckpointError(f"{name}, cannot be read")
     for name, total in zip(targets, totals[len(targets) :], strict=True):
         check_fingerprint(name, manifest.leaves[name], total)
-    return arrays
 
-
-def _read_arrays(
-    folder: Path, targets: Mapping[str, jax.ShapeDtypeStruct]
-) -> dict[str, jax.Array]:
-    """Read all at once; if that fails, one by one, leaving out what cannot be read."""
-    try:
-        return orbax_store.read_arrays(folder, targets)
-    except Exception as error:
-        reraise_unless_corrupt(error)
-    arrays: dict[str, jax.Array] = {}
-    for name, target in targets.items():
-        try:
-            arrays |= orbax_store.read_arrays(folder, {name: target})
-        except Exception as error:
-            reraise_unless_corrupt(error)
-    return arrays
-
-
-def _restore_target(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
-    """Say in which layout a leaf is read, as it is stored."""
-    if getattr(leaf, "sharding", None) is None:
-        raise TypeError(f"the abstract state has no sharding for {name}")
-    stored = jax.eval_shape(jax.random.key_data, leaf) if is_prng_key(leaf) else leaf
-    return jax.ShapeDtypeStruct(stored.shape, stored.dtype, sharding=leaf.sharding)
-
-
-def _wrap_prng_key(array: jax.Array, leaf: Any) -> jax.Array:
-    """Turn what is stored of a leaf back into it."""
-    if not is_prng_key(leaf):
-        return array
-    return jax.random.wrap_key_data(array, impl=prng_key_impl(leaf))
+    leaves = {}
+    for name, leaf in wanted.items():
+        array = _reshard_array(name, arrays[name], leaf)
+        if is_prng_key(leaf):
+            array = jax.random.wrap_key_data(array, impl=prng_key_impl(leaf))
+        leaves[name] = array
+    state = replace_leaves(state_shapes, leaves)
+    return RestoredState(state=state, step=manifest.step, metadata=manifest.about)
 
 
 def _check_same_model(
@@ -146,41 +136,24 @@ def _check_same_model(
     state_shapes: TrainState,
     read: Mapping[str, Any],
 ) -> None:
-    fields = [
-        f for f in ("params", "stats", "opt") if not _is_requested(state_shapes, f)
-    ]
-    # Who reads no optimizer trains no further, and needs nothing that is still to send.
-    with_opt = ["feedback", "replicas"] * (
-        state_shapes.opt is state_shapes.replicas is None
-    )
-    unread = tuple(f"{f}/" for f in [*fields, *with_opt])
-    held = {n: note for n, note in manifest.leaves.items() if not n.startswith(unread)}
+    fields = [f for f in ("params", "stats", "opt") if getattr(state_shapes, f) is None]
+    # Who reads no optimizer trains no further, and needs no gradient that is still to
+    # send.
+    if state_shapes.opt is state_shapes.replicas is None:
+        fields += ["feedback", "replicas"]
+    unread = tuple(f"{field}/" for field in fields)
+    held = {n: leaf for n, leaf in manifest.leaves.items() if not n.startswith(unread)}
     wanted = {name: leaf_metadata(leaf) for name, leaf in read.items()}
     difference = first_difference(held, wanted)
     if difference is None:
         return
-    _check_replica_count(folder, held, wanted)
-    other = "precision" if _leaf_shapes(held) == _leaf_shapes(wanted) else "model"
-    raise BadInput(
-        f"checkpoint {folder.name} in {folder.parent} is of another {other}",
-        rule="a run goes on only with the leaves, shapes and dtypes it was saved with",
-        values=difference,
-        remedy=(
-            "run.name=another-name starts a run beside it",
-            f"or give the values of the saved run back, its {other} first",
-        ),
+
+    # Replicas have a leading dim in every array: a difference in their number alone
+    # would be reported as one of the model.
+    saved, here = (
+        next((x.shape[0] for n, x in tree.items() if n.startswith(_REPLICA_PARAMS)), 1)
+        for tree in (held, wanted)
     )
-
-
-def _is_requested(abstract: TrainState, name: str) -> bool:
-    return getattr(abstract, name) is not None
-
-
-def _check_replica_count(
-    folder: Path, held: Mapping[str, LeafMetadata], wanted: Mapping[str, LeafMetadata]
-) -> None:
-    """Say so where nothing but the number of replicas differs for a person."""
-    saved, here = _count_replicas(held), _count_replicas(wanted)
     if saved != here:
         raise BadInput(
             f"checkpoint {folder.name} in {folder.parent} is of {saved} replicas",
@@ -192,13 +165,41 @@ def _check_replica_count(
                 "run.name=another-name starts a run beside it",
             ),
         )
+    shapes = [{name: x.shape for name, x in tree.items()} for tree in (held, wanted)]
+    other = "precision" if shapes[0] == shapes[1] else "model"
+    raise BadInput(
+        f"checkpoint {folder.name} in {folder.parent} is of another {other}",
+        rule="a run goes on only with the leaves, shapes and dtypes it was saved with",
+        values=difference,
+        remedy=(
+            "run.name=another-name starts a run beside it",
+            f"or give the values of the saved run back, its {other} first",
+        ),
+    )
 
 
-def _count_replicas(leaves: Mapping[str, LeafMetadata]) -> int:
-    """Read how many replicas a state has from its arrays; 1 without an outer loop."""
-    found = (x for name, x in leaves.items() if name.startswith("replicas/params/"))
-    return next((leaf.shape[0] for leaf in found), 1)
+def _stored_shape(name: str, leaf: Any, metadata: LeafMetadata) -> Any:
+    """Return the shape in which a leaf is read: as stored, where it can be made to fit.
+
+    Error feedback of another number of devices is read with its first dim whole.
+    """
+    summed = name.startswith(_SUMMED_PREFIXES) and metadata.shape[1:] == leaf.shape[1:]
+    if metadata.shape == leaf.shape or not (summed or name.startswith(_RESET_PREFIX)):
+        return leaf
+    spec = P(None, *leaf.sharding.spec[1:]) if summed else P()
+    place = NamedSharding(leaf.sharding.mesh, spec)
+    return jax.ShapeDtypeStruct(metadata.shape, leaf.dtype, sharding=place)
 
 
-def _leaf_shapes(leaves: Mapping[str, LeafMetadata]) -> dict[str, tuple[int, ...]]:
-    return {name: leaf.shape for name, leaf in leaves.items()}
+def _reshard_array(name: str, x: jax.Array, leaf: Any) -> jax.Array:
+    """Return error feedback of other devices as the current ones hold it."""
+    if x.shape == leaf.shape or not name.startswith((*_SUMMED_PREFIXES, _RESET_PREFIX)):
+        return x
+
+    # The sum over devices is what is still to be sent: the first device gets all of it.
+    # The memory of a parameter that is split otherwise now is begun anew.
+    def fit(x: jax.Array) -> jax.Array:
+        empty = jnp.zeros(leaf.shape, leaf.dtype)
+        return empty if name.startswith(_RESET_PREFIX) else empty.at[0].set(x.sum(0))
+
+    return jax.jit(fit, out_shardings=leaf.sharding)(x)

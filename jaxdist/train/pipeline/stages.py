@@ -1,4 +1,4 @@
-"""Staging: a task's network cut into stages, with the slots and ledgers that follow."""
+"""A task's network cut into pipeline stages, with the slots of their parameters."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,13 +24,13 @@ from jaxdist.train.state_layout import SlotStateLayout
 
 InputShapes = Sequence[jax.ShapeDtypeStruct]
 
+# Compressors whose result depends on where a leaf ends, and why.
 _PER_LEAF_ALGORITHMS: Final = MappingProxyType(
     {
         "power": "PowerSGD packs the matrix of each leaf",
         "sign": "a sign has no zero",
     }
 )
-"""Ways that see where a leaf ends, and why."""
 
 
 def cut_into_stages(
@@ -42,150 +42,17 @@ def cut_into_stages(
 ) -> Stages:
     """Cut a network into the stages of a plan.
 
-    Where the plan does not say where, stages have equal FLOPs of one sample: those of
-    more are as many times as large, but for what is done once for all of them.
-
     Args:
         plan: the layout.
-        network: on shapes alone.
-        inputs: what it is called on.
-        trace_cache: of the network, for other layouts.
-        repeated_blocks: blocks that need not be read.
+        network: network on shapes.
+        inputs: shapes of its arguments.
+        trace_cache: traces of the network, for other layouts.
+        repeated_blocks: equal blocks, of which one is traced.
 
     Raises:
-        BadInput: it cannot be cut so, or not together with what else the plan asks for.
+        BadInput: it cannot be cut so, or not together with other settings of the plan.
     """
-    _check_stage_support(plan)
-
-    def work() -> Mapping[str, int]:
-        one = [jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype) for x in inputs]
-        profile = profile_network(
-            network,
-            one,
-            prepare=constant_rng_binder(one),
-            repeated_blocks=repeated_blocks,
-        )
-        return {block.name: block.flops for block in profile.blocks}
-
-    return cut_network(plan, network, lambda: trace_cache.get_or_compute("work", work))
-
-
-def build_slot_layout(
-    plan: Plan,
-    stages: Stages,
-    network: Any,
-    state: TrainState,
-    leaf_shardings: tuple[Sequence[LeafSharding], Sequence[LeafSharding]],
-    trace_cache: TraceCache,
-) -> SlotStateLayout:
-    """Deal the leaves of a network out to the devices of its stages.
-
-    Args:
-        plan: the layout.
-        stages: the network's.
-        network: on shapes alone.
-        state: shapes of the task's state.
-        leaf_shardings: how parameters lie but for the pipe axis, and statistics.
-        trace_cache: of the network, for other layouts.
-    """
-    kinds = (
-        leaf_shardings[0],
-        [replace(leaf, fsdp_dim=None) for leaf in leaf_shardings[1]],
-    )
-    users = trace_cache.get_or_compute(
-        ("users", stages.blocks),
-        lambda: _leaf_stages(stages, network, kinds, trace_cache),
-    )
-    slots = [
-        assign_slots(plan, kind, used, stages.placement, sent)
-        for kind, used, sent in zip(
-            kinds, users, (compression_predicate(plan), lambda leaf: False), strict=True
-        )
-    ]
-    return SlotStateLayout(
-        stages=stages,
-        param_slots=slots[0],
-        stat_slots=slots[1],
-        leaf_stages=(users[0], users[1]),
-        tree_structures=(
-            jax.tree.structure(state.params),
-            jax.tree.structure(state.stats),
-        ),
-    )
-
-
-def device_calls(
-    stages: Stages, network: Any, calls: Sequence[LayerCall], device: int
-) -> Iterator[LayerCall]:
-    """Yield the calls that a device's stages make.
-
-    A table that the last block uses as well is called by that block's stage: calls are
-    in order, and so are stages.
-    """
-    heads = network.heads() if hasattr(network, "heads") else {}
-    after = {name: block for block, (name, _) in heads.items()}
-    stages_of = {n: k for k, names in enumerate(stages.blocks) for n in names}
-    own, stage = stages.placement.stages_of(device), 0
-    for call in calls:
-        layer, first = call.layer, call.path.split(".")[0]
-        # Images are gathered in the stage of the block that they enter whole.
-        first = layer.until if isinstance(layer, Gather) else first
-        stage = max(stage, stages_of[after.get(first, first)])
-        if stage in own:
-            yield call
-
-
-def _leaf_stages(
-    stages: Stages,
-    network: Any,
-    leaf_shardings: Sequence[Sequence[LeafSharding]],
-    readings: TraceCache,
-) -> list[tuple[frozenset[int], ...]]:
-    """Return the stages that use each parameter, and each statistic."""
-    by_block = readings.get_or_compute(
-        "variables", lambda: dict(variable_ids_by_block(network))
-    )
-    stages_of: dict[int, set[int]] = {}
-    for stage, blocks in enumerate(stages.blocks):
-        for each in (each for block in blocks for each in by_block[block]):
-            stages_of.setdefault(each, set()).add(stage)
-    return [
-        tuple(
-            frozenset(stages_of.get(id(variable_by_name(network, leaf.name)), ()))
-            for leaf in kind
-        )
-        for kind in leaf_shardings
-    ]
-
-
-def variable_ids_by_block(network: Any) -> Iterator[tuple[str, set[int]]]:
-    """Yield the ids of the variables that each block uses, and its heads."""
-    heads = network.heads() if hasattr(network, "heads") else {}
-    for name, block in network.chain():
-        found = variable_ids(block)
-        if name in heads:
-            found |= variable_ids(heads[name][1])
-        yield name, found
-
-
-def variable_by_name(network: Any, name: str) -> Any:
-    """Return the variable of a network whose leaf has this name."""
-    node = network
-    for part in name.split("/"):
-        node = getattr(node, part) if hasattr(node, part) else node[int(part)]
-    return node
-
-
-def constant_rng_binder(inputs: InputShapes) -> Callable[[nnx.Module], None]:
-    """Return what binds noise to a network before it is traced."""
-    import numpy as np
-
-    ids = np.arange(inputs[0].shape[0], dtype=np.int32)
-    return lambda network: bind(network, jax.random.key(0), jax.numpy.asarray(ids))
-
-
-def _check_stage_support(plan: Plan) -> None:
-    """Refuse what does not go with stages."""
+    via = plan.reduce.via
     if plan.replicas > 1:
         raise BadInput(
             "plan.mesh.replica does not go with stages",
@@ -194,13 +61,11 @@ def _check_stage_support(plan: Plan) -> None:
             f"plan.mesh.replica = {plan.mesh.replica}",
             remedy=("plan.mesh.replica=1", "plan.mesh.pipe=1"),
         )
-    via = plan.reduce.via
     if via in _PER_LEAF_ALGORITHMS:
         raise BadInput(
             f"plan.reduce.via = {via} does not go with stages",
             rule=f"{_PER_LEAF_ALGORITHMS[via]}; in stages gradients of several leaves "
-            "lie in one "
-            "array, and the shorter ones are filled up with zeros",
+            "lie in one array, and the shorter ones are filled up with zeros",
             values=f"plan.mesh.pipe = {plan.mesh.pipe}, plan.reduce.via = {via}",
             remedy=("plan.reduce.via=int8", "plan.mesh.pipe=1"),
         )
@@ -212,3 +77,125 @@ def _check_stage_support(plan: Plan) -> None:
             f"plan.reduce.via = {via}",
             remedy=("plan.reduce.via=exact", "plan.pipe.schedule=1f1b"),
         )
+
+    # Where the plan does not say where to cut, stages have equal FLOPs, those of one
+    # sample: more samples have as many times the FLOPs, but for what is done once for
+    # all.
+    def block_flops() -> Mapping[str, int]:
+        one = [jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype) for x in inputs]
+        profile = profile_network(
+            network,
+            one,
+            prepare=constant_rng_binder(one),
+            repeated_blocks=repeated_blocks,
+        )
+        return {block.name: block.flops for block in profile.blocks}
+
+    return cut_network(
+        plan, network, lambda: trace_cache.get_or_compute("work", block_flops)
+    )
+
+
+def build_slot_layout(
+    plan: Plan,
+    stages: Stages,
+    network: Any,
+    state: TrainState,
+    leaf_shardings: tuple[Sequence[LeafSharding], Sequence[LeafSharding]],
+    trace_cache: TraceCache,
+) -> SlotStateLayout:
+    """Assign the leaves of a network to slots on the devices of their stages.
+
+    Args:
+        plan: the layout.
+        stages: stages of the network.
+        network: network on shapes.
+        state: shapes of the task's state.
+        leaf_shardings: shardings over the other axes, of parameters and of statistics.
+        trace_cache: traces of the network, for other layouts.
+    """
+    kinds = (
+        leaf_shardings[0],
+        [replace(leaf, fsdp_dim=None) for leaf in leaf_shardings[1]],
+    )
+
+    def leaf_stages() -> list[tuple[frozenset[int], ...]]:
+        """Return the stages that use each parameter, and each statistic."""
+        by_block = trace_cache.get_or_compute(
+            "variables", lambda: dict(variable_ids_by_block(network))
+        )
+        stages_of: dict[int, set[int]] = {}
+        for stage, blocks in enumerate(stages.blocks):
+            for variable in (each for block in blocks for each in by_block[block]):
+                stages_of.setdefault(variable, set()).add(stage)
+        return [
+            tuple(
+                frozenset(stages_of.get(id(variable_by_name(network, leaf.name)), ()))
+                for leaf in kind
+            )
+            for kind in kinds
+        ]
+
+    users = trace_cache.get_or_compute(("users", stages.blocks), leaf_stages)
+    # Statistics are never compressed.
+    compressed = (compression_predicate(plan), lambda leaf: False)
+    params, stats = (
+        assign_slots(plan, kind, used, stages.placement, sent)
+        for kind, used, sent in zip(kinds, users, compressed, strict=True)
+    )
+    return SlotStateLayout(
+        stages=stages,
+        param_slots=params,
+        stat_slots=stats,
+        leaf_stages=(users[0], users[1]),
+        tree_structures=(
+            jax.tree.structure(state.params),
+            jax.tree.structure(state.stats),
+        ),
+    )
+
+
+def device_calls(
+    stages: Stages, network: Any, calls: Sequence[LayerCall], device: int
+) -> Iterator[LayerCall]:
+    """Yield the layer calls of a device's stages."""
+    heads = network.heads() if hasattr(network, "heads") else {}
+    after = {name: block for block, (name, _) in heads.items()}
+    stages_of = {n: k for k, names in enumerate(stages.blocks) for n in names}
+    own, stage = stages.placement.stages_of(device), 0
+    for call in calls:
+        layer, first = call.layer, call.path.split(".")[0]
+        # Images are gathered in the stage of the block that they enter whole.
+        first = layer.until if isinstance(layer, Gather) else first
+        # Calls are in order, and so are stages: a table that the last block uses as
+        # well as the first is called by the last block's stage there.
+        stage = max(stage, stages_of[after.get(first, first)])
+        if stage in own:
+            yield call
+
+
+def variable_ids_by_block(network: Any) -> Iterator[tuple[str, set[int]]]:
+    """Yield each block with the ids of the variables that it and its head use."""
+    heads = network.heads() if hasattr(network, "heads") else {}
+    for name, block in network.chain():
+        found = variable_ids(block)
+        if name in heads:
+            found |= variable_ids(heads[name][1])
+        yield name, found
+
+
+def variable_by_name(network: Any, name: str) -> Any:
+    """Return the variable of a network whose leaf has this name."""
+    # Lists of layers are indexed by number, and layers by attribute.
+    node = network
+    for part in name.split("/"):
+        node = getattr(node, part) if hasattr(node, part) else node[int(part)]
+    return node
+
+
+def constant_rng_binder(inputs: InputShapes) -> Callable[[nnx.Module], None]:
+    """Return a function that binds constant noise to a network, to trace it."""
+    import numpy as np
+
+    ids = np.arange(inputs[0].shape[0], dtype=np.int32)
+    return lambda network: bind(network, jax.random.key(0), jax.numpy.asarray(ids))

@@ -1,6 +1,6 @@
-"""Piped: gradients and scores of a layout whose network is cut into stages."""
+"""Gradients and evaluation of a layout whose network is cut into pipeline stages."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -11,7 +11,6 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.sharded_leaves import all_gather
 from jaxdist.core.axes import BATCH_AXES
-from jaxdist.core.plan import Plan
 from jaxdist.partition import fsdp
 from jaxdist.partition.traffic import PlannedCollective
 from jaxdist.pipeline import sync_executor
@@ -24,7 +23,7 @@ from jaxdist.pipeline.flat_messages import (
 from jaxdist.pipeline.plan_schedule import evaluation_supersteps, plan_schedule
 from jaxdist.pipeline.schedule_arrays import schedule_arrays
 from jaxdist.pipeline.stage import Pipeline, PipelineStage, cotangent_spec
-from jaxdist.pipeline.stage_parameters import SlotArrays, SlotLayout
+from jaxdist.pipeline.stage_parameters import SlotArrays
 from jaxdist.pipeline.stages import network_outputs
 from jaxdist.pipeline.stages import run as run_blocks
 from jaxdist.pipeline.work_item import Supersteps
@@ -32,7 +31,11 @@ from jaxdist.profile.repeated_blocks import RepeatedBlocks
 from jaxdist.profile.trace_cache import TraceCache
 from jaxdist.train.accumulate import split_microbatches
 from jaxdist.train.layout import Layout
-from jaxdist.train.materialize_params import merge_model, model_inputs
+from jaxdist.train.materialize_params import (
+    merge_model,
+    model_inputs,
+    select_local_samples,
+)
 from jaxdist.train.objective import Batch
 from jaxdist.train.remat import (
     maybe_checkpoint,
@@ -40,25 +43,24 @@ from jaxdist.train.remat import (
     run_with_partial_remat,
     tag_all_blocks,
 )
-from jaxdist.train.sample_exchange import select_local_samples
 from jaxdist.train.state import TrainState, named_leaves
 from jaxdist.train.state_layout import SlotStateLayout
 
+# Axes whose sizes change nothing in a stage but the samples of a microbatch.
 _SAMPLE_ONLY_AXES: Final = ("replica", "pipe", *BATCH_AXES)
-"""Axes whose sizes change nothing but the samples of a microbatch."""
 
 LastStageFn = Callable[[Any, Batch], Any]
-"""From a network's outputs and what they are scored against to what a stage returns."""
+"""Maps a network's outputs and the batch to what the last stage returns."""
 
 
 def pipeline_gradients(
     layout: Layout, state: TrainState, stats: SlotArrays, batch: Batch
 ) -> tuple[jax.Array, Any, list[jax.Array]]:
-    """Return this device's share of the loss, new statistics, gradients of the share.
+    """Return this device's share of the loss, new statistics, and its gradients.
 
     Args:
-        layout: its network is cut into stages.
-        state: what this device holds.
+        layout: layout with stages.
+        state: this device's state.
         stats: its running statistics.
         batch: this device's samples.
     """
@@ -76,15 +78,16 @@ def pipeline_eval(
     batch: Batch,
     last_stage_fn: LastStageFn,
 ) -> Any:
-    """Sum the scores of a batch over stages: zero but on devices of the last.
+    """Return sums over a batch of what the last stage computes; 0 on other devices.
 
     Args:
-        layout: its network is cut into stages.
-        params: what this device holds.
+        layout: layout with stages.
+        params: this device's parameters.
         stats: its running statistics.
         batch: this device's samples.
-        last_stage_fn: scores outputs, as a tree of sums over samples.
+        last_stage_fn: maps outputs to a tree of sums over samples.
     """
+    # As many microbatches as stages fill the pipeline, where the samples divide.
     samples, devices = batch["id"].shape[0], layout.plan.mesh.pipe
     micro = devices if samples % devices == 0 else 1
     pipe = _make_pipeline(
@@ -97,84 +100,84 @@ def pipeline_eval(
 
 
 def gather_slot_params(layout: Layout, params: SlotArrays) -> SlotArrays:
-    """Put together what fsdp shares out."""
+    """All-gather the parameters that fsdp shards."""
     if not layout.gathers_params:
         return params
     held, tree = jax.tree.flatten(params)
     return jax.tree.unflatten(tree, all_gather(held, layout.fsdp_dims, fsdp.FSDP_AXIS))
 
 
-def loss_divisor(layout: Layout) -> int:
-    """Return over how many devices the loss of the last stage is shared."""
-    plan = layout.plan
-    return plan.mesh.size(*(axis for axis in plan.sum_axes if axis != "pipe"))
-
-
 def stage_transfer_traffic(
     layout: Layout, trace_cache: TraceCache, repeated_blocks: RepeatedBlocks
 ) -> Iterator[PlannedCollective]:
-    """Yield what stages hand to their neighbours in a training step.
-
-    Each exchange moves as much, whether something new is in it or not.
+    """Yield what stages send to their neighbours in a training step.
 
     Args:
-        layout: its network is cut into stages.
-        trace_cache: of the network, for other layouts.
-        repeated_blocks: blocks of the network that need not be read.
+        layout: layout with stages.
+        trace_cache: traces of the network, for other layouts.
+        repeated_blocks: equal blocks, of which one is traced.
     """
-    same = (
-        RepeatedBlocks(names=repeated_blocks.names)
-        if layout.plan.spatial_until
-        else repeated_blocks
+    # Where images are split until some block, equal blocks are not alike any more.
+    plan, micro = layout.plan, layout.task.microbatches
+    same = repeated_blocks
+    if plan.spatial_until:
+        same = RepeatedBlocks(names=repeated_blocks.names)
+    # All that the outputs of blocks depend on, besides the network.
+    batch = next(iter(layout.batch_shapes.values())).shape[0]
+    sizes = [n for axis, n in plan.mesh.items() if axis not in _SAMPLE_ONLY_AXES]
+    key = (
+        *("handed", batch // plan.batch_shards // micro, tuple(sizes)),
+        *(plan.weights, plan.spatial_until, plan.spatial_then),
     )
-    behind = trace_cache.get_or_compute(
-        ("handed", *_transfer_key(layout)), lambda: _trace_block_outputs(layout, same)
+    outputs = trace_cache.get_or_compute(
+        key, lambda: _trace_block_outputs(layout, same)
     )
-    ends = [blocks[-1] for blocks in require_slot_layout(layout).stages.blocks[:-1]]
-    times = plan_schedule(layout.plan, layout.task.microbatches).exchanges
-    hops = len(require_slot_layout(layout).stages.placement.send_permutations())
-    for what, forms in (
-        ("activations", [behind[same.representative_path(end)] for end in ends]),
-        (
-            "gradients",
-            [cotangent_spec(behind[same.representative_path(end)]) for end in ends],
-        ),
+    stages = require_slot_layout(layout).stages
+    ends = [same.representative_path(blocks[-1]) for blocks in stages.blocks[:-1]]
+    # Every exchange moves a buffer of the longest lengths, whether it is new or not:
+    # the permutes are in a program that all devices run.
+    hops = len(stages.placement.send_permutations())
+    times = plan_schedule(plan, micro).exchanges * hops
+    for what, specs in (
+        ("activations", [outputs[end] for end in ends]),
+        ("gradients", [cotangent_spec(outputs[end]) for end in ends]),
     ):
         yield PlannedCollective(
             what=what,
             kind="collective-permute",
             axes=("pipe",),
-            payload=times * hops * buffer_bytes(max_lengths(forms)),
+            payload=times * buffer_bytes(max_lengths(specs)),
             layer="between_stages",
-            arrays=times * hops,
+            arrays=times,
         )
-
-
-def _transfer_key(layout: Layout) -> tuple[Hashable, ...]:
-    """Return what the forms of handed arrays depend on, besides the network."""
-    plan, micro = layout.plan, layout.task.microbatches
-    split = tuple(
-        size for axis, size in plan.mesh.items() if axis not in _SAMPLE_ONLY_AXES
-    )
-    batch = (
-        next(iter(layout.batch_shapes.values())).shape[0] // plan.batch_shards // micro
-    )
-    return batch, split, plan.weights, plan.spatial_until, plan.spatial_then
 
 
 def _trace_block_outputs(
     layout: Layout, repeated_blocks: RepeatedBlocks
 ) -> dict[str, FlatTreeSpec]:
-    """Trace the network on one device and return what each block would hand on."""
+    """Trace the network as one stage, and return the output of each block."""
     task, found = layout.task, dict[str, FlatTreeSpec]()
     network = nnx.merge(task.graph, task.state.params, task.state.stats)
     short: Any = repeated_blocks.shorten(network)
     graph, *trees = nnx.split(short, nnx.Param, ...)
     held = require_slot_layout(layout)
-    local = [
-        _local_shapes(held.param_slots, trees[0], layout.plan, task.dtype),
-        _local_shapes(held.stat_slots, trees[1], layout.plan, None),
-    ]
+
+    # The shapes and dtypes in which a stage uses leaves: gathered over fsdp, matrices
+    # of parameters in the dtype of activations.
+    local = []
+    for slots, tree, dtype in (
+        (held.param_slots, trees[0], task.dtype),
+        (held.stat_slots, trees[1], None),
+    ):
+        by_name = {leaf.name: leaf for leaf in slots.leaves}
+        leaves = [
+            jax.ShapeDtypeStruct(
+                by_name[name].local_shape(layout.plan, include_fsdp=False),
+                dtype if dtype is not None and len(x.shape) > 1 else x.dtype,
+            )
+            for name, x in named_leaves(tree).items()
+        ]
+        local.append(jax.tree.unflatten(jax.tree.structure(tree), leaves))
 
     def run(nothing: Any, batch: Batch) -> None:
         del nothing
@@ -197,35 +200,23 @@ def _trace_block_outputs(
     return found
 
 
-def _local_shapes(slots: SlotLayout, tree: Any, plan: Plan, dtype: Any) -> Any:
-    """Return the shapes that a stage uses leaves in, those of some blocks as a tree."""
-    by_name = {leaf.name: leaf for leaf in slots.leaves}
-    leaves = [
-        jax.ShapeDtypeStruct(
-            by_name[name].local_shape(plan, include_fsdp=False),
-            dtype if dtype is not None and len(x.shape) > 1 else x.dtype,
-        )
-        for name, x in named_leaves(tree).items()
-    ]
-    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
-
-
 def make_training_pipeline(
     layout: Layout, state: TrainState, batch: Batch
 ) -> tuple[Pipeline, Batch]:
-    """Return the pipeline of a training step, and the microbatches that go through.
-
-    The loss of a step is the mean of its microbatches'; where each moves the weights,
-    its own is what it takes gradients of.
-    """
-    task, flows = layout.task, layout.plan.pipe.flows
+    """Return the pipeline of a training step, and its microbatches."""
+    task, plan = layout.task, layout.plan
     key = jax.random.fold_in(jax.random.key(task.seed), state.step)
-    parts = loss_divisor(layout) * (1 if flows else task.microbatches)
+    # The loss of a step is the mean of its microbatches'; with an asynchronous schedule
+    # gradients are of a microbatch's own. Only devices of the last stage have a loss.
+    devices = plan.mesh.size(*(axis for axis in plan.sum_axes if axis != "pipe"))
+    parts = devices * (1 if plan.pipe.flows else task.microbatches)
 
     def share(out: Any, part: Batch) -> jax.Array:
         return layout.objective.losses(out, part).mean() / parts
 
-    order = plan_schedule(layout.plan, task.microbatches)
+    # All devices of the pipe axis have the same samples, and each stage its part of the
+    # work.
+    order = plan_schedule(plan, task.microbatches)
     micro = {
         name: split_microbatches(x, task.microbatches) for name, x in batch.items()
     }
@@ -238,12 +229,12 @@ def _make_pipeline(
     last_stage_fn: LastStageFn,
     key: jax.Array | None,
 ) -> Pipeline:
-    """Return the stages as functions, and the table that moves them.
+    """Return the stages as functions, and the schedule as arrays.
 
     Args:
-        layout: its network is cut into stages.
-        supersteps: who does what when.
-        last_stage_fn: what the last stage makes of a network's outputs.
+        layout: layout with stages.
+        supersteps: work of each stage by superstep.
+        last_stage_fn: maps the network's outputs to what the last stage returns.
         key: random key of (seed, step) in training; None in evaluation.
     """
     held = require_slot_layout(layout)
@@ -261,7 +252,7 @@ def _make_pipeline(
 
 
 def require_slot_layout(layout: Layout) -> SlotStateLayout:
-    """Return how the state of a layout with stages lies."""
+    """Return the slots of a layout with stages."""
     if layout.slot_layout is None:
         raise TypeError(f"{layout.plan.title} has no stages")
     return layout.slot_layout
@@ -271,23 +262,19 @@ def _make_stage(
     layout: Layout, index: int, last_stage_fn: LastStageFn, key: jax.Array | None
 ) -> PipelineStage:
     task, held = layout.task, require_slot_layout(layout)
-    stages = held.stages
-    blocks, ends = stages.blocks[index], index == stages.count - 1
-    trees = task.state.params, task.state.stats
-    own = [
+    stages, training = held.stages, key is not None
+    params_of_stage, stats_of_stage = (
         tuple(place for place, users in enumerate(used) if index in users)
         for used in held.leaf_stages
-    ]
-    again = (
-        partial_remat_blocks(layout.plan, sum(stages.blocks, ()))
-        if key is not None
-        else ()
     )
+    again: tuple[str, ...] = ()
+    if training:
+        again = partial_remat_blocks(layout.plan, sum(stages.blocks, ()))
 
     def make(part: Batch, params: Any, stats: Any) -> Any:
         model = merge_model(task, params, stats)
-        model.train() if key is not None else model.eval()
-        layout.bind_layers(model, key, part["id"] if key is not None else None)
+        model.train() if training else model.eval()
+        layout.bind_layers(model, key, part["id"] if training else None)
         tag_all_blocks(layout.plan, model)
         return model
 
@@ -295,29 +282,35 @@ def _make_stage(
         if index == 0:
             given = model_inputs(task, part)
             carried = (given if len(given) > 1 else given[0]), ()
-        held = fill_with_zeros(trees[0], params), fill_with_zeros(trees[1], stats)
+        # The whole network is merged, with zeros in the leaves of other stages, which
+        # XLA removes as nothing reads them.
+        whole = (
+            fill_with_zeros(task.state.params, params),
+            fill_with_zeros(task.state.stats, stats),
+        )
         carried, after = run_with_partial_remat(
-            partial(make, part), blocks, again, held, carried
+            partial(make, part), stages.blocks[index], again, whole, carried
         )
         new = jax.tree.leaves(after)
-        kept = {place: new[place] for place in own[1]}
-        if not ends:
+        kept = {place: new[place] for place in stats_of_stage}
+        if index < stages.count - 1:
             return carried, kept
-        return last_stage_fn(
-            *select_local_samples(layout.plan, network_outputs(carried), part)
-        ), kept
+        outputs, targets = select_local_samples(
+            layout.plan, network_outputs(carried), part
+        )
+        return last_stage_fn(outputs, targets), kept
 
     return PipelineStage(
         index=index,
         device=stages.placement.device_of(index),
-        forward=call if key is None else maybe_checkpoint(layout.plan, call),
-        param_indices=own[0],
-        stat_indices=own[1],
+        forward=maybe_checkpoint(layout.plan, call) if training else call,
+        param_indices=params_of_stage,
+        stat_indices=stats_of_stage,
     )
 
 
 def fill_with_zeros(tree: Any, stage_leaves: Mapping[int, jax.Array]) -> Any:
-    """Fill a tree of shapes with a stage's own leaves; what it does not use is zero."""
+    """Return a tree of a stage's own leaves, with zeros in the others."""
     shapes, structure = jax.tree.flatten(tree)
     leaves = [
         stage_leaves[place] if place in stage_leaves else jnp.zeros(x.shape, x.dtype)

@@ -105,26 +105,26 @@ class AdaptationController:
             )
             self._stack.callback(self._lookout.close)
 
-    def update(self, *, step: int, loss: float, step_s: float) -> None:
+    def on_step(self, *, step: int, loss: float, step_s: float) -> None:
         """Show a step, and look at how long it took."""
-        self._onlooker.update(step=step, loss=loss, step_s=step_s)
+        self._onlooker.on_step(step=step, loss=loss, step_s=step_s)
         self._costs = self._costs or time.time() - self._started
         if self._lookout is not None:
             self._lookout.update(step, step_s, self._costs)
 
-    def tested(self, *, step: int, metrics: "EvalMetrics") -> None:
+    def on_evaluation(self, *, step: int, metrics: "EvalMetrics") -> None:
         """Show an evaluation."""
-        self._onlooker.tested(step=step, metrics=metrics)
+        self._onlooker.on_evaluation(step=step, metrics=metrics)
 
     def print_line(self, text: str) -> None:
         """Show a line."""
         self._onlooker.print_line(text)
 
-    def due(self, step: int) -> bool:
+    def is_due(self, step: int) -> bool:
         """Whether to sound before this step."""
         return self._agreed is not None and self._agreed.due(step)
 
-    def pause(self) -> None:
+    def on_pause(self) -> None:
         """Sound."""
         found = self._sounder()
         if found is not None and self._lookout is not None:

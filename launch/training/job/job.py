@@ -24,11 +24,10 @@ from jaxdist.partition.spatial_check import check_flax_layers, check_spatial_spl
 from jaxdist.pipeline.plan_schedule import updates_per_step
 from jaxdist.train.build_layout import build_layout
 from jaxdist.train.layout import Layout
-from jaxdist.train.model_spec import ModelSpec
 from jaxdist.train.objective import cast_floats
 from jaxdist.train.optimizers import make_learning_rate, make_optimizer
 from jaxdist.train.run_schedule import RunSchedule
-from jaxdist.train.task import Task
+from jaxdist.train.task import ModelSpec, Task
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
