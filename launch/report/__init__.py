@@ -1,10 +1,10 @@
 """The report of a run: one offline HTML file made from the files of its folder."""
 
-import os
 from pathlib import Path
 
 from jaxdist.launch.report.page import render_report
 from jaxdist.launch.report.run_record import read_run_data
+from jaxdist.launch.run_folder.folder import RunFolder, write_atomic
 
 
 def write_report(folder: Path) -> Path:
@@ -19,8 +19,6 @@ def write_report(folder: Path) -> Path:
     Raises:
         BadInput: the folder does not exist.
     """
-    page = render_report(read_run_data(folder))
-    report, part = folder / "report.html", folder / "report.html.part"
-    part.write_text(page, encoding="utf-8")
-    os.replace(part, report)
+    report = RunFolder(folder).report
+    write_atomic(report, render_report(read_run_data(folder)))
     return report
