@@ -1,4 +1,4 @@
-"""Places: where the processes of a study run, a computing thread each."""
+"""Placement: where the processes of a study run, with one computing thread each."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class ScalingPlacement:
 
     @property
     def title(self) -> str:
-        """The same for people, with the cores."""
+        """The place in words, with its cores."""
         if self.testbed is None:
             return f"loopback of this machine, {pluralize(self.cores, 'core')}"
         rate = self.link_rate or "no limit"
@@ -70,8 +70,8 @@ class ScalingPlacement:
 def single_thread_env(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment whose processes compute in one thread each.
 
-    A process that takes all cores when it is alone has no more of them to be joined by
-    others: it would seem to scale badly wherever it runs.
+    A process that takes all cores while it is alone leaves none for others to add, and
+    would seem to scale badly wherever it runs.
     """
     flags = [environ.get("XLA_FLAGS", ""), SINGLE_THREAD_VARS["XLA_FLAGS"]]
     joined = {"XLA_FLAGS": " ".join(filter(None, flags)), "NPROC": "1"}
