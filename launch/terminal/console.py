@@ -1,4 +1,4 @@
-"""The console: what is printed, and how it looks on this terminal."""
+"""The console: how what is printed looks on this terminal."""
 
 import json
 import sys
@@ -63,7 +63,7 @@ class Glyphs:
     """A value from the command line; a measured point."""
 
     def source_glyph(self, source: "SettingSource") -> str:
-        """Return the sign of the one who set a value."""
+        """Return the sign for where a value was set."""
         named = {"default": self.default, "experiment": self.experiment}
         return named.get(source, self.command_line)
 
@@ -85,8 +85,9 @@ ASCII_GLYPHS: Final = Glyphs(
 def console(*, error: bool = False) -> "Console":
     """Return a console on standard output, or on standard error.
 
-    Rich takes colours away itself where NO_COLOR is set or no terminal is there.
+    Rich itself leaves colours out where NO_COLOR is set or no terminal is there.
     """
+    # Rich is imported where it is used: commands that answer in JSON start without it.
     from rich.console import Console
     from rich.theme import Theme
 

@@ -1,4 +1,4 @@
-"""Trouble: what is done to one host of a testbed on purpose, and how it is undone."""
+"""Fault injection: what is done to one host of a testbed, and how it is undone."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.testbed.iproute import run_command
 
 FAULT_SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
-"""What each process of a host is sent."""
+"""The signal that each process of a host is sent."""
 
 
 def parse_host(testbed: EmulatedCluster, name: str) -> int:
@@ -32,7 +32,8 @@ def parse_host(testbed: EmulatedCluster, name: str) -> int:
 
 
 def cut_link(testbed: EmulatedCluster, host_index: int) -> str:
-    """Pull a host's cable: what it sends and what is sent to it is lost."""
+    """Cut a host's link: what it sends and what is sent to it is lost."""
+    # At the switch's end, so that the processes' own interface keeps its address.
     _set_switch_port(testbed, host_index, "down")
     return "its link is cut"
 
@@ -70,7 +71,7 @@ def signal_host(testbed: EmulatedCluster, host_index: int, fault: str) -> str:
 
 
 def clear_faults(testbed: EmulatedCluster, host_index: int) -> str:
-    """Undo what was done: the cable, its rate, and processes that are stopped."""
+    """Undo faults: the link is up at its old rate, and stopped processes go on."""
     _set_switch_port(testbed, host_index, "up")
     testbed.set_host_rate(host_index, testbed.rate)
     _send_signal(testbed.pids(host_index), signal.SIGCONT)

@@ -20,15 +20,31 @@ Inter-|   Receive                        |  Transmit
 
 
 @pytest.mark.parametrize(
-    ("rate", "bits"), [("64kbit", 64e3), ("1.5mbit", 1.5e6), (" 1Gbit", 1e9)]
+    ("rate", "bits"),
+    [
+        ("64kbit", 64e3),
+        ("1.5mbit", 1.5e6),
+        (" 1Gbit", 1e9),
+        ("100 mbit", 1e8),
+        ("12.5MB/s", 1e8),
+    ],
 )
-def test_rates_are_read_as_tc_reads_them(rate, bits):
+def test_rates_are_read_as_other_bandwidths_are(rate, bits):
     assert parse_link_rate(rate) == bits
 
 
-@pytest.mark.parametrize("rate", ["", "100", "fast", "0mbit", "-1mbit", "100 mbit"])
+@pytest.mark.parametrize("rate", ["", "100", "fast", "0mbit", "-1mbit", "1e3"])
 def test_what_is_no_rate_is_refused(rate):
     with pytest.raises(BadInput, match="kbit, mbit or gbit"):
+        parse_link_rate(rate)
+
+
+@pytest.mark.parametrize(
+    ("rate", "meant"),
+    [("200Mb/s", "200mbit"), ("1.5 GB", "1.5gbit"), ("quick", "200mbit")],
+)
+def test_a_rate_that_is_nearly_right_has_its_remedy(rate, meant):
+    with pytest.raises(BadInput, match=f"did you mean {meant}\\?"):
         parse_link_rate(rate)
 
 

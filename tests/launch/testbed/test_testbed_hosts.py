@@ -13,8 +13,7 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.launchers.processes.group import ProcessesFailed
 from jaxdist.launch.testbed import hosts as testbed
-from jaxdist.launch.testbed.cpu_affinity import cpus_per_host
-from jaxdist.launch.testbed.hosts import EmulatedCluster
+from jaxdist.launch.testbed.hosts import EmulatedCluster, cpus_per_host
 
 system = [pytest.mark.system, pytest.mark.hosts, pytest.mark.timeout(300)]
 
