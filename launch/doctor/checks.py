@@ -217,13 +217,23 @@ def in_range(version: str, specifier: str) -> bool:
     (True, True)
     """
     bounds = re.findall(r"(>=|<|==)\s*([\d.]+)", specifier)
-    have = _release_numbers(version)
+    # Releases as numbers, without a suffix such as `rc1` and zeros at the end: `2.0` is
+    # not older than `2.0.0`.
+    releases = []
+    for text in (version, *(bound for _, bound in bounds)):
+        found = re.match(r"\d+(\.\d+)*", text)
+        release = [int(part) for part in found[0].split(".")] if found else []
+        while release and release[-1] == 0:
+            release.pop()
+        releases.append(release)
+    have = releases[0]
     holds = {
         ">=": lambda bound: have >= bound,
         "<": lambda bound: have < bound,
         "==": lambda bound: have[: len(bound)] == bound,
     }
-    return all(holds[sign](_release_numbers(bound)) for sign, bound in bounds)
+    pairs = zip(bounds, releases[1:], strict=True)
+    return all(holds[sign](release) for (sign, _), release in pairs)
 
 
 def package_name(requirement: str) -> str:
@@ -233,12 +243,3 @@ def package_name(requirement: str) -> str:
     ('jax', 'orbax-checkpoint')
     """
     return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
-
-
-def _release_numbers(version: str) -> tuple[int, ...]:
-    """Return the release as numbers, `2.0.0` as `2`."""
-    found = re.match(r"\d+(\.\d+)*", version)
-    release = [int(part) for part in found[0].split(".")] if found else []
-    while release and release[-1] == 0:
-        release.pop()
-    return tuple(release)

@@ -4,11 +4,10 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping
-from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from jaxdist.core.text.theme import FILLS, SURFACES, TEXT_ON
@@ -44,25 +43,20 @@ def render_template(template: str, context: Mapping[str, Any]) -> str:
         "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    return _compile_template(template).render(
+    environment = Environment(
+        loader=FunctionLoader(read_resource),
+        autoescape=True,
+        undefined=StrictUndefined,  # a name that is misspelt is an error, not empty
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["tight"] = nonbreaking_units
+    return environment.from_string(template).render(
         style=Markup(style),
         script=Markup(script),
         policy=policy.format(*hashes),
         **context,
     )
-
-
-@cache
-def _compile_template(template: str) -> Template:
-    environment = Environment(
-        loader=FunctionLoader(read_resource),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["tight"] = nonbreaking_units
-    return environment.from_string(template)
 
 
 def read_resource(name: str, package: str = __package__) -> str:

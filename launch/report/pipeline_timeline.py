@@ -20,9 +20,8 @@ from jaxdist.launch.report.svg import (
 LaneWork = Sequence[Mapping[str, Any]]
 """Work of a device, as `compared.json` has it."""
 _LANE_HEIGHT: Final = 64
-_PREDICTED_SPAN: Final = (8, 12)
-"""Top and height of a planned lane."""
-_MEASURED_SPAN: Final = (24, 30)
+_SPANS: Final = ((8, 12), (24, 30))
+"""Top and height of a planned and of a measured lane, pixels."""
 _WORK_FILLS: Final = {"forward": "forward", "backward": "backward", "weights": "update"}
 _MIN_LABEL_SHARE: Final = 0.018
 """Share of the width below which a microbatch's number is left out."""
@@ -90,20 +89,32 @@ def _draw_timeline(
     axis = ticks(0.0, 1e3 * max(predicted, measured))
     whole, height = 1e-3 * axis[-1], _LANE_HEIGHT * len(lanes)
     marks = grid_lines(axis, height)
-    for number, (planned, watched) in enumerate(lanes):
-        top = _LANE_HEIGHT * number
-        marks += [_work_rect(c, whole, top, _PREDICTED_SPAN, "p") for c in planned]
-        for cell in watched:
-            marks.append(_work_rect(cell, whole, top, _MEASURED_SPAN, "m"))
-            took = cell["end"] - cell["start"]
-            # Weight gradients fill idle time in any order, so they are not numbered.
-            if took < _MIN_LABEL_SHARE * whole or cell["kind"] == "weights":
-                continue
-            look = f"gn in-{cell['kind']}"
-            middle = percent_length((cell["start"] + cell["end"]) / 2 / whole)
-            at = {"x": middle, "y": top + _MEASURED_SPAN[0] + 19}
-            label = {"class_": look, **at, "text_anchor": "middle"}
-            marks.append(tag("text", str(cell["micro"]), **label))
+    for number, lane in enumerate(lanes):
+        for cells, (top, tall), tone in zip(lane, _SPANS, ("p", "m")):
+            y = _LANE_HEIGHT * number + top
+            for cell in cells:
+                kind, took = cell["kind"], cell["end"] - cell["start"]
+                name = f"{kind}, stage {cell['stage']}, microbatch {cell['micro']}"
+                rect = tag(
+                    "rect",
+                    tag("title", f"{name}: {1e3 * took:,.2f} ms"),
+                    class_=f"{tone} t-{_WORK_FILLS[kind]}",
+                    x=percent_length(cell["start"] / whole),
+                    y=y,
+                    width=percent_length(took / whole),
+                    height=tall,
+                )
+                marks.append(rect)
+                # Planned lanes are too low for numbers. Weight gradients fill idle time
+                # in any order, so theirs would say nothing.
+                narrow = took < _MIN_LABEL_SHARE * whole
+                if tone == "p" or narrow or kind == "weights":
+                    continue
+                middle = percent_length((cell["start"] + cell["end"]) / 2 / whole)
+                at = {"x": middle, "y": y + 19, "text_anchor": "middle"}
+                marks.append(
+                    tag("text", str(cell["micro"]), class_=f"gn in-{kind}", **at)
+                )
     # The ends of the step stand one above the other: they may be close together.
     for seconds, name, y in ((predicted, "planned", -18), (measured, "measured", -4)):
         x, said = percent_length(seconds / whole), f"{name} {1e3 * seconds:,.1f}"
@@ -114,19 +125,3 @@ def _draw_timeline(
     title = f"Pipeline: a step of {ends}"
     desc = "For each device a hollow lane of planned work over a filled one, measured."
     return labelled_svg(title, *marks, height=height + 18, desc=desc)
-
-
-def _work_rect(
-    cell: Mapping[str, Any], whole: float, top: float, span: tuple[int, int], tone: str
-) -> Markup:
-    took = cell["end"] - cell["start"]
-    name = f"{cell['kind']}, stage {cell['stage']}, microbatch {cell['micro']}"
-    return tag(
-        "rect",
-        tag("title", f"{name}: {1e3 * took:,.2f} ms"),
-        class_=f"{tone} t-{_WORK_FILLS[cell['kind']]}",
-        x=percent_length(cell["start"] / whole),
-        y=top + span[0],
-        width=percent_length(took / whole),
-        height=span[1],
-    )

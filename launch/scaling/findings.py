@@ -64,17 +64,6 @@ def fit_sentence(one: SeriesFit) -> str:
     return f"{parts}; fitted, {points}, {off}"
 
 
-def component_sentence(one: SeriesFit) -> str:
-    """Say what a step of the most processes is made of, by the fit."""
-    if not isinstance(one.found, ScalingFit):
-        return ""
-    point = max(one.points, key=lambda p: p.processes)
-    shares = one.found.component_shares(point)
-    parts = ", ".join(f"{name} {format_percent(s, 0)}" for name, s in shares.items())
-    samples = f"{point.each:g} samples each"
-    return f"{pluralize(point.processes, 'process')}, {samples}: {parts} (fitted)"
-
-
 def divergence_sentence(one: LossDivergence) -> str:
     """Say how far the losses of a run are from those on fewer processes."""
     first, last = (f"{s:.1g}" if s else "equal" for s in (one.first, one.last))

@@ -73,7 +73,10 @@ def _measure_run(
     if before.get("status") != "done" or before.get("resumed_at") is not None:
         shutil.rmtree(files.path, ignore_errors=True)
         # Looked for while no process of the study runs, or it would find itself.
-        warning = _cpu_load_warning(psutil.cpu_percent(_CPU_SAMPLE_S) / 100)
+        share, warning = psutil.cpu_percent(_CPU_SAMPLE_S) / 100, ""
+        if share >= _BUSY_SHARE:
+            taken = f"other work takes {format_percent(share, 0)} of the cores"
+            warning = f"warn: {taken}: the next figures are of both\n"
         sys.stderr.write(warning)
         command = our_command(["train", study.experiment, *study.run_overrides(cell)])
         # Buffered by line, so that who follows the log sees where a run is.
@@ -94,22 +97,6 @@ def _measure_run(
     run = Run.from_json(files.summary.read_text(encoding="utf-8"))
     rows = read_jsonl(files.metrics).rows, read_jsonl(files.spans).rows
     return measurement_from_rows(cell, run, study.samples, *rows)
-
-
-def _cpu_load_warning(share: float) -> str:
-    """Warn of other work on this machine's cores.
-
-    >>> _cpu_load_warning(0.8)
-    'warn: other work takes 80 % of the cores: the next figures are of both\\n'
-    >>> _cpu_load_warning(0.1)
-    ''
-    """
-    if share < _BUSY_SHARE:
-        return ""
-    taken = format_percent(share, 0)
-    return (
-        f"warn: other work takes {taken} of the cores: the next figures are of both\n"
-    )
 
 
 def print_run(

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.text.formatting import format_percent
 from jaxdist.launch.scaling import findings
-from jaxdist.launch.scaling.fit import FIT_EQUATION
+from jaxdist.launch.scaling.fit import FIT_EQUATION, ScalingFit
 from jaxdist.launch.scaling.results import ScalingResult
 from jaxdist.launch.scaling.run_metrics import ScalingMeasurement
 from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
-from jaxdist.launch.terminal.run_header import wrap_hanging
+from jaxdist.launch.terminal.run_header import pluralize, wrap_hanging
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,11 +81,17 @@ def _findings(result: ScalingResult) -> dict[str, list[str]]:
     found = {"steps": [findings.measurement_sentence(result)], "fit": [FIT_EQUATION]}
     for one in result.fits:
         found["fit"].append(f"{one.reduce}, {one.source}: {findings.fit_sentence(one)}")
-        if parts := findings.component_sentence(one):
-            found["fit"].append(parts)
+        if isinstance(one.found, ScalingFit):
+            # What a step of the most processes is made of tells what limits it.
+            point = max(one.points, key=lambda p: p.processes)
+            shares = one.found.component_shares(point).items()
+            parts = ", ".join(f"{name} {format_percent(s, 0)}" for name, s in shares)
+            on = f"{pluralize(point.processes, 'process')}, {point.each:g} samples each"
+            found["fit"].append(f"{on}: {parts} (fitted)")
     if drifts := result.drifts:
         against = "losses against those of the same steps on the fewest processes:"
-        found["losses"] = [against, *map(findings.divergence_sentence, drifts)]
+        lines = [findings.divergence_sentence(one) for one in drifts]
+        found["losses"] = [against, *lines]
     if costs := findings.input_cost_sentences(result):
         found["input"] = costs
     return found

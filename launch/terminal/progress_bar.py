@@ -84,39 +84,39 @@ class ProgressBar:
         """
         now = self._clock()
         self._first_update = self._first_update or (step, now)
-        if not self._console.is_terminal:
-            # A log is read later: a line an epoch says as much as one a step.
-            done = self._epochs_done(step)
-            if done > self._epochs_written:
-                self._epochs_written = done
-                self.print_line(
-                    "  ".join(self._columns(step, loss, samples_per_s, now))
-                )
-        elif step >= self._steps or now - self._drawn_at >= _REDRAW_S:
-            self._drawn_at = now
-            epoch, rest = self._columns(step, loss, samples_per_s, now)
-            line, task = self._rich_progress, self._rich_progress.task_ids[0]
-            line.update(task, completed=step, epoch=epoch, rest=rest, refresh=True)
+        epochs_done, drawn = self._epochs_done(step), self._console.is_terminal
+        if drawn:
+            due = step >= self._steps or now - self._drawn_at >= _REDRAW_S
+        else:
+            # In a log a line an epoch says as much as one a step.
+            due = epochs_done > self._epochs_written
+        if not due:
+            return
+        self._drawn_at, self._epochs_written = now, epochs_done
 
-    def print_line(self, text: str) -> None:
-        """Print a line above the progress line: an evaluation, a warning."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def _columns(
-        self, step: int, loss: float, rate: float, now: float
-    ) -> tuple[str, str]:
         last = math.ceil(self._epochs)
         epoch = min(last, max(1, math.ceil(step * self._epochs / self._steps)))
+        # As many characters for the first epoch as for the last: the bar stays put.
+        number = f"epoch {epoch:{len(str(last))}}/{last}"
         parts = [f"{100 * step / self._steps:3.0f} %", f"loss {loss:.3f}"]
-        parts.append(f"{rate:,.0f} samples/s")
+        parts.append(f"{samples_per_s:,.0f} samples/s")
         # The pace since the first step includes evaluations and checkpoints, which are
         # still to come as well; it leaves out the compilation before that step.
-        first, began = self._first_update or (step, now)
+        first, began = self._first_update
         if step > first:
             left = (self._steps - step) * (now - began) / (step - first)
             text = f"{left:.0f} s" if left < 119.5 else format_duration(left)
             parts.append(f"{text} left")
-        return f"epoch {epoch:{len(str(last))}}/{last}", "  ".join(parts)
+        rest = "  ".join(parts)
+        if drawn:
+            line, task = self._rich_progress, self._rich_progress.task_ids[0]
+            line.update(task, completed=step, epoch=number, rest=rest, refresh=True)
+        else:
+            self.print_line(f"{number}  {rest}")
+
+    def print_line(self, text: str) -> None:
+        """Print a line above the progress line: an evaluation, a warning."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _epochs_done(self, step: int) -> int:
         if step >= self._steps:

@@ -26,7 +26,8 @@ def host_health(testbed: EmulatedCluster, host_index: int) -> str:
     wrong = [] if "UP" in link["flags"] else ["cut"]
 
     shown = run_command("tc", "-j", "-n", space, "qdisc", "show", "dev", port)
-    rate = token_bucket_rate(json.loads(shown))
+    rates = [q["options"]["rate"] for q in json.loads(shown) if q["kind"] == "tbf"]
+    rate = 8 * int(rates[0]) if rates else None  # `tc` says bytes
     if rate != (parse_link_rate(testbed.rate) if testbed.rate else None):
         wrong.append(f"slow, {format_size(rate, 'bit')}/s" if rate else "no limit")
 
@@ -38,18 +39,3 @@ def host_health(testbed: EmulatedCluster, host_index: int) -> str:
                 wrong.append("stopped")
                 break
     return "; ".join(wrong) or "ok"
-
-
-def token_bucket_rate(qdiscs: list[dict[str, object]]) -> int | None:
-    """Return the bits a second of a token bucket among queues; None without one.
-
-    >>> options = {"rate": 25_000_000, "burst": 65536}
-    >>> token_bucket_rate([{"kind": "tbf", "options": options}])
-    200000000
-    >>> token_bucket_rate([{"kind": "noqueue"}])
-    """
-    for queue in qdiscs:
-        options = queue.get("options")
-        if queue.get("kind") == "tbf" and isinstance(options, dict):
-            return 8 * int(options["rate"])  # `tc` says bytes
-    return None

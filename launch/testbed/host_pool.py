@@ -55,8 +55,24 @@ class EmulatedPool:
         return tuple(f"h{host}" for host in range(self.testbed.num_hosts))
 
     def available(self, slots: Collection[int]) -> frozenset[int]:
-        """Return those of some slots that reach most of the other hosts."""
-        return _largest_group(_measure_reachability(self.testbed)) & frozenset(slots)
+        """Return those of some slots that reach most other hosts; takes 2 s at most."""
+        hosts, asking = range(self.testbed.num_hosts), {}
+        number = {self.testbed.address(host): host for host in hosts}
+        script = (sys.executable, "-I", "-S", "-c", _PROBE_SCRIPT, *number)
+        for host in hosts:
+            asking[host] = subprocess.Popen(
+                self.testbed.host_argv(host, *script),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        # All ask at once, so that those that wait for no answer wait together.
+        reached: dict[int, set[int]] = {}
+        for host, child in asking.items():
+            answers = child.communicate()[0].split()
+            if child.returncode == 0:
+                reached[host] = {number[address] for address in answers}
+        return _largest_group(reached) & frozenset(slots)
 
     def process_specs(self, slots: Sequence[int], attempt: int) -> list[ProcessSpec]:
         """Return the processes to start, by rank."""
@@ -88,25 +104,3 @@ def _largest_group(reachability: Mapping[int, Set[int]]) -> frozenset[int]:
         for host, others in sorted(reachability.items())
     ]
     return max(groups, key=len, default=frozenset())
-
-
-def _measure_reachability(testbed: EmulatedCluster) -> dict[int, set[int]]:
-    """Ask on every host that is there which others answer; takes 2 s at most."""
-    number = {testbed.address(host): host for host in range(testbed.num_hosts)}
-    asking = {
-        host: subprocess.Popen(
-            testbed.host_argv(
-                host, sys.executable, "-I", "-S", "-c", _PROBE_SCRIPT, *number
-            ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        for host in range(testbed.num_hosts)
-    }
-    found = {host: child.communicate()[0].split() for host, child in asking.items()}
-    return {
-        host: {number[address] for address in found[host]}
-        for host, child in asking.items()
-        if child.returncode == 0
-    }

@@ -27,7 +27,7 @@ from jaxdist.launch.testbed.link_shaping import (
     InterfaceCounters,
     netem_delay,
     parse_counters,
-    token_bucket,
+    rate_qdisc,
 )
 from jaxdist.launch.testbed.namespaces import (
     NETNS_FOLDER,
@@ -71,7 +71,7 @@ class EmulatedCluster:
     ) -> None:
         self.num_hosts = check_host_count(num_hosts)
         self.rate, self.disable_gso = rate, disable_gso
-        _rate_qdisc(rate)  # refuses what is no rate
+        rate_qdisc(rate)  # refuses what is no rate
         self._netem = None if delay is None else netem_delay(delay)
         self.name_prefix = name_prefix or temporary_prefix()
         check_netns_support()
@@ -183,7 +183,7 @@ class EmulatedCluster:
         Raises:
             BadInput: it is no rate.
         """
-        _rate_qdisc(rate)
+        rate_qdisc(rate)
         self.rate = rate
         for rank in range(self.num_hosts):
             self.set_host_rate(rank, rate)
@@ -194,7 +194,7 @@ class EmulatedCluster:
         Raises:
             BadInput: it is no rate.
         """
-        words, (host, port) = _rate_qdisc(rate), self.link_ends(host_index)
+        words, (host, port) = rate_qdisc(rate), self.link_ends(host_index)
         # Each end of the cable shapes what is sent into it. The delay is at the host's
         # end alone, which a packet between two hosts enters once.
         queues = [(port, ("root", *words))]
@@ -230,10 +230,6 @@ class EmulatedCluster:
         """Return the processes that run on a host."""
         done = try_command("ip", "netns", "pids", self.namespace(host_index))
         return tuple(map(int, done.stdout.split()))
-
-
-def _rate_qdisc(rate: str | None) -> tuple[str, ...]:
-    return ("noqueue",) if rate is None else token_bucket(rate)
 
 
 def cpus_per_host(cpus: Collection[int], num_hosts: int) -> tuple[tuple[int, ...], ...]:

@@ -48,12 +48,17 @@ def parse_link_rate(rate: str) -> int:
     )
 
 
-def token_bucket(rate: str) -> tuple[str, ...]:
-    """Return the words of `tc` for a token bucket filter of this rate.
+def rate_qdisc(rate: str | None) -> tuple[str, ...]:
+    """Return the words of `tc` for a queue that holds a link to a rate.
+
+    Args:
+        rate: of a token bucket filter; None is no limit.
 
     Raises:
         BadInput: it is no rate.
     """
+    if rate is None:
+        return ("noqueue",)
     bits = parse_link_rate(rate)
     # A full bucket goes out at once, as on no real link: with one of 68 KiB a message
     # of 128 KiB that followed a pause took half its time. It holds two frames at least,

@@ -39,10 +39,17 @@ def wait_for_step(testbed: EmulatedCluster, step: int) -> None:
             remedy="jaxdist testbed run -- train digits",
         )
     last = 0
-    while any(map(_is_running, starters.values())):
+    running = True
+    while running:
         if (last := last_completed_step(testbed) or last) >= step:
             return
         time.sleep(_POLL_S)
+        running = False
+        for process in starters.values():
+            with suppress(psutil.Error):
+                # A zombie has ended, and only waits for its parent to ask.
+                ended = process.status() == psutil.STATUS_ZOMBIE
+                running = running or (process.is_running() and not ended)
     raise BadInput(
         f"the run ended before step {step}",
         rule="--at-step is a step that the run comes to",
@@ -63,10 +70,3 @@ def last_completed_step(testbed: EmulatedCluster) -> int:
                     row = read_last_row(Path(file.path), kind="train")
                     return int(row["step"]) if row else 0
     return 0
-
-
-def _is_running(process: psutil.Process) -> bool:
-    """Tell whether a process runs; a zombie does not."""
-    with suppress(psutil.Error):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False

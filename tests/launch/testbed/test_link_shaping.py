@@ -8,7 +8,7 @@ from jaxdist.launch.testbed.link_shaping import (
     frame_bytes,
     parse_counters,
     parse_link_rate,
-    token_bucket,
+    rate_qdisc,
 )
 
 DEV = """\
@@ -49,9 +49,9 @@ def test_a_rate_that_is_nearly_right_has_its_remedy(rate, meant):
 
 
 def test_a_bucket_holds_one_and_a_half_milliseconds_and_at_least_two_frames():
-    assert token_bucket("100mbit")[4] == "18750b"
-    assert token_bucket("1mbit")[4] == f"{2 * FRAME_BYTES}b"
-    assert token_bucket("1gbit")[4] == "187500b"
+    assert rate_qdisc("100mbit")[4] == "18750b"
+    assert rate_qdisc("1mbit")[4] == f"{2 * FRAME_BYTES}b"
+    assert rate_qdisc("1gbit")[4] == "187500b"
 
 
 def test_counters_are_differences():
