@@ -60,6 +60,7 @@ def run_checks(plan: Plan, folder: Path) -> tuple[DoctorCheck, ...]:
         lines = metadata.requires("jaxdist") or []
     except metadata.PackageNotFoundError:
         lines = list(TRACKED_PACKAGES)  # a bare checkout declares no ranges
+    # Optional extras may be missing, and markers (`; python_version`) are no range.
     plain = [line.split(";")[0] for line in lines if "extra ==" not in line]
     declared = {package_name(line): line[len(package_name(line)) :] for line in plain}
     installed = {}
@@ -77,6 +78,7 @@ def run_checks(plan: Plan, folder: Path) -> tuple[DoctorCheck, ...]:
         free, total = min(free, limit - used), min(total, limit)
 
     cache = cache_folder(os.environ)
+    # A cache that an earlier run of root has made is the usual reason.
     fix = f"sudo chown -R $USER {cache.parent}, or JAX_COMPILATION_CACHE_DIR=FOLDER"
     cached = check_folder("compile cache", cache, fix)
     if not is_cache_enabled(os.environ):
@@ -122,6 +124,7 @@ def check_packages(
         declared: version ranges by package, `>=0.10,<0.12`.
         installed: versions by package; a missing package is not in it.
     """
+    # What is missing is as wrong as what is too old: one command installs both.
     wrong = [
         f"{package}{wanted}"
         for package, wanted in declared.items()
@@ -135,6 +138,7 @@ def check_packages(
             text=", ".join(names),
             remedy=f"pip install {' '.join(repr(word) for word in wrong)}",
         )
+    # Six fit on a line; the others of the list rarely explain a failure.
     shown = [f"{p} {installed[p]}" for p in TRACKED_PACKAGES[:6] if p in installed]
     return DoctorCheck(name="packages", state="ok", text=", ".join(shown))
 
@@ -149,6 +153,7 @@ def check_devices(
         expected: how many there should be, 0 where nothing says, and the source of it.
         unusable_accelerator: what jax cannot use here and the fix, `text: fix`, or "".
     """
+    # An error of jax says more than a number of devices, so it comes first.
     count, source = expected
     if probed.error:
         text = f"jax does not start: {probed.error}"
@@ -163,6 +168,7 @@ def check_devices(
             fix = "unset XLA_FLAGS and JAX_NUM_CPU_DEVICES"
         return DoctorCheck(name="devices", state="failed", text=text, remedy=fix)
     text = f"{probed.devices} of {count or probed.devices} expected ({source})"
+    # jax runs on the CPU then, correctly but slowly: a warning and no failure.
     if unusable_accelerator:
         what, _, fix = unusable_accelerator.partition(": ")
         return DoctorCheck(
@@ -202,6 +208,7 @@ def check_folder(name: str, folder: Path, remedy: str) -> DoctorCheck:
     if is_writable(folder):
         made = "" if folder.is_dir() else ", will be made"
         return DoctorCheck(name=name, state="ok", text=f"{folder}: writable{made}")
+    # The folder need not exist yet: what counts is the one that it will be made in.
     place = nearest_existing_folder(folder)
     mode = f"mode {place.stat().st_mode & 0o777:o}" if place.is_dir() else "a file"
     text = f"{folder}: not writable ({place}: {mode})"

@@ -39,8 +39,10 @@ def expected_devices(plan: Plan, environ: Mapping[str, str]) -> tuple[int, str]:
     """
     platform = find_platform(environ).name
     if platform == "cpu":
+        # What is set in the environment is set for runs as well.
         return requested_virtual_devices(environ) or plan.mesh.devices, "cpu, fake"
     source = next((name for name in _SLURM_VARIABLES if environ.get(name)), "")
+    # Of these variables only this one is a count.
     if source == "SLURM_GPUS_ON_NODE" and environ[source].isdigit():
         return int(environ[source]), source
     if not source and platform == "gpu" and "CUDA_VISIBLE_DEVICES" in environ:
@@ -48,7 +50,7 @@ def expected_devices(plan: Plan, environ: Mapping[str, str]) -> tuple[int, str]:
     if not source:
         files = len(gpu_files()) if platform == "gpu" else 0
         return files, "device files" if files else platform
-    # All other variables list identifiers: `0,1,2`, `0-3`, or UUIDs.
+    # The others list identifiers: `0,1,2`, `0-3`, or UUIDs.
     count = 0
     for part in filter(None, environ[source].split(",")):
         low, dash, high = part.partition("-")
@@ -63,6 +65,7 @@ def probe_devices(plan: Plan, environ: Mapping[str, str]) -> DeviceProbe:
     A runtime that is initialised here could not be given up again: it would hold the
     devices, and a driver that hangs would hang the doctor.
     """
+    # With the variables that a run would add, or it would see other devices.
     fake = plan.mesh.devices if find_platform(environ).name == "cpu" else None
     added = jax_variables(environ, virtual_devices=fake)
     try:
@@ -78,8 +81,10 @@ def probe_devices(plan: Plan, environ: Mapping[str, str]) -> DeviceProbe:
         return DeviceProbe(error=f"no answer for {PROBE_TIMEOUT_S} s")
     if done.returncode:
         return DeviceProbe(
+            # The last line of a traceback is its message.
             error=(done.stderr.strip().splitlines() or ["no message"])[-1]
         )
+    # The last line: plugins may print to standard output when they start.
     return DeviceProbe(**json.loads(done.stdout.strip().splitlines()[-1]))
 
 

@@ -62,6 +62,7 @@ class BarChart:
 
 def stacked_bar(title: str, segments: Sequence[BarSegment]) -> Markup:
     """Draw parts of a whole as one bar over the full width."""
+    # Parts that are all zero make an empty bar and not a division by zero.
     whole = sum(s.size for s in segments) or 1.0
     marks, x = [], 0.0
     for segment in segments:
@@ -125,6 +126,8 @@ def make_bar_chart(
     if not longest:
         return None
     whole = whole or sum(mark.size for mark in segments)
+    # The largest unit in which the longest bar is at least one: the axis then has short
+    # numbers, and all rows the same ones.
     scale, unit = next((u for u in units if longest >= u[0]), units[-1])
     axis = ticks(0.0, longest / scale)
 

@@ -66,6 +66,7 @@ def time_caption(record: RunData) -> Markup:
     if not steps:
         return Markup("No step finished in {}.").format(format_duration(whole))
     shares.pop("other", None)  # it has no name that would tell a reader anything
+    # Phases come longest first: the first of the rest is the next largest.
     name, share = next(iter(shares.items()), ("", 0.0))
     parts = format_percent(share), format_duration(whole), format_percent(steps)
     if share > steps:
@@ -124,6 +125,8 @@ def pipeline_caption(record: RunData) -> Markup:
     if not isinstance(micro, int):
         text = "{} stages; the number of microbatches was not recorded."
         return Markup(text).format(plan.stages)
+    # A pipeline is filled and drained once a step. Its microbatches are the parts of
+    # a batch whose gradients are accumulated.
     table = plan_schedule(plan, micro)
     text = "{}, {} stages, {}: {} ticks with a bubble of <b>{}</b>."
     found = Markup(text).format(
@@ -145,6 +148,8 @@ def checkpoint_caption(record: RunData) -> Markup:
     run = record.run
     if not written and run.checkpoint is None:
         return Markup("No checkpoint was written.")
+    # A run that was killed has the newest step in its spans alone. One that resumed
+    # and wrote none since has it in its summary.
     newest = max([run.checkpoint or 0, *(row.get("step") or 0 for row in written)])
     count = pluralize(len(written), "checkpoint")
     took = format_duration(sum(row["seconds"] for row in written))

@@ -73,6 +73,7 @@ def wall_time_charts(run: Run) -> tuple[Markup | None, BarChart | None]:
     if parts:
         title = f"Wall time: {'; '.join(part.title for part in parts)}"
         bar = stacked_bar(title, parts)
+    # Longest first, and with the phases that only another version knows.
     rows = [
         BarSegment(
             fill=PHASE_FILLS.get(name, "wait"),
@@ -109,6 +110,7 @@ def goodput_caption(record: RunData) -> Markup:
 
 def goodput_section(record: RunData) -> GoodputSection | None:
     """Return what is shown of a run of several sittings; None of any other."""
+    # One sitting loses nothing: its phases are already in the section on time.
     if record.goodput.attempts < 2:
         return None
     parts, wall = _parts_s(record), record.goodput.wall_s
@@ -164,6 +166,7 @@ def _parts_s(record: RunData) -> dict[str, float]:
         parts["restart"] = parts.get("restart", 0.0) - parts["new plan"]
     missing = max(0.0, record.goodput.wall_s - sum(parts.values()))
     parts["other"] = parts.get("other", 0.0) + missing
+    # Work that counts comes first, then overheads, then what was lost.
     order = [*PHASE_FILLS, "lost", "restart", "new plan"]
     known = sorted(parts, key=lambda n: order.index(n) if n in order else len(order))
     return {name: parts[name] for name in known if parts[name] > 0}

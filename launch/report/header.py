@@ -96,6 +96,7 @@ def key_figures(record: RunData) -> list[KeyFigure]:
         median, low, high, unit = step_time_percentiles(run)
         step = (f"{median} {unit}", f"median; p5 {low}, p95 {high}")
         batch = record.value("data.batch")
+        # The rate of a device compares runs on different numbers of them.
         each = f"{run.samples_per_s / run.devices:,.0f} a device"
         whole = f"global batch {batch:,}" if isinstance(batch, int) else ""
         rate = (f"{run.samples_per_s:,.0f} samples/s", _join_parts(each, whole))
@@ -117,6 +118,7 @@ def key_figures(record: RunData) -> list[KeyFigure]:
     }
     figures = []
     for name, (written, note) in found.items():
+        # Numbers are set large and their units small. A zero was not measured.
         value, _, unit = str(written or "").rpartition(" ")
         reason = note if value or name == "Test accuracy" else "not recorded"
         figures.append(KeyFigure(name=name, value=value, unit=unit, note=reason))

@@ -71,4 +71,5 @@ def nonbreaking_units(text: str | Markup) -> Markup:
     >>> text == "median 36.4&nbsp;ms, &lt; 5&nbsp;%"
     True
     """
+    # The text is escaped before: the entity must not be.
     return Markup(_UNIT_PATTERN.sub("&nbsp;", str(escape(text))))

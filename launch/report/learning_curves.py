@@ -109,6 +109,7 @@ def downsample(curve: Points, reduce: Callable[[list[float]], float]) -> Points:
     Returns:
         One point a group, at the group's last step.
     """
+    # An empty curve has groups of none: a step of zero would be an error.
     size = steps_per_point(len(curve)) or 1
     groups = [curve[at : at + size] for at in range(0, len(curve), size)]
     return [(group[-1][0], reduce([y for _, y in group])) for group in groups]

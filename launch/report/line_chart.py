@@ -68,6 +68,7 @@ def draw_line_chart(
         labels_below: write the labels below the ends of the curves, for curves that
             rise.
     """
+    # The last step is rarely a round number: the axis may go on behind its last tick.
     right = x_ticks[-1] if x_max is None else x_max
     placed = [_shares(curve.points, right, y_ticks) for curve in curves]
 

@@ -18,6 +18,7 @@ _VERTICAL_AXES: Final = (*SPATIAL_AXES, "tensor")
 
 def draw_mesh(plan: Plan) -> Markup:
     """Draw the devices: stages side by side, batch shards across, slices down."""
+    # A few of each are enough to see the shape; the caption says what is left out.
     stages = min(plan.mesh.pipe, _MAX_DRAWN)
     columns = min(_batch_shards(plan), _MAX_DRAWN)
     rows = min(plan.mesh.size(*_VERTICAL_AXES), _MAX_DRAWN)
@@ -64,6 +65,7 @@ def mesh_caption(plan: Plan) -> str:
     own = ", samples dealt out" if plan.spatial_then == "samples" else ""
     parts += [f"images whole from {end} on{own}"] if end else []
     parts += [f"pipe {plan.mesh.pipe} side by side"] if plan.mesh.pipe > 1 else []
+    # Axes that are innermost have their collectives on the links inside a host.
     inner = " x ".join(plan.inside)
     parts += [f"{inner} innermost on devices"] if inner else []
     vertical = plan.mesh.size(*_VERTICAL_AXES)
@@ -73,4 +75,5 @@ def mesh_caption(plan: Plan) -> str:
 
 
 def _batch_shards(plan: Plan) -> int:
+    # Every axis that is neither stages nor slices of a sample shards the batch.
     return plan.mesh.devices // plan.mesh.pipe // plan.mesh.size(*_VERTICAL_AXES)

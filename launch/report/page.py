@@ -1,5 +1,6 @@
-"""The page: the template filled with what a record says."""
+"""The page: the template filled with what the files of a run say."""
 
+from pathlib import Path
 from typing import Any
 
 from jaxdist.core.text.formatting import format_count, format_duration
@@ -18,12 +19,24 @@ from jaxdist.launch.report import (
 )
 from jaxdist.launch.report.header import format_utc, header_facts, key_figures
 from jaxdist.launch.report.html_document import read_resource, render_template
-from jaxdist.launch.report.run_record import RunData
+from jaxdist.launch.report.run_record import read_run_data
+from jaxdist.launch.run_folder.folder import RunFolder, write_atomic
 from jaxdist.launch.terminal.run_summary import suggest_commands
 
 
-def render_report(record: RunData) -> str:
-    """Write the page of a run as one HTML document that loads nothing else."""
+def write_report(folder: Path) -> Path:
+    """Write `report.html` into a run folder, from whatever files the run left there.
+
+    Args:
+        folder: folder of the run.
+
+    Returns:
+        The report's path.
+
+    Raises:
+        BadInput: the folder does not exist.
+    """
+    record = read_run_data(folder)
     plan, run = record.plan, record.run
     setters = [row["by"] for row in record.values.values()]
     values = [
@@ -31,6 +44,7 @@ def render_report(record: RunData) -> str:
             "key": key,
             "text": _format_setting(row["value"]),
             "by": row["by"],
+            # Colour alone would not tell sources apart in print, so each has a mark.
             "mark": SETTING_SOURCES.get(row["by"], SETTING_SOURCES["default"])[0],
         }
         for key, row in record.values.items()
@@ -39,6 +53,8 @@ def render_report(record: RunData) -> str:
     commands = suggest_commands(run, record.folder)
     if run.status == "stopped":
         commands = [record.command] if record.command else []
+    # A caption is there for every section, also where the run left nothing to draw:
+    # then it says why, or which command measures it.
     captions_by_section = {
         "learning": captions.learning_caption(record),
         "time": captions.time_caption(record),
@@ -54,6 +70,7 @@ def render_report(record: RunData) -> str:
         "configuration": captions.config_caption(record),
     }
     wall_time, phases = goodput.wall_time_charts(run)
+    # The names are those of the template, which refuses a page that lacks one.
     context = {
         "record": record,
         "run": run,
@@ -83,7 +100,9 @@ def render_report(record: RunData) -> str:
         "duration": format_duration,
         "next": commands,
     }
-    return render_template(read_resource("report.html.j2"), context)
+    report = RunFolder(folder).report
+    write_atomic(report, render_template(read_resource("report.html.j2"), context))
+    return report
 
 
 def _format_setting(value: Any) -> str:

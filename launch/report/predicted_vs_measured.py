@@ -67,12 +67,14 @@ def prediction_section(record: RunData) -> PredictionSection | None:
     found = record.compared
     if found is None:
         return None
+    # Terms in bytes are drawn with the memory.
     terms, axis = _prediction_rows(
         [term for term in found["terms"] if term["unit"] == "s"],
         missed=[miss["term"] for miss in found["misses"]],
     )
     layers, layer_axis = _prediction_rows(found["layers"][:_MAX_LAYERS], "backward")
     (step,), _ = _prediction_rows([found["step"]], "backward")
+    # The signed difference tells whether the prediction was too high or too low.
     misses = [
         {
             "name": miss["term"],
@@ -136,6 +138,7 @@ def _prediction_rows(
         missed: names of those that are marked.
     """
     longest = max((max(t["predicted"], t["measured"] or 0) for t in terms), default=0)
+    # All bars of a table end at one tick, so that terms compare by eye.
     end = ticks(0.0, 1e3 * longest)[-1] if longest else 1.0
     rows = []
     for term in terms:

@@ -51,10 +51,12 @@ def replan_rows(record: RunData) -> list[ReplanRow]:
         after = None
         if change.changed:
             plans = f"{change.old} to {change.new}"
-            # A new plan is a new sitting, whose first steps also set up links.
+            # The change was decided in the sitting before: the first one that starts
+            # later and makes a step runs under the new plan.
             begun = (s.first_step for s in record.sittings if s.start >= change.time)
             first = next((step for step in begun if step is not None), None)
             if first is not None:
+                # First steps set up connections and are longer than all others.
                 settled = range(
                     first + _WARMUP_STEPS, first + _WARMUP_STEPS + _STEPS_SHOWN
                 )

@@ -109,6 +109,7 @@ def read_run_data(folder: Path) -> RunData:
         )
     files = RunFolder(folder)
     metrics, spans = read_jsonl(files.metrics), read_jsonl(files.spans)
+    # Whatever is drawn is drawn over steps: lines without one are of no use.
     rows = [row for row in metrics.rows if isinstance(row.get("step"), int)]
     steps = [row for row in rows if row.get("kind") == "train"]
     # A run that resumed wrote some steps twice: the newest line of each is what counts.
@@ -148,9 +149,12 @@ def read_run_data(folder: Path) -> RunData:
             plan = plan or (Plan.from_json(json.dumps(tree)) if tree else None)
     ended = tuple(complete_spans(spans.rows))
     told = summary or _estimate_summary(train, tests, ended, values)
+    # The plan knows the number of devices before any summary does. Without a summary a
+    # run counts as stopped: its command may be typed again.
     told = ({"devices": plan.mesh.devices} if plan else {}) | told
     name, experiment = folder.resolve().name, str(lock.get("experiment") or "")
     told = {"name": name, "experiment": experiment, "status": "stopped"} | told
+    # A summary of another version may have fields that this one does not know.
     known = {f.name for f in fields(Run)}
     run = Run(**{key: value for key, value in told.items() if key in known})
 
@@ -186,6 +190,7 @@ def _estimate_summary(
     values: Mapping[str, Mapping[str, Any]],
 ) -> JsonRow:
     """Say what a summary would, from the lines of a run that never wrote one."""
+    # Of all sittings: a summary, which has those of the last one, was never written.
     phases: dict[str, float] = {}
     for span in spans:
         phases[span["name"]] = phases.get(span["name"], 0.0) + span["seconds"]
@@ -193,6 +198,8 @@ def _estimate_summary(
     found["steps"] = train[-1]["step"] if train else 0
     times = sorted(row["step_s"] for row in train if row.get("step_s"))
     if times:
+        # Throughput is that of the median step, as in a summary: a mean would include
+        # evaluations that delayed single steps.
         middle, last = median(times), len(times) - 1
         batch = values.get("data.batch", {}).get("value") or 0
         found |= {"step_s": middle, "samples_per_s": batch / middle}
@@ -234,6 +241,7 @@ def _read_plan_changes(rows: Iterable[JsonRow]) -> tuple[PlanChange, ...]:
 
 def _latest_scaling_study(folder: Path, run: Run) -> JsonRow | None:
     """Find the newest study of the same experiment, in the folder of the runs."""
+    # A study has its own folder in that of the runs, or was written there itself.
     around = folder.resolve().parent
     files = [around / "scale.json", *around.glob("*/scale.json")]
     dated = [(file.stat().st_mtime, file) for file in files if file.is_file()]

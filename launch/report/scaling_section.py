@@ -53,6 +53,7 @@ def scaling_caption(record: RunData) -> Markup:
         best["samples_per_s"],
         best["batch"],
     )
+    # Without the run on the fewest processes there is nothing to compare with.
     if best["efficiency"] is not None:
         share = format_percent(best["efficiency"])
         told += Markup(", <b>{}</b> efficient").format(share)
@@ -84,6 +85,7 @@ def scaling_section(record: RunData) -> ScalingSection | None:
     for fit in study["fits"]:
         if not fit["fitted"]:
             continue
+        # Of all points the one with most processes: communication counts most there.
         last = max(fit["shares"], key=lambda one: one["processes"])
         parts = [p for p in ("serial", "parallel", "communication") if p in last]
         told = ", ".join(f"{part} {format_percent(last[part])}" for part in parts)
@@ -121,6 +123,7 @@ def _scaling_figures(study: Mapping[str, Any], run_batch: object) -> list[Figure
     asked = {batch for _, batch in batch_of}
     known = isinstance(run_batch, int) and run_batch in asked
     chosen = run_batch if known else max(asked)
+    # A study may have both inputs: what real samples reach is what a training would.
     source = "real" if any(one["input"] == "real" for one in study["runs"]) else ""
     runs = [o for o, b in batch_of if b == chosen and o["input"].startswith(source)]
 

@@ -27,6 +27,7 @@ def mixing_caption(record: RunData) -> Markup:
             "</code> forecasts what exchanging only a part would do."
         )
         return Markup(text).format(record.run.experiment)
+    # The first row is of the epoch before any exchange, the last of the mixed samples.
     first, last = found["measured"][0], found["measured"][-1]
     text = (
         "A partition exchanged {} of its {} samples an epoch: in epoch {}, <b>{}</b> "
@@ -58,7 +59,9 @@ def mixing_section(record: RunData) -> MixingSection | None:
         return None
     rows, figures = found["measured"], []
     last = float(rows[-1]["epoch"])
+    # Samples move between epochs alone, so ticks are whole epochs.
     across = [tick for tick in ticks(0.0, last) if tick <= last and tick % 1 == 0]
+    # Samples of several labels, as texts are, have no class to be distributed.
     kinds = [("home", "Samples at home", "share of samples, %", 100.0, 1)]
     if rows[-1]["distance"] is not None:
         unit = "distance of a partition's classes, 0 is best"

@@ -56,6 +56,8 @@ def ticks(low: float, high: float, max_intervals: int = 6) -> list[float]:
     ([0.0, 5.0, 10.0, 15.0, 20.0, 25.0], [0.0, 0.02, 0.04, 0.06, 0.08, 0.1])
     """
     span = high - low if high > low else abs(high) or 1.0
+    # The first of 1, 2, 2.5, 5, 10, 20 that needs no more intervals than are allowed is
+    # the finest grid.
     power = 10.0 ** math.floor(math.log10(span / max_intervals))
     step = next(
         power * m for m in (1, 2, 2.5, 5, 10, 20) if span / (power * m) <= max_intervals

@@ -96,6 +96,7 @@ def traffic_section(record: RunData) -> TrafficSection | None:
     ]
 
     links = (record.compared or {}).get("links") or {}
+    # One axis for all rows; a collective of no bytes must not divide by zero.
     sizes = [max(row["ledger"], row["program"], 1) for row in run.collectives]
     lines = []
     for row in run.collectives:
@@ -142,6 +143,8 @@ def traffic_section(record: RunData) -> TrafficSection | None:
     how += "A device sends at least what the collective's formula says. "
     if not links:
         how += "Links: jaxdist compare names those of a cluster. "
+    # Counters of an interface include all that a host sends, so the wire is counted by
+    # a command of its own, on emulated hosts.
     wire = f"jaxdist bytes {run.experiment} --wire"
     how += f"The wire is not counted in a training: {wire} counts it."
     quantity = "bytes a step and device"

@@ -34,6 +34,7 @@ def shared_cores_sentence(result: ScalingResult) -> str:
 
 def measurement_sentence(result: ScalingResult) -> str:
     """Say how figures were computed, and from how many steps."""
+    # Runs with pauses have fewer steady steps than others.
     counts = sorted({len(one.step_seconds) for one in result.readings})
     among = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return (
@@ -75,6 +76,7 @@ def input_cost_sentences(result: ScalingResult) -> list[str]:
     by_name = {one.run.name: one for one in result.readings}
     found = []
     for real in result.readings:
+        # Names of runs end in their input: the twin differs in nothing else.
         twin = by_name.get(real.run.name.removesuffix("real") + "synthetic")
         if real.run.input == "real" and twin is not None:
             ratio = f"{real.samples_per_s / twin.samples_per_s:.2f}"

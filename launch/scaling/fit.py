@@ -44,6 +44,7 @@ class ScalingPoint:
     @property
     def samples_per_core(self) -> float:
         """Samples that each busy core has to compute."""
+        # More processes than cores take turns: a core has the samples of several.
         return self.each * self.processes / min(self.processes, self.cores)
 
 
@@ -100,6 +101,7 @@ def fit(points: Sequence[ScalingPoint]) -> ScalingFit | ScalingFitFailure:
     Args:
         points: at least three, in which no part is a linear combination of the others.
     """
+    # Fewer equations than unknowns have many solutions, all without a residual.
     if len(points) < FIT_UNKNOWNS:
         return ScalingFitFailure(
             reason=f"{len(points)} points for {FIT_UNKNOWNS} unknowns",

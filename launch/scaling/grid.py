@@ -148,6 +148,7 @@ def scaling_runs(grid: ScalingGrid) -> tuple[ScalingRun, ...]:
         for count in grid.processes
         for way in grid.reductions
     )
+    # Equal on one process, whatever the algorithm: a dict leaves each once, in order.
     return tuple(dict.fromkeys(made))
 
 
@@ -163,6 +164,7 @@ def plan_overrides(plan: Plan, run: ScalingRun) -> tuple[str, ...]:
     >>> plan_overrides(Plan(mesh=MeshShape(data=4, spatial_h=2)), cell)
     ('plan.mesh.data=2', 'plan.mesh.spatial_h=1', 'plan.reduce.via=ring')
     """
+    # A plan always names an algorithm: on one process the plain all-reduce.
     way = "exact" if run.reduction == NO_REDUCE else run.reduction
     placed = plan.on(MeshShape(data=run.processes))
     now = flatten_config(plan)
@@ -188,6 +190,7 @@ def _parse_numbers(option: str, text: str, most: int) -> tuple[int, ...]:
         )
     for word in words:
         check_option_range(option, int(word), most)
+    # Repeated values would be the same run twice.
     return tuple(dict.fromkeys(int(word) for word in words))
 
 

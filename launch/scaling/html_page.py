@@ -37,6 +37,7 @@ _FILLS: Final = {
 def write_page(result: ScalingResult, folder: Path) -> Path:
     """Write `scale.html` and `scale.json` into a study's folder; return the page."""
     page, tree = folder / "scale.html", json.dumps(scaling_tree(result), indent=2)
+    # A study that goes on writes both again, while a browser may have the page open.
     write_atomic(page, render_page(result))
     write_atomic(folder / "scale.json", tree + "\n")
     return page
@@ -113,6 +114,7 @@ def _batch_figures(result: ScalingResult, grid_batch: int) -> list[Figure]:
     for name, runs in lines:
         base, last = runs[0], runs[-1]
         each = base.samples_per_s / base.run.processes
+        # What all processes would reach if each were as fast as on the fewest.
         linear = [(count, each * count) for count in counts]
         share = last.samples_per_s / last.run.processes / each
         label = f"measured, {format_percent(share, 0)} efficient"
@@ -145,6 +147,8 @@ def _batch_figures(result: ScalingResult, grid_batch: int) -> list[Figure]:
         # Random samples have nothing to learn: their losses are not drawn.
         if base.run.input != "real":
             continue
+        # The fewest and the most processes tell whether losses part; more curves would
+        # only hide each other.
         ends = [base] if len(runs) == 1 else [base, last]
         curves = []
         for stroke, one in zip(("forward", "backward"), ends):

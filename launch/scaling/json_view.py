@@ -8,6 +8,8 @@ from jaxdist.launch.scaling.results import ScalingResult
 
 def scaling_tree(result: ScalingResult) -> dict[str, Any]:
     """Return a result as plain values: seconds, bytes, shares of one."""
+    # `scale.json` is read back by the report of each run of the same experiment, and
+    # keys are its format: seconds end in _s, percentiles are of rates.
     runs = []
     for reading in result.readings:
         cell, (low, high) = reading.run, reading.samples_per_s_range
@@ -43,6 +45,7 @@ def scaling_tree(result: ScalingResult) -> dict[str, Any]:
             "communication_s_a_byte": one.found.communication,
             "residual_s": one.found.rms_residual,
             "furthest": one.found.max_relative_error,
+            # With no point to spare the residual is zero and says nothing of the fit.
             "points_to_spare": one.found.degrees_of_freedom,
             "shares": [
                 {

@@ -127,6 +127,7 @@ class ScalingResult:
                 for one in self.readings
                 if one.run.batch == cell.batch and one.run.input == cell.input
             ]
+            # Of the runs that there are: that on the fewest processes may have failed.
             base = min(same, key=lambda one: one.run.processes)
             if base is reading:
                 continue

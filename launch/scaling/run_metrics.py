@@ -94,6 +94,7 @@ def measurement_from_rows(
     # the time to fill their queue again.
     pauses = ("evaluation", "checkpoint")
     refilled = {row["step"] + 1 for row in spans if row["name"] in pauses}
+    # First steps fill queues and set up connections.
     steady = {
         row["step"]: row
         for row in steps

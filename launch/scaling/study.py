@@ -136,6 +136,7 @@ def make_study(
     Raises:
         BadInput: a run would be refused or too short, or the folder holds other files.
     """
+    # Everything that can be refused is refused here, before hours of runs.
     check_writable(folder, key="-o")
     study = ScalingStudy(
         experiment=experiment,
@@ -146,6 +147,7 @@ def make_study(
         folder=folder,
         samples=config.data.samples,
     )
+    # Only the data itself tells how many samples it has, which decides the steps.
     if "real" in grid.inputs:
         train, _ = open_data(config.data, feature_spec(config))
         study = replace(study, samples=len(train))

@@ -47,6 +47,7 @@ def print_scaling_result(
     numbers = tuple(head for head in COLUMNS if head != "reduce")
     for source in result.grid.inputs:
         for asked in result.grid.batches:
+            # Runs that failed have no row: they are named below the table.
             among = batch_measurements(result, asked)
             readings = [one for one in among if one.run.input == source]
             if not readings:
@@ -99,6 +100,7 @@ def _findings(result: ScalingResult) -> dict[str, list[str]]:
 
 def table_row(result: ScalingResult, reading: ScalingMeasurement) -> tuple[str, ...]:
     """Write a run as the columns of `COLUMNS`."""
+    # Slow steps first: the 95th percentile of times is the low end of rates.
     low, high = reading.samples_per_s_range
     efficiency = result.efficiency(reading)
     return (

@@ -91,6 +91,7 @@ def console(*, error: bool = False) -> "Console":
     from rich.console import Console
     from rich.theme import Theme
 
+    # Names of runs and plans hold brackets: none of what is printed is markup.
     made = Console(theme=Theme(THEME), stderr=error, highlight=False, markup=False)
     made.width = min(made.width, MAX_WIDTH) if made.is_terminal else MAX_WIDTH
     return made
@@ -98,6 +99,7 @@ def console(*, error: bool = False) -> "Console":
 
 def console_glyphs(out: "Console") -> Glyphs:
     """Return the signs that this console can show."""
+    # Elsewhere a sign outside of the encoding would end the command with an error.
     return Glyphs() if out.encoding.lower().startswith("utf") else ASCII_GLYPHS
 
 
@@ -131,12 +133,14 @@ def print_table(out: "Console", rows: "Table") -> None:
 
 def print_json(tree: Any) -> None:
     """Print one JSON object on standard output."""
+    # Rich would wrap long lines, and a wrapped string is not JSON.
     sys.stdout.write(json.dumps(tree, indent=2, ensure_ascii=False) + "\n")
 
 
 def print_error(error: "BadInput") -> None:
     """Print what was wrong on standard error, every mistake a block of its own."""
     for index, one in enumerate(getattr(error, "each", (error,))):
+        # Errors of several settings are found together and told together.
         sys.stderr.write("\n" * bool(index) + f"error: {one.text()}\n")
 
 
@@ -144,4 +148,6 @@ def print_next_commands(out: "Console", *commands: str) -> None:
     """End an answer with at most three commands to try next."""
     for row, command in enumerate(commands[:3]):
         start = "try" if row == 0 else ""
+        # Soft wrapping leaves the break to the terminal: a command that is copied is
+        # whole.
         out.print(f"  {start:8} {command}", soft_wrap=True)

@@ -83,6 +83,7 @@ class ProgressBar:
             samples_per_s: training samples a second.
         """
         now = self._clock()
+        # The first step that is done here, which may be in the middle of a resumed run.
         self._first_update = self._first_update or (step, now)
         epochs_done, drawn = self._epochs_done(step), self._console.is_terminal
         if drawn:

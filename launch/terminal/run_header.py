@@ -78,6 +78,7 @@ class TerminalRunHeader:
         named = ((self.experiment, "title"), "    ", (self.plan.title, "plan"))
         yield Text.assemble(*named, where)
 
+        # Slices of a sample and stages do not divide the batch.
         replica = self.batch // self.plan.batch_shards
         sitting = " (new)"
         if self.resumed_at is not None:
@@ -91,6 +92,7 @@ class TerminalRunHeader:
             "",
         ]
         sources = self.value_sources
+        # Defaults are the most and say the least: they are only counted.
         values = [pluralize(sum(sources.values()), "value")]
         if by_experiment := sources.get("experiment"):
             values.append(f"{by_experiment} by the experiment")
@@ -130,6 +132,8 @@ def wrap_hanging(text: str, indent: int, width: int) -> Text:
     """
     lines, line = [], text[:indent]
     for word in text[indent:].split():
+        # `line.strip()` keeps a first word that is longer than a line from making an
+        # empty one.
         if len(line) + len(word) + 1 > width and line.strip():
             lines.append(line.rstrip())
             line = " " * indent

@@ -47,6 +47,7 @@ class TerminalRunSummary:
 
         times = _phase_table(run, width, options.ascii_only)
         moved = []
+        # The largest first: it is what a better plan would reduce.
         terms = sorted(run.bytes_by_collective.items(), key=lambda term: -term[1])
         if terms:
             longest = max(len(term) for term, _ in terms)
@@ -98,7 +99,7 @@ def run_summary(
 def suggest_commands(run: Run, folder: Path) -> list[str]:
     """Name what to type next: resume a run that stopped, or use what it made."""
     if run.status == "stopped":
-        # The name is what finds the checkpoints; the values are in the folder's lock.
+        # The name is what finds the folder of the run, with its checkpoints.
         name = quote(f"run.name={run.name}")
         return [f"jaxdist train {quote(run.experiment)} {name}"]
     path = quote(str(folder))
@@ -119,6 +120,7 @@ def outcome_line(run: Run) -> str:
     if run.accuracy is None:
         parts.append("not evaluated")
     else:
+        # A language model answers once a token, other networks once a sample.
         answers = run.answers or run.held_out
         of = (
             f" ({format_count(run.correct)} of {format_count(answers)})"
@@ -145,6 +147,7 @@ def step_time_percentiles(run: Run) -> tuple[str, str, str, str]:
     """
     scale, unit = (1e3, "ms") if run.step_s < 1 else (1.0, "s")
     times = [scale * t for t in (run.step_s, run.step_s_p5, run.step_s_p95)]
+    # About three digits, and the same decimals for all three, so that they compare.
     decimals = 2 if times[0] < 9.995 else 1 if times[0] < 10_000 else 0
     median, low, high = (f"{t:,.{decimals}f}" for t in times)
     return median, low, high, unit
@@ -172,6 +175,7 @@ def text_bar(share: float, width: int, ascii_only: bool) -> str:
     """
     if ascii_only:
         return "#" * round(share * width)
+    # Block characters divide a cell into eighths.
     whole, eighths = divmod(int(share * width * 8), 8)
     return "█" * whole + _PARTIAL_BARS[eighths].strip()
 

@@ -22,6 +22,7 @@ def parse_host(testbed: EmulatedCluster, name: str) -> int:
     names = [f"h{rank}" for rank in range(testbed.num_hosts)]
     if name in names:
         return names.index(name)
+    # `2`, `H2` and `host2` are most likely h2.
     digits = "".join(sign for sign in name if sign.isdigit())
     near = f"h{digits}" if f"h{digits}" in names else did_you_mean(name, names)
     raise BadInput(
@@ -44,6 +45,7 @@ def limit_link_rate(testbed: EmulatedCluster, host_index: int, rate: str) -> str
     Raises:
         BadInput: it is no rate.
     """
+    # The settings of the testbed keep the old rate: `mend` goes back to it.
     testbed.set_host_rate(host_index, rate)
     return f"its link has {rate} each way"
 
@@ -59,6 +61,8 @@ def signal_host(testbed: EmulatedCluster, host_index: int, fault: str) -> str:
     Raises:
         BadInput: nothing runs there.
     """
+    # SIGKILL is as a host that goes down; SIGSTOP is as one that hangs: its connections
+    # stay open and nothing answers.
     pids = testbed.pids(host_index)
     if not pids:
         raise BadInput(
@@ -74,6 +78,7 @@ def clear_faults(testbed: EmulatedCluster, host_index: int) -> str:
     """Undo faults: the link is up at its old rate, and stopped processes go on."""
     _set_switch_port(testbed, host_index, "up")
     testbed.set_host_rate(host_index, testbed.rate)
+    # A process that was not stopped takes no notice of SIGCONT.
     _send_signal(testbed.pids(host_index), signal.SIGCONT)
     return f"its link is there, {testbed.rate or 'no limit'} each way"
 

@@ -22,12 +22,15 @@ def host_health(testbed: EmulatedCluster, host_index: int) -> str:
     """
     space, port = testbed.link_ends(host_index)[1]
     shown = run_command("ip", "-j", "-n", space, "link", "show", "dev", port)
+    # UP is the administrative state, which a cut sets; the carrier would be lost at
+    # either end of the cable.
     (link,) = json.loads(shown)
     wrong = [] if "UP" in link["flags"] else ["cut"]
 
     shown = run_command("tc", "-j", "-n", space, "qdisc", "show", "dev", port)
     rates = [q["options"]["rate"] for q in json.loads(shown) if q["kind"] == "tbf"]
     rate = 8 * int(rates[0]) if rates else None  # `tc` says bytes
+    # Both are compared as numbers: `1gbit` and `1000mbit` are the same rate.
     if rate != (parse_link_rate(testbed.rate) if testbed.rate else None):
         wrong.append(f"slow, {format_size(rate, 'bit')}/s" if rate else "no limit")
 

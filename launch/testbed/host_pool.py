@@ -58,6 +58,7 @@ class EmulatedPool:
         """Return those of some slots that reach most other hosts; takes 2 s at most."""
         hosts, asking = range(self.testbed.num_hosts), {}
         number = {self.testbed.address(host): host for host in hosts}
+        # Isolated and without site packages, Python starts in a fraction of the time.
         script = (sys.executable, "-I", "-S", "-c", _PROBE_SCRIPT, *number)
         for host in hosts:
             asking[host] = subprocess.Popen(
@@ -80,6 +81,8 @@ class EmulatedPool:
             command=self.command,
             num_processes=len(slots),
             devices_per_process=self.devices_per_process,
+            # Rank 0 listens on the first of these hosts: host 0 may be the one that is
+            # lost.
             coordinator=self.testbed.coordinator(attempt, slots[0]),
             planned_processes=self.planned_processes,
         )
@@ -97,6 +100,7 @@ def _largest_group(reachability: Mapping[int, Set[int]]) -> frozenset[int]:
     >>> sorted(_largest_group({0: set(), 1: set()}))
     [0]
     """
+    # A pair counts where each reaches the other: packets may be lost one way only.
     groups = [
         frozenset(
             {host, *(other for other in others if host in reachability.get(other, ()))}

@@ -72,11 +72,13 @@ class EmulatedCluster:
         self.num_hosts = check_host_count(num_hosts)
         self.rate, self.disable_gso = rate, disable_gso
         rate_qdisc(rate)  # refuses what is no rate
+        # netem only where a delay is asked for: many kernels are built without it.
         self._netem = None if delay is None else netem_delay(delay)
         self.name_prefix = name_prefix or temporary_prefix()
         check_netns_support()
 
     def __enter__(self) -> "EmulatedCluster":
+        # A process that was killed could not remove its hosts.
         remove_orphans()
         self.create()
         return self
@@ -117,6 +119,8 @@ class EmulatedCluster:
                 at = ("ip", "-n", host)
                 run_command(*at, "link", "set", "dev", "lo", "up")
                 run_command(*at, "address", "add", f"{address}/24", "dev", "eth0")
+                # Generic segmentation offload hands packets of up to 64 KiB to the
+                # queue, and the counters see one header for all of their frames.
                 if self.disable_gso:
                     run_command(*at, "link", "set", "dev", "eth0", "gso_max_segs", "1")
                 run_command(*at, "link", "set", "dev", "eth0", "up")
@@ -247,6 +251,7 @@ def cpus_per_host(cpus: Collection[int], num_hosts: int) -> tuple[tuple[int, ...
     >>> cpus_per_host({0, 1}, 3)
     ((0, 1), (0, 1), (0, 1))
     """
+    # Neighbouring CPUs go to one host: they often share caches.
     every = tuple(sorted(cpus))
     each = len(every) // num_hosts
     if each:

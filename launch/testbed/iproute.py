@@ -36,6 +36,7 @@ def check_netns_support() -> None:
     Raises:
         BadInput: not Linux, not root, or no `ip` and `tc`.
     """
+    # `ip` makes namespaces and links, `tc` their queues.
     missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
     if sys.platform != "linux":
         values, remedy = f"this is {sys.platform}", "run it on Linux"

@@ -76,6 +76,7 @@ def create_testbed(
             testbed of this name that is there already.
     """
     start = namespace_prefix(name)
+    # Numbers are refused before the machine: they are wrong on any.
     check_option_range("--hosts", num_hosts, MAX_LOCAL_PROCESSES)
     if rate is not None:
         parse_link_rate(rate)
@@ -117,6 +118,7 @@ def load_testbed(name: str = DEFAULT_NAME) -> EmulatedCluster:
         about = json.loads(_metadata_file(name).read_text())
         rate, delay = about["rate"], about["delay"]
         return EmulatedCluster(about["count"], rate, delay=delay, name_prefix=start)
+    # The file is missing or cut off where `up` was interrupted.
     except (OSError, ValueError, KeyError) as error:
         raise BadInput(
             "the testbed is not whole",
@@ -137,6 +139,7 @@ def remove_testbed(name: str = DEFAULT_NAME) -> list[str]:
     """
     start = namespace_prefix(name)
     check_netns_support()
+    # Hosts that a killed process left behind belong to no testbed: they go as well.
     return [*remove_with_prefix(start), *remove_orphans()]
 
 

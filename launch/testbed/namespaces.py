@@ -17,6 +17,7 @@ NETNS_FOLDER: Final = Path("/etc/netns")
 
 def temporary_prefix() -> str:
     """Return a name for namespaces that others remove once this process is gone."""
+    # The token tells apart several clusters of one process.
     return f"{_PREFIX}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
@@ -55,6 +56,7 @@ def _list_namespaces() -> list[str]:
 
 def existing_namespaces() -> set[str]:
     """Name all namespaces that are there, or left a folder of files."""
+    # A namespace may be gone while its folder is still there, and the other way round.
     files = (
         (path.name for path in NETNS_FOLDER.iterdir()) if NETNS_FOLDER.exists() else ()
     )

@@ -37,6 +37,7 @@ def shard_local_arrays(
         The array [hosts x n, ...], its first dim split over all axes.
     """
     place = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    # Each process gives its own part alone: nothing travels.
     return jax.make_array_from_process_local_data(
         place, array_of_rank(jax.process_index())
     )
@@ -79,6 +80,7 @@ class TrafficCounter:
         # with the next call.
         time.sleep(self._quiet_s)
         before, start = read_local_counters(), time.perf_counter()
+        # Calls return before the devices have finished.
         jax.block_until_ready(call())
         seconds = time.perf_counter() - start
         time.sleep(self._quiet_s)
