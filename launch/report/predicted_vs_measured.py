@@ -113,7 +113,7 @@ def prediction_section(record: RunData) -> PredictionSection | None:
         how += (
             f"Terms: shares of {pluralize(one['steps'], 'profiled step')} of "
             f"{format_duration(one['step_s'])} on device {one['device']}, which "
-            "computed longest; what is moved beside computing takes no time."
+            "computed longest; overlapped communication takes no time."
         )
     return PredictionSection(
         terms=terms,

@@ -51,12 +51,12 @@ class PlanChange:
 
 @dataclass(frozen=True, kw_only=True)
 class RunData:
-    """A run folder, read once."""
+    """Everything that the files of a run folder say."""
 
     folder: Path
     """Where it is."""
     run: Run
-    """The summary; without one, what the other files allow to say."""
+    """The summary; without one, an estimate from the other files."""
     summarised: bool
     """Whether the run wrote its summary: without one it runs, or it was killed."""
     plan: Plan | None
@@ -78,13 +78,13 @@ class RunData:
     unreadable: int
     """Lines that were cut off."""
     compared: JsonRow | None = None
-    """The run beside its prediction; None where it was not compared as it is now."""
+    """The run compared with its prediction; None where it has gone on since."""
     goodput: Goodput = field(default_factory=lambda: Goodput(attempts=0, wall_s=0.0))
     """Where the time of all its sittings went."""
     sittings: tuple[RunAttempt, ...] = ()
-    """Each time that it was started."""
+    """Each time that the run was started."""
     changes: tuple[PlanChange, ...] = ()
-    """Drifts of its steps, and what came of them."""
+    """Drifts of its step time, and what came of them."""
     mixed: JsonRow | None = None
     """How well its samples were mixed; None where each epoch drew from all."""
     study: JsonRow | None = None
