@@ -66,9 +66,7 @@ def traffic_caption(record: RunData) -> Markup:
     found = Markup(text).format(format_size(whole), largest, share)
 
     # Only a run that was compared with a cluster knows which links there are.
-    by_level: Counter[str] = Counter()
-    for link, sent in _link_traffic(record):
-        by_level[link["level"]] += sent
+    by_level, _ = _traffic_by_level(record)
     if by_level:
         level, most = by_level.most_common(1)[0]
         part = format_percent(most / sum(by_level.values()))
@@ -122,12 +120,7 @@ def traffic_section(record: RunData) -> TrafficSection | None:
         )
         lines.append(line)
 
-    # Links of one level may have several rates, so their times are added up, not bytes.
-    by_level: Counter[str] = Counter()
-    seconds: defaultdict[str, float] = defaultdict(float)
-    for link, sent in _link_traffic(record):
-        by_level[link["level"]] += sent
-        seconds[link["level"]] += sent / link["bytes_per_s"]
+    by_level, seconds = _traffic_by_level(record)
     levels = [
         BarSegment(
             fill="data",
@@ -156,10 +149,19 @@ def traffic_section(record: RunData) -> TrafficSection | None:
     )
 
 
-def _link_traffic(record: RunData) -> list[tuple[LinkRow, int]]:
-    """Return the link of each term that a cluster has one for, with its bytes."""
-    links = (record.compared or {}).get("links") or {}
-    # A term ends in its axes: `all-reduce, data x spatial_h`.
-    terms = record.run.bytes_by_collective.items()
-    found = [(links.get(term.rpartition(", ")[2]), sent) for term, sent in terms]
-    return [(link, sent) for link, sent in found if link is not None]
+def _traffic_by_level(record: RunData) -> tuple[Counter[str], Mapping[str, float]]:
+    """Return the bytes that a device sends over links of each level, and the seconds.
+
+    Without a comparison with a cluster no link is known, and both are empty.
+    """
+    links: Mapping[str, LinkRow] = (record.compared or {}).get("links") or {}
+    sizes: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for term, sent in record.run.bytes_by_collective.items():
+        # A term ends in its axes: `all-reduce, data x spatial_h`.
+        link = links.get(term.rpartition(", ")[2])
+        if link is not None:
+            sizes[link["level"]] += sent
+            # Links of one level may have several rates: bytes do not give their time.
+            seconds[link["level"]] += sent / link["bytes_per_s"]
+    return sizes, seconds
