@@ -1,12 +1,17 @@
 """The doctor: what is wrong with this machine for training, and the fix."""
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Final, Literal
+
+import psutil
 
 from jaxdist.core.plan import Plan
 from jaxdist.core.text import formatting
@@ -16,12 +21,6 @@ from jaxdist.launch.doctor.device_probe import (
     DeviceProbe,
     expected_devices,
     probe_devices,
-)
-from jaxdist.launch.doctor.package_versions import (
-    declared_requirements,
-    in_range,
-    installed_versions,
-    package_name,
 )
 from jaxdist.launch.run_folder.folder import is_writable, nearest_existing_folder
 from jaxdist.launch.run_folder.lockfile import TRACKED_PACKAGES
@@ -57,24 +56,51 @@ def run_checks(plan: Plan, folder: Path) -> tuple[DoctorCheck, ...]:
             devices are expected.
         folder: folder of the runs.
     """
-    seen = probe_devices(plan, os.environ)
+    try:
+        lines = metadata.requires("jaxdist") or []
+    except metadata.PackageNotFoundError:
+        lines = list(TRACKED_PACKAGES)  # a bare checkout declares no ranges
+    # Optional extras may be missing, and markers (`; python_version`) are no range.
+    plain = [line.split(";")[0] for line in lines if "extra ==" not in line]
+    declared = {package_name(line): line[len(package_name(line)) :] for line in plain}
+    installed = {}
+    for package in dict.fromkeys([*TRACKED_PACKAGES, *declared]):
+        with suppress(metadata.PackageNotFoundError):
+            installed[package] = metadata.version(package)
+
+    host = psutil.virtual_memory()
+    free, total = float(host.available), float(host.total)
+    # In a container its own limit ends a process, long before the host is full. There
+    # is no such file outside of one, and the text is "max" where there is no limit.
+    with suppress(OSError, ValueError):
+        limit = float(Path("/sys/fs/cgroup/memory.max").read_text())
+        used = float(Path("/sys/fs/cgroup/memory.current").read_text())
+        free, total = min(free, limit - used), min(total, limit)
+
+    cache = cache_folder(os.environ)
+    # A cache that an earlier run of root has made is the usual reason.
+    fix = f"sudo chown -R $USER {cache.parent}, or JAX_COMPILATION_CACHE_DIR=FOLDER"
+    cached = check_folder("compile cache", cache, fix)
+    if not is_cache_enabled(os.environ):
+        text = "off (JAX_ENABLE_COMPILATION_CACHE)"
+        cached = DoctorCheck(name="compile cache", state="ok", text=text)
     return (
         check_python(sys.version_info[:3]),
-        check_packages(declared_requirements(), installed_versions()),
+        check_packages(declared, installed),
         check_devices(
-            seen,
+            probe_devices(plan, os.environ),
             expected_devices(plan, os.environ),
             find_platform(os.environ).unusable_accelerator,
         ),
-        check_memory(*_host_memory()),
+        check_memory(free, total),
         check_disk(folder, shutil.disk_usage(nearest_existing_folder(folder)).free),
         check_folder("run folder", folder, "run.dir=FOLDER, a folder of yours"),
-        _check_cache(),
+        cached,
     )
 
 
 def check_python(version: Sequence[int]) -> DoctorCheck:
-    """Hold the version of Python against the oldest that works."""
+    """Compare the version of Python with the oldest that works."""
     said = ".".join(map(str, version))
     oldest = ".".join(map(str, MIN_PYTHON))
     if tuple(version[:2]) >= MIN_PYTHON:
@@ -92,12 +118,13 @@ def check_python(version: Sequence[int]) -> DoctorCheck:
 def check_packages(
     declared: Mapping[str, str], installed: Mapping[str, str]
 ) -> DoctorCheck:
-    """Hold the installed packages against what jaxdist declares.
+    """Compare the installed packages with the ranges that jaxdist declares.
 
     Args:
         declared: version ranges by package, `>=0.10,<0.12`.
         installed: versions by package; a missing package is not in it.
     """
+    # What is missing is as wrong as what is too old: one command installs both.
     wrong = [
         f"{package}{wanted}"
         for package, wanted in declared.items()
@@ -111,6 +138,7 @@ def check_packages(
             text=", ".join(names),
             remedy=f"pip install {' '.join(repr(word) for word in wrong)}",
         )
+    # Six fit on a line; the others of the list rarely explain a failure.
     shown = [f"{p} {installed[p]}" for p in TRACKED_PACKAGES[:6] if p in installed]
     return DoctorCheck(name="packages", state="ok", text=", ".join(shown))
 
@@ -118,7 +146,14 @@ def check_packages(
 def check_devices(
     probed: DeviceProbe, expected: tuple[int, str], unusable_accelerator: str
 ) -> DoctorCheck:
-    """Hold the devices that jax sees against those that should be there."""
+    """Compare the devices that jax sees with those that should be there.
+
+    Args:
+        probed: what jax sees.
+        expected: how many there should be, 0 where nothing says, and the source of it.
+        unusable_accelerator: what jax cannot use here and the fix, `text: fix`, or "".
+    """
+    # An error of jax says more than a number of devices, so it comes first.
     count, source = expected
     if probed.error:
         text = f"jax does not start: {probed.error}"
@@ -126,9 +161,14 @@ def check_devices(
         return DoctorCheck(name="devices", state="failed", text=text, remedy=fix)
     if count and probed.devices != count:
         text = f"{probed.devices} of {count} expected ({probed.platform}; {source})"
-        fix = _device_remedy(source)
+        fix = "nvidia-smi shows what holds them; unset CUDA_VISIBLE_DEVICES shows all"
+        if source.startswith("SLURM"):
+            fix = "give every task its devices: srun --gpus-per-task=N, one task a node"
+        elif source == "cpu, fake":
+            fix = "unset XLA_FLAGS and JAX_NUM_CPU_DEVICES"
         return DoctorCheck(name="devices", state="failed", text=text, remedy=fix)
     text = f"{probed.devices} of {count or probed.devices} expected ({source})"
+    # jax runs on the CPU then, correctly but slowly: a warning and no failure.
     if unusable_accelerator:
         what, _, fix = unusable_accelerator.partition(": ")
         return DoctorCheck(
@@ -164,41 +204,49 @@ def check_disk(folder: Path, free: float) -> DoctorCheck:
 
 
 def check_folder(name: str, folder: Path, remedy: str) -> DoctorCheck:
-    """Tell whether a folder can be written, or made."""
+    """Tell whether a folder can be written, or created."""
     if is_writable(folder):
         made = "" if folder.is_dir() else ", will be made"
         return DoctorCheck(name=name, state="ok", text=f"{folder}: writable{made}")
+    # The folder need not exist yet: what counts is the one that it will be made in.
     place = nearest_existing_folder(folder)
     mode = f"mode {place.stat().st_mode & 0o777:o}" if place.is_dir() else "a file"
     text = f"{folder}: not writable ({place}: {mode})"
     return DoctorCheck(name=name, state="failed", text=text, remedy=remedy)
 
 
-def _check_cache() -> DoctorCheck:
-    folder = cache_folder(os.environ)
-    if not is_cache_enabled(os.environ):
-        text = "off (JAX_ENABLE_COMPILATION_CACHE)"
-        return DoctorCheck(name="compile cache", state="ok", text=text)
-    fix = f"sudo chown -R $USER {folder.parent}, or JAX_COMPILATION_CACHE_DIR=FOLDER"
-    return check_folder("compile cache", folder, fix)
+def in_range(version: str, specifier: str) -> bool:
+    """Tell whether a version is in a range of `>=`, `<` and `==` bounds.
+
+    >>> in_range("0.10.2", ">=0.10,<0.12"), in_range("0.12.0rc1", ">=0.10,<0.12")
+    (True, False)
+    >>> in_range("2.0", ">=2.0.0"), in_range("2.0.1", ">=2.0,==2.0")
+    (True, True)
+    """
+    bounds = re.findall(r"(>=|<|==)\s*([\d.]+)", specifier)
+    # Releases as numbers, without a suffix such as `rc1` and zeros at the end: `2.0` is
+    # not older than `2.0.0`.
+    releases = []
+    for text in (version, *(bound for _, bound in bounds)):
+        found = re.match(r"\d+(\.\d+)*", text)
+        release = [int(part) for part in found[0].split(".")] if found else []
+        while release and release[-1] == 0:
+            release.pop()
+        releases.append(release)
+    have = releases[0]
+    holds = {
+        ">=": lambda bound: have >= bound,
+        "<": lambda bound: have < bound,
+        "==": lambda bound: have[: len(bound)] == bound,
+    }
+    pairs = zip(bounds, releases[1:], strict=True)
+    return all(holds[sign](release) for (sign, _), release in pairs)
 
 
-def _device_remedy(source: str) -> str:
-    if source.startswith("SLURM"):
-        return "give every task its devices: srun --gpus-per-task=N, one task a node"
-    if source == "cpu, fake":
-        return "unset XLA_FLAGS and JAX_NUM_CPU_DEVICES"
-    return "nvidia-smi shows what holds them; unset CUDA_VISIBLE_DEVICES shows all"
+def package_name(requirement: str) -> str:
+    """Return the name that a requirement starts with.
 
-
-def _host_memory() -> tuple[float, float]:
-    """Return (free, total) bytes; in a container its own limit counts."""
-    import psutil
-
-    host = psutil.virtual_memory()
-    try:
-        limit = float(Path("/sys/fs/cgroup/memory.max").read_text())
-        used = float(Path("/sys/fs/cgroup/memory.current").read_text())
-    except (OSError, ValueError):  # no container, or "max"
-        return host.available, host.total
-    return min(host.available, limit - used), min(host.total, limit)
+    >>> package_name("jax>=0.10,<0.12"), package_name("orbax-checkpoint>=0.12")
+    ('jax', 'orbax-checkpoint')
+    """
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]

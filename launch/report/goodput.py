@@ -1,19 +1,29 @@
-"""Sittings: the share of the time since a run began that its final state is made of."""
+"""Where the wall time of a run went: by phase, and over all its sittings.
+
+Goodput is the share of the time since the run began that its final state is made of.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import pairwise, zip_longest
 from typing import Final
 
 from markupsafe import Markup
 
+from jaxdist.core.run_record import PHASES, Run
 from jaxdist.core.text.formatting import format_count, format_duration, format_percent
 from jaxdist.core.text.theme import PHASE_FILLS
-from jaxdist.launch.report.bar_chart import BarSegment, stacked_bar
+from jaxdist.launch.report.bar_chart import (
+    TIME_UNITS,
+    BarChart,
+    BarSegment,
+    make_bar_chart,
+    stacked_bar,
+)
 from jaxdist.launch.report.header import format_utc
 from jaxdist.launch.report.run_record import RunData
-from jaxdist.launch.report.time_and_bytes import TIME_UNITS, BarChart, make_bar_chart
-from jaxdist.launch.run_folder.goodput import Goodput, RunAttempt
+from jaxdist.launch.run_folder.goodput import RunAttempt
+from jaxdist.launch.terminal.run_summary import phases_by_size
 
 _PART_NAMES: Final = {
     "compute": "steps that count",
@@ -46,6 +56,36 @@ class GoodputSection:
     lines: Sequence[AttemptRow]
 
 
+def wall_time_charts(run: Run) -> tuple[Markup | None, BarChart | None]:
+    """Draw the wall time of the last sitting as one bar, and as a bar for each phase.
+
+    Returns:
+        The bar in the order of the phases, the chart longest first; None for either
+        where no phase was recorded.
+    """
+    phases = [(n, run.phases_s[n]) for n in PHASES if run.phases_s.get(n, 0.0) > 0]
+    whole, parts, bar = sum(seconds for _, seconds in phases), [], None
+    for name, seconds in phases:
+        share = format_percent(seconds / whole)
+        title = f"{name} {format_duration(seconds)}, {share}"
+        fill = PHASE_FILLS[name]
+        parts.append(BarSegment(fill=fill, size=seconds, title=title, label=name))
+    if parts:
+        title = f"Wall time: {'; '.join(part.title for part in parts)}"
+        bar = stacked_bar(title, parts)
+    # Longest first, and with the phases that only another version knows.
+    rows = [
+        BarSegment(
+            fill=PHASE_FILLS.get(name, "wait"),
+            size=seconds,
+            title=name,
+            label=format_duration(seconds),
+        )
+        for name, seconds in phases_by_size(run)
+    ]
+    return bar, make_bar_chart(rows, TIME_UNITS, "wall time")
+
+
 def goodput_caption(record: RunData) -> Markup:
     """Say which share of the time went into steps that count, and what took most."""
     found = record.goodput
@@ -59,107 +99,83 @@ def goodput_caption(record: RunData) -> Markup:
         )
         return Markup(text).format(share, wall)
     parts = _parts_s(record)
-    again = parts.get("lost", 0.0)
     between = parts.get("restart", 0.0) + parts.get("new plan", 0.0)
     text = (
         "<b>{}</b> of {} in {} sittings went into steps that count. The time between "
         "sittings took {}, steps done again {}."
     )
-    return Markup(text).format(
-        share,
-        wall,
-        found.attempts,
-        format_percent(between / found.wall_s),
-        format_percent(again / found.wall_s),
-    )
+    rest = (format_percent(s / found.wall_s) for s in (between, parts.get("lost", 0.0)))
+    return Markup(text).format(share, wall, found.attempts, *rest)
 
 
 def goodput_section(record: RunData) -> GoodputSection | None:
     """Return what is shown of a run of several sittings; None of any other."""
+    # One sitting loses nothing: its phases are already in the section on time.
     if record.goodput.attempts < 2:
         return None
     parts, wall = _parts_s(record), record.goodput.wall_s
-    named = {name: _PART_NAMES.get(name, name) for name in parts}
-    told = (f"{named[n]} {format_percent(s / wall)}" for n, s in parts.items())
-    longest = sorted(parts.items(), key=lambda part: -part[1])
-    rest = [_segment(n, s, format_duration(s)) for n, s in longest if n != "compute"]
+    whole, rest = [], []
+    for name, seconds in parts.items():
+        fill = _PART_FILLS.get(name) or PHASE_FILLS.get(name, "wait")
+        title = _PART_NAMES.get(name, name)
+        segment = BarSegment(fill=fill, size=seconds, title=title, label=title)
+        whole.append(segment)
+        if name != "compute":
+            rest.append(replace(segment, label=format_duration(seconds)))
+    rest.sort(key=lambda segment: -segment.size)
+    told = ", ".join(f"{one.title} {format_percent(one.size / wall)}" for one in whole)
+
+    lines, gap = [], ""
+    for one, after in zip_longest(record.sittings, record.sittings[1:]):
+        plan = _next_plan(record, one)
+        # A sitting that saved its last step, as at SIGTERM, leaves none to do again.
+        ended = "went down" if one.lost_steps else "saved its last step"
+        if plan is not None:
+            ended = f"for plan {plan}"
+        if after is None:
+            ended = record.run.status if record.summarised else "no summary"
+        ran = one.first_step is not None
+        row = AttemptRow(
+            began=format_utc(one.start),
+            steps=f"{one.first_step:,} to {one.last_step:,}" if ran else "none",
+            gap=gap,
+            lost=format_count(one.lost_steps),
+            ended=ended,
+        )
+        lines.append(row)
+        # Clocks of two hosts may differ by more than the time between their sittings.
+        gap = format_duration(max(0.0, after.start - one.end)) if after else ""
     return GoodputSection(
-        whole=stacked_bar(
-            f"Wall time: {', '.join(told)}",
-            [_segment(name, s, named[name]) for name, s in parts.items()],
-        ),
+        whole=stacked_bar(f"Wall time: {told}", whole),
         rest=make_bar_chart(rest, TIME_UNITS, "wall time", whole=wall),
-        lines=_attempt_rows(record),
+        lines=lines,
     )
 
 
 def _parts_s(record: RunData) -> dict[str, float]:
-    """Return seconds by part, in the order of phases; a re-plan is no restart."""
-    found: Goodput = record.goodput
-    parts = dict(found.phases_s)
-    replans = _restart_s(record, replanned=True)
+    """Return seconds by part, in the order of phases; a new plan is no restart."""
+    parts = dict(record.goodput.phases_s)
+    # Gaps that a change of plan made are taken out of the time of all gaps.
+    replans = sum(
+        max(0.0, after.start - before.end)
+        for before, after in pairwise(record.sittings)
+        if _next_plan(record, before) is not None
+    )
     if replans:
         parts["new plan"] = min(replans, parts.get("restart", 0.0))
         parts["restart"] = parts.get("restart", 0.0) - parts["new plan"]
-    covered = sum(parts.values())
-    parts["other"] = parts.get("other", 0.0) + max(0.0, found.wall_s - covered)
+    missing = max(0.0, record.goodput.wall_s - sum(parts.values()))
+    parts["other"] = parts.get("other", 0.0) + missing
+    # Work that counts comes first, then overheads, then what was lost.
     order = [*PHASE_FILLS, "lost", "restart", "new plan"]
     known = sorted(parts, key=lambda n: order.index(n) if n in order else len(order))
     return {name: parts[name] for name in known if parts[name] > 0}
 
 
-def _restart_s(record: RunData, *, replanned: bool) -> float:
-    pairs = pairwise(record.sittings)
-    return sum(
-        max(0.0, after.start - before.end)
-        for before, after in pairs
-        if (_next_plan(record, before) is not None) == replanned
-    )
-
-
 def _next_plan(record: RunData, sitting: RunAttempt) -> str | None:
     """Return the plan for which a sitting ended; None where it ended otherwise."""
-    return next(
-        (
-            change.new
-            for change in record.changes
-            if change.changed and sitting.start <= change.time <= sitting.end + 1
-        ),
-        None,
-    )
-
-
-def _segment(name: str, seconds: float, label: str) -> BarSegment:
-    fill = _PART_FILLS.get(name) or PHASE_FILLS.get(name, "wait")
-    return BarSegment(
-        fill=fill, size=seconds, title=_PART_NAMES.get(name, name), label=label
-    )
-
-
-def _attempt_rows(record: RunData) -> list[AttemptRow]:
-    found = record.sittings
-    gaps = [None, *(b.start - a.end for a, b in pairwise(found))]
-    last = len(found) - 1
-    return [
-        AttemptRow(
-            began=format_utc(one.start),
-            steps="none" if one.first_step is None else _step_range(one),
-            gap="" if gap is None else format_duration(max(0.0, gap)),
-            lost=format_count(one.lost_steps),
-            ended=_outcome(record, one, is_last=number == last),
-        )
-        for number, (one, gap) in enumerate(zip(found, gaps, strict=True))
-    ]
-
-
-def _step_range(one: RunAttempt) -> str:
-    return f"{one.first_step:,} to {one.last_step:,}"
-
-
-def _outcome(record: RunData, one: RunAttempt, *, is_last: bool) -> str:
-    if is_last:
-        return record.run.status if record.summarised else "no summary"
-    plan = _next_plan(record, one)
-    if plan is not None:
-        return f"for plan {plan}"
-    return "went down" if one.lost_steps else "saved its last step"
+    for change in record.changes:
+        # The decision may be logged just after the sitting's last phase has ended.
+        if change.changed and sitting.start <= change.time <= sitting.end + 1:
+            return change.new
+    return None

@@ -1,6 +1,5 @@
 """The top of the page: facts of a run, and its key figures."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -28,67 +27,50 @@ class KeyFigure:
 def header_facts(record: RunData) -> dict[str, str]:
     """Name the run's result, time, model, data, machine, software and command."""
     run = record.run
+    if record.summarised:
+        result = f"{run.status} at step {format_count(run.steps)}"
+        if run.accuracy is not None:
+            result += f", test accuracy {format_percent(run.accuracy, 2)}"
+    else:
+        # A phase without an end is what the process was in when it was last heard of.
+        during = next((s["name"] for s in record.spans if s.get("unfinished")), None)
+        result = f"no summary: still running, or killed at step {run.steps:,}"
+        result += f"; last seen in {during}" if during else ""
+
+    # From when to when is over all sittings, the wall time that of the last one.
+    times = [row["time"] for row in (*record.train, *record.tests) if row.get("time")]
+    times += [s["start"] for s in record.spans]
+    times += [s["start"] + s["seconds"] for s in record.spans]
+    ran = ""
+    if times:
+        start, end = format_utc(min(times)), format_utc(max(times))
+        end = end[11:] if start[:10] == end[:10] else end  # the same day is said once
+        wall = f", {format_duration(run.wall_s)}" if run.wall_s else ""
+        ran = f"{start} to {end} UTC{wall}"
+
+    machine = ""
+    if record.plan is not None or record.summarised:
+        kind = f" ({run.platform})" if record.summarised else ""
+        machine = pluralize(run.devices, "device") + kind
     model = str(record.value("model.name", ""))
-    software = [f"{name} {version}" for name, version in record.packages.items()]
+    seed = "seed" in record.values and f"seed {record.value('seed')}"
     facts = {
-        "Result": _result_text(record),
-        "Ran": _time_range(record),
+        "Result": result,
+        "Ran": ran,
         "Model": _join_parts(
             model, run.parameters and pluralize(run.parameters, "parameter")
         ),
         "Data": _join_parts(record.value("data.name", ""), run.shuffle),
-        "Machine": _device_text(record),
-        "Numbers": _join_parts(
-            record.value("precision", ""),
-            "seed" in record.values and f"seed {record.value('seed')}",
-        ),
-        "Software": ", ".join(software),
+        "Machine": machine,
+        "Numbers": _join_parts(record.value("precision", ""), seed),
+        "Software": ", ".join(f"{name} {v}" for name, v in record.packages.items()),
         "Command": record.command,
     }
     return {name: text or "not recorded" for name, text in facts.items()}
 
 
-def _device_text(record: RunData) -> str:
-    if record.plan is None and not record.summarised:
-        return ""
-    kind = f" ({record.run.platform})" if record.summarised else ""
-    return pluralize(record.run.devices, "device") + kind
-
-
 def _join_parts(*parts: object) -> str:
     return ", ".join(str(part) for part in parts if part)
-
-
-def _result_text(record: RunData) -> str:
-    run = record.run
-    if not record.summarised:
-        during = next((s["name"] for s in record.spans if s.get("unfinished")), None)
-        where = f"; last seen in {during}" if during else ""
-        return (
-            "no summary: still running, or killed at step "
-            f"{format_count(run.steps)}{where}"
-        )
-    scored = run.accuracy is not None
-    score = (
-        f", test accuracy {format_percent(run.accuracy or 0.0, 2)}" if scored else ""
-    )
-    return f"{run.status} at step {format_count(run.steps)}{score}"
-
-
-def _time_range(record: RunData) -> str:
-    """Say from when to when, over every sitting, and how long the last one took."""
-    rows = (*record.train, *record.tests)
-    times = [row["time"] for row in rows if row.get("time")]
-    times += [
-        end for s in record.spans for end in (s["start"], s["start"] + s["seconds"])
-    ]
-    if not times:
-        return ""
-    wall = f", {format_duration(record.run.wall_s)}" if record.run.wall_s else ""
-    start, end = format_utc(min(times)), format_utc(max(times))
-    if start[:10] == end[:10]:
-        end = end[11:]
-    return f"{start} to {end} UTC{wall}"
 
 
 def format_utc(seconds: float | None) -> str:
@@ -98,66 +80,46 @@ def format_utc(seconds: float | None) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def key_figures(record: RunData) -> Iterator[KeyFigure]:
-    """Pick the six key figures."""
-    run, missing = record.run, "not recorded"
-    yield _accuracy_figure(record)
+def key_figures(record: RunData) -> list[KeyFigure]:
+    """Return the six key figures, those that were not measured without a value."""
+    run = record.run
+    accuracy = ("", "not evaluated")
+    if run.accuracy is not None:
+        # A language model answers once a token, so its answers are more than samples.
+        single = run.answers in (0, run.held_out)
+        count, noun = (run.held_out, "samples") if single else (run.answers, "tokens")
+        note = f"{run.correct:,} of {count:,} {noun} held out, each once"
+        accuracy = (format_percent(run.accuracy, 2), note)
+
+    step, rate = ("", ""), ("", "")
     if run.step_s:
         median, low, high, unit = step_time_percentiles(run)
-        note = f"median; p5 {low}, p95 {high}"
-        yield KeyFigure(name="Step time", value=median, unit=unit, note=note)
+        step = (f"{median} {unit}", f"median; p5 {low}, p95 {high}")
+        batch = record.value("data.batch")
+        # The rate of a device compares runs on different numbers of them.
         each = f"{run.samples_per_s / run.devices:,.0f} a device"
-        note = _join_parts(each, _batch_text(record))
-        rate = f"{run.samples_per_s:,.0f}"
-        yield KeyFigure(name="Throughput", value=rate, unit="samples/s", note=note)
-    else:
-        yield KeyFigure(name="Step time", note=missing)
-        yield KeyFigure(name="Throughput", note=missing)
-    note = f"for the compiled step, on each of {pluralize(run.devices, 'device')}"
-    yield _key_figure(
-        "Memory a device", run.memory_bytes and format_size(run.memory_bytes), note
-    )
-    note = "from the command to the first finished step"
-    yield _key_figure(
-        "First step", run.first_step_s and format_duration(run.first_step_s), note
-    )
-    yield _compute_share_figure(record)
+        whole = f"global batch {batch:,}" if isinstance(batch, int) else ""
+        rate = (f"{run.samples_per_s:,.0f} samples/s", _join_parts(each, whole))
 
-
-def _accuracy_figure(record: RunData) -> KeyFigure:
-    run = record.run
-    if run.accuracy is None:
-        return KeyFigure(name="Test accuracy", note="not evaluated")
-    single = run.answers in (0, run.held_out)
-    of = (
-        f"{format_count(run.held_out)} samples"
-        if single
-        else f"{format_count(run.answers)} tokens"
-    )
-    note = f"{format_count(run.correct)} of {of} held out, each once"
-    value, _, unit = format_percent(run.accuracy, 2).partition(" ")
-    return KeyFigure(name="Test accuracy", value=value, unit=unit, note=note)
-
-
-def _compute_share_figure(record: RunData) -> KeyFigure:
-    phases = record.run.phases_s
-    whole = sum(phases.values())
-    if not whole:
-        return KeyFigure(name="Time in steps", note="not recorded")
-    note = f"of {format_duration(whole)}, the rest is below"
-    return _key_figure(
-        "Time in steps", format_percent(phases.get("compute", 0.0) / whole), note
-    )
-
-
-def _key_figure(name: str, written: str | float, note: str) -> KeyFigure:
-    """Split a written number from its unit; a zero was not measured."""
-    if not written:
-        return KeyFigure(name=name, note="not recorded")
-    value, _, unit = str(written).rpartition(" ")
-    return KeyFigure(name=name, value=value, unit=unit, note=note)
-
-
-def _batch_text(record: RunData) -> str:
-    batch = record.value("data.batch")
-    return f"global batch {format_count(batch)}" if isinstance(batch, int) else ""
+    memory = run.memory_bytes and format_size(run.memory_bytes)
+    first = run.first_step_s and format_duration(run.first_step_s)
+    wall = sum(run.phases_s.values())
+    share = format_percent(run.phases_s.get("compute", 0.0) / wall) if wall else ""
+    found = {
+        "Test accuracy": accuracy,
+        "Step time": step,
+        "Throughput": rate,
+        "Memory a device": (
+            memory,
+            f"for the compiled step, on each of {pluralize(run.devices, 'device')}",
+        ),
+        "First step": (first, "from the command to the first finished step"),
+        "Time in steps": (share, f"of {format_duration(wall)}, the rest is below"),
+    }
+    figures = []
+    for name, (written, note) in found.items():
+        # Numbers are set large and their units small. A zero was not measured.
+        value, _, unit = str(written or "").rpartition(" ")
+        reason = note if value or name == "Test accuracy" else "not recorded"
+        figures.append(KeyFigure(name=name, value=value, unit=unit, note=reason))
+    return figures

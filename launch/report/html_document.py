@@ -1,14 +1,13 @@
-"""Paper: a template filled, as one HTML document that asks for nothing."""
+"""HTML documents: a template filled, as one file that loads nothing else."""
 
 import base64
 import hashlib
 import re
 from collections.abc import Mapping
-from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from jaxdist.core.text.theme import FILLS, SURFACES, TEXT_ON
@@ -19,36 +18,45 @@ _UNIT_PATTERN: Final = re.compile(
 
 
 def render_template(template: str, context: Mapping[str, Any]) -> str:
-    """Write a page in the one style, with the one script.
+    """Write a page in the style of all pages, with their one script.
 
     Args:
         template: text of a Jinja template; it finds `style`, `script` and `policy`, and
             may include the templates of this package.
         context: everything else that it names.
     """
-    style, script = (
-        _palette_css() + read_resource("style.css"),
-        read_resource("sort.js"),
-    )
-    return _compile_template(template).render(
-        style=Markup(style),
-        script=Markup(script),
-        policy=_content_security_policy(style, script),
-        **context,
-    )
+    # The palette as CSS variables. Paper is always light: dark is for screens alone.
+    colours = FILLS | SURFACES | TEXT_ON
+    light = "".join(f"--{name}: {c.light}; " for name, c in colours.items())
+    dark = "".join(f"--{name}: {c.dark}; " for name, c in colours.items())
+    when = "@media screen and (prefers-color-scheme: dark)"
+    palette = f":root {{ {light}}}\n{when} {{ :root {{ {dark}}} }}\n"
+    style, script = palette + read_resource("style.css"), read_resource("sort.js")
 
-
-@cache
-def _compile_template(template: str) -> Template:
+    # The policy allows this style and this script by their hashes, and nothing else:
+    # names from a run's files that slipped through escaping could still run nothing.
+    hashes = (
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in (style, script)
+    )
+    policy = (
+        "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
     environment = Environment(
         loader=FunctionLoader(read_resource),
         autoescape=True,
-        undefined=StrictUndefined,
+        undefined=StrictUndefined,  # a name that is misspelt is an error, not empty
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["tight"] = nonbreaking_units
-    return environment.from_string(template)
+    return environment.from_string(template).render(
+        style=Markup(style),
+        script=Markup(script),
+        policy=policy.format(*hashes),
+        **context,
+    )
 
 
 def read_resource(name: str, package: str = __package__) -> str:
@@ -63,26 +71,5 @@ def nonbreaking_units(text: str | Markup) -> Markup:
     >>> text == "median 36.4&nbsp;ms, &lt; 5&nbsp;%"
     True
     """
+    # The text is escaped before: the entity must not be.
     return Markup(_UNIT_PATTERN.sub("&nbsp;", str(escape(text))))
-
-
-def _palette_css() -> str:
-    """Write the palette as CSS variables; paper is always light."""
-    colours = FILLS | SURFACES | TEXT_ON
-    light = "".join(f"--{name}: {c.light}; " for name, c in colours.items())
-    dark = "".join(f"--{name}: {c.dark}; " for name, c in colours.items())
-    when = "@media screen and (prefers-color-scheme: dark)"
-    return f":root {{ {light}}}\n{when} {{ :root {{ {dark}}} }}\n"
-
-
-def _content_security_policy(style: str, script: str) -> str:
-    """Allow this style and this script and nothing else: the page asks for nothing."""
-    return (
-        f"default-src 'none'; style-src '{_csp_hash(style)}'; "
-        f"script-src '{_csp_hash(script)}'; base-uri 'none'; form-action 'none'"
-    )
-
-
-def _csp_hash(text: str) -> str:
-    sha = hashlib.sha256(text.encode()).digest()
-    return f"sha256-{base64.b64encode(sha).decode()}"

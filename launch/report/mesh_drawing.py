@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from jaxdist.core.axes import SPATIAL_AXES
 from jaxdist.core.plan import Plan
-from jaxdist.launch.report.svg import join, tag
+from jaxdist.launch.report.svg import tag
 
 _CELL: Final = 19
 _PITCH: Final = 22
@@ -18,19 +18,31 @@ _VERTICAL_AXES: Final = (*SPATIAL_AXES, "tensor")
 
 def draw_mesh(plan: Plan) -> Markup:
     """Draw the devices: stages side by side, batch shards across, slices down."""
+    # A few of each are enough to see the shape; the caption says what is left out.
     stages = min(plan.mesh.pipe, _MAX_DRAWN)
-    width, height = stages * (_frame_width(plan) + 10), _rows(plan) * _PITCH + 29
-    return tag(
-        "svg",
-        tag("title", f"Mesh of the plan {plan.title}"),
-        tag("desc", mesh_caption(plan)),
-        join([_draw_stage(plan, stage) for stage in range(stages)]),
-        role="img",
-        aria_label=f"Mesh of the plan {plan.title}",
-        viewBox=f"0 0 {width} {height}",
-        width=width,
-        height=height,
-    )
+    columns = min(_batch_shards(plan), _MAX_DRAWN)
+    rows = min(plan.mesh.size(*_VERTICAL_AXES), _MAX_DRAWN)
+    frame_width, cell = columns * _PITCH + 7, {"width": _CELL, "height": _CELL}
+    marks = []
+    for stage in range(stages):
+        left = stage * (frame_width + 10)
+        frame = {"width": frame_width - 1, "height": rows * _PITCH + 7}
+        marks.append(tag("rect", class_="gl-f", x=left + 0.5, y=18.5, **frame))
+        for column in range(columns):
+            for row in range(rows):
+                at = {"x": left + 5 + _PITCH * column, "y": 23 + _PITCH * row}
+                marks.append(tag("rect", class_="t-backward", **at, **cell))
+        name = f"stage {stage}" if frame_width >= _MIN_LABEL_WIDTH else str(stage)
+        named = name if plan.mesh.pipe > 1 else ""
+        middle = {"x": left + frame_width / 2, "y": 11, "text_anchor": "middle"}
+        marks.append(tag("text", named, class_="tick", **middle))
+
+    width, height = stages * (frame_width + 10), rows * _PITCH + 29
+    title = f"Mesh of the plan {plan.title}"
+    told = (tag("title", title), tag("desc", mesh_caption(plan)))
+    # Cells are whole pixels: this drawing is not stretched to the width of the page.
+    size = {"viewBox": f"0 0 {width} {height}", "width": width, "height": height}
+    return tag("svg", *told, *marks, role="img", aria_label=title, **size)
 
 
 def mesh_caption(plan: Plan) -> str:
@@ -53,61 +65,15 @@ def mesh_caption(plan: Plan) -> str:
     own = ", samples dealt out" if plan.spatial_then == "samples" else ""
     parts += [f"images whole from {end} on{own}"] if end else []
     parts += [f"pipe {plan.mesh.pipe} side by side"] if plan.mesh.pipe > 1 else []
+    # Axes that are innermost have their collectives on the links inside a host.
     inner = " x ".join(plan.inside)
     parts += [f"{inner} innermost on devices"] if inner else []
-    cut = (
-        max(plan.mesh.pipe, _batch_shards(plan), plan.mesh.size(*_VERTICAL_AXES))
-        > _MAX_DRAWN
-    )
+    vertical = plan.mesh.size(*_VERTICAL_AXES)
+    cut = max(plan.mesh.pipe, _batch_shards(plan), vertical) > _MAX_DRAWN
     parts += [f"{_MAX_DRAWN} drawn"] if cut else []
     return ", ".join(parts) or "one device"
 
 
-def _draw_stage(plan: Plan, stage: int) -> Markup:
-    left = stage * (_frame_width(plan) + 10)
-    middle = left + _frame_width(plan) / 2
-    frame = tag(
-        "rect",
-        class_="gl-f",
-        x=left + 0.5,
-        y=18.5,
-        width=_frame_width(plan) - 1,
-        height=_rows(plan) * _PITCH + 7,
-    )
-    cells = [
-        tag(
-            "rect",
-            class_="t-backward",
-            x=left + 5 + _PITCH * column,
-            y=23 + _PITCH * row,
-            width=_CELL,
-            height=_CELL,
-        )
-        for column in range(_columns(plan))
-        for row in range(_rows(plan))
-    ]
-    name = _stage_label(plan, stage)
-    label = tag("text", name, class_="tick", x=middle, y=11, text_anchor="middle")
-    return join([frame, *cells, label])
-
-
-def _stage_label(plan: Plan, stage: int) -> str:
-    if plan.mesh.pipe == 1:
-        return ""
-    return f"stage {stage}" if _frame_width(plan) >= _MIN_LABEL_WIDTH else str(stage)
-
-
 def _batch_shards(plan: Plan) -> int:
+    # Every axis that is neither stages nor slices of a sample shards the batch.
     return plan.mesh.devices // plan.mesh.pipe // plan.mesh.size(*_VERTICAL_AXES)
-
-
-def _columns(plan: Plan) -> int:
-    return min(_batch_shards(plan), _MAX_DRAWN)
-
-
-def _rows(plan: Plan) -> int:
-    return min(plan.mesh.size(*_VERTICAL_AXES), _MAX_DRAWN)
-
-
-def _frame_width(plan: Plan) -> int:
-    return _columns(plan) * _PITCH + 7

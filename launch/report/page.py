@@ -1,9 +1,7 @@
-"""The page: the template filled with what a record says."""
+"""The page: the template filled with what the files of a run say."""
 
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-
-from markupsafe import Markup
 
 from jaxdist.core.text.formatting import format_count, format_duration
 from jaxdist.core.text.theme import SETTING_SOURCES
@@ -17,66 +15,47 @@ from jaxdist.launch.report import (
     replans,
     scaling_section,
     shuffle_mixing,
-    time_and_bytes,
     traffic,
 )
 from jaxdist.launch.report.header import format_utc, header_facts, key_figures
 from jaxdist.launch.report.html_document import read_resource, render_template
-from jaxdist.launch.report.run_record import RunData
+from jaxdist.launch.report.run_record import read_run_data
+from jaxdist.launch.run_folder.folder import RunFolder, write_atomic
 from jaxdist.launch.terminal.run_summary import suggest_commands
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConfigRow:
-    """A line of the configuration."""
+def write_report(folder: Path) -> Path:
+    """Write `report.html` into a run folder, from whatever files the run left there.
 
-    key: str
-    text: str
-    by: str
-    mark: str
+    Args:
+        folder: folder of the run.
 
+    Returns:
+        The report's path.
 
-def render_report(record: RunData) -> str:
-    """Write the page of a run as one HTML document that asks for nothing."""
-    return render_template(read_resource("report.html.j2"), _template_context(record))
-
-
-def _template_context(record: RunData) -> dict[str, Any]:
+    Raises:
+        BadInput: the folder does not exist.
+    """
+    record = read_run_data(folder)
     plan, run = record.plan, record.run
-    return {
-        "record": record,
-        "run": run,
-        "title": plan.title if plan else "plan not recorded",
-        "drawing": mesh_drawing.draw_mesh(plan) if plan else None,
-        "caption": mesh_drawing.mesh_caption(plan) if plan else "",
-        "facts": header_facts(record),
-        "tiles": list(key_figures(record)),
-        "find": _captions(record),
-        "figures": learning_curves.learning_figures(record),
-        "steps_a_point": learning_curves.steps_per_point(len(record.train)),
-        "wall_time": time_and_bytes.wall_time_bar(run),
-        "phases": time_and_bytes.phase_chart(run),
-        "moved": traffic.traffic_section(record),
-        "changes": replans.replan_rows(record),
-        "scaling": scaling_section.scaling_section(record),
-        "mixing": shuffle_mixing.mixing_section(record),
-        "sittings": goodput.goodput_section(record),
-        "beside": predicted_vs_measured.prediction_section(record),
-        "pipeline": pipeline_timeline.pipeline_section(record),
-        "saved": captions.finished_checkpoints(record),
-        "values": _config_rows(record),
-        "origins": [who for who in SETTING_SOURCES if who in _setting_sources(record)],
-        "setters": _setting_sources(record),
-        "utc": format_utc,
-        "count": format_count,
-        "duration": format_duration,
-        "next": _next_commands(record),
-    }
-
-
-def _captions(record: RunData) -> dict[str, Markup]:
-    """Compute the sentence over each section."""
-    return {
+    setters = [row["by"] for row in record.values.values()]
+    values = [
+        {
+            "key": key,
+            "text": _format_setting(row["value"]),
+            "by": row["by"],
+            # Colour alone would not tell sources apart in print, so each has a mark.
+            "mark": SETTING_SOURCES.get(row["by"], SETTING_SOURCES["default"])[0],
+        }
+        for key, row in record.values.items()
+    ]
+    # A run that was stopped is continued by its own command, typed again.
+    commands = suggest_commands(run, record.folder)
+    if run.status == "stopped":
+        commands = [record.command] if record.command else []
+    # A caption is there for every section, also where the run left nothing to draw:
+    # then it says why, or which command measures it.
+    captions_by_section = {
         "learning": captions.learning_caption(record),
         "time": captions.time_caption(record),
         "moved": traffic.traffic_caption(record),
@@ -90,22 +69,40 @@ def _captions(record: RunData) -> dict[str, Markup]:
         "checkpoints": captions.checkpoint_caption(record),
         "configuration": captions.config_caption(record),
     }
-
-
-def _setting_sources(record: RunData) -> list[str]:
-    return [row["by"] for row in record.values.values()]
-
-
-def _config_rows(record: RunData) -> list[ConfigRow]:
-    return [
-        ConfigRow(
-            key=key,
-            text=_format_setting(row["value"]),
-            by=row["by"],
-            mark=SETTING_SOURCES.get(row["by"], SETTING_SOURCES["default"])[0],
-        )
-        for key, row in record.values.items()
-    ]
+    wall_time, phases = goodput.wall_time_charts(run)
+    # The names are those of the template, which refuses a page that lacks one.
+    context = {
+        "record": record,
+        "run": run,
+        "title": plan.title if plan else "plan not recorded",
+        "drawing": mesh_drawing.draw_mesh(plan) if plan else None,
+        "caption": mesh_drawing.mesh_caption(plan) if plan else "",
+        "facts": header_facts(record),
+        "tiles": key_figures(record),
+        "find": captions_by_section,
+        "figures": learning_curves.learning_figures(record),
+        "steps_a_point": learning_curves.steps_per_point(len(record.train)),
+        "wall_time": wall_time,
+        "phases": phases,
+        "moved": traffic.traffic_section(record),
+        "changes": replans.replan_rows(record),
+        "scaling": scaling_section.scaling_section(record),
+        "mixing": shuffle_mixing.mixing_section(record),
+        "sittings": goodput.goodput_section(record),
+        "beside": predicted_vs_measured.prediction_section(record),
+        "pipeline": pipeline_timeline.pipeline_section(record),
+        "saved": captions.finished_checkpoints(record),
+        "values": values,
+        "origins": [source for source in SETTING_SOURCES if source in setters],
+        "setters": setters,
+        "utc": format_utc,
+        "count": format_count,
+        "duration": format_duration,
+        "next": commands,
+    }
+    report = RunFolder(folder).report
+    write_atomic(report, render_template(read_resource("report.html.j2"), context))
+    return report
 
 
 def _format_setting(value: Any) -> str:
@@ -115,10 +112,3 @@ def _format_setting(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
     return str(value)
-
-
-def _next_commands(record: RunData) -> list[str]:
-    """Name commands to try; a run that stopped goes on with its own command."""
-    if record.run.status == "stopped":
-        return [record.command] if record.command else []
-    return suggest_commands(record.run, record.folder)

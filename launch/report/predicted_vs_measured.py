@@ -1,4 +1,4 @@
-"""Beside: the terms of a run, predicted above measured, as bars and numbers."""
+"""Predicted and measured: the terms of a step side by side, as bars and numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,11 +8,15 @@ from markupsafe import Markup
 
 from jaxdist.core.text.formatting import format_duration, format_percent, format_size
 from jaxdist.core.text.theme import collective_fill
-from jaxdist.launch.report.bar_chart import BarSegment, bar_axis, bar_row
+from jaxdist.launch.report.bar_chart import (
+    BYTE_UNITS,
+    BarChart,
+    BarSegment,
+    bar_pair,
+    make_bar_chart,
+)
 from jaxdist.launch.report.run_record import RunData
-from jaxdist.launch.report.svg import format_tick, labelled_svg, tag, ticks
-from jaxdist.launch.report.svg import percent_length as length
-from jaxdist.launch.report.time_and_bytes import BYTE_UNITS, BarChart, BarRow
+from jaxdist.launch.report.svg import format_tick, ticks
 from jaxdist.launch.terminal.run_header import pluralize
 
 _TERM_FILLS: Final = {
@@ -44,23 +48,14 @@ class PredictionRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MispredictionCard:
-    """One of the largest misses."""
-
-    name: str
-    off: str
-    cause: str
-    remedy: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class PredictionSection:
     """What the section shows."""
 
     terms: Sequence[PredictionRow]
     step: PredictionRow
     axis: str
-    misses: Sequence[MispredictionCard]
+    misses: Sequence[Mapping[str, str]]
+    """The largest misses: `name`, `off`, `cause` and `remedy` of each."""
     layers: Sequence[PredictionRow]
     layer_axis: str
     memory: BarChart | None
@@ -72,140 +67,102 @@ def prediction_section(record: RunData) -> PredictionSection | None:
     found = record.compared
     if found is None:
         return None
-    terms = [term for term in found["terms"] if term["unit"] == "s"]
-    worst = found["layers"][:_MAX_LAYERS]
-    missed = [miss["term"] for miss in found["misses"]]
-    axis, layer_axis = _axis(terms), _axis(worst)
-    return PredictionSection(
-        terms=[
-            _prediction_row(
-                term, _fill(term["name"]), axis, miss=term["name"] in missed
-            )
-            for term in terms
-        ],
-        step=_prediction_row(found["step"], "backward", None),
-        axis=_axis_title(axis),
-        misses=[
-            MispredictionCard(
-                name=miss["term"],
-                off=f"{_signed_ms(1e3 * miss['seconds'])} ms",
-                cause=miss["likely_cause"],
-                remedy=miss["remedy"],
-            )
-            for miss in found["misses"]
-        ],
-        layers=[_prediction_row(layer, "backward", layer_axis) for layer in worst],
-        layer_axis=_axis_title(layer_axis),
-        memory=_memory_chart(found, record.run.memory_bytes),
-        how=_method_note(found),
+    # Terms in bytes are drawn with the memory.
+    terms, axis = _prediction_rows(
+        [term for term in found["terms"] if term["unit"] == "s"],
+        missed=[miss["term"] for miss in found["misses"]],
     )
-
-
-def _fill(name: str) -> str:
-    return _TERM_FILLS.get(name) or collective_fill(name)
-
-
-def _axis(terms: Sequence[TermRow]) -> list[float]:
-    longest = max((max(t["predicted"], t["measured"] or 0) for t in terms), default=0)
-    return ticks(0.0, 1e3 * longest) if longest else [0.0, 1.0]
-
-
-def _axis_title(axis: Sequence[float]) -> str:
-    return f"0 to {format_tick(axis[-1])} ms a step"
-
-
-def _prediction_row(
-    term: TermRow, fill: str, axis: Sequence[float] | None, *, miss: bool = False
-) -> PredictionRow:
-    said, seen = 1e3 * term["predicted"], term["measured"]
-    took = None if seen is None else 1e3 * seen
-    name = term["name"] or "no layer"
-    return PredictionRow(
-        name=name,
-        predicted=_format_ms(said),
-        measured="not watched" if took is None else _format_ms(took),
-        off="" if took is None else _signed_ms(took - said),
-        accurate="" if term["accurate"] is None else format_percent(term["accurate"]),
-        svg=None if axis is None else _bar_pair(name, fill, said, took, axis[-1]),
-        miss=miss,
-    )
-
-
-def _bar_pair(
-    name: str, fill: str, said: float, took: float | None, whole: float
-) -> Markup:
-    """Draw a hollow bar above a filled one, from zero."""
-    title = f"{name}: predicted {_format_ms(said)} ms, "
-    title += "not watched" if took is None else f"measured {_format_ms(took)} ms"
-    parts = [
-        tag("line", class_="ax", x1=0, x2=0, y1=0, y2=30),
-        tag(
-            "rect",
-            class_=f"p t-{fill}",
-            x=0,
-            y=4,
-            width=length(said / whole),
-            height=9,
-        ),
+    layers, layer_axis = _prediction_rows(found["layers"][:_MAX_LAYERS], "backward")
+    (step,), _ = _prediction_rows([found["step"]], "backward")
+    # The signed difference tells whether the prediction was too high or too low.
+    misses = [
+        {
+            "name": miss["term"],
+            "off": f"{_signed_ms(1e3 * miss['seconds'])} ms",
+            "cause": miss["likely_cause"],
+            "remedy": miss["remedy"],
+        }
+        for miss in found["misses"]
     ]
-    if took is not None:
-        width = length(took / whole)
-        bar = tag("rect", class_=f"m t-{fill}", x=0, y=16, width=width, height=10)
-        parts.append(bar)
-    return labelled_svg(title, *parts, height=30)
 
-
-def _memory_chart(found: TermRow, compiled: int) -> BarChart | None:
-    """Draw predicted bytes by term, and below them what the compiler laid out."""
-    said = sorted(found["memory_by_term"].items(), key=lambda pair: -pair[1])
-    whole = sum(held for _, held in said)
-    rows = [(name, held, True) for name, held in (*said, ("all of them", whole))]
-    rows += [("compiled step", compiled, False)] if compiled else []
-    longest = max(held for _, held, _ in rows)
-    if not longest:
-        return None
-    scale, unit = next(u for u in BYTE_UNITS if longest >= u[0])
-    axis = ticks(0.0, longest / scale)
-    return BarChart(
-        rows=[
-            BarRow(
-                name=name,
-                svg=bar_row(
-                    BarSegment(
-                        fill="forward",
-                        size=held,
-                        title=name,
-                        label=format_size(held),
-                        hollow=hollow,
-                    ),
-                    scale,
-                    axis,
-                ),
-                share="",
-            )
-            for name, held, hollow in rows
-        ],
-        axis=bar_axis(axis),
-        unit=f"bytes a device, {unit}",
-    )
-
-
-def _method_note(found: TermRow) -> str:
-    step = "Measured step: the median of the run."
-    watched = found["watched"]
-    if watched is None:
-        return (
-            f"{step} Terms were not watched: train with --profile steps=10:19. "
-            "Accuracy is 1 - |predicted - measured| / measured."
+    # Predicted bytes by term and their sum are hollow; filled below them is what the
+    # compiler laid out, which is known as a whole alone.
+    by_term = sorted(found["memory_by_term"].items(), key=lambda pair: -pair[1])
+    whole = sum(held for _, held in by_term)
+    held = [(name, size, True) for name, size in (*by_term, ("all of them", whole))]
+    if record.run.memory_bytes:
+        held.append(("compiled step", record.run.memory_bytes, False))
+    bars = [
+        BarSegment(
+            fill="forward",
+            size=size,
+            title=name,
+            label=format_size(size),
+            hollow=hollow,
         )
-    one = max(watched["devices"], key=lambda d: d["terms_s"].get("compute", 0.0))
-    return (
-        f"{step} Terms: shares of {pluralize(one['steps'], 'profiled step')} of "
-        f"{format_duration(one['step_s'])} on device {one['device']}, which computed "
-        "longest; "
-        "what is moved beside computing takes no time. Accuracy is "
-        "1 - |predicted - measured| / measured."
+        for name, size, hollow in held
+    ]
+
+    how, watched = "Measured step: the median of the run. ", found["watched"]
+    if watched is None:
+        how += "Terms were not watched: train with --profile steps=10:19."
+    else:
+        # The device that computed longest is the one that the others waited for.
+        computed = [one["terms_s"].get("compute", 0.0) for one in watched["devices"]]
+        one = watched["devices"][computed.index(max(computed))]
+        how += (
+            f"Terms: shares of {pluralize(one['steps'], 'profiled step')} of "
+            f"{format_duration(one['step_s'])} on device {one['device']}, which "
+            "computed longest; overlapped communication takes no time."
+        )
+    return PredictionSection(
+        terms=terms,
+        step=step,
+        axis=axis,
+        misses=misses,
+        layers=layers,
+        layer_axis=layer_axis,
+        memory=make_bar_chart(bars, BYTE_UNITS, "bytes a device", shares=False),
+        how=f"{how} Accuracy is 1 - |predicted - measured| / measured.",
     )
+
+
+def _prediction_rows(
+    terms: Sequence[TermRow], fill: str = "", missed: Sequence[str] = ()
+) -> tuple[list[PredictionRow], str]:
+    """Return a row a term, with bars on one axis from zero, and what the axis says.
+
+    Args:
+        terms: predicted and measured seconds of each.
+        fill: name of the fill of all bars; empty: each its own, by what it is.
+        missed: names of those that are marked.
+    """
+    longest = max((max(t["predicted"], t["measured"] or 0) for t in terms), default=0)
+    # All bars of a table end at one tick, so that terms compare by eye.
+    end = ticks(0.0, 1e3 * longest)[-1] if longest else 1.0
+    rows = []
+    for term in terms:
+        name, predicted = term["name"] or "no layer", 1e3 * term["predicted"]
+        measured = None if term["measured"] is None else 1e3 * term["measured"]
+        seen, off, share = "not watched", "", None
+        title = f"{name}: predicted {_format_ms(predicted)} ms, not watched"
+        if measured is not None:
+            seen, off = _format_ms(measured), _signed_ms(measured - predicted)
+            title = f"{name}: predicted {_format_ms(predicted)} ms, measured {seen} ms"
+            share = measured / end
+        own = fill or _TERM_FILLS.get(term["name"]) or collective_fill(term["name"])
+        accurate = term["accurate"]
+        row = PredictionRow(
+            name=name,
+            predicted=_format_ms(predicted),
+            measured=seen,
+            off=off,
+            accurate="" if accurate is None else format_percent(accurate),
+            svg=bar_pair(title, own, predicted / end, share),
+            miss=term["name"] in missed,
+        )
+        rows.append(row)
+    return rows, f"0 to {format_tick(end)} ms a step"
 
 
 def _format_ms(value: float) -> str:

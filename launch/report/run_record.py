@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
@@ -13,7 +13,7 @@ from typing import Any
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.run_record import Run
-from jaxdist.launch.report.drift_log import PlanChange, read_plan_changes
+from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.run_folder.goodput import (
     Goodput,
     RunAttempt,
@@ -22,16 +22,41 @@ from jaxdist.launch.run_folder.goodput import (
 )
 from jaxdist.launch.run_folder.jsonl import JsonRow, read_json_object, read_jsonl
 from jaxdist.launch.run_folder.perfetto_trace import complete_spans
+from jaxdist.launch.training.adapt.restart_decision import RestartDecision
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanChange:
+    """A drift of the step time, and what came of it."""
+
+    step: int
+    """Steps that were done when it was decided."""
+    time: float
+    """When, Unix seconds."""
+    pace_s: float | None = None
+    """Median step before the drift; None where processes were lost or came back."""
+    drifted_s: float | None = None
+    """Step while it drifted."""
+    why: str = ""
+    """What had changed; empty where nothing was found."""
+    old: str = ""
+    """Label of the plan until then; empty where no other one was sought."""
+    new: str = ""
+    """Label of the plan that was found."""
+    changed: bool = False
+    """Whether the run went on under it."""
+    text: str = ""
+    """What was decided, for a person."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunData:
-    """A run folder, read once."""
+    """Everything that the files of a run folder say."""
 
     folder: Path
     """Where it is."""
     run: Run
-    """The summary; without one, what the other files allow to say."""
+    """The summary; without one, an estimate from the other files."""
     summarised: bool
     """Whether the run wrote its summary: without one it runs, or it was killed."""
     plan: Plan | None
@@ -53,13 +78,13 @@ class RunData:
     unreadable: int
     """Lines that were cut off."""
     compared: JsonRow | None = None
-    """The run beside its prediction; None where it was not compared as it is now."""
+    """The run compared with its prediction; None where it has gone on since."""
     goodput: Goodput = field(default_factory=lambda: Goodput(attempts=0, wall_s=0.0))
     """Where the time of all its sittings went."""
     sittings: tuple[RunAttempt, ...] = ()
-    """Each time that it was started."""
+    """Each time that the run was started."""
     changes: tuple[PlanChange, ...] = ()
-    """Drifts of its steps, and what came of them."""
+    """Drifts of its step time, and what came of them."""
     mixed: JsonRow | None = None
     """How well its samples were mixed; None where each epoch drew from all."""
     study: JsonRow | None = None
@@ -82,122 +107,18 @@ def read_run_data(folder: Path) -> RunData:
             rule="a report is made from the files of a run folder",
             remedy="jaxdist train digits",
         )
-    metrics = read_jsonl(folder / "metrics.jsonl")
-    spans = read_jsonl(folder / "spans.jsonl")
-    lock = read_json_object(folder / "config.lock.json") or {}
-    summary = read_json_object(folder / "summary.json")
+    files = RunFolder(folder)
+    metrics, spans = read_jsonl(files.metrics), read_jsonl(files.spans)
+    # Whatever is drawn is drawn over steps: lines without one are of no use.
     rows = [row for row in metrics.rows if isinstance(row.get("step"), int)]
     steps = [row for row in rows if row.get("kind") == "train"]
-    train = _latest_by_step(steps)
-    tests = _latest_by_step([row for row in rows if row.get("kind") == "test"])
-    ended = tuple(complete_spans(spans.rows))
-    values = _config_values(lock)
-    plan = _read_plan(
-        read_json_object(folder / "plan.json"), (summary or {}).get("plan")
+    # A run that resumed wrote some steps twice: the newest line of each is what counts.
+    train, tests = (
+        tuple(row for _, row in sorted({row["step"]: row for row in kind}.items()))
+        for kind in (steps, [row for row in rows if row.get("kind") == "test"])
     )
-    seen = {} if summary else _estimate_summary(train, tests, ended, values)
-    seen |= {"devices": plan.mesh.devices} if plan else {}
-    run = _make_run(folder, lock, seen | (summary or {}))
-    return RunData(
-        folder=folder,
-        run=run,
-        summarised=summary is not None,
-        plan=plan,
-        train=train,
-        tests=tests,
-        resumes=_find_resumes(steps),
-        spans=ended,
-        values=values,
-        packages={k: str(v) for k, v in (lock.get("packages") or {}).items()},
-        command=_start_command(lock, values),
-        unreadable=metrics.unreadable + spans.unreadable,
-        compared=_current_comparison(read_json_object(folder / "compared.json"), run),
-        goodput=compute_goodput(spans.rows),
-        sittings=list_attempts(spans.rows),
-        changes=read_plan_changes(read_jsonl(folder / "drift.jsonl").rows),
-        mixed=read_json_object(folder / "shuffle.json"),
-        study=_latest_scaling_study(folder, run),
-    )
-
-
-def _current_comparison(found: JsonRow | None, run: Run) -> JsonRow | None:
-    """Leave out a comparison from before the run went on."""
-    if not found or (found.get("step") or {}).get("measured") != run.step_s:
-        return None
-    return found
-
-
-def _latest_scaling_study(folder: Path, run: Run) -> JsonRow | None:
-    """Find the newest study of the same experiment, in the folder of the runs."""
-    around = folder.resolve().parent
-    files = [around / "scale.json", *around.glob("*/scale.json")]
-    found = [(file.stat().st_mtime, file) for file in files if file.is_file()]
-    read = ((file, read_json_object(file)) for _, file in sorted(found, reverse=True))
-    of_ours = (
-        (f, row) for f, row in read if row and row.get("experiment") == run.experiment
-    )
-    newest = next(of_ours, None)
-    return newest and newest[1] | {"folder": newest[0].parent.name}
-
-
-def _make_run(folder: Path, lock: JsonRow, found: JsonRow) -> Run:
-    known = {f.name for f in fields(Run)}
-    named = {
-        "name": folder.resolve().name,
-        "experiment": str(lock.get("experiment") or ""),
-        "status": "stopped",
-    }
-    return Run(**named | {k: v for k, v in found.items() if k in known})
-
-
-def _read_plan(*trees: JsonRow | None) -> Plan | None:
-    for tree in filter(None, trees):
-        with suppress(BadInput, TypeError):
-            return Plan.from_json(json.dumps(tree))
-    return None
-
-
-def _estimate_summary(
-    train: Sequence[JsonRow],
-    tests: Sequence[JsonRow],
-    spans: Sequence[JsonRow],
-    values: Mapping[str, Mapping[str, Any]],
-) -> JsonRow:
-    """Say what a summary would, from the lines of a run that never wrote one."""
-    times = sorted(row["step_s"] for row in train if row.get("step_s"))
-    phases: dict[str, float] = {}
-    for span in spans:
-        phases[span["name"]] = phases.get(span["name"], 0.0) + span["seconds"]
-    found: JsonRow = {"phases_s": phases, "wall_s": sum(phases.values())}
-    found["steps"] = train[-1]["step"] if train else 0
-    if times:
-        middle = median(times)
-        batch = values.get("data.batch", {}).get("value") or 0
-        found |= {"step_s": middle, "samples_per_s": batch / middle}
-        found |= {
-            "step_s_p5": _percentile(times, 0.05),
-            "step_s_p95": _percentile(times, 0.95),
-        }
-    if tests:
-        last = tests[-1]
-        found |= {key: last.get(key) for key in ("accuracy", "loss")}
-        found |= {"correct": last.get("correct", 0), "held_out": last.get("samples", 0)}
-        found |= {"answers": last.get("answers", 0)}
-    return found
-
-
-def _percentile(ordered: Sequence[float], share: float) -> float:
-    return ordered[round(share * (len(ordered) - 1))]
-
-
-def _latest_by_step(rows: list[JsonRow]) -> tuple[JsonRow, ...]:
-    by_step = {row["step"]: row for row in rows}
-    return tuple(by_step[step] for step in sorted(by_step))
-
-
-def _find_resumes(steps: list[JsonRow]) -> tuple[JsonRow, ...]:
-    """Find where step numbers start again: what follows was done a second time."""
-    return tuple(
+    # Where step numbers fall back, what follows was done a second time.
+    resumes = tuple(
         {
             "step": after["step"] - 1,
             "time": after.get("time"),
@@ -207,26 +128,125 @@ def _find_resumes(steps: list[JsonRow]) -> tuple[JsonRow, ...]:
         if after["step"] <= before["step"]
     )
 
-
-def _config_values(lock: JsonRow) -> Mapping[str, Mapping[str, Any]]:
-    """Bring the values of a lock file to one form: key to `value` and `by`."""
-    found = {}
+    lock = read_json_object(files.config_lock) or {}
+    values: dict[str, dict[str, Any]] = {}
     for key, entry in (lock.get("values") or {}).items():
         row = entry if isinstance(entry, dict) else {"value": entry}
-        by = row.get("by") or row.get("set_by") or "default"
-        found[key] = {"value": row.get("value"), "by": str(by)}
+        by = str(row.get("by") or "default")
+        values[key] = {"value": row.get("value"), "by": by}
+    command = lock.get("command") or []
+    if not command and lock.get("experiment"):
+        # A lock file without the command still allows one that sets the same values.
+        typed = [k for k, row in values.items() if row["by"] == "command line"]
+        words = [f"{key}={values[key]['value']}" for key in typed]
+        command = ["jaxdist", "train", lock["experiment"], *words]
+
+    # The plan file is written before the first step, the summary after the last one:
+    # of each the other may be missing, or cut off by the end of the process.
+    summary, plan = read_json_object(files.summary), None
+    for tree in (read_json_object(files.plan), (summary or {}).get("plan")):
+        with suppress(BadInput, TypeError):
+            plan = plan or (Plan.from_json(json.dumps(tree)) if tree else None)
+    ended = tuple(complete_spans(spans.rows))
+    told = summary or _estimate_summary(train, tests, ended, values)
+    # The plan knows the number of devices before any summary does. Without a summary a
+    # run counts as stopped: its command may be typed again.
+    told = ({"devices": plan.mesh.devices} if plan else {}) | told
+    name, experiment = folder.resolve().name, str(lock.get("experiment") or "")
+    told = {"name": name, "experiment": experiment, "status": "stopped"} | told
+    # A summary of another version may have fields that this one does not know.
+    known = {f.name for f in fields(Run)}
+    run = Run(**{key: value for key, value in told.items() if key in known})
+
+    # A comparison from before the run went on is of other steps than the run now has.
+    compared = read_json_object(files.comparison) or {}
+    current = (compared.get("step") or {}).get("measured") == run.step_s
+    return RunData(
+        folder=folder,
+        run=run,
+        summarised=summary is not None,
+        plan=plan,
+        train=train,
+        tests=tests,
+        resumes=resumes,
+        spans=ended,
+        values=values,
+        packages={k: str(v) for k, v in (lock.get("packages") or {}).items()},
+        command=shlex.join(command) if isinstance(command, list) else str(command),
+        unreadable=metrics.unreadable + spans.unreadable,
+        compared=compared if current else None,
+        goodput=compute_goodput(spans.rows),
+        sittings=list_attempts(spans.rows),
+        changes=_read_plan_changes(read_jsonl(files.drift_log).rows),
+        mixed=read_json_object(files.shuffle_quality),
+        study=_latest_scaling_study(folder, run),
+    )
+
+
+def _estimate_summary(
+    train: Sequence[JsonRow],
+    tests: Sequence[JsonRow],
+    spans: Sequence[JsonRow],
+    values: Mapping[str, Mapping[str, Any]],
+) -> JsonRow:
+    """Say what a summary would, from the lines of a run that never wrote one."""
+    # Of all sittings: a summary, which has those of the last one, was never written.
+    phases: dict[str, float] = {}
+    for span in spans:
+        phases[span["name"]] = phases.get(span["name"], 0.0) + span["seconds"]
+    found: JsonRow = {"phases_s": phases, "wall_s": sum(phases.values())}
+    found["steps"] = train[-1]["step"] if train else 0
+    times = sorted(row["step_s"] for row in train if row.get("step_s"))
+    if times:
+        # Throughput is that of the median step, as in a summary: a mean would include
+        # evaluations that delayed single steps.
+        middle, last = median(times), len(times) - 1
+        batch = values.get("data.batch", {}).get("value") or 0
+        found |= {"step_s": middle, "samples_per_s": batch / middle}
+        found |= {"step_s_p5": times[round(0.05 * last)]}
+        found |= {"step_s_p95": times[round(0.95 * last)]}
+    if tests:
+        row = tests[-1]
+        found |= {key: row.get(key) for key in ("accuracy", "loss")}
+        found |= {"correct": row.get("correct", 0), "held_out": row.get("samples", 0)}
+        found |= {"answers": row.get("answers", 0)}
     return found
 
 
-def _start_command(lock: JsonRow, values: Mapping[str, Mapping[str, Any]]) -> str:
-    """Give the command as typed, or one that sets the same values."""
-    command = lock.get("command")
-    if command:
-        return shlex.join(command) if isinstance(command, list) else str(command)
-    typed = [
-        f"{key}={row['value']}"
-        for key, row in values.items()
-        if row["by"] == "command line"
-    ]
-    experiment = lock.get("experiment")
-    return shlex.join(["jaxdist", "train", experiment, *typed]) if experiment else ""
+def _read_plan_changes(rows: Iterable[JsonRow]) -> tuple[PlanChange, ...]:
+    """Join the lines of `drift.jsonl`: a drift, its reason, and the plan for it.
+
+    A change has up to three lines in this order. One without a drift, where processes
+    were lost or came back, begins with its reason.
+    """
+    found: list[JsonRow] = []
+    for row in rows:
+        kind = row.get("kind")
+        told = found[-1] if found else {}
+        complete = "old" in told or bool(told.get("why"))
+        if not found or kind == "drift" or (kind == "reason" and complete):
+            found.append({})
+        found[-1] |= {key: row[key] for key in ("step", "time") if key in row}
+        if kind == "drift":
+            found[-1] |= {"pace_s": row.get("before"), "drifted_s": row.get("seconds")}
+        elif kind == "reason":
+            found[-1]["why"] = row.get("why", "")
+        elif kind == "plan":
+            known = (one.name for one in fields(RestartDecision))
+            choice = RestartDecision(**{name: row[name] for name in known})
+            labels = {"old": choice.stays, "new": choice.other}
+            found[-1] |= labels | {"changed": choice.changes, "text": choice.text}
+    return tuple(PlanChange(**one) for one in found if {"step", "time"} <= one.keys())
+
+
+def _latest_scaling_study(folder: Path, run: Run) -> JsonRow | None:
+    """Find the newest study of the same experiment, in the folder of the runs."""
+    # A study has its own folder in that of the runs, or was written there itself.
+    around = folder.resolve().parent
+    files = [around / "scale.json", *around.glob("*/scale.json")]
+    dated = [(file.stat().st_mtime, file) for file in files if file.is_file()]
+    for _, file in sorted(dated, reverse=True):
+        study = read_json_object(file)
+        if study and study.get("experiment") == run.experiment:
+            return study | {"folder": file.parent.name}
+    return None

@@ -1,14 +1,13 @@
 """Scaling: what more processes bring, from the newest study of the same experiment."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
 from jaxdist.core.text.formatting import format_percent, format_size
-from jaxdist.launch.report.figure import Figure, make_figure
-from jaxdist.launch.report.line_chart import Curve
+from jaxdist.launch.report.line_chart import Curve, Figure, draw_line_chart
 from jaxdist.launch.report.run_record import RunData
 from jaxdist.launch.report.svg import ticks
 from jaxdist.launch.terminal.run_header import pluralize
@@ -47,7 +46,6 @@ def scaling_caption(record: RunData) -> Markup:
         text = "Not measured: <code>jaxdist scale {} --processes 1,2</code>."
         return Markup(text).format(record.run.experiment or "EXPERIMENT")
     best = max(study["runs"], key=lambda one: (one["processes"], one["samples_per_s"]))
-    share = best["efficiency"]
     text = "{} {} <b>{:,.0f} samples/s</b> with batch {:,}"
     told = Markup(text).format(
         pluralize(best["processes"], "process"),
@@ -55,11 +53,12 @@ def scaling_caption(record: RunData) -> Markup:
         best["samples_per_s"],
         best["batch"],
     )
-    if share is not None:
-        told += Markup(", <b>{}</b> efficient").format(format_percent(share))
-    return told + Markup("; {} scaling on {}.").format(
-        study["scaling"], study["place"]["name"]
-    )
+    # Without the run on the fewest processes there is nothing to compare with.
+    if best["efficiency"] is not None:
+        share = format_percent(best["efficiency"])
+        told += Markup(", <b>{}</b> efficient").format(share)
+    place = study["place"]["name"]
+    return told + Markup("; {} scaling on {}.").format(study["scaling"], place)
 
 
 def scaling_section(record: RunData) -> ScalingSection | None:
@@ -67,133 +66,108 @@ def scaling_section(record: RunData) -> ScalingSection | None:
     study = record.study
     if study is None or not study["runs"]:
         return None
-    lines = _runs_by_algorithm(study, record.value("data.batch"))
-    drawn = [
-        one for one in (_throughput_figure(lines), _efficiency_figure(lines)) if one
-    ]
-    return ScalingSection(
-        figures=drawn,
-        lines=[_scaling_row(one) for one in study["runs"]],
-        fits=[text for fit in study["fits"] if (text := _fit_text(fit))],
-        how=_method_note(study),
+    rows = []
+    for one in study["runs"]:
+        ends = sorted((one["samples_per_s_p5"], one["samples_per_s_p95"]))
+        share = one["efficiency"]
+        row = ScalingRow(
+            processes=f"{one['processes']:,}",
+            batch=f"{one['batch']:,}",
+            way=f"{one['reduce']}, {one['input']} input",
+            rate=f"{one['samples_per_s']:,.0f}",
+            spread=f"{ends[0]:,.0f} to {ends[1]:,.0f}",
+            efficiency="" if share is None else format_percent(share),
+            sent=format_size(one["bytes_sent"]),
+        )
+        rows.append(row)
+
+    fits = []
+    for fit in study["fits"]:
+        if not fit["fitted"]:
+            continue
+        # Of all points the one with most processes: communication counts most there.
+        last = max(fit["shares"], key=lambda one: one["processes"])
+        parts = [p for p in ("serial", "parallel", "communication") if p in last]
+        told = ", ".join(f"{part} {format_percent(last[part])}" for part in parts)
+        text = (
+            f"Fitted with {fit['reduce']}, {fit['input']} input: a step of "
+            f"{pluralize(last['processes'], 'process')} is {told}; the furthest of "
+            f"{fit['points']} points is {format_percent(fit['furthest'], 0)} off."
+        )
+        fits.append(text)
+
+    how = (
+        f"From the study in {study['folder']}, newest of this experiment, on "
+        f"{pluralize(study['place']['cores'], 'core')}: samples/s at the median of "
+        "steady steps, with its slow and fast steps. Efficiency: samples/s a process "
+        "over that of the fewest processes. Sent: bytes of a device in a step."
     )
+    figures = _scaling_figures(study, record.value("data.batch"))
+    return ScalingSection(figures=figures, lines=rows, fits=fits, how=how)
 
 
-def _runs_by_algorithm(
-    study: Mapping[str, Any], batch: object
-) -> dict[str, list[ScalingRunRow]]:
-    """Return the runs of one batch by way to sum, by their number of processes."""
+def _scaling_figures(study: Mapping[str, Any], run_batch: object) -> list[Figure]:
+    """Draw throughput and efficiency over processes, a curve an all-reduce algorithm.
+
+    Args:
+        study: as `scale.json` has it.
+        run_batch: global batch of the run; its curves are drawn where the study has
+            them, else those of the largest batch.
+    """
+    # In weak scaling a batch is that of one process.
     weak = study["scaling"] == "weak"
-    asked = {one["batch"] // (one["processes"] if weak else 1) for one in study["runs"]}
-    chosen = batch if isinstance(batch, int) and batch in asked else max(asked)
-    source = "real" if any(one["input"] == "real" for one in study["runs"]) else ""
-    runs = [
-        one
+    batch_of = [
+        (one, one["batch"] // (one["processes"] if weak else 1))
         for one in study["runs"]
-        if one["batch"] == chosen * (one["processes"] if weak else 1)
-        and one["input"].startswith(source)
     ]
-    alone = [one for one in runs if one["processes"] == 1]
-    ways = dict.fromkeys(one["reduce"] for one in runs if one["processes"] > 1)
-    found = {
-        way: [*alone, *(o for o in runs if o["reduce"] == way and o["processes"] > 1)]
-        for way in ways
-    }
-    return {
-        way: sorted(line, key=lambda one: one["processes"])
-        for way, line in found.items()
-        if len(line) > 1
-    }
+    asked = {batch for _, batch in batch_of}
+    known = isinstance(run_batch, int) and run_batch in asked
+    chosen = run_batch if known else max(asked)
+    # A study may have both inputs: what real samples reach is what a training would.
+    source = "real" if any(one["input"] == "real" for one in study["runs"]) else ""
+    runs = [o for o, b in batch_of if b == chosen and o["input"].startswith(source)]
 
-
-def _throughput_figure(lines: Mapping[str, Sequence[ScalingRunRow]]) -> Figure | None:
+    # One process has nothing to sum: its run begins the line of every algorithm.
+    names = dict.fromkeys(one["reduce"] for one in runs if one["processes"] > 1)
+    runs.sort(key=lambda one: one["processes"])
+    lines = {
+        n: [o for o in runs if o["processes"] == 1 or o["reduce"] == n] for n in names
+    }
+    lines = {name: line for name, line in lines.items() if len(line) > 1}
     if not lines:
-        return None
+        return []
+
     base = next(iter(lines.values()))[0]
     each = base["samples_per_s"] / base["processes"]
-    linear = [(float(p), each * p) for p in _process_counts(lines.values())]
-    curves = [Curve(stroke="forward", points=linear, label="linear")]
-    curves += [
-        Curve(
-            stroke="backward",
-            points=[(float(o["processes"]), o["samples_per_s"]) for o in line],
-            label=f"{way}, {line[-1]['samples_per_s']:,.0f} at {line[-1]['processes']}",
+    counts = sorted(
+        {float(one["processes"]) for line in lines.values() for one in line}
+    )
+    linear = [(count, each * count) for count in counts]
+    rates = [Curve(stroke="forward", points=linear, label="linear")]
+    shares = []
+    for name, line in lines.items():
+        last, at = line[-1], [float(one["processes"]) for one in line]
+        label = f"{name}, {last['samples_per_s']:,.0f} at {last['processes']}"
+        points = list(zip(at, [one["samples_per_s"] for one in line]))
+        rates.append(Curve(stroke="backward", points=points, label=label))
+        # Where the run on the fewest processes failed nothing is an efficiency.
+        if last["efficiency"] is not None:
+            label = f"{name}, {format_percent(last['efficiency'], 0)}"
+            points = list(zip(at, [100 * one["efficiency"] for one in line]))
+            shares.append(Curve(stroke="backward", points=points, label=label))
+    charts = [("Throughput", "samples/s", rates)]
+    if shares:
+        unit = "samples/s a process, % of the fewest"
+        charts.append(("Efficiency", unit, shares))
+    return [
+        draw_line_chart(
+            name,
+            unit,
+            curves,
+            x_ticks=counts,
+            # Labels stand above the ends of curves that rise to the upper edge.
+            y_ticks=ticks(0.0, 1.25 * max(y for c in curves for _, y in c.points)),
+            x_title="processes",
         )
-        for way, line in lines.items()
+        for name, unit, curves in charts
     ]
-    return _process_figure("Throughput", "samples/s", curves, lines.values())
-
-
-def _efficiency_figure(lines: Mapping[str, Sequence[ScalingRunRow]]) -> Figure | None:
-    """Draw it, but for a study whose run on the fewest processes is lost."""
-    known = {w: line for w, line in lines.items() if line[-1]["efficiency"] is not None}
-    if not known:
-        return None
-    curves = [
-        Curve(
-            stroke="backward",
-            points=[(float(o["processes"]), 100 * o["efficiency"]) for o in line],
-            label=f"{way}, {format_percent(line[-1]['efficiency'], 0)}",
-        )
-        for way, line in known.items()
-    ]
-    unit = "samples/s a process, % of the fewest"
-    return _process_figure("Efficiency", unit, curves, known.values())
-
-
-def _process_figure(
-    name: str,
-    unit: str,
-    curves: Sequence[Curve],
-    lines: Iterable[Sequence[ScalingRunRow]],
-) -> Figure:
-    counts = [float(count) for count in _process_counts(lines)]
-    up = ticks(0.0, 1.25 * max(y for curve in curves for _, y in curve.points))
-    return make_figure(
-        name, unit, curves, x_ticks=counts, y_ticks=up, x_title="processes"
-    )
-
-
-def _process_counts(lines: Iterable[Sequence[ScalingRunRow]]) -> list[int]:
-    return sorted({one["processes"] for line in lines for one in line})
-
-
-def _scaling_row(one: ScalingRunRow) -> ScalingRow:
-    low, high = one["samples_per_s_p5"], one["samples_per_s_p95"]
-    share = one["efficiency"]
-    return ScalingRow(
-        processes=f"{one['processes']:,}",
-        batch=f"{one['batch']:,}",
-        way=f"{one['reduce']}, {one['input']} input",
-        rate=f"{one['samples_per_s']:,.0f}",
-        spread=f"{min(low, high):,.0f} to {max(low, high):,.0f}",
-        efficiency="" if share is None else format_percent(share),
-        sent=format_size(one["bytes_sent"]),
-    )
-
-
-def _fit_text(fit: Mapping[str, Any]) -> str:
-    """Say how a step of the most processes is made up, as the study fitted it."""
-    if not fit["fitted"]:
-        return ""
-    last = max(fit["shares"], key=lambda one: one["processes"])
-    parts = ("serial", "parallel", "communication")
-    told = ", ".join(
-        f"{part} {format_percent(last[part])}" for part in parts if part in last
-    )
-    furthest = format_percent(fit["furthest"], 0)
-    return (
-        f"Fitted with {fit['reduce']}, {fit['input']} input: a step of "
-        f"{pluralize(last['processes'], 'process')} is {told}; the furthest of "
-        f"{fit['points']} points is {furthest} off."
-    )
-
-
-def _method_note(study: Mapping[str, Any]) -> str:
-    cores = pluralize(study["place"]["cores"], "core")
-    return (
-        f"From the study in {study['folder']}, newest of this experiment, on {cores}: "
-        "samples/s at the median of steady steps, with its slow and fast steps. "
-        "Efficiency: samples/s a process over that of the fewest processes. Sent: "
-        "bytes of a device in a step."
-    )

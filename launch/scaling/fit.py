@@ -1,17 +1,16 @@
-"""A fit: seconds of a step as a serial, a parallel and a communicating part.
+"""A least-squares fit of a step as a serial, a parallel and a communication part.
 
     t = serial + parallel x n p / min(p, c) + communication x s
 
-p processes on c cores, n samples a process and step, s bytes that pass a device one
-after another in a step (the ledger's). With a core a process and a global batch B it is
+with p processes on c cores, n samples a process and step, and s bytes that a device
+sends in a step, by the plan's ledger. With a core a process and a global batch B it is
 
     t(p) = serial + parallel B / p + communication s(p)
 
 the time of Amdahl's law (G. Amdahl, 1967, "Validity of the single processor approach to
-achieving large scale computing capabilities", AFIPS) with a term for what travels. s is
-2 S (p-1)/p for a ring and S bytes of gradients, and 2 (p-1) S for a parameter server,
-whose link carries p-1 gradients and then p-1 sums. The parts are found by least
-squares, none of them below zero.
+achieving large scale computing capabilities", AFIPS) with a term for communication. For
+S bytes of gradients s is 2 S (p-1)/p in a ring, and 2 (p-1) S with a parameter server,
+whose link carries p-1 gradients and then p-1 sums.
 """
 
 from collections.abc import Sequence
@@ -32,9 +31,9 @@ class ScalingPoint:
     """A measured step."""
 
     processes: int
-    """How many there were."""
+    """Number of processes."""
     each: float
-    """Samples of a process."""
+    """Samples of each process."""
     sent_bytes: float
     """Bytes that a device sent."""
     seconds: float
@@ -45,6 +44,7 @@ class ScalingPoint:
     @property
     def samples_per_core(self) -> float:
         """Samples that each busy core has to compute."""
+        # More processes than cores take turns: a core has the samples of several.
         return self.each * self.processes / min(self.processes, self.cores)
 
 
@@ -53,21 +53,21 @@ class ScalingFit:
     """The three parts, and how far the points are from them."""
 
     serial: float
-    """Seconds of a step that nothing makes fewer."""
+    """Seconds of a step that no number of processes reduces."""
     parallel: float
     """Seconds a sample on a core."""
     communication: float
     """Seconds a byte that a device sends."""
     points: int
-    """Steps that it was found from."""
+    """Measured steps in the fit."""
     rms_residual: float
-    """Root of the mean square of measured less fitted, seconds."""
+    """Root mean square of measured minus fitted seconds."""
     max_relative_error: float
     """Largest distance of a point, as a share of its measured seconds."""
 
     @property
     def degrees_of_freedom(self) -> int:
-        """Points beyond the unknowns: without any the residual checks nothing."""
+        """Points beyond the unknowns; with none the residual is always zero."""
         return self.points - FIT_UNKNOWNS
 
     def component_seconds(self, point: ScalingPoint) -> dict[str, float]:
@@ -96,17 +96,19 @@ class ScalingFitFailure:
 
 
 def fit(points: Sequence[ScalingPoint]) -> ScalingFit | ScalingFitFailure:
-    """Find the parts from measured steps.
+    """Fit the three parts to measured steps.
 
     Args:
-        points: at least three, of which no part is a mixture of the others.
+        points: at least three, in which no part is a linear combination of the others.
     """
+    # Fewer equations than unknowns have many solutions, all without a residual.
     if len(points) < FIT_UNKNOWNS:
         return ScalingFitFailure(
             reason=f"{len(points)} points for {FIT_UNKNOWNS} unknowns",
             remedy="more --processes, or a second --batch",
         )
-    # Samples and bytes are of other sizes than one: each column is scaled to one.
+    # Columns differ by many orders of magnitude (1, samples, bytes): scaled to one, the
+    # rank tells mixtures of columns and not their sizes.
     columns = np.array(
         [(1.0, point.samples_per_core, point.sent_bytes) for point in points]
     )
@@ -117,6 +119,7 @@ def fit(points: Sequence[ScalingPoint]) -> ScalingFit | ScalingFitFailure:
             remedy="a second --batch tells them apart",
         )
     seconds = np.array([point.seconds for point in points])
+    # Non-negative least squares: a negative time would only fit noise.
     found, _ = nnls(columns / scale, seconds)
     off = seconds - columns / scale @ found
     serial, parallel, communication = (float(part) for part in found / scale)

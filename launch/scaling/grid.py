@@ -1,7 +1,8 @@
-"""Cells: which runs a scaling study makes, as data; a cell is one run."""
+"""The grid of a scaling study: which runs it makes, as data."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final, Literal, cast, get_args
 
 from jaxdist.core.errors import BadInput, did_you_mean
@@ -14,11 +15,11 @@ from jaxdist.launch.launchers.local import MAX_LOCAL_PROCESSES
 from jaxdist.launch.launchers.program import check_option_range
 
 ScalingMode = Literal["strong", "weak"]
-"""strong: the global batch stays, a process has ever less to do; weak: the batch of a
-process stays, a step has ever more samples."""
+"""strong: the global batch is fixed, each process has ever less to do; weak: the batch
+of each process is fixed, a step has ever more samples."""
 InputSource = Literal["real", "synthetic"]
 NO_REDUCE: Final = "none"
-"""The way of a run on one process: there is nothing to sum."""
+"""The algorithm of a run on one process: there is nothing to reduce."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +31,11 @@ class ScalingGrid:
     batches: tuple[int, ...]
     """Samples a step: of all processes (strong) or of each (weak)."""
     reductions: tuple[str, ...]
-    """Ways to sum gradients, as `plan.reduce.via` has them."""
+    """Algorithms of the all-reduce, as `plan.reduce.via` names them."""
     inputs: tuple[InputSource, ...] = ("real",)
     """The experiment's own data, random samples, or both."""
     scaling: ScalingMode = "strong"
-    """What stays as processes are added."""
+    """What is fixed as processes are added."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class ScalingRun:
     grid_batch: int
     """The batch as the grid has it."""
     reduction: str
-    """How gradients are summed; `NO_REDUCE` where nobody is there to sum with."""
+    """Algorithm of the all-reduce; `NO_REDUCE` on one process."""
     input: InputSource
     """Where samples come from."""
 
@@ -79,13 +80,14 @@ def parse_grid(
     Args:
         processes: numbers of processes.
         batches: samples a step.
-        reductions: ways to sum.
+        reductions: algorithms of the all-reduce.
         inputs: real, synthetic or both.
-        scaling: what stays.
+        scaling: what is fixed.
         accumulate: parts that a process computes its batch in.
 
     Raises:
-        BadInput: what no run could take.
+        BadInput: a value that no run could take, or a batch that the processes cannot
+            share equally.
     """
     grid = ScalingGrid(
         processes=tuple(
@@ -99,16 +101,34 @@ def parse_grid(
         ),
         scaling=scaling,
     )
-    for batch in grid.batches:
-        for count in grid.processes:
-            _check_divides(grid, batch, count, accumulate)
+    # In weak scaling a process has the whole batch that is typed, in strong a share.
+    shared = scaling == "strong"
+    also = f", optim.accumulate = {accumulate}" if accumulate > 1 else ""
+    for batch, count in product(grid.batches, grid.processes):
+        parts = accumulate * (count if shared else 1)
+        if batch % parts == 0:
+            continue
+        sizes = (f"--batch {size}" for size in nearest_multiples(batch, parts))
+        remedy = " or ".join(sizes)
+        if shared and count > 1 and batch % accumulate == 0:
+            fewer = smaller_divisors(batch // accumulate, count)
+            options = " or ".join(map(str, fewer))
+            remedy += f", or {options} processes" if fewer else ""
+        raise BadInput(
+            f"{count} processes do not share a batch of {batch}",
+            rule="a batch is a multiple of the processes"
+            + (" x optim.accumulate" if accumulate > 1 else ""),
+            values=f"--processes {','.join(map(str, grid.processes))}, --batch {batch}"
+            + also,
+            remedy=remedy,
+        )
     return grid
 
 
 def scaling_runs(grid: ScalingGrid) -> tuple[ScalingRun, ...]:
     """Return the runs of a grid, each once, those on fewer processes first.
 
-    On one process all ways to sum are the same run.
+    On one process all algorithms are the same run.
 
     >>> sizes = {"processes": (1, 2), "batches": (64,)}
     >>> found = scaling_runs(ScalingGrid(**sizes, reductions=("ring", "int8")))
@@ -128,11 +148,12 @@ def scaling_runs(grid: ScalingGrid) -> tuple[ScalingRun, ...]:
         for count in grid.processes
         for way in grid.reductions
     )
+    # Equal on one process, whatever the algorithm: a dict leaves each once, in order.
     return tuple(dict.fromkeys(made))
 
 
 def plan_overrides(plan: Plan, run: ScalingRun) -> tuple[str, ...]:
-    """Return the overrides that put a plan on a cell's processes, along `data` alone.
+    """Return the overrides that put a plan on a run's processes, along `data` alone.
 
     Args:
         plan: of the experiment.
@@ -143,16 +164,16 @@ def plan_overrides(plan: Plan, run: ScalingRun) -> tuple[str, ...]:
     >>> plan_overrides(Plan(mesh=MeshShape(data=4, spatial_h=2)), cell)
     ('plan.mesh.data=2', 'plan.mesh.spatial_h=1', 'plan.reduce.via=ring')
     """
+    # A plan always names an algorithm: on one process the plain all-reduce.
     way = "exact" if run.reduction == NO_REDUCE else run.reduction
     placed = plan.on(MeshShape(data=run.processes))
-    then, now = (
-        flatten_config(replace(placed, reduce=plan.reduce.by(way))),
-        flatten_config(plan),
-    )
+    now = flatten_config(plan)
+    then = flatten_config(replace(placed, reduce=plan.reduce.by(way)))
     return tuple(
         f"plan.{key}={format_value(value)}"
         for key, value in then.items()
-        # Said even where it is the experiment's own: what is typed never shrinks.
+        # `mesh.data` is typed even where it is the experiment's own: a mesh that is
+        # typed is never shrunk to the devices there are.
         if value != now[key] or key == "mesh.data"
     )
 
@@ -169,6 +190,7 @@ def _parse_numbers(option: str, text: str, most: int) -> tuple[int, ...]:
         )
     for word in words:
         check_option_range(option, int(word), most)
+    # Repeated values would be the same run twice.
     return tuple(dict.fromkeys(int(word) for word in words))
 
 
@@ -183,25 +205,3 @@ def _parse_names(option: str, text: str, known: Sequence[str]) -> tuple[str, ...
             remedy=f"did you mean {near}?" if near else f"{option} {known[0]}",
         )
     return tuple(dict.fromkeys(names))
-
-
-def _check_divides(grid: ScalingGrid, batch: int, count: int, accumulate: int) -> None:
-    """Refuse a batch that processes cannot share, with the nearest that work."""
-    parts = accumulate * (count if grid.scaling == "strong" else 1)
-    if batch % parts == 0:
-        return
-    sizes = " or ".join(f"--batch {size}" for size in nearest_multiples(batch, parts))
-    fewer = smaller_divisors(batch // accumulate, count) if count > 1 else ()
-    other = f", or {_join_numbers(fewer)} processes" if batch % accumulate == 0 else ""
-    raise BadInput(
-        f"{count} processes do not share a batch of {batch}",
-        rule="a batch is a multiple of the processes"
-        + (" x optim.accumulate" if accumulate > 1 else ""),
-        values=f"--processes {','.join(map(str, grid.processes))}, --batch {batch}"
-        + (f", optim.accumulate = {accumulate}" if accumulate > 1 else ""),
-        remedy=sizes + (other if grid.scaling == "strong" and fewer else ""),
-    )
-
-
-def _join_numbers(numbers: Iterable[int]) -> str:
-    return " or ".join(map(str, numbers))

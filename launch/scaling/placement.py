@@ -1,4 +1,4 @@
-"""Places: where the processes of a study run, a computing thread each."""
+"""Placement: where the processes of a study run, with one computing thread each."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class ScalingPlacement:
 
     @property
     def title(self) -> str:
-        """The same for people, with the cores."""
+        """The place in words, with its cores."""
         if self.testbed is None:
             return f"loopback of this machine, {pluralize(self.cores, 'core')}"
         rate = self.link_rate or "no limit"
@@ -56,6 +56,7 @@ class ScalingPlacement:
             count: how many.
             attempt: number of the run: each has an address of its own.
         """
+        # Each run listens at another port: connections of the one before may linger.
         address = f"127.0.0.1:{free_port()}"
         each = LocalLaunch(
             command=tuple(command),
@@ -70,9 +71,11 @@ class ScalingPlacement:
 def single_thread_env(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment whose processes compute in one thread each.
 
-    A process that takes all cores when it is alone has no more of them to be joined by
-    others: it would seem to scale badly wherever it runs.
+    A process that takes all cores while it is alone leaves none for others to add, and
+    would seem to scale badly wherever it runs.
     """
+    # Flags that are set already stay, and ours come after: XLA takes the last of equal
+    # ones. NPROC is what sizes the thread pools of XLA on CPUs.
     flags = [environ.get("XLA_FLAGS", ""), SINGLE_THREAD_VARS["XLA_FLAGS"]]
     joined = {"XLA_FLAGS": " ".join(filter(None, flags)), "NPROC": "1"}
     return {**environ, **SINGLE_THREAD_VARS, **joined}
@@ -88,6 +91,7 @@ def scaling_placement(max_processes: int, *, in_testbed: bool) -> ScalingPlaceme
     Raises:
         BadInput: no testbed is up, or it has too few hosts.
     """
+    # All hosts of a testbed are on this machine: they share its cores as well.
     cores = available_cores()
     if not in_testbed:
         return ScalingPlacement(cores=cores)

@@ -1,4 +1,4 @@
-"""A result: the readings of a study side by side, each against the fewest processes."""
+"""A study's result: its runs side by side, each against that on fewest processes."""
 
 from dataclasses import dataclass
 
@@ -10,22 +10,22 @@ from jaxdist.launch.scaling.run_metrics import ScalingMeasurement
 
 @dataclass(frozen=True, kw_only=True)
 class FailedRun:
-    """A run that gave no reading."""
+    """A run that gave no measurement."""
 
     cell: ScalingRun
     """The run."""
     why: str
-    """How it ended, with the last thing that it said."""
+    """How it ended, with its last error message."""
     log: str
-    """File of all that it said."""
+    """File of all its output."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesFit:
-    """The parts of a step, over the runs of one way to sum on one kind of input."""
+    """The parts of a step, fitted to the runs of one all-reduce and one input."""
 
     reduce: str
-    """The way."""
+    """Algorithm of the all-reduce."""
     source: InputSource
     """The input."""
     points: tuple[ScalingPoint, ...]
@@ -66,24 +66,22 @@ class ScalingResult:
     def efficiency(self, reading: ScalingMeasurement) -> float | None:
         """Return samples a second and process, over that of the fewest processes.
 
-        1 is linear, in strong and in weak scaling; None where that run is lost.
+        1 is linear, in strong and in weak scaling; None where the run on the fewest
+        processes failed.
         """
-        base = self.base(reading)
+        cell, fewest = reading.run, self.grid.processes[0]
+        line = self.series(cell.reduction, cell.input, cell.grid_batch)
+        base = next((one for one in line if one.run.processes == fewest), None)
         if base is None:
             return None
         own, first = (one.samples_per_s / one.run.processes for one in (reading, base))
         return own / first
 
-    def base(self, reading: ScalingMeasurement) -> ScalingMeasurement | None:
-        """Return the run on the fewest processes that a run is held against."""
-        cell, fewest = reading.run, self.grid.processes[0]
-        line = self.series(cell.reduction, cell.input, cell.grid_batch)
-        return next((one for one in line if one.run.processes == fewest), None)
-
     def series(
         self, reduce: str, source: InputSource, grid_batch: int
     ) -> list[ScalingMeasurement]:
         """Return the runs of one line of a plot, by their number of processes."""
+        # A run on one process reduces nothing: it begins the line of each algorithm.
         return [
             one
             for one in self.readings
@@ -93,54 +91,48 @@ class ScalingResult:
 
     @property
     def fits(self) -> tuple[SeriesFit, ...]:
-        """The parts of a step, for each way to sum and kind of input."""
-        return tuple(
-            self._fitted(reduce, source)
-            for source in self.grid.inputs
-            for reduce in self.grid.reductions
-        )
+        """The parts of a step, for each all-reduce algorithm and kind of input."""
+        found = []
+        for source in self.grid.inputs:
+            for reduce in self.grid.reductions:
+                # Runs of all batches in one fit: a second batch tells the serial part
+                # from the communication of a ring.
+                points = tuple(
+                    ScalingPoint(
+                        processes=one.run.processes,
+                        each=one.run.batch / one.run.processes,
+                        sent_bytes=one.sent_bytes,
+                        seconds=one.step_s,
+                        cores=self.place.cores,
+                    )
+                    for batch in self.grid.batches
+                    for one in self.series(reduce, source, batch)
+                )
+                series = SeriesFit(
+                    reduce=reduce, source=source, points=points, found=fit(points)
+                )
+                found.append(series)
+        return tuple(found)
 
     @property
     def drifts(self) -> tuple[LossDivergence, ...]:
         """Losses against those on fewer processes, where the steps are the same."""
-        pairs = ((one, self._same_steps(one)) for one in self.readings)
-        return tuple(
-            _loss_divergence(one, base) for one, base in pairs if base is not one
-        )
-
-    def point(self, reading: ScalingMeasurement) -> ScalingPoint:
-        """Return a reading as a fit sees it."""
-        cell = reading.run
-        return ScalingPoint(
-            processes=cell.processes,
-            each=cell.batch / cell.processes,
-            sent_bytes=reading.sent_bytes,
-            seconds=reading.step_s,
-            cores=self.place.cores,
-        )
-
-    def _same_steps(self, reading: ScalingMeasurement) -> ScalingMeasurement:
-        same = [
-            one
-            for one in self.readings
-            if one.run.batch == reading.run.batch and one.run.input == reading.run.input
-        ]
-        return min(same, key=lambda one: one.run.processes)
-
-    def _fitted(self, reduce: str, source: InputSource) -> SeriesFit:
-        points = tuple(
-            self.point(reading)
-            for asked in self.grid.batches
-            for reading in self.series(reduce, source, asked)
-        )
-        return SeriesFit(reduce=reduce, source=source, points=points, found=fit(points))
-
-
-def _loss_divergence(
-    reading: ScalingMeasurement, base: ScalingMeasurement
-) -> LossDivergence:
-    pairs = list(zip(reading.losses, base.losses))
-    first, last = (
-        abs(own - other) / abs(other) for own, other in (pairs[0], pairs[-1])
-    )
-    return LossDivergence(cell=reading.run, against=base.run, first=first, last=last)
+        found = []
+        for reading in self.readings:
+            cell = reading.run
+            # The same global batch of the same samples: in exact arithmetic the losses
+            # would be equal, whatever the number of processes.
+            same = [
+                one
+                for one in self.readings
+                if one.run.batch == cell.batch and one.run.input == cell.input
+            ]
+            # Of the runs that there are: that on the fewest processes may have failed.
+            base = min(same, key=lambda one: one.run.processes)
+            if base is reading:
+                continue
+            pairs = list(zip(reading.losses, base.losses))
+            first, last = (abs(a - b) / abs(b) for a, b in (pairs[0], pairs[-1]))
+            drift = LossDivergence(cell=cell, against=base.run, first=first, last=last)
+            found.append(drift)
+        return tuple(found)

@@ -1,19 +1,16 @@
-"""Readings: what a run of a study measured, from the files of its folder."""
+"""What a run of a study measured, from the rows of its files."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from jaxdist.core.errors import FatalError
 from jaxdist.core.run_record import Run
-from jaxdist.launch.run_folder.folder import RunFolder
-from jaxdist.launch.run_folder.jsonl import read_json_object, read_jsonl
 from jaxdist.launch.scaling.grid import ScalingRun
 
 WARMUP_STEPS: Final = 3
-"""First steps that are no measure: losses are awaited two steps late."""
+"""First steps that are not measured: losses are awaited two steps late."""
 MIN_STEPS: Final = 8
 """Steps that a run of a study has at least, five of them steady."""
 LogRow = Mapping[str, Any]
@@ -73,36 +70,6 @@ class ScalingMeasurement:
         return [(step * each, loss) for step, loss in enumerate(self.losses, 1)]
 
 
-def is_complete(folder: Path) -> bool:
-    """Tell whether a run was made from its first step to its last in one sitting."""
-    found = read_json_object(RunFolder(folder).summary) or {}
-    return found.get("status") == "done" and found.get("resumed_at") is None
-
-
-def read_measurement(
-    scaling_run: ScalingRun, folder: Path, samples: int
-) -> ScalingMeasurement:
-    """Read a run that is whole.
-
-    Args:
-        scaling_run: what it is.
-        folder: where it is.
-        samples: training samples of an epoch.
-
-    Raises:
-        Failed: it has too few steps to measure.
-    """
-    files = RunFolder(folder)
-    run = Run.from_json(files.summary.read_text(encoding="utf-8"))
-    return measurement_from_rows(
-        scaling_run,
-        run,
-        samples,
-        read_jsonl(files.metrics).rows,
-        read_jsonl(files.spans).rows,
-    )
-
-
 def measurement_from_rows(
     scaling_run: ScalingRun,
     run: Run,
@@ -110,7 +77,7 @@ def measurement_from_rows(
     metrics: Sequence[LogRow],
     spans: Sequence[LogRow],
 ) -> ScalingMeasurement:
-    """Read a run from its rows, which may be anybody's.
+    """Read what a run measured from the rows of its files.
 
     Args:
         scaling_run: what it is.
@@ -120,33 +87,32 @@ def measurement_from_rows(
         spans: rows of `spans.jsonl`.
 
     Raises:
-        Failed: there are too few steps to measure.
+        FatalError: there are too few steps to measure.
     """
     steps = [row for row in metrics if row.get("kind") == "train"]
-    broken = _steps_after_pauses(spans)
-    steady = [
-        row for row in steps if row["step"] > WARMUP_STEPS and row["step"] not in broken
-    ]
+    # Devices idle during an evaluation or a checkpoint, so the step behind one includes
+    # the time to fill their queue again.
+    pauses = ("evaluation", "checkpoint")
+    refilled = {row["step"] + 1 for row in spans if row["name"] in pauses}
+    # First steps fill queues and set up connections.
+    steady = {
+        row["step"]: row
+        for row in steps
+        if row["step"] > WARMUP_STEPS and row["step"] not in refilled
+    }
     if not steady:
         raise FatalError(f"{scaling_run.title}: none of {len(steps)} steps is steady")
-    among = {row["step"] for row in steady}
     waits = (
         row["seconds"]
         for row in spans
-        if row["name"] == "input" and row["step"] in among and "seconds" in row
+        if row["name"] == "input" and row["step"] in steady and "seconds" in row
     )
     return ScalingMeasurement(
         run=scaling_run,
         samples=samples,
         parameters=run.parameters,
-        step_seconds=tuple(row["step_s"] for row in steady),
+        step_seconds=tuple(row["step_s"] for row in steady.values()),
         input_wait_s=sum(waits),
         sent_bytes=sum(run.bytes_by_collective.values()),
         losses=tuple(row["loss"] for row in steps),
     )
-
-
-def _steps_after_pauses(spans: Iterable[LogRow]) -> set[int]:
-    """Name the steps that follow an evaluation or a checkpoint: the devices idled."""
-    others = ("evaluation", "checkpoint")
-    return {row["step"] + 1 for row in spans if row["name"] in others}

@@ -30,7 +30,6 @@ _STUDY_KEYS: Final = {
     "run.dir": "-o FOLDER",
 }
 """Keys that a study sets itself, and what is typed instead."""
-_ONE_EPOCH: Final = "epochs=1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,25 +47,26 @@ class ScalingStudy:
     placement: ScalingPlacement
     """Where."""
     folder: Path
-    """Where its files go, a run folder a cell."""
+    """Where its files go, with a folder for each run."""
     samples: int
     """Training samples of an epoch, real or synthetic."""
 
     @property
     def runs(self) -> tuple[ScalingRun, ...]:
-        """Its runs, in their order."""
+        """The runs, in their order."""
         return scaling_runs(self.grid)
 
     def run_folder(self, cell: ScalingRun) -> RunFolder:
-        """Return where a run goes."""
+        """Return the folder of a run."""
         return RunFolder(self.folder / cell.name)
 
     def log_path(self, cell: ScalingRun) -> Path:
-        """Return the file of what the processes of a run say."""
+        """Return the file of the output of a run's processes."""
         return self.folder / f"{cell.name}.log"
 
     def run_overrides(self, run: ScalingRun) -> tuple[str, ...]:
         """Return the overrides of one run."""
+        # As many random samples as there are real ones: epochs stay comparable.
         made_up = ("data.name=synthetic", f"data.samples={self.samples}")
         return (
             *self.overrides,
@@ -78,47 +78,44 @@ class ScalingStudy:
         )
 
     def shared_settings(self) -> dict[str, Any]:
-        """Return what all runs of its folder have alike."""
-        place = {"place": self.placement.name, "rate": self.placement.link_rate}
-        words = {"experiment": self.experiment, "words": list(self.overrides)}
+        """Return the settings that all runs of the study's folder have in common."""
         return {
-            **words,
-            **place,
+            "experiment": self.experiment,
+            "words": list(self.overrides),
+            "place": self.placement.name,
+            "rate": self.placement.link_rate,
             "cores": self.placement.cores,
             "samples": self.samples,
         }
 
     def write_manifest(self) -> None:
-        """Write down in its folder what the runs there have alike."""
+        """Write these settings into the folder, to compare with a later study there."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(
-            _manifest_path(self.folder),
-            json.dumps(self.shared_settings(), indent=2) + "\n",
-        )
+        text = json.dumps(self.shared_settings(), indent=2)
+        write_atomic(_manifest_path(self.folder), text + "\n")
 
 
 def study_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the overrides of all runs: those that were typed, over one epoch.
+    """Return the overrides of all runs: those that were typed, after one epoch.
 
     Raises:
         BadInput: a key that the study sets itself.
     """
     for word in overrides:
         key = word.partition("=")[0]
-        own = next(
-            (o for o in _STUDY_KEYS if key == o or key.startswith(f"{o}.")), None
-        )
-        if own is not None:
-            raise BadInput(
-                f"the study sets {own} itself",
-                rule="the runs of a study differ in what is varied alone",
-                values=word,
-                remedy=_STUDY_KEYS[own],
-            )
-    return _ONE_EPOCH, *overrides
+        for own, remedy in _STUDY_KEYS.items():
+            if key == own or key.startswith(f"{own}."):
+                raise BadInput(
+                    f"the study sets {own} itself",
+                    rule="the runs of a study differ in what is varied alone",
+                    values=word,
+                    remedy=remedy,
+                )
+    # First, so that a number of epochs that is typed wins.
+    return "epochs=1", *overrides
 
 
-def make_study(  # the settings of one command
+def make_study(
     experiment: str,
     overrides: tuple[str, ...],
     config: Experiment,
@@ -134,11 +131,12 @@ def make_study(  # the settings of one command
         config: the experiment with these.
         grid: what is varied.
         placement: where.
-        folder: where its files go; what is whole there is not run again.
+        folder: where its files go; a run that is complete there is not run again.
 
     Raises:
-        BadInput: a run would be refused or too short, or the folder holds others.
+        BadInput: a run would be refused or too short, or the folder holds other files.
     """
+    # Everything that can be refused is refused here, before hours of runs.
     check_writable(folder, key="-o")
     study = ScalingStudy(
         experiment=experiment,
@@ -149,46 +147,39 @@ def make_study(  # the settings of one command
         folder=folder,
         samples=config.data.samples,
     )
+    # Only the data itself tells how many samples it has, which decides the steps.
     if "real" in grid.inputs:
         train, _ = open_data(config.data, feature_spec(config))
         study = replace(study, samples=len(train))
     for cell in study.runs:
-        _check_steps(study, cell)
+        steps = int(config.epochs * study.samples / cell.batch)
+        enough = cell.batch <= study.samples
+        if not enough or steps < MIN_STEPS:
+            # More epochs help only where an epoch has a step at all.
+            epochs = -(-MIN_STEPS * cell.batch // study.samples)
+            each = max(study.samples // MIN_STEPS // cell.processes, 1)
+            batch = each * cell.processes
+            raise BadInput(
+                f"a run of {steps} steps cannot be measured",
+                rule=f"a run of a study has at least {MIN_STEPS} steps, of different "
+                "samples each",
+                values=f"batch {cell.batch}, {study.samples:,} samples, "
+                f"epochs = {config.epochs}",
+                remedy=f"epochs={epochs}" if enough else f"--batch {batch}",
+            )
+        # Resolving refuses whatever `train` would, before the first run has begun.
         resolved = resolve_config(experiment, study.run_overrides(cell))
         if cell.input == "synthetic":
             open_data(resolved.config.data, feature_spec(resolved.config))
-    _check_folder(study)
-    return study
 
-
-def _check_steps(study: ScalingStudy, cell: ScalingRun) -> None:
-    steps = int(study.config.epochs * study.samples / cell.batch)
-    if cell.batch <= study.samples and steps >= MIN_STEPS:
-        return
-    epochs = -(-MIN_STEPS * cell.batch // study.samples)
-    most = study.samples // MIN_STEPS // cell.processes
-    raise BadInput(
-        f"a run of {steps} steps cannot be measured",
-        rule=f"a run of a study has at least {MIN_STEPS} steps, of different samples "
-        "each",
-        values=f"batch {cell.batch}, {study.samples:,} samples, "
-        f"epochs = {study.config.epochs}",
-        remedy=f"epochs={epochs}"
-        if cell.batch <= study.samples
-        else f"--batch {max(most, 1) * cell.processes}",
-    )
-
-
-def _check_folder(study: ScalingStudy) -> None:
-    """Refuse a folder of other runs: figures of unlike runs are no study."""
-    folder, before = study.folder, read_json_object(_manifest_path(study.folder))
+    before, now = read_json_object(_manifest_path(folder)), study.shared_settings()
     if before is None and folder.exists() and any(folder.iterdir()):
         raise BadInput(
             f"{folder} holds other files",
             rule="a study has a folder of its own",
             remedy="-o FOLDER",
         )
-    now = study.shared_settings()
+    # Runs that are there already are not made again, so they must be of this study.
     differ = [k for k in now if before is not None and before.get(k) != now[k]]
     if before is not None and differ:
         raise BadInput(
@@ -197,6 +188,7 @@ def _check_folder(study: ScalingStudy) -> None:
             values="; ".join(f"{k}: {before.get(k)}, now {now[k]}" for k in differ),
             remedy="-o FOLDER",
         )
+    return study
 
 
 def _manifest_path(folder: Path) -> Path:

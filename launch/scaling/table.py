@@ -1,25 +1,16 @@
 """The table of a study: a row a run, a block a batch, and what was found below it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.text.formatting import format_percent
-from jaxdist.launch.scaling.findings import (
-    component_sentence,
-    divergence_sentence,
-    fit_sentence,
-    headline,
-    input_cost_sentences,
-    measurement_sentence,
-    shared_cores_sentence,
-)
-from jaxdist.launch.scaling.fit import FIT_EQUATION
-from jaxdist.launch.scaling.grid import InputSource
+from jaxdist.launch.scaling import findings
+from jaxdist.launch.scaling.fit import FIT_EQUATION, ScalingFit
 from jaxdist.launch.scaling.results import ScalingResult
 from jaxdist.launch.scaling.run_metrics import ScalingMeasurement
 from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
-from jaxdist.launch.terminal.run_header import wrap_hanging
+from jaxdist.launch.terminal.run_header import pluralize, wrap_hanging
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +26,6 @@ COLUMNS: Final = (
     "loss",
 )
 """Columns, left to right; all but reduce are numbers."""
-_INDENT: Final = 11
 
 
 def print_scaling_result(
@@ -49,17 +39,35 @@ def print_scaling_result(
         page: file of the same with plots.
         next_commands: commands to try next.
     """
-    out.print(wrap_hanging(f"scale     {headline(result)}", 10, out.width))
-    out.print(wrap_hanging(f"  place   {result.place.title}", 10, out.width))
-    if said := shared_cores_sentence(result):
-        out.print(wrap_hanging(f"          {said}", 10, out.width))
+    shared = findings.shared_cores_sentence(result)
+    head = [f"scale     {findings.headline(result)}", f"  place   {result.place.title}"]
+    for line in (*head, *([f"          {shared}"] if shared else [])):
+        out.print(wrap_hanging(line, 10, out.width))
+
+    numbers = tuple(head for head in COLUMNS if head != "reduce")
     for source in result.grid.inputs:
         for asked in result.grid.batches:
-            _print_block(out, result, asked, source)
-    if result.readings:
-        _print_findings(out, result)
-    else:
+            # Runs that failed have no row: they are named below the table.
+            among = batch_measurements(result, asked)
+            readings = [one for one in among if one.run.input == source]
+            if not readings:
+                continue
+            title = f"Batch {asked} {batch_scope(result)}, {source} input"
+            out.print(f"\n  {title}\n", style="title")
+            rows = make_table(*COLUMNS, right=numbers)
+            for reading in readings:
+                rows.add_row(*table_row(result, reading))
+            print_table(out, rows)
+
+    paragraphs = _findings(result) if result.readings else {}
+    for name, lines in paragraphs.items():
+        for number, line in enumerate(lines):
+            text = f"  {name if number == 0 else '':8} {line}"
+            out.print(wrap_hanging(text, 11, out.width))
         out.print()
+    if not paragraphs:
+        out.print()
+
     for one in result.lost:
         line = f"failed    {one.cell.title}: {one.why} ({one.log})"
         out.print(wrap_hanging(line, 10, out.width))
@@ -69,8 +77,30 @@ def print_scaling_result(
     print_next_commands(out, *next_commands)
 
 
+def _findings(result: ScalingResult) -> dict[str, list[str]]:
+    """Return what the rows come to, the lines of each paragraph by its name."""
+    found = {"steps": [findings.measurement_sentence(result)], "fit": [FIT_EQUATION]}
+    for one in result.fits:
+        found["fit"].append(f"{one.reduce}, {one.source}: {findings.fit_sentence(one)}")
+        if isinstance(one.found, ScalingFit):
+            # What a step of the most processes is made of tells what limits it.
+            point = max(one.points, key=lambda p: p.processes)
+            shares = one.found.component_shares(point).items()
+            parts = ", ".join(f"{name} {format_percent(s, 0)}" for name, s in shares)
+            on = f"{pluralize(point.processes, 'process')}, {point.each:g} samples each"
+            found["fit"].append(f"{on}: {parts} (fitted)")
+    if drifts := result.drifts:
+        against = "losses against those of the same steps on the fewest processes:"
+        lines = [findings.divergence_sentence(one) for one in drifts]
+        found["losses"] = [against, *lines]
+    if costs := findings.input_cost_sentences(result):
+        found["input"] = costs
+    return found
+
+
 def table_row(result: ScalingResult, reading: ScalingMeasurement) -> tuple[str, ...]:
     """Write a run as the columns of `COLUMNS`."""
+    # Slow steps first: the 95th percentile of times is the low end of rates.
     low, high = reading.samples_per_s_range
     efficiency = result.efficiency(reading)
     return (
@@ -95,49 +125,3 @@ def batch_measurements(
 def batch_scope(result: ScalingResult) -> str:
     """Say whose batch the grid's is."""
     return "of all processes" if result.grid.scaling == "strong" else "of each process"
-
-
-def _print_block(
-    out: "Console", result: ScalingResult, asked: int, source: InputSource
-) -> None:
-    found = [
-        one for one in batch_measurements(result, asked) if one.run.input == source
-    ]
-    if not found:
-        return
-    title = f"Batch {asked} {batch_scope(result)}, {source} input"
-    out.print(f"\n  {title}\n", style="title")
-    rows = make_table(
-        *COLUMNS, right=tuple(head for head in COLUMNS if head != "reduce")
-    )
-    for reading in found:
-        rows.add_row(*table_row(result, reading))
-    print_table(out, rows)
-
-
-def _print_findings(out: "Console", result: ScalingResult) -> None:
-    """Print what the rows come to, named at the left."""
-    for name, lines in _finding_lines(result):
-        for number, line in enumerate(lines):
-            head = f"  {name if number == 0 else '':8} "
-            out.print(wrap_hanging(head + line, _INDENT, out.width))
-        out.print()
-
-
-def _finding_lines(result: ScalingResult) -> Iterator[tuple[str, list[str]]]:
-    yield "steps", [measurement_sentence(result)]
-    fits = [
-        line
-        for one in result.fits
-        for line in (
-            f"{one.reduce}, {one.source}: {fit_sentence(one)}",
-            component_sentence(one),
-        )
-        if line
-    ]
-    yield "fit", [FIT_EQUATION, *fits]
-    if result.drifts:
-        against = "losses against those of the same steps on the fewest processes:"
-        yield "losses", [against, *map(divergence_sentence, result.drifts)]
-    if costs := input_cost_sentences(result):
-        yield "input", costs

@@ -1,4 +1,4 @@
-"""The console: what is printed, and how it looks on this terminal."""
+"""The console: how what is printed looks on this terminal."""
 
 import json
 import sys
@@ -50,11 +50,11 @@ class Glyphs:
     predicted_bar: str = "░"
     """A predicted bar."""
     idle: str = "╱"
-    """Nobody works."""
+    """Idle time of a device."""
     ellipsis: str = "…"
-    """It goes on, and is cut."""
+    """The rest of a text that is cut."""
     selected: str = "▸"
-    """The row that is meant."""
+    """The row that is selected."""
     default: str = "·"
     """A value that is a default."""
     experiment: str = "○"
@@ -63,7 +63,7 @@ class Glyphs:
     """A value from the command line; a measured point."""
 
     def source_glyph(self, source: "SettingSource") -> str:
-        """Return the sign of the one who set a value."""
+        """Return the sign for where a value was set."""
         named = {"default": self.default, "experiment": self.experiment}
         return named.get(source, self.command_line)
 
@@ -85,11 +85,13 @@ ASCII_GLYPHS: Final = Glyphs(
 def console(*, error: bool = False) -> "Console":
     """Return a console on standard output, or on standard error.
 
-    Rich takes colours away itself where NO_COLOR is set or no terminal is there.
+    Rich itself leaves colours out where NO_COLOR is set or no terminal is there.
     """
+    # Rich is imported where it is used: commands that answer in JSON start without it.
     from rich.console import Console
     from rich.theme import Theme
 
+    # Names of runs and plans hold brackets: none of what is printed is markup.
     made = Console(theme=Theme(THEME), stderr=error, highlight=False, markup=False)
     made.width = min(made.width, MAX_WIDTH) if made.is_terminal else MAX_WIDTH
     return made
@@ -97,6 +99,7 @@ def console(*, error: bool = False) -> "Console":
 
 def console_glyphs(out: "Console") -> Glyphs:
     """Return the signs that this console can show."""
+    # Elsewhere a sign outside of the encoding would end the command with an error.
     return Glyphs() if out.encoding.lower().startswith("utf") else ASCII_GLYPHS
 
 
@@ -130,12 +133,14 @@ def print_table(out: "Console", rows: "Table") -> None:
 
 def print_json(tree: Any) -> None:
     """Print one JSON object on standard output."""
+    # Rich would wrap long lines, and a wrapped string is not JSON.
     sys.stdout.write(json.dumps(tree, indent=2, ensure_ascii=False) + "\n")
 
 
 def print_error(error: "BadInput") -> None:
     """Print what was wrong on standard error, every mistake a block of its own."""
     for index, one in enumerate(getattr(error, "each", (error,))):
+        # Errors of several settings are found together and told together.
         sys.stderr.write("\n" * bool(index) + f"error: {one.text()}\n")
 
 
@@ -143,4 +148,6 @@ def print_next_commands(out: "Console", *commands: str) -> None:
     """End an answer with at most three commands to try next."""
     for row, command in enumerate(commands[:3]):
         start = "try" if row == 0 else ""
+        # Soft wrapping leaves the break to the terminal: a command that is copied is
+        # whole.
         out.print(f"  {start:8} {command}", soft_wrap=True)

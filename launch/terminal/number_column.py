@@ -10,6 +10,9 @@ class NumberColumn:
     """
 
     def __init__(self, largest: int, unit: str) -> None:
+        # The largest unit in which the largest number has three digits: with a smaller
+        # one columns are too wide, with a larger one most numbers are below the last
+        # digit.
         prefixes = (("", 1), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))
         fitting = [one for one in prefixes if largest >= 100 * one[1]] or prefixes[:1]
         self.unit, self.divisor = f"{fitting[-1][0]}{unit}", fitting[-1][1]
@@ -23,4 +26,5 @@ class NumberColumn:
         if self.divisor == 1 or not value:
             return f"{value:,}"
         shown = value / self.divisor
+        # Little must not read as none.
         return f"{shown:,.1f}" if shown >= 0.05 else "< 0.1"

@@ -39,15 +39,27 @@ class ProgressBar:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._steps, self._epochs, self._start = max(steps, 1), epochs, start_step
+        self._steps, self._epochs = max(steps, 1), epochs
         self._console = console or Console(stderr=True)
         self._clock = clock
         self._first_update: tuple[int, float] | None = None
         self._drawn_at = float("-inf")
         self._epochs_written = self._epochs_done(start_step)
-        self._rich_progress = self._new_rich_progress()
-        self._update_line = (
-            self._draw if self._console.is_terminal else self._print_epoch
+        done = self._console.get_style("backward", default="default")
+        # No refresh thread (see the module's docstring), and standard output is left
+        # alone: results may be piped from it.
+        self._rich_progress = Line(
+            TextColumn("{task.fields[epoch]}"),
+            BarColumn(bar_width=None, complete_style=done, finished_style=done),
+            TextColumn("{task.fields[rest]}"),
+            console=self._console,
+            auto_refresh=False,
+            redirect_stdout=False,
+            expand=True,
+            disable=not self._console.is_terminal,
+        )
+        self._rich_progress.add_task(
+            "", total=self._steps, completed=start_step, epoch="", rest="compiling"
         )
 
     def __enter__(self) -> Self:
@@ -71,64 +83,41 @@ class ProgressBar:
             samples_per_s: training samples a second.
         """
         now = self._clock()
+        # The first step that is done here, which may be in the middle of a resumed run.
         self._first_update = self._first_update or (step, now)
-        self._update_line(step, loss, samples_per_s, now)
+        epochs_done, drawn = self._epochs_done(step), self._console.is_terminal
+        if drawn:
+            due = step >= self._steps or now - self._drawn_at >= _REDRAW_S
+        else:
+            # In a log a line an epoch says as much as one a step.
+            due = epochs_done > self._epochs_written
+        if not due:
+            return
+        self._drawn_at, self._epochs_written = now, epochs_done
+
+        last = math.ceil(self._epochs)
+        epoch = min(last, max(1, math.ceil(step * self._epochs / self._steps)))
+        # As many characters for the first epoch as for the last: the bar stays put.
+        number = f"epoch {epoch:{len(str(last))}}/{last}"
+        parts = [f"{100 * step / self._steps:3.0f} %", f"loss {loss:.3f}"]
+        parts.append(f"{samples_per_s:,.0f} samples/s")
+        # The pace since the first step includes evaluations and checkpoints, which are
+        # still to come as well; it leaves out the compilation before that step.
+        first, began = self._first_update
+        if step > first:
+            left = (self._steps - step) * (now - began) / (step - first)
+            text = f"{left:.0f} s" if left < 119.5 else format_duration(left)
+            parts.append(f"{text} left")
+        rest = "  ".join(parts)
+        if drawn:
+            line, task = self._rich_progress, self._rich_progress.task_ids[0]
+            line.update(task, completed=step, epoch=number, rest=rest, refresh=True)
+        else:
+            self.print_line(f"{number}  {rest}")
 
     def print_line(self, text: str) -> None:
         """Print a line above the progress line: an evaluation, a warning."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def _new_rich_progress(self) -> Line:
-        done = self._console.get_style("backward", default="default")
-        line = Line(
-            TextColumn("{task.fields[epoch]}"),
-            BarColumn(bar_width=None, complete_style=done, finished_style=done),
-            TextColumn("{task.fields[rest]}"),
-            console=self._console,
-            auto_refresh=False,
-            redirect_stdout=False,  # results stay on standard output
-            expand=True,
-            disable=not self._console.is_terminal,
-        )
-        line.add_task(
-            "", total=self._steps, completed=self._start, epoch="", rest="compiling"
-        )
-        return line
-
-    def _draw(self, step: int, loss: float, rate: float, now: float) -> None:
-        if step < self._steps and now - self._drawn_at < _REDRAW_S:
-            return
-        self._drawn_at = now
-        epoch, rest = self._columns(step, loss, rate, now)
-        task = self._rich_progress.task_ids[0]
-        self._rich_progress.update(
-            task, completed=step, epoch=epoch, rest=rest, refresh=True
-        )
-
-    def _print_epoch(self, step: int, loss: float, rate: float, now: float) -> None:
-        done = self._epochs_done(step)
-        if done > self._epochs_written:
-            self._epochs_written = done
-            self.print_line("  ".join(self._columns(step, loss, rate, now)))
-
-    def _columns(
-        self, step: int, loss: float, rate: float, now: float
-    ) -> tuple[str, str]:
-        last = math.ceil(self._epochs)
-        epoch = min(last, max(1, math.ceil(step * self._epochs / self._steps)))
-        parts = [f"{100 * step / self._steps:3.0f} %", f"loss {loss:.3f}"]
-        parts += [f"{rate:,.0f} samples/s", *self._time_left(step, now)]
-        return f"epoch {epoch:{len(str(last))}}/{last}", "  ".join(parts)
-
-    def _time_left(self, step: int, now: float) -> list[str]:
-        """Time left, from the pace since the first step: evaluations are in it."""
-        first, began = self._first_update or (step, now)
-        if step <= first:
-            return []
-        left = (self._steps - step) * (now - began) / (step - first)
-        return [
-            f"{left:.0f} s left" if left < 119.5 else f"{format_duration(left)} left"
-        ]
 
     def _epochs_done(self, step: int) -> int:
         if step >= self._steps:

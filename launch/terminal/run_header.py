@@ -71,31 +71,69 @@ class TerminalRunHeader:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
-        yield _title_line(self)
-        left, right = _left_column(self), _right_column(self)
-        column = min(_COLUMN_WIDTH, options.max_width - 2 - _max_length(right))
-        if column >= _max_length(left) + 2:
-            pairs = ((one, other) for one, other in zip(left, right) if one or other)
-            for one, other in pairs:
-                yield Text("  " + one.ljust(column) + other)
+        width, count = options.max_width, format_count
+        kind = f"{self.platform}, fake" if self.is_virtual else self.platform
+        devices = pluralize(self.plan.mesh.devices, "device")
+        where = f"    {devices} ({kind}), {pluralize(self.processes, 'process')}"
+        named = ((self.experiment, "title"), "    ", (self.plan.title, "plan"))
+        yield Text.assemble(*named, where)
+
+        # Slices of a sample and stages do not divide the batch.
+        replica = self.batch // self.plan.batch_shards
+        sitting = " (new)"
+        if self.resumed_at is not None:
+            sitting = f", resumed at step {count(self.resumed_at)} (newest verified)"
+        left = [
+            f"model   {self.model}, {count(self.parameter_count)} parameters",
+            f"batch   {count(self.batch)} global, {count(replica)} a replica",
+            f"run     {self.folder}{sitting}",
+            f"rate    {self.learning_rate}" if self.learning_rate else "",
+            f"audit   {self.audit}" if self.audit else "",
+            "",
+        ]
+        sources = self.value_sources
+        # Defaults are the most and say the least: they are only counted.
+        values = [pluralize(sum(sources.values()), "value")]
+        if by_experiment := sources.get("experiment"):
+            values.append(f"{by_experiment} by the experiment")
+        if typed := sources.get("command line"):
+            values.append(f"{typed} on the command line")
+        train, test = count(self.train_samples), count(self.test_samples)
+        epochs, steps = pluralize(self.epochs, "epoch"), pluralize(self.steps, "step")
+        memory = format_size(self.memory_bytes)
+        right = [
+            f"data    {self.data}, {train} train, {test} test",
+            f"length  {epochs}, {steps}",
+            f"config  {', '.join(values)}",
+            f"decay   {self.weight_decay}" if self.weight_decay else "",
+            f"memory  {memory} a device, compiled" if self.memory_bytes else "",
+            f"shuffle {self.shuffle}" if self.shuffle else "",
+        ]
+
+        # Side by side only where no fact of either column would be cut or wrapped.
+        column = min(_COLUMN_WIDTH, width - 2 - max(map(len, right)))
+        if column >= max(map(len, left)) + 2:
+            for one, other in zip(left, right):
+                if one or other:
+                    yield Text("  " + one.ljust(column) + other)
         else:
             facts = [fact for pair in zip(left, right) for fact in pair if fact]
-            yield from (
-                wrap_hanging("  " + fact, 10, options.max_width) for fact in facts
-            )
+            yield from (wrap_hanging("  " + fact, 10, width) for fact in facts)
         if self.all_reduce:
-            yield wrap_hanging(f"  sums    {self.all_reduce}", 10, options.max_width)
+            yield wrap_hanging(f"  sums    {self.all_reduce}", 10, width)
         for warning in self.warnings:
-            yield wrap_hanging(f"warn:     {warning}", 10, options.max_width)
+            yield wrap_hanging(f"warn:     {warning}", 10, width)
 
 
 def wrap_hanging(text: str, indent: int, width: int) -> Text:
-    """Wrap a line so that what follows the first stands under its text.
+    """Wrap a line so that the lines after the first are indented to its text.
 
     Words longer than a line (paths) are left whole: they can still be copied.
     """
     lines, line = [], text[:indent]
     for word in text[indent:].split():
+        # `line.strip()` keeps a first word that is longer than a line from making an
+        # empty one.
         if len(line) + len(word) + 1 > width and line.strip():
             lines.append(line.rstrip())
             line = " " * indent
@@ -112,57 +150,3 @@ def pluralize(number: float, noun: str) -> str:
     """
     ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
     return f"{number:,} {noun}{ending}"
-
-
-def _title_line(opening: TerminalRunHeader) -> Text:
-    kind = f"{opening.platform}, fake" if opening.is_virtual else opening.platform
-    devices = pluralize(opening.plan.mesh.devices, "device")
-    parts = ((opening.experiment, "title"), "    ", (opening.plan.title, "plan"))
-    where = f"    {devices} ({kind}), {pluralize(opening.processes, 'process')}"
-    return Text.assemble(*parts, where)
-
-
-def _left_column(opening: TerminalRunHeader) -> list[str]:
-    replica = opening.batch // opening.plan.batch_shards
-    sitting = (
-        " (new)"
-        if opening.resumed_at is None
-        else f", resumed at step {format_count(opening.resumed_at)} (newest verified)"
-    )
-    return [
-        f"model   {opening.model}, {format_count(opening.parameter_count)} parameters",
-        f"batch   {format_count(opening.batch)} global, {format_count(replica)} a "
-        "replica",
-        f"run     {opening.folder}{sitting}",
-        f"rate    {opening.learning_rate}" if opening.learning_rate else "",
-        f"audit   {opening.audit}" if opening.audit else "",
-        "",
-    ]
-
-
-def _right_column(opening: TerminalRunHeader) -> list[str]:
-    train, test = (
-        format_count(opening.train_samples),
-        format_count(opening.test_samples),
-    )
-    values = pluralize(sum(opening.value_sources.values()), "value")
-    places = {"experiment": "by the experiment", "command line": "on the command line"}
-    set_by = [
-        f"{opening.value_sources[who]} {place}"
-        for who, place in places.items()
-        if opening.value_sources.get(who)
-    ]
-    memory = format_size(opening.memory_bytes)
-    return [
-        f"data    {opening.data}, {train} train, {test} test",
-        f"length  {pluralize(opening.epochs, 'epoch')}, "
-        f"{pluralize(opening.steps, 'step')}",
-        f"config  {', '.join([values, *set_by])}",
-        f"decay   {opening.weight_decay}" if opening.weight_decay else "",
-        f"memory  {memory} a device, compiled" if opening.memory_bytes else "",
-        f"shuffle {opening.shuffle}" if opening.shuffle else "",
-    ]
-
-
-def _max_length(lines: Sequence[str]) -> int:
-    return max(map(len, lines))

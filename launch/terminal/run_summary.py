@@ -1,6 +1,6 @@
 """The block a person sees after training: where the time and the bytes went."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -42,15 +42,43 @@ class TerminalRunSummary:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
-        yield wrap_hanging(outcome_line(self.run), 10, options.max_width)
-        times = list(_phase_table(self.run, options.max_width, options.ascii_only))
-        moved = [*_traffic_table(self.run), *_memory_lines(self.run)]
-        yield from _side_by_side(times, moved, options.max_width)
-        if self.run.step_s:
-            yield Text("\n  " + throughput_line(self.run))
+        run, width = self.run, options.max_width
+        yield wrap_hanging(outcome_line(run), 10, width)
+
+        times = _phase_table(run, width, options.ascii_only)
+        moved = []
+        # The largest first: it is what a better plan would reduce.
+        terms = sorted(run.bytes_by_collective.items(), key=lambda term: -term[1])
+        if terms:
+            longest = max(len(term) for term, _ in terms)
+            moved.append(Text("Bytes a step and device", "title"))
+            moved += [Text(f"  {t:{longest}}  {format_size(n):>7}") for t, n in terms]
+        if run.memory_bytes:
+            moved.append(Text("Memory a device", "title"))
+            moved.append(Text(f"  compiled step  {format_size(run.memory_bytes)}"))
+        room = width - 2 - _TABLE_WIDTH - 2
+        tables = [table for table in (times, moved) if table]
+        if len(tables) == 2 and max(line.cell_len for line in moved) <= room:
+            pairs = list(zip_longest(times, moved, fillvalue=Text()))
+            gaps = [Text(" " * (_TABLE_WIDTH + 2 - one.cell_len)) for one, _ in pairs]
+            rows = [one + gap + other for (one, other), gap in zip(pairs, gaps)]
+            tables = [rows]
+        for table in tables:
+            yield Text()
+            for row in table:
+                line = Text("  ") + row
+                line.rstrip()
+                # What does not fit is left out: a wrapped row would read as two.
+                line.no_wrap, line.overflow = True, "crop"
+                yield line
+
+        if run.step_s:
+            median, low, high, unit = step_time_percentiles(run)
+            rate = f"\n  {run.samples_per_s:,.0f} samples/s"
+            yield Text(f"{rate}, step {median} {unit} (p5 {low}, p95 {high})")
         yield Text(f"\n  report   {self.folder / 'report.html'}", overflow="ignore")
-        for row, command in enumerate(self.next_commands):
-            name = "try" if row == 0 else ""
+        for number, command in enumerate(self.next_commands):
+            name = "try" if number == 0 else ""
             yield Text.assemble(f"  {name:8} ", (command, "cmd"), overflow="ignore")
 
 
@@ -69,11 +97,11 @@ def run_summary(
 
 
 def suggest_commands(run: Run, folder: Path) -> list[str]:
-    """Name what to type next: go on where a run stopped, or use what it made."""
+    """Name what to type next: resume a run that stopped, or use what it made."""
     if run.status == "stopped":
-        return [
-            f"jaxdist train {quote(run.experiment)} {quote(f'run.name={run.name}')}"
-        ]
+        # The name is what finds the folder of the run, with its checkpoints.
+        name = quote(f"run.name={run.name}")
+        return [f"jaxdist train {quote(run.experiment)} {name}"]
     path = quote(str(folder))
     return [
         f"jaxdist eval {path}",
@@ -92,6 +120,7 @@ def outcome_line(run: Run) -> str:
     if run.accuracy is None:
         parts.append("not evaluated")
     else:
+        # A language model answers once a token, other networks once a sample.
         answers = run.answers or run.held_out
         of = (
             f" ({format_count(run.correct)} of {format_count(answers)})"
@@ -109,13 +138,6 @@ def outcome_line(run: Run) -> str:
     return f"{run.status:9} {', '.join(parts)}"
 
 
-def throughput_line(run: Run) -> str:
-    """Write throughput and step time in one line."""
-    median, low, high, unit = step_time_percentiles(run)
-    samples = f"{run.samples_per_s:,.0f} samples/s"
-    return f"{samples}, step {median} {unit} (p5 {low}, p95 {high})"
-
-
 def step_time_percentiles(run: Run) -> tuple[str, str, str, str]:
     """Write the step time: median, 5th and 95th percentile, and their one unit.
 
@@ -125,6 +147,7 @@ def step_time_percentiles(run: Run) -> tuple[str, str, str, str]:
     """
     scale, unit = (1e3, "ms") if run.step_s < 1 else (1.0, "s")
     times = [scale * t for t in (run.step_s, run.step_s_p5, run.step_s_p95)]
+    # About three digits, and the same decimals for all three, so that they compare.
     decimals = 2 if times[0] < 9.995 else 1 if times[0] < 10_000 else 0
     median, low, high = (f"{t:,.{decimals}f}" for t in times)
     return median, low, high, unit
@@ -152,59 +175,22 @@ def text_bar(share: float, width: int, ascii_only: bool) -> str:
     """
     if ascii_only:
         return "#" * round(share * width)
+    # Block characters divide a cell into eighths.
     whole, eighths = divmod(int(share * width * 8), 8)
     return "█" * whole + _PARTIAL_BARS[eighths].strip()
 
 
-def _phase_table(run: Run, width: int, ascii_only: bool) -> Iterator[Text]:
+def _phase_table(run: Run, width: int, ascii_only: bool) -> list[Text]:
     phases = phases_by_size(run)
     if not phases:
-        return
-    yield Text.assemble(("Time by phase", "title"), f"{'s':>10}{'share':>9}")
+        return []
+    rows = [Text.assemble(("Time by phase", "title"), f"{'s':>10}{'share':>9}")]
     whole, longest = sum(s for _, s in phases), max(s for _, s in phases)
-    room = min(_BAR_WIDTH, width - (_TABLE_WIDTH - _BAR_WIDTH))
+    # Bars are what a narrow terminal goes without first: numbers say the same.
+    room = max(min(_BAR_WIDTH, width - (_TABLE_WIDTH - _BAR_WIDTH)), 0)
     for name, s in phases:
-        line = Text(f"{name:13}{_seconds(s):>10}{format_percent(s / whole):>9}  ")
-        drawn = text_bar(s / longest, max(room, 0), ascii_only)
-        yield line.append(drawn, PHASE_FILLS.get(name, "wait"))
-
-
-def _traffic_table(run: Run) -> Iterator[Text]:
-    moved = sorted(run.bytes_by_collective.items(), key=lambda term: -term[1])
-    if not moved:
-        return
-    yield Text("Bytes a step and device", "title")
-    wide = max(len(term) for term, _ in moved)
-    yield from (Text(f"  {term:{wide}}  {format_size(n):>7}") for term, n in moved)
-
-
-def _memory_lines(run: Run) -> Iterator[Text]:
-    if run.memory_bytes:
-        yield Text("Memory a device", "title")
-        yield Text(f"  compiled step  {format_size(run.memory_bytes)}")
-
-
-def _side_by_side(left: list[Text], right: list[Text], width: int) -> Iterator[Text]:
-    """Put two tables side by side, or one below the other where they are too wide."""
-    widest = max((line.cell_len for line in right), default=0)
-    indent = Text("  ")
-    if not left or not right or 2 + _TABLE_WIDTH + 2 + widest > width:
-        for table in filter(None, (left, right)):
-            yield Text()
-            yield from (_without_wrap(indent + line) for line in table)
-        return
-    yield Text()
-    for one, other in zip_longest(left, right, fillvalue=Text()):
-        gap = Text(" " * (_TABLE_WIDTH + 2 - one.cell_len))
-        yield _without_wrap(indent + one + gap + other)
-
-
-def _without_wrap(line: Text) -> Text:
-    """Keep a table row on one line: what does not fit is left out, never wrapped."""
-    line.rstrip()
-    line.no_wrap, line.overflow = True, "crop"
-    return line
-
-
-def _seconds(value: float) -> str:
-    return f"{value:,.1f}" if value >= 0.05 else "< 0.1"
+        seconds = f"{s:,.1f}" if s >= 0.05 else "< 0.1"
+        line = Text(f"{name:13}{seconds:>10}{format_percent(s / whole):>9}  ")
+        drawn = text_bar(s / longest, room, ascii_only)
+        rows.append(line.append(drawn, PHASE_FILLS.get(name, "wait")))
+    return rows

@@ -1,4 +1,4 @@
-"""Trouble: what is done to one host of a testbed on purpose, and how it is undone."""
+"""Fault injection: what is done to one host of a testbed, and how it is undone."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.testbed.iproute import run_command
 
 FAULT_SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
-"""What each process of a host is sent."""
+"""The signal that each process of a host is sent."""
 
 
 def parse_host(testbed: EmulatedCluster, name: str) -> int:
@@ -22,6 +22,7 @@ def parse_host(testbed: EmulatedCluster, name: str) -> int:
     names = [f"h{rank}" for rank in range(testbed.num_hosts)]
     if name in names:
         return names.index(name)
+    # `2`, `H2` and `host2` are most likely h2.
     digits = "".join(sign for sign in name if sign.isdigit())
     near = f"h{digits}" if f"h{digits}" in names else did_you_mean(name, names)
     raise BadInput(
@@ -32,7 +33,8 @@ def parse_host(testbed: EmulatedCluster, name: str) -> int:
 
 
 def cut_link(testbed: EmulatedCluster, host_index: int) -> str:
-    """Pull a host's cable: what it sends and what is sent to it is lost."""
+    """Cut a host's link: what it sends and what is sent to it is lost."""
+    # At the switch's end, so that the processes' own interface keeps its address.
     _set_switch_port(testbed, host_index, "down")
     return "its link is cut"
 
@@ -43,6 +45,7 @@ def limit_link_rate(testbed: EmulatedCluster, host_index: int, rate: str) -> str
     Raises:
         BadInput: it is no rate.
     """
+    # The settings of the testbed keep the old rate: `mend` goes back to it.
     testbed.set_host_rate(host_index, rate)
     return f"its link has {rate} each way"
 
@@ -58,6 +61,8 @@ def signal_host(testbed: EmulatedCluster, host_index: int, fault: str) -> str:
     Raises:
         BadInput: nothing runs there.
     """
+    # SIGKILL is as a host that goes down; SIGSTOP is as one that hangs: its connections
+    # stay open and nothing answers.
     pids = testbed.pids(host_index)
     if not pids:
         raise BadInput(
@@ -70,9 +75,10 @@ def signal_host(testbed: EmulatedCluster, host_index: int, fault: str) -> str:
 
 
 def clear_faults(testbed: EmulatedCluster, host_index: int) -> str:
-    """Undo what was done: the cable, its rate, and processes that are stopped."""
+    """Undo faults: the link is up at its old rate, and stopped processes go on."""
     _set_switch_port(testbed, host_index, "up")
     testbed.set_host_rate(host_index, testbed.rate)
+    # A process that was not stopped takes no notice of SIGCONT.
     _send_signal(testbed.pids(host_index), signal.SIGCONT)
     return f"its link is there, {testbed.rate or 'no limit'} each way"
 

@@ -1,13 +1,12 @@
-"""Hosts in a box: network namespaces of this machine on one switch, over shaped links.
+"""Emulated hosts: network namespaces of this machine on one switch, over shaped links.
 
 Each host has an interface of its own, so a queue and counters of its own. The switch is
-a bridge in another namespace, so nothing of this touches the machine's own network.
-Where processors divide over hosts, each has its own
-(`jaxdist/launch/testbed/cpu_affinity.py`).
+a bridge in another namespace, so the machine's own network is left as it is.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Final
@@ -18,7 +17,6 @@ from jaxdist.launch.launchers.processes.group import (
     run_and_collect,
 )
 from jaxdist.launch.launchers.processes.loopback import check_host_count, process_specs
-from jaxdist.launch.testbed.cpu_affinity import cpus_per_host
 from jaxdist.launch.testbed.iproute import (
     check_netem_support,
     check_netns_support,
@@ -29,13 +27,13 @@ from jaxdist.launch.testbed.link_shaping import (
     InterfaceCounters,
     netem_delay,
     parse_counters,
-    token_bucket,
+    rate_qdisc,
 )
 from jaxdist.launch.testbed.namespaces import (
+    NETNS_FOLDER,
     remove_orphans,
     remove_with_prefix,
     temporary_prefix,
-    write_hosts_file,
 )
 
 _SUBNET: Final = "10.77.0"
@@ -51,13 +49,11 @@ class EmulatedCluster:
         num_hosts: how many hosts.
         rate: bits a second of each link, both ways: `100mbit`; None is no limit.
         delay: of each packet, on its way to any host: `1ms`; None is none.
-        disable_gso: whether processes hand over whole frames, so that counters see
-        every
-            header; without it the kernel cuts packets of up to 64 KiB after counting,
-            which costs less of the processor.
-        name_prefix: begins the names of what is made; without one they are this
-        process's,
-            and are removed by others when it is gone.
+        disable_gso: hand single frames to the interface, so that counters include every
+            header; otherwise the kernel cuts packets of up to 64 KiB after they were
+            counted, which takes less CPU time.
+        name_prefix: begins the names of the namespaces; without one they have this
+            process's number, and others remove them once it is gone.
 
     Raises:
         BadInput: not Linux, not root, no `ip` and `tc`, values that cannot be, or
@@ -75,12 +71,14 @@ class EmulatedCluster:
     ) -> None:
         self.num_hosts = check_host_count(num_hosts)
         self.rate, self.disable_gso = rate, disable_gso
-        _rate_qdisc(rate)
+        rate_qdisc(rate)  # refuses what is no rate
+        # netem only where a delay is asked for: many kernels are built without it.
         self._netem = None if delay is None else netem_delay(delay)
         self.name_prefix = name_prefix or temporary_prefix()
         check_netns_support()
 
     def __enter__(self) -> "EmulatedCluster":
+        # A process that was killed could not remove its hosts.
         remove_orphans()
         self.create()
         return self
@@ -95,8 +93,39 @@ class EmulatedCluster:
 
     def create(self) -> None:
         """Make the hosts, all or none."""
+        switch = self._switch_namespace
+        on_switch = ("ip", "-n", switch, "link")
         try:
-            self._create()
+            if self._netem is not None:
+                check_netem_support(f"{temporary_prefix()}-delay")
+            run_command("ip", "netns", "add", switch)
+            run_command(*on_switch, "add", "name", "switch", "type", "bridge")
+            run_command(*on_switch, "set", "dev", "switch", "up")
+            for rank in range(self.num_hosts):
+                host, address, port = (
+                    self.namespace(rank),
+                    self.address(rank),
+                    f"p{rank}",
+                )
+                run_command("ip", "netns", "add", host)
+                # gloo listens at the address that the machine's name has: the host's.
+                files = NETNS_FOLDER / host
+                files.mkdir(parents=True, exist_ok=True)
+                names = f"127.0.0.1 localhost\n{address} {socket.gethostname()}\n"
+                (files / "hosts").write_text(names)
+                # A veth pair is a cable: what enters one end leaves the other.
+                ends = ("type", "veth", "peer", "name", port, "netns", switch)
+                run_command("ip", "link", "add", "name", "eth0", "netns", host, *ends)
+                at = ("ip", "-n", host)
+                run_command(*at, "link", "set", "dev", "lo", "up")
+                run_command(*at, "address", "add", f"{address}/24", "dev", "eth0")
+                # Generic segmentation offload hands packets of up to 64 KiB to the
+                # queue, and the counters see one header for all of their frames.
+                if self.disable_gso:
+                    run_command(*at, "link", "set", "dev", "eth0", "gso_max_segs", "1")
+                run_command(*at, "link", "set", "dev", "eth0", "up")
+                run_command(*on_switch, "set", "dev", port, "master", "switch", "up")
+            self.set_rate(self.rate)
         except BaseException:
             self.remove()
             raise
@@ -131,26 +160,26 @@ class EmulatedCluster:
     def place_processes(
         self, specs: Sequence[ProcessSpec], hosts: Sequence[int] | None = None
     ) -> list[ProcessSpec]:
-        """Return the same tasks, one on each host, or on those that are named."""
+        """Return the same processes, one on each host, or on those that are named."""
+        # Hosts of a real cluster do not take CPUs from each other. Processes that may
+        # run on all CPUs do, in turns that differ from step to step, and an operation
+        # on all of them waits for the one that another process has.
         own = cpus_per_host(os.sched_getaffinity(0), self.num_hosts)
+        chosen = range(self.num_hosts) if hosts is None else hosts
         return [
             replace(task, command=self.host_argv(host, *task.command), cpus=own[host])
-            for host, task in zip(
-                range(self.num_hosts) if hosts is None else hosts, specs
-            )
+            for host, task in zip(chosen, specs)
         ]
 
     def host_argv(self, host: int, *command: str) -> tuple[str, ...]:
         """Return the words that run a command on a host."""
-        return *self._netns_exec(host), *command
+        return "ip", "netns", "exec", self.namespace(host), *command
 
     def read_counters(self) -> tuple[InterfaceCounters, ...]:
         """Read what each host's interface has sent and received."""
         read = ("cat", "/proc/net/dev")
-        return tuple(
-            parse_counters(run_command(*self._netns_exec(rank), *read), "eth0")
-            for rank in range(self.num_hosts)
-        )
+        shown = (self.host_argv(rank, *read) for rank in range(self.num_hosts))
+        return tuple(parse_counters(run_command(*argv), "eth0") for argv in shown)
 
     def set_rate(self, rate: str | None) -> None:
         """Change the rate of all links.
@@ -158,7 +187,7 @@ class EmulatedCluster:
         Raises:
             BadInput: it is no rate.
         """
-        _rate_qdisc(rate)
+        rate_qdisc(rate)
         self.rate = rate
         for rank in range(self.num_hosts):
             self.set_host_rate(rank, rate)
@@ -169,22 +198,25 @@ class EmulatedCluster:
         Raises:
             BadInput: it is no rate.
         """
-        words, (host, port) = _rate_qdisc(rate), self.link_ends(host_index)
-        _replace_qdisc(port, "root", *words)
+        words, (host, port) = rate_qdisc(rate), self.link_ends(host_index)
+        # Each end of the cable shapes what is sent into it. The delay is at the host's
+        # end alone, which a packet between two hosts enters once.
+        queues = [(port, ("root", *words))]
         if self._netem is None:
-            _replace_qdisc(host, "root", *words)
+            queues.append((host, ("root", *words)))
         elif rate is None:
-            _replace_qdisc(host, "root", *self._netem)
+            queues.append((host, ("root", *self._netem)))
         else:
-            _replace_qdisc(host, "root", "handle", "1:", *words)
-            _replace_qdisc(host, "parent", "1:1", "handle", "10:", *self._netem)
+            queues.append((host, ("root", "handle", "1:", *words)))
+            inner = ("parent", "1:1", "handle", "10:", *self._netem)
+            queues.append((host, inner))
+        for (space, link), queue in queues:
+            run_command("tc", "-n", space, "qdisc", "replace", "dev", link, *queue)
 
     def link_ends(self, host_index: int) -> tuple[tuple[str, str], tuple[str, str]]:
         """Return the ends of a host's cable, its own first: namespace, interface."""
-        return (self.namespace(host_index), "eth0"), (
-            self._switch_namespace,
-            f"p{host_index}",
-        )
+        own, port = (self.namespace(host_index), "eth0"), f"p{host_index}"
+        return own, (self._switch_namespace, port)
 
     def remove(self) -> None:
         """Remove the hosts and end what runs on them; nothing where they are gone."""
@@ -203,45 +235,27 @@ class EmulatedCluster:
         done = try_command("ip", "netns", "pids", self.namespace(host_index))
         return tuple(map(int, done.stdout.split()))
 
-    def _netns_exec(self, rank: int) -> tuple[str, ...]:
-        """Return the words that run a command on a host."""
-        return "ip", "netns", "exec", self.namespace(rank)
 
-    def _create(self) -> None:
-        switch = self._switch_namespace
-        if self._netem is not None:
-            check_netem_support(f"{temporary_prefix()}-delay")
-        run_command("ip", "netns", "add", switch)
-        run_command(
-            "ip", "-n", switch, "link", "add", "name", "switch", "type", "bridge"
-        )
-        run_command("ip", "-n", switch, "link", "set", "dev", "switch", "up")
-        for rank in range(self.num_hosts):
-            self._add_host(rank)
-        self.set_rate(self.rate)
+def cpus_per_host(cpus: Collection[int], num_hosts: int) -> tuple[tuple[int, ...], ...]:
+    """Return the CPUs of each host, as many for each.
 
-    def _add_host(self, rank: int) -> None:
-        """Make one host and its cable."""
-        host, port, switch = self.namespace(rank), f"p{rank}", self._switch_namespace
-        run_command("ip", "netns", "add", host)
-        write_hosts_file(host, self.address(rank))
-        ends = ("type", "veth", "peer", "name", port, "netns", switch)
-        run_command("ip", "link", "add", "name", "eth0", "netns", host, *ends)
-        at = ("ip", "-n", host)
-        run_command(*at, "link", "set", "dev", "lo", "up")
-        run_command(*at, "address", "add", f"{self.address(rank)}/24", "dev", "eth0")
-        if self.disable_gso:
-            run_command(*at, "link", "set", "dev", "eth0", "gso_max_segs", "1")
-        run_command(*at, "link", "set", "dev", "eth0", "up")
-        plug = ("link", "set", "dev", port, "master", "switch")
-        run_command("ip", "-n", switch, *plug, "up")
+    Of more hosts than CPUs each shares a CPU with as many others. Where that does not
+    divide, all hosts have all CPUs: otherwise some of them would be slower.
 
+    Args:
+        cpus: numbers of the CPUs.
+        num_hosts: number of hosts.
 
-def _replace_qdisc(link_end: tuple[str, str], *words: str) -> None:
-    """Give an interface a queue in place of the one that it has there."""
-    space, link = link_end
-    run_command("tc", "-n", space, "qdisc", "replace", "dev", link, *words)
-
-
-def _rate_qdisc(rate: str | None) -> tuple[str, ...]:
-    return ("noqueue",) if rate is None else token_bucket(rate)
+    >>> cpus_per_host({0, 1, 2, 3, 4}, 2), cpus_per_host({0, 1}, 4)
+    (((0, 1), (2, 3)), ((0,), (1,), (0,), (1,)))
+    >>> cpus_per_host({0, 1}, 3)
+    ((0, 1), (0, 1), (0, 1))
+    """
+    # Neighbouring CPUs go to one host: they often share caches.
+    every = tuple(sorted(cpus))
+    each = len(every) // num_hosts
+    if each:
+        return tuple(every[n * each : (n + 1) * each] for n in range(num_hosts))
+    if num_hosts % len(every):
+        return (every,) * num_hosts
+    return tuple((every[n % len(every)],) for n in range(num_hosts))

@@ -1,4 +1,4 @@
-"""iproute: the commands `ip` and `tc` of this machine, and what it lacks for hosts."""
+"""The commands `ip` and `tc` of this machine, and what it lacks for emulated hosts."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ def run_command(*argv: str) -> str:
     """Run a command of the system and return what it prints.
 
     Raises:
-        BadInput: it fails, with its own words.
+        BadInput: it fails, with its error message.
     """
     done = try_command(*argv)
     if done.returncode == 0:
@@ -31,24 +31,35 @@ def try_command(*argv: str) -> subprocess.CompletedProcess[str]:
 
 
 def check_netns_support() -> None:
-    """Refuse what cannot make hosts.
+    """Refuse a machine that cannot make hosts.
 
     Raises:
         BadInput: not Linux, not root, or no `ip` and `tc`.
     """
-    if sys.platform != "linux":
-        raise _unsupported(f"this is {sys.platform}", "run it on Linux")
-    if os.geteuid() != 0:
-        raise _unsupported(
-            f"the user is {os.geteuid()}", "the same as root, with sudo -E for example"
-        )
+    # `ip` makes namespaces and links, `tc` their queues.
     missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
-    if missing:
-        raise _unsupported(f"no {' and no '.join(missing)}", "apt-get install iproute2")
+    if sys.platform != "linux":
+        values, remedy = f"this is {sys.platform}", "run it on Linux"
+    elif os.geteuid() != 0:
+        values = f"the user is {os.geteuid()}"
+        remedy = "the same as root, with sudo -E for example"
+    elif missing:
+        values, remedy = f"no {' and no '.join(missing)}", "apt-get install iproute2"
+    else:
+        return
+    raise BadInput(
+        "hosts in a box cannot be made here",
+        rule="they are network namespaces: Linux, root, and ip and tc of iproute2",
+        values=values,
+        remedy=[
+            remedy,
+            "or without shaped links: jaxdist launch local -n 4 -- train digits",
+        ],
+    )
 
 
 def check_netem_support(namespace: str) -> None:
-    """Refuse delays where the kernel has none.
+    """Refuse delays where the kernel cannot make them.
 
     Args:
         namespace: name of a network namespace that is made to try one, and removed.
@@ -56,6 +67,7 @@ def check_netem_support(namespace: str) -> None:
     Raises:
         BadInput: the kernel has no `netem`.
     """
+    # Only trying tells: netem may be built in, a module, or left out of the kernel.
     run_command("ip", "netns", "add", namespace)
     try:
         words = ("qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
@@ -69,15 +81,3 @@ def check_netem_support(namespace: str) -> None:
             values=f"tc qdisc add dev lo root netem: {tried.stderr.strip()}",
             remedy=["modprobe sch_netem", "or the same without --delay"],
         )
-
-
-def _unsupported(values: str, remedy: str) -> BadInput:
-    return BadInput(
-        "hosts in a box cannot be made here",
-        rule="they are network namespaces: Linux, root, and ip and tc of iproute2",
-        values=values,
-        remedy=[
-            remedy,
-            "or without shaped links: jaxdist launch local -n 4 -- train digits",
-        ],
-    )

@@ -1,74 +1,74 @@
-"""Links: the rate of one, the bucket that holds it to that, and what it counts."""
+"""Links: their rate, the queue that holds them to it, and their counters."""
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.text.parsing import parse_bandwidth
 
 FRAME_BYTES: Final = 1514
 """Bytes of a full Ethernet frame, as a link sends it."""
 TCP_SEGMENT_BYTES: Final = 1448
-"""Bytes of a message in a full frame: 1500 less the headers of IP and TCP."""
+"""Payload of a full frame: an MTU of 1500 bytes minus 52 of IP and TCP headers."""
 
-_UNITS: Final = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _TIME_UNITS: Final = {"us": 1, "ms": 10**3, "s": 10**6}
 _BURST_S: Final = 1.5e-3
+"""What a full token bucket holds, as seconds at the rate of the link."""
 _MIN_BURST_BYTES: Final = 2 * FRAME_BYTES
 
 
 def parse_link_rate(rate: str) -> int:
-    """Read a rate as `tc` writes it.
+    """Read the rate of a link, bits a second.
 
-    >>> parse_link_rate("100mbit")
-    100000000
+    >>> parse_link_rate("100mbit"), parse_link_rate("12.5MB/s")
+    (100000000, 100000000)
 
     Raises:
         BadInput: it is no rate.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]bit)", rate.strip().lower())
-    bits = round(float(found[1]) * _UNITS[found[2]]) if found else 0
+    bits = 0
+    # A bare number is bits a second to `tc` and bytes to `parse_bandwidth`, so a rate
+    # has a unit.
+    if rate.strip()[-1:].isalpha():
+        with suppress(BadInput):
+            bits = round(8 * parse_bandwidth(rate, "rate"))
     if bits:
         return bits
+    # `200Mb/s` and `1.5 GB` are mostly meant as bits: links are sold by them.
+    found = re.match(r"\s*(\d*\.?\d*[1-9]\d*\.?\d*)\s*([kmg])", rate.lower())
+    meant = f"{found[1]}{found[2]}bit" if found else "200mbit"
     raise BadInput(
         f"{rate} is no rate of a link",
-        rule="a rate is a number above zero and kbit, mbit or gbit, without a space",
+        rule="a rate is a number above zero and its unit: kbit, mbit or gbit, or MB/s",
         values=repr(rate),
-        remedy=[
-            f"did you mean {_suggest_rate(rate)}?",
-            "without a rate there is no limit",
-        ],
+        remedy=[f"did you mean {meant}?", "without a rate there is no limit"],
     )
 
 
-def _suggest_rate(rate: str) -> str:
-    """Guess the rate that was meant.
+def rate_qdisc(rate: str | None) -> tuple[str, ...]:
+    """Return the words of `tc` for a queue that holds a link to a rate.
 
-    >>> _suggest_rate("200Mb/s"), _suggest_rate("1.5 GB"), _suggest_rate("quick")
-    ('200mbit', '1.5gbit', '200mbit')
-    """
-    found = re.match(r"\s*(\d*\.?\d*[1-9]\d*\.?\d*)\s*([kmg])", rate.lower())
-    return f"{found[1]}{found[2]}bit" if found else "200mbit"
-
-
-def token_bucket(rate: str) -> tuple[str, ...]:
-    """Return the words of `tc` for a token bucket of this rate.
-
-    The bucket holds 1.5 ms of the rate, and at least two frames; the queue in front of
-    it holds 200 ms. What a full bucket holds goes out at once: with 68 KiB a message of
-    128 KiB took half its time behind a pause, and on no real link.
+    Args:
+        rate: of a token bucket filter; None is no limit.
 
     Raises:
         BadInput: it is no rate.
     """
+    if rate is None:
+        return ("noqueue",)
     bits = parse_link_rate(rate)
+    # A full bucket goes out at once, as on no real link: with one of 68 KiB a message
+    # of 128 KiB that followed a pause took half its time. It holds two frames at least,
+    # since one larger than the bucket is never sent; the queue before it holds 200 ms.
     burst = max(_MIN_BURST_BYTES, round(_BURST_S * bits / 8))
     return "tbf", "rate", f"{bits}bit", "burst", f"{burst}b", "latency", "200ms"
 
 
 def netem_delay(delay: str) -> tuple[str, ...]:
-    """Return the words of `tc` for a delay of each packet.
+    """Return the words of `tc` for a delay of each packet, by the queue netem.
 
     >>> netem_delay("1.5ms")
     ('netem', 'delay', '1500us', 'limit', '100000')
@@ -78,6 +78,7 @@ def netem_delay(delay: str) -> tuple[str, ...]:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", delay.strip().lower())
     us = round(float(found[1]) * _TIME_UNITS[found[2]]) if found else 0
+    # netem drops what is beyond its limit, by default 1,000 packets: few at 1 Gbit/s.
     if us:
         return "netem", "delay", f"{us}us", "limit", "100000"
     raise BadInput(
@@ -118,11 +119,11 @@ class InterfaceCounters:
 
 
 def parse_counters(text: str, interface: str) -> InterfaceCounters:
-    """Read one interface's counter.
+    """Read the counters of one interface.
 
     Args:
         text: what `/proc/net/dev` holds.
-        interface: of the interface.
+        interface: name of the interface.
 
     Raises:
         BadInput: there is no such interface.
@@ -138,6 +139,7 @@ def parse_counters(text: str, interface: str) -> InterfaceCounters:
             values=", ".join(re.findall(r"^\s*(\S+):", text, re.MULTILINE)),
             remedy="ip link",
         )
+    # Eight columns of what was received, then eight of what was sent, bytes first.
     numbers = [int(word) for word in found[1].split()]
     return InterfaceCounters(
         tx_bytes=numbers[8], tx_packets=numbers[9], rx_bytes=numbers[0]
@@ -145,5 +147,5 @@ def parse_counters(text: str, interface: str) -> InterfaceCounters:
 
 
 def read_local_counters(interface: str = "eth0") -> InterfaceCounters:
-    """Read a counter of the host that this process runs on."""
+    """Read the counters of the host that this process runs on."""
     return parse_counters(Path("/proc/net/dev").read_text(), interface)

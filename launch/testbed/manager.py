@@ -1,7 +1,7 @@
-"""Standing: hosts in a box that are there until they are taken down, by whom ever.
+"""Testbeds that outlive the command that made them, until another one removes them.
 
-What is known of them is beside what is made of them, so that one command finds what
-another has made, and nothing speaks of hosts that are gone.
+Their settings lie in the folder of their switch's namespace, so that any command finds
+them, and they go with the hosts.
 """
 
 import json
@@ -23,11 +23,11 @@ from jaxdist.launch.testbed.namespaces import (
 )
 
 DEFAULT_NAME: Final = "testbed"
-"""What a testbed is called that nobody has named."""
+"""Name of a testbed that was given none."""
 
 
 def name_option(name: str) -> str:
-    """Return what is added to a command for the testbed of a name.
+    """Return what to add to a command so that it is for the testbed of a name.
 
     >>> name_option("testbed"), name_option("slow")
     ('', ' --name slow')
@@ -36,7 +36,7 @@ def name_option(name: str) -> str:
 
 
 def namespace_prefix(name: str) -> str:
-    """Return how the names of a testbed's hosts begin: none begins as another's do.
+    """Return the prefix of a testbed's namespaces.
 
     Raises:
         BadInput: it is no name.
@@ -44,6 +44,8 @@ def namespace_prefix(name: str) -> str:
     >>> namespace_prefix("slow")
     'jaxdist-slow'
     """
+    # Without hyphens no name begins as another does with its hyphen, and a number first
+    # would look like the process of `temporary_prefix`.
     if not re.fullmatch(r"[a-z][a-z0-9]{0,15}", name):
         raise BadInput(
             f"{name} names no testbed",
@@ -61,7 +63,7 @@ def create_testbed(
     *,
     name: str = DEFAULT_NAME,
 ) -> EmulatedCluster:
-    """Make a testbed on this machine.
+    """Make a testbed on this machine, which stays until it is removed.
 
     Args:
         num_hosts: how many hosts.
@@ -70,10 +72,11 @@ def create_testbed(
         name: tells it from others, which do not see it.
 
     Raises:
-        BadInput: numbers or a name that cannot be, a machine that cannot make hosts, or
-            one of this name is there already.
+        BadInput: an invalid number or name, a machine that cannot make hosts, or a
+            testbed of this name that is there already.
     """
     start = namespace_prefix(name)
+    # Numbers are refused before the machine: they are wrong on any.
     check_option_range("--hosts", num_hosts, MAX_LOCAL_PROCESSES)
     if rate is not None:
         parse_link_rate(rate)
@@ -90,6 +93,7 @@ def create_testbed(
         )
     hosts = EmulatedCluster(num_hosts, rate, delay=delay, name_prefix=start)
     hosts.create()
+    # Written last: without this file the testbed counts as incomplete.
     about = _metadata_file(name)
     about.parent.mkdir(parents=True, exist_ok=True)
     about.write_text(json.dumps({"count": num_hosts, "rate": rate, "delay": delay}))
@@ -114,6 +118,7 @@ def load_testbed(name: str = DEFAULT_NAME) -> EmulatedCluster:
         about = json.loads(_metadata_file(name).read_text())
         rate, delay = about["rate"], about["delay"]
         return EmulatedCluster(about["count"], rate, delay=delay, name_prefix=start)
+    # The file is missing or cut off where `up` was interrupted.
     except (OSError, ValueError, KeyError) as error:
         raise BadInput(
             "the testbed is not whole",
@@ -124,7 +129,7 @@ def load_testbed(name: str = DEFAULT_NAME) -> EmulatedCluster:
 
 
 def remove_testbed(name: str = DEFAULT_NAME) -> list[str]:
-    """Remove a testbed, also a part of one, and hosts whose maker is gone.
+    """Remove a testbed, even an incomplete one, and hosts whose process is gone.
 
     Returns:
         The names of the network namespaces.
@@ -134,20 +139,15 @@ def remove_testbed(name: str = DEFAULT_NAME) -> list[str]:
     """
     start = namespace_prefix(name)
     check_netns_support()
+    # Hosts that a killed process left behind belong to no testbed: they go as well.
     return [*remove_with_prefix(start), *remove_orphans()]
 
 
 def netns_names(name: str = DEFAULT_NAME) -> tuple[str, ...]:
-    """Name what there is of a testbed."""
-    return tuple(
-        sorted(
-            one
-            for one in existing_namespaces()
-            if one.startswith(f"{namespace_prefix(name)}-")
-        )
-    )
+    """Return the names of a testbed's namespaces, none where it is not up."""
+    prefix = f"{namespace_prefix(name)}-"
+    return tuple(sorted(n for n in existing_namespaces() if n.startswith(prefix)))
 
 
 def _metadata_file(name: str) -> Path:
-    """Return the file that is written last: without it the testbed is not whole."""
     return NETNS_FOLDER / f"{namespace_prefix(name)}-switch" / "about.json"

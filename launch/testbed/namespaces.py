@@ -1,10 +1,9 @@
-"""Spaces: the hosts in a box that there are, by what has their names, and their end."""
+"""The network namespaces of emulated hosts: finding them by name, removing them."""
 
 import os
 import re
 import secrets
 import shutil
-import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -13,16 +12,17 @@ from jaxdist.launch.testbed.iproute import run_command, try_command
 
 _PREFIX: Final = "jaxdist"
 NETNS_FOLDER: Final = Path("/etc/netns")
-"""Folder of what a host has in place of files in /etc, a folder a host."""
+"""`ip netns exec` mounts the files of a namespace's folder here over those in /etc."""
 
 
 def temporary_prefix() -> str:
-    """Return a name that is removed by others when this process is gone."""
+    """Return a name for namespaces that others remove once this process is gone."""
+    # The token tells apart several clusters of one process.
     return f"{_PREFIX}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
 def remove_with_prefix(prefix: str) -> list[str]:
-    """Remove what has names that begin so, and end what runs there.
+    """Remove the namespaces whose names begin so, and end what runs in them.
 
     Returns:
         The names, of hosts and of their switch.
@@ -35,21 +35,15 @@ def remove_with_prefix(prefix: str) -> list[str]:
 
 
 def remove_orphans() -> list[str]:
-    """Remove the hosts of processes that are gone, and return their names."""
+    """Remove the namespaces of processes that are gone, and return their names."""
+    # `temporary_prefix` has the process in the name, so that whoever comes next can
+    # tell what a process that was killed has left.
     names = [
         (name, re.match(rf"{_PREFIX}-(\d+)-", name)) for name in existing_namespaces()
     ]
     dead = [name for name, own in names if own and not Path("/proc", own[1]).exists()]
     _remove_namespaces(dead)
     return dead
-
-
-def write_hosts_file(namespace: str, address: str) -> None:
-    """Let a machine's name be the host's own address: there gloo listens."""
-    folder = NETNS_FOLDER / namespace
-    folder.mkdir(parents=True, exist_ok=True)
-    names = f"127.0.0.1 localhost\n{address} {socket.gethostname()}\n"
-    (folder / "hosts").write_text(names)
 
 
 def _list_namespaces() -> list[str]:
@@ -61,7 +55,8 @@ def _list_namespaces() -> list[str]:
 
 
 def existing_namespaces() -> set[str]:
-    """Name all hosts that left a namespace or a file of names."""
+    """Name all namespaces that are there, or left a folder of files."""
+    # A namespace may be gone while its folder is still there, and the other way round.
     files = (
         (path.name for path in NETNS_FOLDER.iterdir()) if NETNS_FOLDER.exists() else ()
     )
@@ -69,14 +64,16 @@ def existing_namespaces() -> set[str]:
 
 
 def _remove_namespaces(names: Iterable[str]) -> None:
-    """Remove hosts; what somebody else has removed in the meantime is no error."""
+    """Remove namespaces; it is no error if another process removed one meanwhile."""
     names = set(names)
     for name in names & set(_list_namespaces()):
+        # A namespace lives as long as a process in it, whatever is deleted.
         running = try_command("ip", "netns", "pids", name).stdout.split()
         if running:
             try_command("kill", "-KILL", *running)
         try_command("ip", "netns", "delete", name)
     for name in names:
         shutil.rmtree(NETNS_FOLDER / name, ignore_errors=True)
+    # What is still there could not be deleted: the second try says why.
     for name in names & set(_list_namespaces()):
         run_command("ip", "netns", "delete", name)

@@ -1,4 +1,4 @@
-"""Reached: which step the run on a testbed's hosts has done, seen from outside."""
+"""Progress: which step the run on a testbed's hosts has done, seen from outside."""
 
 import os
 import time
@@ -19,12 +19,18 @@ _POLL_S: Final = 0.05
 def wait_for_step(testbed: EmulatedCluster, step: int) -> None:
     """Wait until the run on these hosts has done a step.
 
-    It may be started again meanwhile: it is there as long as what has started it.
-
     Raises:
         BadInput: nothing runs there, or it ended before.
     """
-    starters, last = _parent_processes(testbed), 0
+    inside = {pid for rank in range(testbed.num_hosts) for pid in testbed.pids(rank)}
+    # What has started the processes on the hosts lives on while it starts them again
+    # after a failure: the run is there as long as it is.
+    starters: dict[int, psutil.Process] = {}
+    for pid in inside:
+        with suppress(psutil.Error):  # it has just ended
+            parent = psutil.Process(pid).parent()
+            if parent is not None and parent.pid not in inside:
+                starters[parent.pid] = parent
     if not starters:
         raise BadInput(
             "no run is on these hosts",
@@ -32,10 +38,18 @@ def wait_for_step(testbed: EmulatedCluster, step: int) -> None:
             values=f"--at-step {step}",
             remedy="jaxdist testbed run -- train digits",
         )
-    while any(map(_is_running, starters)):
+    last = 0
+    running = True
+    while running:
         if (last := last_completed_step(testbed) or last) >= step:
             return
         time.sleep(_POLL_S)
+        running = False
+        for process in starters.values():
+            with suppress(psutil.Error):
+                # A zombie has ended, and only waits for its parent to ask.
+                ended = process.status() == psutil.STATUS_ZOMBIE
+                running = running or (process.is_running() and not ended)
     raise BadInput(
         f"the run ended before step {step}",
         rule="--at-step is a step that the run comes to",
@@ -45,10 +59,9 @@ def wait_for_step(testbed: EmulatedCluster, step: int) -> None:
 
 
 def last_completed_step(testbed: EmulatedCluster) -> int:
-    """Return the last step that the run on these hosts has done; 0 before the first.
-
-    Process 0 writes a line a step, and has that file open.
-    """
+    """Return the last step that the run on these hosts has done; 0 before the first."""
+    # Nothing here knows the run's folder, but process 0 writes a line a step and has
+    # that file open.
     name = RunFolder(Path()).metrics.name
     for pid in testbed.pids(0):
         with suppress(psutil.Error):
@@ -57,22 +70,3 @@ def last_completed_step(testbed: EmulatedCluster) -> int:
                     row = read_last_row(Path(file.path), kind="train")
                     return int(row["step"]) if row else 0
     return 0
-
-
-def _is_running(process: psutil.Process) -> bool:
-    """Tell whether a process runs; one that nobody has waited for yet does not."""
-    with suppress(psutil.Error):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
-
-
-def _parent_processes(testbed: EmulatedCluster) -> list[psutil.Process]:
-    """Return the processes that have started what runs on the hosts."""
-    there = {pid for rank in range(testbed.num_hosts) for pid in testbed.pids(rank)}
-    above: dict[int, psutil.Process] = {}
-    for pid in there:
-        with suppress(psutil.Error):
-            parent = psutil.Process(pid).parent()
-            if parent is not None and parent.pid not in there:
-                above[parent.pid] = parent
-    return list(above.values())

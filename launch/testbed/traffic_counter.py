@@ -1,4 +1,4 @@
-"""The gauge: what a call of a joined program sends, and how long it takes."""
+"""The bytes that a call of a program on several hosts sends, and its time."""
 
 import time
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class CallTraffic:
     """One call, seen from one host."""
 
     seconds: float
-    """From the moment all hosts were ready until the result was here."""
+    """From when all hosts were ready until the result was here."""
     tx_bytes: int
     """Bytes that this host's interface sent, headers included."""
 
@@ -37,6 +37,7 @@ def shard_local_arrays(
         The array [hosts x n, ...], its first dim split over all axes.
     """
     place = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    # Each process gives its own part alone: nothing travels.
     return jax.make_array_from_process_local_data(
         place, array_of_rank(jax.process_index())
     )
@@ -45,20 +46,28 @@ def shard_local_arrays(
 class TrafficCounter:
     """Reads this host's interface around calls that all hosts make at once.
 
-    Before and after each call the links fall quiet: late acknowledgements belong to
-    nobody else's call.
-
     Args:
         mesh: one device a host.
         quiet_s: seconds until a link is quiet.
     """
 
     def __init__(self, mesh: Mesh, quiet_s: float = _QUIET_S) -> None:
-        self._barrier, self._quiet_s = _make_barrier(mesh), quiet_s
+        axes, self._quiet_s = mesh.axis_names, quiet_s
+        along = PartitionSpec(axes)
+        self._ones = shard_local_arrays(mesh, lambda rank: np.ones(1, np.float32))
+        # A sum over all devices ends nowhere before every host has entered it.
+        self._sum = jax.jit(
+            jax.shard_map(
+                lambda x: jax.lax.psum(x, axes),
+                mesh=mesh,
+                in_specs=along,
+                out_specs=along,
+            )
+        )
 
     def barrier(self) -> None:
         """Return when all hosts have come here."""
-        self._barrier()
+        jax.block_until_ready(self._sum(self._ones))
 
     def measure(self, call: Callable[[], Any]) -> CallTraffic:
         """Make a call, which has been made before so that it is compiled.
@@ -67,24 +76,14 @@ class TrafficCounter:
             call: returns arrays that are waited for.
         """
         self.barrier()
+        # The links fall quiet before and after: late acknowledgements would be counted
+        # with the next call.
         time.sleep(self._quiet_s)
         before, start = read_local_counters(), time.perf_counter()
+        # Calls return before the devices have finished.
         jax.block_until_ready(call())
         seconds = time.perf_counter() - start
         time.sleep(self._quiet_s)
         return CallTraffic(
             seconds=seconds, tx_bytes=(read_local_counters() - before).tx_bytes
         )
-
-
-def _make_barrier(mesh: Mesh) -> Callable[[], Any]:
-    """Return a call that ends when all hosts have come to it."""
-    axes = mesh.axis_names
-    along = PartitionSpec(axes)
-    add = jax.jit(
-        jax.shard_map(
-            lambda x: jax.lax.psum(x, axes), mesh=mesh, in_specs=along, out_specs=along
-        )
-    )
-    ones = shard_local_arrays(mesh, lambda rank: np.ones(1, np.float32))
-    return lambda: jax.block_until_ready(add(ones))

@@ -39,5 +39,5 @@ def test_a_plan_is_run_and_compared_term_by_term(job, tmp_path, capsys):
     assert {layer["name"] for layer in found["layers"]} >= {"stem.conv", "head.dense"}
     assert len(found["watched"]["devices"]) == len(measured.devices) == 2
     report = (folder / "report.html").read_text()
-    assert "on cpu-fake: " in report
+    assert "for cluster cpu-fake: " in report
     assert "The two largest misses" in report

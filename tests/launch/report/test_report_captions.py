@@ -54,7 +54,7 @@ def test_learning_says_where_the_loss_stopped_being_a_number(sample):
     for row in sample.train[40:]:
         row["loss"] = float("nan")
     assert say(captions.learning_caption, sample) == (
-        "Training loss is not a number from step 41 on; it is not drawn."
+        "The training loss is not finite from step 41 on, and not drawn."
     )
 
 
@@ -65,21 +65,21 @@ def test_learning_without_steps(sample):
 
 def test_time_names_the_share_of_steps_and_the_next(sample):
     assert say(captions.time_caption, sample) == (
-        "Steps took 69.0 % of 34.2 s; compile is next with 23.1 %."
+        "Training steps took 69.0 % of 34.2 s, followed by compile with 23.1 %."
     )
 
 
 def test_time_names_what_took_more_than_the_steps(sample):
     change(sample, phases_s={"compute": 2.0, "compile": 7.0, "other": 1.0})
     assert say(captions.time_caption, sample) == (
-        "Compile took 70.0 % of 10.0 s, more than the steps (20.0 %)."
+        "Compile took 70.0 % of 10.0 s, more than the training steps (20.0 %)."
     )
 
 
 def test_time_tells_of_waiting_for_input(sample):
     change(sample, phases_s={"compute": 6.0, "input": 2.0})
     assert say(captions.time_caption, sample).endswith(
-        "Steps waited for input 25.0 % of their time."
+        "Steps spent 25.0 % of their time waiting for input."
     )
 
 
@@ -87,8 +87,8 @@ def test_time_tells_of_waiting_for_input(sample):
     ("phases", "found"),
     [
         ({}, "Time by phase was not recorded."),
-        ({"compile": 7.0}, "No step was finished in 7.0 s."),
-        ({"compute": 7.0}, "Steps took 100.0 % of 7.0 s."),
+        ({"compile": 7.0}, "No step finished in 7.0 s."),
+        ({"compute": 7.0}, "Training steps took 100.0 % of 7.0 s."),
     ],
 )
 def test_time_where_something_is_missing(sample, phases, found):
@@ -130,10 +130,10 @@ def test_memory_is_what_the_compiler_measured(sample):
 def test_checkpoints_are_counted_and_resumes_are_named(sample):
     found = say(captions.checkpoint_caption, sample)
     assert found == (
-        "30 checkpoints held the run up for 300 ms; the newest is of step 674. Never resumed."
+        "30 checkpoints paused training for 300 ms; the newest is from step 674. Never resumed."
     )
     change(sample, resumed_at=440)
-    assert "Resumed at step 440; no step was done again." in say(
+    assert "Resumed at step 440; no step was repeated." in say(
         captions.checkpoint_caption, sample
     )
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.launch.report.bar_chart import BarSegment, bar_row, stacked_bar
+from jaxdist.launch.report.bar_chart import BarSegment, make_bar_chart, stacked_bar
 from jaxdist.launch.report.learning_curves import downsample
 from jaxdist.launch.report.line_chart import Curve, draw_line_chart
 from jaxdist.launch.report.svg import tag, ticks
@@ -40,14 +40,13 @@ def test_ticks_surround_values_that_do_not_begin_at_zero(low, span):
 
 
 def test_bars_on_one_axis_have_lengths_in_proportion():
-    def width(size):
-        mark = BarSegment(fill="data", size=size, title="a", label="b")
-        return float(
-            re.search(r'width="([\d.]+)%" height="16"', bar_row(mark, 1e3, [0, 5]))[1]
-        )
-
-    assert width(5000) == 100
-    assert width(1250) == 25
+    marks = [
+        BarSegment(fill="data", size=size, title="a", label="b")
+        for size in (5000, 1250)
+    ]
+    rows = make_bar_chart(marks, [(1e3, "k")], "sizes").rows
+    widths = [re.search(r'width="([\d.]+)%" height="16"', row.svg)[1] for row in rows]
+    assert [float(width) for width in widths] == [100, 25]
 
 
 def test_parts_of_a_whole_fill_the_bar():
@@ -61,9 +60,8 @@ def test_parts_of_a_whole_fill_the_bar():
 
 def draw(points, **more):
     curve = Curve(stroke="backward", points=points, label="end")
-    return draw_line_chart(
-        "t", [curve], x_max=10, x_ticks=[0, 10], y_ticks=[0, 2], **more
-    )
+    axes = {"x_ticks": [0, 10], "y_ticks": [0, 2], "x_title": "x"}
+    return draw_line_chart("t", "y", [curve], **axes, **more).svg
 
 
 def test_a_curve_runs_from_left_to_right_and_upwards():

@@ -160,7 +160,7 @@ def test_a_resume_is_told_and_drawn(sample):
     again = [row | {"time": row["time"] + 60} for row in sample.train[69:]]
     sample.train = sample.train[:90] + again
     page = page_of(sample)
-    assert "Resumed 1 time; 21 steps were done again." in page.prose
+    assert "Resumed 1 time; 21 steps were repeated." in page.prose
     assert "resume 1" in page.prose
     assert [a["data-l"] for a in page.all("td") if "data-l" in a].count(
         "From step"
@@ -224,7 +224,7 @@ def test_stages_are_drawn_side_by_side(sample):
     assert "pipe 4 x data 2 x spatial_h 2" in prose
     assert "data 2 across, spatial_h 2 down, pipe 4 side by side" in prose
     assert "stage 3" in prose
-    assert "4 stages; their microbatches were not recorded." in prose
+    assert "4 stages; the number of microbatches was not recorded." in prose
 
 
 def test_a_wide_mesh_is_cut_and_says_so(sample):

@@ -17,7 +17,10 @@ def section(text, name):
 
 def test_each_term_is_hollow_above_filled_with_its_numbers(sample, compared):
     text = section(page(sample, compared), "predicted")
-    assert "The step took <b>36.4 ms</b>, predicted <b>30.0 ms</b> on mine" in text
+    assert (
+        "The step took <b>36.4 ms</b>; <b>30.0 ms</b> was predicted for cluster mine"
+        in text
+    )
     assert "outside the interval of 25.0 ms to 35.0 ms" in text
     for fill in ("backward", "pipe"):
         assert f'class="p t-{fill}"' in text

@@ -290,6 +290,19 @@ class TestExecution:
         assert "ended with 3: error: out of luck" in lost.why
         assert "out of luck" in Path(lost.log).read_text()
 
+    @pytest.mark.parametrize("busy", [80, 10])
+    def test_other_work_on_the_cores_is_said_before_a_run(
+        self, study, monkeypatch, capsys, busy
+    ):
+        monkeypatch.setattr("psutil.cpu_percent", lambda seconds: busy)
+        run_study(study, lambda *told: None)
+        warning = (
+            "warn: other work takes 80 % of the cores: the next figures are of both\n"
+        )
+        log = study.log_path(study.runs[0]).read_text()
+        assert (warning in capsys.readouterr().err) == (busy == 80)
+        assert log.startswith(warning) == (busy == 80)
+
     def test_what_is_whole_is_not_run_again(self, study):
         for _ in range(2):
             run_study(study, lambda *told: None)

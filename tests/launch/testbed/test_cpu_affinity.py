@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxdist.launch.testbed.cpu_affinity import cpus_per_host
+from jaxdist.launch.testbed.hosts import cpus_per_host
 
 
 @pytest.mark.parametrize("processors", [1, 2, 3, 4, 7, 16])

@@ -1,15 +1,17 @@
 """`jaxdist testbed fail` and `mend`: harm to one host, at a step, and its end."""
 
+import json
 import re
 import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from jaxdist.launch.cli.main import main
-from jaxdist.launch.testbed import iproute, manager
+from jaxdist.launch.testbed import health, iproute, manager
 from jaxdist.launch.testbed.namespaces import existing_namespaces
 
 system = [pytest.mark.system, pytest.mark.hosts, pytest.mark.timeout(300)]
@@ -165,6 +167,27 @@ def comes_to(pid, states):
     while stat.read_text().rsplit(")", 1)[1].split()[0] not in states:
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("queue", "said"),
+    [
+        ({"kind": "tbf", "options": {"rate": 25_000_000, "burst": 65536}}, "ok"),
+        ({"kind": "tbf", "options": {"rate": 1_000_000}}, "slow, 8.00 Mbit/s"),
+        ({"kind": "noqueue"}, "no limit"),
+    ],
+)
+def test_the_health_of_a_host_is_read_from_its_queue(monkeypatch, queue, said):
+    answers = {"ip": [{"flags": ["UP"]}], "tc": [queue]}
+    monkeypatch.setattr(
+        health, "run_command", lambda *argv: json.dumps(answers[argv[0]])
+    )
+    testbed = SimpleNamespace(
+        rate="200mbit",
+        link_ends=lambda host: (None, ("space", "p0")),
+        pids=lambda h: (),
+    )
+    assert health.host_health(testbed, 0) == said
 
 
 class TestBadInput:

@@ -8,7 +8,7 @@ from jaxdist.launch.testbed.link_shaping import (
     frame_bytes,
     parse_counters,
     parse_link_rate,
-    token_bucket,
+    rate_qdisc,
 )
 
 DEV = """\
@@ -20,22 +20,38 @@ Inter-|   Receive                        |  Transmit
 
 
 @pytest.mark.parametrize(
-    ("rate", "bits"), [("64kbit", 64e3), ("1.5mbit", 1.5e6), (" 1Gbit", 1e9)]
+    ("rate", "bits"),
+    [
+        ("64kbit", 64e3),
+        ("1.5mbit", 1.5e6),
+        (" 1Gbit", 1e9),
+        ("100 mbit", 1e8),
+        ("12.5MB/s", 1e8),
+    ],
 )
-def test_rates_are_read_as_tc_reads_them(rate, bits):
+def test_rates_are_read_as_other_bandwidths_are(rate, bits):
     assert parse_link_rate(rate) == bits
 
 
-@pytest.mark.parametrize("rate", ["", "100", "fast", "0mbit", "-1mbit", "100 mbit"])
+@pytest.mark.parametrize("rate", ["", "100", "fast", "0mbit", "-1mbit", "1e3"])
 def test_what_is_no_rate_is_refused(rate):
     with pytest.raises(BadInput, match="kbit, mbit or gbit"):
         parse_link_rate(rate)
 
 
+@pytest.mark.parametrize(
+    ("rate", "meant"),
+    [("200Mb/s", "200mbit"), ("1.5 GB", "1.5gbit"), ("quick", "200mbit")],
+)
+def test_a_rate_that_is_nearly_right_has_its_remedy(rate, meant):
+    with pytest.raises(BadInput, match=f"did you mean {meant}\\?"):
+        parse_link_rate(rate)
+
+
 def test_a_bucket_holds_one_and_a_half_milliseconds_and_at_least_two_frames():
-    assert token_bucket("100mbit")[4] == "18750b"
-    assert token_bucket("1mbit")[4] == f"{2 * FRAME_BYTES}b"
-    assert token_bucket("1gbit")[4] == "187500b"
+    assert rate_qdisc("100mbit")[4] == "18750b"
+    assert rate_qdisc("1mbit")[4] == f"{2 * FRAME_BYTES}b"
+    assert rate_qdisc("1gbit")[4] == "187500b"
 
 
 def test_counters_are_differences():

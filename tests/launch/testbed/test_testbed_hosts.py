@@ -13,8 +13,7 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.launchers.processes.group import ProcessesFailed
 from jaxdist.launch.testbed import hosts as testbed
-from jaxdist.launch.testbed.cpu_affinity import cpus_per_host
-from jaxdist.launch.testbed.hosts import EmulatedCluster
+from jaxdist.launch.testbed.hosts import EmulatedCluster, cpus_per_host
 
 system = [pytest.mark.system, pytest.mark.hosts, pytest.mark.timeout(300)]
 
@@ -68,19 +67,19 @@ class TestHosts:
     pytestmark = system
 
     def test_a_link_holds_its_rate_and_counts_what_it_sends(self, hosts):
-        before = hosts.counters()
-        seconds = float(hosts.run(python(SENDS), timeout=60)[1].out)
+        before = hosts.read_counters()
+        seconds = float(hosts.run(python(SENDS), timeout=60)[1].stdout)
         assert seconds > 0.95  # 5 MB at 5 MB/s
-        sent = [now - then for now, then in zip(hosts.counters(), before)]
-        assert 5_000_000 < sent[1].sent < 5_000_000 * 1514 / 1448 * 1.03
-        assert sent[0].sent < 500_000
-        assert sent[0].received == pytest.approx(sent[1].sent, rel=0.01)
+        sent = [now - then for now, then in zip(hosts.read_counters(), before)]
+        assert 5_000_000 < sent[1].tx_bytes < 5_000_000 * 1514 / 1448 * 1.03
+        assert sent[0].tx_bytes < 500_000
+        assert sent[0].rx_bytes == pytest.approx(sent[1].tx_bytes, rel=0.01)
 
     def test_the_rate_changes(self, hosts):
-        hosts.shape("20mbit")
-        assert float(hosts.run(python(SENDS), timeout=60)[1].out) > 1.9
-        hosts.shape(None)
-        assert float(hosts.run(python(SENDS), timeout=60)[1].out) < 0.95
+        hosts.set_rate("20mbit")
+        assert float(hosts.run(python(SENDS), timeout=60)[1].stdout) > 1.9
+        hosts.set_rate(None)
+        assert float(hosts.run(python(SENDS), timeout=60)[1].stdout) < 0.95
 
     def test_whole_frames_are_counted_with_their_headers(self):
         with EmulatedCluster(2, disable_gso=True) as hosts:
@@ -91,11 +90,11 @@ class TestHosts:
     def test_a_name_of_the_machine_is_the_host_itself(self, hosts):
         text = "import socket; print(socket.gethostbyname(socket.gethostname()))"
         found = hosts.run(python(text))
-        assert [r.out.strip() for r in found] == ["10.77.0.1", "10.77.0.2"]
+        assert [r.stdout.strip() for r in found] == ["10.77.0.1", "10.77.0.2"]
 
     def test_hosts_have_processors_of_their_own(self, hosts):
         text = "import os; print(*sorted(os.sched_getaffinity(0)))"
-        found = [done.out.split() for done in hosts.run(python(text))]
+        found = [done.stdout.split() for done in hosts.run(python(text))]
         own = cpus_per_host(os.sched_getaffinity(0), 2)
         assert found == [[str(one) for one in each] for each in own]
 
@@ -105,16 +104,16 @@ class TestHosts:
             hosts.run(python(text.format(0)), python(text.format(1)))
 
     def test_down_twice_is_down(self, hosts):
-        hosts.down()
-        hosts.down()
-        assert left(hosts.name) == []
+        hosts.remove()
+        hosts.remove()
+        assert left(hosts.name_prefix) == []
 
     def test_two_at_once_do_not_meet(self, hosts):
         with EmulatedCluster(2, "40mbit") as other:
             text = "import time; time.sleep(0.1)"
             other.run(python(text))
             hosts.run(python(text))
-        assert hosts.counters()
+        assert hosts.read_counters()
 
     def test_names_without_hosts_are_removed_too(self):
         folder = Path("/etc/netns/jaxdist-99999999-abcd-0")
