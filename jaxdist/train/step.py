@@ -24,9 +24,9 @@ from jax.sharding import PartitionSpec as P
 from jaxdist.collectives.reduce import all_reduce_leaves
 from jaxdist.collectives.sharded_leaves import all_gather, local_shard, reduce_scatter
 from jaxdist.partition import fsdp
-from jaxdist.partition.global_norm_axes import split_axes
 from jaxdist.partition.gradient_buckets import GradientReduction
 from jaxdist.partition.outer_sync import OuterSync
+from jaxdist.partition.param_sharding import split_axes
 from jaxdist.pipeline.stage_parameters import SlotArrays
 from jaxdist.profile.xla_cpu.backward_reads import saved_leaves
 from jaxdist.train import error_feedback
