@@ -1,4 +1,4 @@
-"""Binding: a model told, for one step, its layers' names, roles, splits and noise."""
+"""Binding: writes names, roles, splits and noise of one step into a model's layers."""
 
 import zlib
 from collections.abc import Mapping

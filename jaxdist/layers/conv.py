@@ -35,6 +35,7 @@ class Conv(nnx.Conv):
         if out_sharding is not None:
             raise TypeError("Conv takes no out_sharding: the plan says how it is split")
         with jax.named_scope(self.scope or "Conv"):
+            # Inside a shard_map these are this device's slices of kernel and bias.
             kernel = self.kernel[...]
             bias = self.bias[...] if self.bias is not None else None
             x, kernel, bias = self.promote_dtype(

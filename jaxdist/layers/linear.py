@@ -28,6 +28,7 @@ class Linear(nnx.Linear):
             x, kernel, bias = self.promote_dtype(
                 (inputs, self.kernel[...], bias), dtype=self.dtype
             )
+            # The dot of nnx.Linear, the bias apart: it is added once, behind the sum.
             x = local_input(x, self.role)
             y = lax.dot_general(
                 x,

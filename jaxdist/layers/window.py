@@ -60,24 +60,6 @@ class Window:
         fits = self.rows % (devices * self.stride) == 0
         return devices == 1 or (fits and self.outputs * self.stride == self.rows)
 
-    def check_even(self, axis: str, devices: int, layer: str = "") -> None:
-        """Refuse a cut with padding.
-
-        Raises:
-            BadInput: blocks without whole strides, or outputs that do not divide.
-        """
-        if not self.is_even(devices):
-            raise BadInput(
-                f"{layer or 'a layer'} is cut along {axis} into blocks with padding",
-                rule="a layer is told how many of its rows are real, unless blocks "
-                "hold whole strides and give one row for each",
-                values=f"{self.rows} rows over {devices} devices give {self.outputs} "
-                f"by a window of {self.extent}, stride {self.stride}, padding "
-                f"{self.pads}",
-                remedy="jaxdist.train.build_layout.build_layout(task, plan, mesh, "
-                "shapes)",
-            )
-
     def cut(self, axis: str, block: int, layer: str = "") -> "Window":
         """Return the window over one block of this whole dim.
 
@@ -126,17 +108,25 @@ def make_windows(
         padding: SAME, VALID or rows.
         dilation: rows between two taps; None is 1.
     """
+    if isinstance(padding, str) and padding not in ("SAME", "VALID"):
+        raise ValueError(f"padding is SAME, VALID or rows, not {padding}")
     dims = len(rows)
     each = zip(
         rows,
-        _per_dim(kernel_size, dims),
-        _per_dim(strides, dims),
-        _per_dim(dilation, dims),
+        *(
+            (value or 1,) * dims if value is None or isinstance(value, int) else value
+            for value in (kernel_size, strides, dilation)
+        ),
     )
     windows = []
     for index, (length, size, stride, apart) in enumerate(each):
         extent = (size - 1) * apart + 1
-        pads = _pad_rows(padding, index, length, extent, stride)
+        pads = (0, 0)
+        if padding == "SAME":
+            pads = same_padding(length, extent, stride)
+        elif not isinstance(padding, str):
+            own = padding if isinstance(padding, int) else padding[index]
+            pads = (own, own) if isinstance(own, int) else (own[0], own[1])
         windows.append(Window(length, extent, stride, apart, pads))
     return tuple(windows)
 
@@ -158,16 +148,6 @@ def block_windows(
     )
 
 
-def global_shape(
-    block: Sequence[int], split: dict[int, str], sizes: dict[str, int]
-) -> tuple[int, ...]:
-    """Return the shape of the image that a block is part of, along split dims."""
-    return tuple(
-        rows * sizes[split[dim]] if dim in split else rows
-        for dim, rows in enumerate(block)
-    )
-
-
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
     """Return the rows SAME padding adds before and behind a dim of `size` rows.
 
@@ -177,23 +157,3 @@ def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
     out = -(-size // stride)
     total = max((out - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
-
-
-def _pad_rows(
-    padding: Padding, index: int, rows: int, extent: int, stride: int
-) -> tuple[int, int]:
-    if padding == "SAME":
-        return same_padding(rows, extent, stride)
-    if padding == "VALID":
-        return 0, 0
-    if isinstance(padding, str):
-        raise ValueError(f"padding is SAME, VALID or rows, not {padding}")
-    one = padding if isinstance(padding, int) else padding[index]
-    return (one, one) if isinstance(one, int) else (one[0], one[1])
-
-
-def _per_dim(value: int | Sequence[int] | None, dims: int) -> tuple[int, ...]:
-    """Spell out a per-dim setting that may be one number for all."""
-    if value is None or isinstance(value, int):
-        return (value or 1,) * dims
-    return tuple(value)
