@@ -1,6 +1,5 @@
 """Residual networks (He et al. 2015, arXiv:1512.03385)."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
@@ -14,7 +13,6 @@ from jaxdist.models.conv_blocks import (
     ConvNorm,
     ConvNormRelu,
     Head,
-    Layer,
     Network,
     make_batch_norm,
 )
@@ -64,7 +62,7 @@ _RESNET8_PRESET: Final = Preset(
 )
 
 
-class ResNet8(nnx.Module):
+class ResNet8(Network):
     """Eight weighted layers for small images: stem, three basic blocks, head.
 
     Paper: He et al. 2015, the CIFAR form of section 4.2 with one block a stage.
@@ -81,24 +79,16 @@ class ResNet8(nnx.Module):
         self, config: ModelConfig, *, dtype: Any = None, rngs: nnx.Rngs
     ) -> None:
         preset = resolve_preset(config, self.presets)
-        w = preset.width
-        self.stem = Stem(preset, dtype, rngs)
-        self.block1 = BasicBlock((w, w), 1, preset, dtype, rngs)
-        self.block2 = BasicBlock((w, 2 * w), 2, preset, dtype, rngs)
-        self.block3 = BasicBlock((2 * w, 4 * w), 2, preset, dtype, rngs)
-        self.head = Head(4 * w, preset, dtype, rngs)
-
-    def chain(self) -> Iterator[tuple[str, Layer]]:
-        """Yield the named blocks in order; the model may be cut between any two."""
-        for name in ("stem", "block1", "block2", "block3", "head"):
-            yield name, getattr(self, name)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map images `[B, H, W, channels]` to logits `[B, classes]`."""
-        for name, block in self.chain():
-            with jax.named_scope(name):
-                x = block(x)
-        return x
+        w, how = preset.width, (preset, dtype, rngs)
+        super().__init__(
+            {
+                "stem": Stem(*how),
+                "block1": BasicBlock((w, w), 1, *how),
+                "block2": BasicBlock((w, 2 * w), 2, *how),
+                "block3": BasicBlock((2 * w, 4 * w), 2, *how),
+                "head": Head(4 * w, *how),
+            }
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,8 +80,7 @@ class Dropout(nnx.Dropout):
             )
             threshold = jnp.uint32(min(int((1.0 - self.rate) * 2**32), 2**32 - 1))
             drawn = draw(keys) < threshold
-            keep = (local_slice(drawn, width) if sliced else drawn).reshape(
-                inputs.shape
-            )
+            drawn = local_slice(drawn, width) if sliced else drawn
+            keep = drawn.reshape(inputs.shape)
             scaled = inputs / jnp.asarray(1.0 - self.rate, inputs.dtype)
             return jnp.where(keep, scaled, jnp.zeros_like(inputs))

@@ -50,7 +50,7 @@ class Embed(nnx.Embed):
             return tensor_all_reduce(part) if whole else tensor_reduce_scatter(part)
 
     def attend(self, query: jax.Array, out_sharding: Any = None) -> jax.Array:
-        """Map vectors `[B, ..., C]` to their products with each row `[B, ..., rows]`."""
+        """Map vectors `[B, ..., C]` to products with each row `[B, ..., rows]`."""
         with jax.named_scope(self.scope or "Embed"):
             y: jax.Array = super().attend(query, out_sharding)
             return tensor_all_gather(y) if self.attended == "filter" else y

@@ -1,4 +1,4 @@
-"""Tensor roles: what a layer does with the tensor axis, set by `jaxdist.layers.context`.
+"""Tensor roles: what layers do with the tensor axis, set by `jaxdist.layers.context`.
 
     role        weights a device holds   input a device takes   what it returns
     filter      a slice of the filters   whole                  whole: slices gathered
@@ -117,7 +117,7 @@ def combine_output(
 
 
 def tensor_all_reduce(y: jax.Array) -> jax.Array:
-    """All-reduce, in at least float32: 16-bit sums would lose digits with each device."""
+    """All-reduce, in at least float32: sums of 16 bits lose digits with each device."""
     return lax.psum(y.astype(accumulation_dtype(y.dtype)), TENSOR_AXIS).astype(y.dtype)
 
 

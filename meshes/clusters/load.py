@@ -168,6 +168,7 @@ def _parse_table(
     for key, reader in known.items():
         if key in values:
             values[key] = _parse_number(values[key], reader, f"{where}.{key}", own)
+    # Tables of numbers by name: FLOP/s of dtypes, times of ways of summing.
     for name, reader in _TABLE_PARSERS.items():
         if isinstance(values.get(name), Mapping):
             values[name] = {
@@ -181,9 +182,18 @@ def _parse_table(
         ]
     for name in ("kernels", "blocks"):
         if isinstance(values.get(name), Mapping):
-            values[name] = _parse_timings(values[name], name, own)
+            values[name] = timed = {"origin": own, **values[name]}
+            if "peak" in timed:
+                unit = f"device.{name}.peak"
+                timed["peak"] = parsing.parse_flop_rate(timed["peak"], unit)
+    # One share of the peak, points of a curve, or points and an origin.
     if "efficiency" in values:
-        values["efficiency"] = _parse_efficiency(values["efficiency"], own)
+        given = values["efficiency"]
+        if not isinstance(given, Mapping | list):
+            given = [[1.0, _parse_unitless(given, "efficiency")]]
+        curve = given if isinstance(given, Mapping) else {"points": given}
+        values["efficiency"] = {"origin": own, **curve}
+    # Links of several ports are given by the bandwidth of one.
     if "bandwidth" not in values and "port_bandwidth" in values:
         ports = int(values.get("ports", 1))
         port = values["port_bandwidth"]
@@ -203,21 +213,3 @@ def _parse_number(
         origin = value.get("origin", origin)
         value = value.get("value")
     return {"value": reader(value, where), "origin": origin}
-
-
-def _parse_timings(tree: Mapping[str, Any], name: str, origin: str) -> dict[str, Any]:
-    """Return kernels or blocks that were timed, with an origin."""
-    values = {"origin": origin, **tree}
-    if "peak" in values:
-        peak = parsing.parse_flop_rate(values["peak"], f"device.{name}.peak")
-        values["peak"] = peak
-    return values
-
-
-def _parse_efficiency(value: object, origin: str) -> dict[str, Any]:
-    """Return an efficiency: one share of the peak, points, or points and an origin."""
-    if isinstance(value, Mapping):
-        return {"origin": origin, **value}
-    if isinstance(value, list):
-        return {"points": value, "origin": origin}
-    return {"points": [[1.0, _parse_unitless(value, "efficiency")]], "origin": origin}
