@@ -126,6 +126,7 @@ def bytes_of(step: Any, *args: Any) -> TrafficReport:
 
 def _compile(step: Any, args: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     """Return the step traced and lowered, None where it is past that, and compiled."""
+    # By what they offer, not by class: flax wraps those of jax in its own.
     if hasattr(step, "memory_analysis") and hasattr(step, "as_text"):
         return None, None, step
     if hasattr(step, "compile"):
@@ -138,6 +139,7 @@ def _compile(step: Any, args: tuple[Any, ...]) -> tuple[Any, Any, Any]:
             remedy="step = jax.jit(step)",
         )
     try:
+        # JAX says what is wrong in the first line of a long message.
         traced = step.trace(*args)
     except (TypeError, ValueError) as error:
         raise BadInput(

@@ -91,6 +91,7 @@ class GoogLeNet(Network):
         wide, heads = 3 * w, dict[str, nnx.Module]()
         for name in preset.inceptions:
             if name.startswith("pool"):
+                # pool4 has a window of 2 in the reference, where the paper has 3.
                 size = 3 if name == "pool3" else 2
                 blocks[name] = MaxPool(size, 2, padding=((0, 1), (0, 1)))
                 continue
@@ -153,6 +154,7 @@ class Auxiliary(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map features `[B, H, W, C]` to logits `[B, classes]`."""
         y = self.mean(x)
+        # The 4 x 4 positions as a dim of their own, each through the same dense layer.
         y = y.reshape(y.shape[0], 16, y.shape[-1])
         y = jax.nn.relu(self.norm(self.conv(y)))
         y = jax.nn.relu(self.dense1(y.reshape(y.shape[0], math.prod(y.shape[1:]))))

@@ -110,6 +110,7 @@ def output_size(config: ModelConfig) -> int:
 def takes_tokens(config: ModelConfig) -> bool:
     """Tell whether the network is called on tokens `[B, T]`, not on images."""
     if is_user_model(config):
+        # What a network of the user's own reads follows from its objective.
         return "tokens" in objective_for(config).dtypes
     return config.name in _LANGUAGE_MODELS
 
@@ -153,8 +154,10 @@ def make_model(settings: Mapping[str, Any], **how: Any) -> "nnx.Module":
 
 def _model_class(name: str) -> Any:
     if name not in _CLASS_PATHS:
+        # All names where none is near.
         near = did_you_mean(name, model_names()) or ", ".join(model_names())
         raise BadInput(f"no model named {name}", remedy=f"did you mean {near}?")
+    # Imported by name: listing the networks must not import flax.
     module, kind = _CLASS_PATHS[name].split(":")
     return getattr(import_module(module), kind)
 

@@ -48,6 +48,7 @@ class BasicBlock(nnx.Module):
         self.norm1 = make_batch_norm(wide, preset, dtype, rngs)
         self.conv2 = _conv(wide, wide, 1, dtype, rngs)
         self.norm2 = make_batch_norm(wide, preset, dtype, rngs, last=True)
+        # The shortcut is the input itself where the shapes agree.
         same = stride == 1 and wide_in == wide
         self.shortcut = None if same else _conv(wide_in, wide, stride, dtype, rngs, 1)
 
@@ -155,6 +156,7 @@ class _BottleneckNet(Network):
 
 def _resnet_presets(*counts: int) -> dict[str, ResNetPreset]:
     """Return the presets of a network with so many blocks a stage."""
+    # Filters double where the image shrinks by two, but in the first stage.
     stages = tuple((n, 2**i, 1 if i == 0 else 2) for i, n in enumerate(counts))
     return {
         "full": ResNetPreset(image=(224, 224), width=64, stages=stages),

@@ -61,6 +61,7 @@ class Frames(nnx.Module):
     def __call__(self, x: Carried) -> Carried:
         """Map a clip `[B, T, H, W, C_in]` to `[B, T, embed]`; words go through."""
         clip, words = x
+        # Frames as samples: the network on each frame knows nothing of the clip.
         features = self.embed(self.cnn(clip.reshape(-1, *clip.shape[2:])))
         return self.dropout(features.reshape(*clip.shape[:2], -1)), words
 
@@ -75,6 +76,7 @@ class Watch(nnx.Module):
     def __call__(self, x: Carried) -> Carried:
         """Map `[B, T, embed]` to `[B, T + L, hidden]`; words go through."""
         frames, words = x
+        # Zeros in place of frames while words are generated.
         padded = jnp.pad(frames, ((0, 0), (0, words.shape[1]), (0, 0)))
         return self.dropout(self.lstm(padded)), words
 
@@ -93,6 +95,7 @@ class Speak(nnx.Module):
         """Map `[B, T + L, hidden]` and words `[B, L]` to `[B, L, hidden]`."""
         watched, words = x
         steps = watched.shape[1] - words.shape[1]
+        # Zeros in place of words while frames are read.
         said = jnp.pad(self.table(words), ((0, 0), (steps, 0), (0, 0)))
         return self.lstm(_concat_features(watched, said))[:, steps:]
 

@@ -61,6 +61,8 @@ class Transformer(Chain):
         names = ("vocabulary", "context", "depth", "heads", "embed")
         given = {key: getattr(config, key) for key in names}
         sizes = {key: value for key, value in given.items() if value is not None}
+        # Sizes that follow from others follow those that are set: hidden 4 x embed, as
+        # many heads of keys as of queries.
         if config.embed is not None or config.hidden is not None:
             sizes["hidden"] = config.hidden or 4 * sizes.get("embed", preset.embed)
         if config.heads is not None or config.kv_heads is not None:

@@ -164,6 +164,7 @@ class Embedding(nnx.Module):
             )
         x = self.tokens(tokens)
         if self.positions is not None:
+            # One row of positions for all samples: broadcast over the batch.
             x = x + self.positions(jnp.arange(count, dtype=jnp.int32))
         return self.dropout(x)
 
@@ -197,6 +198,7 @@ class Rotary(nnx.Module):
         angles = np.arange(count)[:, None, None] * rates
         full = accumulation_dtype(x.dtype)
         cos, sin = (jnp.asarray(f(angles), full) for f in (np.cos, np.sin))
+        # Halves, not neighbours: feature i is paired with i + D/2.
         left, right = jnp.split(x.astype(full), 2, axis=-1)
         turned = (left * cos - right * sin, right * cos + left * sin)
         return jnp.concatenate(turned, -1).astype(x.dtype)

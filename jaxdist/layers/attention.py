@@ -29,6 +29,8 @@ def causal_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.
         [B, T, heads, D], in the dtype of `value`.
     """
     samples, count, heads, features = query.shape
+    # Grouped queries: heads that share keys and values are a dim of their own, so that
+    # keys are never repeated in memory.
     grouped = query.reshape(samples, count, key.shape[2], -1, features)
     full = accumulation_dtype(query.dtype)
     scores = jnp.einsum(

@@ -43,6 +43,7 @@ class Conv(nnx.Conv):
             )
             groups = local_groups(self.role, self.feature_group_count)
             x = local_input(x, self.role, self.feature_group_count)
+            # A block with its padding replaced, and its windows along each dim.
             x, windows = prepare_windows(self, x)
             y = halo_conv(x, kernel, windows, groups)
             return combine_output(y, self.role, bias)

@@ -65,6 +65,8 @@ def input_gradient(
     turned = split.transpose(*range(n), n + 2, n + 1, n)
     pads = []
     for rows, window in zip(dy.shape[1:-1], windows, strict=True):
+        # dy is spread by the stride and padded until the kernel passes over every row
+        # of the input once: the outputs are as many as its rows.
         reach = window.extent - 1
         spread = (rows - 1) * window.stride + 1
         first = reach - window.pads[0]
@@ -98,6 +100,7 @@ def kernel_gradient(
     turned = split.transpose(-1, *range(1, len(rows) + 2), 0)
     pads = []
     for count, window in zip(dy.shape[1:-1], windows, strict=True):
+        # The row behind the last that a window reads, less the padding before.
         last = (count - 1) * window.stride + window.extent - window.pads[0]
         pads.append((window.pads[0], last - window.rows))
     dims = tuple(range(1, x.ndim - 1))
@@ -119,5 +122,6 @@ def channels_last(rank: int) -> tuple[str, str, str]:
     >>> channels_last(4)
     ('NHWC', 'HWIO', 'NHWC')
     """
+    # The last letters: W, HW, DHW.
     spatial = "DHW"[5 - rank :]
     return f"N{spatial}C", f"{spatial}IO", f"N{spatial}C"

@@ -67,12 +67,13 @@ class Dropout(nnx.Dropout):
                     index = lax.axis_index(split[dim]).astype(jnp.int32)
                     here = here + index * inputs.shape[dim]
                 place = place * whole + here
+            at = place.reshape(-1)
 
             # One key for each sample and position, bits for its channels. Where these
             # are this device's slice, the bits of all are drawn, and sliced alike.
             fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
             samples = fold(self.noise.key, self.noise.ids)
-            keys = jax.vmap(lambda sample: fold(sample, place.reshape(-1)))(samples)
+            keys = jax.vmap(lambda sample: fold(sample, at))(samples)
             width, sliced = inputs.shape[-1], self.role == "inner"
             count = width * (lax.axis_size(TENSOR_AXIS) if sliced else 1)
             draw = jax.vmap(

@@ -35,6 +35,8 @@ class Embed(nnx.Embed):
         """Map tokens int `[B, ...]` to vectors `[B, ..., C]`."""
         with jax.named_scope(self.scope or "Embed"):
             if self.role == "own":
+                # Positions: each device looks up those of its own tokens in the whole
+                # table.
                 inputs = local_slice(
                     inputs, inputs.shape[-1] // lax.axis_size(TENSOR_AXIS)
                 )

@@ -47,6 +47,7 @@ def halo_exchange(
             start = block - take if sign > 0 else 0
             edge = lax.slice_in_dim(x, start, start + take, axis=dim)
             pieces.append(_send(edge, axis, sign * hop, devices, pad_value))
+    # A window whose stride is larger than its extent skips the last rows of a block.
     if hi < 0:
         x = lax.slice_in_dim(x, 0, block + hi, axis=dim)
     if not before and not behind:
@@ -72,6 +73,7 @@ def _send(edge: jax.Array, axis: str, hop: int, devices: int, fill: float) -> ja
     got = _permute(edge, axis, pairs)
     if fill == 0.0:  # a permute leaves zeros where nobody sends
         return got
+    # The device that this one would have received from, if there is one.
     lacks = lax.axis_index(axis) - hop
     inside = (lacks >= 0) & (lacks < devices)
     return jnp.where(inside, got, jnp.asarray(fill, got.dtype))
@@ -103,6 +105,7 @@ def _permute_forward(x: jax.Array, axis: str, pairs: Pairs) -> tuple[jax.Array, 
 def _permute_backward(
     axis: str, pairs: Pairs, saved: None, ct: jax.Array
 ) -> tuple[jax.Array]:
+    # Gradients of fetched rows go back to where these came from.
     return (_permute(ct, axis, tuple((b, a) for a, b in pairs)),)
 
 
@@ -131,6 +134,7 @@ class Split:
 
     def dims(self, x: jax.Array) -> dict[int, str]:
         """Return {dim: axis} of the dims of `x [B, ..., C]` that are cut."""
+        # Outside of a shard_map no axis is manual: the same layer sees whole images.
         here = manual_axis_sizes().keys() & self.axes
         names = enumerate(spatial_axes(x.ndim), start=1)
         return {dim: name for dim, name in names if name in here}

@@ -60,6 +60,7 @@ def _forward(
         windows: as in `halo_conv`.
         groups: as in `halo_conv`.
     """
+    # Halos are part of the saved input: the kernel gradient needs no second fetch.
     wide = _extend(x.value, windows)
     y = convolve(wide, kernel.value, _extended_windows(windows), groups)
     return y, (
@@ -121,5 +122,6 @@ def gradient_halo(window: Window) -> tuple[int, int]:
     (1, 0)
     """
     lo = window.pads[0]
+    # Outputs whose windows reach into this block from the block before, and behind.
     before = (window.extent - 1 - lo) // window.stride
     return max(before, 0), -(-lo // window.stride)

@@ -79,6 +79,7 @@ class LocalResponseNorm(nnx.Module):
         """Normalise `x [B, ..., C]`."""
         with jax.named_scope(self.scope or "LocalResponseNorm"):
             full, others = x.astype(accumulation_dtype(x.dtype)), (1,) * (x.ndim - 1)
+            # A window over the channel dim alone; SAME padding adds zeros at its ends.
             near = lax.reduce_window(
                 full * full,
                 np.zeros((), full.dtype),

@@ -40,6 +40,7 @@ class LSTM(nnx.Module):
     def __init__(
         self, in_features: int, hidden: int, *, dtype: Any = None, rngs: nnx.Rngs
     ) -> None:
+        # Fans of one gate: the dim of the four gates is part of the output.
         normal = nnx.initializers.lecun_normal(in_axis=0, out_axis=(1, 2))
         turn = nnx.initializers.orthogonal()
         gates = [turn(rngs.params(), (hidden, hidden)) for _ in range(4)]
@@ -76,6 +77,7 @@ class LSTM(nnx.Module):
                 i, f, g, o = (gates[:, n].astype(cell.dtype) for n in range(4))
                 cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
                 output = (jax.nn.sigmoid(o) * jnp.tanh(cell)).astype(gates.dtype)
+                # The next step reads the outputs of all units: gathered in every step.
                 output = combine_output(output, self.role, None)
                 return (output, cell), output
 

@@ -53,6 +53,7 @@ class BatchNorm(nnx.BatchNorm):
         Raises:
             TypeError: a mask; shards with different counts have no common mean here.
         """
+        # Padding rows are excluded by the split, which counts them exactly.
         if mask is not None:
             raise TypeError("BatchNorm takes no mask: pad with whole samples instead")
         asked = use_running_average

@@ -39,10 +39,11 @@ def max_over_windows(x: jax.Array, windows: Windows, pad_value: float) -> jax.Ar
             pads = [(*window.pads, 0) if d == dim else (0, 0, 0) for d in range(x.ndim)]
             x = lax.pad(x, jnp.asarray(pad_value, x.dtype), pads)
         reach = x.shape[dim] - window.extent + 1
-        most, *taps = (
+        taps = (
             lax.slice_in_dim(x, tap, tap + reach, window.stride, dim)
             for tap in range(window.extent)
         )
+        most = next(taps)
         for tap in taps:
             most = jnp.where((tap > most) | jnp.isnan(tap), tap, most)
         x = most
@@ -75,6 +76,7 @@ class Pool(nnx.Module):
         strides: int | Sequence[int] = 1,
         padding: Padding = "VALID",
     ) -> None:
+        # Tuples: attributes of a module are static and must be hashable.
         self.window = window if isinstance(window, int) else tuple(window)
         self.strides = strides if isinstance(strides, int) else tuple(strides)
         self.padding = padding if isinstance(padding, str | int) else tuple(padding)
@@ -89,6 +91,7 @@ class Pool(nnx.Module):
 
     def _fetch(self, x: jax.Array) -> tuple[jax.Array, Windows]:
         """Return the block with its halos, and the windows over it."""
+        # Halos behind the padding: a neighbour must not fetch rows that are not real.
         x, windows = prepare_windows(self, x)
         for dim, w in enumerate(windows, start=1):
             if w.axis is not None:
@@ -129,6 +132,7 @@ class AvgPool(Pool):
                 # Along a split dim halos are in the block already.
                 (none, *(none if w.axis else w.pads for w in windows), none),
             )
+            # Padding counts as zeros, so that every window divides by all of its taps.
             one, dims = isinstance(self.window, int), x.ndim - 2
             taps = (self.window,) * dims if one else self.window
             return sums / np.prod(taps).item()
@@ -151,6 +155,7 @@ class GlobalMean(nnx.Module):
         with jax.named_scope(self.scope or "GlobalMean"):
             split, real = self.split.dims(x), self.split.real(x)
             if not split:
+                # One device has all rows: the mean of NumPy, with its order of sums.
                 return x.mean(dims)
             own = zero_padding(x, self.split).astype(accumulation_dtype(x.dtype))
             total = lax.psum(own.sum(dims), tuple(split.values()))

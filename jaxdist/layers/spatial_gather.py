@@ -50,6 +50,7 @@ class Gather(nnx.Module):
                 f"{self.until} reads {' and '.join(shapes)}",
             )
         with jax.named_scope(self.scope or "Gather"):
+            # Padding is at the end of the whole image: dropped once all rows are there.
             real = self.split.real(x)
             for dim, axis in self.split.dims(x).items():
                 rows = self.rows_of_all(x, dim, axis)

@@ -108,6 +108,7 @@ def combine_output(
         role: the layer's role.
         bias: `[C]`, added once: behind a sum, or to the slice that it belongs to.
     """
+    # The bias is added behind the sum: before it each device would add it once.
     if role in ("channel", "row"):
         y = tensor_all_reduce(y)
     elif role == "scatter":

@@ -44,6 +44,7 @@ def fill_padding(
     """
     for dim, real in rows.items():
         block = x.shape[dim]
+        # The index of each row in the whole image, compared with the real rows.
         if real < block * lax.axis_size(split[dim]):
             along = [block if d == dim else 1 for d in range(x.ndim)]
             here = lax.broadcasted_iota(jnp.int32, along, dim)
@@ -54,6 +55,7 @@ def fill_padding(
 
 def zero_padding(x: jax.Array, split: Split) -> jax.Array:
     """Replace all padding of a block by zeros, so that sums are of what is real."""
+    # Zeros add nothing to sums; counts are taken from the real rows.
     dims, real = split.dims(x), split.real(x)
     return fill_padding(x, dims, {dim: real[dim - 1] for dim in dims})
 
@@ -69,6 +71,7 @@ def prepare_windows(layer: Windowed, x: jax.Array) -> tuple[jax.Array, Windows]:
         BadInput: blocks without whole strides; or the outputs are not one for each
             stride of rows, and the layer was not told its real rows.
     """
+    # Without real rows the layer takes all as real, which only an even cut allows.
     split, sizes = layer.split.dims(x), manual_axis_sizes()
     whole = layer.windows(layer.split.real(x))
     if layer.split.rows is None:

@@ -48,6 +48,7 @@ class Window:
         >>> Window(16, 3, pads=(1, 1)).overhang, Window(16, 3, stride=2).overhang
         (1, 0)
         """
+        # Windows behind the last row would read padding as if it were real.
         last = (self.outputs - 1) * self.stride + self.extent - self.pads[0]
         return max(last - self.rows, 0)
 
@@ -57,6 +58,7 @@ class Window:
         >>> Window(16, 3, stride=2, pads=(1, 1)).is_even(4), Window(16, 3).is_even(2)
         (True, False)
         """
+        # One output for each stride of rows, so that outputs divide as rows do.
         fits = self.rows % (devices * self.stride) == 0
         return devices == 1 or (fits and self.outputs * self.stride == self.rows)
 
@@ -84,6 +86,8 @@ class Window:
                 f"blocks of {block}, stride {self.stride}",
                 remedy=f"plan.mesh.{axis}=1",
             )
+        # The first of b / stride outputs begins lo rows before the block, and the last
+        # one reaches extent - stride - lo rows behind it.
         lo = self.pads[0]
         pads = lo, self.extent - self.stride - lo
         return replace(self, rows=block, pads=pads, axis=axis)
@@ -120,6 +124,7 @@ def make_windows(
     )
     windows = []
     for index, (length, size, stride, apart) in enumerate(each):
+        # Rows from the first tap to the last.
         extent = (size - 1) * apart + 1
         pads = (0, 0)
         if padding == "SAME":
@@ -154,6 +159,7 @@ def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
     >>> same_padding(16, 3, 1), same_padding(16, 3, 2), same_padding(30, 7, 2)
     ((1, 1), (0, 1), (2, 3))
     """
+    # As TensorFlow and XLA define SAME: the odd row goes behind.
     out = -(-size // stride)
     total = max((out - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2

@@ -42,10 +42,13 @@ def compare_collectives(
     """
     found, wire, count = (Counter[TrafficKey]() for _ in range(3))
     for move in collectives:
+        # Payload is compared, not wire bytes: it follows from shapes alone, while what
+        # is sent depends on the algorithm of the backend.
         found[move.kind, move.axes] += move.payload
         wire[move.kind, move.axes] += move.wire_bytes
         count[move.kind, move.axes] += move.trip_count
     planned = ledger.payload_by_axes()
+    # The largest first: a reader looks for what costs most.
     keys = sorted({*found, *planned}, key=lambda k: -max(found[k], planned.get(k, 0)))
     return tuple(
         AuditRow(
@@ -93,6 +96,8 @@ def find_differences(
             strange[0] if strange else ", ".join(sorted(layers)),
         )
     for move in collectives:
+        # A while loop whose trip count is not in the program: its bytes cannot be
+        # summed.
         if not move.bounded:
             yield _audit_error(
                 "the compiled step moves bytes in a loop of unknown length",
@@ -102,6 +107,7 @@ def find_differences(
                 move.op_name or move.source_location,
             )
     for work in layer_flops:
+        # XLA repeats work where it gathers an operand on all devices, without a word.
         if work.is_redundant:
             yield _audit_error(
                 "the step repeats work that the plan splits",

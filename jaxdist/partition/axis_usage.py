@@ -34,6 +34,7 @@ def check_axis_usage(plan: Plan, input_axes: Sequence[str | None]) -> None:
                     f"plan.idle={axis} repeats the same work along it on purpose",
                 ),
             )
+        # Idle devices would be given parts of the batch or of images all the same.
         if axis in plan.idle and axis in (*BATCH_AXES, *SPATIAL_AXES):
             raise BadInput(
                 f"{axis} cannot be idle",

@@ -99,6 +99,8 @@ def fit(
             of different sizes, branches of different strides meet, or the split cannot
             end where the plan says.
     """
+    # Traces depend on where images are gathered and on the inputs, not on the mesh: one
+    # serves all layouts of a search.
     until, gather = plan.spatial_until, spatial_layers.gather_layer_class(plan)
     trace_cache, key = trace_cache or TraceCache(), (until, gather, inputs)
     calls = trace_cache.get_or_compute(
@@ -115,6 +117,7 @@ def fit(
         ),
     )
     split, whole = spatial_layers.split_at_gather(calls, until)
+    # Layers behind the gather see whole images, whatever axes are manual there.
     behind = spatial_layers.split_after_gather(plan)
     splits = dict.fromkeys((call.path for call in whole), behind)
     spatial = [call for call in split if is_spatial(call)]
@@ -151,6 +154,7 @@ def fit(
     )
     image = list(inputs[0].shape[-1 - len(axes) : -1])
     for dim, (axis, devices) in enumerate(zip(axes, counts)):
+        # A dim that is not split keeps its real rows, even ones that no stride divides.
         if devices > 1:
             _check_block_rows(stops, dim, image[dim], axis, devices)
             image[dim] = _block_rows(stops, dim, devices) * devices
@@ -162,11 +166,13 @@ def fit(
             (stop.call.shape, stop.input_strides),
             (stop.call.out_shape, stop.output_strides),
         ):
+            # Rows on the devices: those of the padded image over the cumulative stride.
             lies = (
                 total // stride if n > 1 else real
                 for total, stride, n, real in zip(image, strides, counts, shape[1:-1])
             )
             ends.append((shape[0], *lies, shape[-1]))
+        # Layers without windows return as many rows as they get, or none.
         if not is_windowed(stop.call):
             ends[1] = stop.call.out_shape
         padded[stop.index] = replace(stop.call, padded=ends[0], out_padded=ends[1])
@@ -285,6 +291,8 @@ def _block_rows(stops: Sequence[CallStrides], dim: int, devices: int) -> int:
         for stop in stops
         if is_windowed(stop.call)
     ]
+    # Whole strides at every layer at once, and n blocks that cover the rows that each
+    # layer really has: both hold for multiples of the least common stride.
     total = math.lcm(*(strides[dim] for _, strides in arrays))
     least = max(shape[1 + dim] * strides[dim] for shape, strides in arrays)
     return total * -(-least // (devices * total))
@@ -299,6 +307,7 @@ def _check_block_rows(
     if filled == devices:
         return
     sizes = ((n, _block_rows(stops, dim, n)) for n in range(2, devices))
+    # The most devices below this number that each hold real rows; one always does.
     works = max((n for n, size in sizes if -(-rows // size) == n), default=1)
     stop = max(stops, key=lambda s: s.output_strides[dim])
     raise BadInput(

@@ -38,6 +38,7 @@ def check_batch_size(plan: Plan, batch: int, microbatches: int = 1) -> None:
     exchanged = plan.spatial_then == "samples"
     shards = plan.mesh.size(*plan.sample_axes) * microbatches
     if batch % shards:
+        # Rounding down may give no sample at all, which is no remedy.
         near = sorted({batch // shards * shards, -(-batch // shards) * shards} - {0})
         raise BadInput(
             "the global batch does not divide over the mesh",
@@ -93,6 +94,7 @@ def batch_group_axes(plan: Plan, replicas: int) -> tuple[str, ...]:
     """
     found: list[str] = []
     for axis in reversed(nontrivial_axes(plan, BATCH_AXES)):
+        # Neighbouring replicas fill the innermost axis first, then outer ones in turn.
         here = min(replicas, size := plan.mesh.size(axis))
         if here > 1:
             found.insert(0, axis if here == size else sub_axis_name(axis, here))
@@ -130,6 +132,8 @@ def gradient_traffic(
     times = {loss: 1}
     for leaf, over in zip(leaves, reduce_axes, strict=True):
         size = math.prod(leaf.local_shape(plan)) * np.dtype(leaf.dtype).itemsize
+        # Vectors and scalars are joined per dtype and axes; matrices travel alone, so
+        # that their sums overlap with the rest of the backward pass.
         if len(leaf.shape) < 2:
             together = over, np.dtype(leaf.dtype)
             vectors[together] += updates * size
@@ -159,6 +163,8 @@ def batch_norm_traffic(
         width = call.shape[-1] * accumulation_dtype(call.dtype).itemsize
         # Between the layers of a tensor-parallel pair a device has a slice of channels.
         width //= plan.mesh.tensor if roles.get(call.path) == "inner" else 1
+        # Statistics cover whole images, so the spatial axes share them in any case.
+        # Forward the mean and then the variance, backward the gradients of both: 4.
         batch_axes = batch_group_axes(plan, _norm_group_size(plan, norm))
         parts = [((*batch_axes, *nontrivial_axes(plan, SPATIAL_AXES)), 4)]
         if norm.statistics == "replica":

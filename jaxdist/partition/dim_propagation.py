@@ -58,6 +58,7 @@ def propagate_dims(eqn: Any, operands: Sequence[DimState]) -> DimState:
 
 def _elementwise(eqn: Any, ops: Sequence[DimState]) -> DimState:
     """Operands that are not split must be constant along the dims that are."""
+    # The output is split where any operand is; scalars follow.
     split = frozenset[int]().union(*(op.split for op in ops))
     arrays = [(op, v) for op, v in zip(ops, eqn.invars) if v.aval.shape]
     for op, var in arrays:
@@ -74,6 +75,8 @@ def _broadcast(eqn: Any, ops: Sequence[DimState]) -> DimState:
     """New dims, and those that had one place, are constant."""
     places, shape = eqn.params["broadcast_dimensions"], eqn.params["shape"]
     old = eqn.invars[0].aval.shape
+    # Dims that keep their size; a split dim of one row may not be broadcast, as the row
+    # would be another on each device.
     kept = {p: d for d, p in enumerate(places) if old[d] == shape[p]}
     if any(places[d] not in kept for d in ops[0].split):
         raise _mixed_dim_error(eqn)
@@ -92,10 +95,13 @@ def _reduce(eqn: Any, ops: Sequence[DimState]) -> DimState:
 def _reshape(eqn: Any, ops: Sequence[DimState]) -> DimState:
     """Split dims keep their size and what stands before them."""
     old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    # A dim survives a reshape if the product of the sizes before it is the same: then
+    # its places have the same stride in both shapes.
     starts = {(math.prod(new[:d]), size): d for d, size in enumerate(new) if size > 1}
     found = [starts.get((math.prod(old[:d]), old[d])) for d in sorted(ops[0].split)]
     if None in found:
         raise _mixed_dim_error(eqn)
+    # Nothing varies along a dim of one place.
     ones = frozenset(d for d, size in enumerate(new) if size == 1)
     return DimState(split=frozenset(d for d in found if d is not None), constant=ones)
 
@@ -106,6 +112,7 @@ def _transpose(eqn: Any, ops: Sequence[DimState]) -> DimState:
 
 def _concatenate(eqn: Any, ops: Sequence[DimState]) -> DimState:
     split = ops[0].split
+    # Joined along a split dim, blocks of several arrays would alternate.
     if any(op.split != split for op in ops) or eqn.params["dimension"] in split:
         raise _mixed_dim_error(eqn)
     return DimState(split=split)

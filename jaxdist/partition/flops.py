@@ -72,6 +72,7 @@ def predict_flops(
     """
     total: Counter[str] = Counter()
     for call in calls_of_type(calls, Conv):
+        # Channels by the role along tensor, rows and samples by the block of a device.
         local, layer = localize_channels(plan, roles, call), call.layer
         # Channels that one filter reads: those of its group, or a device's share.
         split = plan.mesh.tensor if roles.get(call.path) in ("channel", "row") else 1
@@ -92,8 +93,11 @@ def predict_flops(
                     rhs_dilation=window.dilation,
                 )
             )
+        # Two FLOPs, a multiplication and an addition, for each product; forward, for
+        # the kernel and, unless nobody needs it, for the input.
         outputs = samples * local.out_shape[-1]
         once = 2 * outputs * channels * products
+        # The bias is one addition an output, and one more for its gradient.
         added = outputs * math.prod(w.outputs for w in windows)
         passes = 2 if call.is_first else 3
         total[call.path] += passes * once + 2 * (layer.bias is not None) * added
@@ -124,6 +128,7 @@ def sum_traced_flops(jaxpr: Jaxpr, layers: Iterable[str]) -> Counter[str]:
     """
     known, total = set(layers), Counter[str]()
     for use in walk_jaxpr(jaxpr):
+        # Recomputation is asked for by plan.remat: it is no repeat to warn of.
         if REMAT_SCOPE in use.scopes:
             continue
         # Gradients of an array that several layers read are summed in one's scope.
@@ -145,5 +150,6 @@ def compare_flops(planned: Mapping[str, int], jaxpr: Jaxpr) -> tuple[LayerFlops,
     return tuple(
         LayerFlops(layer=layer, planned=flops, traced=found[layer])
         for layer, flops in planned.items()
+        # XLA may drop a layer whose result nobody needs; it has no scope then.
         if found[layer]
     )

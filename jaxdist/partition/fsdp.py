@@ -54,6 +54,8 @@ def fsdp_traffic(
         scatter_compressor: how gradients of matrices are summed.
         gather_compressor: how matrices are encoded; None: not at all.
     """
+    # zero 3 gathers parameters in every microbatch; zero 1 gathers the new values once,
+    # behind the update.
     shards = plan.mesh.size(FSDP_AXIS)
     reads = microbatches if plan.zero == 3 else 1
     read_again = {
@@ -64,10 +66,13 @@ def fsdp_traffic(
     for leaf in leaves:
         if leaf.fsdp_dim is not None:
             vector = f"vectors of {np.dtype(leaf.dtype).name}"
+            # A leaf that no dim of divides is whole on each device: nothing to gather.
             messages[leaf.name if len(leaf.shape) > 1 else vector].append(leaf)
 
     for name, group in messages.items():
         is_matrix = len(group[0].shape) > 1
+        # A cast before the gather halves its bytes. Vectors are few and keep their
+        # digits, and zero 1 sends the parameters themselves.
         narrow = is_matrix and plan.zero == 3 and dtype is not None
         sent = np.dtype(dtype if narrow else group[0].dtype)
         wide = accumulation_dtype(sent).itemsize
@@ -76,6 +81,7 @@ def fsdp_traffic(
         # Dropped after the forward pass; vectors are small and kept until the backward.
         backward = is_matrix and any(x.name in read_again for x in group)
         times_read = reads * (1 + backward)
+        # An encoded shard has scales beside its numbers, so its codec counts the bytes.
         message = part * sent.itemsize
         if is_matrix and gather_compressor is not None:
             message = gather_compressor.message_bytes(part, wide)
@@ -87,6 +93,7 @@ def fsdp_traffic(
             layer=name,
             arrays=times_read,
         )
+        # Sums of gradients are taken in float32 at least.
         sums = [("reduce-scatter", part * wide)]
         if is_matrix and isinstance(scatter_compressor, ReduceScatterAllReduce):
             payloads = scatter_compressor.reduce_scatter_payloads(

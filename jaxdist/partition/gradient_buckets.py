@@ -125,6 +125,7 @@ def plan_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> GradientReduct
     # Leaves of a bucket are split over the same axes: what is sent of one depends on
     # all, so a leaf that devices have alike would diverge where its neighbours differ.
     exact_axes, together = list(exact.exact_axes), defaultdict[Any, list[int]](list)
+    # From the last layer to the first, as the backward pass finishes them.
     for index in reversed(range(len(leaves))):
         leaf, over, algorithm = leaves[index], exact_axes[index], algorithms[index]
         if DATA_AXIS in over and is_compressed(plan, leaf, algorithm):
@@ -240,6 +241,7 @@ def _leaf_algorithms(
                 remedy="plan.reduce.ranks=block3:8,head:2",
             )
         ranks[path] = int(rank)
+    # The usual case: one rank for all.
     if not ranks:
         return [algorithm] * len(leaves)
     if not isinstance(algorithm, PowerSGD):
@@ -302,9 +304,12 @@ def is_compressed(
     plan: Plan, leaf: LeafSharding, algorithm: AllReduceAlgorithm
 ) -> bool:
     """Tell whether a gradient is compressed along data by an algorithm."""
+    # A pipeline packs leaves of several stages: the shape of the pack says nothing, so
+    # the packing decides.
     if leaf.compress_gradient is not None:
         return leaf.compress_gradient
     shape = leaf.local_shape(plan)
+    # On a device: what fsdp or tensor leaves of a matrix may be too short to compress.
     numbers = math.prod(shape)
     if len(shape) < 2 or numbers < plan.reduce.dense_below:
         return False

@@ -74,6 +74,7 @@ class Ledger:
         self, reduction: GradientReduction, leaves: Sequence[LeafSharding]
     ) -> "Ledger":
         """Return the ledger with the buckets reduced in another way."""
+        # Rows of buckets are found by their scope; all others are as before.
         others = [row for row in self.rows if not row.layer.startswith(BUCKET_SCOPE)]
         sums = bucket_traffic(self.plan, leaves, reduction)
         return replace(self, rows=(*others, *(row for row in sums if row.payload)))
@@ -83,6 +84,7 @@ class Ledger:
         total: Counter[TrafficKey] = Counter()
         for row in self.rows:
             total[row.kind, row.axes] += row.payload
+        # Without zeros: a compiled program lists no empty collective.
         return {key: size for key, size in total.items() if size}
 
     def sent_bytes_by_term(self) -> dict[str, int]:
@@ -98,6 +100,7 @@ class Ledger:
                 devices = self.plan.mesh.size(*row.axes)
                 term = f"{row.what}, {' x '.join(row.axes)}"
                 total[term] += wire_bytes(row.kind, row.payload, devices)
+        # By the step: the bytes of all syncs of a period over its steps.
         every = self.plan.outer.every
         step.update({term: round(sent / every) for term, sent in period.items()})
         return dict(step.most_common())
@@ -138,6 +141,7 @@ def build_ledger(
     layers: list[PlannedCollective] = []
     work: dict[str, int] = {}
     for each in ranges:
+        # Batch statistics may be shared by other devices than hold the images.
         layers += data_parallel.batch_norm_traffic(each.norm_plan, each.calls, roles)
         layers += spatial_parallel.halo_traffic(each.plan, each.calls, roles)
         layers += spatial_parallel.mean_traffic(each.plan, each.calls)
@@ -168,7 +172,9 @@ def build_ledger(
     )
     return Ledger(
         plan=plan,
+        # Axes of size one leave rows without bytes: no collective is compiled for them.
         rows=tuple(row for row in rows if row.payload),
+        # Layers communicate and compute once a microbatch, each on its samples.
         layer_flops={path: microbatches * flops for path, flops in work.items()},
         outer_syncs=outer_syncs,
     )
@@ -187,6 +193,7 @@ def norm_traffic(
         widest = max(accumulation_dtype(leaf.dtype).itemsize for leaf in reads.leaves)
         sums["pipe",] = reads.global_norms * widest
     for wanted in reads.norm_requests:
+        # A leaf that no axis splits has its norm on each device already.
         for leaf, want in zip(reads.leaves, wanted, strict=True):
             over = nontrivial_axes(plan, split_axes(leaf))
             sums[over] += accumulation_dtype(leaf.dtype).itemsize * want

@@ -51,6 +51,7 @@ class OuterSync:
 
     def due(self, step: int) -> bool:
         """Whether it follows step `step`, counted from 1."""
+        # The last fragment has step_in_period equal to the interval: remainder zero.
         return step % self.sync_interval == self.step_in_period % self.sync_interval
 
 
@@ -83,6 +84,7 @@ def plan_syncs(
     for number, indices in enumerate(assign_fragments(leaves, asked.fragments), 1):
         compressed = [i for i in indices if codec and len(leaves[i].shape) > 1]
         exact = [i for i in indices if i not in compressed]
+        # Running statistics join the last sync of a period.
         averaged = stats if number == asked.fragments else ()
         # Differences of parameters are summed as they are stored, in shards with zero
         # 3; statistics are whole on every device.
@@ -99,6 +101,7 @@ def plan_syncs(
                 {REPLICA_AXIS: plan.mesh.replica},
             )
             moved += [(each.kind, each.payload_bytes) for each in payloads]
+        # One row a collective; a compressed sum may be several of different kinds.
         rows = [
             PlannedCollective(
                 what="outer step",

@@ -15,6 +15,7 @@ from typing import Any, Final
 from jaxdist.core.plan import Plan
 from jaxdist.layers.tensor_role import TENSOR_AXIS, Role, Roles
 
+# Kernels are [..., channels, filters] (HWIO): -1 splits filters, -2 channels.
 _OUTPUT_DIMS: Final = {"kernel": -1, "recurrent": -1, "bias": -1}
 _SPLIT_DIMS: Final[Mapping[Role, Mapping[str, int]]] = MappingProxyType(
     {
@@ -68,6 +69,7 @@ class LeafSharding:
         names: list[str | None] = [None] * len(self.shape)
         if self.tensor_dim is not None:
             names[self.tensor_dim] = TENSOR_AXIS
+        # Order does not matter: the three dims are different.
         if self.fsdp_dim is not None and include_fsdp:
             names[self.fsdp_dim] = "fsdp"
         if self.pipe_dim is not None:
@@ -105,6 +107,7 @@ def leaf_shardings(
     shards = 1 if "fsdp" in plan.idle else plan.mesh.fsdp
     found = []
     for name, x in arrays.items():
+        # The role belongs to the layer, the dim to its leaf: kernel, bias, scale.
         *path, last = name.split("/")
         role = roles.get(".".join(path))
         dim = _SPLIT_DIMS[role].get(last) if role else None

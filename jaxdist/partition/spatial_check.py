@@ -73,9 +73,11 @@ def check_spatial_split(
     """
     axes = spatial_axes(len(inputs[0].shape))
     real = {d: a for d, a in enumerate(axes, start=1) if plan.mesh.size(a) > 1}
+    # Axes of one device split nothing, so nothing can be mixed across them.
     if not real:
         return
     program, called, means = _trace_network(network, inputs, plan.spatial_until)
+    # Parameters come first; of the inputs only the first, images, is split.
     first = len(program.invars) - len(inputs)
     if plan.spatial_then == "samples":
         _check_exchange_bypass(program, [""] * first + ["before"] * len(inputs))
@@ -121,6 +123,8 @@ def _check_exchange_bypass(jaxpr: Any, known: Sequence[str]) -> list[str]:
         given = _lookup(env, eqn.invars, "")
         label = str(eqn.params.get("name", ""))
         key = _CALL_PRIMITIVES.get(eqn.primitive.name)
+        # Samples differ on the two sides: data that bypasses the exchange would meet
+        # that of other samples.
         sides = {"behind"} if label == _GATHER_NAME else set(given) - {""}
         outs = [next(iter(sides), "")] * len(eqn.outvars)
         if key and not label.startswith(_LAYER_PREFIX):
@@ -164,6 +168,7 @@ def _propagate(
                 {op.split for op in ops if op.split},
                 label[len(_LAYER_PREFIX) :],
             )
+            # A transposed image: the layer would exchange rows along the wrong dim.
             if splits - {layers.split}:
                 raise MixedDimError(f"{name} is called on turned images")
             if splits and label in layers.after_gather:
@@ -174,11 +179,13 @@ def _propagate(
                 )
             whole = not splits or label in layers.split_ends
             outs = [DimState(split=frozenset() if whole else layers.split)]
+        # Calls are followed, so that a rule is needed for primitives alone.
         elif key := _CALL_PRIMITIVES.get(eqn.primitive.name):
             inner = eqn.params[key]
             outs = _propagate(getattr(inner, "jaxpr", inner), ops, layers)
         else:
             outs = [propagate_dims(eqn, ops)] * len(eqn.outvars)
+        # Not strict: a layer of several outputs is described by its first alone.
         env.update(zip(eqn.outvars, outs))
     return _lookup(env, jaxpr.outvars, DimState())
 
@@ -222,6 +229,8 @@ def _wrap_as_program(layer: nnx.Module, label: str, called: list[str]) -> None:
         def call(*arrays: Any) -> Any:
             return kind.__call__(self, *arrays, **kwargs)
 
+        # jit names its equation after the function: that is how the label gets into the
+        # jaxpr.
         call.__name__ = label
         called.append(label)
         return jax.jit(call)(*args)

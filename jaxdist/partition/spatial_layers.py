@@ -34,6 +34,7 @@ def split_at_gather(
         BadInput: not one gather is called, but none or several; or a layer is called
             on both sides of it.
     """
+    # The gather itself still reads blocks: it belongs to the first part.
     ends = [i for i, call in enumerate(calls, 1) if isinstance(call.layer, Gather)]
     end = ends[0] if ends else len(calls)
     split, whole = tuple(calls[:end]), tuple(calls[end:])

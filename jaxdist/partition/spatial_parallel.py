@@ -60,6 +60,7 @@ def halo_traffic(
     known: set[HaloFetch] = set()
     for call in (*calls_of_type(calls, Conv), *calls_of_type(calls, Pool)):
         own, layer = localize_channels(plan, roles, call), call.layer
+        # Fetches are of the channels that this device reads: its slice by its role.
         block, windows = device_block(plan, own)
         split = [(dim, w) for dim, w in enumerate(windows, start=1) if w.axis]
 
@@ -93,6 +94,7 @@ def halo_traffic(
             out = block_shape(plan, own.padded_out_shape)
             backward = list(_iter_fetches(plan, out, windows, need, (), 0.0))
 
+        # One row an axis: each has links of its own.
         for axis in _split_dims(plan, own.shape).values():
             fetched = [f.elements for f in (*forward, *backward) if f.axis == axis]
             # Among stages each edge is gathered by the whole axis: `layers.halo`.
@@ -116,6 +118,7 @@ def device_block(plan: Plan, call: LayerCall) -> tuple[tuple[int, ...], Windows]
         call: a use of a convolution or pooling, on the global batch.
     """
     block, split = block_shape(plan, call.padded_shape), _split_dims(plan, call.shape)
+    # Windows over the real image, cut into blocks that may hold padding.
     windows = call.layer.windows(call.shape[1:-1])
     return block, block_windows(windows, split, block, call.path)
 
@@ -123,6 +126,7 @@ def device_block(plan: Plan, call: LayerCall) -> tuple[tuple[int, ...], Windows]
 def mean_traffic(plan: Plan, calls: Sequence[LayerCall]) -> Iterator[PlannedCollective]:
     """Yield the all-reduces of averages over positions, which end the split."""
     for call in (*calls_of_type(calls, GlobalMean), *calls_of_type(calls, GridMean)):
+        # The sum of averages and, backward, that of their gradients.
         if axes := nontrivial_axes(plan, spatial_axes(len(call.shape))):
             features = math.prod(call.out_shape) // plan.mesh.batch_shards
             yield PlannedCollective(
@@ -146,12 +150,16 @@ def gather_traffic(
         # One dim after the other: each gathers what the dims before have put together.
         shape = list(block_shape(plan, call.padded_shape))
         for dim, axis in _split_dims(plan, call.shape).items():
+            # Forward each device gets all rows; backward it keeps its part of the
+            # summed gradients, in the wider dtype.
             part, devices = math.prod(shape), plan.mesh.size(axis)
             shape[dim] = call.shape[dim]
             moved = {
                 "all-gather": part * devices * width,
                 "reduce-scatter": part * wide,
             }
+            # An all-to-all receives as much as it sends, so later dims have fewer
+            # samples.
             if isinstance(call.layer, Exchange):
                 shape[0] //= devices
                 moved = {"all-to-all": 2 * part * width}
@@ -181,12 +189,14 @@ def _iter_fetches(
     shape = list(block)
     for dim, sides in need.items():
         axis = windows[dim - 1].axis or ""
+        # Numbers of one row across the block, halos of earlier dims included.
         rest = math.prod(shape) // shape[dim]
         for side, rows in enumerate(sides):
             for hop, take in halo_hops(rows, shape[dim]):
                 if hop < plan.mesh.size(axis):  # else from beyond the image's edge
                     what = (*array, dim, side, hop, take)
                     yield HaloFetch(axis=axis, elements=rest * take, source=what)
+        # Corners come along with the halo of the next dim, without diagonal messages.
         shape[dim] += sum(sides)
         array = (*array, dim, sides, fill if max(sides) > 0 else None)
 
@@ -201,5 +211,6 @@ def block_shape(plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of one device's block of a global array, samples first."""
     block = [shape[0] // plan.mesh.batch_shards, *shape[1:]]
     for dim, axis in _split_dims(plan, shape).items():
+        # Exact: shapes on the devices are padded to whole blocks.
         block[dim] //= plan.mesh.size(axis)
     return tuple(block)

@@ -76,6 +76,7 @@ class StepReport:
     @property
     def repeats(self) -> float | None:
         """All devices' work, as a multiple of the work as it is written."""
+        # A lowered or compiled step has no jaxpr to count.
         if not self.flops_written:
             return None
         return self.flops_device * self.devices / self.flops_written
@@ -87,6 +88,7 @@ class StepReport:
         for move in self.moves:
             operation = operation_name(move)
             source = move.source_location or operation
+            # One line of Python may be many collectives: of each pass, array and loop.
             groups[move.kind, move.axes, source, operation].append(move)
         places = [
             CollectiveSite(
@@ -117,6 +119,7 @@ class StepReport:
         """What is likely to be a mistake, a sentence each; empty is good."""
         found = []
         for move in self.gathers:
+            # Payload counts every trip of a loop; an array is as large as one trip.
             each, operation = move.payload // move.trip_count, operation_name(move)
             # An argument of just this size is most likely what was gathered.
             whole = [name for name, size in self.inputs.items() if size == each]
@@ -155,9 +158,12 @@ class StepReport:
         axes = " x ".join(f"{name} {n}" for name, n in self.mesh.items() if n > 1)
         work = f"{format_size(self.flops_device, 'FLOP')} a device"
         if self.flops_written and self.repeats is not None:
+            # Of the work as it is written, the share that each device does: 1 / devices
+            # is ideal.
             share = format_percent(self.repeats / self.devices, 2)
             written = format_size(self.flops_written, "FLOP")
             work += f", {share} of {written}: repeats {self.repeats:.2f}"
+        # Bytes sent, not payload: what the links must carry at least.
         sent = sum(move.wire_bytes for move in self.moves)
         lines = [
             f"  mesh     {axes or 'one device'}",
@@ -188,6 +194,7 @@ class StepReport:
 
         if any(not move.bounded for move in self.moves):
             lines.append("  a loop of unknown length counts once")
+        # A sentence each, apart from the table, to be read or searched for.
         lines += [f"\nfound: {finding}" for finding in self.findings]
         return "\n".join(lines)
 

@@ -67,6 +67,7 @@ def assign_roles(plan: Plan, calls: Sequence[LayerCall], network: nnx.Module) ->
     Raises:
         BadInput: a layer that the plan's strategy cannot split, or nothing to split.
     """
+    # An idle axis repeats the whole work: no layer has a role then.
     devices = plan.mesh.tensor
     if devices == 1 or TENSOR_AXIS in plan.idle:
         return {}
@@ -87,6 +88,7 @@ def assign_roles(plan: Plan, calls: Sequence[LayerCall], network: nnx.Module) ->
         if isinstance(call.layer, Gather) and last in ("column", "inner"):
             inner.append(call.path)
         last = given.get(call.path, last)
+    # Gathers are not layers with weights, so no strategy gives them roles.
     return {**given, **dict.fromkeys(inner, "inner")}
 
 
@@ -134,7 +136,10 @@ def localize_channels(plan: Plan, roles: Roles, call: LayerCall) -> LayerCall:
     if role is None:
         return call
     groups, devices = getattr(call.layer, "feature_group_count", 1), plan.mesh.tensor
+    # Channels of one device; rows and samples are the block's matter.
     reads, makes = call.shape[-1], call.out_shape[-1]
+    # Grouped filters: a device with several whole groups reads their channels alone,
+    # one with a part of a group reads that group.
     if role in ("filter", "column", "logits"):
         reads, makes = reads * max(groups // devices, 1) // groups, makes // devices
     elif role in ("channel", "row", "scatter"):

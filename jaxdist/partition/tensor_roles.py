@@ -111,6 +111,8 @@ def column_parallel_roles(
 
 def filters_divide(layer: ShardableLayer, devices: int) -> bool:
     """Tell whether each device gets as many filters, of whole groups or of one."""
+    # A device may hold part of one group or several whole ones, never parts of two: its
+    # filters then read one contiguous slice of channels.
     whole = layer.groups % devices == 0 or devices % layer.groups == 0
     return layer.out_features % devices == 0 and whole
 
@@ -123,6 +125,8 @@ def row_parallel_roles(
     Raises:
         BadInput: a layer whose channels do not divide.
     """
+    # A table has no channels to sum over, an LSTM sums over its own outputs; the first
+    # layer has few channels (3 of an image).
     whole = Embed | LSTM
     layers = [w for w in shardable if not (w.is_first or isinstance(w.layer, whole))]
     channels = {w.path: w.in_features // w.groups for w in layers}
@@ -192,6 +196,7 @@ def iter_column_row_pairs(network: nnx.Module) -> Iterator[ColumnRowPair]:
     """Yield the pairs that modules declare, and those of units in chains."""
     for path, module in nnx.iter_modules(network):
         name = ".".join(map(str, path))
+        # Pairs are declared relative to their module.
         for pair in getattr(module, "pairs", ()):
             yield pair.under(name)
         if not hasattr(module, "chain"):
@@ -258,6 +263,8 @@ def sequence_parallel_roles(
         path: "scatter" if role == "row" else role
         for path, role in megatron_roles(shardable, network, devices).items()
     }
+    # Tables of tokens end in a reduce-scatter; tables of positions are whole, and each
+    # device looks up its own tokens.
     for path in stream.start:
         given[path] = "lookup" if given.get(path) == "vocabulary" else "own"
     given |= dict.fromkeys(stream.along, "own")

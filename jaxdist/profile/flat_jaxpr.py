@@ -110,6 +110,7 @@ class _Flattener:
         """Add an operation and return its results."""
         name, params = eqn.primitive.name, eqn.params
         outs = [v.aval for v in eqn.outvars]
+        # They name or constrain a value and compute nothing.
         if name in _IDENTITY_OPS:
             return ins
         if name in CONTROL_FLOW:
@@ -118,6 +119,7 @@ class _Flattener:
             inner = params[key] if name == "cond" else (params[key],)
             bodies = tuple(flatten_jaxpr(_unwrap_jaxpr(each)) for each in inner)
             return self._append(name, ins, outs, params, bodies)
+        # custom_jvp and custom_vjp calls name their program differently.
         called = next((params[k] for k in _CALL_PARAMS if k in params), None)
         if called is None or name in _REDUCERS.split():
             return self._emit_unique(name, ins, outs, params)
@@ -139,6 +141,7 @@ class _Flattener:
         same = name, tuple(ins), tuple(settings), tuple(map(str, outs))
         if same in self.known:
             return [(self.known[same], k) for k in range(len(outs))]
+        # An operation without results is never reused: it may have an effect.
         found = self._append(name, ins, outs, params)
         if found:
             self.known[same] = found[0][0]

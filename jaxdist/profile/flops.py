@@ -56,6 +56,7 @@ def valid_taps(
     >>> valid_taps(4, 3, 4, low=1)  # 3x3 SAME: the two edge windows lose one tap
     10
     """
+    # Index of the input row that each pair would read, counted on the dilated grid.
     starts = np.arange(out)[:, None] * stride - low
     at = starts + np.arange(taps)[None, :] * rhs_dilation
     row, between = np.divmod(at, lhs_dilation)
@@ -84,6 +85,7 @@ def _conv(eqn: JaxprEqn) -> int:
         )
         for d in range(len(p["window_strides"]))
     )
+    # Batch groups, as in a gradient, divide the samples among the filters.
     samples = lhs[numbers.lhs_spec[0]] // p["batch_group_count"]
     features_out, features_in, *_ = (rhs[d] for d in numbers.rhs_spec)
     return 2 * samples * features_out * features_in * products

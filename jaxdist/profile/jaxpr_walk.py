@@ -70,7 +70,10 @@ def walk_jaxpr(
         body_trip_count: how often the programs inside an operation run.
     """
     for eqn in jaxpr.eqns:
+        # The name stack of an inner program is relative to the equation around it.
         here = (*scopes, *_split_scopes(str(eqn.source_info.name_stack)))
+        # A primitive that is counted as a whole (a reduction) has its combiner as an
+        # inner program: that would count twice.
         inner = [] if has_rule(eqn) else list(jaxprs_in_params(eqn.params))
         if not inner:
             yield ScopedOp(eqn=eqn, scopes=here, trip_count=trip_count)
@@ -121,6 +124,8 @@ def sum_by_layer(
     # By block and owner: FLOPs, bytes of outputs, bytes inside.
     found: dict[tuple[str, str], list[int]] = {}
     for use in walk_jaxpr(jaxpr):
+        # Scopes are outermost first: a block is the first, the innermost layer the
+        # last.
         block = next((s for s in use.scopes if s in blocks), "")
         owner = next((s for s in reversed(use.scopes) if s in layers), block)
         total = found.setdefault((block, owner), [0, 0, 0])

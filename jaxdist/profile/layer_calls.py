@@ -73,6 +73,7 @@ def trace_calls(
     blocks: list[str] = []
     here = [""]
     if repeated_blocks is not None and repeated_blocks.representatives:
+        # The short network shares the arrays: its calls have the same shapes.
         whole = nnx.merge(graph, *state)
         short = repeated_blocks.shorten(whole, lambda name: here.__setitem__(0, name))
         graph, *state = nnx.split(short)
@@ -94,6 +95,7 @@ def trace_calls(
                 _record_calls(layer, name, calls, read, lambda: blocks.append(here[0]))
         return network(*arrays)
 
+    # Shapes alone: nothing is computed, and calls are recorded as Python runs.
     jax.eval_shape(wrap(run), state, *inputs)
     if repeated_blocks is None or not repeated_blocks.representatives:
         return tuple(calls)

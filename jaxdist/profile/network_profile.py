@@ -70,11 +70,13 @@ def profile_network(
     Raises:
         ValueError: a layer returns nothing, because its input is too small.
     """
+    # Blocks that repeat are traced once: minutes become seconds for deep networks.
     if repeated_blocks is None:
         repeated_blocks = find_repeated_blocks(network, inputs, prepare)
     structure = inspect_network(network)
     title = name or structure.name
     traced = trace_network(repeated_blocks.shorten(network), inputs, prepare)
+    # A stride or window larger than the image leaves arrays of no rows.
     for path, size in traced.output_bytes.items():
         if not size:
             raise ValueError(f"{path} returns nothing: its input is too small")
@@ -106,6 +108,7 @@ def profile_network(
             parameter_bytes=structure.param_bytes[path],
             state_bytes=structure.state_bytes[path],
             flops_forward=forward.flops[path],
+            # What the gradient adds: its trace contains the forward pass.
             flops_backward=both.flops[path] - forward.flops[path],
             output_bytes=forward.output_bytes[path],
             inner_bytes=forward.inner_bytes[path],
@@ -156,6 +159,7 @@ def inspect_network(network: nnx.Module) -> NetworkStructure:
     blocks: dict[str, str] = {}
     note = "" if hasattr(made, "chain") else NO_CHAIN_NOTE
     if not note:
+        # By identity: two blocks may be equal, but only one lies at a path.
         paths = {id(module): path for path, module in modules.items()}
         blocks = {name: paths.get(id(block), "") for name, block in made.chain()}
         if not all(blocks.values()):
@@ -187,6 +191,7 @@ def _arrays(
     """List the arrays of a kind, each with the path of the module that holds it."""
     found = []
     for path, variable in nnx.to_flat_state(nnx.state(network, kind)):
+        # The innermost module on the way to the variable holds it.
         words = [".".join(map(str, path[:n])) for n in range(len(path), -1, -1)]
         holder = next((word for word in words if word in modules), "")
         found += [(holder, leaf) for leaf in jax.tree.leaves(variable)]

@@ -63,6 +63,7 @@ class RepeatedBlocks:
         >>> blocks.representative_path("b2.conv.kernel")
         'b1.conv.kernel'
         """
+        # Blocks are attributes of the network: the first word of a path.
         first, *rest = path.split(sep)
         return sep.join((self.representatives.get(first, first), *rest))
 
@@ -86,6 +87,8 @@ class RepeatedBlocks:
                 on_block(name)
                 yield name, getattr(self, name)
 
+        # An object without __init__: it shares the arrays of the network, and its class
+        # differs in chain() alone.
         own: Any = type(kind.__name__, (kind,), {"chain": chain})
         made: nnx.Module = object.__new__(own)
         held = {k: v for k, v in vars(network).items() if k not in self.representatives}
@@ -149,6 +152,7 @@ def replace_prefix(path: str, old: str, new: str, sep: str = ".") -> str:
     >>> replace_prefix("b1.conv", "b1", "b2"), replace_prefix("b10.conv", "b1", "b2")
     ('b2.conv', 'b10.conv')
     """
+    # A separator must follow: b1 is no prefix of b10.
     inside = path == old or path.startswith(old + sep)
     return new + path[len(old) :] if inside else path
 
@@ -208,6 +212,7 @@ def find_equal_blocks(network: nnx.Module) -> RepeatedBlocks:
         network: abstract or real; not changed.
     """
     made: Any = network
+    # Auxiliary heads hang on blocks by name: a network that has any is traced whole.
     chain = dict(made.chain()) if hasattr(made, "chain") else {}
     heads = made.heads() if hasattr(made, "heads") else {}
     if heads or not all(

@@ -63,6 +63,7 @@ def as_function(
         `run(params, rest, *inputs) -> (floating-point outputs, statistics)`, and
         `(params, rest)`.
     """
+    # Parameters apart: the gradient is with respect to them alone.
     graph, params, *others = nnx.split(network, nnx.Param, ...)
     rest = others[0]
 
@@ -85,6 +86,7 @@ def with_gradient(run: Callable[..., Any]) -> Callable[..., Any]:
     """Return a network's function with the gradient of the sum of its outputs."""
 
     def both(params: Any, rest: Any, *inputs: jax.Array) -> Any:
+        # Ones as cotangents: the gradient of the sum of all outputs.
         out, pull, stats = jax.vjp(
             lambda params: run(params, rest, *inputs), params, has_aux=True
         )
@@ -119,6 +121,7 @@ def _wrap_in_scope(
     kind: Any = type(module)
 
     def scoped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # A layer that returns its input (dropout in evaluation) makes nothing new.
         seen.extend(jax.tree.leaves((args, kwargs)))
         with jax.named_scope(path):
             leaves, tree = jax.tree.flatten(kind.__call__(self, *args, **kwargs))
@@ -152,6 +155,7 @@ def prune_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
 
     For reading: the programs inside may lack arguments that they are given.
     """
+    # jit removes dead code before it compiles; make_jaxpr does not.
     found, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     eqns = []
     for eqn in found.eqns:

@@ -91,6 +91,8 @@ def read_spans(path: Path, module: str) -> tuple[TraceSpan, ...]:
                             replace(inside, start_ns=start, end_ns=end, is_wait=True)
                         )
                     continue
+                # Threads run other programs too, and events of the runtime that belong
+                # to none.
                 about = dict(event.stats)
                 if about.get("hlo_module") != module or "run_id" not in about:
                     continue
@@ -148,6 +150,7 @@ def device_breakdowns(
             for owner, took in _attribute_moments(run, labels):
                 spent[owner] += took
         steps = len(runs)
+        # Steps follow each other; what is between them (input, logging) is a term too.
         starts = [min(span.start_ns for span in run) for run in runs]
         ends = [max(span.end_ns for span in run) for run in runs]
         pauses = [max(0.0, later - end) for end, later in zip(ends, starts[1:])]
@@ -193,9 +196,11 @@ def _attribute_moments(
         else:
             owner = _MomentOwner(2, label.term)
         marks += [(span.start_ns, 1, owner), (span.end_ns, -1, owner)]
+    # A sweep over the ends of all spans, counting which owners are active.
     marks.sort()
     active: Counter[_MomentOwner] = Counter()
     for (at, turn, owner), (later, _, _) in pairwise(marks):
+        # The same owner may be active several times: threads of one operation.
         active[owner] += turn
         if later > at:
             # Several of the best rank share the moment alike.
@@ -215,6 +220,7 @@ def _stage_timings(
     begin, times = min(span.start_ns for span in run), Counter[tuple[str, int]]()
     cells: list[tuple[tuple[str, int], float, float]] = []
     work, start, end = None, 0.0, 0.0
+    # Consecutive spans of the same work are one cell of the lane.
     for span in sorted(run, key=lambda span: span.start_ns):
         label = labels.get(span.instruction)
         if label is None or span.is_wait:

@@ -37,6 +37,7 @@ def load_cluster(name: str) -> Cluster:
     """
     known = cluster_names()
     path = Path(name)
+    # A name wins over a file of the same name in the working directory.
     if name in known:
         path = _HERE / f"{name}.yaml"
     elif path.suffix not in _SUFFIXES:
@@ -78,6 +79,7 @@ def cluster_from_tree(tree: Mapping[str, Any], default_name: str) -> Cluster:
                 remedy="docs/clusters.md has an example; or --cluster dgx-a100",
             )
     origin = tree.get("origin", f"given: {default_name}")
+    # The file's name is the default of the cluster's own.
     top = _parse_table(
         {"name": default_name, **tree}, _CLUSTER_PARSERS, "cluster", origin
     )
@@ -99,6 +101,7 @@ NumberParser = Callable[[object, str], float]
 
 def _parse_unitless(value: object, where: str) -> float:
     """Read a number that has no unit."""
+    # bool is an int in Python, and true is no number.
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     raise BadInput(
@@ -160,10 +163,12 @@ def _parse_table(
     tree: object, known: Mapping[str, NumberParser], where: str, origin: str
 ) -> dict[str, Any]:
     """Return a table with its numbers in SI units, each with an origin."""
+    # check_fields refuses what is no table with a proper message.
     if not isinstance(tree, Mapping):
         check_fields(tree, known, where)
         return {}
     values = dict(tree)
+    # The origin of a table holds for its numbers, unless one has its own.
     own = values.pop("origin", origin)
     for key, reader in known.items():
         if key in values:

@@ -36,6 +36,8 @@ def apply_overrides(cluster: Cluster, overrides: Iterable[str]) -> Cluster:
                 remedy="--what-if levels.net.bandwidth=1gbit",
             )
         check_fields({path: text}, cluster.paths, cluster.name)
+        # On a command line all is text; parsers tell numbers without a unit from those
+        # with one by their type.
         number: float | str = text
         with contextlib.suppress(ValueError):
             number = float(text)

@@ -91,6 +91,7 @@ def resolve_view(flat: FlatProgram, value: ArrayId) -> ArrayId:
 
 def remove_views(flat: FlatProgram) -> None:
     """Let every operation read arrays, not views of them, in place."""
+    # All are resolved before any is replaced: views of views have one array.
     arrays = [[resolve_view(flat, v) for v in op.ins] for op in flat.ops]
     flat.outs = tuple(resolve_view(flat, v) for v in flat.outs)
     for op, ins in zip(flat.ops, arrays, strict=True):
@@ -123,6 +124,7 @@ def find_fusion_groups(flat: FlatProgram) -> dict[int, list[ArrayId]]:
             if not missing[user]:
                 ready.append(user)
     place = {number: k for k, number in enumerate(order)}
+    # Decided once for the whole program, not by kernel.
     unfusible = _find_unfusible_ops(flat, users, order)
 
     left = deque(v[0] for v in flat.outs)
@@ -186,6 +188,8 @@ class _DuplicationCount:
         op, self.is_empty = self.flat.ops[number], False
         self.count[number] = sum(self.count[one] for one in self.places[number])
         for value in op.ins:
+            # Elementwise: the operand is asked for at the same places. A broadcast or
+            # slice asks for other places than its own, once more.
             alike = self.flat.array_type(value).shape == op.outs[0].shape
             same = alike or op.name == "transpose"
             asked = self.places[number] if same else {number}
@@ -232,8 +236,10 @@ def can_fuse(flat: FlatProgram, number: int, user: int, user_count: int) -> bool
         return False
     if name in ("dynamic_update_slice", "concatenate", "stack"):
         return False
+    # The library reads its operand from memory, but for a simple prologue.
     if is_library_reduction(flat, user):
         return user_count == 1 and name in REDUCTION_PROLOGUE
+    # Cheap operations are computed again for each user.
     return user_count == 1 or name not in EXPENSIVE
 
 

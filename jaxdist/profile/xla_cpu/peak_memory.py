@@ -80,6 +80,7 @@ def peak_temporary_bytes(
     flat = flatten_jaxpr(jaxpr)
     apply_xla_rewrites(flat)
     remove_views(flat)
+    # Before fusion: a copy is an operation of its own and changes what is fused.
     buffers = _copy_donated(flat, donated_args)
     live = _liveness(flat)
     placed = {*flat.outs, *_assign_freed_buffers(flat, live, buffers)}
@@ -123,6 +124,7 @@ def _liveness(flat: FlatProgram) -> _Liveness:
         for each in needs[number]:
             waiting[each].append(number)
     missing = {number: len(found) for number, found in needs.items()}
+    # In the order of the program where several are ready at once.
     ready = deque(number for number in sorted(reads) if not needs[number])
     order: list[int] = []
     while ready:
@@ -135,6 +137,7 @@ def _liveness(flat: FlatProgram) -> _Liveness:
     made = {
         (number, k): turn
         for turn, number in enumerate(order)
+        # Results that nobody reads die in the turn that makes them.
         for k in range(len(flat.ops[number].outs))
     }
     last = dict(made)
@@ -184,11 +187,14 @@ def _peak_bytes(
         placed: arrays that have a buffer elsewhere.
         carried: arguments whose buffers are free once they have been read.
     """
+    # Carried arguments are in memory at the start and may be overwritten; others belong
+    # to the caller.
     sizes = {v: flat.array_type(v).nbytes for v in carried if v in live.last_use}
     start = now = most = sum(sizes.values())
     returned = set(flat.outs)
     ends: dict[int, list[ArrayId]] = {}
     for value, turn in live.last_use.items():
+        # Results live until the end.
         if value not in returned:
             ends.setdefault(turn, []).append(value)
     for turn, number in enumerate(live.order):

@@ -23,7 +23,9 @@ EARLY_OP = "made early"
 def apply_xla_rewrites(flat: FlatProgram) -> None:
     """Rewrite a program's operations, in place."""
     copies: dict[ArrayId, ArrayId] = {}
+    # Before any rewriting: how many operations read each array.
     reads = Counter(v for op in flat.ops for v in op.ins)
+    # A copy of the list: rewriting appends operations that need none.
     for op in list(flat.ops):
         if op.name == "dot_general":
             _rewrite_dot(flat, op, copies)
@@ -62,6 +64,7 @@ def _copy_transposed(
     flat: FlatProgram, value: ArrayId, copies: dict[ArrayId, ArrayId]
 ) -> ArrayId:
     if value not in copies:
+        # One copy serves all operations that read the same operand.
         number = flat.append_op("transpose", [value], flat.array_type(value))
         copies[value] = number, 0
     return copies[value]
@@ -69,6 +72,7 @@ def _copy_transposed(
 
 def _rewrite_dot(flat: FlatProgram, op: FlatOp, copies: dict[ArrayId, ArrayId]) -> None:
     """Copy operands whose dims are not batch, free, contracted (or swapped, right)."""
+    # The library multiplies matrices in these orders without a copy.
     contracted, batch = op.params["dimension_numbers"]
     for side in (0, 1):
         shape = flat.array_type(op.ins[side]).shape
@@ -151,6 +155,7 @@ def _merge_all_reduces(flat: FlatProgram) -> None:
             ins = [v for n in group.numbers for v in flat.ops[n].ins]
             made = flat.append_op("psum", ins, *(flat.array_type(v) for v in old))
             moved |= {value: (made, k) for k, value in enumerate(old)}
+    # Readers of the old sums read the results of the combined one.
     for op in flat.ops if moved else ():
         op.ins = [moved.get(v, v) for v in op.ins]
     flat.outs = tuple(moved.get(v, v) for v in flat.outs)
