@@ -14,10 +14,12 @@ _HOMES: Final = {
     "Plan": "jaxdist.core.plan",
     "Profile": "jaxdist.core.profile",
     "Run": "jaxdist.core.run_record",
-    "audit": "jaxdist.partition.external_step",
-    "bytes_of": "jaxdist.partition.external_step",
+    "audit": "jaxdist.inspect",
+    "build_abstract_network": "jaxdist.inspect",
+    "bytes_of": "jaxdist.inspect",
     "fit": "jaxdist.train.loop",
     "load": "jaxdist.train.load",
+    "profile_network": "jaxdist.inspect",
 }
 
 if TYPE_CHECKING:
@@ -26,13 +28,17 @@ if TYPE_CHECKING:
     from jaxdist.core.plan import Plan as Plan
     from jaxdist.core.profile import Profile as Profile
     from jaxdist.core.run_record import Run as Run
-    from jaxdist.partition.external_step import audit as audit
-    from jaxdist.partition.external_step import bytes_of as bytes_of
+    from jaxdist.inspect import audit as audit
+    from jaxdist.inspect import build_abstract_network as build_abstract_network
+    from jaxdist.inspect import bytes_of as bytes_of
+    from jaxdist.inspect import profile_network as profile_network
     from jaxdist.train.load import load as load
     from jaxdist.train.loop import fit as fit
 
 
 def __getattr__(name: str) -> Any:
+    if name == "inspect":  # the module itself: `jaxdist.inspect.audit`
+        return import_module("jaxdist.inspect")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'jaxdist' has no attribute '{name}'")

@@ -39,7 +39,9 @@ def build_mesh(plan: Plan, devices: Sequence[jax.Device] | None = None) -> Mesh:
         )
     order = plan.placed.order
     shape = tuple(plan.mesh.size(axis) for axis in order)
+    # Auto for all: shard_map makes axes Manual where the step needs them.
     auto = (AxisType.Auto,) * len(AXES)
+    # The first devices in their own order, innermost axis fastest.
     grid = np.asarray(found[:wanted]).reshape(shape)
     if devices is None and wanted == len(found):
         # jax knows which devices of a machine are near to each other.

@@ -1,4 +1,4 @@
-"""Placing arrays on a mesh, never silently whole where a split was asked for."""
+"""Placing arrays on a mesh, never replicated where a split was asked for."""
 
 import math
 
@@ -23,14 +23,7 @@ def shard(
         BadInput: a dim is not a multiple of the devices along its axes; XLA would
             keep the whole array on every device without a word.
     """
-    check_divisible(array.shape, spec, mesh, name)
-    return jax.device_put(array, NamedSharding(mesh, spec))
-
-
-def check_divisible(
-    shape: tuple[int, ...], spec: PartitionSpec, mesh: Mesh, name: str
-) -> None:
-    """Refuse a split that does not come out even, naming the sizes that do."""
+    shape = array.shape
     for dim, axes in enumerate(spec):
         names = (axes,) if isinstance(axes, str) else tuple(axes or ())
         parts = math.prod(mesh.shape[a] for a in names)
@@ -44,3 +37,4 @@ def check_divisible(
                 f"{' x '.join(names)} = {parts} devices",
                 remedy=f"a size of {sizes}",
             )
+    return jax.device_put(array, NamedSharding(mesh, spec))

@@ -71,6 +71,7 @@ class ConvStage(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[B, H, W, C_in]` to `[B, H', W', C]`."""
+        # ReLU before the norm, as in section 3.3 of the paper.
         y = jax.nn.relu(self.conv(x))
         y = y if self.response is None else self.response(y)
         return y if self.pool is None else self.pool(y)
@@ -87,11 +88,14 @@ class _AlexNet(Network):
         first = self.stages[0].features
         wide, blocks = preset.channels, dict[str, nnx.Module]()
         for i, stage in enumerate(self.stages, start=1):
+            # Widths keep their proportion to the first convolution, in small presets
+            # too.
             features = preset.scaled(stage.features, of=first)
             blocks[f"conv{i}"] = ConvStage(wide, stage, features, dtype, rngs)
             wide = features
         dense, rate = preset.scaled(4096, of=first), preset.dropout
         flat = preset.grid**2 * wide
+        # Averaged to a fixed grid, so that images of any size fit the dense layers.
         blocks["flatten"] = Flatten((preset.grid, preset.grid))
         blocks["dense6"] = DenseRelu((flat, dense), rate, dtype, rngs)
         blocks["dense7"] = DenseRelu((dense, dense), rate, dtype, rngs)

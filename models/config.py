@@ -61,6 +61,7 @@ class ModelConfig:
     """
 
     def __post_init__(self) -> None:
+        # A group would be silently ignored.
         if self.norm == "global" and self.norm_group != 1:
             raise BadInput(
                 "all replicas are one group already",
@@ -139,6 +140,7 @@ def resolve_preset(config: ModelConfig, presets: Mapping[str, P]) -> P:
             values=f"model.name = {config.name}, model.aux = True",
             remedy="model.aux=false, or model.name=googlenet or inception_v3",
         )
+    # None leaves a setting to the preset; the others have defaults that are settings.
     fields = ("width", "classes", "channels", "dropout")
     asked = {name: getattr(config, name) for name in fields}
     given = {name: value for name, value in asked.items() if value is not None}

@@ -19,6 +19,7 @@ class Chain(nnx.Module):
     """Named blocks, each called on what the one before returned."""
 
     def __init__(self, blocks: Mapping[str, nnx.Module]) -> None:
+        # Names apart from the blocks: attributes of a module have no order.
         self.names = tuple(blocks)
         for name, block in blocks.items():
             setattr(self, name, block)
@@ -67,6 +68,7 @@ class Network(Chain):
             The logits; in training with auxiliary heads a tuple of the logits and of
             each head's, in the order of the chain.
         """
+        # Auxiliary heads are for training alone.
         heads, others = {} if self.deterministic else self.heads(), []
         for name, block in self.chain():
             with jax.named_scope(name):
@@ -90,6 +92,8 @@ class Fork(nnx.Module):
         outs = []
         for name in self.names:
             with jax.named_scope(name):
+                # All branches read the same array: equal halos of theirs are fetched
+                # once.
                 outs.append(getattr(self, name)(x))
         return jnp.concatenate(outs, axis=-1)
 
@@ -117,6 +121,8 @@ class ConvNorm(nnx.Module):
             *features,
             taps,
             stride,
+            # Explicit rows: SAME would pad unevenly where a stride follows, unlike the
+            # reference.
             padding=[(p, p) for p in pads],
             use_bias=False,
             dtype=dtype,
@@ -146,6 +152,7 @@ class Flatten(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[B, ..., C]` to `[B, positions of the grid * C]`."""
+        # The identity where the image has just the rows of the grid.
         y = self.mean(x)
         return y.reshape(y.shape[0], math.prod(y.shape[1:]))
 
@@ -214,6 +221,8 @@ def make_batch_norm(
         epsilon: added to the variance.
         last: whether it ends a residual block, whose scale may start at zero.
     """
+    # With a scale of zero the block begins as its shortcut (Goyal et al. 2017, section
+    # 5.1).
     zero = last and preset.zero_gamma
     norm = BatchNorm(
         features,
@@ -223,5 +232,6 @@ def make_batch_norm(
         scale_init=nnx.initializers.zeros if zero else nnx.initializers.ones,
         rngs=rngs,
     )
+    # Set behind the constructor: flax's own takes no such arguments.
     norm.statistics, norm.group = preset.norm, preset.norm_group
     return norm

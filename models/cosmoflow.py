@@ -78,6 +78,7 @@ class Estimate(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[B, C_in]` to parameters `[B, classes]`."""
+        # Targets are scaled to -1 .. 1; the margin keeps tanh out of saturation.
         return 1.2 * jax.nn.tanh(self.dense(x))
 
 
@@ -106,6 +107,7 @@ class CosmoFlow(Network):
             features = wide, preset.width * 2**i
             blocks[f"conv{i + 1}"] = Stage(features, dtype, rngs)
             wide = features[1]
+        # What is left after the stages of stride 2, for the image it was made for.
         grid = tuple(rows // 2**preset.stages for rows in preset.image)
         first, second = preset.dense
         flat = wide * grid[0] * grid[1] * grid[2]
@@ -119,4 +121,5 @@ class CosmoFlow(Network):
 
 def _leaky_relu(x: jax.Array) -> jax.Array:
     """Leaky ReLU with the slope of the reference."""
+    # The default slope of Keras, as in the reference; that of JAX is 0.01.
     return jax.nn.leaky_relu(x, 0.3)

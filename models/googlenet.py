@@ -79,65 +79,63 @@ class GoogLeNet(Network):
         self, config: ModelConfig, *, dtype: Any = None, rngs: nnx.Rngs
     ) -> None:
         preset = resolve_preset(config, self.presets)
-        make, w = _Maker(preset, dtype, rngs), preset.width
+        how, w = (preset, dtype, rngs), preset.width
         blocks: dict[str, nnx.Module] = {
-            "conv1": make.unit(preset.channels, w, 7, stride=2),
+            "conv1": _unit((preset.channels, w), 7, *how, stride=2),
             # Rows past the edge, behind alone: the reference rounds sizes up.
             "pool1": MaxPool(3, 2, padding=((0, 1), (0, 1))),
-            "conv2": make.unit(w, w, 1),
-            "conv3": make.unit(w, 3 * w, 3),
+            "conv2": _unit((w, w), 1, *how),
+            "conv3": _unit((w, 3 * w), 3, *how),
             "pool2": MaxPool(3, 2, padding=((0, 1), (0, 1))),
         }
         wide, heads = 3 * w, dict[str, nnx.Module]()
         for name in preset.inceptions:
             if name.startswith("pool"):
+                # pool4 has a window of 2 in the reference, where the paper has 3.
                 size = 3 if name == "pool3" else 2
                 blocks[name] = MaxPool(size, 2, padding=((0, 1), (0, 1)))
                 continue
             block = f"inception{name}"
-            blocks[block], wide = make.inception(wide, INCEPTION_FILTERS[name])
+            filters = (preset.scaled(n, of=64) for n in INCEPTION_FILTERS[name])
+            one, red3, three, red5, five, pooled = filters
+            blocks[block] = Fork(
+                one=_unit((wide, one), 1, *how),
+                three=Chain(
+                    {
+                        "reduce": _unit((wide, red3), 1, *how),
+                        "conv": _unit((red3, three), 3, *how),
+                    }
+                ),
+                five=Chain(
+                    {
+                        "reduce": _unit((wide, red5), 1, *how),
+                        "conv": _unit((red5, five), 3, *how),
+                    }
+                ),
+                pooled=Chain(
+                    {
+                        "pool": MaxPool(3, 1, padding=1),
+                        "conv": _unit((wide, pooled), 1, *how),
+                    }
+                ),
+            )
+            wide = one + three + five + pooled
             if preset.aux and block in preset.aux_after:
                 heads[block] = Auxiliary(wide, preset, dtype, rngs)
         blocks["head"] = Head(wide, preset, dtype, rngs)
         super().__init__(blocks, heads)
 
 
-class _Maker:
-    """Makes the modules of one network."""
-
-    def __init__(self, preset: Preset, dtype: Any, rngs: nnx.Rngs) -> None:
-        self.preset, self.dtype, self.rngs = preset, dtype, rngs
-
-    def unit(self, wide: int, features: int, size: int, stride: int = 1) -> nnx.Module:
-        return ConvNormRelu(
-            (wide, features),
-            size,
-            self.preset,
-            self.dtype,
-            self.rngs,
-            stride,
-            padding=size // 2,
-            epsilon=BATCH_NORM_EPSILON,
-        )
-
-    def inception(self, wide: int, filters: tuple[int, ...]) -> tuple[nnx.Module, int]:
-        """Return a module, and the channels of its output."""
-        one, red3, three, red5, five, pooled = (
-            self.preset.scaled(n, of=64) for n in filters
-        )
-        fork = Fork(
-            one=self.unit(wide, one, 1),
-            three=Chain(
-                {"reduce": self.unit(wide, red3, 1), "conv": self.unit(red3, three, 3)}
-            ),
-            five=Chain(
-                {"reduce": self.unit(wide, red5, 1), "conv": self.unit(red5, five, 3)}
-            ),
-            pooled=Chain(
-                {"pool": MaxPool(3, 1, padding=1), "conv": self.unit(wide, pooled, 1)}
-            ),
-        )
-        return fork, one + three + five + pooled
+def _unit(
+    features: tuple[int, int],
+    size: int,
+    preset: Preset,
+    dtype: Any,
+    rngs: nnx.Rngs,
+    stride: int = 1,
+) -> nnx.Module:
+    pads, epsilon = size // 2, BATCH_NORM_EPSILON
+    return ConvNormRelu(features, size, preset, dtype, rngs, stride, pads, epsilon)
 
 
 class Auxiliary(nnx.Module):
@@ -156,6 +154,7 @@ class Auxiliary(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map features `[B, H, W, C]` to logits `[B, classes]`."""
         y = self.mean(x)
+        # The 4 x 4 positions as a dim of their own, each through the same dense layer.
         y = y.reshape(y.shape[0], 16, y.shape[-1])
         y = jax.nn.relu(self.norm(self.conv(y)))
         y = jax.nn.relu(self.dense1(y.reshape(y.shape[0], math.prod(y.shape[1:]))))

@@ -134,6 +134,7 @@ class _Maker:
         """Return a chain of units (filters, size[, stride]); stride 1 keeps rows."""
         blocks: dict[str, nnx.Module] = {}
         for i, (filters, size, *stride) in enumerate(steps, start=1):
+            # A stride shrinks the image without padding; stride 1 keeps its rows.
             taps = (size, size) if isinstance(size, int) else size
             same = (taps[0] // 2, taps[1] // 2)
             features = self.preset.scaled(filters, of=32)
@@ -161,6 +162,7 @@ class _Maker:
 
     def module(self, kind: str, wide: int, filters: int) -> Made:
         """Return a module of a kind, and the channels of its output."""
+        # Branches that only pool keep the channels of their input.
         branches, channels, keeps = getattr(self, f"_{kind}")(wide, filters)
         out = sum(self.preset.scaled(n, of=32) for n in channels)
         return Fork(**branches), out + (wide if keeps else 0)
@@ -227,6 +229,7 @@ class Auxiliary(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map features `[B, H, W, C]` to logits `[B, classes]`."""
         y = self.mean(x)
+        # The 5 x 5 positions as a dim of their own, each through the same dense layer.
         y = y.reshape(y.shape[0], 25, y.shape[-1])
         y = jax.nn.relu(self.norm0(self.conv0(y)))
         y = self.conv1(y.reshape(y.shape[0], 25 * y.shape[-1]))

@@ -1,12 +1,17 @@
-"""Networks by name."""
+"""Networks by name: those of this package, and the user's own, `file.py:Class`."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.object_reference import is_object_reference
+from jaxdist.core.object_reference import (
+    call_user_function,
+    is_object_reference,
+    resolve_object,
+)
 from jaxdist.models.config import ModelConfig, resolve_preset
 
 if TYPE_CHECKING:
@@ -56,20 +61,20 @@ def model_factory(config: ModelConfig) -> "Callable[..., nnx.Module]":
         BadInput: no network has this name.
     """
     if is_user_model(config):
-        from jaxdist.models.user_models import make_user_model
-
-        return partial(make_user_model, config)
+        return partial(_make_user_model, config)
     return partial(_model_class(config.name), config)
 
 
 def objective_for(config: ModelConfig) -> "Objective":
-    """Return what the network of a configuration is trained on."""
+    """Return what the network of a configuration is trained on.
+
+    A network of the user's own says it as `objective`; else it classifies.
+    """
     from jaxdist.train import objective
 
     if is_user_model(config):
-        from jaxdist.models.user_models import user_objective
-
-        return user_objective(config.name)
+        own = getattr(resolve_object(config.name), "objective", None)
+        return own or objective.Classification()
     if takes_clips(config):
         return objective.Captioning()
     if config.name in _REGRESSION_MODELS:
@@ -105,6 +110,7 @@ def output_size(config: ModelConfig) -> int:
 def takes_tokens(config: ModelConfig) -> bool:
     """Tell whether the network is called on tokens `[B, T]`, not on images."""
     if is_user_model(config):
+        # What a network of the user's own reads follows from its objective.
         return "tokens" in objective_for(config).dtypes
     return config.name in _LANGUAGE_MODELS
 
@@ -148,7 +154,53 @@ def make_model(settings: Mapping[str, Any], **how: Any) -> "nnx.Module":
 
 def _model_class(name: str) -> Any:
     if name not in _CLASS_PATHS:
+        # All names where none is near.
         near = did_you_mean(name, model_names()) or ", ".join(model_names())
         raise BadInput(f"no model named {name}", remedy=f"did you mean {near}?")
+    # Imported by name: listing the networks must not import flax.
     module, kind = _CLASS_PATHS[name].split(":")
     return getattr(import_module(module), kind)
+
+
+def _make_user_model(config: ModelConfig, **how: Any) -> "nnx.Module":
+    """Call the user's class or function with what it takes of rngs, dtype and config.
+
+    Args:
+        config: its settings.
+        how: `dtype` of activations and `rngs` of first weights.
+
+    Raises:
+        BadInput: there is no such network, it takes no `rngs`, it cannot have another
+            dtype, or it is no `nnx.Module`.
+    """
+    from flax import nnx
+
+    make = resolve_object(config.name)
+    offered = {"config": config, **how}
+    # The metaclass of nnx hides the arguments of a module's class.
+    told = make.__init__ if inspect.isclass(make) else make
+    takes = [name for name in inspect.signature(told).parameters if name != "self"]
+    if "rngs" not in takes:
+        raise BadInput(
+            f"{config.name} takes no rngs",
+            rule="first weights are drawn from rngs, an nnx.Rngs",
+            values=f"it takes {', '.join(takes) or 'nothing'}",
+            remedy="def __init__(self, *, rngs):",
+        )
+    if how.get("dtype") is not None and "dtype" not in takes:
+        raise BadInput(
+            f"{config.name} has one dtype",
+            rule="in bfloat16 a network is told the dtype of its activations",
+            values=f"it takes {', '.join(takes)}",
+            remedy="precision=float32, or def __init__(self, *, dtype, rngs):",
+        )
+    given = {key: offered[key] for key in takes if key in offered}
+    network = call_user_function(config.name, make, **given)
+    if not isinstance(network, nnx.Module):
+        raise BadInput(
+            f"{config.name} is no network",
+            rule="a network is an nnx.Module",
+            values=f"it gives {type(network).__name__}",
+            remedy="class Net(nnx.Module):",
+        )
+    return network

@@ -1,6 +1,5 @@
 """Residual networks (He et al. 2015, arXiv:1512.03385)."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
@@ -14,7 +13,6 @@ from jaxdist.models.conv_blocks import (
     ConvNorm,
     ConvNormRelu,
     Head,
-    Layer,
     Network,
     make_batch_norm,
 )
@@ -50,6 +48,7 @@ class BasicBlock(nnx.Module):
         self.norm1 = make_batch_norm(wide, preset, dtype, rngs)
         self.conv2 = _conv(wide, wide, 1, dtype, rngs)
         self.norm2 = make_batch_norm(wide, preset, dtype, rngs, last=True)
+        # The shortcut is the input itself where the shapes agree.
         same = stride == 1 and wide_in == wide
         self.shortcut = None if same else _conv(wide_in, wide, stride, dtype, rngs, 1)
 
@@ -64,7 +63,7 @@ _RESNET8_PRESET: Final = Preset(
 )
 
 
-class ResNet8(nnx.Module):
+class ResNet8(Network):
     """Eight weighted layers for small images: stem, three basic blocks, head.
 
     Paper: He et al. 2015, the CIFAR form of section 4.2 with one block a stage.
@@ -81,24 +80,16 @@ class ResNet8(nnx.Module):
         self, config: ModelConfig, *, dtype: Any = None, rngs: nnx.Rngs
     ) -> None:
         preset = resolve_preset(config, self.presets)
-        w = preset.width
-        self.stem = Stem(preset, dtype, rngs)
-        self.block1 = BasicBlock((w, w), 1, preset, dtype, rngs)
-        self.block2 = BasicBlock((w, 2 * w), 2, preset, dtype, rngs)
-        self.block3 = BasicBlock((2 * w, 4 * w), 2, preset, dtype, rngs)
-        self.head = Head(4 * w, preset, dtype, rngs)
-
-    def chain(self) -> Iterator[tuple[str, Layer]]:
-        """Yield the named blocks in order; the model may be cut between any two."""
-        for name in ("stem", "block1", "block2", "block3", "head"):
-            yield name, getattr(self, name)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map images `[B, H, W, channels]` to logits `[B, classes]`."""
-        for name, block in self.chain():
-            with jax.named_scope(name):
-                x = block(x)
-        return x
+        w, how = preset.width, (preset, dtype, rngs)
+        super().__init__(
+            {
+                "stem": Stem(*how),
+                "block1": BasicBlock((w, w), 1, *how),
+                "block2": BasicBlock((w, 2 * w), 2, *how),
+                "block3": BasicBlock((2 * w, 4 * w), 2, *how),
+                "head": Head(4 * w, *how),
+            }
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +156,7 @@ class _BottleneckNet(Network):
 
 def _resnet_presets(*counts: int) -> dict[str, ResNetPreset]:
     """Return the presets of a network with so many blocks a stage."""
+    # Filters double where the image shrinks by two, but in the first stage.
     stages = tuple((n, 2**i, 1 if i == 0 else 2) for i, n in enumerate(counts))
     return {
         "full": ResNetPreset(image=(224, 224), width=64, stages=stages),

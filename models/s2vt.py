@@ -1,4 +1,4 @@
-"""S2VT: two stacked LSTMs that read a clip, then say what happens in it.
+"""S2VT: two stacked LSTMs that encode a clip, then decode its caption.
 
 Venugopalan, Rohrbach, Donahue, Mooney, Darrell, Saenko 2015, "Sequence to Sequence -
 Video to Text", arXiv:1505.00487. Of T frames and L words the first LSTM reads the
@@ -61,6 +61,7 @@ class Frames(nnx.Module):
     def __call__(self, x: Carried) -> Carried:
         """Map a clip `[B, T, H, W, C_in]` to `[B, T, embed]`; words go through."""
         clip, words = x
+        # Frames as samples: the network on each frame knows nothing of the clip.
         features = self.embed(self.cnn(clip.reshape(-1, *clip.shape[2:])))
         return self.dropout(features.reshape(*clip.shape[:2], -1)), words
 
@@ -75,6 +76,7 @@ class Watch(nnx.Module):
     def __call__(self, x: Carried) -> Carried:
         """Map `[B, T, embed]` to `[B, T + L, hidden]`; words go through."""
         frames, words = x
+        # Zeros in place of frames while words are generated.
         padded = jnp.pad(frames, ((0, 0), (0, words.shape[1]), (0, 0)))
         return self.dropout(self.lstm(padded)), words
 
@@ -93,34 +95,9 @@ class Speak(nnx.Module):
         """Map `[B, T + L, hidden]` and words `[B, L]` to `[B, L, hidden]`."""
         watched, words = x
         steps = watched.shape[1] - words.shape[1]
+        # Zeros in place of words while frames are read.
         said = jnp.pad(self.table(words), ((0, 0), (steps, 0), (0, 0)))
         return self.lstm(_concat_features(watched, said))[:, steps:]
-
-    def likeliest(self, watched: jax.Array, count: int, head: Dense) -> jax.Array:
-        """Say the likeliest word, then the likeliest behind it, and so on.
-
-        Args:
-            watched: `[B, T + count, hidden]`.
-            count: words to say.
-            head: maps outputs to logits.
-
-        Returns:
-            Words, int32 `[B, count]`.
-        """
-        frames, rest = jnp.split(watched, [watched.shape[1] - count], axis=1)
-        silence = jnp.zeros((*frames.shape[:2], self.table.features), frames.dtype)
-        _, carry = self.lstm.run(_concat_features(frames, silence))
-
-        def say(state: Any, watched: jax.Array) -> tuple[Any, jax.Array]:
-            carry, last = state
-            step = _concat_features(watched, self.table(last))[:, None]
-            out, carry = self.lstm.run(step, carry)
-            word = head(out)[:, 0].argmax(-1).astype(jnp.int32)
-            return (carry, word), word
-
-        begin = jnp.full(watched.shape[:1], BOS_ID, jnp.int32)
-        _, words = lax.scan(say, (carry, begin), rest.swapaxes(0, 1))
-        return words.swapaxes(0, 1)
 
 
 class S2VT(nnx.Module):
@@ -193,18 +170,34 @@ class S2VT(nnx.Module):
         return x
 
     def caption(self, clip: jax.Array, count: int) -> jax.Array:
-        """Say the likeliest words of clips, each chosen behind those before it.
+        """Caption clips greedily: the likeliest word, given those before it.
 
         Args:
             clip: `[B, T, H, W, C]`.
-            count: words to say; those behind the first `END` mean nothing.
+            count: words to generate; those behind the first `END` mean nothing.
 
         Returns:
             Words, int32 `[B, count]`, in evaluation mode.
         """
         silence = jnp.zeros((clip.shape[0], count), jnp.int32)
         watched, _ = self.lstm1(self.frames((clip, silence)))
-        return self.lstm2.likeliest(watched, count, self.words)
+        frames, rest = jnp.split(watched, [watched.shape[1] - count], axis=1)
+
+        # While frames are read nothing is said; then each word is the next input.
+        table, lstm = self.lstm2.table, self.lstm2.lstm
+        unsaid = jnp.zeros((*frames.shape[:2], table.features), frames.dtype)
+        _, carry = lstm.run(_concat_features(frames, unsaid))
+
+        def say(state: Any, watched: jax.Array) -> tuple[Any, jax.Array]:
+            carry, last = state
+            step = _concat_features(watched, table(last))[:, None]
+            out, carry = lstm.run(step, carry)
+            word = self.words(out)[:, 0].argmax(-1).astype(jnp.int32)
+            return (carry, word), word
+
+        begin = jnp.full(watched.shape[:1], BOS_ID, jnp.int32)
+        _, words = lax.scan(say, (carry, begin), rest.swapaxes(0, 1))
+        return words.swapaxes(0, 1)
 
 
 def clip_shapes(config: ModelConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:

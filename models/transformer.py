@@ -1,18 +1,14 @@
 """Decoder-only Transformers: GPT-2 and the Llama family, one chain of blocks each."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import jax
 from flax import nnx
 
 from jaxdist.core.block_protocol import LogitsLayer, ResidualStream
-from jaxdist.layers import (
-    LayerNorm,
-    RMSNorm,
-)
+from jaxdist.layers import LayerNorm, RMSNorm
 from jaxdist.models.config import ModelConfig
+from jaxdist.models.conv_blocks import Chain
 from jaxdist.models.transformer_blocks import (
     Attention,
     Block,
@@ -29,22 +25,29 @@ from jaxdist.models.transformer_blocks import (
 )
 
 
-class Transformer(nnx.Module):
-    """What both families share: embed, block0, block1, ..., head."""
+class Transformer(Chain):
+    """Tokens int32 `[B, T]` to logits `[B, T, vocabulary]`: embed, blocks, head."""
 
     FULL: ClassVar[Sizes]
     TINY: ClassVar[Sizes]
     answers = LogitsLayer(layer="embed.tokens", method="attend")
 
     def __init__(self, parts: Parts, embed: Embedding, turn: Layer, mlp: Make) -> None:
-        self.embed, self.depth = embed, parts.sizes.depth
-        for i in range(self.depth):
+        blocks: dict[str, Layer] = {}
+        for i in range(parts.sizes.depth):
             attention = Attention(parts.sizes, turn, parts.linear, parts.last)
             inner = mlp(parts.sizes, parts.linear, parts.last)
-            setattr(self, f"block{i}", Block(parts, attention, inner))
-        self.head = Head(parts, embed.tokens)
-        self.stream = _residual_stream(
-            self.depth, positions=embed.positions is not None
+            blocks[f"block{i}"] = Block(parts, attention, inner)
+        head = Head(parts, embed.tokens)
+        super().__init__({"embed": embed, **blocks, "head": head})
+        # Norms and dropout treat each token by itself, so that tokens may be split
+        # between a block's pairs of layers (sequence parallelism).
+        parts_of = [f"{block}.{{}}{n}" for block in blocks for n in (1, 2)]
+        positions = ("embed.positions",) if embed.positions is not None else ()
+        self.stream = ResidualStream(
+            start=("embed.tokens", *positions),
+            along=("embed.dropout", *(part.format("dropout") for part in parts_of)),
+            ends=(*(part.format("norm") for part in parts_of), "head.norm"),
         )
 
     @classmethod
@@ -58,35 +61,13 @@ class Transformer(nnx.Module):
         names = ("vocabulary", "context", "depth", "heads", "embed")
         given = {key: getattr(config, key) for key in names}
         sizes = {key: value for key, value in given.items() if value is not None}
+        # Sizes that follow from others follow those that are set: hidden 4 x embed, as
+        # many heads of keys as of queries.
         if config.embed is not None or config.hidden is not None:
             sizes["hidden"] = config.hidden or 4 * sizes.get("embed", preset.embed)
         if config.heads is not None or config.kv_heads is not None:
             sizes["kv_heads"] = config.kv_heads or sizes["heads"]
         return replace(preset, **sizes)
-
-    def chain(self) -> Iterator[tuple[str, Layer]]:
-        """Yield the named blocks in order; the model may be cut between any two."""
-        for name in ("embed", *(f"block{i}" for i in range(self.depth)), "head"):
-            yield name, getattr(self, name)
-
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Map tokens int32 `[B, T]` to logits `[B, T, vocabulary]`."""
-        x = tokens
-        for name, block in self.chain():
-            with jax.named_scope(name):
-                x = block(x)
-        return x
-
-
-def _residual_stream(depth: int, *, positions: bool) -> ResidualStream:
-    """Return the path of tokens through so many blocks."""
-    blocks = [f"block{i}" for i in range(depth)]
-    parts = [f"{block}.{{}}{n}" for block in blocks for n in (1, 2)]
-    return ResidualStream(
-        start=("embed.tokens", *(("embed.positions",) if positions else ())),
-        along=("embed.dropout", *(part.format("dropout") for part in parts)),
-        ends=(*(part.format("norm") for part in parts), "head.norm"),
-    )
 
 
 class Gpt2(Transformer):

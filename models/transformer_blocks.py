@@ -1,4 +1,4 @@
-"""Parts that Transformers are made of: attention, feed-forward, tables, positions."""
+"""Parts of Transformers: sizes, attention, feed-forward, tables, positions."""
 
 import math
 from collections.abc import Callable
@@ -13,19 +13,58 @@ from flax import nnx
 from jaxdist.core.block_protocol import ColumnRowPair
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
-from jaxdist.layers import (
-    Dropout,
-    Embed,
-    Linear,
-    causal_attention,
-)
-from jaxdist.models.transformer_config import Sizes
+from jaxdist.layers import Dropout, Embed, Linear, causal_attention
 
 Layer = Any
 Make = Callable[..., Any]
 
 _INIT_STD: Final = 0.02
 """Standard deviation of first weights (Radford et al. 2019)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """The sizes of a Transformer."""
+
+    vocabulary: int
+    """Distinct tokens."""
+    context: int
+    """Most tokens of a sample."""
+    depth: int
+    """Blocks."""
+    heads: int
+    """Attention heads."""
+    kv_heads: int
+    """Heads of keys and values, `heads` a multiple of it."""
+    embed: int
+    """Features of a token, a multiple of `heads`."""
+    hidden: int
+    """Features inside the feed-forward part."""
+
+    def __post_init__(self) -> None:
+        # Twice the heads: rotary positions rotate features in pairs.
+        pairs = 2 * self.heads
+        if self.embed % pairs:
+            raise BadInput(
+                "a token's features do not divide over the heads",
+                rule="model.embed is a multiple of 2 x model.heads",
+                values=f"model.embed = {self.embed}, model.heads = {self.heads}",
+                remedy=f"model.embed={max(round(self.embed / pairs), 1) * pairs}",
+            )
+        if self.heads % self.kv_heads:
+            fitting = (n for n in range(1, self.heads) if self.heads % n == 0)
+            near = min(fitting, key=lambda n: abs(n - self.kv_heads))
+            raise BadInput(
+                "the heads do not divide over those of keys and values",
+                rule="model.heads is a multiple of model.kv_heads",
+                values=f"model.heads = {self.heads}, model.kv_heads = {self.kv_heads}",
+                remedy=f"model.kv_heads={near}",
+            )
+
+    @property
+    def head(self) -> int:
+        """Features of one head."""
+        return self.embed // self.heads
 
 
 class Attention(nnx.Module):
@@ -48,13 +87,12 @@ class Attention(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Let each token of `[B, T, C]` read itself and those before it."""
-        query, key = self.turn(self._split(self.query(x))), self._split(self.key(x))
-        value = self._split(self.value(x))
+        # -1: as many heads as the slice of the layers' filters that is here.
+        shape = (*x.shape[:2], -1, self.head)
+        query = self.turn(self.query(x).reshape(shape))
+        key, value = self.key(x).reshape(shape), self.value(x).reshape(shape)
         read = causal_attention(query, self.turn(key), value)
         return self.out(read.reshape(*x.shape[:2], -1))
-
-    def _split(self, x: jax.Array) -> jax.Array:
-        return x.reshape(*x.shape[:2], -1, self.head)
 
 
 class Gelu(nnx.Module):
@@ -126,12 +164,13 @@ class Embedding(nnx.Module):
             )
         x = self.tokens(tokens)
         if self.positions is not None:
+            # One row of positions for all samples: broadcast over the batch.
             x = x + self.positions(jnp.arange(count, dtype=jnp.int32))
         return self.dropout(x)
 
 
 class Head(nnx.Module):
-    """A norm, then the likeness to each token's vector: the embedding's own table."""
+    """A norm, then the product with each token's vector: the embedding's own table."""
 
     def __init__(self, parts: "Parts", table: Embed) -> None:
         self.norm, self.table = parts.norm(), table
@@ -154,10 +193,12 @@ class Rotary(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Turn queries or keys `[B, T, heads, D]`, D even."""
         count, half = x.shape[1], x.shape[-1] // 2
+        # Angles in NumPy's float64: float32 would lose digits at long positions.
         rates = self.base ** (-np.arange(half) / half)
         angles = np.arange(count)[:, None, None] * rates
         full = accumulation_dtype(x.dtype)
         cos, sin = (jnp.asarray(f(angles), full) for f in (np.cos, np.sin))
+        # Halves, not neighbours: feature i is paired with i + D/2.
         left, right = jnp.split(x.astype(full), 2, axis=-1)
         turned = (left * cos - right * sin, right * cos + left * sin)
         return jnp.concatenate(turned, -1).astype(x.dtype)
@@ -207,6 +248,7 @@ class Parts:
 
     def last(self, wide_in: int, wide_out: int) -> Layer:
         """Make a linear layer whose output is added to a shortcut: 2 a block."""
+        # Smaller by the number of sums, so that the residual path keeps its scale.
         spread = _INIT_STD / math.sqrt(2 * self.sizes.depth)
         return self.linear(wide_in, wide_out, spread)
 

@@ -83,12 +83,14 @@ def vgg_trunk(preset: VGGPreset, dtype: Any, rngs: nnx.Rngs) -> dict[str, nnx.Mo
     wide, blocks = preset.channels, dict[str, nnx.Module]()
     for i, (count, times) in enumerate(preset.stages, start=1):
         for j in range(1, count + 1):
+            # Filters of each stage are a multiple of the first.
             features = wide, times * preset.width
             blocks[f"conv{i}_{j}"] = ConvRelu(features, dtype, rngs)
             wide = features[1]
         blocks[f"pool{i}"] = MaxPool(2, 2)
     flat, dense = preset.grid**2 * wide, preset.dense
     blocks["flatten"] = Flatten((preset.grid, preset.grid))
+    # No dropout before the first: the paper has it behind the first two.
     blocks["dense1"] = DenseRelu((flat, dense), 0.0, dtype, rngs)
     blocks["dense2"] = DenseRelu((dense, dense), preset.dropout, dtype, rngs)
     return blocks

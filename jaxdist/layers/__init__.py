@@ -1,13 +1,12 @@
-"""Layers that see from the trace that an axis is manual, and exchange or sum."""
+"""Layers that read from the trace which axes are manual, and exchange or sum there."""
 
 from jaxdist.layers.attention import causal_attention
 from jaxdist.layers.context import bind
 from jaxdist.layers.conv import Conv
 from jaxdist.layers.dropout import Dropout
 from jaxdist.layers.embed import Embed
-from jaxdist.layers.layer_norm import LayerNorm, RMSNorm
+from jaxdist.layers.layer_norm import LayerNorm, LocalResponseNorm, RMSNorm
 from jaxdist.layers.linear import Linear
-from jaxdist.layers.local_response_norm import LocalResponseNorm
 from jaxdist.layers.lstm import LSTM
 from jaxdist.layers.norm import BatchNorm
 from jaxdist.layers.pool import AvgPool, GlobalMean, GridMean, MaxPool

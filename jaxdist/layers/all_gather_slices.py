@@ -1,7 +1,4 @@
-"""Joining: the slices that devices hold of an activation put together.
-
-On every device, all of them, or on each those of its own samples.
-"""
+"""All-gather and all-to-all of an activation's slices, with their gradients."""
 
 import functools
 
@@ -14,7 +11,7 @@ from jaxdist.collectives import sharded_leaves
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def all_gather_dim(x: jax.Array, dim: int, axis: str) -> jax.Array:
-    """Join the slices of all devices; floats of 16 bits as bits.
+    """All-gather the slices of all devices; floats of 16 bits as bits.
 
     Backward the gradients of all devices are summed, in at least float32, and each
     keeps its slice of the sum.
@@ -35,6 +32,7 @@ def _backward(dim: int, axis: str, saved: None, ct: jax.Array) -> tuple[jax.Arra
     return (sharded_leaves.reduce_scatter_array(ct, axis, dim).astype(ct.dtype),)
 
 
+# JAX's own transpose would sum in 16 bits.
 all_gather_dim.defvjp(_forward, _backward)
 
 
@@ -42,7 +40,7 @@ all_gather_dim.defvjp(_forward, _backward)
 def all_to_all_dims(
     x: jax.Array, split_dim: int, concat_dim: int, axis: str
 ) -> jax.Array:
-    """Give slices of one dim away and take those of another; 16-bit floats as bits.
+    """Exchange slices of one dim for those of another; 16-bit floats as bits.
 
     Args:
         x: whole along `split_dim`, this device's slice along `concat_dim`.
@@ -50,6 +48,7 @@ def all_to_all_dims(
         concat_dim: the dim that is whole behind.
         axis: the manual axis along which devices exchange.
     """
+    # As integers: XLA's CPU backend would widen 16-bit floats and send twice the bytes.
     if x.dtype.itemsize != 2:
         return lax.all_to_all(x, axis, split_dim, concat_dim, tiled=True)
     bits = lax.bitcast_convert_type(x, jnp.uint16)

@@ -11,7 +11,7 @@ from jaxdist.core.dtypes import accumulation_dtype
 
 
 def causal_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """Read values by the likeness of queries and keys.
+    """Attend: average values by the softmax of the products of queries and keys.
 
         out = softmax(query key^T / sqrt(D) over the tokens up to the query's own) value
 
@@ -29,6 +29,8 @@ def causal_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.
         [B, T, heads, D], in the dtype of `value`.
     """
     samples, count, heads, features = query.shape
+    # Grouped queries: heads that share keys and values are a dim of their own, so that
+    # keys are never repeated in memory.
     grouped = query.reshape(samples, count, key.shape[2], -1, features)
     full = accumulation_dtype(query.dtype)
     scores = jnp.einsum(
@@ -38,6 +40,8 @@ def causal_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.
     spread = checkpoint_name(
         jax.nn.softmax(jnp.where(seen, scores, -jnp.inf)), INNER_ACTIVATION
     )
+    # What is kept for the backward pass has a name each, so that memory is predicted:
+    # the softmax, and its copy in the narrower dtype of the product.
     weights = spread.astype(value.dtype)
     if weights.dtype != spread.dtype:
         weights = checkpoint_name(weights, INNER_ACTIVATION)

@@ -1,4 +1,4 @@
-"""Binding: a model told, for one step, its layers' names, roles, splits and noise."""
+"""Binding: writes names, roles, splits and noise of one step into a model's layers."""
 
 import zlib
 from collections.abc import Mapping
@@ -34,10 +34,12 @@ def bind(
         gather_block: block before which images are gathered; empty gathers none.
         gather_class: what is put there.
     """
+    # First, so that the gather is a layer like others and gets its scope and split.
     if gather_block:
         insert_gather(model, gather_block, gather_class)
     for path, layer in nnx.iter_modules(model):
         name = ".".join(map(str, path))
+        # Layers of flax have no such fields and stay as they are.
         if hasattr(layer, "scope"):
             layer.scope = name
         if name in roles and hasattr(layer, "role"):

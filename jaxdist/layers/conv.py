@@ -35,6 +35,7 @@ class Conv(nnx.Conv):
         if out_sharding is not None:
             raise TypeError("Conv takes no out_sharding: the plan says how it is split")
         with jax.named_scope(self.scope or "Conv"):
+            # Inside a shard_map these are this device's slices of kernel and bias.
             kernel = self.kernel[...]
             bias = self.bias[...] if self.bias is not None else None
             x, kernel, bias = self.promote_dtype(
@@ -42,6 +43,7 @@ class Conv(nnx.Conv):
             )
             groups = local_groups(self.role, self.feature_group_count)
             x = local_input(x, self.role, self.feature_group_count)
+            # A block with its padding replaced, and its windows along each dim.
             x, windows = prepare_windows(self, x)
             y = halo_conv(x, kernel, windows, groups)
             return combine_output(y, self.role, bias)

@@ -1,4 +1,4 @@
-"""A convolution and its two gradients, all three in the one form that is always fast.
+"""A convolution and its two gradients, all three as convolutions with channels last.
 
 With y[o] = sum_k w[k] x[o s + k d - lo] in each dim (stride s, dilation d, rows lo
 padded before), of N samples in g groups of features:
@@ -57,16 +57,24 @@ def input_gradient(
         windows: as forward.
         groups: feature groups.
     """
+    # The kernel [..., I/g, O] of the transposed map: [..., O/g, I], reversed.
+    *taps, per_group, features = kernel.shape
+    n = len(taps)
+    flipped = lax.rev(kernel, tuple(range(n)))
+    split = flipped.reshape(*taps, per_group, groups, features // groups)
+    turned = split.transpose(*range(n), n + 2, n + 1, n)
     pads = []
     for rows, window in zip(dy.shape[1:-1], windows, strict=True):
+        # dy is spread by the stride and padded until the kernel passes over every row
+        # of the input once: the outputs are as many as its rows.
         reach = window.extent - 1
         spread = (rows - 1) * window.stride + 1
         first = reach - window.pads[0]
         pads.append((first, window.rows + reach - spread - first))
     return lax.conv_general_dilated(
         dy,
-        _transpose_kernel(kernel, groups),
-        (1,) * len(windows),
+        turned.reshape(*taps, features // groups, groups * per_group),
+        (1,) * n,
         pads,
         lhs_dilation=[w.stride for w in windows],
         rhs_dilation=[w.dilation for w in windows],
@@ -86,13 +94,18 @@ def kernel_gradient(
         windows: as forward.
         groups: feature groups.
     """
+    # [N, ..., C] to [C / g, ..., g N]: the samples are the features that are summed.
+    samples, *rows, features = x.shape
+    split = x.reshape(samples, *rows, groups, features // groups)
+    turned = split.transpose(-1, *range(1, len(rows) + 2), 0)
     pads = []
-    for rows, window in zip(dy.shape[1:-1], windows, strict=True):
-        last = (rows - 1) * window.stride + window.extent - window.pads[0]
+    for count, window in zip(dy.shape[1:-1], windows, strict=True):
+        # The row behind the last that a window reads, less the padding before.
+        last = (count - 1) * window.stride + window.extent - window.pads[0]
         pads.append((window.pads[0], last - window.rows))
     dims = tuple(range(1, x.ndim - 1))
-    turned = lax.conv_general_dilated(
-        _features_first(x, groups),
+    gradient = lax.conv_general_dilated(
+        turned.reshape(features // groups, *rows, groups * samples),
         dy.transpose(*dims, 0, -1),
         [w.dilation for w in windows],
         pads,
@@ -100,7 +113,7 @@ def kernel_gradient(
         dimension_numbers=channels_last(x.ndim),
         feature_group_count=groups,
     )
-    return turned.transpose(*dims, 0, -1)
+    return gradient.transpose(*dims, 0, -1)
 
 
 def channels_last(rank: int) -> tuple[str, str, str]:
@@ -109,23 +122,6 @@ def channels_last(rank: int) -> tuple[str, str, str]:
     >>> channels_last(4)
     ('NHWC', 'HWIO', 'NHWC')
     """
+    # The last letters: W, HW, DHW.
     spatial = "DHW"[5 - rank :]
     return f"N{spatial}C", f"{spatial}IO", f"N{spatial}C"
-
-
-def _features_first(x: jax.Array, groups: int) -> jax.Array:
-    """Turn `[N, ..., C]` into `[C / g, ..., g N]`: samples are the sum's features."""
-    samples, *rows, features = x.shape
-    split = x.reshape(samples, *rows, groups, features // groups)
-    turned = split.transpose(-1, *range(1, len(rows) + 2), 0)
-    return turned.reshape(features // groups, *rows, groups * samples)
-
-
-def _transpose_kernel(kernel: jax.Array, groups: int) -> jax.Array:
-    """Turn `[..., I/g, O]` into the kernel `[..., O/g, I]` of the transposed map."""
-    *taps, features_in, features = kernel.shape
-    flipped = lax.rev(kernel, tuple(range(len(taps))))
-    split = flipped.reshape(*taps, features_in, groups, features // groups)
-    n = len(taps)
-    turned = split.transpose(*range(n), n + 2, n + 1, n)
-    return turned.reshape(*taps, features // groups, groups * features_in)

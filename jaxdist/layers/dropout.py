@@ -1,6 +1,5 @@
 """Dropout whose mask belongs to the sample and the position, not to the device."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from jaxdist.layers.halo import Rows, Split
+from jaxdist.layers.halo import Split
 from jaxdist.layers.tensor_role import TENSOR_AXIS, TOKEN_DIM, Role, local_slice
 
 
@@ -57,36 +56,32 @@ class Dropout(nnx.Dropout):
                 "Dropout has no noise: call jaxdist.layers.bind(model, key, ids) first"
             )
         with jax.named_scope(self.scope or "Dropout"):
-            keep = self._keep(self.noise, inputs)
+            # Each position's index in the whole image, row-major, int32.
+            split = self.split.dims(inputs)
+            if self.role == "own":
+                split = {TOKEN_DIM: TENSOR_AXIS}
+            place = jnp.zeros(inputs.shape[1:-1], jnp.int32)
+            for dim, whole in enumerate(self.split.real(inputs), start=1):
+                here = lax.broadcasted_iota(jnp.int32, place.shape, dim - 1)
+                if dim in split:
+                    index = lax.axis_index(split[dim]).astype(jnp.int32)
+                    here = here + index * inputs.shape[dim]
+                place = place * whole + here
+            at = place.reshape(-1)
+
+            # One key for each sample and position, bits for its channels. Where these
+            # are this device's slice, the bits of all are drawn, and sliced alike.
+            fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+            samples = fold(self.noise.key, self.noise.ids)
+            keys = jax.vmap(lambda sample: fold(sample, at))(samples)
+            width, sliced = inputs.shape[-1], self.role == "inner"
+            count = width * (lax.axis_size(TENSOR_AXIS) if sliced else 1)
+            draw = jax.vmap(
+                jax.vmap(lambda key: jax.random.bits(key, (count,), jnp.uint32))
+            )
+            threshold = jnp.uint32(min(int((1.0 - self.rate) * 2**32), 2**32 - 1))
+            drawn = draw(keys) < threshold
+            drawn = local_slice(drawn, width) if sliced else drawn
+            keep = drawn.reshape(inputs.shape)
             scaled = inputs / jnp.asarray(1.0 - self.rate, inputs.dtype)
             return jnp.where(keep, scaled, jnp.zeros_like(inputs))
-
-    def _keep(self, noise: Noise, x: jax.Array) -> jax.Array:
-        """Draw the mask: one key for each sample and position, bits for channels.
-
-        Where the channels are this device's slice, the bits of all are drawn and cut
-        alike.
-        """
-        split = {TOKEN_DIM: TENSOR_AXIS} if self.role == "own" else self.split.dims(x)
-        at = _position_index(x, self.split.real(x), split).reshape(-1)
-        fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
-        samples = fold(noise.key, noise.ids)
-        keys = jax.vmap(lambda sample: fold(sample, at))(samples)
-        sliced = self.role == "inner"
-        channels = x.shape[-1] * (lax.axis_size(TENSOR_AXIS) if sliced else 1)
-        draw = jax.vmap(jax.vmap(lambda k: jax.random.bits(k, (channels,), jnp.uint32)))
-        threshold = jnp.uint32(min(int((1.0 - self.rate) * 2**32), 2**32 - 1))
-        keep = draw(keys) < threshold
-        return (local_slice(keep, x.shape[-1]) if sliced else keep).reshape(x.shape)
-
-
-def _position_index(x: jax.Array, rows: Rows, split: Mapping[int, str]) -> jax.Array:
-    """Return each position's place in the whole image, row-major, int32 [...]."""
-    place = jnp.zeros(x.shape[1:-1], jnp.int32)
-    for dim, whole in enumerate(rows, start=1):
-        here = lax.broadcasted_iota(jnp.int32, place.shape, dim - 1)
-        if dim in split:
-            first = lax.axis_index(split[dim]).astype(jnp.int32) * x.shape[dim]
-            here = here + first
-        place = place * whole + here
-    return place

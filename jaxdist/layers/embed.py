@@ -35,26 +35,24 @@ class Embed(nnx.Embed):
         """Map tokens int `[B, ...]` to vectors `[B, ..., C]`."""
         with jax.named_scope(self.scope or "Embed"):
             if self.role == "own":
+                # Positions: each device looks up those of its own tokens in the whole
+                # table.
                 inputs = local_slice(
                     inputs, inputs.shape[-1] // lax.axis_size(TENSOR_AXIS)
                 )
             if self.role not in ROW_SPLIT_ROLES:
                 return super().__call__(inputs, out_sharding)
+            # Tokens of other devices' rows give zeros, so that a sum joins them all.
             rows = self.embedding[...].shape[0]
             row = inputs - (lax.axis_index(TENSOR_AXIS) * rows).astype(inputs.dtype)
             mine = (row >= 0) & (row < rows)
             found = super().__call__(jnp.clip(row, 0, rows - 1))
             part = jnp.where(mine[..., None], found, jnp.zeros_like(found))
-            return (
-                tensor_all_reduce(part)
-                if self.role == "vocabulary"
-                else tensor_reduce_scatter(part)
-            )
+            whole = self.role == "vocabulary"
+            return tensor_all_reduce(part) if whole else tensor_reduce_scatter(part)
 
     def attend(self, query: jax.Array, out_sharding: Any = None) -> jax.Array:
-        """Map vectors `[B, ..., C]` to their likeness to each row `[B, ..., rows]`."""
+        """Map vectors `[B, ..., C]` to products with each row `[B, ..., rows]`."""
         with jax.named_scope(self.scope or "Embed"):
-            likeness: jax.Array = super().attend(query, out_sharding)
-            return (
-                tensor_all_gather(likeness) if self.attended == "filter" else likeness
-            )
+            y: jax.Array = super().attend(query, out_sharding)
+            return tensor_all_gather(y) if self.attended == "filter" else y

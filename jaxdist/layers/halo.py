@@ -15,7 +15,6 @@ from jax import lax
 
 from jaxdist.core.axes import SPATIAL_AXES, spatial_axes
 from jaxdist.layers.manual_axes import manual_axes, manual_axis_sizes
-from jaxdist.layers.window import global_shape
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -39,10 +38,18 @@ def halo_exchange(
     Returns:
         The block with `lo + hi` more rows along `dim`.
     """
-    before = _fetch_rows(x, dim, lo, axis, +1, pad_value)
-    behind = _fetch_rows(x, dim, hi, axis, -1, pad_value)
+    devices, block = lax.axis_size(axis), x.shape[dim]
+    before: list[jax.Array] = []
+    behind: list[jax.Array] = []
+    for pieces, rows, sign in ((before, lo, +1), (behind, hi, -1)):
+        # Nearest neighbour first; more rows than a block has come from further off.
+        for hop, take in halo_hops(rows, block):
+            start = block - take if sign > 0 else 0
+            edge = lax.slice_in_dim(x, start, start + take, axis=dim)
+            pieces.append(_send(edge, axis, sign * hop, devices, pad_value))
+    # A window whose stride is larger than its extent skips the last rows of a block.
     if hi < 0:
-        x = lax.slice_in_dim(x, 0, x.shape[dim] + hi, axis=dim)
+        x = lax.slice_in_dim(x, 0, block + hi, axis=dim)
     if not before and not behind:
         return x
     return lax.concatenate([*reversed(before), x, *behind], dim)
@@ -58,19 +65,6 @@ def halo_hops(rows: int, block: int) -> Iterator[tuple[int, int]]:
         yield hop, min(rows - start, block)
 
 
-def _fetch_rows(
-    x: jax.Array, dim: int, rows: int, axis: str, sign: int, fill: float
-) -> list[jax.Array]:
-    """Fetch `rows` rows, nearest neighbour first, a hop a block."""
-    devices, block = lax.axis_size(axis), x.shape[dim]
-    pieces: list[jax.Array] = []
-    for hop, take in halo_hops(rows, block):
-        start = block - take if sign > 0 else 0
-        edge = lax.slice_in_dim(x, start, start + take, axis=dim)
-        pieces.append(_send(edge, axis, sign * hop, devices, fill))
-    return pieces
-
-
 def _send(edge: jax.Array, axis: str, hop: int, devices: int, fill: float) -> jax.Array:
     """Send `edge` `hop` devices along; a device without a sender gets `fill`."""
     pairs = tuple((i, i + hop) for i in range(devices) if 0 <= i + hop < devices)
@@ -79,6 +73,7 @@ def _send(edge: jax.Array, axis: str, hop: int, devices: int, fill: float) -> ja
     got = _permute(edge, axis, pairs)
     if fill == 0.0:  # a permute leaves zeros where nobody sends
         return got
+    # The device that this one would have received from, if there is one.
     lacks = lax.axis_index(axis) - hop
     inside = (lacks >= 0) & (lacks < devices)
     return jnp.where(inside, got, jnp.asarray(fill, got.dtype))
@@ -87,25 +82,20 @@ def _send(edge: jax.Array, axis: str, hop: int, devices: int, fill: float) -> ja
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _permute(x: jax.Array, axis: str, pairs: Pairs) -> jax.Array:
     """Permute; 16-bit floats travel as their bits, which no backend widens."""
-    if x.dtype.itemsize != 2:
-        return _permute_or_gather(x, axis, pairs)
-    bits = lax.bitcast_convert_type(x, jnp.uint16)
-    return lax.bitcast_convert_type(_permute_or_gather(bits, axis, pairs), x.dtype)
-
-
-def _permute_or_gather(x: jax.Array, axis: str, pairs: Pairs) -> jax.Array:
-    """Permute, where stages do different work by a gather.
-
-    On CPUs a permute waits for every device of the program, and other stages do not
-    come to it; a gather waits for its own group alone.
-    """
+    narrow = x.dtype.itemsize == 2
+    bits = lax.bitcast_convert_type(x, jnp.uint16) if narrow else x
     if not manual_axes((PIPE_AXIS,)):
-        return lax.ppermute(x, axis, pairs)
-    sources = dict.fromkeys(range(lax.axis_size(axis)), -1)
-    sources |= {receiver: sender for sender, receiver in pairs}
-    source = jnp.asarray(list(sources.values()))[lax.axis_index(axis)]
-    got = lax.all_gather(x, axis)[jnp.maximum(source, 0)]
-    return jnp.where(source >= 0, got, jnp.zeros_like(got))
+        got = lax.ppermute(bits, axis, pairs)
+    else:
+        # Stages do different work. On CPUs a permute waits for every device of the
+        # program, and other stages do not come to it; a gather waits for its own group
+        # alone.
+        sources = dict.fromkeys(range(lax.axis_size(axis)), -1)
+        sources |= {receiver: sender for sender, receiver in pairs}
+        source = jnp.asarray(list(sources.values()))[lax.axis_index(axis)]
+        rows = lax.all_gather(bits, axis)[jnp.maximum(source, 0)]
+        got = jnp.where(source >= 0, rows, jnp.zeros_like(rows))
+    return lax.bitcast_convert_type(got, x.dtype) if narrow else got
 
 
 def _permute_forward(x: jax.Array, axis: str, pairs: Pairs) -> tuple[jax.Array, None]:
@@ -115,6 +105,7 @@ def _permute_forward(x: jax.Array, axis: str, pairs: Pairs) -> tuple[jax.Array, 
 def _permute_backward(
     axis: str, pairs: Pairs, saved: None, ct: jax.Array
 ) -> tuple[jax.Array]:
+    # Gradients of fetched rows go back to where these came from.
     return (_permute(ct, axis, tuple((b, a) for a, b in pairs)),)
 
 
@@ -127,14 +118,14 @@ Rows = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """How a layer's images lie."""
+    """How a layer's images are cut over devices."""
 
     axes: tuple[str, ...] = SPATIAL_AXES
     """Axes that cut its images where they are manual; none where images are whole."""
     rows: Rows | None = None
     """Real rows of the whole input; None where all are."""
     samples: tuple[str, ...] = ()
-    """Axes that deal out its samples, where they cut images before."""
+    """Axes that split its samples, where they cut images before."""
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -143,19 +134,24 @@ class Split:
 
     def dims(self, x: jax.Array) -> dict[int, str]:
         """Return {dim: axis} of the dims of `x [B, ..., C]` that are cut."""
+        # Outside of a shard_map no axis is manual: the same layer sees whole images.
         here = manual_axis_sizes().keys() & self.axes
         names = enumerate(spatial_axes(x.ndim), start=1)
         return {dim: name for dim, name in names if name in here}
 
     def real(self, x: jax.Array) -> Rows:
         """Return the real rows of the image that `x [B, ..., C]` is a block of."""
-        return (
-            self.rows or global_shape(x.shape, self.dims(x), manual_axis_sizes())[1:-1]
+        if self.rows:
+            return self.rows
+        split, sizes = self.dims(x), manual_axis_sizes()
+        return tuple(
+            n * sizes[split[dim]] if dim in split else n
+            for dim, n in enumerate(x.shape[1:-1], start=1)
         )
 
 
 def local_samples(x: jax.Array, axes: Iterable[str]) -> jax.Array:
-    """Cut this device's samples out of `x [B, ...]`, dealt out over manual axes."""
+    """Slice this device's samples out of `x [B, ...]`, split over manual axes."""
     if not (here := manual_axes(axes)):
         return x
     size = x.shape[0] // lax.axis_size(here)

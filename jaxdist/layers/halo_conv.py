@@ -52,7 +52,7 @@ def halo_conv(
 def _forward(
     x: Any, kernel: Any, windows: Windows, groups: int
 ) -> tuple[jax.Array, Saved]:
-    """Convolve, and keep what gradients that are asked for need.
+    """Convolve, and save what the gradients that are asked for need.
 
     Args:
         x: with `value` and `perturbed`, whether its gradient is asked for.
@@ -60,6 +60,7 @@ def _forward(
         windows: as in `halo_conv`.
         groups: as in `halo_conv`.
     """
+    # Halos are part of the saved input: the kernel gradient needs no second fetch.
     wide = _extend(x.value, windows)
     y = convolve(wide, kernel.value, _extended_windows(windows), groups)
     return y, (
@@ -72,12 +73,27 @@ def _backward(
     windows: Windows, groups: int, saved: Saved, dy: jax.Array
 ) -> tuple[jax.Array | None, jax.Array | None]:
     wide, kernel = saved
-    dx = None if kernel is None else _input_gradient(dy, kernel, windows, groups)
-    if wide is None:
-        return dx, None
-    return dx, kernel_gradient(wide, dy, _extended_windows(windows), groups)
+    dx = dkernel = None
+    if kernel is not None:
+        # The extended dy: its first row is one of the block before, so the input begins
+        # as many strides further on.
+        over, extended = list(windows), dy
+        for dim, window in enumerate(windows, start=1):
+            if window.axis is not None:
+                before, behind = gradient_halo(window)
+                extended = halo.halo_exchange(
+                    extended, dim, before, behind, window.axis
+                )
+                lo = window.pads[0] + before * window.stride
+                over[dim - 1] = replace(window, pads=(lo, window.pads[1]))
+        dx = input_gradient(extended, kernel, tuple(over), groups)
+    if wide is not None:
+        dkernel = kernel_gradient(wide, dy, _extended_windows(windows), groups)
+    return dx, dkernel
 
 
+# symbolic_zeros: says which gradients are asked for. The input of the first layer has
+# none, and without it the kernel need not be kept.
 halo_conv.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
@@ -97,20 +113,6 @@ def _extended_windows(windows: Windows) -> Windows:
     )
 
 
-def _input_gradient(
-    dy: jax.Array, kernel: jax.Array, windows: Windows, groups: int
-) -> jax.Array:
-    """Convolve the extended dy; its first row is one of the block before."""
-    over = list(windows)
-    for dim, window in enumerate(windows, start=1):
-        if window.axis is not None:
-            before, behind = gradient_halo(window)
-            dy = halo.halo_exchange(dy, dim, before, behind, window.axis)
-            lo = window.pads[0] + before * window.stride
-            over[dim - 1] = replace(window, pads=(lo, window.pads[1]))
-    return input_gradient(dy, kernel, tuple(over), groups)
-
-
 def gradient_halo(window: Window) -> tuple[int, int]:
     """Return the rows of dy that the input gradient needs before and behind a block.
 
@@ -120,5 +122,6 @@ def gradient_halo(window: Window) -> tuple[int, int]:
     (1, 0)
     """
     lo = window.pads[0]
+    # Outputs whose windows reach into this block from the block before, and behind.
     before = (window.extent - 1 - lo) // window.stride
     return max(before, 0), -(-lo // window.stride)

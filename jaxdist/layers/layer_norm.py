@@ -1,7 +1,8 @@
-"""Norms of each token by itself: over its features, whatever else is split."""
+"""Norms of each position by itself, over its features, whatever else is split."""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import lax
 
@@ -17,7 +18,7 @@ class LayerNorm(nnx.LayerNorm):
 
     scope: str = ""
     role: Role | None = None
-    """Whether tokens are this device's and joined behind it: `gather`."""
+    """`gather`: tokens are this device's own, and all of them behind it."""
 
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
         """Normalise `x [..., C]` over its features.
@@ -27,6 +28,8 @@ class LayerNorm(nnx.LayerNorm):
         """
         _reject_mask(mask)
         with jax.named_scope(self.scope or "LayerNorm"):
+            # Two passes: mean(x**2) - mean(x)**2 would lose the digits of a small
+            # variance beside a large mean.
             full = x.astype(accumulation_dtype(x.dtype))
             centred = full - full.mean(-1, keepdims=True)
             return gather_tokens(_rms_scale(self, centred, x.dtype), self.role)
@@ -42,7 +45,7 @@ class RMSNorm(nnx.RMSNorm):
 
     scope: str = ""
     role: Role | None = None
-    """Whether tokens are this device's and joined behind it: `gather`."""
+    """`gather`: tokens are this device's own, and all of them behind it."""
 
     def __call__(self, x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """Normalise `x [..., C]` over its features.
@@ -54,6 +57,38 @@ class RMSNorm(nnx.RMSNorm):
         with jax.named_scope(self.scope or "RMSNorm"):
             y = _rms_scale(self, x.astype(accumulation_dtype(x.dtype)), x.dtype)
             return gather_tokens(y, self.role)
+
+
+class LocalResponseNorm(nnx.Module):
+    """Divide by a power of the sum of squares over neighbouring channels.
+
+        y[c] = x[c] / (k + alpha sum_{|j - c| <= size / 2} x[j]^2) ^ beta
+
+    Krizhevsky, Sutskever, Hinton 2012, section 3.3, whose constants are the defaults.
+    Every position is by itself, so a split of positions changes nothing.
+    """
+
+    scope: str = ""
+
+    def __init__(
+        self, size: int = 5, k: float = 2.0, alpha: float = 1e-4, beta: float = 0.75
+    ) -> None:
+        self.size, self.k, self.alpha, self.beta = size, k, alpha, beta
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalise `x [B, ..., C]`."""
+        with jax.named_scope(self.scope or "LocalResponseNorm"):
+            full, others = x.astype(accumulation_dtype(x.dtype)), (1,) * (x.ndim - 1)
+            # A window over the channel dim alone; SAME padding adds zeros at its ends.
+            near = lax.reduce_window(
+                full * full,
+                np.zeros((), full.dtype),
+                lax.add,
+                (*others, self.size),
+                (1,) * x.ndim,
+                "SAME",
+            )
+            return (full * (self.k + self.alpha * near) ** -self.beta).astype(x.dtype)
 
 
 def _rms_scale(norm: LayerNorm | RMSNorm, x: jax.Array, dtype: jnp.dtype) -> jax.Array:

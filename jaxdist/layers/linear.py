@@ -21,6 +21,7 @@ class Linear(nnx.Linear):
         Raises:
             TypeError: an `out_sharding`; the mesh's axes are never Explicit here.
         """
+        # Silently ignoring it would promise a layout that the plan does not have.
         if out_sharding is not None:
             raise TypeError("Linear takes no out_sharding: the plan says how it splits")
         with jax.named_scope(self.scope or "Linear"):
@@ -28,6 +29,7 @@ class Linear(nnx.Linear):
             x, kernel, bias = self.promote_dtype(
                 (inputs, self.kernel[...], bias), dtype=self.dtype
             )
+            # The dot of nnx.Linear, the bias apart: it is added once, behind the sum.
             x = local_input(x, self.role)
             y = lax.dot_general(
                 x,

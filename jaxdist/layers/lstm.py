@@ -1,4 +1,4 @@
-"""LSTM: a recurrent layer that reads a sequence a step at a time."""
+"""LSTM: a recurrent layer, long short-term memory."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.layers.tensor_role import Role, combine_output
 
 Carry = tuple[jax.Array, jax.Array]
-"""What a step hands to the next: outputs `[B, H]`, cells of its own units `[B, H]`."""
+"""State between steps: outputs `[B, H]`, cells of the device's own units `[B, H]`."""
 
 
 class LSTM(nnx.Module):
@@ -40,6 +40,7 @@ class LSTM(nnx.Module):
     def __init__(
         self, in_features: int, hidden: int, *, dtype: Any = None, rngs: nnx.Rngs
     ) -> None:
+        # Fans of one gate: the dim of the four gates is part of the output.
         normal = nnx.initializers.lecun_normal(in_axis=0, out_axis=(1, 2))
         turn = nnx.initializers.orthogonal()
         gates = [turn(rngs.params(), (hidden, hidden)) for _ in range(4)]
@@ -53,7 +54,7 @@ class LSTM(nnx.Module):
         return self.run(x)[0]
 
     def run(self, x: jax.Array, carry: Carry | None = None) -> tuple[jax.Array, Carry]:
-        """Go on from a carry.
+        """Continue from a carry.
 
         Args:
             x: `[B, T, C]`.
@@ -71,25 +72,21 @@ class LSTM(nnx.Module):
             read = jnp.einsum("btc,cgh->tbgh", x, kernel) + bias
 
             def step(carry: Carry, read: jax.Array) -> tuple[Carry, jax.Array]:
-                gates = read + jnp.einsum("bk,kgh->bgh", carry[0], recurrent)
-                output, cell = _update_cell(gates, carry[1])
+                previous, cell = carry
+                gates = read + jnp.einsum("bk,kgh->bgh", previous, recurrent)
+                i, f, g, o = (gates[:, n].astype(cell.dtype) for n in range(4))
+                cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+                output = (jax.nn.sigmoid(o) * jnp.tanh(cell)).astype(gates.dtype)
+                # The next step reads the outputs of all units: gathered in every step.
                 output = combine_output(output, self.role, None)
                 return (output, cell), output
 
-            begin = carry or _initial_carry(read, recurrent.shape[0])
+            # A device's own units have cells here; outputs are those of all units.
+            _, samples, _, own_units = read.shape
+            full = accumulation_dtype(read.dtype)
+            begin = carry or (
+                jnp.zeros((samples, recurrent.shape[0]), read.dtype),
+                jnp.zeros((samples, own_units), full),
+            )
             last, outputs = lax.scan(step, begin, read)
             return outputs.swapaxes(0, 1), last
-
-
-def _initial_carry(read: jax.Array, hidden: int) -> Carry:
-    """Return the carry before the first step of `read [T, B, 4, own units]`."""
-    _, samples, _, own = read.shape
-    cell = jnp.zeros((samples, own), accumulation_dtype(read.dtype))
-    return jnp.zeros((samples, hidden), read.dtype), cell
-
-
-def _update_cell(gates: jax.Array, cell: jax.Array) -> Carry:
-    """Update a cell by its gates `[B, 4, H]`: in, forget, new, out."""
-    come, keep, new, out = (gates[:, i].astype(cell.dtype) for i in range(4))
-    cell = jax.nn.sigmoid(keep) * cell + jax.nn.sigmoid(come) * jnp.tanh(new)
-    return (jax.nn.sigmoid(out) * jnp.tanh(cell)).astype(gates.dtype), cell

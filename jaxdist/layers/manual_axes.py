@@ -12,6 +12,7 @@ from jax.sharding import AxisType
 
 def manual_axis_sizes() -> dict[str, int]:
     """Return {axis: devices along it} of the manual axes larger than one."""
+    # The mesh of the innermost shard_map, empty outside of any.
     mesh = jax.sharding.get_abstract_mesh()
     return {
         name: size

@@ -1,7 +1,7 @@
 """Batch normalisation with statistics summed over every device that shares them."""
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.layers.halo import Split
 from jaxdist.layers.manual_axes import manual_axes, manual_axis_sizes
 from jaxdist.layers.tensor_role import Role
-from jaxdist.layers.valid_rows import sum_valid_rows
+from jaxdist.layers.valid_rows import zero_padding
 
 Statistics = Literal["global", "replica"]
 """global: mean and variance of the whole batch; replica: of one replica's samples, or
@@ -53,32 +53,49 @@ class BatchNorm(nnx.BatchNorm):
         Raises:
             TypeError: a mask; shards with different counts have no common mean here.
         """
+        # Padding rows are excluded by the split, which counts them exactly.
         if mask is not None:
             raise TypeError("BatchNorm takes no mask: pad with whole samples instead")
-        running = (
-            self.use_running_average
-            if use_running_average is None
-            else use_running_average
-        )
+        asked = use_running_average
+        running = self.use_running_average if asked is None else asked
         with jax.named_scope(self.scope or "BatchNorm"):
+            if self.scale is None or self.bias is None:
+                raise TypeError("BatchNorm needs use_scale=True and use_bias=True")
             full = accumulation_dtype(x.dtype)
             if running:
                 mean, var = self.mean[...], self.var[...]
             else:
                 mean, var = self._moments(x.astype(full))
-            scale, bias = (
-                _param_values(self.scale, full),
-                _param_values(self.bias, full),
-            )
+            scale, bias = self.scale[...].astype(full), self.bias[...].astype(full)
             gain = lax.rsqrt(var.astype(full) + self.epsilon) * scale
             y = (x.astype(full) - mean.astype(full)) * gain + bias
             return y.astype(self.dtype or x.dtype)
 
     def _moments(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return mean and variance `[C]`, and fold them into the running ones."""
-        axes, groups = self._shared()
-        mean = _pmean(self._local_mean(x), axes, groups)
-        var = _pmean(self._local_mean(jnp.square(x - mean)), axes, groups)
+        """Return mean and variance `[C]`, and update the running ones."""
+        sizes = manual_axis_sizes()
+        own = manual_axes(self.split.shared)
+        axes, groups = own, None
+        if self.statistics == "global" or self.group > 1:
+            axes = manual_axes((*BATCH_AXES, *self.split.shared))
+            devices = math.prod(sizes[axis] for axis in axes)
+            width = self.group * math.prod(sizes[axis] for axis in own)
+            if self.statistics == "replica" and width < devices:
+                # Devices are counted along the axes in the mesh's order, replicas
+                # outside, so that neighbouring replicas and all slices of their
+                # samples are one range.
+                starts = range(0, devices, width)
+                groups = [list(range(start, start + width)) for start in starts]
+
+        # Each device divides by the mean count of real positions, so that the mean over
+        # devices is that over positions, however rows are padded.
+        shards = math.prod(sizes[axis] for axis in self.split.dims(x).values())
+        count = x.shape[0] * math.prod(self.split.real(x)) / shards
+        dims = tuple(range(x.ndim - 1))
+        total = zero_padding(x, self.split).sum(dims)
+        mean = _pmean(total / count, axes, groups)
+        total = zero_padding(jnp.square(x - mean), self.split).sum(dims)
+        var = _pmean(total / count, axes, groups)
         apart = manual_axes(BATCH_AXES) if self.statistics == "replica" else ()
         for running, batch in ((self.mean, mean), (self.var, var)):
             # Replicas with statistics of their own still keep one running average.
@@ -88,41 +105,8 @@ class BatchNorm(nnx.BatchNorm):
             running.set_value(mixed)
         return mean, var
 
-    def _local_mean(self, x: jax.Array) -> jax.Array:
-        """Return this device's part of the mean over real positions, `[C]`."""
-        total, count = sum_valid_rows(x, self.split)
-        return total / count
-
-    def _shared(self) -> tuple[tuple[str, ...], list[list[int]] | None]:
-        """Return the axes whose devices share statistics, and their groups if several.
-
-        Devices are counted along the axes in the mesh's order, replicas outside, so
-        that neighbouring replicas and all slices of their samples are one range.
-        """
-        if self.statistics == "replica" and self.group == 1:
-            return manual_axes(self.split.shared), None
-        axes, sizes = (
-            manual_axes((*BATCH_AXES, *self.split.shared)),
-            manual_axis_sizes(),
-        )
-        devices = math.prod(sizes[axis] for axis in axes)
-        width = self.group * math.prod(
-            sizes[axis] for axis in manual_axes(self.split.shared)
-        )
-        if self.statistics == "global" or width >= devices:
-            return axes, None
-        starts = range(0, devices, width)
-        return axes, [list(range(start, start + width)) for start in starts]
-
 
 def _pmean(
     x: jax.Array, axes: tuple[str, ...], groups: list[list[int]] | None = None
 ) -> jax.Array:
     return lax.pmean(x, axes, axis_index_groups=groups) if axes else x
-
-
-def _param_values(variable: nnx.Param[jax.Array] | None, dtype: Any) -> jax.Array:
-    """Return a parameter's values; batch norm without scale or bias is refused."""
-    if variable is None:
-        raise TypeError("BatchNorm needs use_scale=True and use_bias=True")
-    return variable[...].astype(dtype)

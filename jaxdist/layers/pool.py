@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,7 @@ from jaxdist.layers import halo
 from jaxdist.layers.halo import Rows, Split
 from jaxdist.layers.tensor_role import Role
 from jaxdist.layers.valid_rows import fill_padding, prepare_windows, zero_padding
-from jaxdist.layers.window import Padding, Window, Windows, make_windows
+from jaxdist.layers.window import Padding, Windows, make_windows
 
 
 def max_over_windows(x: jax.Array, windows: Windows, pad_value: float) -> jax.Array:
@@ -27,30 +26,28 @@ def max_over_windows(x: jax.Array, windows: Windows, pad_value: float) -> jax.Ar
             are in the block already.
         pad_value: what is beyond the edges.
 
+    >>> from jaxdist.layers.window import Window
     >>> x = jnp.float32([[[1], [3], [2], [2]]])
     >>> max_over_windows(x, (Window(4, 2, 2),), 0.0).ravel()
     Array([3., 2.], dtype=float32)
     """
-    # The last dim first: of several largest, the first row's is found last, and stays.
+    # A chain of comparisons, not lax.reduce_window: its gradient goes to one row by a
+    # select, and XLA's CPU backend compiles it into fast loops. The last dim first: of
+    # several largest, the first row's is found last, and stays.
     for dim, window in reversed(list(enumerate(windows, start=1))):
-        x = _max_along_dim(x, dim, window, pad_value)
+        if window.axis is None and any(window.pads):
+            pads = [(*window.pads, 0) if d == dim else (0, 0, 0) for d in range(x.ndim)]
+            x = lax.pad(x, jnp.asarray(pad_value, x.dtype), pads)
+        reach = x.shape[dim] - window.extent + 1
+        taps = (
+            lax.slice_in_dim(x, tap, tap + reach, window.stride, dim)
+            for tap in range(window.extent)
+        )
+        most = next(taps)
+        for tap in taps:
+            most = jnp.where((tap > most) | jnp.isnan(tap), tap, most)
+        x = most
     return x
-
-
-def _max_along_dim(x: jax.Array, dim: int, window: Window, fill: float) -> jax.Array:
-    """Return the maxima along one dim."""
-    if window.axis is None and any(window.pads):
-        pads = [(*window.pads, 0) if d == dim else (0, 0, 0) for d in range(x.ndim)]
-        x = lax.pad(x, jnp.asarray(fill, x.dtype), pads)
-    reach = x.shape[dim] - window.extent + 1
-    taps = (
-        lax.slice_in_dim(x, tap, tap + reach, window.stride, dim)
-        for tap in range(window.extent)
-    )
-    most = next(taps)
-    for tap in taps:
-        most = jnp.where((tap > most) | jnp.isnan(tap), tap, most)
-    return most
 
 
 class Pool(nnx.Module):
@@ -79,6 +76,7 @@ class Pool(nnx.Module):
         strides: int | Sequence[int] = 1,
         padding: Padding = "VALID",
     ) -> None:
+        # Tuples: attributes of a module are static and must be hashable.
         self.window = window if isinstance(window, int) else tuple(window)
         self.strides = strides if isinstance(strides, int) else tuple(strides)
         self.padding = padding if isinstance(padding, str | int) else tuple(padding)
@@ -93,6 +91,7 @@ class Pool(nnx.Module):
 
     def _fetch(self, x: jax.Array) -> tuple[jax.Array, Windows]:
         """Return the block with its halos, and the windows over it."""
+        # Halos behind the padding: a neighbour must not fetch rows that are not real.
         x, windows = prepare_windows(self, x)
         for dim, w in enumerate(windows, start=1):
             if w.axis is not None:
@@ -108,18 +107,12 @@ class MaxPool(Pool):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[B, ..., C]` to `[B, ..., C]` with fewer positions."""
         with jax.named_scope(self.scope or "MaxPool"):
-            y, over = (
-                max_over_windows(*self._fetch(x), self.fill),
-                self._over_padding(x),
-            )
+            y = max_over_windows(*self._fetch(x), self.fill)
             # A window over padding alone has no maximum: its -inf would become a NaN.
-            return fill_padding(y, self.split.dims(x), over)
-
-    def _over_padding(self, x: jax.Array) -> dict[int, int]:
-        """Return the outputs along those split dims where windows meet padding."""
-        whole = self.windows(self.split.real(x))
-        met = [dim for dim in self.split.dims(x) if whole[dim - 1].overhang]
-        return {dim: whole[dim - 1].outputs for dim in met}
+            split, whole = self.split.dims(x), self.windows(self.split.real(x))
+            met = [dim for dim in split if whole[dim - 1].overhang]
+            outputs = {dim: whole[dim - 1].outputs for dim in met}
+            return fill_padding(y, split, outputs)
 
 
 class AvgPool(Pool):
@@ -128,22 +121,21 @@ class AvgPool(Pool):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[B, ..., C]` to `[B, ..., C]` with fewer positions."""
         with jax.named_scope(self.scope or "AvgPool"):
+            extended, windows = self._fetch(x)
+            none = (0, 0)
+            sums = lax.reduce_window(
+                extended,
+                np.zeros((), extended.dtype),
+                lax.add,
+                (1, *(w.extent for w in windows), 1),
+                (1, *(w.stride for w in windows), 1),
+                # Along a split dim halos are in the block already.
+                (none, *(none if w.axis else w.pads for w in windows), none),
+            )
+            # Padding counts as zeros, so that every window divides by all of its taps.
             one, dims = isinstance(self.window, int), x.ndim - 2
             taps = (self.window,) * dims if one else self.window
-            return _window_sums(*self._fetch(x)) / np.prod(taps).item()
-
-
-def _window_sums(x: jax.Array, windows: Windows) -> jax.Array:
-    """Return the sum of each window of a block that has its halos."""
-    none = (0, 0)
-    return lax.reduce_window(
-        x,
-        np.zeros((), x.dtype),
-        lax.add,
-        (1, *(w.extent for w in windows), 1),
-        (1, *(w.stride for w in windows), 1),
-        (none, *(none if w.axis else w.pads for w in windows), none),
-    )
+            return sums / np.prod(taps).item()
 
 
 class GlobalMean(nnx.Module):
@@ -163,13 +155,10 @@ class GlobalMean(nnx.Module):
         with jax.named_scope(self.scope or "GlobalMean"):
             split, real = self.split.dims(x), self.split.real(x)
             if not split:
+                # One device has all rows: the mean of NumPy, with its order of sums.
                 return x.mean(dims)
-            own = (
-                zero_padding(x, self.split)
-                .astype(accumulation_dtype(x.dtype))
-                .sum(dims)
-            )
-            total = lax.psum(own, tuple(split.values()))
+            own = zero_padding(x, self.split).astype(accumulation_dtype(x.dtype))
+            total = lax.psum(own.sum(dims), tuple(split.values()))
             return (total / math.prod(real)).astype(x.dtype)
 
 
@@ -200,29 +189,18 @@ class GridMean(nnx.Module):
             y = x.astype(accumulation_dtype(x.dtype))
             for dim, (rows, windows) in enumerate(zip(real, self.grid), start=1):
                 block, axis = x.shape[dim], split.get(dim)
-                lie = block * lax.axis_size(axis) if axis else rows
-                shares = jnp.asarray(_averaging_weights(rows, windows, lie), y.dtype)
+                # Each row's weight in each window's mean, `[windows, rows]`; that of
+                # padding is 0. A product with them is a sum over this device's rows.
+                padded = block * lax.axis_size(axis) if axis else rows
+                shares = np.zeros((windows, padded))
+                for i in range(windows):
+                    start, stop = i * rows // windows, -(-(i + 1) * rows // windows)
+                    shares[i, start:stop] = 1 / (stop - start)
+                weights = jnp.asarray(shares, y.dtype)
                 if axis:
                     first = lax.axis_index(axis) * block
-                    shares = lax.dynamic_slice_in_dim(shares, first, block, 1)
-                y = jnp.tensordot(shares, y, (1, dim), precision=lax.Precision.HIGHEST)
+                    weights = lax.dynamic_slice_in_dim(weights, first, block, 1)
+                y = jnp.tensordot(weights, y, (1, dim), precision=lax.Precision.HIGHEST)
                 y = jnp.moveaxis(y, 0, dim)
             axes = tuple(split.values())
             return (lax.psum(y, axes) if axes else y).astype(x.dtype)
-
-
-def _averaging_weights(
-    rows: int, windows: int, lie: int
-) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return each row's share of each window's mean, `[windows, lie]`; padding's is 0.
-
-    Args:
-        rows: real rows.
-        windows: parts of them.
-        lie: rows, padding included.
-    """
-    shares = np.zeros((windows, lie))
-    for i in range(windows):
-        start, stop = i * rows // windows, -(-(i + 1) * rows // windows)
-        shares[i, start:stop] = 1 / (stop - start)
-    return shares

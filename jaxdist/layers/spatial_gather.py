@@ -1,4 +1,4 @@
-"""A gather: where the split of images ends, and each device has all rows from there on.
+"""Spatial gather: where the split of images ends, and each device has all rows.
 
 It stands before a block of a network's chain. The layers behind it see whole images.
 What they do is done on every device that held a part of them; or, where rows are
@@ -20,7 +20,7 @@ from jaxdist.layers.halo import Split
 
 
 class Gather(nnx.Module):
-    """Join the blocks of images along every split dim, and cut off padding.
+    """All-gather the blocks of images along every split dim, and remove padding.
 
     Backward the gradients that devices have of an image are summed, and each keeps
     those of its own rows.
@@ -43,12 +43,14 @@ class Gather(nnx.Module):
             BadInput: what enters the block are no images.
         """
         if not spatial_axes(getattr(x, "ndim", 0)):
+            shapes = (str(list(leaf.shape)) for leaf in jax.tree.leaves(x))
             raise _spatial_end_error(
                 f"no images enter {self.until}",
                 "the split of images ends before a block that reads images",
-                f"{self.until} reads {_describe_shapes(x)}",
+                f"{self.until} reads {' and '.join(shapes)}",
             )
         with jax.named_scope(self.scope or "Gather"):
+            # Padding is at the end of the whole image: dropped once all rows are there.
             real = self.split.real(x)
             for dim, axis in self.split.dims(x).items():
                 rows = self.rows_of_all(x, dim, axis)
@@ -61,7 +63,7 @@ class Gather(nnx.Module):
 
 
 class Exchange(Gather):
-    """Give away samples and take the rows of those that are left, dim by dim."""
+    """All-to-all: exchange samples for the rows of those that are left, dim by dim."""
 
     def rows_of_all(self, x: jax.Array, dim: int, axis: str) -> jax.Array:
         """Return the rows of all devices along one dim, for a part of the samples."""
@@ -81,8 +83,23 @@ def insert_gather(
     Raises:
         BadInput: the network has no such block, or it is the first.
     """
-    block = _find_block(network, gather_block)
-    gather = gather_class(gather_block)
+    if not hasattr(network, "chain"):
+        kind = type(network).__name__
+        raise _spatial_end_error(
+            f"{kind} has no blocks that a split could end at",
+            "plan.spatial_until names a block of the network's chain()",
+            f"{kind} has no chain()",
+        )
+    blocks = dict(network.chain())
+    if gather_block not in list(blocks)[1:]:
+        near = did_you_mean(gather_block, list(blocks)[1:])
+        raise _spatial_end_error(
+            f"the split of images cannot end at {gather_block}",
+            "plan.spatial_until names a block of the network, and not the first",
+            f"the blocks are {', '.join(blocks)}",
+            *([f"did you mean plan.spatial_until={near}?"] if near else []),
+        )
+    block, gather = blocks[gather_block], gather_class(gather_block)
     setattr(network, f"gather_{gather_block}", gather)
     known = type(block)
 
@@ -95,34 +112,6 @@ def insert_gather(
     return gather
 
 
-def _find_block(network: Any, until: str) -> nnx.Module:
-    """Find the block, or say which there are."""
-    if not hasattr(network, "chain"):
-        kind = type(network).__name__
-        raise _spatial_end_error(
-            f"{kind} has no blocks that a split could end at",
-            "plan.spatial_until names a block of the network's chain()",
-            f"{kind} has no chain()",
-        )
-    blocks = dict(network.chain())
-    if until not in list(blocks)[1:]:
-        near = did_you_mean(until, list(blocks)[1:])
-        raise _spatial_end_error(
-            f"the split of images cannot end at {until}",
-            "plan.spatial_until names a block of the network, and not the first",
-            f"the blocks are {', '.join(blocks)}",
-            *([f"did you mean plan.spatial_until={near}?"] if near else []),
-        )
-    block: nnx.Module = blocks[until]
-    return block
-
-
 def _spatial_end_error(what: str, rule: str, values: str, *first: str) -> BadInput:
     whole = "plan.spatial_until= splits images as far as they go"
     return BadInput(what, rule=rule, values=values, remedy=(*first, whole))
-
-
-def _describe_shapes(x: Any) -> str:
-    """Say what was handed over."""
-    shapes = [str(list(leaf.shape)) for leaf in jax.tree.leaves(x)]
-    return " and ".join(shapes)

@@ -1,4 +1,4 @@
-"""Role: what a layer does with the tensor axis, told to it by `jaxdist.layers.context`.
+"""Tensor roles: what layers do with the tensor axis, set by `jaxdist.layers.context`.
 
     role        weights a device holds   input a device takes   what it returns
     filter      a slice of the filters   whole                  whole: slices gathered
@@ -16,13 +16,13 @@ and where the tokens between pairs are split as well:
     own         whole                    its tokens, or whole   its tokens
     gather      whole                    its tokens             whole: tokens gathered
 
-A table has a second role, `PATH.attend`, for what it does with the likeness of vectors
-to its rows: `filter` or `logits`.
+A table has a second role, `PATH.attend`, for the products of vectors with its rows:
+`filter` or `logits`.
 
 `column` and `row` make a pair: between them every device has its own features, and the
 layers there are `inner`. No gradient needs a rule of its own: each device holds a
-share of what its whole activations are worth to the loss, and all sums transpose to
-sums (`jaxdist.train.step`).
+share of the gradient of its whole activations, and all sums transpose to sums
+(`jaxdist.train.step`).
 
 Sources: filter and channel: Kahira et al. 2021, arXiv:2104.09075, section 3; pairs:
 Shoeybi et al. 2019, arXiv:1909.08053, section 3; tokens: Korthikanti et al. 2022,
@@ -70,14 +70,15 @@ def role_key(path: str, method: str) -> str:
 
 
 def local_input(x: jax.Array, role: Role | None, groups: int = 1) -> jax.Array:
-    """Return the part of a layer's input that this device's weights read.
+    """Slice the part of a layer's input that this device's weights read.
 
     Args:
         x: `[B, ..., C]`, whole, or its slice of the channels for a `row`.
         role: the layer's role.
-        groups: parts of the channels that filters do not see across.
+        groups: groups of channels; a filter reads one group.
     """
     if role == "channel":
+        # A slice of each group: a filter reads channels of its own group alone.
         grouped = x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)
         part = local_slice(grouped, grouped.shape[-1] // lax.axis_size(TENSOR_AXIS))
         return part.reshape(*x.shape[:-1], -1)
@@ -91,7 +92,7 @@ def local_input(x: jax.Array, role: Role | None, groups: int = 1) -> jax.Array:
 
 
 def local_groups(role: Role | None, groups: int) -> int:
-    """Return into how many groups this device's filters fall."""
+    """Return how many groups this device's filters are in."""
     if role in ("filter", "column") and groups > 1:
         return max(groups // lax.axis_size(TENSOR_AXIS), 1)
     return groups
@@ -100,13 +101,14 @@ def local_groups(role: Role | None, groups: int) -> int:
 def combine_output(
     y: jax.Array, role: Role | None, bias: jax.Array | None
 ) -> jax.Array:
-    """Make what a layer returns of what this device's weights gave.
+    """Combine this device's part of a layer's output into what the layer returns.
 
     Args:
         y: `[B, ..., C]`, a slice of the filters or a part of each sum.
         role: the layer's role.
         bias: `[C]`, added once: behind a sum, or to the slice that it belongs to.
     """
+    # The bias is added behind the sum: before it each device would add it once.
     if role in ("channel", "row"):
         y = tensor_all_reduce(y)
     elif role == "scatter":
@@ -116,12 +118,12 @@ def combine_output(
 
 
 def tensor_all_reduce(y: jax.Array) -> jax.Array:
-    """Add what all devices have, in at least float32."""
+    """All-reduce, in at least float32: sums of 16 bits lose digits with each device."""
     return lax.psum(y.astype(accumulation_dtype(y.dtype)), TENSOR_AXIS).astype(y.dtype)
 
 
 def tensor_reduce_scatter(y: jax.Array) -> jax.Array:
-    """Add what all devices have of `[B, T, C]`, and keep this device's tokens."""
+    """Reduce-scatter `[B, T, C]` in at least float32; each device keeps its tokens."""
     full = y.astype(accumulation_dtype(y.dtype))
     part = lax.psum_scatter(full, TENSOR_AXIS, scatter_dimension=TOKEN_DIM, tiled=True)
     return part.astype(y.dtype)
@@ -129,16 +131,15 @@ def tensor_reduce_scatter(y: jax.Array) -> jax.Array:
 
 def local_slice(x: jax.Array, size: int) -> jax.Array:
     """Cut this device's slice of `size` out of the last dim."""
-    return lax.dynamic_slice_in_dim(
-        x, lax.axis_index(TENSOR_AXIS) * size, size, x.ndim - 1
-    )
+    first = lax.axis_index(TENSOR_AXIS) * size
+    return lax.dynamic_slice_in_dim(x, first, size, x.ndim - 1)
 
 
 def tensor_all_gather(x: jax.Array) -> jax.Array:
-    """Join the slices of all devices along the last dim."""
+    """All-gather the slices of all devices along the last dim."""
     return all_gather_dim(x, x.ndim - 1, TENSOR_AXIS)
 
 
 def gather_tokens(x: jax.Array, role: Role | None) -> jax.Array:
-    """Join the tokens of all devices behind the last layer that has its own."""
+    """All-gather the tokens of all devices, behind the last layer that has its own."""
     return all_gather_dim(x, TOKEN_DIM, TENSOR_AXIS) if role == "gather" else x

@@ -1,4 +1,4 @@
-"""Real rows: how many rows of a split image are its own, where the others are padding.
+"""Valid rows: which rows of a split image are real, and which are padding.
 
 N rows lie on n devices as blocks of b rows, and n b may be larger than N. The rows from
 N on are padding: they hold any finite numbers, as what a layer makes of padding is
@@ -6,7 +6,6 @@ padding. A layer whose windows or sums would meet them replaces them first, so n
 real ever depends on them, and their gradients are zero.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdist.core.errors import BadInput
 from jaxdist.layers.halo import Rows, Split
 from jaxdist.layers.manual_axes import manual_axis_sizes
 from jaxdist.layers.window import Windows, block_windows
@@ -34,7 +34,7 @@ class Windowed(Protocol):
 def fill_padding(
     x: jax.Array, split: Mapping[int, str], rows: Mapping[int, int], value: float = 0.0
 ) -> jax.Array:
-    """Replace the padding of a block; without padding `x` itself.
+    """Overwrite the padding of a block; without padding `x` itself.
 
     Args:
         x: block `[B, ..., C]`.
@@ -44,6 +44,7 @@ def fill_padding(
     """
     for dim, real in rows.items():
         block = x.shape[dim]
+        # The index of each row in the whole image, compared with the real rows.
         if real < block * lax.axis_size(split[dim]):
             along = [block if d == dim else 1 for d in range(x.ndim)]
             here = lax.broadcasted_iota(jnp.int32, along, dim)
@@ -54,24 +55,9 @@ def fill_padding(
 
 def zero_padding(x: jax.Array, split: Split) -> jax.Array:
     """Replace all padding of a block by zeros, so that sums are of what is real."""
+    # Zeros add nothing to sums; counts are taken from the real rows.
     dims, real = split.dims(x), split.real(x)
     return fill_padding(x, dims, {dim: real[dim - 1] for dim in dims})
-
-
-def sum_valid_rows(x: jax.Array, split: Split) -> tuple[jax.Array, float]:
-    """Sum a block's real positions, all samples.
-
-    Args:
-        x: block `[B, ..., C]`.
-        split: how the layer's images are cut.
-
-    Returns:
-        The sum `[C]`, and how many positions a device has on average.
-    """
-    sizes, filled = manual_axis_sizes(), zero_padding(x, split)
-    shards = math.prod(sizes[axis] for axis in split.dims(x).values())
-    positions = x.shape[0] * math.prod(split.real(x))
-    return filled.sum(tuple(range(x.ndim - 1))), positions / shards
 
 
 def prepare_windows(layer: Windowed, x: jax.Array) -> tuple[jax.Array, Windows]:
@@ -85,11 +71,25 @@ def prepare_windows(layer: Windowed, x: jax.Array) -> tuple[jax.Array, Windows]:
         BadInput: blocks without whole strides; or the outputs are not one for each
             stride of rows, and the layer was not told its real rows.
     """
+    # Without real rows the layer takes all as real, which only an even cut allows.
     split, sizes = layer.split.dims(x), manual_axis_sizes()
     whole = layer.windows(layer.split.real(x))
     if layer.split.rows is None:
         for dim, axis in split.items():
-            whole[dim - 1].check_even(axis, sizes[axis], layer.scope)
+            window = whole[dim - 1]
+            if not window.is_even(sizes[axis]):
+                raise BadInput(
+                    f"{layer.scope or 'a layer'} is cut along {axis} into blocks with "
+                    "padding",
+                    rule="a layer is told how many of its rows are real, unless blocks "
+                    "hold whole strides and give one row for each",
+                    values=f"{window.rows} rows over {sizes[axis]} devices give "
+                    f"{window.outputs} by a window of {window.extent}, stride "
+                    f"{window.stride}, padding {window.pads}",
+                    remedy="jaxdist.train.build_layout.build_layout(task, plan, mesh, "
+                    "shapes)",
+                )
+    # Only windows that reach behind the last row meet padding at all.
     meets = {dim: whole[dim - 1].rows for dim in split if whole[dim - 1].overhang}
     filled = fill_padding(x, split, meets, layer.fill)
     return filled, block_windows(whole, split, x.shape, layer.scope)

@@ -48,6 +48,7 @@ class Window:
         >>> Window(16, 3, pads=(1, 1)).overhang, Window(16, 3, stride=2).overhang
         (1, 0)
         """
+        # Windows behind the last row would read padding as if it were real.
         last = (self.outputs - 1) * self.stride + self.extent - self.pads[0]
         return max(last - self.rows, 0)
 
@@ -57,26 +58,9 @@ class Window:
         >>> Window(16, 3, stride=2, pads=(1, 1)).is_even(4), Window(16, 3).is_even(2)
         (True, False)
         """
+        # One output for each stride of rows, so that outputs divide as rows do.
         fits = self.rows % (devices * self.stride) == 0
         return devices == 1 or (fits and self.outputs * self.stride == self.rows)
-
-    def check_even(self, axis: str, devices: int, layer: str = "") -> None:
-        """Refuse a cut with padding.
-
-        Raises:
-            BadInput: blocks without whole strides, or outputs that do not divide.
-        """
-        if not self.is_even(devices):
-            raise BadInput(
-                f"{layer or 'a layer'} is cut along {axis} into blocks with padding",
-                rule="a layer is told how many of its rows are real, unless blocks "
-                "hold whole strides and give one row for each",
-                values=f"{self.rows} rows over {devices} devices give {self.outputs} "
-                f"by a window of {self.extent}, stride {self.stride}, padding "
-                f"{self.pads}",
-                remedy="jaxdist.train.build_layout.build_layout(task, plan, mesh, "
-                "shapes)",
-            )
 
     def cut(self, axis: str, block: int, layer: str = "") -> "Window":
         """Return the window over one block of this whole dim.
@@ -102,6 +86,8 @@ class Window:
                 f"blocks of {block}, stride {self.stride}",
                 remedy=f"plan.mesh.{axis}=1",
             )
+        # The first of b / stride outputs begins lo rows before the block, and the last
+        # one reaches extent - stride - lo rows behind it.
         lo = self.pads[0]
         pads = lo, self.extent - self.stride - lo
         return replace(self, rows=block, pads=pads, axis=axis)
@@ -126,17 +112,26 @@ def make_windows(
         padding: SAME, VALID or rows.
         dilation: rows between two taps; None is 1.
     """
+    if isinstance(padding, str) and padding not in ("SAME", "VALID"):
+        raise ValueError(f"padding is SAME, VALID or rows, not {padding}")
     dims = len(rows)
     each = zip(
         rows,
-        _per_dim(kernel_size, dims),
-        _per_dim(strides, dims),
-        _per_dim(dilation, dims),
+        *(
+            (value or 1,) * dims if value is None or isinstance(value, int) else value
+            for value in (kernel_size, strides, dilation)
+        ),
     )
     windows = []
     for index, (length, size, stride, apart) in enumerate(each):
+        # Rows from the first tap to the last.
         extent = (size - 1) * apart + 1
-        pads = _pad_rows(padding, index, length, extent, stride)
+        pads = (0, 0)
+        if padding == "SAME":
+            pads = same_padding(length, extent, stride)
+        elif not isinstance(padding, str):
+            own = padding if isinstance(padding, int) else padding[index]
+            pads = (own, own) if isinstance(own, int) else (own[0], own[1])
         windows.append(Window(length, extent, stride, apart, pads))
     return tuple(windows)
 
@@ -158,42 +153,13 @@ def block_windows(
     )
 
 
-def global_shape(
-    block: Sequence[int], split: dict[int, str], sizes: dict[str, int]
-) -> tuple[int, ...]:
-    """Return the shape of the image that a block is part of, along split dims."""
-    return tuple(
-        rows * sizes[split[dim]] if dim in split else rows
-        for dim, rows in enumerate(block)
-    )
-
-
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
     """Return the rows SAME padding adds before and behind a dim of `size` rows.
 
     >>> same_padding(16, 3, 1), same_padding(16, 3, 2), same_padding(30, 7, 2)
     ((1, 1), (0, 1), (2, 3))
     """
+    # As TensorFlow and XLA define SAME: the odd row goes behind.
     out = -(-size // stride)
     total = max((out - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
-
-
-def _pad_rows(
-    padding: Padding, index: int, rows: int, extent: int, stride: int
-) -> tuple[int, int]:
-    if padding == "SAME":
-        return same_padding(rows, extent, stride)
-    if padding == "VALID":
-        return 0, 0
-    if isinstance(padding, str):
-        raise ValueError(f"padding is SAME, VALID or rows, not {padding}")
-    one = padding if isinstance(padding, int) else padding[index]
-    return (one, one) if isinstance(one, int) else (one[0], one[1])
-
-
-def _per_dim(value: int | Sequence[int] | None, dims: int) -> tuple[int, ...]:
-    """Spell out a per-dim setting that may be one number for all."""
-    if value is None or isinstance(value, int):
-        return (value or 1,) * dims
-    return tuple(value)

@@ -1,8 +1,9 @@
-"""The audit: a compiled program held against the ledger: collectives and work."""
+"""The audit: compares a compiled program with the ledger, collectives and work."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jaxdist.collectives.hlo_collectives import CollectiveOp
 from jaxdist.core.errors import FatalError
@@ -25,7 +26,7 @@ class AuditRow:
     count: int
     """How many the program has; the compiler merges and splits, so only shown."""
     ledger: int
-    """Payload bytes a device that the plan says."""
+    """Payload bytes a device that the plan predicts."""
     program: int
     """Payload bytes a device in the program."""
     wire: int
@@ -35,17 +36,19 @@ class AuditRow:
 def compare_collectives(
     collectives: Sequence[CollectiveOp], ledger: Ledger
 ) -> tuple[AuditRow, ...]:
-    """Set the program's collectives beside the ledger's, by kind and axes."""
-    found, wire, count = (
-        Counter[TrafficKey](),
-        Counter[TrafficKey](),
-        Counter[TrafficKey](),
-    )
+    """Compare the program's collectives with the ledger's, by kind and axes.
+
+    Sums alone are compared: the compiler merges and splits collectives as it likes.
+    """
+    found, wire, count = (Counter[TrafficKey]() for _ in range(3))
     for move in collectives:
+        # Payload is compared, not wire bytes: it follows from shapes alone, while what
+        # is sent depends on the algorithm of the backend.
         found[move.kind, move.axes] += move.payload
         wire[move.kind, move.axes] += move.wire_bytes
         count[move.kind, move.axes] += move.trip_count
     planned = ledger.payload_by_axes()
+    # The largest first: a reader looks for what costs most.
     keys = sorted({*found, *planned}, key=lambda k: -max(found[k], planned.get(k, 0)))
     return tuple(
         AuditRow(
@@ -69,7 +72,7 @@ def find_differences(
 
     Args:
         collectives: the compiled program's collectives.
-        ledger: what the plan says.
+        ledger: what the plan predicts.
         layer_flops: the plan's FLOPs and the step's, by layer.
 
     Yields:
@@ -77,79 +80,65 @@ def find_differences(
         a layer whose work is repeated, with both FLOPs.
     """
     for row in compare_collectives(collectives, ledger):
-        if row.ledger != row.program:
-            yield AuditError(_bytes_mismatch_message(row, collectives, ledger))
+        if row.ledger == row.program:
+            continue
+        key = row.kind, row.axes
+        layers = {r.layer for r in ledger.rows if (r.kind, r.axes) == key}
+        names = [m.op_name for m in collectives if (m.kind, m.axes) == key]
+        # The first collective of a layer that the ledger does not list is the likeliest
+        # cause; where all are listed, the sum of some layer is wrong.
+        strange = [n for n in names if not any(one in n for one in layers)] or names
+        yield _audit_error(
+            "the compiled step does not move what the plan says",
+            "every collective in the program is in the plan's ledger",
+            f"{row.kind} over {' x '.join(row.axes) or 'unknown devices'}: "
+            f"{row.program:,} B in the program, {row.ledger:,} B in the ledger",
+            strange[0] if strange else ", ".join(sorted(layers)),
+        )
     for move in collectives:
+        # A while loop whose trip count is not in the program: its bytes cannot be
+        # summed.
         if not move.bounded:
-            yield AuditError(_unbounded_loop_message(move))
-    for one in layer_flops:
-        if one.is_redundant:
-            yield AuditError(_replicated_compute_message(one))
-
-
-def audit_collectives(
-    collectives: Sequence[CollectiveOp],
-    ledger: Ledger,
-    layer_flops: Sequence[LayerFlops] = (),
-) -> tuple[AuditRow, ...]:
-    """Compare, and stop at the first difference.
-
-    Raises:
-        AuditError: the first of `find_differences`.
-    """
-    for error in find_differences(collectives, ledger, layer_flops):
-        raise error
-    return compare_collectives(collectives, ledger)
+            yield _audit_error(
+                "the compiled step moves bytes in a loop of unknown length",
+                "a loop with a collective in it runs a number of times that is in the "
+                "program",
+                f"{move.kind}, {move.payload:,} B a trip",
+                move.op_name or move.source_location,
+            )
+    for work in layer_flops:
+        # XLA repeats work where it gathers an operand on all devices, without a word.
+        if work.is_redundant:
+            yield _audit_error(
+                "the step repeats work that the plan splits",
+                "a layer does on a device what the plan leaves to it",
+                f"{work.traced:,} FLOPs a device in the step, "
+                f"{work.planned:,} in the ledger",
+                work.layer,
+            )
 
 
 def raise_difference(error: AuditError) -> None:
-    """Let no difference pass.
-
-    Raises:
-        AuditError: the one that is given.
-    """
+    """Raise a difference: the policy of `audit=fail`."""
     raise error
 
 
 def ignore_difference(error: AuditError) -> None:
-    """Let a difference pass: the program keeps it, to be shown."""
+    """Let a difference pass: the program lists it, to be shown."""
 
 
-def _bytes_mismatch_message(
-    row: AuditRow, moves: Sequence[CollectiveOp], ledger: Ledger
-) -> str:
-    """Say what differs and which layers' collectives they are."""
-    axes = " x ".join(row.axes) or "unknown devices"
-    layers = {r.layer for r in ledger.rows if (r.kind, r.axes) == (row.kind, row.axes)}
-    names = [m.op_name for m in moves if (m.kind, m.axes) == (row.kind, row.axes)]
-    strange = [n for n in names if not any(layer in n for layer in layers)] or names
-    return _format_message(
-        "the compiled step does not move what the plan says",
-        "every collective in the program is in the plan's ledger",
-        f"{row.kind} over {axes}: {row.program:,} B in the program, "
-        f"{row.ledger:,} B in the ledger",
-        strange[0] if strange else ", ".join(sorted(layers)),
-    )
+def compiled_memory_bytes(compiled: Any) -> int:
+    """Return the bytes a compiled program needs on a device, by XLA's own account.
+
+    Arguments, results and temporaries; a donated argument and the result that takes its
+    place count once.
+    """
+    sizes = compiled.memory_analysis()
+    total = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
+    return int(total + sizes.temp_size_in_bytes - sizes.alias_size_in_bytes)
 
 
-def _unbounded_loop_message(move: CollectiveOp) -> str:
-    return _format_message(
-        "the compiled step moves bytes in a loop of unknown length",
-        "a loop with a collective in it runs a number of times that is in the program",
-        f"{move.kind}, {move.payload:,} B a trip",
-        move.op_name or move.source_location,
-    )
-
-
-def _replicated_compute_message(work: LayerFlops) -> str:
-    return _format_message(
-        "the step repeats work that the plan splits",
-        "a layer does on a device what the plan leaves to it",
-        f"{work.traced:,} FLOPs a device in the step, {work.planned:,} in the ledger",
-        work.layer,
-    )
-
-
-def _format_message(what: str, rule: str, values: str, where: str) -> str:
+def _audit_error(what: str, rule: str, values: str, where: str) -> AuditError:
+    """Write a difference in the form of every refusal."""
     parts = (("rule", rule), ("values", values), ("where", where))
-    return "\n".join((what, *(f"  {name:8} {text}" for name, text in parts)))
+    return AuditError("\n".join((what, *(f"  {k:8} {text}" for k, text in parts))))

@@ -1,14 +1,10 @@
-"""Uses: what each axis of a plan splits; an axis without a use would repeat work."""
+"""Axis usage: an axis that splits nothing would only repeat the same work along it."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-
-UNIVERSAL_AXES: Final = ("data", "fsdp", "tensor")
-"""Axes that every network can use; whether its weights divide is for them to say."""
 
 
 def check_axis_usage(plan: Plan, input_axes: Sequence[str | None]) -> None:
@@ -21,12 +17,10 @@ def check_axis_usage(plan: Plan, input_axes: Sequence[str | None]) -> None:
     Raises:
         BadInput: naming the axis and what it would have done.
     """
-    found = {"replica": plan.replicas > 1, "pipe": plan.stages > 1}
-    used = (
-        *UNIVERSAL_AXES,
-        *filter(None, input_axes),
-        *(a for a, use in found.items() if use),
-    )
+    # Every network can use the first three; whether its weights divide is checked with
+    # the weights.
+    used = ["data", "fsdp", "tensor", *filter(None, input_axes)]
+    used += ["replica"] * (plan.replicas > 1) + ["pipe"] * (plan.stages > 1)
     for axis, size in plan.mesh.items():
         if size > 1 and axis not in used and axis not in plan.idle:
             raise BadInput(
@@ -40,6 +34,7 @@ def check_axis_usage(plan: Plan, input_axes: Sequence[str | None]) -> None:
                     f"plan.idle={axis} repeats the same work along it on purpose",
                 ),
             )
+        # Idle devices would be given parts of the batch or of images all the same.
         if axis in plan.idle and axis in (*BATCH_AXES, *SPATIAL_AXES):
             raise BadInput(
                 f"{axis} cannot be idle",

@@ -1,4 +1,4 @@
-"""Dims: what an operation does to the dims of arrays that are cut over devices.
+"""Dim propagation: what an operation does to the dims of arrays that are cut.
 
 An operation on blocks gives the blocks of the operation on whole arrays if it treats
 each place of the cut dims by itself. Rules are by primitive of jax; one that is not
@@ -11,54 +11,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-_ELEMENTWISE_PRIMITIVES: Final = frozenset(
-    [
-        *(
-            "abs",
-            "acos",
-            "add",
-            "and",
-            "asin",
-            "atan",
-            "atan2",
-            "cbrt",
-            "ceil",
-            "clamp",
-        ),
-        *("convert_element_type", "copy", "cos", "cosh", "div", "eq", "erf", "erf_inv"),
-        *("erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "integer_pow", "le"),
-        *(
-            "is_finite",
-            "log",
-            "log1p",
-            "logistic",
-            "lt",
-            "max",
-            "min",
-            "mul",
-            "ne",
-            "neg",
-        ),
-        *("not", "or", "pow", "reduce_precision", "rem", "round", "rsqrt", "select_n"),
-        *(
-            "sign",
-            "sin",
-            "sinh",
-            "sqrt",
-            "square",
-            "stop_gradient",
-            "sub",
-            "tan",
-            "tanh",
-        ),
-        "xor",
-    ]
-)
-"""Primitives that do the same to each number."""
-_REDUCTIONS: Final = (
-    *("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and"),
-    *("reduce_or", "argmax", "argmin"),
-)
+_ELEMENTWISE: Final = """
+abs acos add and asin atan atan2 cbrt ceil clamp convert_element_type copy cos cosh div
+eq erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow is_finite le log log1p
+logistic lt max min mul ne neg not or pow reduce_precision rem round rsqrt select_n sign
+sin sinh sqrt square stop_gradient sub tan tanh xor
+"""
+_REDUCTIONS: Final = """
+reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or argmax argmin
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,60 +47,61 @@ def propagate_dims(eqn: Any, operands: Sequence[DimState]) -> DimState:
         operands: what is known of its operands.
 
     Raises:
-        Mixed: it mixes places of a dim that is cut, or nobody knows that it does not.
+        MixedDimError: it mixes places of a dim that is cut, or it has no rule.
     """
-    name = eqn.primitive.name
-    if name in _ELEMENTWISE_PRIMITIVES:
-        return _elementwise(eqn, operands)
-    if name in _DIM_RULES:
-        return _DIM_RULES[name](eqn, operands)
+    if rule := _DIM_RULES.get(eqn.primitive.name):
+        return rule(eqn, operands)
     if any(op.split for op in operands):
         raise _mixed_dim_error(eqn)
     return DimState()
 
 
 def _elementwise(eqn: Any, ops: Sequence[DimState]) -> DimState:
-    """Numbers by themselves: what is not split must not change along split dims."""
+    """Operands that are not split must be constant along the dims that are."""
+    # The output is split where any operand is; scalars follow.
     split = frozenset[int]().union(*(op.split for op in ops))
     arrays = [(op, v) for op, v in zip(ops, eqn.invars) if v.aval.shape]
     for op, var in arrays:
+        # A whole array beside a block of one: rows of the block would meet other rows.
         wrong = split - op.split - op.constant
         if any(var.aval.shape[dim] > 1 for dim in wrong):
             raise _mixed_dim_error(eqn)
-    same = [op.constant for op, _ in arrays]
-    whole = frozenset(range(len(eqn.outvars[0].aval.shape)))
-    return DimState(split=split, constant=whole.intersection(*same) - split)
+    every = frozenset(range(len(eqn.outvars[0].aval.shape)))
+    same = every.intersection(*(op.constant for op, _ in arrays))
+    return DimState(split=split, constant=same - split)
 
 
 def _broadcast(eqn: Any, ops: Sequence[DimState]) -> DimState:
-    """New dims, and those that had one place, are the same all along."""
+    """New dims, and those that had one place, are constant."""
     places, shape = eqn.params["broadcast_dimensions"], eqn.params["shape"]
     old = eqn.invars[0].aval.shape
+    # Dims that keep their size; a split dim of one row may not be broadcast, as the row
+    # would be another on each device.
     kept = {p: d for d, p in enumerate(places) if old[d] == shape[p]}
     if any(places[d] not in kept for d in ops[0].split):
         raise _mixed_dim_error(eqn)
     split = frozenset(p for p, d in kept.items() if d in ops[0].split)
-    held = frozenset(p for p, d in kept.items() if d in ops[0].constant)
-    return DimState(
-        split=split, constant=held | (frozenset(range(len(shape))) - kept.keys())
-    )
+    constant = {p for p, d in kept.items() if d in ops[0].constant}
+    constant |= set(range(len(shape))) - kept.keys()
+    return DimState(split=split, constant=frozenset(constant))
 
 
 def _reduce(eqn: Any, ops: Sequence[DimState]) -> DimState:
-    gone = eqn.params["axes"]
-    if ops[0].split & set(gone):
+    if ops[0].split & set(eqn.params["axes"]):
         raise _mixed_dim_error(eqn)
-    left = [d for d in range(len(eqn.invars[0].aval.shape)) if d not in gone]
-    return _reorder_dims(ops[0], left)
+    return _remove_dims(eqn, ops[0], eqn.params["axes"])
 
 
 def _reshape(eqn: Any, ops: Sequence[DimState]) -> DimState:
     """Split dims keep their size and what stands before them."""
     old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    # A dim survives a reshape if the product of the sizes before it is the same: then
+    # its places have the same stride in both shapes.
     starts = {(math.prod(new[:d]), size): d for d, size in enumerate(new) if size > 1}
     found = [starts.get((math.prod(old[:d]), old[d])) for d in sorted(ops[0].split)]
     if None in found:
         raise _mixed_dim_error(eqn)
+    # Nothing varies along a dim of one place.
     ones = frozenset(d for d, size in enumerate(new) if size == 1)
     return DimState(split=frozenset(d for d in found if d is not None), constant=ones)
 
@@ -150,6 +112,7 @@ def _transpose(eqn: Any, ops: Sequence[DimState]) -> DimState:
 
 def _concatenate(eqn: Any, ops: Sequence[DimState]) -> DimState:
     split = ops[0].split
+    # Joined along a split dim, blocks of several arrays would alternate.
     if any(op.split != split for op in ops) or eqn.params["dimension"] in split:
         raise _mixed_dim_error(eqn)
     return DimState(split=split)
@@ -164,27 +127,29 @@ def _slice(eqn: Any, ops: Sequence[DimState]) -> DimState:
 
 
 def _dot(eqn: Any, ops: Sequence[DimState]) -> DimState:
-    """Outputs have the shared dims first, then the free ones of left and right."""
-    sums, shared = eqn.params["dimension_numbers"]
-    for op, summed, both in zip(ops, sums, shared):
+    """Outputs have the batch dims first, then the free ones of left and right."""
+    contracted, batch = eqn.params["dimension_numbers"]
+    split, place = [], len(batch[0])
+    for op, var, summed, both in zip(ops, eqn.invars, contracted, batch):
         if op.split & {*summed, *both}:
             raise _mixed_dim_error(eqn)
-    free = [
-        (op, d)
-        for op, var, summed, both in zip(ops, eqn.invars, sums, shared)
-        for d in range(len(var.aval.shape))
-        if d not in {*summed, *both}
-    ]
+        for dim in range(len(var.aval.shape)):
+            if dim not in {*summed, *both}:
+                split += [place] * (dim in op.split)
+                place += 1
+    # Blocks of rows times blocks of columns would be the blocks of a diagonal alone.
     if all(op.split for op in ops):
         raise _mixed_dim_error(eqn)
-    first = len(shared[0])
-    return DimState(
-        split=frozenset(first + i for i, (op, d) in enumerate(free) if d in op.split)
-    )
+    return DimState(split=frozenset(split))
+
+
+def _remove_dims(eqn: Any, op: DimState, gone: Sequence[int]) -> DimState:
+    left = [d for d in range(len(eqn.invars[0].aval.shape)) if d not in gone]
+    return _reorder_dims(op, left)
 
 
 def _reorder_dims(op: DimState, order: Sequence[int]) -> DimState:
-    """Return what is known once the dims stand in this order, others gone."""
+    """Return the state of an array that has these dims, in this order."""
     return DimState(
         split=frozenset(i for i, d in enumerate(order) if d in op.split),
         constant=frozenset(i for i, d in enumerate(order) if d in op.constant),
@@ -204,9 +169,7 @@ def _split(eqn: Any, ops: Sequence[DimState]) -> DimState:
 
 
 def _squeeze(eqn: Any, ops: Sequence[DimState]) -> DimState:
-    gone = eqn.params["dimensions"]
-    left = [d for d in range(len(eqn.invars[0].aval.shape)) if d not in gone]
-    return _reorder_dims(ops[0], left)
+    return _remove_dims(eqn, ops[0], eqn.params["dimensions"])
 
 
 def _mixed_dim_error(eqn: Any) -> MixedDimError:
@@ -226,6 +189,7 @@ _DIM_RULES: Final[Mapping[str, DimRule]] = MappingProxyType(
         "split": _split,
         "squeeze": _squeeze,
         "transpose": _transpose,
-        **dict.fromkeys(_REDUCTIONS, _reduce),
+        **dict.fromkeys(_REDUCTIONS.split(), _reduce),
+        **dict.fromkeys(_ELEMENTWISE.split(), _elementwise),
     }
 )

@@ -1,4 +1,4 @@
-"""Work: the FLOPs that a plan gives a layer on one device, and those its step does.
+"""FLOPs of one device: what a plan predicts for a layer, and what the traced step does.
 
 A convolution of B samples on a device, C_in channels in `groups`, C_out filters:
 
@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from flax import nnx
 from jax.extend.core import Jaxpr
@@ -25,7 +25,6 @@ from jax.extend.core import Jaxpr
 from jaxdist.core.plan import Plan
 from jaxdist.layers import Conv
 from jaxdist.layers.tensor_role import Roles
-from jaxdist.layers.window import Window
 from jaxdist.partition.spatial_parallel import block_shape, device_block
 from jaxdist.partition.tensor_parallel import localize_channels
 from jaxdist.profile.flops import valid_taps
@@ -41,12 +40,12 @@ _REDUNDANCY_THRESHOLD: Final = 1.25
 
 @dataclass(frozen=True, kw_only=True)
 class LayerFlops:
-    """What one layer does in one step."""
+    """FLOPs of one layer in one step."""
 
     layer: str
     """Path of the layer."""
     planned: int
-    """FLOPs a device that the plan says."""
+    """FLOPs a device that the plan predicts."""
     traced: int
     """FLOPs a device in the traced step, without what is computed again on purpose."""
 
@@ -59,9 +58,9 @@ class LayerFlops:
 def predict_flops(
     plan: Plan, calls: Sequence[LayerCall], roles: Roles
 ) -> dict[str, int]:
-    """Predict the FLOPs of convolutions, dense layers and likenesses to a table's rows.
+    """Predict the FLOPs of convolutions, dense layers and the logits of tied tables.
 
-    Forward and backward.
+    Forward and backward, biases included.
 
     Args:
         plan: the layout.
@@ -73,20 +72,55 @@ def predict_flops(
     """
     total: Counter[str] = Counter()
     for call in calls_of_type(calls, Conv):
-        own = localize_channels(plan, roles, call)
-        total[call.path] += _conv_flops(plan, own, _filter_channels(plan, roles, call))
-    for call in calls_of_type(calls, nnx.Linear):
-        total[call.path] += _dense_flops(plan, localize_channels(plan, roles, call))
-    for call in calls_of_type(calls, nnx.Embed):
-        if call.method == "attend":
-            total[call.path] += _attend_flops(
-                plan, localize_channels(plan, roles, call)
+        # Channels by the role along tensor, rows and samples by the block of a device.
+        local, layer = localize_channels(plan, roles, call), call.layer
+        # Channels that one filter reads: those of its group, or a device's share.
+        split = plan.mesh.tensor if roles.get(call.path) in ("channel", "row") else 1
+        channels = int(layer.kernel.shape[-2]) // split
+        (samples, *_), windows = device_block(plan, local)
+        products = 1
+        for window in windows:
+            taps = (window.extent - 1) // window.dilation + 1
+            products *= (
+                window.outputs * taps
+                if window.axis is not None
+                else valid_taps(
+                    window.rows,
+                    taps,
+                    window.outputs,
+                    stride=window.stride,
+                    low=window.pads[0],
+                    rhs_dilation=window.dilation,
+                )
             )
+        # Two FLOPs, a multiplication and an addition, for each product; forward, for
+        # the kernel and, unless nobody needs it, for the input.
+        outputs = samples * local.out_shape[-1]
+        once = 2 * outputs * channels * products
+        # The bias is one addition an output, and one more for its gradient.
+        added = outputs * math.prod(w.outputs for w in windows)
+        passes = 2 if call.is_first else 3
+        total[call.path] += passes * once + 2 * (layer.bias is not None) * added
+
+    for call in calls_of_type(calls, nnx.Linear):
+        local = localize_channels(plan, roles, call)
+        *outer, features = block_shape(plan, local.shape)
+        outputs = math.prod(outer) * local.out_shape[-1]
+        passes = 2 if call.is_first else 3
+        has_bias = call.layer.bias is not None
+        total[call.path] += passes * 2 * outputs * features + 2 * has_bias * outputs
+
+    for call in calls_of_type(calls, nnx.Embed):
+        if call.method == "attend":  # a lookup does no arithmetic
+            local = localize_channels(plan, roles, call)
+            *outer, features = block_shape(plan, local.shape)
+            outputs = math.prod(outer) * local.out_shape[-1]
+            total[call.path] += 3 * 2 * outputs * features
     return dict(total)
 
 
 def sum_traced_flops(jaxpr: Jaxpr, layers: Iterable[str]) -> Counter[str]:
-    """Sum the FLOPs a device of a traced step, by the innermost layer; "" without.
+    """Sum the FLOPs a device of a traced step by layer; "" collects the rest.
 
     Args:
         jaxpr: the traced step; shapes inside its `shard_map` are those of a device.
@@ -94,6 +128,7 @@ def sum_traced_flops(jaxpr: Jaxpr, layers: Iterable[str]) -> Counter[str]:
     """
     known, total = set(layers), Counter[str]()
     for use in walk_jaxpr(jaxpr):
+        # Recomputation is asked for by plan.remat: it is no repeat to warn of.
         if REMAT_SCOPE in use.scopes:
             continue
         # Gradients of an array that several layers read are summed in one's scope.
@@ -104,7 +139,7 @@ def sum_traced_flops(jaxpr: Jaxpr, layers: Iterable[str]) -> Counter[str]:
 
 
 def compare_flops(planned: Mapping[str, int], jaxpr: Jaxpr) -> tuple[LayerFlops, ...]:
-    """Set the work of a traced step beside the plan's, layer by layer.
+    """Compare the FLOPs of a traced step with the plan's, layer by layer.
 
     Args:
         planned: FLOPs by the path of a layer; one without a scope of its own in the
@@ -115,60 +150,6 @@ def compare_flops(planned: Mapping[str, int], jaxpr: Jaxpr) -> tuple[LayerFlops,
     return tuple(
         LayerFlops(layer=layer, planned=flops, traced=found[layer])
         for layer, flops in planned.items()
+        # XLA may drop a layer whose result nobody needs; it has no scope then.
         if found[layer]
-    )
-
-
-def _filter_channels(plan: Plan, roles: Roles, call: LayerCall) -> int:
-    """Return the channels that one filter of a convolution reads on a device."""
-    kernel: Any = call.layer.kernel
-    split = plan.mesh.tensor if roles.get(call.path) in ("channel", "row") else 1
-    return int(kernel.shape[-2]) // split
-
-
-def _conv_flops(plan: Plan, call: LayerCall, inputs: int) -> int:
-    """Count one use of a convolution, its bias included.
-
-    Args:
-        plan: the layout.
-        call: the use, with the channels of one device.
-        inputs: channels that one filter reads.
-    """
-    layer: Any = call.layer
-    (samples, *_), windows = device_block(plan, call)
-    features = call.out_shape[-1]
-    pairs = math.prod(map(_valid_products, windows))
-    once = 2 * samples * features * inputs * pairs
-    added = samples * features * math.prod(w.outputs for w in windows)
-    has_bias = layer.bias is not None
-    return (2 if call.is_first else 3) * once + 2 * has_bias * added
-
-
-def _dense_flops(plan: Plan, call: LayerCall) -> int:
-    """Count one use of a dense layer, its bias included."""
-    layer: Any = call.layer
-    *outer, features_in = block_shape(plan, call.shape)
-    outputs = math.prod(outer) * call.out_shape[-1]
-    once = 2 * outputs * features_in
-    return (2 if call.is_first else 3) * once + 2 * (layer.bias is not None) * outputs
-
-
-def _attend_flops(plan: Plan, call: LayerCall) -> int:
-    """Count one use of a table that is asked how like its rows vectors are."""
-    *outer, features = block_shape(plan, call.shape)
-    return 3 * 2 * math.prod(outer) * features * call.out_shape[-1]
-
-
-def _valid_products(window: Window) -> int:
-    """Count the pairs of output row and tap that meet a row along one dim."""
-    taps = (window.extent - 1) // window.dilation + 1
-    if window.axis is not None:
-        return window.outputs * taps
-    return valid_taps(
-        window.rows,
-        taps,
-        window.outputs,
-        stride=window.stride,
-        low=window.pads[0],
-        rhs_dilation=window.dilation,
     )

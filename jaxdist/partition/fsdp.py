@@ -1,4 +1,4 @@
-"""Fully sharded data parallelism: devices share out what data parallelism repeats.
+"""Fully sharded data parallelism: each device stores a shard of what DP replicates.
 
 Rule: a parameter is split along its largest dim that the fsdp axis divides; one that no
 dim of divides stays whole. Samples divide over fsdp as over data.
@@ -15,7 +15,7 @@ Rajbhandari et al. 2020, arXiv:1910.02054, sections 5 and 7.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ def fsdp_traffic(
     scatter_compressor: AllReduceAlgorithm = ALL_REDUCE_ALGORITHMS["exact"],
     gather_compressor: Codec | None = None,
 ) -> Iterator[PlannedCollective]:
-    """Yield what is gathered and scattered of parameters and gradients.
+    """Yield the all-gathers of parameters and the reduce-scatters of gradients.
 
     Args:
         plan: the layout.
@@ -52,41 +52,55 @@ def fsdp_traffic(
         dtype: of the activations; None is the parameters' own.
         microbatches: microbatches a step, each of which reads the parameters.
         scatter_compressor: how gradients of matrices are summed.
-        gather_compressor: how matrices travel; none: as they are.
+        gather_compressor: how matrices are encoded; None: not at all.
     """
-    sizes = {FSDP_AXIS: plan.mesh.size(FSDP_AXIS)}
+    # zero 3 gathers parameters in every microbatch; zero 1 gathers the new values once,
+    # behind the update.
+    shards = plan.mesh.size(FSDP_AXIS)
     reads = microbatches if plan.zero == 3 else 1
-    twice = {
+    read_again = {
         leaf.name for leaf, read in zip(leaves, backward_reads, strict=True) if read
     }
-    for name, group in _message_groups(leaves).items():
-        sent = _transport_dtype(group[0], dtype if plan.zero == 3 else None)
-        numbers = sum(_gathered_elements(plan, leaf) for leaf in group)
-        part, matrix = numbers // sizes[FSDP_AXIS], len(group[0].shape) > 1
-        times_read = (
-            reads * (1 + any(x.name in twice for x in group)) if matrix else reads
-        )
+    # A matrix is a message of its own; vectors of one dtype travel as one array.
+    messages: dict[str, list[LeafSharding]] = defaultdict(list)
+    for leaf in leaves:
+        if leaf.fsdp_dim is not None:
+            vector = f"vectors of {np.dtype(leaf.dtype).name}"
+            # A leaf that no dim of divides is whole on each device: nothing to gather.
+            messages[leaf.name if len(leaf.shape) > 1 else vector].append(leaf)
+
+    for name, group in messages.items():
+        is_matrix = len(group[0].shape) > 1
+        # A cast before the gather halves its bytes. Vectors are few and keep their
+        # digits, and zero 1 sends the parameters themselves.
+        narrow = is_matrix and plan.zero == 3 and dtype is not None
+        sent = np.dtype(dtype if narrow else group[0].dtype)
+        wide = accumulation_dtype(sent).itemsize
+        whole = (math.prod(x.local_shape(plan, include_fsdp=False)) for x in group)
+        part = sum(whole) // shards
+        # Dropped after the forward pass; vectors are small and kept until the backward.
+        backward = is_matrix and any(x.name in read_again for x in group)
+        times_read = reads * (1 + backward)
+        # An encoded shard has scales beside its numbers, so its codec counts the bytes.
         message = part * sent.itemsize
-        if matrix and gather_compressor is not None:
-            message = gather_compressor.message_bytes(
-                part, accumulation_dtype(sent).itemsize
-            )
+        if is_matrix and gather_compressor is not None:
+            message = gather_compressor.message_bytes(part, wide)
         yield PlannedCollective(
             what="parameters",
             kind="all-gather",
             axes=(FSDP_AXIS,),
-            payload=times_read * sizes[FSDP_AXIS] * message,
+            payload=times_read * shards * message,
             layer=name,
             arrays=times_read,
         )
-        way = (
-            scatter_compressor
-            if matrix and isinstance(scatter_compressor, ReduceScatterAllReduce)
-            else None
-        )
-        for kind, payload in _reduce_scatter_payloads(
-            way, part, accumulation_dtype(sent).itemsize, sizes
-        ):
+        # Sums of gradients are taken in float32 at least.
+        sums = [("reduce-scatter", part * wide)]
+        if is_matrix and isinstance(scatter_compressor, ReduceScatterAllReduce):
+            payloads = scatter_compressor.reduce_scatter_payloads(
+                part, wide, {FSDP_AXIS: shards}
+            )
+            sums = [(each.kind, each.payload_bytes) for each in payloads]
+        for kind, payload in sums:
             yield PlannedCollective(
                 what="gradients",
                 kind=kind,
@@ -94,37 +108,3 @@ def fsdp_traffic(
                 payload=payload,
                 layer=name,
             )
-
-
-def _reduce_scatter_payloads(
-    way: ReduceScatterAllReduce | None,
-    part: int,
-    itemsize: int,
-    sizes: Mapping[str, int],
-) -> Iterator[tuple[str, int]]:
-    """Yield kind and bytes of a sum whose parts have so many numbers."""
-    if way is None:
-        yield "reduce-scatter", part * itemsize
-        return
-    for payload in way.reduce_scatter_payloads(part, itemsize, sizes):
-        yield payload.kind, payload.payload_bytes
-
-
-def _gathered_elements(plan: Plan, leaf: LeafSharding) -> int:
-    """Count the numbers of a leaf when it is put together."""
-    return math.prod(leaf.local_shape(plan, include_fsdp=False))
-
-
-def _message_groups(leaves: Sequence[LeafSharding]) -> dict[str, list[LeafSharding]]:
-    """Group the shared leaves as they travel: alone, or as vectors of one dtype."""
-    groups: dict[str, list[LeafSharding]] = defaultdict(list)
-    for leaf in leaves:
-        if leaf.fsdp_dim is not None:
-            vector = f"vectors of {np.dtype(leaf.dtype).name}"
-            groups[leaf.name if len(leaf.shape) > 1 else vector].append(leaf)
-    return groups
-
-
-def _transport_dtype(leaf: LeafSharding, dtype: Any) -> np.dtype[Any]:
-    """Return the dtype in which a leaf travels."""
-    return np.dtype(dtype if dtype is not None and len(leaf.shape) > 1 else leaf.dtype)

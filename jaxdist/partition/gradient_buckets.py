@@ -1,12 +1,10 @@
-"""Reduction: which gradients are summed exactly, and which in buckets of fewer bytes.
+"""Gradient buckets: which gradients are summed exactly, and which are compressed.
 
-Rule: a gradient of a matrix or kernel of at least `dense_below` numbers on a device is
+A gradient of a matrix or kernel of at least `dense_below` numbers on a device is
 compressed over the data axis, after an exact sum over the other axes that do not split
 it; a hierarchical sum takes all these axes at once, the innermost as that of a host.
 Vectors (norms, biases), short arrays, and matrices that a low rank would not make
-smaller are summed exactly. Leaves of a bucket are split over the same axes: what is
-sent of one depends on all, so a leaf that devices have alike would part where its
-neighbours differ. Buckets are filled from the last layer to the first, in the
+smaller are summed exactly. Buckets are filled from the last layer to the first, in the
 order in which the backward pass finishes.
 Traffic a step: of each bucket, that of its method (`jaxdist.collectives.compress`).
 """
@@ -17,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -31,21 +29,147 @@ from jaxdist.collectives.registry import (
     make_algorithm,
     make_stateless_compressor,
 )
-from jaxdist.core.errors import BadInput, JaxdistWarning
+from jaxdist.core.errors import BadInput, JaxdistWarning, did_you_mean
 from jaxdist.core.plan import Plan
 from jaxdist.partition.param_sharding import LeafSharding
-from jaxdist.partition.powersgd_ranks import leaf_algorithms
 from jaxdist.partition.traffic import PlannedCollective
 
 DATA_AXIS: Final = "data"
 """Along which gradients are compressed."""
 UNCOMPRESSED: Final = ("exact", "auto")
 """Sums as the backend likes; auto is so until something was measured."""
+BUCKET_SCOPE: Final = "reduce_gradients/bucket"
+"""How the scope of each bucket begins."""
 
 
-def check_reduction_config(plan: Plan) -> None:
-    """Refuse settings out of range."""
+@dataclass(frozen=True, kw_only=True)
+class GradientBucket:
+    """Gradients that are compressed together."""
+
+    leaf_indices: tuple[int, ...]
+    """Their indices, in the tree's order."""
+    axes: Axes
+    """Axes they are summed over, outermost first."""
+    algorithm: AllReduceAlgorithm
+    """How they are summed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientReduction:
+    """How the gradients of a plan are reduced."""
+
+    exact_axes: tuple[Axes, ...]
+    """Axes over which each gradient is summed exactly, first."""
+    buckets: tuple[GradientBucket, ...]
+    """What is compressed afterwards."""
+    scatter_compressor: AllReduceAlgorithm
+    """How gradients of parameters that fsdp splits are summed along it."""
+    gather_compressor: Codec | None
+    """How such parameters are encoded when gathered; None: not at all."""
+
+    @property
+    def lossless(self) -> bool:
+        """Whether no bucket leaves part of a gradient unsent."""
+        return all(bucket.algorithm.lossless for bucket in self.buckets)
+
+    @property
+    def compressed_indices(self) -> tuple[int, ...]:
+        """Indices of the compressed gradients, in the tree's order."""
+        return tuple(sorted(place for b in self.buckets for place in b.leaf_indices))
+
+
+def exact_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> GradientReduction:
+    """Return the exact sum of every gradient."""
     asked = plan.reduce
+    return GradientReduction(
+        exact_axes=tuple(replicated_axes(plan.sum_axes, x.spec()) for x in leaves),
+        buckets=(),
+        scatter_compressor=make_stateless_compressor(asked.scatter, asked.block)[0],
+        gather_compressor=make_stateless_compressor(asked.gather, asked.block)[1],
+    )
+
+
+def without_compression(reduction: GradientReduction) -> GradientReduction:
+    """Return the same buckets, each summed exactly."""
+    exact = ALL_REDUCE_ALGORITHMS["exact"]
+    buckets = tuple(replace(bucket, algorithm=exact) for bucket in reduction.buckets)
+    return replace(reduction, buckets=buckets)
+
+
+def plan_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> GradientReduction:
+    """Decide how gradients are reduced.
+
+    Args:
+        plan: the layout.
+        leaves: all parameters, in the tree's order.
+
+    Raises:
+        BadInput: settings out of range, or a method that this mesh does not have.
+    """
+    exact = exact_reduction(plan, leaves)
+    asked = plan.reduce
+    _check_reduction(plan, leaves)
+    if asked.via in UNCOMPRESSED:
+        return exact
+    if plan.mesh.size(DATA_AXIS) == 1:
+        warnings.warn(
+            f"plan.reduce.via = {asked.via} does nothing: plan.mesh.{DATA_AXIS} = 1",
+            JaxdistWarning,
+            stacklevel=2,
+        )
+        return exact
+    method = make_algorithm(asked)
+    hierarchical = isinstance(method, HierarchicalAllReduce)
+    algorithms = _leaf_algorithms(plan, leaves, method)
+
+    # Leaves of a bucket are split over the same axes: what is sent of one depends on
+    # all, so a leaf that devices have alike would diverge where its neighbours differ.
+    exact_axes, together = list(exact.exact_axes), defaultdict[Any, list[int]](list)
+    # From the last layer to the first, as the backward pass finishes them.
+    for index in reversed(range(len(leaves))):
+        leaf, over, algorithm = leaves[index], exact_axes[index], algorithms[index]
+        if DATA_AXIS in over and is_compressed(plan, leaf, algorithm):
+            axes = over if hierarchical else (DATA_AXIS,)
+            split = frozenset(axis for axis in leaf.spec() if axis)
+            together[axes, algorithm, split].append(index)
+            exact_axes[index] = (
+                () if hierarchical else replicated_axes(over, (DATA_AXIS,))
+            )
+    for axes, *_ in together:
+        if hierarchical and len(axes) < 2:
+            raise BadInput(
+                "a hierarchical sum needs two levels",
+                rule="gradients are summed over data and another axis inside it",
+                values=f"plan.reduce.via = hierarchical, {plan.title} sums over "
+                f"{', '.join(axes)} alone",
+                remedy=(
+                    "plan.reduce.via=top_k",
+                    "or a second axis: plan.mesh.spatial_h=2",
+                ),
+            )
+
+    # A bucket is closed by the leaf that fills it: a large leaf is never cut.
+    buckets = []
+    for (axes, algorithm, _), indices in together.items():
+        held: list[int] = []
+        size = 0
+        for index in indices:
+            leaf = leaves[index]
+            held.append(index)
+            size += math.prod(leaf.local_shape(plan)) * np.dtype(leaf.dtype).itemsize
+            if size >= asked.bucket_mib * 2**20 or index == indices[-1]:
+                buckets.append(
+                    GradientBucket(
+                        leaf_indices=tuple(held), axes=axes, algorithm=algorithm
+                    )
+                )
+                held, size = [], 0
+    return replace(exact, exact_axes=tuple(exact_axes), buckets=tuple(buckets))
+
+
+def _check_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> None:
+    """Refuse settings that are out of range or cost more than they save."""
+    asked, fsdp = plan.reduce, plan.mesh.fsdp
     legal = {
         "momentum": 0 <= asked.momentum < 1 and (asked.feedback or not asked.momentum),
         "warm_up": asked.warm_up >= 0,
@@ -61,27 +185,8 @@ def check_reduction_config(plan: Plan) -> None:
                 values=f"plan.reduce.{name} = {getattr(asked, name)}",
                 remedy=f"plan.reduce.{name}={getattr(type(asked)(), name)}",
             )
-
-
-def check_hierarchical_axes(plan: Plan, bucket_axes: Sequence[Axes]) -> None:
-    """Refuse a hierarchical sum over axes that are one level."""
-    for axes in bucket_axes:
-        if len(axes) < 2:
-            raise BadInput(
-                "a hierarchical sum needs two levels",
-                rule="gradients are summed over data and another axis inside it",
-                values=f"plan.reduce.via = hierarchical, {plan.title} sums over "
-                f"{', '.join(axes)} alone",
-                remedy=(
-                    "plan.reduce.via=top_k",
-                    "or a second axis: plan.mesh.spatial_h=2",
-                ),
-            )
-
-
-def check_fsdp_compression(plan: Plan, leaves: Sequence[LeafSharding]) -> None:
-    """Refuse what would round the parameters themselves, or fill the memory again."""
-    asked, fsdp = plan.reduce, plan.mesh.fsdp
+    # With zero 1 what is gathered becomes the parameters: errors of rounding would add
+    # up from step to step. With zero 3 each device keeps its shard in full precision.
     if asked.gather != "exact" and plan.zero != 3:
         raise BadInput(
             "parameters would be rounded at every step",
@@ -98,6 +203,8 @@ def check_fsdp_compression(plan: Plan, leaves: Sequence[LeafSharding]) -> None:
                 JaxdistWarning,
                 stacklevel=3,
             )
+    # Error feedback keeps a residual of each compressed gradient. Along data that is a
+    # shard; without data, fsdp's own sum is over whole gradients.
     lossy = asked.via not in UNCOMPRESSED and not make_algorithm(asked).lossless
     if lossy and asked.feedback and fsdp > 1 and plan.mesh.size(DATA_AXIS) == 1:
         numbers = sum(math.prod(leaf.shape) for leaf in leaves)
@@ -115,124 +222,65 @@ def check_fsdp_compression(plan: Plan, leaves: Sequence[LeafSharding]) -> None:
         )
 
 
-BUCKET_SCOPE: Final = "reduce_gradients/bucket"
-"""How the scope of each bucket begins."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradientBucket:
-    """Gradients that are compressed together."""
-
-    leaf_indices: tuple[int, ...]
-    """Where they are in the tree's order."""
-    axes: Axes
-    """Axes they are summed over, outermost first."""
-    algorithm: AllReduceAlgorithm
-    """How they are summed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradientReduction:
-    """How the gradients of a plan are summed."""
-
-    exact_axes: tuple[Axes, ...]
-    """Axes over which each gradient is summed exactly, first."""
-    buckets: tuple[GradientBucket, ...]
-    """What is compressed then."""
-    scatter_compressor: AllReduceAlgorithm
-    """How gradients of parameters that fsdp shares out are summed along it."""
-    gather_compressor: Codec | None
-    """How such parameters travel; None: as they are."""
-
-    @property
-    def lossless(self) -> bool:
-        """Whether all that buckets hold is sent."""
-        return all(bucket.algorithm.lossless for bucket in self.buckets)
-
-    @property
-    def compressed_indices(self) -> tuple[int, ...]:
-        """Where the compressed gradients are, in the tree's order."""
-        return tuple(sorted(place for b in self.buckets for place in b.leaf_indices))
-
-
-def exact_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> GradientReduction:
-    """Return the exact sum of every gradient."""
-    over = tuple(replicated_axes(plan.sum_axes, leaf.spec()) for leaf in leaves)
-    asked = plan.reduce
-    return GradientReduction(
-        exact_axes=over,
-        buckets=(),
-        scatter_compressor=make_stateless_compressor(asked.scatter, asked.block)[0],
-        gather_compressor=make_stateless_compressor(asked.gather, asked.block)[1],
-    )
-
-
-def without_compression(reduction: GradientReduction) -> GradientReduction:
-    """Return the same buckets, with everything sent."""
-    exact = [
-        replace(b, algorithm=ALL_REDUCE_ALGORITHMS["exact"]) for b in reduction.buckets
-    ]
-    return replace(reduction, buckets=tuple(exact))
-
-
-def plan_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> GradientReduction:
-    """Say how gradients are summed.
-
-    Args:
-        plan: the layout.
-        leaves: all parameters, in the tree's order.
+def _leaf_algorithms(
+    plan: Plan, leaves: Sequence[LeafSharding], algorithm: AllReduceAlgorithm
+) -> list[AllReduceAlgorithm]:
+    """Return how each gradient is compressed: PowerSGD with a rank by path.
 
     Raises:
-        BadInput: settings out of range, or a way that this mesh does not have.
+        BadInput: ranks of another method, no number, or a path that nothing has.
     """
-    exact = exact_reduction(plan, leaves)
-    check_reduction_config(plan)
-    check_fsdp_compression(plan, leaves)
-    if plan.reduce.via in UNCOMPRESSED:
-        return exact
-    if plan.mesh.size(DATA_AXIS) == 1:
-        warnings.warn(
-            f"plan.reduce.via = {plan.reduce.via} does nothing: plan.mesh.{DATA_AXIS} "
-            "= 1",
-            JaxdistWarning,
-            stacklevel=2,
+    ranks: dict[str, int] = {}
+    for word in plan.reduce.ranks:
+        path, _, rank = word.rpartition(":")
+        if not (path and rank.isdigit() and int(rank)):
+            raise BadInput(
+                f"{word} is no rank of a part of the network",
+                rule="plan.reduce.ranks are PATH:RANK, separated by commas",
+                values=f"plan.reduce.ranks has {word!r}",
+                remedy="plan.reduce.ranks=block3:8,head:2",
+            )
+        ranks[path] = int(rank)
+    # The usual case: one rank for all.
+    if not ranks:
+        return [algorithm] * len(leaves)
+    if not isinstance(algorithm, PowerSGD):
+        raise BadInput(
+            f"{plan.reduce.via} has no ranks",
+            rule="plan.reduce.ranks are of plan.reduce.via=power",
+            values=f"plan.reduce.ranks = {','.join(plan.reduce.ranks)}",
+            remedy=("plan.reduce.via=power", "or plan.reduce.ranks="),
         )
-        return exact
-    method = make_algorithm(plan.reduce)
-    levels = isinstance(method, HierarchicalAllReduce)
-    own = leaf_algorithms(plan, leaves, method)
-    exactly, grouped = list(exact.exact_axes), defaultdict(list)
-    for place in reversed(range(len(leaves))):
-        over = exact.exact_axes[place]
-        if DATA_AXIS in over and is_compressed(plan, leaves[place], own[place]):
-            axes = over if levels else (DATA_AXIS,)
-            grouped[axes, own[place], _split_axes(leaves[place])].append(place)
-            exactly[place] = () if levels else replicated_axes(over, (DATA_AXIS,))
-    if levels:
-        check_hierarchical_axes(plan, [axes for axes, *_ in grouped])
-    return replace(
-        exact,
-        exact_axes=tuple(exactly),
-        buckets=tuple(
-            GradientBucket(leaf_indices=tuple(places), axes=axes, algorithm=each)
-            for (axes, each, _), together in grouped.items()
-            for places in _fill_buckets(plan, leaves, together)
-        ),
-    )
+    # The dot behind a name keeps block1 from meaning block10 as well.
+    names = [f"{leaf.name.replace('/', '.')}." for leaf in leaves]
+    for path in ranks:
+        if not any(name.startswith(f"{path}.") for name in names):
+            blocks = sorted({name.split(".")[0] for name in names})
+            near = did_you_mean(path, blocks)
+            raise BadInput(
+                f"no parameters are at {path}",
+                rule="plan.reduce.ranks are PATH:RANK, paths as profiles have them",
+                values=f"the network has {', '.join(blocks)}",
+                remedy=f"did you mean {near}?" if near else f"{blocks[0]}:2",
+            )
+    found: list[AllReduceAlgorithm] = []
+    for name in names:
+        paths = [path for path in ranks if name.startswith(f"{path}.")]
+        own = ranks[max(paths, key=len)] if paths else algorithm.rank
+        found.append(replace(algorithm, rank=own))
+    return found
 
 
 def bucket_traffic(
     plan: Plan, leaves: Sequence[LeafSharding], reduction: GradientReduction
 ) -> Iterator[PlannedCollective]:
-    """Yield what the buckets move."""
+    """Yield the collectives of the buckets."""
     for number, bucket in enumerate(reduction.buckets):
         shapes = [leaves[place].local_shape(plan) for place in bucket.leaf_indices]
         dtype = leaves[bucket.leaf_indices[0]].dtype
         sizes = {axis: plan.mesh.size(axis) for axis in bucket.axes}
-        numbers = sum(map(math.prod, shapes))
-        for place, payload in enumerate(
-            bucket.algorithm.payloads(shapes, dtype, sizes)
-        ):
+        payloads = bucket.algorithm.payloads(shapes, dtype, sizes)
+        for place, payload in enumerate(payloads):
             yield PlannedCollective(
                 what=bucket.algorithm.name,
                 kind=payload.kind,
@@ -240,12 +288,13 @@ def bucket_traffic(
                 payload=payload.payload_bytes,
                 layer=f"{BUCKET_SCOPE}{number}",
                 arrays=payload.arrays,
-                packed=0 if place else numbers,
+                # All numbers are packed once, before the first of its collectives.
+                packed=0 if place else sum(map(math.prod, shapes)),
             )
 
 
 def compression_predicate(plan: Plan) -> Callable[[LeafSharding], bool]:
-    """Return what tells whether a plan compresses a leaf's gradient along data."""
+    """Return a predicate: does the plan compress a leaf's gradient along data?"""
     if plan.reduce.via in UNCOMPRESSED or plan.mesh.size(DATA_AXIS) == 1:
         return lambda leaf: False
     return partial(is_compressed, plan, algorithm=make_algorithm(plan.reduce))
@@ -254,34 +303,17 @@ def compression_predicate(plan: Plan) -> Callable[[LeafSharding], bool]:
 def is_compressed(
     plan: Plan, leaf: LeafSharding, algorithm: AllReduceAlgorithm
 ) -> bool:
-    """Tell whether a gradient is compressed along data by a method."""
+    """Tell whether a gradient is compressed along data by an algorithm."""
+    # A pipeline packs leaves of several stages: the shape of the pack says nothing, so
+    # the packing decides.
     if leaf.compress_gradient is not None:
         return leaf.compress_gradient
     shape = leaf.local_shape(plan)
+    # On a device: what fsdp or tensor leaves of a matrix may be too short to compress.
     numbers = math.prod(shape)
     if len(shape) < 2 or numbers < plan.reduce.dense_below:
         return False
     if isinstance(algorithm, PowerSGD):
+        # Factors [m, r] and [n, r] in place of [m, n].
         return algorithm.rank * (numbers // shape[-1] + shape[-1]) < numbers
     return True
-
-
-def _split_axes(leaf: LeafSharding) -> frozenset[str]:
-    """Return the axes that split a leaf."""
-    return frozenset(axis for axis in leaf.spec() if axis)
-
-
-def _fill_buckets(
-    plan: Plan, leaves: Sequence[LeafSharding], places: Sequence[int]
-) -> Iterator[tuple[int, ...]]:
-    """Cut the places into buckets, each as soon as it is full."""
-    full, so_far, held = plan.reduce.bucket_mib * 2**20, 0, []
-    for place in places:
-        leaf = leaves[place]
-        held.append(place)
-        so_far += math.prod(leaf.local_shape(plan)) * np.dtype(leaf.dtype).itemsize
-        if so_far >= full:
-            yield tuple(held)
-            so_far, held = 0, []
-    if held:
-        yield tuple(held)

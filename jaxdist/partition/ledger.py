@@ -1,4 +1,4 @@
-"""The ledger: what a plan's step must move, and the work it leaves to a device."""
+"""The ledger: all traffic and work of a plan's training step, on one device."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxdist.collectives.hlo_collectives import wire_bytes
+from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.plan import Plan
 from jaxdist.layers.tensor_role import Roles
 from jaxdist.partition import (
     data_parallel,
     fsdp,
-    global_norm_axes,
     spatial_layers,
     spatial_parallel,
     tensor_parallel,
@@ -24,8 +24,8 @@ from jaxdist.partition.gradient_buckets import (
     exact_reduction,
 )
 from jaxdist.partition.outer_sync import OuterSync
-from jaxdist.partition.param_sharding import LeafSharding
-from jaxdist.partition.traffic import PlannedCollective
+from jaxdist.partition.param_sharding import LeafSharding, split_axes
+from jaxdist.partition.traffic import PlannedCollective, nontrivial_axes
 from jaxdist.profile.layer_calls import LayerCall
 
 TrafficKey = tuple[str, tuple[str, ...]]
@@ -42,16 +42,16 @@ class ParameterReads:
     dtype: Any
     """Dtype of the activations; None is the parameters' own."""
     norm_requests: tuple[tuple[bool, ...], ...] = ()
-    """The leaves whose length the optimizer asks for, each time that it does."""
+    """For each time that the optimizer asks for norms of leaves, of which ones."""
     global_norms: int = 0
-    """How often it asks for the sum of the squares of all."""
+    """How often it asks for the norm of all parameters together."""
     gathers_per_step: int = 1
-    """How often a step puts them together where fsdp shares them out."""
+    """How often a step gathers the parameters that fsdp splits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """All traffic and work of one training step under a plan, and what follows some."""
+    """All traffic and work of one training step, and of the syncs that follow some."""
 
     plan: Plan
     """The plan it was written for."""
@@ -60,7 +60,7 @@ class Ledger:
     layer_flops: Mapping[str, int] = field(default_factory=dict)
     """FLOPs a device, forward and backward, by the path of a layer with a kernel."""
     outer_syncs: tuple[OuterSync, ...] = ()
-    """What replicas move between steps, in the order of a period."""
+    """The syncs of replicas between steps, in the order of a period."""
 
     def with_rows(self, rows: Iterable[PlannedCollective]) -> "Ledger":
         """Return the ledger with more rows."""
@@ -73,7 +73,8 @@ class Ledger:
     def with_reduction(
         self, reduction: GradientReduction, leaves: Sequence[LeafSharding]
     ) -> "Ledger":
-        """Return the ledger with other sums of the same buckets."""
+        """Return the ledger with the buckets reduced in another way."""
+        # Rows of buckets are found by their scope; all others are as before.
         others = [row for row in self.rows if not row.layer.startswith(BUCKET_SCOPE)]
         sums = bucket_traffic(self.plan, leaves, reduction)
         return replace(self, rows=(*others, *(row for row in sums if row.payload)))
@@ -83,6 +84,7 @@ class Ledger:
         total: Counter[TrafficKey] = Counter()
         for row in self.rows:
             total[row.kind, row.axes] += row.payload
+        # Without zeros: a compiled program lists no empty collective.
         return {key: size for key, size in total.items() if size}
 
     def sent_bytes_by_term(self) -> dict[str, int]:
@@ -90,22 +92,18 @@ class Ledger:
 
         Syncs count by the step: their bytes over a period, divided by its steps.
         """
-        total: Counter[str] = Counter()
-        for row in self.rows:
-            total[_term_name(row)] += self._sent_bytes(row)
-        joint: Counter[str] = Counter()
-        for row in (row for sync in self.outer_syncs for row in sync.rows):
-            joint[_term_name(row)] += self._sent_bytes(row)
+        step: Counter[str] = Counter()
+        period: Counter[str] = Counter()
+        outer = [row for sync in self.outer_syncs for row in sync.rows]
+        for total, rows in ((step, self.rows), (period, outer)):
+            for row in rows:
+                devices = self.plan.mesh.size(*row.axes)
+                term = f"{row.what}, {' x '.join(row.axes)}"
+                total[term] += wire_bytes(row.kind, row.payload, devices)
+        # By the step: the bytes of all syncs of a period over its steps.
         every = self.plan.outer.every
-        total.update({term: round(sent / every) for term, sent in joint.items()})
-        return dict(total.most_common())
-
-    def _sent_bytes(self, row: PlannedCollective) -> int:
-        return wire_bytes(row.kind, row.payload, self.plan.mesh.size(*row.axes))
-
-
-def _term_name(row: PlannedCollective) -> str:
-    return f"{row.what}, {' x '.join(row.axes)}"
+        step.update({term: round(sent / every) for term, sent in period.items()})
+        return dict(step.most_common())
 
 
 def build_ledger(
@@ -119,73 +117,92 @@ def build_ledger(
     updates: int = 1,
     select_calls: Callable[[Sequence[LayerCall]], Iterable[LayerCall]] = tuple,
 ) -> Ledger:
-    """Write the ledger of a plan's training step.
+    """Predict all traffic and work of a plan's training step.
 
     Args:
         plan: the layout.
         calls: the network's layer calls on the batch of a replica, or one microbatch.
         roles: what layers do with the tensor axis.
         parameter_reads: the parameters and how the step reads them.
-        microbatches: microbatches a step; layers talk in each, gradients are summed
-        once. reduction: how gradients are summed; none: exactly.
+        microbatches: microbatches a step; layers communicate in each, gradients are
+            reduced once.
+        reduction: how gradients are reduced; None: exactly.
         outer_syncs: what replicas average between steps.
-        updates: times that parameters move in a step.
+        updates: parameter updates a step.
         select_calls: picks the calls that are a device's own, where stages differ.
     """
-    sums = reduction or exact_reduction(plan, parameter_reads.leaves)
+    reduction = reduction or exact_reduction(plan, parameter_reads.leaves)
+    leaves = parameter_reads.leaves
+    # Where a plan gathers images midway, the calls behind follow another plan.
     ranges = [
         replace(each, calls=tuple(select_calls(each.calls)))
         for each in spatial_layers.call_ranges(plan, tuple(calls))
     ]
-    layers = [row for each in ranges for row in _layer_traffic(each, roles)]
+    layers: list[PlannedCollective] = []
+    work: dict[str, int] = {}
+    for each in ranges:
+        # Batch statistics may be shared by other devices than hold the images.
+        layers += data_parallel.batch_norm_traffic(each.norm_plan, each.calls, roles)
+        layers += spatial_parallel.halo_traffic(each.plan, each.calls, roles)
+        layers += spatial_parallel.mean_traffic(each.plan, each.calls)
+        layers += spatial_parallel.gather_traffic(each.plan, each.calls, roles)
+        layers += tensor_parallel.tensor_traffic(each.plan, each.calls, roles)
+        work |= predict_flops(each.plan, each.calls, roles)
     rows = (
-        *data_parallel.gradient_traffic(
-            plan, parameter_reads.leaves, sums.exact_axes, updates
-        ),
-        *bucket_traffic(plan, parameter_reads.leaves, sums),
+        *data_parallel.gradient_traffic(plan, leaves, reduction.exact_axes, updates),
+        *bucket_traffic(plan, leaves, reduction),
         *fsdp.fsdp_traffic(
             plan,
-            parameter_reads.leaves,
+            leaves,
             parameter_reads.backward_reads,
             parameter_reads.dtype,
             parameter_reads.gathers_per_step,
-            sums.scatter_compressor,
-            sums.gather_compressor,
+            reduction.scatter_compressor,
+            reduction.gather_compressor,
         ),
-        *global_norm_axes.norm_traffic(
-            plan,
-            parameter_reads.leaves,
-            parameter_reads.norm_requests,
-            parameter_reads.global_norms,
-            updates,
+        *norm_traffic(plan, parameter_reads, updates),
+        *(
+            replace(
+                row,
+                payload=microbatches * row.payload,
+                arrays=microbatches * row.arrays,
+            )
+            for row in layers
         ),
-        *(_scale_traffic(row, microbatches) for row in layers),
     )
-    work = {
-        path: flops
-        for each in ranges
-        for path, flops in predict_flops(each.plan, each.calls, roles).items()
-    }
     return Ledger(
         plan=plan,
+        # Axes of size one leave rows without bytes: no collective is compiled for them.
         rows=tuple(row for row in rows if row.payload),
+        # Layers communicate and compute once a microbatch, each on its samples.
         layer_flops={path: microbatches * flops for path, flops in work.items()},
         outer_syncs=outer_syncs,
     )
 
 
-def _scale_traffic(row: PlannedCollective, times: int) -> PlannedCollective:
-    """Return what a layer moves in so many microbatches."""
-    return replace(row, payload=times * row.payload, arrays=times * row.arrays)
-
-
-def _layer_traffic(
-    part: spatial_layers.CallRange, roles: Roles
+def norm_traffic(
+    plan: Plan, reads: ParameterReads, updates: int
 ) -> Iterator[PlannedCollective]:
-    """Yield what layers move for one batch or microbatch."""
-    plan, calls = part.plan, part.calls
-    yield from data_parallel.batch_norm_traffic(part.norm_plan, calls, roles)
-    yield from spatial_parallel.halo_traffic(plan, calls, roles)
-    yield from spatial_parallel.mean_traffic(plan, calls)
-    yield from spatial_parallel.gather_traffic(plan, calls, roles)
-    yield from tensor_parallel.tensor_traffic(plan, calls, roles)
+    """Yield the all-reduces of the norms that an optimizer asks for, an update each.
+
+    One number, float32 or wider, for each leaf, over the axes that split the leaf.
+    """
+    sums: Counter[tuple[str, ...]] = Counter()
+    if plan.stages > 1:
+        # The norm of all parameters: stages hold different ones, of different dtypes.
+        widest = max(accumulation_dtype(leaf.dtype).itemsize for leaf in reads.leaves)
+        sums["pipe",] = reads.global_norms * widest
+    for wanted in reads.norm_requests:
+        # A leaf that no axis splits has its norm on each device already.
+        for leaf, want in zip(reads.leaves, wanted, strict=True):
+            over = nontrivial_axes(plan, split_axes(leaf))
+            sums[over] += accumulation_dtype(leaf.dtype).itemsize * want
+    for axes, payload in sums.items():
+        if axes:
+            yield PlannedCollective(
+                what="lengths",
+                kind="all-reduce",
+                axes=axes,
+                payload=updates * payload,
+                layer="whole_lengths",
+            )

@@ -1,14 +1,13 @@
-"""Outer steps: which parameters replicas average when, and what that moves.
+"""Outer synchronisation: which parameters replicas average when, and its traffic.
 
-Rule: replicas share the global batch, and nothing travels between them in a step. The
-blocks of a network are dealt out to fragments, the largest first, each to the fragment
-that has least; fragment f of F is averaged after step
+Replicas share the global batch, and nothing travels between them in a step. The blocks
+of a network are assigned to fragments; fragment f of F is averaged after step
 
     every (f + 1) // F      of each period of `every` steps,
 
 so the last one, and running statistics with it, at the end of a period.
 Traffic of a sync of G parameters' bytes on a device: an all-reduce of G over replica,
-or what the way of `plan.outer.via` moves for its matrices. Source: Douillard et al.
+or what the method of `plan.outer.via` moves for its matrices. Source: Douillard et al.
 2025, arXiv:2501.18512, section 2 (fragments).
 """
 
@@ -33,7 +32,7 @@ REPLICA_AXIS: Final = "replica"
 
 @dataclass(frozen=True, kw_only=True)
 class OuterSync:
-    """What replicas average together at one place of the period."""
+    """What replicas average together after one step of the period."""
 
     step_in_period: int
     """Steps of the period that are done then, from 1 to `sync_interval`."""
@@ -44,21 +43,22 @@ class OuterSync:
     compressed_params: tuple[int, ...]
     """Parameters whose differences are summed by `algorithm`."""
     algorithm: AllReduceAlgorithm
-    """How."""
+    """How those are summed."""
     averages_statistics: bool
     """Whether running statistics are averaged, too."""
     rows: tuple[PlannedCollective, ...]
-    """What it moves."""
+    """Its traffic."""
 
     def due(self, step: int) -> bool:
         """Whether it follows step `step`, counted from 1."""
+        # The last fragment has step_in_period equal to the interval: remainder zero.
         return step % self.sync_interval == self.step_in_period % self.sync_interval
 
 
 def plan_syncs(
     plan: Plan, leaves: Sequence[LeafSharding], stats: Sequence[LeafSharding]
 ) -> tuple[OuterSync, ...]:
-    """Say what replicas average, in the order of the period.
+    """Decide what replicas average, in the order of the period.
 
     Args:
         plan: the layout.
@@ -78,19 +78,58 @@ def plan_syncs(
                 stacklevel=2,
             )
         return ()
-    dealt = assign_fragments(leaves, asked.fragments)
-    return tuple(
-        _make_sync(
-            plan, leaves, stats if number == asked.fragments else (), places, number
+    # Only matrices are worth compressing. 256: numbers that share one scale.
+    method, codec = make_stateless_compressor(asked.via, 256)
+    syncs = []
+    for number, indices in enumerate(assign_fragments(leaves, asked.fragments), 1):
+        compressed = [i for i in indices if codec and len(leaves[i].shape) > 1]
+        exact = [i for i in indices if i not in compressed]
+        # Running statistics join the last sync of a period.
+        averaged = stats if number == asked.fragments else ()
+        # Differences of parameters are summed as they are stored, in shards with zero
+        # 3; statistics are whole on every device.
+        sharded = plan.zero == 3
+        shapes = [leaves[i].local_shape(plan, include_fsdp=sharded) for i in exact]
+        shapes += [leaf.local_shape(plan, include_fsdp=False) for leaf in averaged]
+        types = [leaf.dtype for leaf in (*(leaves[i] for i in exact), *averaged)]
+        size = sum(math.prod(s) * np.dtype(t).itemsize for s, t in zip(shapes, types))
+        moved = [("all-reduce", size)] if size else []
+        if compressed:
+            payloads = method.payloads(
+                [leaves[i].local_shape(plan, include_fsdp=sharded) for i in compressed],
+                leaves[compressed[0]].dtype,
+                {REPLICA_AXIS: plan.mesh.replica},
+            )
+            moved += [(each.kind, each.payload_bytes) for each in payloads]
+        # One row a collective; a compressed sum may be several of different kinds.
+        rows = [
+            PlannedCollective(
+                what="outer step",
+                kind=kind,
+                axes=(REPLICA_AXIS,),
+                payload=payload,
+                layer="outer_step",
+            )
+            for kind, payload in moved
+        ]
+        syncs.append(
+            OuterSync(
+                step_in_period=asked.every * number // asked.fragments,
+                sync_interval=asked.every,
+                exact_params=tuple(exact),
+                compressed_params=tuple(compressed),
+                algorithm=method,
+                averages_statistics=bool(averaged),
+                rows=tuple(rows),
+            )
         )
-        for number, places in enumerate(dealt, start=1)
-    )
+    return tuple(syncs)
 
 
 def assign_fragments(
     leaves: Sequence[LeafSharding], count: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Deal the blocks out, so that each parameter is in one fragment.
+    """Partition the parameters into fragments of about equal size, block by block.
 
     A block is what the first word of a parameter's path names.
 
@@ -98,8 +137,8 @@ def assign_fragments(
         BadInput: more fragments than blocks.
     """
     blocks: dict[str, list[int]] = defaultdict(list)
-    for place, leaf in enumerate(leaves):
-        blocks[leaf.name.split("/")[0]].append(place)
+    for index, leaf in enumerate(leaves):
+        blocks[leaf.name.split("/")[0]].append(index)
     if count > len(blocks):
         raise BadInput(
             "the network has fewer blocks than fragments",
@@ -108,59 +147,15 @@ def assign_fragments(
             f"{len(blocks)} blocks: {', '.join(blocks)}",
             remedy=f"plan.outer.fragments={len(blocks)}",
         )
-    held: list[list[int]] = [[] for _ in range(count)]
-    sizes = [0] * count
-    for block in sorted(blocks.values(), key=lambda b: -_count_elements(leaves, b)):
-        least = sizes.index(min(sizes))
-        held[least] += block
-        sizes[least] += _count_elements(leaves, block)
-    return tuple(tuple(sorted(places)) for places in held)
-
-
-def _count_elements(leaves: Sequence[LeafSharding], places: Sequence[int]) -> int:
-    return sum(math.prod(leaves[place].shape) for place in places)
-
-
-def _make_sync(
-    plan: Plan,
-    leaves: Sequence[LeafSharding],
-    stats: Sequence[LeafSharding],
-    places: Sequence[int],
-    number: int,
-) -> OuterSync:
-    """Describe the sync of fragment `number`, counted from 1."""
-    asked = plan.outer
-    method, codec = make_stateless_compressor(asked.via, 256)
-    packed = [p for p in places if codec and len(leaves[p].shape) > 1]
-    exactly = [p for p in places if p not in packed]
-    plain = [leaves[p].local_shape(plan, include_fsdp=plan.zero == 3) for p in exactly]
-    plain += [leaf.local_shape(plan, include_fsdp=False) for leaf in stats]
-    types = [leaves[p].dtype for p in exactly] + [leaf.dtype for leaf in stats]
-    size = sum(math.prod(s) * np.dtype(t).itemsize for s, t in zip(plain, types))
-    rows = [_traffic_row("all-reduce", size)] if size else []
-    if packed:
-        shapes = [
-            leaves[p].local_shape(plan, include_fsdp=plan.zero == 3) for p in packed
-        ]
-        sizes, dtype = {REPLICA_AXIS: plan.mesh.replica}, leaves[packed[0]].dtype
-        moved = method.payloads(shapes, dtype, sizes)
-        rows += [_traffic_row(payload.kind, payload.payload_bytes) for payload in moved]
-    return OuterSync(
-        step_in_period=asked.every * number // asked.fragments,
-        sync_interval=asked.every,
-        exact_params=tuple(exactly),
-        compressed_params=tuple(packed),
-        algorithm=method,
-        averages_statistics=bool(stats),
-        rows=tuple(rows),
-    )
-
-
-def _traffic_row(kind: str, payload: int) -> PlannedCollective:
-    return PlannedCollective(
-        what="outer step",
-        kind=kind,
-        axes=(REPLICA_AXIS,),
-        payload=payload,
-        layer="outer_step",
-    )
+    # Greedy: the largest block first, to the fragment that is smallest so far.
+    sizes = {
+        name: sum(math.prod(leaves[i].shape) for i in indices)
+        for name, indices in blocks.items()
+    }
+    fragments: list[list[int]] = [[] for _ in range(count)]
+    totals = [0] * count
+    for name in sorted(blocks, key=lambda name: -sizes[name]):
+        least = totals.index(min(totals))
+        fragments[least] += blocks[name]
+        totals[least] += sizes[name]
+    return tuple(tuple(sorted(indices)) for indices in fragments)

@@ -1,16 +1,15 @@
-"""Positions: what a network does to split images outside the layers of jaxdist.
+"""Spatial check: what a network does to split images outside the layers of jaxdist.
 
 A device holds a block of every image. The layers of `jaxdist.layers` fetch and sum what
 they need of the other blocks. All else sees its own block alone, and is right only if
-it does the same to each position by itself. That is read from the jaxpr, dim by dim;
-what is not known is refused.
+it treats each position by itself. That is read from the jaxpr, dim by dim; an operation
+without a rule is refused.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import jax
 from flax import nnx
@@ -21,6 +20,8 @@ from jaxdist.core.plan import Plan
 from jaxdist.layers import GlobalMean, GridMean
 from jaxdist.layers.spatial_gather import insert_gather
 from jaxdist.partition.dim_propagation import DimState, MixedDimError, propagate_dims
+
+KnownT = TypeVar("KnownT")
 
 _LAYER_PREFIX: Final = "jaxdist layer "
 """Begins the names of the programs that stand for our layers."""
@@ -37,8 +38,6 @@ _CALL_PRIMITIVES: Final = MappingProxyType(
     }
 )
 """Operations that are a program of their own, called once, and its key."""
-_BATCH_DEPENDENT_LAYERS: Final = (nnx.BatchNorm, nnx.Dropout)
-"""Layers of flax that have another meaning on a part of a batch."""
 
 
 def check_flax_layers(network: nnx.Module) -> None:
@@ -48,7 +47,8 @@ def check_flax_layers(network: nnx.Module) -> None:
         BadInput: naming the layer and the one to take.
     """
     for path, layer in nnx.iter_modules(network):
-        if isinstance(layer, _BATCH_DEPENDENT_LAYERS) and not _is_jaxdist_layer(layer):
+        flax_layer = isinstance(layer, nnx.BatchNorm | nnx.Dropout)
+        if flax_layer and not _is_jaxdist_layer(layer):
             kind = type(layer).__name__
             raise BadInput(
                 f"{'.'.join(map(str, path))} sees its own device alone",
@@ -73,16 +73,24 @@ def check_spatial_split(
     """
     axes = spatial_axes(len(inputs[0].shape))
     real = {d: a for d, a in enumerate(axes, start=1) if plan.mesh.size(a) > 1}
+    # Axes of one device split nothing, so nothing can be mixed across them.
     if not real:
         return
-    program, layers = _trace_network(network, inputs, plan.spatial_until)
+    program, called, means = _trace_network(network, inputs, plan.spatial_until)
+    # Parameters come first; of the inputs only the first, images, is split.
     first = len(program.invars) - len(inputs)
     if plan.spatial_then == "samples":
         _check_exchange_bypass(program, [""] * first + ["before"] * len(inputs))
+    until = (*called, _GATHER_NAME).index(_GATHER_NAME)
+    layers = _TracedLayers(
+        split=frozenset(real),
+        split_ends=frozenset({*means, _GATHER_NAME}),
+        after_gather=frozenset(called[until + 1 :]),
+    )
     known = [DimState() for _ in program.invars]
-    known[first] = DimState(split=frozenset(real))
+    known[first] = DimState(split=layers.split)
     try:
-        outs = _DimPropagation(known[first].split, layers).propagate(program, known)
+        outs = _propagate(program, known, layers)
         if any(out.split for out in outs):
             raise MixedDimError(
                 "its outputs have rows: no mean over positions ends the split"
@@ -101,22 +109,22 @@ def check_spatial_split(
 
 
 def _check_exchange_bypass(jaxpr: Any, known: Sequence[str]) -> list[str]:
-    """Refuse paths around an exchange: samples differ before it and behind.
+    """Refuse paths around an exchange of rows for samples: these differ behind it.
 
     Args:
         jaxpr: a program.
-        known: which of its inputs come from before it or from behind it.
+        known: which of its inputs come from "before" it or from "behind" it.
 
     Returns:
         The same of its outputs.
     """
     env = dict(zip(jaxpr.invars, known, strict=True))
     for eqn in jaxpr.eqns:
-        given = [_atom_side(env, atom) for atom in eqn.invars]
-        label, key = (
-            str(eqn.params.get("name", "")),
-            _CALL_PRIMITIVES.get(eqn.primitive.name),
-        )
+        given = _lookup(env, eqn.invars, "")
+        label = str(eqn.params.get("name", ""))
+        key = _CALL_PRIMITIVES.get(eqn.primitive.name)
+        # Samples differ on the two sides: data that bypasses the exchange would meet
+        # that of other samples.
         sides = {"behind"} if label == _GATHER_NAME else set(given) - {""}
         outs = [next(iter(sides), "")] * len(eqn.outvars)
         if key and not label.startswith(_LAYER_PREFIX):
@@ -131,75 +139,66 @@ def _check_exchange_bypass(jaxpr: Any, known: Sequence[str]) -> list[str]:
                 remedy="plan.spatial_then=repeat",
             )
         env.update(zip(eqn.outvars, outs, strict=True))
-    return [_atom_side(env, atom) for atom in jaxpr.outvars]
-
-
-def _atom_side(env: Mapping[Any, str], atom: Any) -> str:
-    return "" if hasattr(atom, "val") else env.get(atom, "")
+    return _lookup(env, jaxpr.outvars, "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _TracedLayers:
     """Our layers in a traced network, by label."""
 
-    labels: tuple[str, ...]
-    """In the order of their calls."""
-    split_ends: frozenset[str]
-    """Those that end the split."""
-
-    @cached_property
-    def after_gather(self) -> frozenset[str]:
-        """Those behind a gather, which take their images to be whole."""
-        until = (*self.labels, _GATHER_NAME).index(_GATHER_NAME)
-        return frozenset(self.labels[until + 1 :])
-
-
-@dataclass(frozen=True)
-class _DimPropagation:
-    """Follows the split dims through a program."""
-
     split: frozenset[int]
-    """Dims of the input that are cut."""
-    layers: _TracedLayers
-    """Our layers in it."""
+    """Dims of the network's images that are cut."""
+    split_ends: frozenset[str]
+    """Layers that end the split: means over positions, and the gather."""
+    after_gather: frozenset[str]
+    """Those behind a gather, which take their images to be whole."""
 
-    def propagate(self, jaxpr: Any, known: Sequence[DimState]) -> list[DimState]:
-        """Return what is known of a program's outputs."""
-        env = dict(zip(jaxpr.invars, known, strict=True))
-        for eqn in jaxpr.eqns:
-            for var, dims in zip(
-                eqn.outvars, self._propagate_eqn(eqn, _lookup(env, eqn.invars))
-            ):
-                env[var] = dims
-        return _lookup(env, jaxpr.outvars)
 
-    def _propagate_eqn(self, eqn: Any, ops: Sequence[DimState]) -> Sequence[DimState]:
+def _propagate(
+    jaxpr: Any, known: Sequence[DimState], layers: _TracedLayers
+) -> list[DimState]:
+    """Follow the split dims through a program and return those of its outputs."""
+    env = dict(zip(jaxpr.invars, known, strict=True))
+    for eqn in jaxpr.eqns:
+        ops = _lookup(env, eqn.invars, DimState())
         label = str(eqn.params.get("name", ""))
         if label.startswith(_LAYER_PREFIX):
-            return [self._propagate_layer(label, ops)]
-        if key := _CALL_PRIMITIVES.get(eqn.primitive.name):
-            inner = eqn.params[key]
-            return self.propagate(getattr(inner, "jaxpr", inner), ops)
-        return [propagate_dims(eqn, ops)] * len(eqn.outvars)
-
-    def _propagate_layer(self, label: str, ops: Sequence[DimState]) -> DimState:
-        found, name = {op.split for op in ops if op.split}, label[len(_LAYER_PREFIX) :]
-        if found - {self.split}:
-            raise MixedDimError(f"{name} is called on turned images")
-        if found and label in self.layers.after_gather:
-            raise MixedDimError(f"{name} reads images from before the gather")
-        if not found and label == _GATHER_NAME:
-            raise MixedDimError(
-                "images are whole already where they are to be gathered"
+            # Our layer fetches what it needs of the neighbours, in the dims it is told.
+            splits, name = (
+                {op.split for op in ops if op.split},
+                label[len(_LAYER_PREFIX) :],
             )
-        ends = label in self.layers.split_ends or label == _GATHER_NAME
-        return DimState(split=self.split if found and not ends else frozenset())
+            # A transposed image: the layer would exchange rows along the wrong dim.
+            if splits - {layers.split}:
+                raise MixedDimError(f"{name} is called on turned images")
+            if splits and label in layers.after_gather:
+                raise MixedDimError(f"{name} reads images from before the gather")
+            if not splits and label == _GATHER_NAME:
+                raise MixedDimError(
+                    "images are whole already where they are to be gathered"
+                )
+            whole = not splits or label in layers.split_ends
+            outs = [DimState(split=frozenset() if whole else layers.split)]
+        # Calls are followed, so that a rule is needed for primitives alone.
+        elif key := _CALL_PRIMITIVES.get(eqn.primitive.name):
+            inner = eqn.params[key]
+            outs = _propagate(getattr(inner, "jaxpr", inner), ops, layers)
+        else:
+            outs = [propagate_dims(eqn, ops)] * len(eqn.outvars)
+        # Not strict: a layer of several outputs is described by its first alone.
+        env.update(zip(eqn.outvars, outs))
+    return _lookup(env, jaxpr.outvars, DimState())
 
 
 def _trace_network(
     network: nnx.Module, inputs: Sequence[jax.ShapeDtypeStruct], until: str
-) -> tuple[Any, _TracedLayers]:
-    """Trace a network, each of our layers one named program."""
+) -> tuple[Any, list[str], set[str]]:
+    """Trace a network, each of our layers one named program.
+
+    Returns:
+        The jaxpr, the labels of our layers in the order of their calls, and those of
+        means over positions.
+    """
     graph, state = nnx.split(network)
     leaves, tree = jax.tree.flatten(state)
     called: list[str] = []
@@ -219,18 +218,19 @@ def _trace_network(
             _wrap_as_program(insert_gather(model, until), _GATHER_NAME, called)
         return model(*arrays[len(leaves) :])
 
-    program = jax.make_jaxpr(run)(*leaves, *inputs).jaxpr
-    return program, _TracedLayers(labels=tuple(called), split_ends=frozenset(means))
+    return jax.make_jaxpr(run)(*leaves, *inputs).jaxpr, called, means
 
 
 def _wrap_as_program(layer: nnx.Module, label: str, called: list[str]) -> None:
-    """Make this one layer a program of this name; its class and siblings stay."""
+    """Make the call of this one layer a program of this name in the jaxpr."""
     kind = type(layer)
 
     def marked(self: Any, *args: Any, **kwargs: Any) -> Any:
         def call(*arrays: Any) -> Any:
             return kind.__call__(self, *arrays, **kwargs)
 
+        # jit names its equation after the function: that is how the label gets into the
+        # jaxpr.
         call.__name__ = label
         called.append(label)
         return jax.jit(call)(*args)
@@ -246,6 +246,8 @@ def _is_jaxdist_layer(layer: Any) -> bool:
     )
 
 
-def _lookup(env: Mapping[Any, DimState], atoms: Sequence[Any]) -> list[DimState]:
-    """Return what is known of variables; a literal is one number."""
-    return [DimState() if hasattr(a, "val") else env.get(a, DimState()) for a in atoms]
+def _lookup(
+    env: Mapping[Any, KnownT], atoms: Sequence[Any], unknown: KnownT
+) -> list[KnownT]:
+    """Return what is known of variables; of a literal, one number, nothing is."""
+    return [unknown if hasattr(a, "val") else env.get(a, unknown) for a in atoms]

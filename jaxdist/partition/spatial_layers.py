@@ -1,4 +1,4 @@
-"""Reach: which calls of a network the spatial axes of a plan split.
+"""Extent of a spatial split: which calls of a network the spatial axes split.
 
 All of them, or those before the gather that the plan puts into the network. Behind it
 the plan is one without spatial axes: every device has whole images. Devices along those
@@ -21,7 +21,7 @@ LayerCalls = tuple[LayerCall, ...]
 def split_at_gather(
     calls: Sequence[LayerCall], gather_block: str
 ) -> tuple[LayerCalls, LayerCalls]:
-    """Part a network's calls where images are gathered.
+    """Divide a network's calls where images are gathered.
 
     Args:
         calls: in order.
@@ -34,28 +34,35 @@ def split_at_gather(
         BadInput: not one gather is called, but none or several; or a layer is called
             on both sides of it.
     """
+    # The gather itself still reads blocks: it belongs to the first part.
     ends = [i for i, call in enumerate(calls, 1) if isinstance(call.layer, Gather)]
-    if len(ends) != bool(gather_block):
-        raise _spatial_end_error(
-            gather_block, "a block that is called once", f"{len(ends)} calls of it"
-        )
     end = ends[0] if ends else len(calls)
     split, whole = tuple(calls[:end]), tuple(calls[end:])
-    for path in {call.path for call in split} & {call.path for call in whole}:
-        raise _spatial_end_error(
-            gather_block, "no layer on both sides of it", f"{path} is on both"
+    both = {call.path for call in split} & {call.path for call in whole}
+    rule = values = ""
+    if len(ends) != bool(gather_block):
+        rule, values = "a block that is called once", f"{len(ends)} calls of it"
+    elif both:
+        # A layer is bound to one split of its images, whichever call it is.
+        rule, values = "no layer on both sides of it", f"{min(both)} is on both"
+    if rule:
+        raise BadInput(
+            f"the split of images cannot end at {gather_block}",
+            rule=f"plan.spatial_until names {rule}",
+            values=values,
+            remedy="plan.spatial_until= splits images as far as they go",
         )
     return split, whole
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallRange:
-    """Calls that follow each other and lie on devices alike."""
+    """Consecutive calls whose arrays are split in the same way."""
 
     calls: LayerCalls
     """In order."""
     plan: Plan
-    """What a device has of an array."""
+    """How their arrays are split."""
     norm_plan: Plan
     """Which devices share batch statistics."""
 
@@ -69,13 +76,14 @@ def call_ranges(plan: Plan, calls: Sequence[LayerCall]) -> tuple[CallRange, Call
     """
     split, whole = split_at_gather(calls, plan.spatial_until)
     sizes = dict(plan.mesh.items()) | dict.fromkeys(SPATIAL_AXES, 1)
-    same = plan.on(MeshShape(**sizes))
-    dealt = plan.on(
-        MeshShape(**sizes | {"data": plan.mesh.size("data", *SPATIAL_AXES)})
-    )
     before = CallRange(calls=split, plan=plan, norm_plan=plan)
     if plan.spatial_then == "samples":
-        return before, CallRange(calls=whole, plan=dealt, norm_plan=plan)
+        # Samples are spread over the spatial axes as over data. Statistics are still
+        # averaged over all these axes: the original plan says so for whole images too.
+        sizes["data"] = plan.mesh.size("data", *SPATIAL_AXES)
+        spread = plan.on(MeshShape(**sizes))
+        return before, CallRange(calls=whole, plan=spread, norm_plan=plan)
+    same = plan.on(MeshShape(**sizes))
     return before, CallRange(calls=whole, plan=same, norm_plan=same)
 
 
@@ -86,14 +94,5 @@ def gather_layer_class(plan: Plan) -> type[Gather]:
 
 def split_after_gather(plan: Plan) -> Split:
     """Return how the images of layers lie behind the gather."""
-    dealt = plan.spatial_then == "samples"
-    return Split(axes=(), samples=SPATIAL_AXES if dealt else ())
-
-
-def _spatial_end_error(until: str, rule: str, values: str) -> BadInput:
-    return BadInput(
-        f"the split of images cannot end at {until}",
-        rule=f"plan.spatial_until names {rule}",
-        values=values,
-        remedy="plan.spatial_until= splits images as far as they go",
-    )
+    exchanged = plan.spatial_then == "samples"
+    return Split(axes=(), samples=SPATIAL_AXES if exchanged else ())

@@ -1,8 +1,9 @@
-"""A survey: what a compiled step moves and does, with no plan to hold it against."""
+"""The report on a compiled step that no plan describes: collectives, work, memory."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,10 +23,10 @@ GATHER_HINTS: Final = {
     "gather": "indexing into a split dim: index inside jax.shard_map",
     "dynamic_slice": "a slice of a split dim: slice inside jax.shard_map",
 }
-"""What makes the compiler gather, by the operation that it gathers for."""
+"""Why the compiler gathers and what avoids it, by the operation it gathers for."""
 
 _REDUNDANCY_THRESHOLD: Final = 1.5
-"""More work than written by this much is a repeat; fusion repeats a little as well."""
+"""Work over that written, above which it is a finding: fusion repeats a little too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +71,12 @@ class StepReport:
     @property
     def devices(self) -> int:
         """Devices that run it."""
-        total = 1
-        for along in self.mesh.values():
-            total *= along
-        return total
+        return prod(self.mesh.values())
 
     @property
     def repeats(self) -> float | None:
         """All devices' work, as a multiple of the work as it is written."""
+        # A lowered or compiled step has no jaxpr to count.
         if not self.flops_written:
             return None
         return self.flops_device * self.devices / self.flops_written
@@ -87,9 +86,23 @@ class StepReport:
         """The collectives by line of Python, the largest first."""
         groups: dict[Any, list[CollectiveOp]] = defaultdict(list)
         for move in self.moves:
-            asked = move.source_location or operation_name(move)
-            groups[move.kind, move.axes, asked, operation_name(move)].append(move)
-        places = (_make_site(group) for group in groups.values())
+            operation = operation_name(move)
+            source = move.source_location or operation
+            # One line of Python may be many collectives: of each pass, array and loop.
+            groups[move.kind, move.axes, source, operation].append(move)
+        places = [
+            CollectiveSite(
+                kind=kind,
+                axes=axes,
+                group=moves[0].group_size,
+                source=source,
+                operation=operation,
+                count=sum(move.trip_count for move in moves),
+                payload=sum(move.payload for move in moves),
+                wire=sum(move.wire_bytes for move in moves),
+            )
+            for (kind, axes, source, operation), moves in groups.items()
+        ]
         return tuple(sorted(places, key=lambda place: -place.payload))
 
     @property
@@ -104,7 +117,28 @@ class StepReport:
     @property
     def findings(self) -> tuple[str, ...]:
         """What is likely to be a mistake, a sentence each; empty is good."""
-        return (*map(self._gathered, self.gathers), *self._repeated())
+        found = []
+        for move in self.gathers:
+            # Payload counts every trip of a loop; an array is as large as one trip.
+            each, operation = move.payload // move.trip_count, operation_name(move)
+            # An argument of just this size is most likely what was gathered.
+            whole = [name for name, size in self.inputs.items() if size == each]
+            what = f"the whole of {whole[0]}" if len(whole) == 1 else "a split array"
+            axes = " x ".join(move.axes) or f"{move.group_size} devices"
+            at = relative_source(move.source_location) or "an unknown line"
+            hint = GATHER_HINTS.get(
+                operation, "jax.shard_map leaves the compiler nothing to add"
+            )
+            found.append(
+                f"unplanned all-gather over {axes}, {format_size(each)}: {what}, for "
+                f"{operation} at {at}; {hint}"
+            )
+        if self.repeats and self.repeats > _REDUNDANCY_THRESHOLD:
+            found.append(
+                f"replicated compute: {self.devices} devices together do "
+                f"{self.repeats:.1f} times the work of the function as it is written"
+            )
+        return tuple(found)
 
     def tree(self) -> dict[str, Any]:
         """Return all of it as plain values, bytes and FLOPs."""
@@ -119,51 +153,50 @@ class StepReport:
             "findings": list(self.findings),
         }
 
-    def _gathered(self, move: CollectiveOp) -> str:
-        each, operation = move.payload // move.trip_count, operation_name(move)
-        whole = [name for name, size in self.inputs.items() if size == each]
-        what = f"the whole of {whole[0]}" if len(whole) == 1 else "a split array"
-        axes = " x ".join(move.axes) or f"{move.group_size} devices"
-        hint = GATHER_HINTS.get(
-            operation, "jax.shard_map leaves the compiler nothing to add"
-        )
-        return (
-            f"unplanned all-gather over {axes}, {format_size(each)}: {what}, for "
-            f"{operation} "
-            f"at {relative_source(move.source_location) or 'an unknown line'}; {hint}"
-        )
-
-    def _repeated(self) -> Iterator[str]:
-        if self.repeats and self.repeats > _REDUNDANCY_THRESHOLD:
-            yield (
-                f"replicated compute: {self.devices} devices together do "
-                f"{self.repeats:.1f} times the work of the function as it is written"
-            )
-
     def __str__(self) -> str:
-        """Lay it out as `jaxdist audit` prints it."""
-        return "\n".join(
-            (*self._facts(), "", *_format_table(self.places), *self._advice())
-        )
-
-    def _facts(self) -> Iterator[str]:
+        """Format it as `jaxdist audit` prints it."""
         axes = " x ".join(f"{name} {n}" for name, n in self.mesh.items() if n > 1)
-        yield f"  mesh     {axes or 'one device'}"
         work = f"{format_size(self.flops_device, 'FLOP')} a device"
         if self.flops_written and self.repeats is not None:
+            # Of the work as it is written, the share that each device does: 1 / devices
+            # is ideal.
             share = format_percent(self.repeats / self.devices, 2)
             written = format_size(self.flops_written, "FLOP")
             work += f", {share} of {written}: repeats {self.repeats:.2f}"
-        yield f"  work     {work}"
-        yield f"  memory   {format_size(self.memory_bytes)} a device"
+        # Bytes sent, not payload: what the links must carry at least.
         sent = sum(move.wire_bytes for move in self.moves)
-        yield f"  sends    {format_size(sent)} a device"
+        lines = [
+            f"  mesh     {axes or 'one device'}",
+            f"  work     {work}",
+            f"  memory   {format_size(self.memory_bytes)} a device",
+            f"  sends    {format_size(sent)} a device",
+            "",
+        ]
 
-    def _advice(self) -> Iterator[str]:
+        # The table: a row for each place, numbers to the right.
+        rows = [("collective", "axes", "count", "bytes", "sent", "at")]
+        for place in self.places:
+            rows.append(
+                (
+                    place.kind,
+                    " x ".join(place.axes) or f"{place.group} devices",
+                    format_count(place.count),
+                    format_size(place.payload),
+                    format_size(place.wire),
+                    relative_source(place.source),
+                )
+            )
+        wide = [max(len(row[column]) for row in rows) for column in range(6)]
+        for row in rows:
+            left = (f"{word:{n}}" for word, n in zip(row[:2], wide[:2]))
+            right = (f"{word:>{n}}" for word, n in zip(row[2:5], wide[2:5]))
+            lines.append("  " + "   ".join((*left, *right, row[5])))
+
         if any(not move.bounded for move in self.moves):
-            yield "  a loop of unknown length counts once"
-        for finding in self.findings:
-            yield f"\nfound: {finding}"
+            lines.append("  a loop of unknown length counts once")
+        # A sentence each, apart from the table, to be read or searched for.
+        lines += [f"\nfound: {finding}" for finding in self.findings]
+        return "\n".join(lines)
 
 
 def operation_name(collective: CollectiveOp) -> str:
@@ -179,38 +212,5 @@ def operation_name(collective: CollectiveOp) -> str:
 
 
 def relative_source(source: str) -> str:
-    """Write a path from the folder one is in, where it lies below that."""
-    here = f"{Path.cwd()}/"
-    return source.removeprefix(here)
-
-
-def _make_site(moves: list[CollectiveOp]) -> CollectiveSite:
-    first, total = moves[0], Counter[str]()
-    for move in moves:
-        total.update(count=move.trip_count, payload=move.payload, wire=move.wire_bytes)
-    return CollectiveSite(
-        kind=first.kind,
-        axes=first.axes,
-        group=first.group_size,
-        source=first.source_location or operation_name(first),
-        operation=operation_name(first),
-        **total,
-    )
-
-
-def _format_table(places: Iterable[CollectiveSite]) -> Iterator[str]:
-    """Lay out a row a place, numbers to the right."""
-    rows = [("collective", "axes", "count", "bytes", "sent", "at")]
-    for place in places:
-        axes = " x ".join(place.axes) or f"{place.group} devices"
-        sizes = (
-            format_count(place.count),
-            format_size(place.payload),
-            format_size(place.wire),
-        )
-        rows.append((place.kind, axes, *sizes, relative_source(place.source)))
-    wide = [max(len(row[column]) for row in rows) for column in range(6)]
-    for row in rows:
-        left = (f"{word:{n}}" for word, n in zip(row[:2], wide[:2]))
-        right = (f"{word:>{n}}" for word, n in zip(row[2:5], wide[2:5]))
-        yield "  " + "   ".join((*left, *right, row[5]))
+    """Return a path relative to the working directory, where it lies below that."""
+    return source.removeprefix(f"{Path.cwd()}/")

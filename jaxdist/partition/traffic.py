@@ -29,5 +29,6 @@ class PlannedCollective:
 
 def nontrivial_axes(plan: Plan, axes: Iterable[str]) -> tuple[str, ...]:
     """Keep the axes larger than one, outermost first."""
+    # Collectives over one device are none: XLA removes them.
     wanted = set(axes)
     return tuple(a for a in AXES if a in wanted and plan.mesh.size(a) > 1)

@@ -1,12 +1,13 @@
-"""Flat programs: a traced program as operations on arrays, calls in place, none twice.
+"""Flat programs: a jaxpr with its calls inlined and common subexpressions eliminated.
 
-What stands twice is there once, as after a compiler's common-subexpression elimination,
-and barriers are looked through: XLA's CPU backend drops them before that pass, so what
-`remat` computes again is not computed again there.
+Optimization barriers are dropped, as XLA's CPU backend drops them before its own
+elimination of common subexpressions: what `remat` computes again is not computed again
+there.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Final
 
 import jax
@@ -16,22 +17,19 @@ ArrayId = tuple[int, int]
 """An array: the number of the operation that makes it, and which of its results."""
 
 CONTROL_FLOW: Final = ("scan", "while", "cond")
-_IDENTITY_OPS: Final = ("name", "stop_gradient", "pvary", "sharding_constraint")
-_CALL_PARAMS: Final = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-_REDUCER_OPS: Final = (
-    "reduce",
-    "reduce_window",
-    "scatter",
-    "scatter-add",
-    "sort",
-    "custom_root",
-    "custom_linear_solve",
+_IDENTITY_OPS: Final = frozenset(
+    ["name", "stop_gradient", "pvary", "sharding_constraint", "optimization_barrier"]
 )
+_CALL_PARAMS: Final = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+# Their inner programs say how to combine two numbers: they are not calls to inline.
+_REDUCERS: Final = """
+reduce reduce_window scatter scatter-add sort custom_root custom_linear_solve
+"""
 
 
 @dataclass(frozen=True)
 class ArrayType:
-    """The kind of an array."""
+    """Shape, dtype and size of an array."""
 
     shape: tuple[int, ...]
     """Its dims."""
@@ -43,33 +41,33 @@ class ArrayType:
 
 @dataclass(kw_only=True)
 class FlatOp:
-    """An operation."""
+    """An operation of a flat program."""
 
     name: str
     """Of the primitive; `arg`, `const` and `lit` are what is there before."""
     ins: list[ArrayId]
-    """What it reads."""
+    """Arrays that it reads."""
     outs: tuple[ArrayType, ...]
-    """What it makes."""
+    """Types of its results."""
     params: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the primitive."""
+    """Parameters of the primitive."""
     bodies: tuple["FlatProgram", ...] = ()
     """The programs of a loop or of a conditional."""
 
 
 @dataclass(kw_only=True)
 class FlatProgram:
-    """A program."""
+    """Operations in an order in which they can run."""
 
     ops: list[FlatOp]
-    """In an order in which they can be done."""
+    """Those that results do not need are among them."""
     args: tuple[ArrayId, ...]
     """What it is called on."""
     outs: tuple[ArrayId, ...]
     """What it returns."""
 
     def array_type(self, value: ArrayId) -> ArrayType:
-        """Return the kind of a value."""
+        """Return the type of an array."""
         return self.ops[value[0]].outs[value[1]]
 
     def append_op(self, name: str, ins: Sequence[ArrayId], *outs: ArrayType) -> int:
@@ -79,16 +77,12 @@ class FlatProgram:
 
 
 def flatten_jaxpr(jaxpr: Jaxpr) -> FlatProgram:
-    """Flatten a traced program.
-
-    Args:
-        jaxpr: with all of its arguments.
-    """
+    """Flatten a traced program, all of its arguments included."""
     return _Flattener().flatten(jaxpr)
 
 
 class _Flattener:
-    """One flattening: the operations so far, and which of them are the same."""
+    """One flattening: the operations so far, and a key of each to find equal ones."""
 
     def __init__(self) -> None:
         self.ops: list[FlatOp] = []
@@ -103,27 +97,32 @@ class _Flattener:
     def _inline(self, jaxpr: Jaxpr, env: dict[Any, ArrayId]) -> list[ArrayId]:
         """Add the operations of a program and return its results."""
         for eqn in jaxpr.eqns:
-            found = self._emit(eqn, [self._read(v, env) for v in eqn.invars])
-            env.update(zip(eqn.outvars, found, strict=True))
+            ins = [self._read(v, env) for v in eqn.invars]
+            env.update(zip(eqn.outvars, self._emit(eqn, ins), strict=True))
         return [self._read(v, env) for v in jaxpr.outvars]
 
     def _read(self, var: Any, env: Mapping[Any, ArrayId]) -> ArrayId:
         if isinstance(var, Literal):
-            known = {"value": var.val}
-            return self._emit_unique("lit", [], [var.aval], known)[0]
+            return self._emit_unique("lit", [], [var.aval], {"value": var.val})[0]
         return env[var]
 
     def _emit(self, eqn: JaxprEqn, ins: list[ArrayId]) -> Sequence[ArrayId]:
         """Add an operation and return its results."""
-        name, outs = eqn.primitive.name, [v.aval for v in eqn.outvars]
-        if name in _IDENTITY_OPS or name == "optimization_barrier":
+        name, params = eqn.primitive.name, eqn.params
+        outs = [v.aval for v in eqn.outvars]
+        # They name or constrain a value and compute nothing.
+        if name in _IDENTITY_OPS:
             return ins
         if name in CONTROL_FLOW:
-            inner = tuple(flatten_jaxpr(_unwrap_jaxpr(one)) for one in _bodies(eqn))
-            return self._append(name, ins, outs, eqn.params, inner)
-        called = next((eqn.params[k] for k in _CALL_PARAMS if k in eqn.params), None)
-        if called is None or name in _REDUCER_OPS:
-            return self._emit_unique(name, ins, outs, eqn.params)
+            # Bodies stay programs of their own: a loop's runs many times.
+            key = {"scan": "jaxpr", "while": "body_jaxpr", "cond": "branches"}[name]
+            inner = params[key] if name == "cond" else (params[key],)
+            bodies = tuple(flatten_jaxpr(_unwrap_jaxpr(each)) for each in inner)
+            return self._append(name, ins, outs, params, bodies)
+        # custom_jvp and custom_vjp calls name their program differently.
+        called = next((params[k] for k in _CALL_PARAMS if k in params), None)
+        if called is None or name in _REDUCERS.split():
+            return self._emit_unique(name, ins, outs, params)
         body = _unwrap_jaxpr(called)
         env = {v: self._append("const", [], [v.aval])[0] for v in body.constvars}
         return self._inline(body, env | dict(zip(body.invars, ins, strict=True)))
@@ -132,15 +131,17 @@ class _Flattener:
         self, name: str, ins: list[ArrayId], outs: list[Any], params: Mapping[str, Any]
     ) -> list[ArrayId]:
         """Add an operation, or return the one that is the same."""
-        settings = tuple(
-            (key, _param_key(params[key]))
-            for key in sorted(params)
-            if key != "sharding"
-        )
-        same = name, tuple(ins), settings, tuple(map(str, outs))
+        settings = []
+        for key in sorted(params.keys() - {"sharding"}):
+            # Compared by their words; where these hold an address or a whole array, the
+            # objects must be the same.
+            words = repr(params[key])
+            long = "0x" in words or len(words) > 400
+            settings.append((key, id(params[key]) if long else words))
+        same = name, tuple(ins), tuple(settings), tuple(map(str, outs))
         if same in self.known:
-            number = self.known[same]
-            return [(number, k) for k in range(len(outs))]
+            return [(self.known[same], k) for k in range(len(outs))]
+        # An operation without results is never reused: it may have an effect.
         found = self._append(name, ins, outs, params)
         if found:
             self.known[same] = found[0][0]
@@ -152,35 +153,21 @@ class _Flattener:
         ins: list[ArrayId],
         outs: list[Any],
         params: Mapping[str, Any] | None = None,
-        inner: tuple[FlatProgram, ...] = (),
+        bodies: tuple[FlatProgram, ...] = (),
     ) -> list[ArrayId]:
-        made = tuple(map(_array_type, outs))
-        op = FlatOp(name=name, ins=ins, outs=made, params=params or {}, bodies=inner)
+        types = []
+        for aval in outs:
+            # A typed random key counts as the two words of its data.
+            is_key = jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
+            size = prod(aval.shape) * (8 if is_key else aval.dtype.itemsize)
+            types.append(ArrayType(tuple(aval.shape), str(aval.dtype), size))
+        op = FlatOp(
+            name=name, ins=ins, outs=tuple(types), params=params or {}, bodies=bodies
+        )
         self.ops.append(op)
-        return [(len(self.ops) - 1, k) for k in range(len(made))]
-
-
-def _bodies(eqn: JaxprEqn) -> list[Any]:
-    if eqn.primitive.name == "cond":
-        return list(eqn.params["branches"])
-    return [eqn.params["jaxpr" if eqn.primitive.name == "scan" else "body_jaxpr"]]
+        return [(len(self.ops) - 1, k) for k in range(len(types))]
 
 
 def _unwrap_jaxpr(program: Any) -> Jaxpr:
     found: Jaxpr = program.jaxpr if isinstance(program, ClosedJaxpr) else program
     return found
-
-
-def _param_key(setting: Any) -> Any:
-    """Return a setting in words, or, of one that has none, which object it is."""
-    words = repr(setting)
-    return id(setting) if "0x" in words or len(words) > 400 else words
-
-
-def _array_type(aval: Any) -> ArrayType:
-    shape = tuple(aval.shape)
-    size = 1
-    for dim in shape:
-        size *= dim
-    width = 8 if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended) else None
-    return ArrayType(shape, str(aval.dtype), size * (width or aval.dtype.itemsize))

@@ -56,6 +56,7 @@ def valid_taps(
     >>> valid_taps(4, 3, 4, low=1)  # 3x3 SAME: the two edge windows lose one tap
     10
     """
+    # Index of the input row that each pair would read, counted on the dilated grid.
     starts = np.arange(out)[:, None] * stride - low
     at = starts + np.arange(taps)[None, :] * rhs_dilation
     row, between = np.divmod(at, lhs_dilation)
@@ -71,7 +72,8 @@ def _dot(eqn: JaxprEqn) -> int:
 def _conv(eqn: JaxprEqn) -> int:
     p, (lhs, rhs) = eqn.params, [_shape(v) for v in eqn.invars]
     out, numbers = _shape(eqn.outvars[0]), p["dimension_numbers"]
-    meetings = math.prod(
+    # Taps on padding do no work: per dim, the pairs of output and tap that meet a row.
+    products = math.prod(
         valid_taps(
             lhs[numbers.lhs_spec[d + 2]],
             rhs[numbers.rhs_spec[d + 2]],
@@ -83,9 +85,10 @@ def _conv(eqn: JaxprEqn) -> int:
         )
         for d in range(len(p["window_strides"]))
     )
+    # Batch groups, as in a gradient, divide the samples among the filters.
     samples = lhs[numbers.lhs_spec[0]] // p["batch_group_count"]
     features_out, features_in, *_ = (rhs[d] for d in numbers.rhs_spec)
-    return 2 * samples * features_out * features_in * meetings
+    return 2 * samples * features_out * features_in * products
 
 
 def _elementwise(eqn: JaxprEqn, cost: int = 1) -> int:
@@ -143,17 +146,14 @@ def _output_elements(eqn: JaxprEqn) -> int:
     return math.prod(_shape(eqn.outvars[0]))
 
 
-_ELEMENTWISE: Final = frozenset(
-    (
-        *("abs", "add", "add_any", "and", "ceil", "clamp", "clz", "div", "eq", "exp2"),
-        *("floor", "ge", "gt", "is_finite", "le", "lt", "max", "min", "mul", "ne"),
-        *("neg", "not", "or", "population_count", "reduce_precision", "rem", "round"),
-        *("select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical"),
-        *("sign", "square", "sub", "xor"),
-    )
-)
+_ELEMENTWISE: Final = """
+abs add add_any and ceil clamp clz div eq exp2 floor ge gt is_finite le lt max min mul
+ne neg not or population_count reduce_precision rem round select_n shift_left
+shift_right_arithmetic shift_right_logical sign square sub xor
+"""
 """Primitives of one operation an element."""
 
+_CUMULATIVE: Final = ("sum", "prod", "max", "min")
 _REDUCTIONS: Final = ("sum", "max", "min", "prod", "and", "or", "xor")
 
 _ELEMENTWISE_COSTS: Final = {
@@ -165,7 +165,7 @@ _ELEMENTWISE_COSTS: Final = {
     "logistic": 3,
     "nextafter": 24,
     "sinh": 10,
-    # Bits of a key: counted as XLA does, the rounds' loop once.
+    # Bits of a key: counted as XLA does, the loop of Threefry's rounds once.
     "random_bits": 29,
     "random_fold_in": 27,
     "threefry2x32": 58,
@@ -173,17 +173,12 @@ _ELEMENTWISE_COSTS: Final = {
 """Primitives that XLA spells out in several instructions; measured, jax 0.10."""
 
 _RULES: Final[dict[str, FlopRule]] = {
-    **dict.fromkeys(_ELEMENTWISE, _elementwise),
-    **{
-        name: partial(_elementwise, cost=cost)
-        for name, cost in _ELEMENTWISE_COSTS.items()
-    },
+    **dict.fromkeys(_ELEMENTWISE.split(), _elementwise),
+    **{name: partial(_elementwise, cost=n) for name, n in _ELEMENTWISE_COSTS.items()},
     **{f"reduce_{name}": _reduce for name in _REDUCTIONS},
     **dict.fromkeys(("argmax", "argmin"), partial(_reduce, cost=9)),
     **{f"reduce_window{name}": _window for name in ("", "_sum", "_max", "_min")},
-    **{
-        f"cum{name}": _cumulative for name in ("sum", "prod", "max", "min", "logsumexp")
-    },
+    **{f"cum{name}": _cumulative for name in (*_CUMULATIVE, "logsumexp")},
     **{f"scatter-{name}": _scatter for name in ("add", "mul", "min", "max")},
     "conv_general_dilated": _conv,
     "convert_element_type": _cast,

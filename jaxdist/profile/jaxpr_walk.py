@@ -1,4 +1,4 @@
-"""Walking a jaxpr: every operation of a traced program, with its scopes and trips."""
+"""Walk of a jaxpr: every operation of a traced program, with its scopes and trips."""
 
 import re
 from collections import Counter
@@ -70,12 +70,16 @@ def walk_jaxpr(
         body_trip_count: how often the programs inside an operation run.
     """
     for eqn in jaxpr.eqns:
+        # The name stack of an inner program is relative to the equation around it.
         here = (*scopes, *_split_scopes(str(eqn.source_info.name_stack)))
+        # A primitive that is counted as a whole (a reduction) has its combiner as an
+        # inner program: that would count twice.
         inner = [] if has_rule(eqn) else list(jaxprs_in_params(eqn.params))
         if not inner:
             yield ScopedOp(eqn=eqn, scopes=here, trip_count=trip_count)
             continue
         if eqn.primitive.name == "cond":
+            # One branch runs: the most expensive, an upper bound.
             inner = [max(inner, key=program_flops)]
         for one in inner:
             yield from walk_jaxpr(
@@ -102,55 +106,49 @@ class LayerTotals:
     """The block that a layer was first used in, by its path."""
 
 
-@dataclass(kw_only=True)
-class _LayerTotal:
-    """What one layer does in one block."""
-
-    owner: str
-    flops: int = 0
-    output_bytes: int = 0
-    inner_bytes: int = 0
-
-
 def sum_by_layer(
     jaxpr: Jaxpr,
     layers: Container[str],
     blocks: Container[str],
     repeated_blocks: RepeatedBlocks | None = None,
 ) -> LayerTotals:
-    """Give each operation to the innermost layer whose scope it is in.
+    """Attribute each operation to the innermost layer whose scope it is in.
 
     Args:
         jaxpr: a traced program.
         layers: paths of the network's modules.
         blocks: names of its chain's blocks; one takes what no layer does.
         repeated_blocks: blocks that are not in the program since others are as they
-        are.
+            are.
     """
-    found: dict[tuple[str, str], _LayerTotal] = {}
+    # By block and owner: FLOPs, bytes of outputs, bytes inside.
+    found: dict[tuple[str, str], list[int]] = {}
     for use in walk_jaxpr(jaxpr):
+        # Scopes are outermost first: a block is the first, the innermost layer the
+        # last.
         block = next((s for s in use.scopes if s in blocks), "")
         owner = next((s for s in reversed(use.scopes) if s in layers), block)
-        own = found.setdefault((block, owner), _LayerTotal(owner=owner))
-        own.flops += use.flops
-        own.output_bytes += use.output_bytes
-        own.inner_bytes += use.inner_bytes
+        total = found.setdefault((block, owner), [0, 0, 0])
+        total[0] += use.flops
+        total[1] += use.output_bytes
+        total[2] += use.inner_bytes
     sums = LayerTotals(
         flops=Counter(), output_bytes=Counter(), inner_bytes=Counter(), blocks={}
     )
-    whole = repeated_blocks or RepeatedBlocks()
-    each = [(block, own) for (block, _), own in found.items()]
-    for block, read, own in whole.expand_results(each):
-        owner = replace_prefix(own.owner, read, block)
-        sums.flops[owner] += own.flops
-        sums.output_bytes[owner] += own.output_bytes
-        sums.inner_bytes[owner] += own.inner_bytes
-        sums.blocks.setdefault(owner, block)
+    # A block that was not traced gets the sums of its representative, paths renamed.
+    repeated = repeated_blocks or RepeatedBlocks()
+    each = [(block, (owner, total)) for (block, owner), total in found.items()]
+    for block, traced, (owner, total) in repeated.expand_results(each):
+        path = replace_prefix(owner, traced, block)
+        sums.flops[path] += total[0]
+        sums.output_bytes[path] += total[1]
+        sums.inner_bytes[path] += total[2]
+        sums.blocks.setdefault(path, block)
     return sums
 
 
 def _split_scopes(stack: str) -> list[str]:
-    """Split a name stack into its scopes.
+    """Split a name stack into its scopes; those of transformations are among them.
 
     >>> _split_scopes("transpose(jvp(block1))/block1.conv1")
     ['transpose', 'jvp', 'block1', 'block1.conv1']

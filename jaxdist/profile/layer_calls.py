@@ -1,4 +1,4 @@
-"""A call: one use of a layer, with its shapes; a network read without computing."""
+"""Layer calls: each use of a layer with its shapes, traced without computing."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from jaxdist.profile.repeated_blocks import RepeatedBlocks, replace_prefix
+from jaxdist.profile.repeated_blocks import NetworkHook, RepeatedBlocks, replace_prefix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class LayerCall:
     is_first: bool = False
     """Whether it reads the network's input, which needs no gradient."""
     method: str = "__call__"
-    """What was called: a table is also asked how like its rows vectors are."""
+    """Method that was called: `attend` of a table makes logits."""
     padded: tuple[int, ...] = ()
     """Shape of its input on the devices, where rows are padded; else empty."""
     out_padded: tuple[int, ...] = ()
@@ -47,7 +47,6 @@ class LayerCall:
         return self.out_padded or self.out_shape
 
 
-NetworkHook = Callable[[nnx.Module], None]
 FunctionWrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -59,7 +58,7 @@ def trace_calls(
     wrap: FunctionWrapper = lambda run: run,
     repeated_blocks: RepeatedBlocks | None = None,
 ) -> tuple[LayerCall, ...]:
-    """List the layers a network calls, in order.
+    """Trace a network and list its layer calls, in order.
 
     Args:
         graph: the network's structure.
@@ -74,6 +73,7 @@ def trace_calls(
     blocks: list[str] = []
     here = [""]
     if repeated_blocks is not None and repeated_blocks.representatives:
+        # The short network shares the arrays: its calls have the same shapes.
         whole = nnx.merge(graph, *state)
         short = repeated_blocks.shorten(whole, lambda name: here.__setitem__(0, name))
         graph, *state = nnx.split(short)
@@ -87,10 +87,15 @@ def trace_calls(
             type(network), deterministic=False, raise_if_not_found=False
         )
         prepare(network)
-        for path, layer in _leaf_modules(network):
-            _record_calls(layer, path, calls, read, lambda: blocks.append(here[0]))
+        every = [(path, layer) for path, layer in nnx.iter_modules(network) if path]
+        parents = {path[:-1] for path, _ in every}
+        for path, layer in every:
+            if path not in parents:  # a layer: a module that holds no other
+                name = ".".join(map(str, path))
+                _record_calls(layer, name, calls, read, lambda: blocks.append(here[0]))
         return network(*arrays)
 
+    # Shapes alone: nothing is computed, and calls are recorded as Python runs.
     jax.eval_shape(wrap(run), state, *inputs)
     if repeated_blocks is None or not repeated_blocks.representatives:
         return tuple(calls)
@@ -98,35 +103,28 @@ def trace_calls(
 
 
 def _expand_calls(
-    alike: RepeatedBlocks, blocks: list[str], calls: list[LayerCall]
+    repeated: RepeatedBlocks, blocks: list[str], calls: list[LayerCall]
 ) -> Iterator[LayerCall]:
-    """Yield the calls of all blocks, from those of the blocks that were read.
+    """Yield the calls of all blocks, from those of the blocks that were traced.
 
     A call that reads what one in its own block or in that before read first does so in
     every block that is like its own.
     """
-    places: list[int] = []
+    places: list[int] = []  # of each traced call, its index among all
     made = before = 0
     for block, own in groupby(zip(blocks, calls, strict=True), key=lambda p: p[0]):
         each, start = [call for _, call in own], len(places)
         places += range(made, made + len(each))
-        for name in alike.equal_blocks(block):
+        for name in repeated.equal_blocks(block):
             for call in each:
+                # Near inputs move along with the block, far ones stay where they are.
                 near = call.input_call >= before
-                reads = (
-                    made - start + call.input_call if near else places[call.input_call]
-                )
+                shifted = made - start + call.input_call
+                reads = shifted if near else places[call.input_call]
                 path = replace_prefix(call.path, block, name)
                 yield replace(call, path=path, input_call=reads)
             made += len(each)
         before = start
-
-
-def _leaf_modules(network: nnx.Module) -> list[tuple[str, nnx.Module]]:
-    """List the modules that hold no other, by path."""
-    every = [(path, layer) for path, layer in nnx.iter_modules(network) if path]
-    holders = {path[:-1] for path, _ in every}
-    return [(".".join(map(str, p)), m) for p, m in every if p not in holders]
 
 
 def _record_calls(
@@ -134,15 +132,15 @@ def _record_calls(
     path: str,
     calls: list[LayerCall],
     read: list[jax.Array],
-    note: Callable[[], None],
+    on_call: Callable[[], None],
 ) -> None:
-    """Make this one layer note its calls; its class and siblings stay as they are."""
+    """Make this one layer record its calls; its class and siblings stay as they are."""
     kind = type(layer)
 
-    def noting(method: str) -> Any:
-        def noted(self: Any, x: jax.Array, *args: Any, **kwargs: Any) -> Any:
+    def recording(method: str) -> Any:
+        def recorded(self: Any, x: jax.Array, *args: Any, **kwargs: Any) -> Any:
             y = getattr(kind, method)(self, x, *args, **kwargs)
-            note()
+            on_call()
             read.append(x)
             calls.append(
                 LayerCall(
@@ -151,6 +149,7 @@ def _record_calls(
                     shape=x.shape,
                     out_shape=y.shape,
                     dtype=y.dtype,
+                    # Arrays are compared as objects: traced values have no others.
                     input_call=next(i for i, array in enumerate(read) if array is x),
                     is_first=not calls,
                     method=method,
@@ -158,14 +157,14 @@ def _record_calls(
             )
             return y
 
-        return noted
+        return recorded
 
     methods = [name for name in ("__call__", "attend") if hasattr(kind, name)]
     # Python looks `__call__` up on the class, so the instance gets a class of its own.
-    own = type(kind.__name__, (kind,), {name: noting(name) for name in methods})
+    own = type(kind.__name__, (kind,), {name: recording(name) for name in methods})
     object.__setattr__(layer, "__class__", own)
 
 
 def calls_of_type(calls: Sequence[LayerCall], layer_type: type) -> list[LayerCall]:
-    """Keep the calls of one kind of layer."""
+    """Return the calls of one class of layers."""
     return [call for call in calls if isinstance(call.layer, layer_type)]

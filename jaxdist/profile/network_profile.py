@@ -1,21 +1,24 @@
-"""Reading a profile: what each layer of a network holds and does, nothing computed."""
+"""Profile of a network: parameters, FLOPs and activations by layer."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
 import jax
 from flax import nnx
 
 from jaxdist.core.profile import BlockProfile, LayerProfile, Profile
-from jaxdist.profile.jaxpr_walk import LayerTotals, sum_by_layer
-from jaxdist.profile.repeated_blocks import RepeatedBlocks, find_repeated_blocks
-from jaxdist.profile.scopes import modules_by_path
-from jaxdist.profile.trace import NetworkHook, trace_network
+from jaxdist.profile.jaxpr_walk import sum_by_layer
+from jaxdist.profile.repeated_blocks import (
+    NetworkHook,
+    RepeatedBlocks,
+    find_repeated_blocks,
+)
+from jaxdist.profile.trace import modules_by_path, trace_network
 
 NO_CHAIN_NOTE: Final = "none: the network has no chain() of named blocks"
-"""What is said of a network that cannot be cut."""
+"""Why a network cannot be cut."""
 
 NO_MODULES_NOTE: Final = "none: a block of chain() is no module of the network"
 """The same of a chain of plain functions."""
@@ -23,7 +26,7 @@ NO_MODULES_NOTE: Final = "none: a block of chain() is no module of the network"
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkStructure:
-    """What a network is made of."""
+    """The modules, blocks and arrays of a network."""
 
     name: str
     """Name of its class."""
@@ -41,13 +44,6 @@ class NetworkStructure:
     """Their bytes."""
     state_bytes: Counter[str]
     """Bytes of running statistics."""
-
-    def block_name(self, path: str) -> str:
-        """Return the block that a module lies in, or nothing."""
-        held = (
-            n for n, at in self.block_paths.items() if f"{path}.".startswith(f"{at}.")
-        )
-        return next(held, "")
 
 
 def profile_network(
@@ -74,157 +70,129 @@ def profile_network(
     Raises:
         ValueError: a layer returns nothing, because its input is too small.
     """
-    same = (
-        find_repeated_blocks(network, inputs, prepare)
-        if repeated_blocks is None
-        else repeated_blocks
-    )
-    anatomy = inspect_network(network)
-    traced = trace_network(
-        same.shorten(network) if same.representatives else network, inputs, prepare
-    )
+    # Blocks that repeat are traced once: minutes become seconds for deep networks.
+    if repeated_blocks is None:
+        repeated_blocks = find_repeated_blocks(network, inputs, prepare)
+    structure = inspect_network(network)
+    title = name or structure.name
+    traced = trace_network(repeated_blocks.shorten(network), inputs, prepare)
+    # A stride or window larger than the image leaves arrays of no rows.
     for path, size in traced.output_bytes.items():
         if not size:
             raise ValueError(f"{path} returns nothing: its input is too small")
-    layers = _layers(
-        anatomy,
-        sum_by_layer(traced.forward, anatomy.module_classes, anatomy.block_paths, same),
+
+    # A row for every path that holds or does something, in order of use.
+    forward, both = (
         sum_by_layer(
-            traced.forward_backward, anatomy.module_classes, anatomy.block_paths, same
-        ),
+            jaxpr, structure.module_classes, structure.block_paths, repeated_blocks
+        )
+        for jaxpr in (traced.forward, traced.forward_backward)
     )
+    layers = []
+    for path in dict.fromkeys(
+        (*forward.flops, *both.flops, *structure.module_classes, "")
+    ):
+        # Work that no module does is the network's own, or that of a plain function.
+        other = "function" if path else structure.name
+        inside = (
+            block
+            for block, at in structure.block_paths.items()
+            if f"{path}.".startswith(f"{at}.")
+        )
+        row = LayerProfile(
+            name=path or structure.name,
+            kind=structure.module_classes.get(path, other),
+            # A layer that blocks share is the first user's.
+            block=next(inside, "") or both.blocks.get(path, ""),
+            parameters=structure.param_counts[path],
+            parameter_bytes=structure.param_bytes[path],
+            state_bytes=structure.state_bytes[path],
+            flops_forward=forward.flops[path],
+            # What the gradient adds: its trace contains the forward pass.
+            flops_backward=both.flops[path] - forward.flops[path],
+            output_bytes=forward.output_bytes[path],
+            inner_bytes=forward.inner_bytes[path],
+            weights=structure.weight_shapes.get(path, ()),
+        )
+        if row.parameters or row.state_bytes or row.flops or row.output_bytes:
+            layers.append(row)
+
+    # A block's row sums its layers; its output is what a cut behind it would send.
+    outputs = dict(traced.output_bytes)
+    outputs |= {
+        name: size
+        for name, _, size in repeated_blocks.expand_results(
+            [(n, outputs[n]) for n in repeated_blocks.traced_names if n in outputs]
+        )
+    }
+    blocks = []
+    for block, path in structure.block_paths.items():
+        own = [row for row in layers if row.block == block]
+        blocks.append(
+            BlockProfile(
+                name=block,
+                kind=structure.module_classes[path],
+                block=block,
+                parameters=sum(row.parameters for row in own),
+                parameter_bytes=sum(row.parameter_bytes for row in own),
+                state_bytes=sum(row.state_bytes for row in own),
+                flops_forward=sum(row.flops_forward for row in own),
+                flops_backward=sum(row.flops_backward for row in own),
+                output_bytes=outputs.get(path, 0),
+                inner_bytes=sum(row.inner_bytes for row in own),
+                cut_after=block != list(structure.block_paths)[-1],
+            )
+        )
     return Profile(
-        model=name or anatomy.name,
+        model=title,
         inputs=tuple(f"{x.dtype}{list(x.shape)}".replace(" ", "") for x in inputs),
         batch=inputs[0].shape[0],
-        layers=layers,
-        blocks=_blocks(anatomy, layers, _expand_returned(same, traced.output_bytes)),
-        note=anatomy.note,
+        layers=tuple(layers),
+        blocks=tuple(blocks),
+        note=structure.note,
     )
 
 
 def inspect_network(network: nnx.Module) -> NetworkStructure:
     """List a network's modules, blocks and arrays."""
-    found = modules_by_path(network)
-    chain, note = _chain(network, found)
-    params = list(_arrays(network, nnx.Param, found))
+    modules, made = modules_by_path(network), cast("Any", network)
+    blocks: dict[str, str] = {}
+    note = "" if hasattr(made, "chain") else NO_CHAIN_NOTE
+    if not note:
+        # By identity: two blocks may be equal, but only one lies at a path.
+        paths = {id(module): path for path, module in modules.items()}
+        blocks = {name: paths.get(id(block), "") for name, block in made.chain()}
+        if not all(blocks.values()):
+            blocks, note = {}, NO_MODULES_NOTE
+    params = _arrays(network, nnx.Param, modules)
+    counts, sizes, states = Counter[str](), Counter[str](), Counter[str]()
+    for path, x in params:
+        counts[path] += int(x.size)
+        sizes[path] += int(x.size) * x.dtype.itemsize
+    for path, x in _arrays(network, nnx.BatchStat, modules):
+        states[path] += int(x.size) * x.dtype.itemsize
+    # The largest array of a path comes last, and stays.
+    shapes = {p: x.shape for p, x in sorted(params, key=lambda each: each[1].size)}
     return NetworkStructure(
         name=type(network).__name__,
-        module_classes={path: type(module).__name__ for path, module in found.items()},
-        block_paths=chain,
+        module_classes={path: type(m).__name__ for path, m in modules.items()},
+        block_paths=blocks,
         note=note,
-        weight_shapes={
-            p: x.shape for p, x in sorted(params, key=lambda each: each[1].size)
-        },
-        param_counts=_sum_by_path((path, x.size) for path, x in params),
-        param_bytes=_sum_by_path((path, _bytes(x)) for path, x in params),
-        state_bytes=_sum_by_path(
-            (path, _bytes(x)) for path, x in _arrays(network, nnx.BatchStat, found)
-        ),
+        weight_shapes=shapes,
+        param_counts=counts,
+        param_bytes=sizes,
+        state_bytes=states,
     )
-
-
-def _chain(network: Any, found: Mapping[str, nnx.Module]) -> tuple[dict[str, str], str]:
-    """Find the blocks between which the network may be cut."""
-    if not hasattr(network, "chain"):
-        return {}, NO_CHAIN_NOTE
-    paths = {id(module): path for path, module in found.items()}
-    blocks = {name: paths.get(id(block), "") for name, block in network.chain()}
-    return (blocks, "") if all(blocks.values()) else ({}, NO_MODULES_NOTE)
 
 
 def _arrays(
-    network: nnx.Module, kind: type, found: Mapping[str, Any]
-) -> Iterable[tuple[str, Any]]:
-    """Yield the arrays of a kind, each with the path of the module that holds it."""
+    network: nnx.Module, kind: type, modules: Mapping[str, Any]
+) -> list[tuple[str, Any]]:
+    """List the arrays of a kind, each with the path of the module that holds it."""
+    found = []
     for path, variable in nnx.to_flat_state(nnx.state(network, kind)):
+        # The innermost module on the way to the variable holds it.
         words = [".".join(map(str, path[:n])) for n in range(len(path), -1, -1)]
-        holder = next((word for word in words if word in found), "")
-        yield from ((holder, leaf) for leaf in jax.tree.leaves(variable))
-
-
-def _layers(
-    anatomy: NetworkStructure, forward: LayerTotals, both: LayerTotals
-) -> tuple[LayerProfile, ...]:
-    """Write a row for every path that holds or does something, in order of use."""
-    order = dict.fromkeys((*forward.flops, *both.flops, *anatomy.module_classes, ""))
-    rows = (
-        LayerProfile(
-            name=path or anatomy.name,
-            kind=anatomy.module_classes.get(
-                path, anatomy.name if not path else "function"
-            ),
-            block=anatomy.block_name(path) or both.blocks.get(path, ""),
-            parameters=anatomy.param_counts[path],
-            parameter_bytes=anatomy.param_bytes[path],
-            state_bytes=anatomy.state_bytes[path],
-            flops_forward=forward.flops[path],
-            flops_backward=both.flops[path] - forward.flops[path],
-            output_bytes=forward.output_bytes[path],
-            inner_bytes=forward.inner_bytes[path],
-            weights=anatomy.weight_shapes.get(path, ()),
-        )
-        for path in order
-    )
-    return tuple(row for row in rows if _is_nonempty(row))
-
-
-def _is_nonempty(row: LayerProfile) -> bool:
-    held = row.parameters or row.state_bytes
-    return bool(held or row.flops or row.output_bytes)
-
-
-def _expand_returned(
-    alike: RepeatedBlocks, returned: Mapping[str, int]
-) -> dict[str, int]:
-    """Return the bytes that blocks return, those of blocks that were not read too."""
-    each = [(name, returned[name]) for name in alike.traced_names if name in returned]
-    every = {name: size for name, _, size in alike.expand_results(each)}
-    return {**returned, **every}
-
-
-def _blocks(
-    anatomy: NetworkStructure,
-    layers: Sequence[LayerProfile],
-    returned: Mapping[str, int],
-) -> tuple[BlockProfile, ...]:
-    """Sum the layers of each block; all but the last may be cut after."""
-    names = tuple(anatomy.block_paths)
-    return tuple(
-        _sum_block(
-            BlockProfile(
-                name=name,
-                kind=anatomy.module_classes[path],
-                block=name,
-                output_bytes=returned.get(path, 0),
-                cut_after=name != names[-1],
-            ),
-            [row for row in layers if row.block == name],
-        )
-        for name, path in anatomy.block_paths.items()
-    )
-
-
-def _sum_block(block: BlockProfile, layers: Sequence[LayerProfile]) -> BlockProfile:
-    """Fill a block with the sums of its layers."""
-    sums = (
-        "parameters",
-        "parameter_bytes",
-        "state_bytes",
-        "flops_forward",
-        "flops_backward",
-        "inner_bytes",
-    )
-    totals = {name: sum(getattr(row, name) for row in layers) for name in sums}
-    return replace(block, **totals)
-
-
-def _sum_by_path(pairs: Iterable[tuple[str, int]]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for path, number in pairs:
-        total[path] += int(number)
-    return total
-
-
-def _bytes(array: Any) -> int:
-    return int(array.size) * array.dtype.itemsize
+        holder = next((word for word in words if word in modules), "")
+        found += [(holder, leaf) for leaf in jax.tree.leaves(variable)]
+    return found

@@ -1,4 +1,7 @@
-"""Tracing: a network's forward pass and gradient as programs, nothing computed."""
+"""Tracing: a network's forward pass and gradient as jaxprs, nothing computed.
+
+Every operation carries the path of its layer as a scope.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,13 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.interpreters import partial_eval
 
-from jaxdist.profile.scopes import add_layer_scopes
-
-NetworkHook = Callable[[nnx.Module], None]
-"""Called on the traced network before it runs, to bind noise to it."""
+from jaxdist.core.array_tags import LAYER_OUTPUT
+from jaxdist.profile.repeated_blocks import NetworkHook
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,7 @@ def as_function(
         `run(params, rest, *inputs) -> (floating-point outputs, statistics)`, and
         `(params, rest)`.
     """
+    # Parameters apart: the gradient is with respect to them alone.
     graph, params, *others = nnx.split(network, nnx.Param, ...)
     rest = others[0]
 
@@ -69,7 +72,11 @@ def as_function(
         traced = nnx.merge(graph, params, rest, copy=True)
         traced.train()
         prepare(traced)
-        out = [y for y in jax.tree.leaves(traced(*inputs)) if _is_float(y)]
+        out = [
+            y
+            for y in jax.tree.leaves(traced(*inputs))
+            if jnp.issubdtype(jnp.result_type(y), jnp.floating)
+        ]
         return out, nnx.state(traced, nnx.BatchStat)
 
     return run, (params, rest)
@@ -79,12 +86,58 @@ def with_gradient(run: Callable[..., Any]) -> Callable[..., Any]:
     """Return a network's function with the gradient of the sum of its outputs."""
 
     def both(params: Any, rest: Any, *inputs: jax.Array) -> Any:
+        # Ones as cotangents: the gradient of the sum of all outputs.
         out, pull, stats = jax.vjp(
             lambda params: run(params, rest, *inputs), params, has_aux=True
         )
         return out, stats, pull(jax.tree.map(jnp.ones_like, out))
 
     return both
+
+
+def modules_by_path(network: nnx.Module) -> dict[str, nnx.Module]:
+    """List the modules inside a network by path."""
+    every = ((".".join(map(str, p)), m) for p, m in nnx.iter_modules(network) if p)
+    return dict(every)
+
+
+def add_layer_scopes(network: nnx.Module, output_bytes: dict[str, int]) -> None:
+    """Make every call of a module open a scope of its path, and name what it makes.
+
+    Args:
+        network: changed in place; a fresh merge inside a trace.
+        output_bytes: is filled with the bytes each module returns, as it is called.
+    """
+    seen: list[Any] = []  # arrays, not their ids: an id may be used again
+    for path, module in modules_by_path(network).items():
+        if callable(module):
+            _wrap_in_scope(module, path, output_bytes, seen)
+
+
+def _wrap_in_scope(
+    module: nnx.Module, path: str, output_bytes: dict[str, int], seen: list[Any]
+) -> None:
+    """Give this one module a class of its own: Python looks `__call__` up there."""
+    kind: Any = type(module)
+
+    def scoped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # A layer that returns its input (dropout in evaluation) makes nothing new.
+        seen.extend(jax.tree.leaves((args, kwargs)))
+        with jax.named_scope(path):
+            leaves, tree = jax.tree.flatten(kind.__call__(self, *args, **kwargs))
+            # Tag what is new: neither an input nor what a layer inside returned, so
+            # that every activation counts once.
+            for i, leaf in enumerate(leaves):
+                is_array = isinstance(leaf, jax.Array)
+                if is_array and not any(leaf is old for old in seen):
+                    leaves[i] = checkpoint_name(leaf, LAYER_OUTPUT)
+                    seen.append(leaves[i])
+        arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+        output_bytes[path] = sum(leaf.size * leaf.dtype.itemsize for leaf in arrays)
+        return jax.tree.unflatten(tree, leaves)
+
+    own = type(kind.__name__, (kind,), {"__call__": scoped})
+    object.__setattr__(module, "__class__", own)
 
 
 def trace_pruned(function: Callable[..., Any], *shapes: Any) -> Jaxpr:
@@ -102,24 +155,16 @@ def prune_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
 
     For reading: the programs inside may lack arguments that they are given.
     """
+    # jit removes dead code before it compiles; make_jaxpr does not.
     found, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-    return found.replace(eqns=[_prune_inner(eqn) for eqn in found.eqns])
-
-
-def _prune_inner(eqn: JaxprEqn) -> JaxprEqn:
-    """Prune the programs of an operation; jax prunes those of scans alone."""
-    inner = {
-        name: value.replace(jaxpr=prune_jaxpr(value.jaxpr))
-        for name, value in eqn.params.items()
-        if isinstance(value, ClosedJaxpr)
-    }
-    inner |= {
-        name: prune_jaxpr(value)
-        for name, value in eqn.params.items()
-        if isinstance(value, Jaxpr)
-    }
-    return eqn.replace(params=dict(eqn.params) | inner) if inner else eqn
-
-
-def _is_float(leaf: Any) -> bool:
-    return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating))
+    eqns = []
+    for eqn in found.eqns:
+        # JAX prunes the programs inside scans alone.
+        inner: dict[str, Any] = {}
+        for name, value in eqn.params.items():
+            if isinstance(value, ClosedJaxpr):
+                inner[name] = value.replace(jaxpr=prune_jaxpr(value.jaxpr))
+            elif isinstance(value, Jaxpr):
+                inner[name] = prune_jaxpr(value)
+        eqns.append(eqn.replace(params=dict(eqn.params) | inner) if inner else eqn)
+    return found.replace(eqns=eqns)

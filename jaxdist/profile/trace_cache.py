@@ -34,5 +34,6 @@ class TraceCache:
         """
         if key not in self._found:
             self._found[key] = compute()
+        # A reading that raised is not kept: the next layout raises by itself.
         found: ReadT = self._found[key]
         return found

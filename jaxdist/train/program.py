@@ -10,8 +10,7 @@ from jax.sharding import NamedSharding
 
 from jaxdist.collectives.hlo_collectives import CollectiveOp, read_collectives
 from jaxdist.partition import audit
-from jaxdist.partition.audit import AuditError
-from jaxdist.partition.external_step import compiled_memory_bytes
+from jaxdist.partition.audit import AuditError, compiled_memory_bytes
 from jaxdist.partition.flops import LayerFlops, compare_flops
 from jaxdist.partition.gradient_buckets import GradientReduction, without_compression
 from jaxdist.partition.outer_sync import OuterSync

@@ -24,8 +24,8 @@ from jax.sharding import PartitionSpec as P
 from jaxdist.collectives.reduce import all_reduce_leaves
 from jaxdist.collectives.sharded_leaves import all_gather, local_shard, reduce_scatter
 from jaxdist.partition import fsdp
-from jaxdist.partition.global_norm_axes import split_axes
 from jaxdist.partition.gradient_buckets import GradientReduction
+from jaxdist.partition.param_sharding import split_axes
 from jaxdist.pipeline import async_executor
 from jaxdist.pipeline.async_executor import AsyncPipeline
 from jaxdist.pipeline.plan_schedule import async_plan_schedule

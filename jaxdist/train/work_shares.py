@@ -14,8 +14,7 @@ from jax.sharding import Mesh
 
 from jaxdist.core.plan import Plan
 from jaxdist.partition.flops import sum_traced_flops
-from jaxdist.profile.scopes import add_layer_scopes, modules_by_path
-from jaxdist.profile.trace import trace_pruned
+from jaxdist.profile.trace import add_layer_scopes, modules_by_path, trace_pruned
 from jaxdist.train.build_layout import build_layout
 from jaxdist.train.layout import Layout
 from jaxdist.train.step import make_train_step

@@ -11,12 +11,12 @@ import jax
 
 from jaxdist.collectives.hlo_collectives import read_collectives
 from jaxdist.collectives.meter import TrafficReport, build_traffic_report
+from jaxdist.collectives.stablehlo_collectives import read_stablehlo
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config.provenance import ResolvedConfig
 from jaxdist.launch.devices.prepare import PreparedDevices
 from jaxdist.launch.training.job.batch_spec import feature_spec
 from jaxdist.launch.training.job.job import make_job
-from jaxdist.partition.external_step import stablehlo_collectives
 from jaxdist.partition.ledger import Ledger
 from jaxdist.partition.outer_sync import OuterSync
 from jaxdist.train.layout import Layout
@@ -104,6 +104,6 @@ def _count_traffic(layout: Layout, traced: Any, ledger: Ledger) -> TrafficReport
     return build_traffic_report(
         mesh,
         compiled=read_collectives(compiled.as_text() or "", mesh),
-        stablehlo=stablehlo_collectives(lowered, mesh),
+        stablehlo=read_stablehlo(lowered.compiler_ir("stablehlo"), mesh),
         formula={(*key, size(*key[1])): payload for key, payload in planned.items()},
     )

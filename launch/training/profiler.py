@@ -27,10 +27,12 @@ from jaxdist.launch.run_folder.folder import write_atomic
 from jaxdist.launch.training.job.job import task_network
 from jaxdist.partition.gradient_buckets import BUCKET_SCOPE
 from jaxdist.pipeline.async_executor import UPDATE_SCOPE as UPDATE_OF_STAGES
-from jaxdist.profile.instruction_term import InstructionLabel
-from jaxdist.profile.scopes import modules_by_path
-from jaxdist.profile.trace_breakdown import device_breakdowns
-from jaxdist.profile.xplane import read_spans
+from jaxdist.profile.trace import modules_by_path
+from jaxdist.profile.trace_breakdown import (
+    InstructionLabel,
+    device_breakdowns,
+    read_spans,
+)
 from jaxdist.train.step import UPDATE_SCOPE as UPDATE_OF_STEP
 
 if TYPE_CHECKING:

@@ -37,6 +37,7 @@ def load_cluster(name: str) -> Cluster:
     """
     known = cluster_names()
     path = Path(name)
+    # A name wins over a file of the same name in the working directory.
     if name in known:
         path = _HERE / f"{name}.yaml"
     elif path.suffix not in _SUFFIXES:
@@ -78,6 +79,7 @@ def cluster_from_tree(tree: Mapping[str, Any], default_name: str) -> Cluster:
                 remedy="docs/clusters.md has an example; or --cluster dgx-a100",
             )
     origin = tree.get("origin", f"given: {default_name}")
+    # The file's name is the default of the cluster's own.
     top = _parse_table(
         {"name": default_name, **tree}, _CLUSTER_PARSERS, "cluster", origin
     )
@@ -99,6 +101,7 @@ NumberParser = Callable[[object, str], float]
 
 def _parse_unitless(value: object, where: str) -> float:
     """Read a number that has no unit."""
+    # bool is an int in Python, and true is no number.
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     raise BadInput(
@@ -160,14 +163,17 @@ def _parse_table(
     tree: object, known: Mapping[str, NumberParser], where: str, origin: str
 ) -> dict[str, Any]:
     """Return a table with its numbers in SI units, each with an origin."""
+    # check_fields refuses what is no table with a proper message.
     if not isinstance(tree, Mapping):
         check_fields(tree, known, where)
         return {}
     values = dict(tree)
+    # The origin of a table holds for its numbers, unless one has its own.
     own = values.pop("origin", origin)
     for key, reader in known.items():
         if key in values:
             values[key] = _parse_number(values[key], reader, f"{where}.{key}", own)
+    # Tables of numbers by name: FLOP/s of dtypes, times of ways of summing.
     for name, reader in _TABLE_PARSERS.items():
         if isinstance(values.get(name), Mapping):
             values[name] = {
@@ -181,9 +187,18 @@ def _parse_table(
         ]
     for name in ("kernels", "blocks"):
         if isinstance(values.get(name), Mapping):
-            values[name] = _parse_timings(values[name], name, own)
+            values[name] = timed = {"origin": own, **values[name]}
+            if "peak" in timed:
+                unit = f"device.{name}.peak"
+                timed["peak"] = parsing.parse_flop_rate(timed["peak"], unit)
+    # One share of the peak, points of a curve, or points and an origin.
     if "efficiency" in values:
-        values["efficiency"] = _parse_efficiency(values["efficiency"], own)
+        given = values["efficiency"]
+        if not isinstance(given, Mapping | list):
+            given = [[1.0, _parse_unitless(given, "efficiency")]]
+        curve = given if isinstance(given, Mapping) else {"points": given}
+        values["efficiency"] = {"origin": own, **curve}
+    # Links of several ports are given by the bandwidth of one.
     if "bandwidth" not in values and "port_bandwidth" in values:
         ports = int(values.get("ports", 1))
         port = values["port_bandwidth"]
@@ -203,21 +218,3 @@ def _parse_number(
         origin = value.get("origin", origin)
         value = value.get("value")
     return {"value": reader(value, where), "origin": origin}
-
-
-def _parse_timings(tree: Mapping[str, Any], name: str, origin: str) -> dict[str, Any]:
-    """Return kernels or blocks that were timed, with an origin."""
-    values = {"origin": origin, **tree}
-    if "peak" in values:
-        peak = parsing.parse_flop_rate(values["peak"], f"device.{name}.peak")
-        values["peak"] = peak
-    return values
-
-
-def _parse_efficiency(value: object, origin: str) -> dict[str, Any]:
-    """Return an efficiency: one share of the peak, points, or points and an origin."""
-    if isinstance(value, Mapping):
-        return {"origin": origin, **value}
-    if isinstance(value, list):
-        return {"points": value, "origin": origin}
-    return {"points": [[1.0, _parse_unitless(value, "efficiency")]], "origin": origin}

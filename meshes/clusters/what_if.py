@@ -1,5 +1,6 @@
 """What if: a cluster with some of its numbers changed, as people write them."""
 
+import contextlib
 from collections.abc import Iterable
 
 from jaxdist.core.cluster import Cluster
@@ -35,15 +36,13 @@ def apply_overrides(cluster: Cluster, overrides: Iterable[str]) -> Cluster:
                 remedy="--what-if levels.net.bandwidth=1gbit",
             )
         check_fields({path: text}, cluster.paths, cluster.name)
-        value = parser_for(path)(_number_or_text(text), path)
+        # On a command line all is text; parsers tell numbers without a unit from those
+        # with one by their type.
+        number: float | str = text
+        with contextlib.suppress(ValueError):
+            number = float(text)
+        value = parser_for(path)(number, path)
         cluster = cluster.with_number(
             path, SourcedNumber(value, f"given: what if {word}")
         )
     return cluster
-
-
-def _number_or_text(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text

@@ -11,9 +11,9 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.primitives import psum, psum_scatter
+from jaxdist.inspect import bytes_of
 from jaxdist.launch.distributed.initialize import initialize
 from jaxdist.launch.testbed.traffic_counter import TrafficCounter, shard_local_arrays
-from jaxdist.partition.external_step import bytes_of
 
 TIMES = 5
 

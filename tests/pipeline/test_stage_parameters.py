@@ -9,8 +9,7 @@ import pytest
 from jax import lax
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.partition.global_norm_axes import split_axes
-from jaxdist.partition.param_sharding import LeafSharding
+from jaxdist.partition.param_sharding import LeafSharding, split_axes
 from jaxdist.pipeline.slot_assignment import assign_slots
 from jaxdist.pipeline.stage_parameters import add_to_prefix
 from jaxdist.pipeline.stage_placement import round_robin_placement

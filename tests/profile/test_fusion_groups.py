@@ -20,10 +20,10 @@ def written(function, *inputs):
     flat = flatten_jaxpr(jax.make_jaxpr(function)(*inputs).jaxpr)
     remove_views(flat)
     made = find_fusion_groups(flat)
-    read = [v for values in made.reads.values() for v in values]
+    read = [v for values in made.values() for v in values]
     assert {v[0] for v in read} <= set(op_users(flat))
     given = ("arg", "const", "lit")
-    names = [flat.ops[n].name for n in made.reads]
+    names = [flat.ops[n].name for n in made]
     return sorted(name for name in names if name not in given)
 
 
@@ -58,7 +58,7 @@ def test_a_sum_of_two_arrays_that_is_returned_is_read_by_the_others():
         return z, z * 3.0
 
     flat = flatten_jaxpr(jax.make_jaxpr(step)(X, X).jaxpr)
-    reads = find_fusion_groups(flat).reads
+    reads = find_fusion_groups(flat)
     (times,) = (n for n in reads if flat.ops[n].name == "mul")
     assert [flat.ops[v[0]].name for v in reads[times] if v[0] in reads] == ["add"]
 

@@ -3,9 +3,11 @@
 import pytest
 
 from jaxdist.core.step_breakdown import LayerTime, StepBreakdown
-from jaxdist.profile.instruction_term import InstructionLabel
-from jaxdist.profile.trace_breakdown import device_breakdowns
-from jaxdist.profile.xplane import TraceSpan
+from jaxdist.profile.trace_breakdown import (
+    InstructionLabel,
+    TraceSpan,
+    device_breakdowns,
+)
 
 PARTS = {
     "conv": InstructionLabel(term="compute", layer="a"),

@@ -31,6 +31,8 @@ def backward_reads(
     found: list[bool] = []
 
     def run(given: list[Any], *rest: Any) -> None:
+        # The residuals of the vjp say it: an argument that is not saved has no array
+        # there.
         _, back = jax.vjp(lambda params: loss(params, *rest), given)
         found.extend(saved_leaves(back))
 

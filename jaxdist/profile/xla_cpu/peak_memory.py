@@ -1,4 +1,4 @@
-"""The heap: the bytes of a program's temporary arrays at the moment of most.
+"""Peak memory: the bytes of a program's temporary arrays at the moment of most.
 
 Kernels run breadth first, as XLA's CPU backend schedules them: each as soon as what it
 reads is there, in the order in which that happens. So what a backward pass needs of a
@@ -8,25 +8,26 @@ during the forward pass, and kept.
     peak = max over kernels of  arrays made and still to be read + workspace of a loop
 
 A donated argument that is still read after its new value may be written is copied, and
-its place is then free for other arrays until the new value comes.
+its buffer is then free for other arrays until the new value comes.
 
 Source: BFScheduler of xla/service/hlo_memory_scheduler.cc; buffer assignments.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jax.extend.core import Jaxpr
 
 from jaxdist.profile.flat_jaxpr import ArrayId, FlatOp, FlatProgram, flatten_jaxpr
 from jaxdist.profile.xla_cpu.fusion_groups import (
-    FusionGroups,
+    ELEMENTWISE,
+    INPUT_OPS,
+    LOOP_FUSIBLE,
     find_fusion_groups,
     op_users,
     remove_views,
 )
-from jaxdist.profile.xla_cpu.xla_fusion import ELEMENTWISE, INPUT_OPS
 from jaxdist.profile.xla_cpu.xla_rewrites import ancestor_masks, apply_xla_rewrites
 
 _IN_PLACE = ELEMENTWISE | {
@@ -38,19 +39,19 @@ _IN_PLACE = ELEMENTWISE | {
     "scatter-add",
 }
 _MIN_REUSE_BYTES = 256
-"""Bytes below which an array's place is not looked for."""
+"""Bytes below which an array gets no freed buffer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _FreedBuffer:
-    """The place of a donated argument that was copied."""
+    """The buffer of a donated argument that was copied."""
 
     nbytes: int
     """Its size."""
     copy: int
     """The operation after which it is free."""
     new_value: ArrayId
-    """What is written there in the end."""
+    """The result that is written there in the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,162 +75,164 @@ def peak_temporary_bytes(
 
     Args:
         jaxpr: a traced program of one device.
-        donated_args: arguments whose place results take: positions of both.
+        donated_args: arguments whose buffers results take: positions of both.
     """
     flat = flatten_jaxpr(jaxpr)
-    _prepare(flat)
-    rooms = list(_copy_donated(flat, donated_args))
-    kernels = find_fusion_groups(flat)
-    times = _liveness(kernels)
-    placed = {*flat.outs, *_assign_freed_buffers(kernels, times, rooms)}
-    return _peak_bytes(kernels, times, placed, ())
-
-
-def _body_bytes(op: FlatOp, flat: FlatProgram) -> int:
-    """Return the bytes that a loop's body needs beside what the loop carries."""
-    args, outs = flat.args, flat.outs
-    _prepare(flat)
-    carried: Sequence[ArrayId] = ()
-    placed = set(flat.outs)
-    kernels = find_fusion_groups(flat)
-    if op.name == "scan":
-        first, many = op.params["num_consts"], op.params["num_carry"]
-        carried = args[first : first + many]
-        stacked = set(flat.outs[many:]) - set(flat.outs[:many])
-        placed = {v for v in stacked if kernels.is_loop_fusion(v[0])}
-    elif op.name == "while":
-        carried, placed = args[-len(outs) :], set()
-    return _peak_bytes(kernels, _liveness(kernels), placed, carried)
-
-
-def _prepare(flat: FlatProgram) -> None:
     apply_xla_rewrites(flat)
     remove_views(flat)
+    # Before fusion: a copy is an operation of its own and changes what is fused.
+    buffers = _copy_donated(flat, donated_args)
+    live = _liveness(flat)
+    placed = {*flat.outs, *_assign_freed_buffers(flat, live, buffers)}
+    return _peak_bytes(flat, live, placed, ())
 
 
 def _copy_donated(
     flat: FlatProgram, donated: Sequence[tuple[int, int]]
-) -> Iterator[_FreedBuffer]:
-    """Copy donated arguments that may be read after they were written over."""
+) -> list[_FreedBuffer]:
+    """Copy donated arguments that may be read after they were overwritten."""
     readers = op_users(flat)
     marked = sorted(
         {n for arg, _ in donated for n in readers.get(flat.args[arg][0], ())}
     )
     bits = {number: 1 << k for k, number in enumerate(marked)}
     needs = ancestor_masks(flat, marked)
+    freed = []
     for arg, out in donated:
         old, new = flat.args[arg], flat.outs[out]
         alike = flat.array_type(old).nbytes == flat.array_type(new).nbytes
         if old == new or not alike or old[0] not in readers:
             continue
+        # No copy where the new value depends on every reader: they all ran before.
         if all(needs[new[0]] & bits[number] for number in readers[old[0]]):
             continue
         copy = flat.append_op("copied", [old], flat.array_type(old))
         for number in readers[old[0]]:
             op = flat.ops[number]
             op.ins = [(copy, 0) if v == old else v for v in op.ins]
-        yield _FreedBuffer(nbytes=flat.array_type(old).nbytes, copy=copy, new_value=new)
+        size = flat.array_type(old).nbytes
+        freed.append(_FreedBuffer(nbytes=size, copy=copy, new_value=new))
+    return freed
 
 
-def _liveness(kernels: FusionGroups) -> _Liveness:
-    """Run kernels breadth first."""
-    order = tuple(_breadth_first(kernels.reads))
-    turn = {number: k for k, number in enumerate(order)}
-    made = {
-        (number, k): turn[number]
-        for number in order
-        for k in range(len(kernels.flat.ops[number].outs))
-    }
-    last = dict(made)
-    for number in order:
-        last |= dict.fromkeys(kernels.reads[number], turn[number])
-    return _Liveness(order=order, defined_at=made, last_use=last)
-
-
-def _breadth_first(reads: Mapping[int, Sequence[ArrayId]]) -> Iterator[int]:
+def _liveness(flat: FlatProgram) -> _Liveness:
+    """Schedule a program's kernels breadth first, and time its arrays."""
+    reads = find_fusion_groups(flat)
     needs = {number: {v[0] for v in values} for number, values in reads.items()}
     waiting: dict[int, list[int]] = {number: [] for number in reads}
     for number in sorted(reads):
-        for one in needs[number]:
-            waiting[one].append(number)
-    ready = deque(number for number in sorted(reads) if not needs[number])
+        for each in needs[number]:
+            waiting[each].append(number)
     missing = {number: len(found) for number, found in needs.items()}
+    # In the order of the program where several are ready at once.
+    ready = deque(number for number in sorted(reads) if not needs[number])
+    order: list[int] = []
     while ready:
-        done = ready.popleft()
-        yield done
-        for number in waiting[done]:
+        order.append(ready.popleft())
+        for number in waiting[order[-1]]:
             missing[number] -= 1
             if not missing[number]:
                 ready.append(number)
 
+    made = {
+        (number, k): turn
+        for turn, number in enumerate(order)
+        # Results that nobody reads die in the turn that makes them.
+        for k in range(len(flat.ops[number].outs))
+    }
+    last = dict(made)
+    for turn, number in enumerate(order):
+        last |= dict.fromkeys(reads[number], turn)
+    return _Liveness(order=tuple(order), defined_at=made, last_use=last)
+
 
 def _assign_freed_buffers(
-    kernels: FusionGroups, times: _Liveness, rooms: Sequence[_FreedBuffer]
-) -> Iterator[ArrayId]:
-    """Yield arrays that find a place where an argument was, the largest first."""
-    size = {v: kernels.flat.array_type(v).nbytes for v in times.defined_at}
-    turn = {number: k for k, number in enumerate(times.order)}
-    returned = set(kernels.outs)
+    flat: FlatProgram, live: _Liveness, buffers: Sequence[_FreedBuffer]
+) -> list[ArrayId]:
+    """Return the arrays that fit into freed buffers, the largest first."""
+    size = {v: flat.array_type(v).nbytes for v in live.defined_at}
+    turn = {number: k for k, number in enumerate(live.order)}
     free: list[tuple[_FreedBuffer, list[tuple[int, int]]]] = [
-        (room, []) for room in sorted(rooms, key=lambda room: room.nbytes)
+        (buffer, []) for buffer in sorted(buffers, key=lambda each: each.nbytes)
     ]
+    found, returned = [], set(flat.outs)
     for value in sorted(size, key=lambda v: -size[v]):
-        name = kernels.flat.ops[value[0]].name
+        name = flat.ops[value[0]].name
         if name in INPUT_OPS or size[value] < _MIN_REUSE_BYTES or value in returned:
             continue
-        made, last = times.defined_at[value], times.last_use[value]
-        for room, taken in free:
-            if size[value] > room.nbytes or room.copy not in turn:
+        made, last = live.defined_at[value], live.last_use[value]
+        for buffer, taken in free:
+            if size[value] > buffer.nbytes or buffer.copy not in turn:
                 continue
-            inside = turn[room.copy] < made and last <= turn[room.new_value[0]]
+            # Between the copy and the new value, where nothing else is in it.
+            inside = turn[buffer.copy] < made and last <= turn[buffer.new_value[0]]
             if inside and all(last < a or made > b for a, b in taken):
                 taken.append((made, last))
-                yield value
+                found.append(value)
                 break
+    return found
 
 
 def _peak_bytes(
-    kernels: FusionGroups,
-    times: _Liveness,
+    flat: FlatProgram,
+    live: _Liveness,
     placed: set[ArrayId],
     carried: Sequence[ArrayId],
 ) -> int:
     """Return the bytes of the moment of most, without those that are carried.
 
     Args:
-        kernels: of the program.
-        times: of its arrays.
-        placed: arrays that have a place elsewhere.
-        carried: arguments whose places are free once they have been read.
+        flat: the program.
+        live: when its arrays are made and read.
+        placed: arrays that have a buffer elsewhere.
+        carried: arguments whose buffers are free once they have been read.
     """
-    flat, returned = kernels.flat, set(kernels.outs)
-    live = {v: flat.array_type(v).nbytes for v in carried if v in times.last_use}
-    start = now = most = sum(live.values())
+    # Carried arguments are in memory at the start and may be overwritten; others belong
+    # to the caller.
+    sizes = {v: flat.array_type(v).nbytes for v in carried if v in live.last_use}
+    start = now = most = sum(sizes.values())
+    returned = set(flat.outs)
     ends: dict[int, list[ArrayId]] = {}
-    for value, turn in times.last_use.items():
+    for value, turn in live.last_use.items():
+        # Results live until the end.
         if value not in returned:
             ends.setdefault(turn, []).append(value)
-    for turn, number in enumerate(times.order):
+    for turn, number in enumerate(live.order):
         op = flat.ops[number]
         if op.name not in INPUT_OPS:
-            dying = [live[v] for v in ends.get(turn, ()) if live.get(v)]
-            for k, made in enumerate(op.outs):
-                live[number, k] = 0 if (number, k) in placed else made.nbytes
-            sizes = [live[number, k] for k in range(len(op.outs))]
-            now += sum(sizes)
-            inside = max((_body_bytes(op, inner) for inner in op.bodies), default=0)
-            most = max(most, now - _in_place_bytes(op, sizes, dying) + inside)
-        now -= sum(live.pop(v, 0) for v in ends.get(turn, ()))
+            dying = [sizes[v] for v in ends.get(turn, ()) if sizes.get(v)]
+            made = [
+                0 if (number, k) in placed else out.nbytes
+                for k, out in enumerate(op.outs)
+            ]
+            sizes |= {(number, k): size for k, size in enumerate(made)}
+            now += sum(made)
+            in_place = 0
+            if op.name in _IN_PLACE:
+                # A result takes the buffer of an operand that is read here last.
+                for size in made:
+                    if size and size in dying:
+                        dying.remove(size)
+                        in_place += size
+            inside = max((_body_bytes(op, body) for body in op.bodies), default=0)
+            most = max(most, now - in_place + inside)
+        now -= sum(sizes.pop(v, 0) for v in ends.get(turn, ()))
     return most - start
 
 
-def _in_place_bytes(op: FlatOp, made: Sequence[int], dying: Sequence[int]) -> int:
-    """Return the bytes that an operation writes where it has just read."""
-    if op.name not in _IN_PLACE:
-        return 0
-    left, found = list(dying), 0
-    for size in made:
-        if size and size in left:
-            left.remove(size)
-            found += size
-    return found
+def _body_bytes(op: FlatOp, flat: FlatProgram) -> int:
+    """Return the bytes that a loop's body needs beside what the loop carries."""
+    args, outs = flat.args, flat.outs
+    apply_xla_rewrites(flat)
+    remove_views(flat)
+    carried: Sequence[ArrayId] = ()
+    placed = set(flat.outs)
+    if op.name == "scan":
+        first, many = op.params["num_consts"], op.params["num_carry"]
+        carried = args[first : first + many]
+        # A fused kernel writes its row into the stacked result itself.
+        stacked = set(flat.outs[many:]) - set(flat.outs[:many])
+        placed = {v for v in stacked if flat.ops[v[0]].name in LOOP_FUSIBLE}
+    elif op.name == "while":
+        carried, placed = args[-len(outs) :], set()
+    return _peak_bytes(flat, _liveness(flat), placed, carried)

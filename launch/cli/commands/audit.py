@@ -44,9 +44,9 @@ def run(args: Namespace) -> int:
 
 def _audit_script(args: Namespace, step: Any, step_args: tuple[Any, ...]) -> int:
     """Survey a step of the user's own."""
+    from jaxdist.inspect import audit
     from jaxdist.launch.analysis.user_step import reject_overrides
     from jaxdist.launch.terminal.console import print_json
-    from jaxdist.partition.external_step import audit
 
     reject_overrides("audit", args.experiment, args.overrides)
     survey = audit(step, *step_args)

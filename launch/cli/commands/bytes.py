@@ -38,7 +38,7 @@ def run(args: Namespace) -> int:
     found = load_user_step(args.experiment)
     if found is None:
         return _count_experiment(args)
-    from jaxdist.partition.external_step import bytes_of
+    from jaxdist.inspect import bytes_of
 
     reject_overrides("bytes", args.experiment, args.overrides)
     if args.wire:

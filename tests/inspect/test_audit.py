@@ -180,3 +180,20 @@ def test_wrong_inputs_are_answered(mesh):
         jaxdist.audit(jax.jit(loss), f32(mesh, 8))
     with pytest.raises(BadInput, match="cannot be called on these arguments"):
         jaxdist.audit(jax.jit(loss), "images", "kernel")
+
+
+def test_the_module_offers_what_the_package_does():
+    assert jaxdist.inspect.audit is jaxdist.audit
+    assert jaxdist.inspect.bytes_of is jaxdist.bytes_of
+    assert jaxdist.inspect.profile_network is jaxdist.profile_network
+
+
+def test_a_network_is_profiled_on_shapes_alone():
+    def make(*, dtype=None, rngs):
+        return nnx.Linear(8, 2, dtype=dtype, rngs=rngs)
+
+    network = jaxdist.build_abstract_network(make)
+    profile = jaxdist.profile_network(
+        network, [jax.ShapeDtypeStruct((4, 8), "float32")]
+    )
+    assert profile.parameters == 8 * 2 + 2
