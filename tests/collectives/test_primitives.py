@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.compress.block_quantization import BlockQuantizationCodec
+from jaxdist.collectives.compress.codec import BlockQuantizationCodec
 from jaxdist.collectives.compress.powersgd import (
     PowerSGD,
     orthonormalize,
@@ -77,7 +77,9 @@ def test_a_density_out_of_range_is_refused(density):
         TopKCodec(density=density)
 
 
-@pytest.mark.parametrize("settings", [{"dtype": "int2"}, {"block_size": 3}, {"block_size": 0}])
+@pytest.mark.parametrize(
+    "settings", [{"dtype": "int2"}, {"block_size": 3}, {"block_size": 0}]
+)
 def test_blocks_that_do_not_travel_are_refused(settings):
     with pytest.raises(BadInput):
         BlockQuantizationCodec(**settings)
