@@ -69,6 +69,7 @@ def all_to_all_payload(message_bytes: int, sizes: Mapping[str, int]) -> Payload:
         sizes: {axis: devices along it}, outermost first.
     """
     devices = devices_along(sizes)
+    # In rounds a device keeps its own message and receives the others.
     rounds = _in_rounds(message_bytes)
     return Payload(
         kind="collective-permute" if rounds else "all-to-all",

@@ -36,6 +36,7 @@ class AutoAlgorithm:
         Raises:
             BadInput: an algorithm or a number of devices that was not measured.
         """
+        # Lossy algorithms are for floats.
         floats = np.issubdtype(dtype, np.floating)
         if self.link is None or not (shapes and sizes and floats):
             return ExactAllReduce()
@@ -65,5 +66,6 @@ def select_fastest(
         sum(link.estimate_seconds(way, shapes, dtype, sizes) for shapes in reductions)
         for way in candidates
     ]
+    # By preference among near equals, so that noise in the measurement does not choose.
     near = TIE_TOLERANCE * min(seconds)
     return next(way for way, s in zip(candidates, seconds, strict=True) if s <= near)

@@ -89,6 +89,7 @@ def wire_bytes(kind: str, payload_bytes: int, group_size: int) -> int:
     >>> wire_bytes("all-reduce", 800, 8), wire_bytes("collective-permute", 64, 2)
     (1400, 64)
     """
+    # Lower bounds: no algorithm sends less.
     share = {
         "all-reduce": 2 * (group_size - 1) / group_size,
         "reduce-scatter": group_size - 1,
@@ -119,6 +120,7 @@ def read_collectives(text: str, mesh: Mapping[str, int]) -> tuple[CollectiveOp, 
         else:
             groups = _groups(rest, math.prod(mesh.values()))
             axes, group = axes_from_groups(groups, mesh), max(map(len, groups))
+            # XLA allows groups of different sizes, as for replicas of pipeline stages.
             uneven = len(set(map(len, groups))) > 1
         # A device alone moves nothing; the CPU backend leaves such collectives in.
         if group == 1:
@@ -160,6 +162,7 @@ def _payload(text: str) -> int:
 
 def _groups(rest: str, world: int) -> list[list[int]]:
     """Read replica groups in any of the three forms that XLA prints."""
+    # Listed in full.
     if found := re.search(r"replica_groups=\{(\{[\d,{} ]*\})\}", rest):
         inner = re.findall(r"\{([\d,]+)\}", found[1])
         return [[int(i) for i in group.split(",")] for group in inner]
@@ -172,9 +175,11 @@ def _groups(rest: str, world: int) -> list[list[int]]:
         # The iota form: consecutive ids in an array of `dims`, transposed and reshaped.
         ids = np.arange(math.prod(dims)).reshape(dims)
         return np.transpose(ids, order or None).reshape(shape).tolist()
+    # By axes of a mesh, as Shardy prints them.
     if found := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", rest):
         sizes = {n: int(s) for n, s in re.findall(r"'([^']+)'=(\d+)", found[1])}
         return replica_groups(re.findall(r"'([^']+)'", found[2]), sizes)
+    # No groups: all devices.
     return [list(range(world))]
 
 

@@ -122,6 +122,7 @@ def fit_link(
     paces = []
     for each in timings:
         moved = [bytes_of(each.algorithm, [shape], dtype, sizes) for shape in shapes]
+        # Not strict: slow algorithms are timed on the smaller arrays alone.
         pairs = zip(each.seconds, moved, strict=False)
         beyond = tuple(seconds - size / rate for seconds, size in pairs)
         paces.append(

@@ -58,6 +58,7 @@ def list_instructions(
 def split_computations(text: str) -> dict[str, list[str]]:
     """Split a program's text into its computations, by name; the entry has no name."""
     parts: dict[str, list[str]] = defaultdict(list)
+    # Computations are top-level blocks: a head, indented instructions, a closing brace.
     name = ENTRY
     for line in text.splitlines():
         if head := _HEAD.match(line):

@@ -117,6 +117,8 @@ def build_traffic_report(
     rows = []
     for key in {key for column in payloads.values() for key in column}:
         kind, axes, group = key
+        # A kind that a column does not have counts as 0, a column that is unknown as
+        # None.
         sent: dict[str, Any] = {
             name: wire_bytes(kind, payloads[name].get(key, 0), group)
             if name in payloads

@@ -41,6 +41,7 @@ def permutes(schedule: CollectiveSchedule) -> tuple[PermuteStep, ...]:
     """
     steps = []
     for step in schedule.steps:
+        # All messages of one permute have one shape and do the same at the target.
         alike = defaultdict(list)
         for transfer in step.transfers:
             alike[transfer.count, transfer.adds].append(transfer)

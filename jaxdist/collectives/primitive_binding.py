@@ -67,6 +67,7 @@ def _primitive(
 
     def jvp(primals: Any, given: Any, **params: Any) -> Any:
         outs = primitive.bind(*primals, **params)
+        # A zero tangent of one array must still be summed with those of the others.
         moved = [
             ad.instantiate_zeros(t) if isinstance(t, ad.Zero) else t
             for t in given[: params["count"]]
@@ -84,6 +85,7 @@ def _reduced(
 
     def run(*operands: jax.Array) -> list[jax.Array]:
         leaves, (*memory, step) = operands[:count], operands[count:]
+        # One dtype for all, since an algorithm may see them as one vector.
         used = functools.reduce(
             jnp.promote_types, (accumulation_dtype(x.dtype) for x in leaves)
         )
@@ -111,6 +113,8 @@ def _reduced_types(*arrays: Any, axes: Axes, count: int, **_: Any) -> list[Any]:
 
 def _reduced_tangents(outs: Any, given: list[jax.Array], axes: Axes) -> list[Any]:
     rest = outs[2 * len(given) :]
+    # Straight-through: the tangent of a compressed sum is that of the exact one. State
+    # has none.
     return [
         *lax.psum(given, axes),
         *given,
@@ -128,6 +132,7 @@ def _scattered(
     mapped: int,
 ) -> list[jax.Array]:
     def run(x: jax.Array, step: jax.Array) -> list[jax.Array]:
+        # A row for each device, in rank order.
         rows = x.astype(accumulation_dtype(x.dtype)).reshape(lax.axis_size(axes), -1)
         part, _ = method.reduce_scatter(rows, step, axes)
         return [part.reshape(-1, *x.shape[1:]).astype(x.dtype)]

@@ -89,6 +89,7 @@ def all_reduce(
     else:
         method = resolve_algorithm(algorithm)
     check_dtypes(method, given)
+    # An axis of one device has nothing to sum; `lax.psum` would still be compiled in.
     real = tuple(a for a in axes if lax.axis_size(a) > 1)
     if not real and not isinstance(method, ExactAllReduce):
         warnings.warn(
@@ -112,6 +113,7 @@ def all_reduce(
         method,
         real,
     )
+    # Arrays without elements are left out of the sum, and put back here.
     total, sent = list(given), list(given)
     for place, i in enumerate(sized):
         total[i], sent[i] = found[place], found[place + len(sized)]
@@ -165,6 +167,7 @@ def psum_scatter(
         )
     if devices == 1 or not x.size:
         return x
+    # The primitive scatters the first dim, so that rows are contiguous.
     first = jnp.moveaxis(x, dim, 0)
     (part,) = bind_primitive(
         reduce_scatter_primitive(method.name),

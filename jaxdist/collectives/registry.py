@@ -57,6 +57,7 @@ def make_algorithm(config: ReductionConfig) -> AllReduceAlgorithm:
     >>> make_algorithm(ReductionConfig(via="power", rank=2))
     PowerSGD(rank=2)
     """
+    # Settings of a plan replace the defaults; other algorithms have none.
     method, picks = ALL_REDUCE_ALGORITHMS[config.via], TopKCodec(density=config.density)
     match method:
         case TwoPhaseAllReduce(codec=BlockQuantizationCodec() as codec):

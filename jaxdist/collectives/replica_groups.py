@@ -16,6 +16,8 @@ def replica_groups(axes: Iterable[str], mesh: Mapping[str, int]) -> list[list[in
     """List the device groups that a collective over `axes` has on this mesh."""
     names, chosen = list(mesh), set(axes)
     ids = np.arange(math.prod(mesh.values())).reshape(tuple(mesh.values()))
+    # Devices are numbered in mesh order, the last axis fastest: groups are the rows
+    # when the chosen axes come last.
     kept = [i for i, n in enumerate(names) if n not in chosen]
     along = [i for i, n in enumerate(names) if n in chosen]
     width = math.prod(mesh[names[i]] for i in along)
@@ -54,6 +56,7 @@ def axes_from_pairs(
 ) -> tuple[tuple[str, ...], int]:
     """Return the axes along which a permute moves, and the devices along them."""
     shape = tuple(mesh.values())
+    # A permute runs along the axes in which the coordinates of some pair differ.
     moved = {
         name
         for a, b in pairs

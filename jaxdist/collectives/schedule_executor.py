@@ -53,6 +53,8 @@ def run(schedule: CollectiveSchedule, x: jax.Array, axis: AxisNames) -> jax.Arra
                 chunks = _run_alike(list(alike), chunks, axis)
         return chunks.reshape(-1)[: x.size].reshape(x.shape)
 
+    # The transpose of an all-reduce that is the same everywhere is the all-reduce
+    # itself.
     total.defvjp(lambda x: (total(x), None), lambda _, share: (total(share),))
     # An array that is the same on all ranks has to pass for one that differs.
     axes = (axis,) if isinstance(axis, str) else axis
@@ -112,6 +114,7 @@ def _received(
         new = (own.astype(full) + got.astype(full)).astype(own.dtype)
     elif permute.adds:
         new = own + got
+    # `ppermute` gives zeros to a rank that nobody sends to.
     targets = np.zeros(lax.axis_size(axis), bool)
     targets[[target for _, target in permute.pairs]] = True
     if targets.all():
@@ -124,6 +127,7 @@ def _is_narrow(dtype: np.dtype) -> bool:
 
 
 def _check(algorithm: CollectiveSchedule, x: jax.Array, axis: AxisNames) -> None:
+    # JAX raises a NameError where an axis is not manual here.
     try:
         devices = lax.axis_size(axis)
     except NameError as error:

@@ -73,9 +73,11 @@ def reduce_scatter(
     devices, parts = lax.axis_size(axis), list(whole)
     with jax.named_scope(f"deal_{axis}"):
         for i in _matrices(whole, shard_dims):
+            # In at least float32: sums of 16 bits lose small gradients.
             full = whole[i].astype(accumulation_dtype(whole[i].dtype))
             parts[i] = psum_scatter(full, axis, algorithm, shard_dims[i] or 0)
         for places in _vectors(whole, shard_dims):
+            # Row r has the shards of device r of all vectors.
             rows = [whole[i].reshape(devices, -1) for i in places]
             packed = reduce_scatter_array(jnp.concatenate(rows, 1), axis, 0)
             for i, part in _cut(packed, places, [row.shape[1] for row in rows]):

@@ -134,6 +134,7 @@ def loop_trip_count(loop: Any) -> int | None:
     passed = _index(limit, asked)
     if passed is not None and _index(_last(body).operands[passed], body) == passed:
         limit = loop.operands[passed]
+    # The counter goes up by a constant.
     add = _maker(_last(body).operands[index], "stablehlo.add")
     if add is None or _index(add.operands[0], body) != index:
         return None

@@ -96,6 +96,7 @@ def halo_messages(devices: IntArray, size: float) -> CollectiveMessages:
         devices: `[P]`, the device of each rank.
         size: bytes of each message.
     """
+    # Neighbours in rank order; the ends of the row have one neighbour.
     here, there = devices[:-1], devices[1:]
     many = 2 * here.size
     return CollectiveMessages(
@@ -162,6 +163,8 @@ class _ConcurrentRun:
         self._busy: dict[tuple[int, int], float] = {}
         self._ways = _MessageRoutes(network, sources, targets, self._size)
         self._capacity = network.overheads.usable_bandwidth * network.topology.capacity
+        # Under `steps` a collective is one actor, under `ranks` each of its devices is
+        # one. The owner keeps those of different collectives apart.
         ends = (sources, targets) if pace == "ranks" else (0 * sources, 0 * sources)
         actors = self.owner[:, None] * network.topology.devices + np.stack(ends, axis=1)
         self._turns = MessageScheduler(actors, step)
@@ -222,6 +225,8 @@ class _MessageRoutes:
         targets: IntArray,
         size: FloatArray,
     ) -> None:
+        # Most steps of a schedule repeat the same messages: routes are found once for
+        # each kind.
         table = np.stack((sources, targets, size), axis=1)
         kinds, self._kind = np.unique(table, axis=0, return_inverse=True)
         traffic = MessageBatch(
@@ -246,6 +251,7 @@ class _MessageRoutes:
         many = self._first[kinds + 1] - self._first[kinds]
         flow = np.repeat(np.arange(ids.size), many)
         before = np.cumsum(many) - many
+        # The rows of each message's kind, one after another.
         rows = np.arange(flow.size) - before[flow] + self._first[kinds][flow]
         return LinkDemand(
             flow=flow,
@@ -315,6 +321,7 @@ class MessageScheduler:
     def _advance_actors(self, actors: Iterable[int]) -> dict[int, float]:
         """Move actors to their next step; return the messages that start."""
         start = {}
+        # A message starts when the last of its actors has come to its step.
         for actor in actors:
             messages = self._steps[actor].pop() if self._steps[actor] else []
             self._missing[actor] = len(messages)

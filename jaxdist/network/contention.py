@@ -45,6 +45,7 @@ def contention_graph(routes: Routes, links: int) -> set[tuple[int, int]]:
     order = np.argsort(routes.link, kind="stable")
     ends = np.cumsum(np.bincount(routes.link, minlength=links))
     edges: set[tuple[int, int]] = set()
+    # All messages of one link are neighbours of each other.
     for group in np.split(routes.flow[order], ends[:-1]):
         ids = sorted(set(group.tolist()))
         edges |= {(a, b) for i, a in enumerate(ids) for b in ids[i + 1 :]}

@@ -73,6 +73,7 @@ def minimize_contention(
     >>> found[0].simulation.phi_max
     1
     """
+    # Two levels by what the network has: hosts, or groups below one switch.
     hosts = {network.topology.per_host, network.topology.per_switch, None}
     widths = [w for w in hosts if w is None or (1 < w < ranks and ranks % w == 0)]
     two = [(n, w) for n in ("two_level_ring", "two_level_halving") for w in widths]

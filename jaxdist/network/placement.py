@@ -47,6 +47,7 @@ def parse_placement(text: str, ranks: int, topology: Topology) -> IntArray:
             return turned[turned < ranks]
         case "random" if seed.isdigit() or not seed:
             return np.random.default_rng(int(seed or 0)).permutation(ranks)
+    # Otherwise a list of devices by hand.
     words = text.split(",")
     if len(words) > 1 and all(word.strip().isdigit() for word in words):
         return np.array([int(word) for word in words])

@@ -33,6 +33,7 @@ class Routes:
 
     def path_min(self, values: FloatArray) -> FloatArray:
         """Return the least of a property of links on each flow's route, `[F]`."""
+        # Flows are in order, so each is one run of crossings.
         first = np.searchsorted(self.flow, np.arange(self.num_flows))
         return np.minimum.reduceat(values[self.link], first)
 

@@ -79,6 +79,7 @@ class NetworkModel:
         asked = route_messages(self.topology, messages, self.overheads, self.sharing)
         capacity = self.topology.capacity
         shared = self.overheads.usable_bandwidth * capacity
+        # The step ends with its last message, after which the busiest device adds.
         last = arrival_times(asked.demand, shared, asked.start, asked.size).max()
         return SimulatedStep(
             seconds=float(last) + compute_s,

@@ -94,6 +94,8 @@ class SparseStepMessages:
 
     def compute_s(self, topology: Topology, value_bytes: int) -> FloatArray:
         """Return the seconds that the target takes to add or merge each message."""
+        # Dense messages are added, sparse ones merged: of each message one of the two
+        # is 0.
         merging = self.entries * topology.merge_s_per_entry
         return merging + self.elements * value_bytes * topology.reduce_s_per_byte
 
@@ -158,6 +160,7 @@ def sparse_step_messages(
                 if form == "shorter"
                 else np.full(sparse.shape, form == "numbers")
             )
+            # A merge passes over all entries of the result.
             grown = numbers * np.bincount(message, encoding.union_density(result))
             merged = np.where(is_dense | (not moves.adds), 0.0, grown)
             added = np.where(is_dense & moves.adds, whole, 0.0)

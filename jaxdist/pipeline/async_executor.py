@@ -87,6 +87,8 @@ def version_arrays(schedule: AsyncSchedule) -> VersionArrays:
     begins, last = np.zeros(shape, np.int32), np.zeros(schedule.devices, np.int32)
     for device in range(schedule.devices):
         (stage,) = placement.stages_of(device)
+        # With several microbatches a round, a device may do none, one or more of a
+        # round.
         begun = -1
         for tick, row in enumerate(schedule.ticks):
             now, work = schedule.version_at(stage, tick), row[device]
@@ -214,6 +216,7 @@ class _AsyncRunner(ScheduleRunner):
         ring = jax.tree.map(
             lambda x: jnp.zeros((rows, *x.shape), x.dtype).at[0].set(x), self.params
         )
+        # Losses are kept by microbatch, since their weights differ.
         carry = super().initial_carry()
         return replace(
             carry,
@@ -270,6 +273,7 @@ class _AsyncRunner(ScheduleRunner):
             size = _local_value(np.repeat(stream.update_microbatches, stream.replicas))
             mean = jax.tree.map(lambda x: x / size.astype(x.dtype), mean)
         new, opt = self.flow.move(mean, moving.opt, newest)
+        # A row in place: the other versions are still read by microbatches in flight.
         ring = jax.tree.map(
             lambda x, y: x.at[row["update"]].set(y), moving.weights, new
         )

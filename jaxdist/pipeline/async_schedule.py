@@ -83,10 +83,13 @@ class AsyncSchedule(PipelineSchedule):
 
     def version_at(self, stage: int, tick: int) -> int:
         """Return the newest weight version that a tick can read."""
+        # An update at the end of a tick can be read from the next tick on.
         return bisect_left(self.update_ticks[stage], tick)
 
     def staleness(self, stage: int, micro: int) -> int:
         """Return how many updates old a microbatch's weights are at its own update."""
+        # The version that the microbatch's own update is made from is the number of
+        # rounds before it.
         return (
             micro // self.update_microbatches[stage]
             - self.forward_versions[stage][micro]

@@ -60,6 +60,8 @@ class FlatTreeSpec:
             row: of a ring, int32; none where vectors have no rows.
         """
         buffers = dict(buffers)
+        # Array by array, in place: a concatenation would be written to memory once
+        # more.
         for leaf, (dtype, at, _) in zip(
             jax.tree.leaves(tree), self._leaf_slices, strict=True
         ):
@@ -118,6 +120,7 @@ def max_lengths(specs: Iterable[FlatTreeSpec]) -> BufferLengths:
     for spec in specs:
         for dtype, length in spec.lengths.items():
             most[dtype] = max(most.get(dtype, 0), length)
+    # Sorted, as JAX orders the keys of a dict in a tree.
     return dict(sorted(most.items()))
 
 

@@ -22,6 +22,7 @@ DeviceOrders = tuple[DeviceOrder, ...]
 
 def gpipe(devices: int, microbatches: int) -> DeviceOrders:
     """All forwards, then all backwards (Huang et al. 2019, arXiv 1811.06965)."""
+    # Device d is stage d: GPipe has one chunk a device.
     micros = range(microbatches)
     return tuple(
         (*(forward(d, m) for m in micros), *(backward(d, m) for m in micros))
@@ -142,6 +143,7 @@ def warmup_then_1f1b(
 ) -> DeviceOrder:
     """Some forwards, then one forward and one backward in turn, then what is left."""
     warmup = min(warmup, len(forwards))
+    # Steady state: each backward frees the residuals that the next forward needs.
     pairs = zip(forwards[warmup:], backwards)
     steady = (work for pair in pairs for work in pair)
     return (*forwards[:warmup], *steady, *backwards[len(forwards) - warmup :])

@@ -89,6 +89,7 @@ def evaluation_supersteps(plan: Plan, microbatches: int) -> Supersteps:
     places = stage_placement(plan)
     if not plan.pipe.replicas:
         return forward_only(plan.mesh.pipe, microbatches, plan.pipe.chunks).supersteps
+    # Replicated stages share the microbatches, in training and here.
     lists = tuple(
         tuple(
             forward(stage, micro)
@@ -111,6 +112,7 @@ def device_work_counts(plan: Plan, microbatches: int) -> tuple[DeviceWorkCounts,
     >>> [t.microbatches for t in device_work_counts(plan, 8)]
     [4, 4, 8]
     """
+    # A synchronous step has one update, over all of its microbatches.
     places, rounds = stage_placement(plan), (microbatches,) * plan.stages
     if plan.pipe.flows:
         rounds = async_plan_schedule(plan, microbatches).update_microbatches
@@ -137,6 +139,7 @@ def _plan_key_errors() -> Iterator[None]:
             text = text.replace(word, setting)
         return text
 
+    # Schedules know nothing of plans, so their errors name parameters of theirs.
     try:
         yield
     except BadInput as error:

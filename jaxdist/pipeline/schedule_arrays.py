@@ -136,6 +136,7 @@ def _live_spans(
         works: (superstep, device, work item), in order.
         stages: number of stages.
     """
+    # An evaluation keeps nothing for a backward pass.
     has_backward = any(work.kind == "backward" for _, _, work in works)
     spans: dict[str, LiveSpans] = {name: {} for name in _RINGS}
     inputs, gradients, kept = (spans[name] for name in _RINGS)

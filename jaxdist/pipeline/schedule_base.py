@@ -50,6 +50,8 @@ class PipelineSchedule:
     def release_kind(self) -> WorkKind | None:
         """Kind of work that uses a stage's input last; None without backward passes."""
         kinds = {work.kind for row in self.ticks for work in row if work}
+        # A separate gradient of the weights needs the stage's input again, after the
+        # backward pass.
         if "weights" in kinds:
             return "weights"
         return "backward" if "backward" in kinds else None

@@ -158,6 +158,7 @@ def trace_stages(
                 stage, others, pipe.stage_stats(stage, stats), given[1]
             )
             leaves = pipe.stage_params(stage, params)
+            # An evaluation has no residuals.
             if not with_gradients:
                 return run(leaves, slopes)[1][0], ()
             _, back, (out, _) = jax.vjp(run, leaves, slopes, has_aux=True)
@@ -173,6 +174,7 @@ def trace_stages(
             residual_spec=flat_messages.flat_tree_spec(kept),
             vjp_fn=found[0] if found else None,
         )
+        # A stage receives exactly what the one before it sends.
         takes = gives
 
 
@@ -209,6 +211,8 @@ def partition_floats(pytree: Any) -> tuple[list[Any], Any]:
     """Separate the floats of a tree, which have gradients, from the rest."""
     leaves, tree = jax.tree.flatten(pytree)
     smooth = [jnp.issubdtype(x.dtype, jnp.floating) for x in leaves]
+    # Integers, truth values and PRNG keys have no gradient: JAX would give them float0
+    # cotangents, which cannot be sent.
     slopes = [x for x, has in zip(leaves, smooth, strict=True) if has]
     rest = [None if has else x for x, has in zip(leaves, smooth, strict=True)]
     return slopes, (tree, rest)

@@ -123,6 +123,7 @@ class SlotLayout:
         found = {}
         for slot in self.slots:
             own = [place for place in slot.places if place is not None]
+            # Compression may leave out small leaves, but leaves of one slot are alike.
             if all(self.leaves[place].name in named for place in own):
                 found[slot.leaf.name] = jax.vmap(partial(self._stacked, slot))(
                     {place: named[self.leaves[place].name] for place in own}
@@ -171,6 +172,7 @@ class SlotLayout:
             fn: takes all at once, and returns as many of the same shapes.
         """
         slots, shared = self._apart(arrays)
+        # One call for all of them, so that a reduction is one collective.
         fronts = [x[..., :n] for x, n in zip(slots, lengths, strict=True) if n]
         new = iter(fn([*fronts, *shared]))
         slots = [
@@ -241,6 +243,8 @@ class SlotLayout:
 
     def _held(self, slots: Sequence[Any], leaves: Any) -> SlotArrays:
         pairs = list(zip(self.slots, slots, strict=True))
+        # A tree with the two kinds apart lets optimizers decide on weight decay by
+        # path, as they do for a whole network.
         kinds = [
             [x for s, x in pairs if s.vector is vector] for vector in (False, True)
         ]
@@ -310,6 +314,7 @@ def join_whole_leaf(rows: Any, leaf: LeafSharding, plan: Plan) -> Any:
     """Join the parts of all devices, [fsdp, tensor, n], to a whole leaf."""
     local = leaf.local_shape(plan)
     x = rows[:, :, : math.prod(local)].reshape(*rows.shape[:2], *local)
+    # In reverse order of the split: the leading dims of `rows` are used up one by one.
     for dim in (leaf.fsdp_dim, leaf.tensor_dim):
         pieces = list(x)
         x = (

@@ -98,6 +98,7 @@ def replicated_placement(replicas: Sequence[int]) -> StagePlacement:
     >>> replicated_placement((2, 1)).stage_devices
     ((0, 1), (2,))
     """
+    # Replicas are neighbours, so that their sums stay inside a host where they can.
     ends = itertools.accumulate(replicas)
     return StagePlacement(
         stage_devices=tuple(

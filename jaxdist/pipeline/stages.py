@@ -120,6 +120,8 @@ def run(model: Any, blocks: BlockNames, activations: Any) -> Any:
         The same after the last of the blocks.
     """
     x, others = activations
+    # Auxiliary heads exist for their gradients alone (GoogLeNet), so evaluation skips
+    # them.
     heads = model.heads() if hasattr(model, "heads") else {}
     if getattr(model, "deterministic", False):
         heads = {}
@@ -156,6 +158,8 @@ def _cut_index(cut: str, names: Sequence[str]) -> int:
 def _check_stage_count(plan: Plan, names: BlockNames) -> None:
     """Refuse more stages than blocks, and cuts into other numbers of stages."""
     if plan.stages > len(names):
+        # The remedy has to divide the stages that were asked for, so that chunks still
+        # fit.
         fits = max(n for n in range(1, len(names) + 1) if not plan.stages % n)
         raise BadInput(
             "there are more stages than blocks",

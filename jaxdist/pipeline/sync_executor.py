@@ -135,6 +135,7 @@ class ScheduleRunner:
 
     def run(self) -> LoopCarry:
         """Run every superstep."""
+        # All devices get all columns, and each looks up its own: the tables are small.
         rows = {name: jnp.asarray(x) for name, x in self.columns().items()}
         return lax.scan(self._scan_body, self.initial_carry(), rows)[0]
 
@@ -231,6 +232,8 @@ class ScheduleRunner:
         mine = select_kind(row, kind)
         for trace in self.traces:
             number = trace.stage.index
+            # The scope is how `stage_traffic` and traces find the stage of an
+            # instruction.
             with jax.named_scope(f"stage{number}.{kind}"):
                 body = partial(work, trace)
                 carry = device_cond(mine["stage"] == number, body, mine, carry)
@@ -275,6 +278,7 @@ class ScheduleRunner:
         if trace.stage.index:
             made = trace.cotangent_spec.write(carry.down[0], down)
             carry = replace(carry, down=(made, *carry.down[1:]))
+        # Summed in the carry at once: gradients of single microbatches are never kept.
         before, device = self.gradient_sums(row, carry), trace.stage.device
         added = self.pipe.param_slots.add(before, device, grads, row["turn"])
         return replace(carry, grads=added)

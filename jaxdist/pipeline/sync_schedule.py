@@ -162,6 +162,7 @@ def _cached_schedule(
     if name == EAGER_1F1B:
         supersteps = orders.eager_1f1b(devices, microbatches, chunks)
     else:
+        # All others are orders of work, whose ticks follow from lock-step.
         lists = (
             SINGLE_CHUNK_SCHEDULES[name](devices, microbatches)
             if name in SINGLE_CHUNK_SCHEDULES

@@ -71,6 +71,7 @@ def double_binary_tree(ranks: int, pieces: int = 4) -> CollectiveSchedule:
 
 def _pipelined(parents: Mapping[int, int], half: range) -> ScheduleSteps:
     """Send pieces up and down a tree, one level a step, one piece behind another."""
+    # The level of a rank is its distance to the root: deep ranks send first.
     levels = dict.fromkeys(parents, 0)
     for rank in parents:
         at = rank

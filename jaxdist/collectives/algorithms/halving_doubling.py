@@ -184,6 +184,7 @@ def halve_and_double(
     halving, doubling = [], []
     for partner, (now, later) in zip(partners, itertools.pairwise(names)):
         width //= 2
+        # Both partners hold the same run; each sends the half that the other keeps.
         kept = held + np.where(now == later, 0, width)
         there, others = ranks[np.asarray(partner)], kept[np.asarray(partner)]
         sums = uniform_transfers(ranks, there, starts=others, count=width, adds=True)

@@ -63,6 +63,7 @@ def log2_ranks(name: str, ranks: int) -> int:
     """
     below = floor_power_of_two(check_ranks(ranks))
     if below != ranks:
+        # The nearest power of two, for the remedy.
         near = min(below, 2 * below, key=lambda power: abs(power - ranks))
         raise BadInput(
             f"{name} is not defined for {ranks} ranks",

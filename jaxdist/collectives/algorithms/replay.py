@@ -46,5 +46,6 @@ def count_contributions(schedule: CollectiveSchedule) -> NDArray[np.int64]:
     True
     """
     ranks, chunks = schedule.ranks, schedule.chunks
+    # Each rank starts with one copy of its own array, under its own origin.
     own = np.eye(ranks, dtype=np.int64)[:, None, :].repeat(chunks, axis=1)
     return simulate_schedule(schedule, own).astype(np.int64)

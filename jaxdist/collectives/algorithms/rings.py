@@ -62,6 +62,7 @@ def _round_trip(
     size, width = len(order), len(piece) // len(order)
     first = piece.start + width * np.arange(size)
     ranks = np.asarray(order)
+    # In each step rank i sends the part that it has just received, or added.
     hop = uniform_transfers(
         ranks, np.roll(ranks, -1), starts=first, count=width, adds=adds
     )

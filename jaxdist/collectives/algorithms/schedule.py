@@ -101,6 +101,7 @@ def split_chunks(piece: range, parts: int) -> tuple[range, ...]:
     (range(4, 6), range(6, 8), range(8, 10))
     """
     size = len(piece) // parts
+    # At least 1: `range` refuses a step of 0, that of an empty run.
     starts = range(piece.start, piece.start + parts * size, max(size, 1))
     return tuple(range(start, start + size) for start in starts)
 

@@ -73,6 +73,8 @@ def two_level_halving(ranks: int, per_host: int | None = None) -> CollectiveSche
     8
     """
     hosts = _hosts(ranks, per_host)
+    # Each part of a host is halved across hosts, so it has as many chunks as the power
+    # of two that does the work there.
     chunks = len(hosts[0]) * floor_power_of_two(len(hosts))
     steps = two_level_steps(
         hosts,

@@ -59,6 +59,8 @@ class TransferBlock:
     @property
     def starts(self) -> IntArray:
         """`[M]`, first chunk of each message."""
+        # Rotated when asked for: a ring of P ranks has P steps, and each would else
+        # hold an array of its own.
         return np.roll(self.first_chunks, self.rotation)
 
 
@@ -104,6 +106,8 @@ class VectorizedTransfers(Sequence[Transfer]):
         return tuple(self)[index]
 
     def __eq__(self, other: object) -> bool:
+        # Equal to the tuple of its transfers, so that both forms compare and hash
+        # alike.
         if not isinstance(other, tuple | VectorizedTransfers):
             return NotImplemented
         return tuple(self) == tuple(other)
@@ -144,6 +148,7 @@ def vectorize_transfers(transfers: Sequence[Transfer]) -> VectorizedTransfers:
     if isinstance(transfers, VectorizedTransfers):
         return transfers
     parts = []
+    # Columns have one kind of message, added or copied.
     for adds in (True, False):
         rows = [t for t in transfers if t.adds == adds]
         table = np.array(

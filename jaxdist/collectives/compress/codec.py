@@ -160,6 +160,7 @@ class BlockQuantizationCodec(Codec):
 
     def _blocks(self, row: int) -> tuple[int, int]:
         """Return how many blocks a row has, and their even length."""
+        # Blocks of equal length, even, so that two codes of 4 bits fill a byte.
         count = -(-row // self.block_size)
         width = -(-row // count)
         return count, width + width % 2
@@ -179,6 +180,7 @@ class SignCodec(Codec):
         width = -rows.shape[1] % 8
         up = jnp.pad(rows >= 0, ((0, 0), (0, width)))
         bits = up.reshape(len(rows), -1, 8).astype(jnp.uint8)
+        # Bit i of a byte is the sign of element i of eight.
         packed = (bits << np.arange(8, dtype=np.uint8)).sum(-1, dtype=jnp.uint8)
         scale = jnp.mean(jnp.abs(rows), axis=1).astype(jnp.float32)
         scale = jnp.where(jnp.isfinite(scale), scale, jnp.nan)

@@ -56,6 +56,7 @@ class ExactAllReduce(AllReduceAlgorithm):
         self, shapes: Sequence[Shape], dtype: Any, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield one all-reduce of everything."""
+        # In the dtype of the arrays, as the program is written; a backend may widen it.
         size = sum(math.prod(shape) for shape in shapes) * np.dtype(dtype).itemsize
         yield Payload(kind="all-reduce", axes=tuple(sizes), payload_bytes=size)
 

@@ -43,6 +43,7 @@ class HierarchicalAllReduce(FlatAllReduce):
         """Scatter inside, sum across, and gather inside."""
         *outer, inner = _require_two(axes)
         rows = reduce_scatter_array(x, lax.axis_size(inner))
+        # Each device of a host has its own part, so all network cards work at once.
         part = lax.psum_scatter(rows, inner)
         summed, sent = self.inter_host.all_reduce_vector(part, step, tuple(outer))
         total = lax.all_gather(summed, inner)

@@ -125,6 +125,7 @@ class FlatAllReduce(AllReduceAlgorithm):
         self, shapes: Sequence[Shape], dtype: Any, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield the collectives of the whole vector."""
+        # Arrays are summed in at least float32, whatever their dtype.
         numbers = sum(math.prod(shape) for shape in shapes)
         return self.vector_payloads(numbers, accumulation_dtype(dtype).itemsize, sizes)
 

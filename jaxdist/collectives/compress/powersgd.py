@@ -109,6 +109,7 @@ class PowerSGD(AllReduceAlgorithm):
         thin = [self._thin(shape) for shape in shapes if len(shape) > 1]
         short = sum(shape[0] if shape else 1 for shape in shapes if len(shape) < 2)
         numbers = short + sum(self.rank * (rows + cols) for rows, cols in thin)
+        # P has `rows x rank` elements, R `cols x rank`.
         size = numbers * accumulation_dtype(dtype).itemsize
         yield Payload(kind="all-reduce", axes=tuple(sizes), payload_bytes=size)
 
@@ -169,6 +170,7 @@ def _unit(thin: jax.Array) -> jax.Array:
 
 def _summed(arrays: Sequence[jax.Array], each: int, axes: Axes) -> list[jax.Array]:
     """Sum arrays as one; return the first `each` in their shapes, then the rest."""
+    # A network may have no matrix, or nothing but matrices.
     if not arrays:
         return [jnp.zeros(0)]
     summed = lax.psum(jnp.concatenate([x.reshape(-1) for x in arrays]), axes)

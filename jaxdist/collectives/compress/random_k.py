@@ -46,6 +46,7 @@ class RandomK(ReduceScatterAllReduce):
     ) -> tuple[jax.Array, jax.Array]:
         """Sum the values at indices that all devices know."""
         where = self._places(x.size, step)
+        # The flag is summed with the values: NaN on one device is NaN on all.
         values = jnp.append(x[where], nan_where_not_finite(x))
         summed = lax.psum(values, axes)
         zeros = jnp.zeros_like(x)

@@ -48,6 +48,8 @@ class SharedTopK(FlatAllReduce):
     ) -> tuple[jax.Array, jax.Array]:
         """Agree on indices, and sum the values there."""
         _, mine = top_k(x[None], density_to_k(self.density, x.size))
+        # Devices lead in turn, so that no device's gradient decides alone. The indices
+        # of the others are zeros, and the sum hands those of the leader out.
         leads = axis_rank(axes) == step % lax.axis_size(axes)
         where = lax.psum(jnp.where(leads, mine[0], 0), axes)
         values = x.at[where].get(mode="fill", fill_value=0)

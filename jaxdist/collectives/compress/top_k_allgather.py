@@ -41,6 +41,7 @@ class TopKAllGather(FlatAllReduce):
     ) -> tuple[jax.Array, jax.Array]:
         """Gather all messages and add them in rank order: all have the same bits."""
         message, zeros = self.codec.encode(x[None])[0], jnp.zeros_like(x)
+        # Every device adds all messages itself, so nothing is encoded twice.
         got = lax.all_gather(message, axes)
         first = accumulate_sparse(zeros, got[0])
         total = lax.fori_loop(

@@ -86,6 +86,7 @@ def build_topology(tree: YamlTable, default_name: str) -> Topology:
     def walk(sources: IntArray, targets: IntArray) -> IntArray:
         found = paths.paths(zip(sources.tolist(), targets.tolist()))
         rows = [[link for hop in way for link in links.hop_links[hop]] for way in found]
+        # Rows of different lengths are padded with -1, as `routes_from_hops` expects.
         table = np.full((len(rows), max(map(len, rows), default=0)), -1)
         for row, way in zip(table, rows):
             row[: len(way)] = way
@@ -97,6 +98,7 @@ def build_topology(tree: YamlTable, default_name: str) -> Topology:
         for end in (cable.source, cable.target):
             if end < devices:
                 rates[end] += cable.capacity / (2 if cable.shared else 1)
+    # Ports are counted at switches, or at devices that are joined directly.
     switches = len(vertices) - devices
     degree = np.bincount([end for pair in graph.edges for end in pair])
     return Topology(

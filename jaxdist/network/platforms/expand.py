@@ -37,6 +37,7 @@ def loop_iterations(loops: object, where: str) -> Iterator[dict[str, int]]:
     if not isinstance(table, dict):
         raise _loop_error(table, where)
     names, each = list(table), [_numbers(v, where) for v in table.values()]
+    # Counted before anything is made: a slip of the pen may ask for billions.
     total = 1
     for numbers in each:
         total *= len(numbers)
@@ -83,6 +84,7 @@ def fill_template(text: str, numbers: Mapping[str, int]) -> str:
 # Not `eval`: a platform file may come from anyone.
 def _evaluate(node: ast.AST, numbers: Mapping[str, int]) -> int:
     match node:
+        # `True` is an int in Python, but no number here.
         case ast.Constant(value=int() as number) if not isinstance(number, bool):
             return number
         case ast.Name(id=name) if name in numbers:

@@ -106,6 +106,8 @@ class ShortestPaths:
             length, hops, vertex = heapq.heappop(heap)
             if vertex in left:
                 continue
+            # The entry is needed for the lookup of its own hops, and completed after
+            # it.
             left[vertex] = (length, hops, -1)
             nearer = self._shortest_hops(vertex, left)
             last = min((_last_vertex(hop, left) for hop in nearer), default=-1)
@@ -133,6 +135,7 @@ class ShortestPaths:
         found = []
         for other, hop in self._hops[vertex]:
             rest, fewer, _ = left.get(other, (0.0, hops, 0))
+            # A path may end at a device, but passes through one only where it forwards.
             through = fewer == 0 or self._forwards(other)
             way = rest + self._graph.costs[hop // 2]
             if through and fewer == hops - 1 and way <= length * (1 + _TOLERANCE):

@@ -66,6 +66,7 @@ def read_switches(tree: YamlTable) -> Iterator[PlatformVertex]:
         _read_entries(tree, "switches", _SWITCH_FIELDS) if "switches" in tree else ()
     ):
         where = f"switch {entry.get('name')}"
+        # Without a bandwidth a switch carries everything at once.
         wide = entry.get("bandwidth")
         for numbers in loop_iterations(entry.get("for"), "switches"):
             yield PlatformVertex(
@@ -169,6 +170,7 @@ def check_ports(
     vertices: Sequence[PlatformVertex], cables: Sequence[PlatformCable]
 ) -> None:
     """Refuse more cables at a switch than it has ports."""
+    # A cable takes a port at either end.
     ends = np.bincount(
         [end for cable in cables for end in (cable.source, cable.target)],
         minlength=len(vertices),
@@ -186,6 +188,7 @@ def check_ports(
 def _read_entries(tree: YamlTable, key: str, known: tuple[str, ...]) -> list[YamlTable]:
     """Return one entry or several as a list, each a table of known fields."""
     found = tree.get(key)
+    # One entry may stand alone, without a list.
     many: list[YamlTable] = found if isinstance(found, list) else [found or {}]
     if not found or not all(isinstance(entry, dict) for entry in many):
         raise BadInput(

@@ -59,6 +59,7 @@ def find_topology(name: str, ranks: int, settings: Mapping[str, object]) -> Topo
         option="--topology",
         doc_page="docs/network.md",
     )
+    # A file may name a topology, or list its parts.
     if "topology" in tree:
         return _topology_from_settings(tree, ranks, settings, str(path))
     if settings:
@@ -89,6 +90,7 @@ def _topology_from_settings(
                 values=f"{key}: {value}",
                 remedy=f"did you mean {near}?" if near else f"without {key}",
             )
+    # Without a number, as many devices as ranks.
     devices = tree.get("devices", ranks)
     if not isinstance(devices, int) or isinstance(devices, bool):
         raise BadInput(

@@ -65,11 +65,14 @@ def dragonfly(
             f"{p * a * (a * h + 1):,} endpoints",
             remedy=f"per_router={balanced}",
         )
+    # Cables between groups are long, and may be of another kind.
     far = replace(
         cable,
         bandwidth=global_bandwidth or cable.bandwidth,
         latency=cable.latency if global_latency is None else global_latency,
     )
+    # Cables of endpoints, of router pairs in a group, of pairs of groups: arrays of all
+    # pairs, of which some are not used.
     kinds = zip(
         uniform_cables(endpoints, cable),
         uniform_cables(groups * a * a, cable),

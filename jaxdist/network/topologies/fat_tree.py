@@ -78,6 +78,8 @@ def fat_tree(
             spine = splitmix64(keys) % spines
         first, last = sources // wide, targets // wide
         ends = single_switch_routes(sources, targets)
+        # Up the leaf of the source to the spine, down from it to the leaf of the
+        # target; endpoints of one leaf do not leave it.
         rise = 2 * (endpoints + first * spines + spine)
         fall = 2 * (endpoints + last * spines + spine) + 1
         inner = np.where((first == last)[:, None], -1, stack_hops(rise, fall))

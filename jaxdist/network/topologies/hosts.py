@@ -76,8 +76,11 @@ def attach_hosts(fabric: Fabric, devices: int, host: HostSpec) -> Fabric:
         host: what is inside of one.
     """
     g, n = host.per_host, host.nics
+    # A host of one device is an endpoint of the fabric itself, without PCIe.
     if g == 1:
         return fabric
+    # A place for each ordered pair of a host, of which fewer than half are used: places
+    # follow by arithmetic, without a table.
     joined = devices * g if host.inside == "nvlink" else 0
     outer = fabric.capacity.size
     inside = (uniform_cables(devices, host.pcie), uniform_cables(joined, host.nvlink))

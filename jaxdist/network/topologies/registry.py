@@ -155,6 +155,7 @@ def _parse_setting(key: str, value: object) -> Any:
 
 def _parse_int(key: str, value: object) -> int:
     try:
+        # `int(2.5)` would be 2, and `int(True)` 1.
         if isinstance(value, float | bool):
             raise ValueError
         return int(str(value))
