@@ -199,6 +199,7 @@ class SourceLocations:
         self._frames: dict[str, str] = {}
         table = ""
         for line in text.splitlines():
+            # Ids refer to earlier tables, so one pass is enough; computations end them.
             if line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
                 table = line
             elif table == "FileNames" and (found := _FILE.match(line)):

@@ -115,6 +115,7 @@ def fit_link(
         dtype: of the arrays.
         sizes: {axis: devices along it}, outermost first.
     """
+    # The exact sum encodes nothing, so its slope is the rate of the link.
     exact = next(each for each in timings if isinstance(each.algorithm, ExactAllReduce))
     sent = [bytes_of(exact.algorithm, [shape], dtype, sizes) for shape in shapes]
     # A link on which more bytes take no longer has no rate: then bytes cost nothing.

@@ -89,7 +89,7 @@ def all_reduce(
     else:
         method = resolve_algorithm(algorithm)
     check_dtypes(method, given)
-    # An axis of one device has nothing to sum; `lax.psum` would still be compiled in.
+    # An axis of one device has nothing to sum, so it takes no collective.
     real = tuple(a for a in axes if lax.axis_size(a) > 1)
     if not real and not isinstance(method, ExactAllReduce):
         warnings.warn(

@@ -47,6 +47,7 @@ def all_gather(
             got = lax.all_gather(message, axis)
             rows = codec.decode(got, x.size, wide).astype(x.dtype)
             whole[i] = jnp.moveaxis(rows.reshape(-1, *front.shape[1:]), 0, dim)
+        # Shards of vectors side by side, one row a device.
         for places in _vectors(shards, shard_dims):
             packed = all_gather_array(
                 jnp.concatenate([shards[i] for i in places])[None], axis

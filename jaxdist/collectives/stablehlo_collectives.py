@@ -124,6 +124,7 @@ def loop_trip_count(loop: Any) -> int | None:
     """
     asked, body = (region.blocks[0] for region in loop.regions)
     compare = _maker(_last(asked).operands[0], "stablehlo.compare")
+    # Only loops that count up to a limit: that is how JAX lowers `scan`.
     if compare is None or "LT" not in str(compare.attributes["comparison_direction"]):
         return None
     counter, limit = compare.operands

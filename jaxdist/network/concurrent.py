@@ -189,6 +189,7 @@ class _ConcurrentRun:
         self._left[running] -= rate * passed
         self._now += passed
 
+        # Ends that differ by rounding alone are one event.
         over = np.zeros(running.size, bool)
         over[running] = needs <= passed + TIME_TOLERANCE_S
         arrived = self._ids[over].tolist()

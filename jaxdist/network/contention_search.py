@@ -83,6 +83,7 @@ def minimize_contention(
             schedule = schedule_by_name(name, ranks, per_host)
         except BadInput:  # not defined for so many ranks
             continue
+        # Equal steps are simulated once, so they count once.
         unlike = {step_key(step): len(step.transfers) for step in schedule.steps}
         if sum(unlike.values()) > _MAX_MESSAGES:
             continue

@@ -64,6 +64,7 @@ def route_messages(
     # Alone, a flow has the rate of its narrowest link, and at most a window a round
     # trip.
     most = ways.path_min(topology.capacity) * bandwidth_factor
+    # A route without latency has no bound by a window.
     window = np.full(size.size, np.inf)
     np.divide(overheads.window_bytes, 2 * latency, out=window, where=latency > 0)
 

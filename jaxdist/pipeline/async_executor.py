@@ -93,6 +93,8 @@ def version_arrays(schedule: AsyncSchedule) -> VersionArrays:
         for tick, row in enumerate(schedule.ticks):
             now, work = schedule.version_at(stage, tick), row[device]
             newest[tick, device] = now % rows
+            # A version that is new from the next tick on is made at the end of this
+            # one.
             if schedule.version_at(stage, tick + 1) > now:
                 update[tick, device] = (now + 1) % rows
             if work is None:
@@ -169,6 +171,7 @@ def run(
     """
     runner = _AsyncRunner(pipeline, params, opt_state, stats, microbatches)
     after = runner.run()
+    # Stages end in different rows of their rings.
     last = _local_value(runner.versions.last)
     new = jax.tree.map(lambda x: x[last], after.moving.weights)
 

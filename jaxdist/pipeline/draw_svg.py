@@ -51,8 +51,7 @@ def draw_svg(schedule: DrawableSchedule) -> str:
         schedule: what to draw.
     """
     ticks, devices = len(schedule.ticks), len(schedule.ticks[0])
-    # SVG has no layout: widths are estimated from the number of letters, a little too
-    # wide rather than cut off.
+    # SVG has no layout: widths are estimated from the number of letters.
     cell = 8 + _CHAR_WIDTH * max_label_length(schedule)
     lanes = [schedule.lane(device) for device in range(devices)]
     notes = [schedule.note(device) for device in range(devices)]
@@ -135,8 +134,8 @@ def _cell(
     told = (
         f"{work.kind} of stage {work.stage}, microbatch {work.microbatch}, tick {tick}"
     )
-    Xml.SubElement(box, "title").text = told
     # A browser shows the `title` of an element as its tooltip.
+    Xml.SubElement(box, "title").text = told
     middle = x + width / 2
     _text(root, table.label(work), middle, y + 14, work.kind, anchor="middle")
 

@@ -75,6 +75,7 @@ def lockstep_ticks(
             if work is None:
                 continue
             latest = min(deadline.get(work, len(earliest) - 1), next_busy[device] - 1)
+            # Backwards stay early: they free residuals.
             place = latest if work.kind == "forward" else tick
             ticks[place][device] = work
             next_busy[device] = place

@@ -71,6 +71,8 @@ def zero_bubble_h1(devices: int, microbatches: int) -> DeviceOrders:
     """
     orders = []
     for d, base in enumerate(one_f_one_b(devices, microbatches)):
+        # Weight gradients are done as soon as device d is d microbatches ahead; the
+        # rest fills the end.
         order: list[WorkItem] = []
         pending = 0
         for work in base:

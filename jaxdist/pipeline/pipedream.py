@@ -90,6 +90,8 @@ def pipedream(
         # In microbatches seen, stages of other sizes count their rounds differently.
         seen = [version * replicas[0] for version in versions[0]]
         versions = tuple(tuple(n // size for n in seen) for size in replicas)
+    # Before its own update, a stage has applied the rounds before that of the
+    # microbatch.
     newest = tuple(tuple(m // size for m in micros) for size in replicas)
     return AsyncSchedule(
         name="pipedream"

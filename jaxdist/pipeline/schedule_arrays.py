@@ -15,6 +15,8 @@ import numpy as np
 from jaxdist.pipeline.stage_placement import PermutePairs, StagePlacement
 from jaxdist.pipeline.work_item import Supersteps, WorkItem
 
+# The executor runs these kinds alone: a schedule with separate weight gradients is
+# planned and drawn, not run.
 WORK_KINDS: Final = ("forward", "backward")
 """Kinds of work, by their index in the arrays."""
 NO_ENTRY: Final = -1

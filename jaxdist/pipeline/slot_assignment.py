@@ -62,6 +62,7 @@ def assign_slots(
             for own in device_leaves
         )
         for places in itertools.zip_longest(*by_size):
+            # The largest leaf sets the length of the slot; the others are padded.
             most = max(local_size(plan, leaves[p]) for p in places if p is not None)
             parts = plan.mesh.fsdp if fsdp else 1, plan.mesh.tensor if tensor else 1
             leaf = LeafSharding(

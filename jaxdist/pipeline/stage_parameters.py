@@ -172,7 +172,7 @@ class SlotLayout:
             fn: takes all at once, and returns as many of the same shapes.
         """
         slots, shared = self._apart(arrays)
-        # One call for all of them, so that a reduction is one collective.
+        # One call for all of them, so that they can be reduced together.
         fronts = [x[..., :n] for x, n in zip(slots, lengths, strict=True) if n]
         new = iter(fn([*fronts, *shared]))
         slots = [
@@ -210,6 +210,7 @@ class SlotLayout:
             place = slot.places[device]
             if place is not None and place in leaves:
                 new = split_local_leaf(leaves[place], self.leaves[place], self.plan)
+                # The front alone: smaller leaves leave the padding at zero.
                 slots[k] = slots[k].at[0, :, 0, : new.shape[-1]].set(new)
         for k, place in enumerate(self.shared):
             shared[k] = leaves.get(place, shared[k])
@@ -234,6 +235,8 @@ class SlotLayout:
         for k, slot in enumerate(self.slots):
             place = slot.places[device]
             if place is not None and place in grads:
+                # In the dtype of the sums, which may be wider than that of the
+                # gradient.
                 more = split_local_leaf(grads[place], self.leaves[place], self.plan)
                 slots[k] = add_to_prefix(slots[k], more.astype(slots[k].dtype), start)
         for k, place in enumerate(self.shared):

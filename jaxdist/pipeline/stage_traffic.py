@@ -34,6 +34,7 @@ def device_collectives(
         counts: how often it does what in a step.
         supersteps: of the schedule.
     """
+    # A device without replicas takes no part in sums over them.
     replicas = placement.replicas_of(device)
     for op in collectives:
         move, loops = op, "/".join(op.loops)

@@ -294,6 +294,8 @@ class ScheduleRunner:
         stage, pipe = trace.stage, self.pipe
         part = {key: x[row["micro"]] for key, x in self.microbatches.items()}
         carried = trace.input_spec.read(carry.inputs, row["input"])
+        # Else the compiler would move what does not depend on the iteration out of the
+        # loop, and do the work of every stage in every superstep.
         part, carried = tie_to_iteration(row, (part, carried))
         slopes, others = partition_floats(carried)
         run = pipe.stage_function(

@@ -136,6 +136,7 @@ class BlockQuantizationCodec(Codec):
     ) -> jax.Array:
         """Multiply codes by their scales."""
         count, width = self._blocks(row_elements)
+        # Four bytes of float32 for each scale, at the end.
         split = messages.shape[1] - 4 * count
         ends = messages[:, split:].reshape(len(messages), count, 4)
         scale = lax.bitcast_convert_type(ends, jnp.float32).astype(dtype)

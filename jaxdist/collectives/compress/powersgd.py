@@ -60,6 +60,7 @@ class PowerSGD(AllReduceAlgorithm):
 
     def init_state(self, shapes: Sequence[Shape]) -> list[jax.Array]:
         """Return a Q of zeros for each matrix: `all_reduce` draws columns of zeros."""
+        # Vectors have no low rank.
         thick = [self._thin(shape) for shape in shapes if len(shape) > 1]
         return [jnp.zeros((cols, self.rank), jnp.float32) for _, cols in thick]
 
@@ -119,6 +120,7 @@ class PowerSGD(AllReduceAlgorithm):
         Raises:
             BadInput: the rank is above that of the matrix.
         """
+        # A convolution kernel is a matrix of its window and inputs by its outputs.
         cols, rows = shape[-1], 1
         for dim in shape[:-1]:
             rows *= dim

@@ -110,6 +110,7 @@ class MajorityVote(TwoPhaseAllReduce):
             voted = self.codec.decode(one, row, rows.dtype)[0]
             return jnp.sign(voted), jnp.abs(voted)
 
+        # Magnitudes are summed, signs are voted on.
         votes, lengths = lax.fori_loop(
             1, len(got), lambda i, s: jax.tree.map(jnp.add, s, read(i)), read(0)
         )

@@ -59,6 +59,7 @@ class OkTopK(TwoPhaseAllReduce):
     ) -> tuple[jax.Array, jax.Array]:
         """Select, exchange, add, select again, and gather."""
         devices = lax.axis_size(axes)
+        # Whole stretches for every owner.
         whole = jnp.pad(x, (0, -x.size % (devices * _STRETCH)))
         row, zeros = whole.size // devices, jnp.zeros_like(whole)
 

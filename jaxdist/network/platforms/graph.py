@@ -66,6 +66,7 @@ class ShortestPaths:
         Raises:
             BadInput: two devices are not joined.
         """
+        # By target, since one search from it finds the paths of all sources.
         asked, first = list(pairs), self._graph.tie_break == "first"
         wanted: dict[int, set[int]] = {}
         for a, b in set(asked) - self._known.keys():

@@ -92,6 +92,7 @@ def attach_hosts(fabric: Fabric, devices: int, host: HostSpec) -> Fabric:
         # Card c of a host carries the messages of the devices d with d n // g = c.
         first = home * n + sources % g * n // g
         last = goal * n + targets % g * n // g
+        # Inside a host the fabric is not used, nor PCIe where there is NVLink.
         near = (home == goal)[:, None]
         way = np.where(near, -1, fabric.route_fn(first, last))
         up, down = 2 * (outer + sources), 2 * (outer + targets) + 1

@@ -53,6 +53,7 @@ def settings_of(name: str) -> tuple[str, ...]:
     >>> settings_of("dln")[0]
     'per_switch'
     """
+    # The keyword arguments of a fabric are its settings.
     own = inspect.signature(FABRICS[name]).parameters.values()
     return (*(p.name for p in own if p.kind is p.KEYWORD_ONLY), *COMMON_SETTINGS)
 

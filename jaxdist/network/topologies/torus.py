@@ -67,6 +67,7 @@ def torus(
             return np.zeros((len(at), 0), np.int64)
         return np.stack(columns, axis=1)
 
+    # A dim of two has one cable between its ends, a dim of one none.
     ports = sum(min(size - 1, 2) for size in box)
     return Fabric(
         name=f"torus {written}",
