@@ -19,10 +19,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdist.collectives.compress.bf16 import Bf16Codec
-from jaxdist.collectives.compress.block_quantization import BlockQuantizationCodec
+from jaxdist.collectives.compress.codec import (
+    Bf16Codec,
+    BlockQuantizationCodec,
+    SignCodec,
+)
 from jaxdist.collectives.compress.powersgd import orthonormalize, transpose_matmul
-from jaxdist.collectives.compress.sign import SignCodec
 from jaxdist.collectives.compress.top_k_codec import TopKCodec
 from jaxdist.collectives.compress.top_k_selection import top_k_threshold
 

@@ -15,8 +15,7 @@ from jaxdist.network.platforms.read import find_topology
 from jaxdist.network.protocol_overheads import protocol_overheads
 from jaxdist.network.schedules_by_name import schedule_by_name
 from jaxdist.network.simulate import NetworkModel, simulate_collective
-from jaxdist.network.sparse import SparseEncoding
-from jaxdist.network.sparse_runs import simulate_sparse
+from jaxdist.network.sparse import SparseEncoding, simulate_sparse
 from jaxdist.network.topologies.registry import make_topology
 
 RANKS, BYTES = 1024, 2.0**26

@@ -33,8 +33,11 @@ from jaxdist.network.published import (
     PUBLISHED_SPARSE_SCHEDULES,
 )
 from jaxdist.network.simulate import NetworkModel, simulate_collective
-from jaxdist.network.sparse import SparseEncoding
-from jaxdist.network.sparse_runs import simulate_sparse, sparse_schedule_messages
+from jaxdist.network.sparse import (
+    SparseEncoding,
+    simulate_sparse,
+    sparse_schedule_messages,
+)
 
 
 def read(folder):

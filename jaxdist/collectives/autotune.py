@@ -1,4 +1,4 @@
-"""Auto: the way to sum that a measured link makes the fastest, out of those allowed."""
+"""Auto: the algorithm that is fastest on a measured link."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,31 +11,32 @@ from jaxdist.collectives.compress.method import AllReduceAlgorithm, Shape
 from jaxdist.collectives.link import Link
 
 TIE_TOLERANCE: Final = 1.03
-"""Ways are equally fast where one takes at most so many times as long as the other."""
+"""Algorithms tie where one takes at most so many times as long as the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AutoAlgorithm:
-    """A choice of ways; without a link, the exact sum as the backend likes."""
+    """A choice of algorithms; without a link, the exact sum of the backend."""
 
     candidates: tuple[AllReduceAlgorithm, ...] = (ExactAllReduce(),)
-    """What may be chosen, by preference: the first of those that are equally fast."""
+    """Algorithms by preference: the first of those that tie is taken."""
     link: Link | None = None
-    """What was measured of all of them."""
+    """Measurements of all of them."""
 
     def select(
         self, shapes: Sequence[Shape], dtype: Any, sizes: Mapping[str, int]
     ) -> AllReduceAlgorithm:
-        """Return the way for arrays of these shapes; integers are summed exactly.
+        """Return the algorithm for arrays of these shapes; integers are summed exactly.
 
         Args:
             shapes: of the arrays, which are summed as one.
-            dtype: of their numbers.
+            dtype: of the arrays.
             sizes: {axis: devices along it}, outermost first.
 
         Raises:
-            BadInput: a way or a number of devices that was not measured.
+            BadInput: an algorithm or a number of devices that was not measured.
         """
+        # Lossy algorithms are for floats.
         floats = np.issubdtype(dtype, np.floating)
         if self.link is None or not (shapes and sizes and floats):
             return ExactAllReduce()
@@ -49,21 +50,22 @@ def select_fastest(
     sizes: Mapping[str, int],
     link: Link,
 ) -> AllReduceAlgorithm:
-    """Return the way that sums one list of arrays after another the fastest.
+    """Return the algorithm that is fastest for several reductions in turn.
 
     Args:
-        candidates: what may be chosen, by preference.
-        reductions: shapes of the arrays of each sum.
-        dtype: of their numbers.
+        candidates: by preference.
+        reductions: shapes of the arrays of each.
+        dtype: of the arrays.
         sizes: {axis: devices along it}, outermost first.
-        link: what was measured.
+        link: the measurements.
 
     Raises:
-        BadInput: a way or a number of devices that was not measured.
+        BadInput: an algorithm or a number of devices that was not measured.
     """
     seconds = [
         sum(link.estimate_seconds(way, shapes, dtype, sizes) for shapes in reductions)
         for way in candidates
     ]
+    # By preference among near equals, so that noise in the measurement does not choose.
     near = TIE_TOLERANCE * min(seconds)
     return next(way for way, s in zip(candidates, seconds, strict=True) if s <= near)

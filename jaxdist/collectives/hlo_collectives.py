@@ -1,4 +1,4 @@
-"""What a compiled program moves: every collective of its HLO text, with axis and bytes.
+"""Collectives of a compiled program: every one in its HLO text, with axes and bytes.
 
 Bytes are counted in two ways. *Payload* is the result of the operation on one device.
 *Wire* is what a device sends at least, by the operation (g devices a group, S payload):
@@ -14,23 +14,18 @@ Operations in MPICH", section 4 (bandwidth terms).
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from jaxdist.collectives.loop_trip_counts import (
-    OP_NAME,
-    HloInstruction,
-    list_instructions,
-)
+from jaxdist.collectives.loop_trip_counts import OP_NAME, list_instructions
 from jaxdist.collectives.replica_groups import (
     axes_from_groups,
     axes_from_pairs,
     replica_groups,
 )
-from jaxdist.collectives.source_locations import SourceLocations
 
 COLLECTIVE_KINDS: Final = (
     "all-reduce",
@@ -39,6 +34,11 @@ COLLECTIVE_KINDS: Final = (
     "all-to-all",
     "collective-permute",
 )
+_DIRECT: Final = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
+_FRAME: Final = re.compile(r"stack_frame_id=(\d+)")
+_FILE: Final = re.compile(r'^(\d+) "(.*)"$')
+_LOCATION: Final = re.compile(r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
+_STACK: Final = re.compile(r"^(\d+) \{file_location_id=(\d+)")
 _BITS: Final = {"pred": 8, "c64": 64, "c128": 128}
 _SHAPE: Final = re.compile(r"\b(pred|[suc]\d+|bf16|f\d+\w*)\[([\d,]*)\]")
 _LINE: Final = re.compile(
@@ -63,13 +63,13 @@ class CollectiveOp:
     payload: int
     """Bytes of the results on one device, over all trips."""
     op_name: str
-    """Source of the operation: the scopes of the layer that asked for it."""
+    """Name scopes in which the operation was traced."""
     trip_count: int = 1
     """How often it runs in one run of the program."""
     bounded: bool = True
     """Whether the lengths of all loops around it are known; else a loop counts once."""
     source_location: str = ""
-    """The line of Python that asked for it, `file:line`."""
+    """The line of Python that it was traced at, `file:line`."""
     loops: tuple[str, ...] = ()
     """Names of the loops around it, outermost first."""
     has_uneven_groups: bool = False
@@ -89,6 +89,7 @@ def wire_bytes(kind: str, payload_bytes: int, group_size: int) -> int:
     >>> wire_bytes("all-reduce", 800, 8), wire_bytes("collective-permute", 64, 2)
     (1400, 64)
     """
+    # Lower bounds: no algorithm sends less.
     share = {
         "all-reduce": 2 * (group_size - 1) / group_size,
         "reduce-scatter": group_size - 1,
@@ -106,39 +107,41 @@ def read_collectives(text: str, mesh: Mapping[str, int]) -> tuple[CollectiveOp, 
         text: `compiled.as_text()` of one SPMD program.
         mesh: {axis: devices along it}, outermost first, in the order of its devices.
     """
-    lines, sources = list_instructions(text, _payload), SourceLocations(text)
-    return tuple(move for line in lines for move in _read(line, mesh, sources))
-
-
-def _read(
-    line: HloInstruction, mesh: Mapping[str, int], sources: SourceLocations
-) -> Iterator[CollectiveOp]:
-    found = _LINE.match(line.text)
-    if found is None:
-        return
-    kind, rest, uneven = found["kind"], found["rest"], False
-    if kind == "collective-permute":
-        axes, group = axes_from_pairs(_pairs(rest), mesh)
-    else:
-        groups = _groups(rest, math.prod(mesh.values()))
-        axes, group = axes_from_groups(groups, mesh), max(map(len, groups))
-        uneven = len(set(map(len, groups))) > 1
-    if group == 1:  # a device alone moves nothing; the CPU backend leaves it in
-        return
-    name = OP_NAME.search(rest)
-    yield CollectiveOp(
-        kind=kind,
-        axes=axes,
-        group_size=group,
-        payload=line.trip_count * _payload(line.text),
-        op_name=name[1] if name else "",
-        trip_count=line.trip_count,
-        bounded=line.bounded,
-        source_location=sources.locate(line.text),
-        loops=line.loops,
-        has_uneven_groups=uneven,
-        instruction_name=found["op"],
-    )
+    moves, sources = [], SourceLocations(text)
+    for line in list_instructions(text, _payload):
+        found = _LINE.match(line.text)
+        if found is None:
+            continue
+        kind, rest, uneven = found["kind"], found["rest"], False
+        if kind == "collective-permute":
+            listed = re.search(r"source_target_pairs=\{([\d,{} ]*)\}", rest)
+            pairs = re.findall(r"\{(\d+),(\d+)\}", listed[1] + "}") if listed else []
+            axes, group = axes_from_pairs([(int(a), int(b)) for a, b in pairs], mesh)
+        else:
+            groups = _groups(rest, math.prod(mesh.values()))
+            axes, group = axes_from_groups(groups, mesh), max(map(len, groups))
+            # XLA allows groups of different sizes, as for replicas of pipeline stages.
+            uneven = len(set(map(len, groups))) > 1
+        # A device alone moves nothing; the CPU backend leaves such collectives in.
+        if group == 1:
+            continue
+        name = OP_NAME.search(rest)
+        moves.append(
+            CollectiveOp(
+                kind=kind,
+                axes=axes,
+                group_size=group,
+                payload=line.trip_count * _payload(line.text),
+                op_name=name[1] if name else "",
+                trip_count=line.trip_count,
+                bounded=line.bounded,
+                source_location=sources.locate(line.text),
+                loops=line.loops,
+                has_uneven_groups=uneven,
+                instruction_name=found["op"],
+            )
+        )
+    return tuple(moves)
 
 
 def _payload(text: str) -> int:
@@ -146,48 +149,76 @@ def _payload(text: str) -> int:
     found = _LINE.match(text)
     if found is None:
         return 0
-    if not found["start"] or found["kind"] == "all-reduce":
-        return sum(_shapes(found["type"]))
     # A started collective returns (operands, results), a permute two counters more.
-    shapes = _shapes(found["type"].replace("u32[]", ""))
-    return sum(shapes[len(shapes) // 2 :])
-
-
-def _shapes(text: str) -> list[int]:
-    """Return the bytes of each array in a type, tuples in their order.
-
-    >>> _shapes("(f32[3,3]{1,0}, bf16[8])")
-    [36, 16]
-    """
+    started = found["start"] and found["kind"] != "all-reduce"
+    result = found["type"].replace("u32[]", "") if started else found["type"]
     sizes = []
-    for dtype, dims in _SHAPE.findall(text):
+    for dtype, dims in _SHAPE.findall(result):
         bits = _BITS.get(dtype) or int(re.findall(r"\d+", dtype)[0])
         elements = math.prod(int(d) for d in dims.split(",") if d)
         sizes.append(math.ceil(elements * bits / 8))
-    return sizes
+    return sum(sizes[len(sizes) // 2 :] if started else sizes)
 
 
 def _groups(rest: str, world: int) -> list[list[int]]:
     """Read replica groups in any of the three forms that XLA prints."""
+    # Listed in full.
     if found := re.search(r"replica_groups=\{(\{[\d,{} ]*\})\}", rest):
         inner = re.findall(r"\{([\d,]+)\}", found[1])
         return [[int(i) for i in group.split(",")] for group in inner]
     form = r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?"
     if found := re.search(form, rest):
-        shape, dims, order = (_ints(part) for part in found.groups(default=""))
+        shape, dims, order = (
+            [int(part) for part in listed.split(",") if part]
+            for listed in found.groups(default="")
+        )
+        # The iota form: consecutive ids in an array of `dims`, transposed and reshaped.
         ids = np.arange(math.prod(dims)).reshape(dims)
         return np.transpose(ids, order or None).reshape(shape).tolist()
+    # By axes of a mesh, as Shardy prints them.
     if found := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", rest):
         sizes = {n: int(s) for n, s in re.findall(r"'([^']+)'=(\d+)", found[1])}
         return replica_groups(re.findall(r"'([^']+)'", found[2]), sizes)
+    # No groups: all devices.
     return [list(range(world))]
 
 
-def _ints(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part]
+class SourceLocations:
+    """The lines of Python that the instructions of a compiled program are from.
 
+    Args:
+        text: `compiled.as_text()`.
+    """
 
-def _pairs(rest: str) -> list[tuple[int, int]]:
-    found = re.search(r"source_target_pairs=\{([\d,{} ]*)\}", rest)
-    pairs = re.findall(r"\{(\d+),(\d+)\}", found[1] + "}") if found else []
-    return [(int(a), int(b)) for a, b in pairs]
+    def __init__(self, text: str) -> None:
+        # XLA prints the line with each instruction (`source_file`, `source_line`), or
+        # once for all, as tables of files, of locations in them, and of frames of the
+        # call stack.
+        files: dict[str, str] = {}
+        places: dict[str, str] = {}
+        self._frames: dict[str, str] = {}
+        table = ""
+        for line in text.splitlines():
+            # Ids refer to earlier tables, so one pass is enough; computations end them.
+            if line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
+                table = line
+            elif table == "FileNames" and (found := _FILE.match(line)):
+                files[found[1]] = found[2]
+            elif found := _LOCATION.match(line):
+                places[found[1]] = f"{files.get(found[2], '?')}:{found[3]}"
+            elif found := _STACK.match(line):
+                self._frames[found[1]] = places.get(found[2], "")
+            elif line.startswith(("%", "ENTRY")):
+                break
+
+    def locate(self, instruction: str) -> str:
+        """Return `file:line` of an instruction, or "" where none is known.
+
+        >>> line = '%a = f32[] add(), {source_file="a.py" source_line=3}'
+        >>> SourceLocations("").locate(line)
+        'a.py:3'
+        """
+        if found := _DIRECT.search(instruction):
+            return f"{found[1]}:{found[2]}"
+        frame = _FRAME.search(instruction)
+        return self._frames.get(frame[1], "") if frame else ""

@@ -1,11 +1,11 @@
-"""A link as it was measured: what a sum over it costs, by the way it is made.
+"""A link as measured: the time of an all-reduce over it, by algorithm.
 
-    seconds(way) = bytes that a device sends / rate + beyond(numbers)
+    seconds = bytes that a device sends / rate + overhead(elements)
 
-The bytes are those of the way's formula. The rate is that of the exact sum, between the
-two smallest of the arrays that were timed. What a way takes beyond is its own: a start,
-packing, and that the backend may move its messages more slowly. It is known for the
-arrays that were timed; in between and behind it goes along straight lines.
+The bytes are those of the algorithm's formula. The rate is that of the exact sum,
+between the two smallest of the arrays that were timed. The overhead is an algorithm's
+own: its latency, its encoding, and that the backend may move its messages more slowly.
+It is known for the arrays that were timed, and linear in between and beyond.
 """
 
 import math
@@ -21,18 +21,18 @@ from jaxdist.core.errors import BadInput
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmOverhead:
-    """What one way to sum costs beyond its bytes."""
+    """Time that an algorithm takes beyond its bytes."""
 
     algorithm: str
-    """Name of the way."""
+    """Name of the algorithm."""
     overhead_s: tuple[float, ...]
-    """Seconds, for each of the link's arrays, or the smallest of them: what takes long
-    is not timed on the largest."""
+    """Seconds, for each of the link's arrays, or the smallest of them: slow algorithms
+    are not timed on the largest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What was measured along a mesh axis, the same on every device."""
+    """Measurements along a mesh axis, the same on every device."""
 
     devices: int
     """Devices along it."""
@@ -41,7 +41,7 @@ class Link:
     element_counts: tuple[int, ...]
     """Sizes of the arrays that were timed, ascending."""
     overheads: tuple[AlgorithmOverhead, ...]
-    """The ways that were timed."""
+    """The algorithms that were timed."""
 
     def estimate_seconds(
         self,
@@ -50,16 +50,23 @@ class Link:
         dtype: Any,
         sizes: Mapping[str, int],
     ) -> float:
-        """Predict how long a sum takes.
+        """Predict the seconds of a sum.
 
         Args:
-            algorithm: how it is made.
-            shapes: of the arrays that are summed as one.
-            dtype: of their numbers.
+            algorithm: how it is summed.
+            shapes: of the arrays, which are summed as one.
+            dtype: of the arrays.
             sizes: {axis: devices along it}, outermost first.
 
         Raises:
-            BadInput: the way, or so many devices, were not measured.
+            BadInput: the algorithm, or so many devices, were not measured.
+
+        >>> slow = AlgorithmOverhead(algorithm="exact", overhead_s=(1.0, 2.0, 6.0))
+        >>> link = Link(devices=2, bytes_per_s=float("inf"),
+        ...             element_counts=(10, 20, 40), overheads=(slow,))
+        >>> [link.estimate_seconds(ExactAllReduce(), [(n,)], "float32", {"data": 2})
+        ...  for n in (5, 15, 30, 50)]
+        [1.0, 1.5, 4.0, 8.0]
         """
         pace = next(
             (pace for pace in self.overheads if pace.algorithm == algorithm.name), None
@@ -72,15 +79,21 @@ class Link:
                 f"{', '.join(pace.algorithm for pace in self.overheads)}",
                 remedy="measure(mesh, axis, among)",
             )
-        numbers = sum(map(math.prod, shapes))
-        sent = bytes_of(algorithm, shapes, dtype, sizes)
-        timed = self.element_counts[: len(pace.overhead_s)]
-        return sent / self.bytes_per_s + _along(timed, pace.overhead_s, numbers)
+        seconds = bytes_of(algorithm, shapes, dtype, sizes) / self.bytes_per_s
+        # Piecewise linear: constant before the first array, the last slope beyond the
+        # last.
+        elements = sum(map(math.prod, shapes))
+        timed, known = self.element_counts[: len(pace.overhead_s)], pace.overhead_s
+        if elements <= timed[0]:
+            return seconds + known[0]
+        end = next((i for i, n in enumerate(timed) if elements <= n), len(timed) - 1)
+        slope = (known[end] - known[end - 1]) / (timed[end] - timed[end - 1])
+        return seconds + (known[end] + slope * (elements - timed[end]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmTiming:
-    """One way, timed on arrays of one dtype."""
+    """One algorithm, timed on arrays of one dtype."""
 
     algorithm: AllReduceAlgorithm
     """How they were summed."""
@@ -94,14 +107,15 @@ def fit_link(
     dtype: Any,
     sizes: Mapping[str, int],
 ) -> Link:
-    """Return the link that explains what was timed.
+    """Fit a link to timings.
 
     Args:
-        timings: the ways, the exact one among them.
+        timings: of several algorithms, the exact one among them.
         shapes: of the arrays, two at least, the smallest first.
-        dtype: of their numbers.
+        dtype: of the arrays.
         sizes: {axis: devices along it}, outermost first.
     """
+    # The exact sum encodes nothing, so its slope is the rate of the link.
     exact = next(each for each in timings if isinstance(each.algorithm, ExactAllReduce))
     sent = [bytes_of(exact.algorithm, [shape], dtype, sizes) for shape in shapes]
     # A link on which more bytes take no longer has no rate: then bytes cost nothing.
@@ -109,6 +123,7 @@ def fit_link(
     paces = []
     for each in timings:
         moved = [bytes_of(each.algorithm, [shape], dtype, sizes) for shape in shapes]
+        # Not strict: slow algorithms are timed on the smaller arrays alone.
         pairs = zip(each.seconds, moved, strict=False)
         beyond = tuple(seconds - size / rate for seconds, size in pairs)
         paces.append(
@@ -128,23 +143,10 @@ def bytes_of(
     dtype: Any,
     sizes: Mapping[str, int],
 ) -> int:
-    """Return the bytes that a device sends in a sum, by the way's formula."""
+    """Return the bytes that a device sends in a sum, by the algorithm's formula."""
     return sum(
         wire_bytes(
             each.kind, each.payload_bytes, math.prod(sizes[a] for a in each.axes)
         )
         for each in algorithm.payloads(shapes, dtype, sizes)
     )
-
-
-def _along(places: Sequence[int], values: Sequence[float], place: int) -> float:
-    """Read a line through points, the first value before them, the last slope behind.
-
-    >>> [_along((10, 20, 40), (1.0, 2.0, 6.0), place) for place in (5, 15, 30, 50)]
-    [1.0, 1.5, 4.0, 8.0]
-    """
-    if place <= places[0]:
-        return values[0]
-    end = next((i for i, p in enumerate(places) if place <= p), len(places) - 1)
-    slope = (values[end] - values[end - 1]) / (places[end] - places[end - 1])
-    return values[end] + slope * (place - places[end])

@@ -1,4 +1,4 @@
-"""Trips: how often each instruction of a compiled program runs.
+"""Trip counts: how often each instruction of a compiled program runs.
 
 A program's text is a list of computations; instructions of one call others. A loop runs
 its body `known_trip_count` times and its condition once more; any other call runs once.
@@ -21,10 +21,10 @@ _BRANCHES: Final = re.compile(
     r"branch_computations=\{([^}]*)\}|true_computation=(\S+), false_computation=(\S+)"
 )
 OP_NAME: Final = re.compile(r'op_name="([^"]*)"')
-"""Where an instruction says which scopes it was traced in."""
+"""The name scopes in which an instruction was traced."""
 
 _AFTER: Final = re.compile(r" [\w\-]+-(?:update|done)\(")
-"""The later part of a started operation, which prints its computation again."""
+"""The later half of a started operation, which prints its computation again."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ def list_instructions(
         text: `compiled.as_text()`.
         weight: of an instruction; of a conditional the branch of most weight counts.
     """
-    found = split_computations(text)
-    return tuple(_walk(ENTRY, found, weight))
+    return tuple(_walk(ENTRY, split_computations(text), weight))
 
 
 def split_computations(text: str) -> dict[str, list[str]]:
-    """Part a program's text into its computations, by name; the entry has no name."""
+    """Split a program's text into its computations, by name; the entry has no name."""
     parts: dict[str, list[str]] = defaultdict(list)
+    # Computations are top-level blocks: a head, indented instructions, a closing brace.
     name = ENTRY
     for line in text.splitlines():
         if head := _HEAD.match(line):
@@ -78,9 +78,8 @@ def _walk(
     for text in program.get(name, ()):
         yield HloInstruction(text)
         if loop := _LOOP.search(text):
-            known = _TRIPS.search(text)
-            times, named = int(known[1]) if known else 1, OP_NAME.search(text)
-            name_of = named[1] if named else ""
+            known, named = _TRIPS.search(text), OP_NAME.search(text)
+            times, name_of = int(known[1]) if known else 1, named[1] if named else ""
             for inner, runs in ((loop[1], times + bool(known)), (loop[2], times)):
                 for line in _walk(inner, program, weight):
                     bounded = line.bounded and known is not None
@@ -89,14 +88,15 @@ def _walk(
                         line.text, runs * line.trip_count, bounded, loops
                     )
         elif branches := _BRANCHES.search(text):
-            names = re.findall(
-                r"%?([\w.\-]+)", ",".join(filter(None, branches.groups()))
+            # Which branch runs is decided on the device: the heaviest counts.
+            listed = ",".join(filter(None, branches.groups()))
+            choices = [
+                tuple(_walk(one, program, weight))
+                for one in re.findall(r"%?([\w.\-]+)", listed)
+            ]
+            yield from max(
+                choices,
+                key=lambda lines: sum(x.trip_count * weight(x.text) for x in lines),
             )
-            choices = [tuple(_walk(one, program, weight)) for one in names]
-            yield from max(choices, key=lambda lines: _weigh(lines, weight))
         elif (call := _CALL.search(text)) and not _AFTER.search(text):
             yield from _walk(call[1], program, weight)
-
-
-def _weigh(lines: Sequence[HloInstruction], weight: Callable[[str], int]) -> int:
-    return sum(line.trip_count * weight(line.text) for line in lines)

@@ -1,7 +1,7 @@
-"""The meter: bytes that a device sends, as planned, as written, and as compiled."""
+"""The traffic report: bytes a device sends, as planned, as written, as compiled."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ _LOOPS: Final = "+  a loop in it is of unknown length and counts once"
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficReportRow:
-    """What a device sends at least for one kind of collective over one set of axes."""
+    """The bytes a device sends at least for one kind of collective over some axes."""
 
     kind: str
     """Collective, as the compiler names it."""
@@ -26,11 +26,11 @@ class TrafficReportRow:
     group: int
     """Devices that take part together."""
     formula: int | None
-    """Bytes by the plan; None without a plan."""
+    """Bytes by the formulas of the plan; None without a plan."""
     stablehlo: int | None
-    """Bytes of the lowered program: what was written; None where it is not at hand."""
+    """Bytes of the lowered program, as it was written; None without one."""
     compiled: int
-    """Bytes of the compiled program: what this backend moves."""
+    """Bytes of the compiled program, as this backend moves them."""
     endless: tuple[str, ...] = ()
     """Columns in which a loop of unknown length counts once."""
 
@@ -42,12 +42,12 @@ class TrafficReport:
     mesh: Mapping[str, int]
     """Devices along each axis."""
     columns: tuple[str, ...]
-    """The columns that are at hand: of `formula`, `stablehlo`, `compiled`."""
+    """The known columns: of `formula`, `stablehlo`, `compiled`."""
     rows: tuple[TrafficReportRow, ...]
     """The largest first."""
 
     def total(self, column: str) -> int:
-        """Sum a column that is at hand."""
+        """Sum a known column."""
         return sum(getattr(row, column) for row in self.rows)
 
     def tree(self) -> dict[str, Any]:
@@ -59,7 +59,27 @@ class TrafficReport:
         }
 
     def __str__(self) -> str:
-        return "\n".join(_table(self))
+        heads = (f"{_HEADS[name]}, B" for name in self.columns)
+        lines = [("collective", "axes", *heads)]
+        for row in self.rows:
+            axes = " x ".join(row.axes) or f"{row.group} devices"
+            figures = (
+                format_count(getattr(row, name)) + " +" * (name in row.endless)
+                for name in self.columns
+            )
+            lines.append((row.kind, axes, *figures))
+        sums = (format_count(self.total(name)) for name in self.columns)
+        lines.append(("a device sends, at least", "", *sums))
+        # Words to the left, numbers to the right.
+        wide = [max(map(len, column)) for column in zip(*lines)]
+        told = []
+        for line in lines:
+            left = (f"{word:{n}}" for word, n in zip(line[:2], wide[:2]))
+            right = (f"{word:>{n}}" for word, n in zip(line[2:], wide[2:]))
+            told.append("  " + "   ".join((*left, *right)))
+        if any(row.endless for row in self.rows):
+            told.append(f"\n  {_LOOPS}")
+        return "\n".join(told)
 
 
 def build_traffic_report(
@@ -69,80 +89,52 @@ def build_traffic_report(
     stablehlo: Sequence[CollectiveOp] | None = None,
     formula: Mapping[CollectiveKey, int] | None = None,
 ) -> TrafficReport:
-    """Set the bytes of a program side by side.
+    """Report the bytes of a program side by side.
 
     Args:
         mesh: {axis: devices along it}.
         compiled: `read_collectives` of the compiled program.
         stablehlo: `read_stablehlo` of the lowered program.
-        formula: payload bytes that a plan says.
+        formula: payload bytes by the plan.
     """
-    columns = {
-        "formula": formula,
-        "stablehlo": None if stablehlo is None else _payloads(stablehlo),
-        "compiled": _payloads(compiled),
-    }
-    endless = {"stablehlo": _endless(stablehlo or ()), "compiled": _endless(compiled)}
-    keys = {key for column in columns.values() for key in column or ()}
-    rows = (
-        TrafficReportRow(
-            kind=key[0],
-            axes=key[1],
-            group=key[2],
-            endless=tuple(name for name, ones in endless.items() if key in ones),
-            **{name: _sent(key, column) for name, column in columns.items()},
+    payloads: dict[str, Mapping[CollectiveKey, int]] = {}
+    if formula is not None:
+        payloads["formula"] = formula
+    endless: dict[str, set[CollectiveKey]] = {}
+    for name, moves in (("stablehlo", stablehlo), ("compiled", compiled)):
+        if moves is None:
+            continue
+        total: Counter[CollectiveKey] = Counter()
+        for move in moves:
+            total[move.kind, move.axes, move.group_size] += move.payload
+        payloads[name] = total
+        endless[name] = {
+            (move.kind, move.axes, move.group_size)
+            for move in moves
+            if not move.bounded
+        }
+
+    rows = []
+    for key in {key for column in payloads.values() for key in column}:
+        kind, axes, group = key
+        # A kind that a column does not have counts as 0, a column that is unknown as
+        # None.
+        sent: dict[str, Any] = {
+            name: wire_bytes(kind, payloads[name].get(key, 0), group)
+            if name in payloads
+            else None
+            for name in _HEADS
+        }
+        loops = tuple(name for name, ones in endless.items() if key in ones)
+        rows.append(
+            TrafficReportRow(kind=kind, axes=axes, group=group, endless=loops, **sent)
         )
-        for key in keys
+    rows.sort(
+        key=lambda row: (
+            max(row.formula or 0, row.stablehlo or 0, row.compiled),
+            row.kind,
+            row.axes,
+        ),
+        reverse=True,
     )
-    return TrafficReport(
-        mesh=mesh,
-        columns=tuple(name for name, found in columns.items() if found is not None),
-        rows=tuple(sorted(rows, key=_size, reverse=True)),
-    )
-
-
-def _payloads(moves: Iterable[CollectiveOp]) -> dict[CollectiveKey, int]:
-    total: Counter[CollectiveKey] = Counter()
-    for move in moves:
-        total[_key(move)] += move.payload
-    return dict(total)
-
-
-def _endless(moves: Iterable[CollectiveOp]) -> set[CollectiveKey]:
-    return {_key(move) for move in moves if not move.bounded}
-
-
-def _key(move: CollectiveOp) -> CollectiveKey:
-    return move.kind, move.axes, move.group_size
-
-
-def _sent(key: CollectiveKey, payloads: Mapping[CollectiveKey, int] | None) -> Any:
-    if payloads is None:
-        return None
-    return wire_bytes(key[0], payloads.get(key, 0), key[2])
-
-
-def _size(row: TrafficReportRow) -> tuple[int, str, tuple[str, ...]]:
-    return max(row.formula or 0, row.stablehlo or 0, row.compiled), row.kind, row.axes
-
-
-def _table(meter: TrafficReport) -> Iterator[str]:
-    """Lay out a row a kind and axes, numbers to the right, and the sums."""
-    heads = (f"{_HEADS[name]}, B" for name in meter.columns)
-    lines = [("collective", "axes", *heads)]
-    for row in meter.rows:
-        axes = " x ".join(row.axes) or f"{row.group} devices"
-        lines.append((row.kind, axes, *(_figure(row, name) for name in meter.columns)))
-    sums = (format_count(meter.total(name)) for name in meter.columns)
-    lines.append(("a device sends, at least", "", *sums))
-    wide = [max(map(len, column)) for column in zip(*lines)]
-    for line in lines:
-        left = (f"{word:{n}}" for word, n in zip(line[:2], wide[:2]))
-        right = (f"{word:>{n}}" for word, n in zip(line[2:], wide[2:]))
-        yield "  " + "   ".join((*left, *right))
-    if any(row.endless for row in meter.rows):
-        yield f"\n  {_LOOPS}"
-
-
-def _figure(row: TrafficReportRow, column: str) -> str:
-    return format_count(getattr(row, column)) + " +" * (column in row.endless)
+    return TrafficReport(mesh=mesh, columns=tuple(payloads), rows=tuple(rows))

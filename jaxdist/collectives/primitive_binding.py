@@ -1,4 +1,4 @@
-"""Bound: a method's sum as a JAX primitive: its types, tangents and mapped dims."""
+"""All-reduce algorithms as JAX primitives: types, tangents and mapped dims."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -25,28 +25,27 @@ def bind_primitive(
     method: AllReduceAlgorithm,
     axes: Axes,
 ) -> list[jax.Array]:
-    """Bind a primitive on arrays that vary along the axes, where that is checked."""
-    varying = [_varied(x, axes) for x in leaves]
+    """Bind a primitive to arrays that vary along the axes, where that is checked."""
+    varying = []
+    for x in leaves:
+        # Unchecked, nothing is said to vary, and the cast changes nothing.
+        known = jax.typeof(x).manual_axis_type.varying
+        missing = tuple(a for a in axes if a not in known)
+        varying.append(lax.pcast(x, missing, to="varying") if missing else x)
     return primitive.bind(
         *varying, *state, method=method, axes=axes, count=len(leaves), mapped=0
     )
 
 
-def _varied(x: jax.Array, axes: Axes) -> jax.Array:
-    missing = tuple(a for a in axes if a not in jax.typeof(x).manual_axis_type.varying)
-    # Where nothing is checked nothing is said to vary, and the cast changes nothing.
-    return lax.pcast(x, missing, to="varying") if missing else x
-
-
 @functools.cache
 def all_reduce_primitive(name: str) -> Primitive:
-    """Make the primitive of a method: sums, what was sent, and memory."""
+    """Return the primitive of an algorithm: sums, contributions and state."""
     return _primitive(f"psum_{name}", _reduced, _reduced_types, _reduced_tangents)
 
 
 @functools.cache
 def reduce_scatter_primitive(name: str) -> Primitive:
-    """Make the primitive of a method's first half."""
+    """Return the primitive of an algorithm's reduce-scatter."""
     return _primitive(
         f"psum_scatter_{name}", _scattered, _scattered_types, _scattered_tangents
     )
@@ -60,6 +59,7 @@ def _primitive(
 ) -> Primitive:
     primitive = Primitive(name)
     primitive.multiple_results = True
+    # Lowered by tracing the same function, so that no backend needs code of its own.
     primitive.def_impl(run)
     primitive.def_abstract_eval(types)
     mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=True))
@@ -67,6 +67,7 @@ def _primitive(
 
     def jvp(primals: Any, given: Any, **params: Any) -> Any:
         outs = primitive.bind(*primals, **params)
+        # A zero tangent of one array must still be summed with those of the others.
         moved = [
             ad.instantiate_zeros(t) if isinstance(t, ad.Zero) else t
             for t in given[: params["count"]]
@@ -80,10 +81,11 @@ def _primitive(
 def _reduced(
     *arrays: jax.Array, method: AllReduceAlgorithm, axes: Axes, count: int, mapped: int
 ) -> list[jax.Array]:
-    """Sum in at least float32, for every index of the mapped dims in front."""
+    """Sum in at least float32, for every index of the leading mapped dims."""
 
     def run(*operands: jax.Array) -> list[jax.Array]:
         leaves, (*memory, step) = operands[:count], operands[count:]
+        # One dtype for all, since an algorithm may see them as one vector.
         used = functools.reduce(
             jnp.promote_types, (accumulation_dtype(x.dtype) for x in leaves)
         )
@@ -98,17 +100,21 @@ def _reduced(
 
 
 def _reduced_types(*arrays: Any, axes: Axes, count: int, **_: Any) -> list[Any]:
-    """Say that sums and memory are the same along the axes, and what was sent not."""
+    """Say that sums and state are the same along the axes, contributions not."""
     leaves, memory = arrays[:count], arrays[count:-1]
-    return [
-        *(_same(x, axes) for x in leaves),
-        *leaves,
-        *(_like(x, leaves[0], axes) for x in memory),
-    ]
+    summed = []
+    for x in leaves:
+        varying = frozenset(x.mat.varying - set(axes))
+        summed.append(x.update(manual_axis_type=x.mat.update(varying=varying)))
+    # State is computed from the sums, so it varies as they do.
+    kept = [x.update(manual_axis_type=summed[0].mat) for x in memory]
+    return [*summed, *leaves, *kept]
 
 
 def _reduced_tangents(outs: Any, given: list[jax.Array], axes: Axes) -> list[Any]:
     rest = outs[2 * len(given) :]
+    # Straight-through: the tangent of a compressed sum is that of the exact one. State
+    # has none.
     return [
         *lax.psum(given, axes),
         *given,
@@ -126,6 +132,7 @@ def _scattered(
     mapped: int,
 ) -> list[jax.Array]:
     def run(x: jax.Array, step: jax.Array) -> list[jax.Array]:
+        # A row for each device, in rank order.
         rows = x.astype(accumulation_dtype(x.dtype)).reshape(lax.axis_size(axes), -1)
         part, _ = method.reduce_scatter(rows, step, axes)
         return [part.reshape(-1, *x.shape[1:]).astype(x.dtype)]
@@ -153,7 +160,7 @@ def _batched(
     mapped: int,
     **params: Any,
 ) -> Any:
-    """Put the mapped dim in front of all operands; the body maps itself."""
+    """Move the mapped dim to the front of all operands; the body maps itself."""
     size = next(x.shape[d] for x, d in zip(arrays, dims) if d is not None)
     front = [
         jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
@@ -167,14 +174,3 @@ def _mapped(run: Callable[..., Any], times: int) -> Callable[..., Any]:
     for _ in range(times):
         run = jax.vmap(run)
     return run
-
-
-def _same(x: Any, axes: Axes) -> Any:
-    """Return the type of an array that no longer varies along the axes."""
-    kept = x.mat.varying - set(axes)
-    return x.update(manual_axis_type=x.mat.update(varying=frozenset(kept)))
-
-
-def _like(x: Any, leaf: Any, axes: Axes) -> Any:
-    """Return the type of memory, which comes of the sums."""
-    return x.update(manual_axis_type=_same(leaf, axes).mat)

@@ -1,15 +1,15 @@
-"""The psum family: sums over mesh axes as JAX primitives, exact or in fewer bytes.
+"""The psum family: sums over mesh axes as JAX primitives, exact or compressed.
 
-    psum(x, "data", via="int8")             the sum, the same on every device
-    psum(x, "data", via=Auto(link=...))     by the fastest way on a measured link
-    psum_scatter(x, "data", via="int8")     this device's part of it
-    reduce(xs, "data", via=..., ...)        the sum, and what this device put into it
+    psum(x, "data", "int8")                  the sum, the same on every device
+    psum(x, "data", AutoAlgorithm(link=...)) by the fastest algorithm on a measured link
+    psum_scatter(x, "data", "int8")          this device's part of it
+    all_reduce(xs, "data", "int8")           the sum, and this device's contribution
 
-Each is a primitive of its own, `psum_int8` in the jaxpr. JAX takes what an all-gather
-brings for different on every device; a primitive can say that the sum built of it is
-the same on all, so it may leave a `shard_map` that checks this (`check_vma`). Tangents
-go through `lax.psum`: a compressed sum has the gradient of the exact one (straight
-through; Bengio et al. 2013, arXiv:1308.3432).
+Each is a primitive of its own, `psum_int8` in the jaxpr. JAX takes the result of an
+all-gather for different on every device; a primitive can say that the sum built of it
+is the same on all, so it may leave a `shard_map` that checks this (`check_vma`).
+Tangents go through `lax.psum`: a compressed sum has the gradient of the exact one
+(straight-through estimator; Bengio et al. 2013, arXiv:1308.3432).
 """
 
 import warnings
@@ -34,8 +34,7 @@ from jaxdist.collectives.primitive_binding import (
     reduce_scatter_primitive,
 )
 from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS, resolve_algorithm
-from jaxdist.collectives.validation import check_axes, check_dtypes
-from jaxdist.core.errors import BadInput, JaxdistWarning
+from jaxdist.core.errors import BadInput, JaxdistWarning, did_you_mean
 
 AlgorithmLike = str | AllReduceAlgorithm | AutoAlgorithm
 
@@ -47,12 +46,11 @@ def psum(x: Any, axis: str | Sequence[str], algorithm: AlgorithmLike = "exact") 
         x: an array or a tree of arrays; floats, unless the sum is exact. A compressed
             sum sees a tree as one vector.
         axis: an axis, or several from the outside in.
-        algorithm: a name, a method with settings of its own, or `AutoAlgorithm`, which
-        chooses one by
-            what was measured; the name `auto`, without that, leaves it to the backend.
+        algorithm: a name, an algorithm with its own settings, or `AutoAlgorithm`, which
+            chooses one by measurements; the name `auto` leaves it to the backend.
 
     Raises:
-        BadInput: no such axis or method, or numbers that it cannot sum.
+        BadInput: no such axis or algorithm, or a dtype that it cannot sum.
 
     The sum is NaN where the exact one is not finite. Without error feedback what is not
     sent is lost: see `all_reduce`.
@@ -68,21 +66,30 @@ def all_reduce(
     state: Sequence[jax.Array] | None = None,
     step: jax.Array | int = 0,
 ) -> AllReduceResult:
-    """Sum arrays over mesh axes, and say what this device put into the sums.
+    """Sum arrays over mesh axes, and return this device's contribution to the sums.
 
     Args:
         leaves: this device's arrays.
         axis: an axis, or several from the outside in.
         algorithm: as of `psum`.
-        state: what the last call gave; none: `method.begin`.
-        step: how often it was called before: random places follow from it.
+        state: of the last call; none: `init_state`.
+        step: number of calls before: random indices follow from it.
 
     Raises:
         BadInput: as `psum`.
     """
     given, axes = list(leaves), check_axes(axis)
-    method = _way(algorithm, given, axes)
+    if algorithm == "auto":
+        algorithm = AutoAlgorithm()
+    if isinstance(algorithm, AutoAlgorithm):
+        along = {a: lax.axis_size(a) for a in axes if lax.axis_size(a) > 1}
+        filled = [x for x in given if x.size]
+        dtype = filled[0].dtype if filled else jnp.float32
+        method = algorithm.select([x.shape for x in filled], dtype, along)
+    else:
+        method = resolve_algorithm(algorithm)
     check_dtypes(method, given)
+    # An axis of one device has nothing to sum, so it takes no collective.
     real = tuple(a for a in axes if lax.axis_size(a) > 1)
     if not real and not isinstance(method, ExactAllReduce):
         warnings.warn(
@@ -97,7 +104,7 @@ def all_reduce(
     if isinstance(method, ExactAllReduce):
         return method.all_reduce(given, kept, jnp.int32(0), real)
     sizes = {a: lax.axis_size(a) for a in real}
-    # The body is traced when it is compiled; what it cannot do is refused here.
+    # The body is traced only when it is compiled: errors about shapes come from here.
     tuple(method.payloads([given[i].shape for i in sized], given[0].dtype, sizes))
     found = bind_primitive(
         all_reduce_primitive(method.name),
@@ -106,6 +113,7 @@ def all_reduce(
         method,
         real,
     )
+    # Arrays without elements are left out of the sum, and put back here.
     total, sent = list(given), list(given)
     for place, i in enumerate(sized):
         total[i], sent[i] = found[place], found[place + len(sized)]
@@ -123,13 +131,13 @@ def psum_scatter(
     """Sum over mesh axes and keep this device's part.
 
     Args:
-        x: an array; its dim is dealt out evenly over the devices along the axes.
+        x: an array; the devices along the axes divide `dim`.
         axis: an axis, or several from the outside in.
-        algorithm: a name or a method that sums in rows.
-        dim: which dim is dealt out.
+        algorithm: a name, or an algorithm with a reduce-scatter.
+        dim: the dim that is scattered.
 
     Raises:
-        BadInput: as `psum`; a method without a scattering half; a dim that does not
+        BadInput: as `psum`; an algorithm without a reduce-scatter; a dim that does not
             divide.
     """
     method, axes = resolve_algorithm(algorithm), check_axes(axis)
@@ -159,6 +167,7 @@ def psum_scatter(
         )
     if devices == 1 or not x.size:
         return x
+    # The primitive scatters the first dim, so that rows are contiguous.
     first = jnp.moveaxis(x, dim, 0)
     (part,) = bind_primitive(
         reduce_scatter_primitive(method.name),
@@ -170,15 +179,55 @@ def psum_scatter(
     return jnp.moveaxis(part, 0, dim)
 
 
-def _way(
-    via: AlgorithmLike, leaves: Sequence[jax.Array], axes: Axes
-) -> AllReduceAlgorithm:
-    """Return the method that sums these arrays."""
-    if via == "auto":
-        via = AutoAlgorithm()
-    if not isinstance(via, AutoAlgorithm):
-        return resolve_algorithm(via)
-    sizes = {a: lax.axis_size(a) for a in axes if lax.axis_size(a) > 1}
-    sized = [x for x in leaves if x.size]
-    dtype = sized[0].dtype if sized else jnp.float32
-    return via.select([x.shape for x in sized], dtype, sizes)
+def check_axes(axis: str | Sequence[str]) -> Axes:
+    """Return the axes as a tuple.
+
+    Raises:
+        BadInput: there is none of this name, or it is not manual.
+    """
+    axes = (axis,) if isinstance(axis, str) else tuple(axis)
+    mesh = jax.sharding.get_abstract_mesh()
+    for name in axes:
+        if name not in mesh.manual_axes:
+            known = ", ".join(map(str, mesh.manual_axes)) or "none"
+            near = did_you_mean(name, map(str, mesh.manual_axes))
+            raise BadInput(
+                f"no manual mesh axis {name} here",
+                rule="sums run inside jax.shard_map, over axes of its mesh",
+                values=f"axis = {name}; manual axes here: {known}",
+                remedy=f'"{near}"' if near else "call it inside jax.shard_map",
+            )
+    return axes
+
+
+def check_dtypes(algorithm: AllReduceAlgorithm, leaves: Sequence[jax.Array]) -> None:
+    """Refuse dtypes that an algorithm cannot sum.
+
+    Raises:
+        BadInput: integers of fewer than 32 bits, which wrap or which a backend cannot
+            move, or integers where the sum is not exact.
+    """
+    for x in leaves:
+        floats = jnp.issubdtype(x.dtype, jnp.floating)
+        if not floats and not isinstance(algorithm, ExactAllReduce):
+            raise BadInput(
+                f"{algorithm.name} sums floats only",
+                rule="integers are summed exactly",
+                values=f"dtype = {x.dtype}",
+                remedy='via="exact"',
+            )
+        if jnp.issubdtype(x.dtype, jnp.integer) and jnp.iinfo(x.dtype).bits < 32:
+            raise BadInput(
+                f"a sum of {x.dtype} could overflow",
+                rule="integers of at least 32 bits are summed: narrower ones wrap "
+                "without a word, and int2 stops the process on CPU",
+                values=f"dtype = {x.dtype}",
+                remedy="x.astype(jnp.int32)",
+            )
+        if floats and x.dtype.itemsize < 2:
+            raise BadInput(
+                f"a sum of {x.dtype} would be rounded at every addition",
+                rule="floats of at least 16 bits are summed",
+                values=f"dtype = {x.dtype}",
+                remedy='x.astype(jnp.float32), via="fp8"',
+            )

@@ -4,25 +4,18 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 Axes = tuple[str, ...]
-Tree = TypeVar("Tree")
 
 
 def all_reduce_leaves(
     leaves: Sequence[jax.Array], axes: Sequence[Axes]
 ) -> list[jax.Array]:
-    """Sum each leaf over its axes, so that the devices along them hold the whole.
-
-    Scalars and vectors of one dtype travel as one array. Besides being short, some are
-    equal by construction: where two biases are added, as at the end of a residual
-    block, their gradients are the same numbers, and the compiler would send them once
-    in some programs and twice in others. Packed, the bytes follow from the leaves.
+    """Sum each leaf over its axes, so that the devices along them hold the total.
 
     Args:
         leaves: arrays that hold this device's share, e.g. gradients of its part of the
@@ -37,12 +30,23 @@ def all_reduce_leaves(
                 short[axes[place], leaf.dtype].append(place)
             else:
                 long[axes[place]].append(place)
+        # Scalars and vectors of one dtype are sent as one array. Besides being short,
+        # some are equal by construction: where two biases are added, as at the end of a
+        # residual block, their gradients are the same numbers, and the compiler would
+        # send them once in some programs and twice in others. Packed, the bytes follow
+        # from the leaves.
         for (over, _), places in short.items():
             packed = jnp.concatenate([jnp.ravel(leaves[place]) for place in places])
-            _scatter(whole, places, _sum(packed, over))
+            summed = lax.psum(packed, over) if over else packed
+            start = 0
+            for place in places:
+                stop = start + math.prod(leaves[place].shape)
+                whole[place] = summed[start:stop].reshape(leaves[place].shape)
+                start = stop
         for over, places in long.items():
-            summed = _sum([leaves[place] for place in places], over)
-            for place, leaf in zip(places, summed, strict=True):
+            own = [leaves[place] for place in places]
+            totals = lax.psum(own, over) if over else own
+            for place, leaf in zip(places, totals, strict=True):
                 whole[place] = leaf
     return whole
 
@@ -54,17 +58,3 @@ def replicated_axes(axes: Axes, spec: Sequence[str | None]) -> Axes:
     ('data', 'tensor')
     """
     return tuple(itertools.filterfalse(set(spec).__contains__, axes))
-
-
-def _sum(tree: Tree, axes: Axes) -> Tree:
-    return lax.psum(tree, axes) if axes else tree
-
-
-def _scatter(leaves: list[jax.Array], places: list[int], packed: jax.Array) -> None:
-    """Put the parts of a packed array back to where they came from."""
-    start = 0
-    for place in places:
-        shape = leaves[place].shape
-        stop = start + math.prod(shape)
-        leaves[place] = packed[start:stop].reshape(shape)
-        start = stop

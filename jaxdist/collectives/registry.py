@@ -1,4 +1,4 @@
-"""Names of the ways to sum, and what each stands for unless it is told otherwise."""
+"""All-reduce algorithms by name, with their default settings."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,10 +6,13 @@ from types import MappingProxyType
 from typing import Final
 
 from jaxdist.collectives.algorithms.registry import SCHEDULES
-from jaxdist.collectives.compress.bf16 import Bf16Codec
-from jaxdist.collectives.compress.block_quantization import BlockQuantizationCodec
-from jaxdist.collectives.compress.codec import Codec
-from jaxdist.collectives.compress.exact import ExactAllReduce
+from jaxdist.collectives.compress.codec import (
+    Bf16Codec,
+    BlockQuantizationCodec,
+    Codec,
+    SignCodec,
+)
+from jaxdist.collectives.compress.exact import ExactAllReduce, ScheduledAllReduce
 from jaxdist.collectives.compress.hierarchical import HierarchicalAllReduce
 from jaxdist.collectives.compress.method import AllReduceAlgorithm
 from jaxdist.collectives.compress.powersgd import PowerSGD
@@ -18,9 +21,7 @@ from jaxdist.collectives.compress.reduce_scatter_allgather import (
     MajorityVote,
     TwoPhaseAllReduce,
 )
-from jaxdist.collectives.compress.scheduled_exact import ScheduledAllReduce
 from jaxdist.collectives.compress.shared_top_k import SharedTopK
-from jaxdist.collectives.compress.sign import SignCodec
 from jaxdist.collectives.compress.sparse import OkTopK
 from jaxdist.collectives.compress.top_k_allgather import TopKAllGather
 from jaxdist.collectives.compress.top_k_codec import TopKCodec
@@ -47,15 +48,16 @@ ALL_REDUCE_ALGORITHMS: Final[Mapping[str, AllReduceAlgorithm]] = MappingProxyTyp
         )
     }
 )
-"""Every way by its name."""
+"""Every algorithm by its name."""
 
 
 def make_algorithm(config: ReductionConfig) -> AllReduceAlgorithm:
-    """Return the method that a plan asks for, with the settings that it has.
+    """Return the algorithm of a plan, with the plan's settings.
 
     >>> make_algorithm(ReductionConfig(via="power", rank=2))
     PowerSGD(rank=2)
     """
+    # Settings of a plan replace the defaults; other algorithms have none.
     method, picks = ALL_REDUCE_ALGORITHMS[config.via], TopKCodec(density=config.density)
     match method:
         case TwoPhaseAllReduce(codec=BlockQuantizationCodec() as codec):
@@ -74,7 +76,7 @@ def make_algorithm(config: ReductionConfig) -> AllReduceAlgorithm:
 def make_stateless_compressor(
     name: StatelessCompressor, block_size: int
 ) -> tuple[AllReduceAlgorithm, Codec | None]:
-    """Return a stateless way to sum, and the codec of its messages.
+    """Return a stateless algorithm, and the codec of its messages.
 
     >>> make_stateless_compressor("exact", 256)
     (ExactAllReduce(), None)
@@ -84,10 +86,10 @@ def make_stateless_compressor(
 
 
 def resolve_algorithm(algorithm: str | AllReduceAlgorithm) -> AllReduceAlgorithm:
-    """Return the method that a name stands for, or the method itself.
+    """Return the algorithm of a name, or the algorithm itself.
 
     Raises:
-        BadInput: no method has this name.
+        BadInput: no algorithm has this name.
 
     >>> resolve_algorithm("int8").name
     'int8'

@@ -1,8 +1,8 @@
-"""Groups: which mesh axes the devices of a collective lie along."""
+"""Replica groups: the mesh axes along which the devices of a collective lie."""
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -16,6 +16,8 @@ def replica_groups(axes: Iterable[str], mesh: Mapping[str, int]) -> list[list[in
     """List the device groups that a collective over `axes` has on this mesh."""
     names, chosen = list(mesh), set(axes)
     ids = np.arange(math.prod(mesh.values())).reshape(tuple(mesh.values()))
+    # Devices are numbered in mesh order, the last axis fastest: groups are the rows
+    # when the chosen axes come last.
     kept = [i for i, n in enumerate(names) if n not in chosen]
     along = [i for i, n in enumerate(names) if n in chosen]
     width = math.prod(mesh[names[i]] for i in along)
@@ -25,12 +27,22 @@ def replica_groups(axes: Iterable[str], mesh: Mapping[str, int]) -> list[list[in
 def axes_from_groups(
     groups: Sequence[Sequence[int]], mesh: Mapping[str, int]
 ) -> tuple[str, ...]:
-    """Name the axes, or parts of one, whose groups these are; empty where none match.
+    """Return the axes, or parts of one, with these groups; empty where none match.
 
-    Whole axes come first: a part is named where only neighbours along an axis meet.
+    >>> axes_from_groups([[0, 2], [1, 3], [4, 6], [5, 7]], {"data": 4, "tensor": 2})
+    ('data[2]',)
     """
+    # Whole axes come first. Then one axis at a time is cut in two: groups that are
+    # apart, and neighbours in them, since only neighbours along an axis meet.
+    meshes = [dict(mesh)]
+    for cut, size in mesh.items():
+        for devices in range(2, size):
+            if size % devices == 0:
+                halves = {_APART: size // devices, sub_axis_name(cut, devices): devices}
+                named = ({n: s} if n != cut else halves for n, s in mesh.items())
+                meshes.append({name: s for each in named for name, s in each.items()})
     wanted = {frozenset(group) for group in groups}
-    for each in (mesh, *_refined(mesh)):
+    for each in meshes:
         real = [name for name, size in each.items() if size > 1 and name != _APART]
         for count in range(1, len(real) + 1):
             for axes in itertools.combinations(real, count):
@@ -39,25 +51,12 @@ def axes_from_groups(
     return ()
 
 
-def _refined(mesh: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Yield the mesh with one axis cut in two: groups apart, and neighbours in them.
-
-    >>> list(_refined({"data": 4, "tensor": 2}))
-    [{'apart': 2, 'data[2]': 2, 'tensor': 2}]
-    """
-    for cut, size in mesh.items():
-        for devices in range(2, size):
-            if size % devices == 0:
-                halves = {_APART: size // devices, sub_axis_name(cut, devices): devices}
-                named = ({n: s} if n != cut else halves for n, s in mesh.items())
-                yield {name: s for each in named for name, s in each.items()}
-
-
 def axes_from_pairs(
     pairs: Sequence[tuple[int, int]], mesh: Mapping[str, int]
 ) -> tuple[tuple[str, ...], int]:
-    """Name the axes along which a permute moves, and the devices along them."""
+    """Return the axes along which a permute moves, and the devices along them."""
     shape = tuple(mesh.values())
+    # A permute runs along the axes in which the coordinates of some pair differ.
     moved = {
         name
         for a, b in pairs

@@ -1,12 +1,8 @@
-"""Execution of a step list over named axes: a sum over ranks, by permutes.
+"""Execution of a collective schedule: a sum over ranks, by permutes.
 
 One program runs on all devices. Which chunks a rank sends and where it puts those that
-it receives is looked up by its place on the axis. Neighbouring chunks move as one
-slice, in place. Steps that differ in these places alone run as one loop: a ring has as
-many instructions for 64 ranks as for 4.
-
-Floats of 8 and 16 bits are moved as bits, since some backends would widen them on the
-way. Each addition of theirs is made in float32 and rounded.
+it receives is looked up by its rank on the axis. Steps that differ in these indices
+alone run as one loop: a ring has as many instructions for 64 ranks as for 4.
 """
 
 import itertools
@@ -26,7 +22,7 @@ AxisNames = str | tuple[str, ...]
 
 
 def run(schedule: CollectiveSchedule, x: jax.Array, axis: AxisNames) -> jax.Array:
-    """Sum an array over manual mesh axes by a step list.
+    """Sum an array over manual mesh axes by a schedule.
 
     y = Σ_r x_r on every rank, all with the same bits. As of `lax.psum` under
     `check_vma=False`, the gradient is the sum of the gradients of all ranks, and it is
@@ -47,35 +43,49 @@ def run(schedule: CollectiveSchedule, x: jax.Array, axis: AxisNames) -> jax.Arra
 
     @jax.custom_vjp
     def total(x: jax.Array) -> jax.Array:
-        return _summed(schedule, x, axis)
+        if x.size == 0:
+            return x
+        each = chunk_size(schedule, x.size)
+        padding = each * schedule.chunks - x.size
+        chunks = jnp.pad(x.reshape(-1), (0, padding)).reshape(schedule.chunks, each)
+        with jax.named_scope(schedule.name):
+            for _, alike in itertools.groupby(permutes(schedule), _message_shapes):
+                chunks = _run_alike(list(alike), chunks, axis)
+        return chunks.reshape(-1)[: x.size].reshape(x.shape)
 
+    # The transpose of an all-reduce that is the same everywhere is the all-reduce
+    # itself.
     total.defvjp(lambda x: (total(x), None), lambda _, share: (total(share),))
-    return total(_varying(x, axis))
+    # An array that is the same on all ranks has to pass for one that differs.
+    axes = (axis,) if isinstance(axis, str) else axis
+    same = tuple(name for name in axes if name not in jax.typeof(x).mat.varying)
+    return total(lax.pcast(x, same, to="varying") if same else x)
 
 
-def _summed(algorithm: CollectiveSchedule, x: jax.Array, axis: AxisNames) -> jax.Array:
-    if x.size == 0:
-        return x
-    each = chunk_size(algorithm, x.size)
-    padding = each * algorithm.chunks - x.size
-    flat = jnp.pad(x.reshape(-1), (0, padding))
-    chunks = flat.reshape(algorithm.chunks, each)
-    with jax.named_scope(algorithm.name):
-        for _, alike in itertools.groupby(permutes(algorithm), _shape):
-            chunks = _run(list(alike), chunks, axis)
-    return chunks.reshape(-1)[: x.size].reshape(x.shape)
+def _message_shapes(step: PermuteStep) -> tuple[object, ...]:
+    return tuple((p.pairs, p.count, p.adds) for p in step)
 
 
-def _run(steps: list[PermuteStep], chunks: jax.Array, axis: AxisNames) -> jax.Array:
-    """Run steps that differ in the places of their chunks alone."""
+def _run_alike(
+    steps: list[PermuteStep], chunks: jax.Array, axis: AxisNames
+) -> jax.Array:
+    """Run steps that differ in the indices of their chunks alone, as one loop."""
+    # [steps, permutes, (send, receive), ranks]: the first chunk that each rank sends,
+    # and the first that it receives.
     ranks = int(lax.axis_size(axis))
-    table = np.array([[_places(p, ranks) for p in step] for step in steps])
+    table = np.zeros((len(steps), len(steps[0]), 2, ranks), int)
+    for rows, permute_step in zip(table, steps):
+        for (sends, receives), permute in zip(rows, permute_step):
+            for (source, target), start in zip(permute.pairs, permute.starts):
+                sends[source] = receives[target] = start
     mine = jnp.asarray(table, jnp.int32)[..., lax.axis_index(axis)]
 
     def step(chunks: jax.Array, places: jax.Array) -> tuple[jax.Array, None]:
         for permute, place in zip(steps[0], places):
-            got = _moved(_slice(chunks, place[0], permute.count), permute, axis)
-            own = _slice(chunks, place[1], permute.count)
+            # Neighbouring chunks move as one slice, in place.
+            sent = lax.dynamic_slice_in_dim(chunks, place[0], permute.count)
+            got = _permute(sent, permute, axis)
+            own = lax.dynamic_slice_in_dim(chunks, place[1], permute.count)
             new = _received(permute, own, got, axis)
             chunks = lax.dynamic_update_slice_in_dim(chunks, new, place[1], 0)
         return chunks, None
@@ -83,23 +93,8 @@ def _run(steps: list[PermuteStep], chunks: jax.Array, axis: AxisNames) -> jax.Ar
     return lax.scan(step, chunks, mine)[0]
 
 
-def _shape(step: PermuteStep) -> tuple[object, ...]:
-    return tuple((p.pairs, p.count, p.adds) for p in step)
-
-
-def _places(permute: Permute, ranks: int) -> list[list[int]]:
-    """Tabulate by rank the first chunk that it sends, and the first it receives."""
-    sends, receives = [0] * ranks, [0] * ranks
-    for (source, target), start in zip(permute.pairs, permute.starts):
-        sends[source] = receives[target] = start
-    return [sends, receives]
-
-
-def _slice(chunks: jax.Array, start: jax.Array, count: int) -> jax.Array:
-    return lax.dynamic_slice_in_dim(chunks, start, count)
-
-
-def _moved(message: jax.Array, permute: Permute, axis: AxisNames) -> jax.Array:
+def _permute(message: jax.Array, permute: Permute, axis: AxisNames) -> jax.Array:
+    # Floats of 8 and 16 bits are moved as bits: some backends would widen them.
     if not _is_narrow(message.dtype):
         return lax.ppermute(message, axis, permute.pairs)
     bits = jnp.uint8 if message.dtype.itemsize == 1 else jnp.uint16
@@ -111,8 +106,15 @@ def _moved(message: jax.Array, permute: Permute, axis: AxisNames) -> jax.Array:
 def _received(
     permute: Permute, own: jax.Array, got: jax.Array, axis: AxisNames
 ) -> jax.Array:
-    """Return what is where a message goes to; a rank without one keeps its own."""
-    new = _added(own, got) if permute.adds else got
+    """Return the chunks at the target; a rank without a message keeps its own."""
+    new = got
+    if permute.adds and _is_narrow(own.dtype):
+        # Each addition is made in float32 and rounded.
+        full = accumulation_dtype(own.dtype)
+        new = (own.astype(full) + got.astype(full)).astype(own.dtype)
+    elif permute.adds:
+        new = own + got
+    # `ppermute` gives zeros to a rank that nobody sends to.
     targets = np.zeros(lax.axis_size(axis), bool)
     targets[[target for _, target in permute.pairs]] = True
     if targets.all():
@@ -120,25 +122,12 @@ def _received(
     return jnp.where(jnp.asarray(targets)[lax.axis_index(axis)], new, own)
 
 
-def _added(own: jax.Array, got: jax.Array) -> jax.Array:
-    if not _is_narrow(own.dtype):
-        return own + got
-    full = accumulation_dtype(own.dtype)
-    return (own.astype(full) + got.astype(full)).astype(own.dtype)
-
-
 def _is_narrow(dtype: np.dtype) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
 
 
-def _varying(x: jax.Array, axis: AxisNames) -> jax.Array:
-    """Let an array that is the same on all ranks pass for one that differs."""
-    axes = (axis,) if isinstance(axis, str) else axis
-    same = tuple(name for name in axes if name not in jax.typeof(x).mat.varying)
-    return lax.pcast(x, same, to="varying") if same else x
-
-
 def _check(algorithm: CollectiveSchedule, x: jax.Array, axis: AxisNames) -> None:
+    # JAX raises a NameError where an axis is not manual here.
     try:
         devices = lax.axis_size(axis)
     except NameError as error:
@@ -155,18 +144,18 @@ def _check(algorithm: CollectiveSchedule, x: jax.Array, axis: AxisNames) -> None
             values=f"axis={axis!r}, devices={devices}, ranks={algorithm.ranks}",
             remedy=f"{algorithm.name}({devices})",
         )
-    if not _is_summable(x.dtype):
+    dtype = x.dtype
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return
+    bits = 0
+    if jnp.issubdtype(dtype, jnp.floating):
+        bits = jnp.finfo(dtype).bits
+    elif jnp.issubdtype(dtype, jnp.integer):
+        bits = jnp.iinfo(dtype).bits
+    if bits < 8:
         raise BadInput(
-            f"arrays of {x.dtype} cannot be summed by a step list",
+            f"arrays of {dtype} cannot be summed by a step list",
             rule="floats, complex numbers, or integers, of at least 8 bits",
-            values=f"dtype={x.dtype}",
+            values=f"dtype={dtype}",
             remedy="x.astype(jnp.int32)",
         )
-
-
-def _is_summable(dtype: np.dtype) -> bool:
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        return True
-    if jnp.issubdtype(dtype, jnp.floating):
-        return jnp.finfo(dtype).bits >= 8
-    return jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits >= 8

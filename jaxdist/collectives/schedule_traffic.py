@@ -1,4 +1,4 @@
-"""Bytes of a step list: what a rank sends, and what a compiled program shows.
+"""Bytes of a schedule: what a rank sends, and what a compiled program shows.
 
 They differ where a rank sends nothing in a permute: a program is one for all devices,
 and shows the message on each of them.
@@ -11,20 +11,12 @@ from jaxdist.collectives.permutes import PermuteStep, permutes
 
 
 def chunk_size(schedule: CollectiveSchedule, elements: int) -> int:
-    """Return the numbers in a chunk, the last one padded.
-
-    Args:
-        schedule: cut into C chunks.
-        elements: numbers in the array, n.
-
-    Returns:
-        ⌈n / C⌉.
-    """
+    """Return the elements in a chunk, ⌈n / C⌉; the last one is padded."""
     return -(-elements // schedule.chunks)
 
 
 def elements_per_rank(schedule: CollectiveSchedule, elements: int) -> tuple[int, ...]:
-    """Return the numbers that each rank sends, padding included.
+    """Return the elements that each rank sends, padding included.
 
     >>> from jaxdist.collectives.algorithms.rings import ring
     >>> elements_per_rank(ring(4), 100)
@@ -41,26 +33,14 @@ def elements_per_rank(schedule: CollectiveSchedule, elements: int) -> tuple[int,
 def busiest_rank_bytes(
     schedule: CollectiveSchedule, elements: int, itemsize: int
 ) -> int:
-    """Return the bytes that the busiest rank sends.
-
-    Args:
-        schedule: the step list.
-        elements: numbers in the array.
-        itemsize: bytes of a number.
-    """
+    """Return the bytes that the busiest rank sends, for an array of `elements`."""
     return itemsize * max(elements_per_rank(schedule, elements))
 
 
 def schedule_payload_bytes(
     schedule: CollectiveSchedule, elements: int, itemsize: int
 ) -> int:
-    """Return the bytes of all permutes on one device, as a compiled program has them.
-
-    Args:
-        schedule: the step list.
-        elements: numbers in the array.
-        itemsize: bytes of a number.
-    """
+    """Return the bytes of all permutes on one device, as in a compiled program."""
     return permutes_payload_bytes(schedule, permutes(schedule), elements, itemsize)
 
 
@@ -70,13 +50,6 @@ def permutes_payload_bytes(
     elements: int,
     itemsize: int,
 ) -> int:
-    """Return the same where the permutes of the list are at hand.
-
-    Args:
-        schedule: the step list.
-        permute_steps: its permutes.
-        elements: numbers in the array.
-        itemsize: bytes of a number.
-    """
+    """Return the same for a schedule whose permutes are known already."""
     chunks = sum(permute.count for step in permute_steps for permute in step)
     return itemsize * chunks * chunk_size(schedule, elements)

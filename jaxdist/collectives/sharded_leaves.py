@@ -1,7 +1,7 @@
-"""Shards of many leaves joined over one axis, and the reverse: sums dealt out.
+"""All-gather and reduce-scatter of many leaves over one mesh axis.
 
-Vectors of one dtype travel as one array, as in `jaxdist.collectives.reduce` and for the
-same reason. Floats of 16 bits are joined as bits and summed in float32.
+Vectors of one dtype are sent as one array, as in `jaxdist.collectives.reduce` and for
+the same reason.
 """
 
 from collections import defaultdict
@@ -26,21 +26,28 @@ def all_gather(
     axis: str,
     codec: Codec | None = None,
 ) -> list[jax.Array]:
-    """Join the shards that the devices along an axis hold.
+    """All-gather the shards that the devices along an axis hold.
 
     Args:
         shards: this device's parts.
-        shard_dims: the dim of each that is dealt out; None leaves it as it is.
+        shard_dims: the sharded dim of each; None leaves it as it is.
         axis: a manual axis.
-        codec: how matrices travel; none: as they are.
+        codec: encodes matrices; none sends them as they are.
     """
     whole = list(shards)
     with jax.named_scope(f"join_{axis}"):
         for i in _matrices(shards, shard_dims):
             x, dim = shards[i], shard_dims[i] or 0
-            whole[i] = (
-                _read(x, axis, dim, codec) if codec else all_gather_array(x, axis, dim)
-            )
+            if codec is None:
+                whole[i] = all_gather_array(x, axis, dim)
+                continue
+            # One message for the whole shard, which is cut along its first dim.
+            front, wide = jnp.moveaxis(x, dim, 0), accumulation_dtype(x.dtype)
+            message = codec.encode(front.astype(wide).reshape(1, -1))[0]
+            got = lax.all_gather(message, axis)
+            rows = codec.decode(got, x.size, wide).astype(x.dtype)
+            whole[i] = jnp.moveaxis(rows.reshape(-1, *front.shape[1:]), 0, dim)
+        # Shards of vectors side by side, one row a device.
         for places in _vectors(shards, shard_dims):
             packed = all_gather_array(
                 jnp.concatenate([shards[i] for i in places])[None], axis
@@ -56,20 +63,22 @@ def reduce_scatter(
     axis: str,
     algorithm: AllReduceAlgorithm | str = "exact",
 ) -> list[jax.Array]:
-    """Sum each array over an axis, in at least float32, and keep this device's part.
+    """Sum each array over an axis, in at least float32, and keep this device's shard.
 
     Args:
         whole: this device's shares of the sums.
-        shard_dims: the dim of each that is dealt out; None leaves it as it is.
+        shard_dims: the sharded dim of each; None leaves it as it is.
         axis: a manual axis.
         algorithm: how matrices are summed; vectors are summed exactly.
     """
     devices, parts = lax.axis_size(axis), list(whole)
     with jax.named_scope(f"deal_{axis}"):
         for i in _matrices(whole, shard_dims):
+            # In at least float32: sums of 16 bits lose small gradients.
             full = whole[i].astype(accumulation_dtype(whole[i].dtype))
             parts[i] = psum_scatter(full, axis, algorithm, shard_dims[i] or 0)
         for places in _vectors(whole, shard_dims):
+            # Row r has the shards of device r of all vectors.
             rows = [whole[i].reshape(devices, -1) for i in places]
             packed = reduce_scatter_array(jnp.concatenate(rows, 1), axis, 0)
             for i, part in _cut(packed, places, [row.shape[1] for row in rows]):
@@ -80,19 +89,19 @@ def reduce_scatter(
 def local_shard(
     whole: Sequence[jax.Array], shard_dims: ShardDims, axis: str
 ) -> list[jax.Array]:
-    """Cut this device's part out of each array."""
+    """Slice this device's shard out of each array."""
     devices, me = lax.axis_size(axis), lax.axis_index(axis)
-
-    def cut(x: jax.Array, dim: int) -> jax.Array:
-        size = x.shape[dim] // devices
-        return lax.dynamic_slice_in_dim(x, me * size, size, dim)
-
-    pairs = zip(whole, shard_dims, strict=True)
-    return [x if dim is None else cut(x, dim) for x, dim in pairs]
+    shards = list(whole)
+    for i, (x, dim) in enumerate(zip(whole, shard_dims, strict=True)):
+        if dim is not None:
+            size = x.shape[dim] // devices
+            shards[i] = lax.dynamic_slice_in_dim(x, me * size, size, dim)
+    return shards
 
 
 def all_gather_array(x: jax.Array, axis: str, dim: int = 0) -> jax.Array:
-    """Join what the devices along an axis hold of one array, along a dim of it."""
+    """All-gather one array along a dim."""
+    # Floats of 16 bits are sent as bits: a backend might widen them on the way.
     if x.dtype.itemsize != 2:
         return lax.all_gather(x, axis, axis=dim, tiled=True)
     bits = lax.bitcast_convert_type(x, jnp.uint16)
@@ -100,17 +109,8 @@ def all_gather_array(x: jax.Array, axis: str, dim: int = 0) -> jax.Array:
     return lax.bitcast_convert_type(whole, x.dtype)
 
 
-def _read(x: jax.Array, axis: str, dim: int, codec: Codec) -> jax.Array:
-    """Join shards from one message each."""
-    front = jnp.moveaxis(x, dim, 0)
-    message = codec.encode(front.astype(accumulation_dtype(x.dtype)).reshape(1, -1))[0]
-    got = lax.all_gather(message, axis)
-    rows = codec.decode(got, x.size, accumulation_dtype(x.dtype)).astype(x.dtype)
-    return jnp.moveaxis(rows.reshape(-1, *front.shape[1:]), 0, dim)
-
-
 def reduce_scatter_array(x: jax.Array, axis: str, dim: int) -> jax.Array:
-    """Sum one array over an axis, in at least float32, and keep a part of a dim."""
+    """Sum one array over an axis, in at least float32, scattered along a dim."""
     full = x.astype(accumulation_dtype(x.dtype))
     return lax.psum_scatter(full, axis, scatter_dimension=dim, tiled=True)
 
@@ -118,7 +118,7 @@ def reduce_scatter_array(x: jax.Array, axis: str, dim: int) -> jax.Array:
 def _cut(
     packed: jax.Array, places: list[int], sizes: list[int]
 ) -> Iterator[tuple[int, jax.Array]]:
-    """Yield the columns of each packed vector, with its place."""
+    """Yield the columns of each packed vector, with its index."""
     start = 0
     for place, size in zip(places, sizes, strict=True):
         yield place, packed[:, start : start + size]
@@ -130,7 +130,7 @@ def _matrices(leaves: Sequence[Any], dims: ShardDims) -> list[int]:
 
 
 def _vectors(leaves: Sequence[Any], dims: ShardDims) -> list[list[int]]:
-    """List the places of the vectors that are dealt out, by dtype."""
+    """List the indices of sharded vectors, grouped by dtype."""
     places = defaultdict(list)
     for i, x in enumerate(leaves):
         if dims[i] is not None and x.ndim == 1:

@@ -1,4 +1,4 @@
-"""What a lowered program means to move: every collective of its StableHLO.
+"""Collectives of a lowered program: every one in its StableHLO, with axes and bytes.
 
 A program is lowered before a backend compiles it. Its collectives are those that were
 written, in the dtypes they were written in: none is merged, widened or added yet, so
@@ -8,7 +8,7 @@ what the partitioner adds to a program under plain `jit` is not here.
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -34,84 +34,87 @@ def read_stablehlo(module: Any, mesh: Mapping[str, int]) -> tuple[CollectiveOp, 
         module: `lowered.compiler_ir("stablehlo")` of one SPMD program.
         mesh: {axis: devices along it}, outermost first, in the order of its devices.
     """
-    return tuple(_Program(module, mesh).moves("main"))
+    functions = {
+        op.attributes["sym_name"].value: op.operation
+        for op in module.body.operations
+        if op.operation.name == "func.func"
+    }
+    program = _Program(functions, mesh)
+    return tuple(program.inside(functions["main"]))
 
 
+@dataclass(frozen=True)
 class _Program:
     """The functions of a module, and the mesh that they run on."""
 
-    def __init__(self, module: Any, mesh: Mapping[str, int]) -> None:
-        self._mesh = mesh
-        self._functions = {
-            op.attributes["sym_name"].value: op.operation
-            for op in module.body.operations
-            if op.operation.name == "func.func"
-        }
+    functions: Mapping[str, Any]
+    mesh: Mapping[str, int]
 
-    def moves(self, function: str) -> Iterator[CollectiveOp]:
-        """Yield what a function moves, functions that it calls included."""
-        yield from self._inside(self._functions[function])
-
-    def _inside(self, op: Any) -> Iterator[CollectiveOp]:
+    def inside(self, op: Any) -> Iterator[CollectiveOp]:
+        """Yield the collectives in the regions of an operation."""
         for region in op.regions:
             yield from self._region(region)
 
     def _region(self, region: Any) -> Iterator[CollectiveOp]:
-        for block in region.blocks:
-            for op in block.operations:
-                yield from self._read(op.operation)
-
-    def _read(self, op: Any) -> Iterator[CollectiveOp]:
-        if op.name in _KINDS:
-            yield from self._collective(op)
-        elif op.name == "func.call":
-            yield from self.moves(op.attributes["callee"].value)
-        elif op.name == "stablehlo.while":
-            yield from self._loop(op)
-        elif op.name in _CHOICES:
-            branches = (tuple(self._region(region)) for region in op.regions)
-            yield from max(branches, key=lambda moves: sum(m.payload for m in moves))
-        else:
-            yield from self._inside(op)
-
-    def _loop(self, op: Any) -> Iterator[CollectiveOp]:
-        """Yield what a loop moves: its condition runs once more than its body."""
-        known = loop_trip_count(op)
-        times = 1 if known is None else known
-        asked, body = op.regions
-        for region, runs in ((asked, times + (known is not None)), (body, times)):
-            for move in self._region(region):
-                yield replace(
-                    move,
-                    payload=runs * move.payload,
-                    trip_count=runs * move.trip_count,
-                    bounded=move.bounded and known is not None,
-                )
+        ops = (op.operation for block in region.blocks for op in block.operations)
+        for op in ops:
+            if op.name in _KINDS:
+                yield from self._collective(op)
+            elif op.name == "func.call":
+                yield from self.inside(self.functions[op.attributes["callee"].value])
+            elif op.name == "stablehlo.while":
+                known = loop_trip_count(op)
+                times = 1 if known is None else known
+                # The condition runs once more than the body.
+                asked, body = op.regions
+                for inner, runs in (
+                    (asked, times + (known is not None)),
+                    (body, times),
+                ):
+                    for move in self._region(inner):
+                        yield replace(
+                            move,
+                            payload=runs * move.payload,
+                            trip_count=runs * move.trip_count,
+                            bounded=move.bounded and known is not None,
+                        )
+            elif op.name in _CHOICES:
+                branches = (tuple(self._region(branch)) for branch in op.regions)
+                yield from max(branches, key=lambda ops: sum(m.payload for m in ops))
+            else:
+                yield from self.inside(op)
 
     def _collective(self, op: Any) -> Iterator[CollectiveOp]:
         kind = _KINDS[op.name]
         if kind == "collective-permute":
             pairs = np.asarray(op.attributes["source_target_pairs"]).tolist()
-            axes, group = axes_from_pairs(pairs, self._mesh)
+            axes, group = axes_from_pairs(pairs, self.mesh)
         else:
             groups = np.asarray(op.attributes["replica_groups"]).tolist()
-            axes, group = axes_from_groups(groups, self._mesh), len(groups[0])
+            axes, group = axes_from_groups(groups, self.mesh), len(groups[0])
         if group == 1:  # a device alone moves nothing
             return
+        payload = 0
+        for result in op.results:
+            element = str(result.type.element_type)
+            # A truth value is one bit, but takes a byte.
+            width = 8 if element == "i1" else int(re.findall(r"\d+", element)[0])
+            bits = width * (2 if element.startswith("complex") else 1)
+            payload += math.ceil(math.prod(result.type.shape) * bits / 8)
         place = str(op.location)
         name, source = _NAME.search(place), _PLACE.search(place)
         yield CollectiveOp(
             kind=kind,
             axes=axes,
             group_size=group,
-            payload=sum(_bytes(result.type) for result in op.results),
+            payload=payload,
             op_name=name[1] if name else "",
             source_location=f"{source[1]}:{source[2]}" if source else "",
         )
 
 
 def loop_trip_count(loop: Any) -> int | None:
-    """Return how often a loop runs, where that is written in the program.
+    """Return the trip count of a loop, where that is written in the program.
 
     It is where a counter starts at a constant, goes up by a constant and is compared
     with a constant: `scan`, and `fori_loop` between known bounds.
@@ -121,50 +124,41 @@ def loop_trip_count(loop: Any) -> int | None:
     """
     asked, body = (region.blocks[0] for region in loop.regions)
     compare = _maker(_last(asked).operands[0], "stablehlo.compare")
+    # Only loops that count up to a limit: that is how JAX lowers `scan`.
     if compare is None or "LT" not in str(compare.attributes["comparison_direction"]):
         return None
     counter, limit = compare.operands
     index = _index(counter, asked)
     if index is None:
         return None
-    first, step = _constant(loop.operands[index]), _step(body, index)
-    end = _constant(_before(loop, asked, limit))
+    # The limit is a constant, or an argument that every trip passes on as it is.
+    passed = _index(limit, asked)
+    if passed is not None and _index(_last(body).operands[passed], body) == passed:
+        limit = loop.operands[passed]
+    # The counter goes up by a constant.
+    add = _maker(_last(body).operands[index], "stablehlo.add")
+    if add is None or _index(add.operands[0], body) != index:
+        return None
+    step = _constant(add.operands[1])
+    first, end = _constant(loop.operands[index]), _constant(limit)
     if first is None or end is None or not step:
         return None
     return max(0, math.ceil((end - first) / step))
 
 
-def _before(loop: Any, asked: Any, value: Any) -> Any:
-    """Return the value from outside the loop that one in its condition always is."""
-    index = _index(value, asked)
-    if index is None:
-        return value
-    body = loop.regions[1].blocks[0]
-    kept = _index(_last(body).operands[index], body) == index
-    return loop.operands[index] if kept else value
-
-
-def _step(body: Any, index: int) -> int | None:
-    """Return what a trip adds to a value that is handed from trip to trip."""
-    add = _maker(_last(body).operands[index], "stablehlo.add")
-    if add is None or _index(add.operands[0], body) != index:
-        return None
-    return _constant(add.operands[1])
-
-
 def _index(value: Any, block: Any) -> int | None:
-    """Return which argument of a block a value is, if it is one."""
+    """Return the number of a block's argument, None for other values."""
     return value.arg_number if value.owner == block else None
 
 
 def _maker(value: Any, name: str) -> Any:
-    """Return the operation that makes a value, if it has this name."""
+    """Return the operation that computes a value, if it has this name."""
     operation = getattr(value.owner, "operation", None)
     return operation if operation is not None and operation.name == name else None
 
 
 def _constant(value: Any) -> int | None:
-    """Return a whole number that is written in the program."""
+    """Return an integer that is written in the program."""
     made = _maker(value, "stablehlo.constant")
     if made is None or not str(value.type.element_type).lstrip("u").startswith("i"):
         return None
@@ -173,11 +167,3 @@ def _constant(value: Any) -> int | None:
 
 def _last(block: Any) -> Any:
     return block.operations[len(block.operations) - 1]
-
-
-def _bytes(kind: Any) -> int:
-    """Return the bytes of an array of this type; truth takes a byte an element."""
-    element = str(kind.element_type)
-    width = 8 if element == "i1" else int(re.findall(r"\d+", element)[0])
-    bits = width * (2 if element.startswith("complex") else 1)
-    return math.ceil(math.prod(kind.shape) * bits / 8)

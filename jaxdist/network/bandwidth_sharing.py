@@ -1,12 +1,7 @@
-"""Sharing: the rates of flows that meet on links.
+"""Max-min fair sharing: the rates of flows that meet on links.
 
-Progressive filling. All rates grow together, in proportion to their weights, until a
-link is full or a flow has the most it may have; those flows stop there, and the others
-grow on. With equal weights that is max-min fairness. With weights 1 / latency it is
-what TCP does to flows of unlike round trips.
-
-A link stops its flows as soon as none of them is stopped earlier elsewhere: far links
-are not waited for, and the rates are the same.
+With equal weights progressive filling is max-min fairness. With weights 1 / latency it
+is what TCP does to flows of unlike round trips.
 
 Source: Bertsekas and Gallager 1992, "Data Networks", section 6.5.2; Casanova and
 Marchal 2002, "A network model for simulation of grid application", INRIA RR-4596
@@ -27,7 +22,7 @@ _TOLERANCE: Final = 1e-12
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LinkDemand:
-    """What flows ask of links, crossing by crossing."""
+    """The load of flows on links, crossing by crossing."""
 
     flow: IntArray
     """`[E]`, flow of each crossing, ascending; each flow has one at least."""
@@ -36,12 +31,12 @@ class LinkDemand:
     link_load: FloatArray
     """`[E]`, bytes that the link carries for a byte of the flow."""
     weight: FloatArray
-    """`[F]`, parts in which links are shared."""
+    """`[F]`, weights by which links are shared."""
     max_rate: FloatArray
-    """`[F]`, bytes a second that a flow may have."""
+    """`[F]`, bytes a second that a flow may have at most."""
 
     def subset(self, running: NDArray[np.bool_]) -> "LinkDemand":
-        """Return what some of the flows ask, numbered anew."""
+        """Return the demand of some of the flows, renumbered."""
         if running.all():
             return self
         kept = running[self.flow]
@@ -77,29 +72,27 @@ def flow_rates(demand: LinkDemand, capacity: FloatArray) -> FloatArray:
     flow, link, use = demand.flow, demand.link, demand.link_load
     own = demand.max_rate / demand.weight
     while flow.size:
-        level = _saturation_levels(link, use * demand.weight[flow], left)
+        # All rates grow together, in proportion to their weights: the level, rate over
+        # weight, at which each link is full; infinite where it is unused.
+        total = np.bincount(link, use * demand.weight[flow], left.size)
+        level = np.full(left.size, np.inf)
+        np.divide(left, total, out=level, where=total > 0)
+        # A flow stops at the first of its links that is full, or at its own limit.
         first = np.flatnonzero(np.diff(flow, prepend=-1))
         ids = flow[first]
         least = np.minimum.reduceat(level[link], first)
         stop = np.minimum(least, own[ids])
         row = np.repeat(np.arange(ids.size), np.diff(first, append=flow.size))
+        # A link stops its flows as soon as none of them is stopped earlier elsewhere:
+        # far links are not waited for, and the rates are the same.
         earlier = stop[row] < level[link] * (1 - _TOLERANCE)
         ready = np.bincount(link, earlier, left.size) == 0
         held = ready[link] & ~earlier
         done = (np.bincount(row, held, ids.size) > 0) | (own[ids] <= least)
         rate[ids[done]] = (stop * demand.weight[ids])[done]
+        # What stopped flows use is taken off; the others grow on.
         gone = done[row]
         left -= np.bincount(link[gone], (use * rate[flow])[gone], left.size)
         np.maximum(left, 0, out=left)
         flow, link, use = flow[~gone], link[~gone], use[~gone]
     return rate
-
-
-def _saturation_levels(
-    link: IntArray, load: FloatArray, left: FloatArray
-) -> FloatArray:
-    """Return rate over weight at which each link is full; infinite where unused."""
-    total = np.bincount(link, load, left.size)
-    level = np.full(left.size, np.inf)
-    np.divide(left, total, out=level, where=total > 0)
-    return level

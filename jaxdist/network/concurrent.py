@@ -1,4 +1,4 @@
-"""Several collectives at once, each at its own pace, on links that they share.
+"""Simulation of several collectives at once, on links that they share.
 
 A message starts when both of its ends have come to its step: when all messages that
 they send or receive in earlier steps of the same collective have arrived. Under
@@ -7,7 +7,8 @@ have arrived. Under `ranks` every rank has its own, as processes of MPI have, an
 that is done early begins its next message early.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,6 @@ from jaxdist.collectives.algorithms.vectorized_transfers import vectorize_transf
 from jaxdist.core.errors import unknown_name_error
 from jaxdist.network.bandwidth_sharing import LinkDemand, flow_rates
 from jaxdist.network.flow_simulation import TIME_TOLERANCE_S
-from jaxdist.network.message_scheduling import MessageScheduler
 from jaxdist.network.messages import MessageBatch, route_messages
 from jaxdist.network.routes import FloatArray, IntArray
 from jaxdist.network.simulate import NetworkModel
@@ -30,7 +30,7 @@ class CollectiveMessages:
     """The messages of one collective, step by step."""
 
     name: str
-    """What it is, for people."""
+    """Name for reports."""
     step: IntArray
     """`[M]`, ascending from 0."""
     sources: IntArray
@@ -40,12 +40,12 @@ class CollectiveMessages:
     size: FloatArray
     """`[M]`, bytes."""
     compute_s: FloatArray
-    """`[M]`, seconds that the target works on each, before it goes on."""
+    """`[M]`, seconds that the target takes to add each, before it goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConcurrentResult:
-    """What several collectives take, begun together."""
+    """The times of several collectives that begin together."""
 
     seconds: float
     """Until the last one is done."""
@@ -61,7 +61,7 @@ def schedule_messages(
     devices: IntArray,
     reduce_s_per_byte: float = 0.0,
 ) -> CollectiveMessages:
-    """Return the messages of a step list.
+    """Return the messages of a schedule.
 
     Args:
         schedule: P ranks.
@@ -90,12 +90,13 @@ def schedule_messages(
 
 
 def halo_messages(devices: IntArray, size: float) -> CollectiveMessages:
-    """Return what neighbouring ranks exchange, both ways, in one step.
+    """Return the messages of neighbouring ranks that exchange halos, in one step.
 
     Args:
         devices: `[P]`, the device of each rank.
         size: bytes of each message.
     """
+    # Neighbours in rank order; the ends of the row have one neighbour.
     here, there = devices[:-1], devices[1:]
     many = 2 * here.size
     return CollectiveMessages(
@@ -136,7 +137,7 @@ def simulate_concurrent(
 
 
 class _ConcurrentRun:
-    """Messages of all collectives on their way."""
+    """Messages of all collectives in transit."""
 
     def __init__(
         self,
@@ -162,6 +163,8 @@ class _ConcurrentRun:
         self._busy: dict[tuple[int, int], float] = {}
         self._ways = _MessageRoutes(network, sources, targets, self._size)
         self._capacity = network.overheads.usable_bandwidth * network.topology.capacity
+        # Under `steps` a collective is one actor, under `ranks` each of its devices is
+        # one. The owner keeps those of different collectives apart.
         ends = (sources, targets) if pace == "ranks" else (0 * sources, 0 * sources)
         actors = self.owner[:, None] * network.topology.devices + np.stack(ends, axis=1)
         self._turns = MessageScheduler(actors, step)
@@ -178,29 +181,31 @@ class _ConcurrentRun:
             return True
         demand = self._ways.demand(self._ids[running])
         rate = flow_rates(demand, self._capacity)
+        # Ways back, which load a link by less than 1, are no messages.
         ways = demand.link_load >= 1
         self.phi = max(self.phi, int(np.bincount(demand.link[ways]).max()))
         needs = self._left[running] / rate
         passed = min(float(needs.min()), following - self._now)
         self._left[running] -= rate * passed
         self._now += passed
+
+        # Ends that differ by rounding alone are one event.
         over = np.zeros(running.size, bool)
         over[running] = needs <= passed + TIME_TOLERANCE_S
-        arrived = self._ids[over]
-        ready = [self._process_message(message) for message in arrived.tolist()]
+        arrived = self._ids[over].tolist()
+        # A target adds the messages of a collective one after another.
+        ready = []
+        for message in arrived:
+            place = int(self.owner[message]), int(self._targets[message])
+            begins = max(self._now, self._busy.get(place, 0.0))
+            self._busy[place] = begins + float(self._after[message])
+            ready.append(self._busy[place])
         self.finish_s[arrived] = ready
         kept = ~over
         self._ids, self._start = self._ids[kept], self._start[kept]
         self._left = self._left[kept]
-        self._start_messages(self._turns.starts_after(arrived.tolist(), ready))
+        self._start_messages(self._turns.starts_after(arrived, ready))
         return True
-
-    def _process_message(self, message: int) -> float:
-        """Return when the target has worked on a message, one after another."""
-        place = int(self.owner[message]), int(self._targets[message])
-        begins = max(self._now, self._busy.get(place, 0.0))
-        self._busy[place] = begins + float(self._after[message])
-        return self._busy[place]
 
     def _start_messages(self, starts: dict[int, float]) -> None:
         if starts:
@@ -212,7 +217,7 @@ class _ConcurrentRun:
 
 
 class _MessageRoutes:
-    """Ways of messages, one for all that have the same ends and bytes."""
+    """Routes of messages, one for all that have the same ends and bytes."""
 
     def __init__(
         self,
@@ -221,6 +226,8 @@ class _MessageRoutes:
         targets: IntArray,
         size: FloatArray,
     ) -> None:
+        # Most steps of a schedule repeat the same messages: routes are found once for
+        # each kind.
         table = np.stack((sources, targets, size), axis=1)
         kinds, self._kind = np.unique(table, axis=0, return_inverse=True)
         traffic = MessageBatch(
@@ -236,15 +243,16 @@ class _MessageRoutes:
         self._first = np.searchsorted(flow, np.arange(len(kinds) + 1))
 
     def latency(self, ids: IntArray) -> FloatArray:
-        """Return the seconds until bytes of messages begin to flow."""
+        """Return the seconds until the bytes of messages begin to flow."""
         return self._asked.start[self._kind[ids]]
 
     def demand(self, ids: IntArray) -> LinkDemand:
-        """Return what messages ask of links."""
+        """Return the demand of messages on links."""
         asked, kinds = self._asked.demand, self._kind[ids]
         many = self._first[kinds + 1] - self._first[kinds]
         flow = np.repeat(np.arange(ids.size), many)
         before = np.cumsum(many) - many
+        # The rows of each message's kind, one after another.
         rows = np.arange(flow.size) - before[flow] + self._first[kinds][flow]
         return LinkDemand(
             flow=flow,
@@ -253,3 +261,74 @@ class _MessageRoutes:
             weight=asked.weight[kinds],
             max_rate=asked.max_rate[kinds],
         )
+
+
+class MessageScheduler:
+    """Which messages may start, and when, as others arrive.
+
+    An actor, a rank or a whole collective, goes from step to step. It comes to its next
+    step when all messages of its step have arrived and were added, and a message starts
+    when all of its actors have come to its step.
+
+    Args:
+        actors: `[M, 2]`, the actors of each message, which may be one.
+        step: `[M]`, the step of each.
+
+    Actor 0 sends to 1, which then sends to 2:
+
+    >>> import numpy as np
+    >>> turns = MessageScheduler(np.array([[0, 1], [1, 2]]), np.array([0, 1]))
+    >>> turns.initial_starts(), turns.starts_after([0], [3.5])
+    ({0: 0.0}, {1: 3.5})
+    """
+
+    def __init__(self, actors: IntArray, step: IntArray) -> None:
+        self._actors = [sorted(set(pair)) for pair in actors.tolist()]
+        self._waits = [len(pair) for pair in self._actors]
+        by: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for message, (pair, at) in enumerate(zip(self._actors, step.tolist())):
+            for actor in pair:
+                by[actor][at].append(message)
+        # Steps of an actor, the last one first, so that the next one is popped.
+        self._steps = {
+            actor: [steps[at] for at in sorted(steps, reverse=True)]
+            for actor, steps in by.items()
+        }
+        self._missing = dict.fromkeys(by, 0)
+        self._ready = dict.fromkeys(by, 0.0)
+
+    def initial_starts(self) -> dict[int, float]:
+        """Return the messages that start at once."""
+        return self._advance_actors(list(self._steps))
+
+    def starts_after(
+        self, messages: Iterable[int], ready_s: Iterable[float]
+    ) -> dict[int, float]:
+        """Return the messages that start now, each with its time.
+
+        Args:
+            messages: those that arrived.
+            ready_s: when each has been added.
+        """
+        done = []
+        for message, time in zip(messages, ready_s):
+            for actor in self._actors[message]:
+                self._ready[actor] = max(self._ready[actor], time)
+                self._missing[actor] -= 1
+                if not self._missing[actor]:
+                    done.append(actor)
+        return self._advance_actors(done)
+
+    def _advance_actors(self, actors: Iterable[int]) -> dict[int, float]:
+        """Move actors to their next step; return the messages that start."""
+        start = {}
+        # A message starts when the last of its actors has come to its step.
+        for actor in actors:
+            messages = self._steps[actor].pop() if self._steps[actor] else []
+            self._missing[actor] = len(messages)
+            for message in messages:
+                self._waits[message] -= 1
+                if not self._waits[message]:
+                    ready = (self._ready[each] for each in self._actors[message])
+                    start[message] = max(ready)
+        return start

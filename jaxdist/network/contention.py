@@ -17,20 +17,7 @@ convolutional neural networks", HPDC (the coefficient φ).
 
 import numpy as np
 
-from jaxdist.network.routes import IntArray, Routes
-
-
-def link_loads(routes: Routes, links: int) -> IntArray:
-    """Count the messages on each link.
-
-    Args:
-        routes: ways of the messages.
-        links: number of links L.
-
-    Returns:
-        `[L]`.
-    """
-    return np.bincount(routes.link, minlength=links)
+from jaxdist.network.routes import Routes
 
 
 def phi(routes: Routes, links: int) -> int:
@@ -40,14 +27,14 @@ def phi(routes: Routes, links: int) -> int:
     >>> phi(routes_from_hops(np.array([[0, 1], [2, 1], [3, -1]])), 4)
     2
     """
-    return int(link_loads(routes, links).max(initial=0))
+    return int(np.bincount(routes.link, minlength=links).max(initial=0))
 
 
 def contention_graph(routes: Routes, links: int) -> set[tuple[int, int]]:
     """Return the edges of the contention graph, the lower message first.
 
     Args:
-        routes: ways of the messages.
+        routes: of the messages.
         links: number of links L.
 
     >>> from jaxdist.network.routes import routes_from_hops
@@ -56,9 +43,10 @@ def contention_graph(routes: Routes, links: int) -> set[tuple[int, int]]:
     [(0, 1), (1, 2)]
     """
     order = np.argsort(routes.link, kind="stable")
-    flow, ends = routes.flow[order], np.cumsum(link_loads(routes, links))
+    ends = np.cumsum(np.bincount(routes.link, minlength=links))
     edges: set[tuple[int, int]] = set()
-    for group in np.split(flow, ends[:-1]):
+    # All messages of one link are neighbours of each other.
+    for group in np.split(routes.flow[order], ends[:-1]):
         ids = sorted(set(group.tolist()))
         edges |= {(a, b) for i, a in enumerate(ids) for b in ids[i + 1 :]}
     return edges

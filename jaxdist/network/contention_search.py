@@ -1,12 +1,11 @@
-"""Mitigation: the list and the placement with the least time, by trying them.
+"""Search for the schedule and the placement with the least contention.
 
-Contention comes from partners that share links in the same step, so it can be taken
-away without other cables: by another order of partners, by stripes that use all dims at
-once, by two levels, or by putting ranks elsewhere. All of these are tried, and then
+Contention comes from partners that share links in the same step, so it can be reduced
+without other cables: by another order of partners, by stripes that use all dims at
+once, by two levels, or by placing ranks elsewhere. All of these are tried, and then
 swaps of two ranks' devices, as long as they help.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -34,39 +33,39 @@ FLAT_SCHEDULES: Final = (
     "double_binary_tree",
     "recursive_doubling",
 )
-"""Lists that know no hosts."""
+"""Schedules of one level."""
 PLACEMENTS: Final = ("in_order", "dealt", "reversed_bits")
 _MAX_MESSAGES: Final = 1 << 23
-"""Messages of unlike steps above which a list is not tried."""
+"""Messages of different steps above which a schedule is not tried: it takes long."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ContentionCandidate:
-    """One way that was tried."""
+    """A schedule and a placement that were tried."""
 
     schedule: CollectiveSchedule
-    """The step list."""
+    """The schedule."""
     per_host: int | None
-    """Ranks of a host, where the list has two levels."""
+    """Ranks of a host, where the schedule has two levels."""
     placement: str
     """Name of the placement."""
     devices: IntArray
     """`[P]`, the device of each rank."""
     simulation: CollectiveSimulation
-    """What it takes."""
+    """Its time."""
 
 
 def minimize_contention(
     ranks: int, size: float, network: NetworkModel, swaps: int = 0, seed: int = 0
 ) -> list[ContentionCandidate]:
-    """Return the ways that were tried, best first.
+    """Return the candidates that were tried, best first.
 
     Args:
         ranks: P.
         size: bytes of the array.
         network: has P devices at least.
-        swaps: exchanges of two ranks that are tried on the best way.
-        seed: of the exchanges.
+        swaps: swaps of two ranks that are tried on the best candidate.
+        seed: of the swaps.
 
     >>> from jaxdist.network.topologies.registry import make_topology
     >>> network = NetworkModel(topology=make_topology("dln", 16, {}))
@@ -74,45 +73,35 @@ def minimize_contention(
     >>> found[0].simulation.phi_max
     1
     """
+    # Two levels by what the network has: hosts, or groups below one switch.
+    hosts = {network.topology.per_host, network.topology.per_switch, None}
+    widths = [w for w in hosts if w is None or (1 < w < ranks and ranks % w == 0)]
+    two = [(n, w) for n in ("two_level_ring", "two_level_halving") for w in widths]
     tried = []
-    for algorithm, per_host in _candidate_schedules(ranks, network):
+    for name, per_host in [*((name, None) for name in FLAT_SCHEDULES), *two]:
+        try:
+            schedule = schedule_by_name(name, ranks, per_host)
+        except BadInput:  # not defined for so many ranks
+            continue
+        # Equal steps are simulated once, so they count once.
+        unlike = {step_key(step): len(step.transfers) for step in schedule.steps}
+        if sum(unlike.values()) > _MAX_MESSAGES:
+            continue
         for place in PLACEMENTS:
             devices = parse_placement(place, ranks, network.topology)
             tried.append(
                 ContentionCandidate(
-                    schedule=algorithm,
+                    schedule=schedule,
                     per_host=per_host,
                     placement=place,
                     devices=devices,
-                    simulation=simulate_collective(algorithm, size, network, devices),
+                    simulation=simulate_collective(schedule, size, network, devices),
                 )
             )
     tried.sort(key=lambda one: one.simulation.seconds)
-    better = _improve_by_swaps(tried[0], size, network, swaps, seed)
-    return tried if better is tried[0] else [better, *tried]
 
-
-def _candidate_schedules(
-    ranks: int, network: NetworkModel
-) -> Iterator[tuple[CollectiveSchedule, int | None]]:
-    hosts = {network.topology.per_host, network.topology.per_switch, None}
-    widths = [w for w in hosts if w is None or (1 < w < ranks and ranks % w == 0)]
-    two = [(n, w) for n in ("two_level_ring", "two_level_halving") for w in widths]
-    for name, per_host in [*((name, None) for name in FLAT_SCHEDULES), *two]:
-        try:
-            algorithm = schedule_by_name(name, ranks, per_host)
-        except BadInput:  # not defined for so many ranks
-            continue
-        unlike = {step_key(step): len(step.transfers) for step in algorithm.steps}
-        if sum(unlike.values()) <= _MAX_MESSAGES:
-            yield algorithm, per_host
-
-
-def _improve_by_swaps(
-    best: ContentionCandidate, size: float, network: NetworkModel, swaps: int, seed: int
-) -> ContentionCandidate:
-    """Exchange two ranks at a time, and keep what takes less time."""
-    rng = np.random.default_rng(seed)
+    # Local search: exchange the devices of two ranks, and keep what takes less time.
+    best, rng = tried[0], np.random.default_rng(seed)
     for _ in range(swaps):
         devices = best.devices.copy()
         one, other = rng.choice(devices.size, 2, replace=False)
@@ -120,4 +109,4 @@ def _improve_by_swaps(
         found = simulate_collective(best.schedule, size, network, devices)
         if found.seconds < best.simulation.seconds:
             best = replace(best, placement="swapped", devices=devices, simulation=found)
-    return best
+    return tried if best is tried[0] else [best, *tried]

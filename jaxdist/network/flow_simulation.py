@@ -1,10 +1,5 @@
-"""Fluid: when messages that start at given times arrive, if bytes flow like water.
+"""Fluid flow simulation: when messages arrive that start at given times."""
 
-Between two events, a message that starts and one that ends, all rates stay as they are;
-at an event they are shared anew. A message starts after the latency of its way.
-"""
-
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,50 +9,6 @@ from jaxdist.network.routes import FloatArray
 
 TIME_TOLERANCE_S: Final = 1e-12
 """Seconds: ends that are nearer to each other are one event."""
-
-
-@dataclass(eq=False)
-class FlowSimulation:
-    """Messages on their way, moved on from event to event.
-
-    Args:
-        demand: F messages on L links.
-        capacity: `[L]`, bytes a second.
-        start: `[F]`, seconds at which bytes begin to flow.
-        size: `[F]`, bytes.
-    """
-
-    demand: LinkDemand
-    capacity: FloatArray
-    start: FloatArray
-    size: FloatArray
-    now: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.remaining_bytes = self.size.astype(float)
-        self.arrival_s = np.full(self.remaining_bytes.size, np.inf)
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether all have arrived."""
-        return bool(np.isfinite(self.arrival_s).all())
-
-    def step(self) -> None:
-        """Go on to the next event."""
-        waits = np.isinf(self.arrival_s)
-        running = waits & (self.start <= self.now + TIME_TOLERANCE_S)
-        later = self.start[waits & ~running]
-        following = float(later.min()) if later.size else np.inf
-        ids = np.flatnonzero(running)
-        if not ids.size:
-            self.now = following
-            return
-        rate = flow_rates(self.demand.subset(running), self.capacity)
-        needs = self.remaining_bytes[ids] / rate
-        passed = min(float(needs.min()), following - self.now)
-        self.remaining_bytes[ids] -= rate * passed
-        self.now += passed
-        self.arrival_s[ids[needs <= passed + TIME_TOLERANCE_S]] = self.now
 
 
 def arrival_times(
@@ -84,7 +35,22 @@ def arrival_times(
     >>> arrival_times(asked, np.array([4.0]), start, size)
     array([3., 4.])
     """
-    stream = FlowSimulation(demand, capacity, start, size)
-    while not stream.is_finished:
-        stream.step()
-    return stream.arrival_s
+    remaining = size.astype(float)
+    arrival, now = np.full(remaining.size, np.inf), 0.0
+    # Between two events, a message that starts and one that ends, all rates stay as
+    # they are; at an event links are shared anew.
+    while not np.isfinite(arrival).all():
+        waits = np.isinf(arrival)
+        running = waits & (start <= now + TIME_TOLERANCE_S)
+        following = float(start[waits & ~running].min(initial=np.inf))
+        ids = np.flatnonzero(running)
+        if not ids.size:
+            now = following
+            continue
+        rate = flow_rates(demand.subset(running), capacity)
+        needs = remaining[ids] / rate
+        passed = min(float(needs.min()), following - now)
+        remaining[ids] -= rate * passed
+        now += passed
+        arrival[ids[needs <= passed + TIME_TOLERANCE_S]] = now
+    return arrival

@@ -1,8 +1,7 @@
-"""Bound: the time that no list of steps passes under, for the links of the devices.
+"""Lower bound: the least time of an all-reduce, for the links of the devices.
 
-A sum needs every rank to send 2 (P-1)/P S bytes, whatever the list. A device whose
-links take r bytes a second needs 2 (P-1)/P S / r. A host of several devices is to the
-others like one, with the rate of its network cards.
+A sum needs every rank to send 2 (P-1)/P S bytes, whatever the schedule. A device whose
+links take r bytes a second needs 2 (P-1)/P S / r.
 
 Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters
 of workstations", J. Parallel Distrib. Comput. 69(2).
@@ -25,13 +24,12 @@ def bandwidth_lower_bound(topology: Topology, ranks: int, size: float) -> float:
     10.727
     """
     hosts = ranks // topology.per_host
-    bounds = [_all_reduce_seconds(ranks, size, topology.injection_bandwidth)]
+    bounds = [(ranks, topology.injection_bandwidth)]
+    # A host of several devices is to the others like one, with the rate of its network
+    # cards.
     if topology.host_injection_bandwidth and hosts > 1:
-        bounds.append(
-            _all_reduce_seconds(hosts, size, topology.host_injection_bandwidth)
-        )
-    return max(bounds)
-
-
-def _all_reduce_seconds(parts: int, size: float, rate: float) -> float:
-    return 2 * (parts - 1) / parts * size / rate if parts > 1 else 0.0
+        bounds.append((hosts, topology.host_injection_bandwidth))
+    return max(
+        2 * (parts - 1) / parts * size / rate if parts > 1 else 0.0
+        for parts, rate in bounds
+    )

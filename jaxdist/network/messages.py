@@ -1,4 +1,4 @@
-"""Traffic: the messages of a step, and what they ask of a topology's links."""
+"""Messages of a step, and their demand on the links of a topology."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from jaxdist.network.routes import FloatArray, IntArray, Routes
 from jaxdist.network.topology import Topology
 
 SHARING_RULES = ("maxmin", "rtt")
-"""How links are shared: in equal parts, or in parts of 1 / latency."""
+"""How flows share a link: equally, or with weights of 1 / latency."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -25,21 +25,15 @@ class MessageBatch:
     size: FloatArray
     """`[F]`, bytes."""
 
-    @classmethod
-    def empty(cls) -> "MessageBatch":
-        """Return no messages at all."""
-        nobody = np.zeros(0, np.int64)
-        return cls(sources=nobody, targets=nobody, size=np.zeros(0))
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoutedMessages:
-    """Messages with their ways: all that sharing and time depend on."""
+    """Messages with their routes: all that sharing and time depend on."""
 
     routes: Routes
-    """The ways there."""
+    """From sources to targets."""
     demand: LinkDemand
-    """What is asked of links, ways back included where they count."""
+    """Load on links, with the ways back where they count."""
     start: FloatArray
     """`[F]`, seconds until bytes begin to flow."""
     size: FloatArray
@@ -52,68 +46,56 @@ def route_messages(
     overheads: ProtocolOverheads,
     sharing: str,
 ) -> RoutedMessages:
-    """Lay messages on a topology.
+    """Route messages over a topology.
 
     Args:
         topology: has the devices.
         messages: F messages.
-        overheads: what a protocol makes of links.
+        overheads: of the protocol.
         sharing: `maxmin` or `rtt`.
 
     Raises:
-        BadInput: shares by round trip, where a way has no latency at all.
+        BadInput: shares by round trip, where a route has no latency at all.
     """
     size = messages.size
     ways = topology.routes(messages.sources, messages.targets)
     latency = ways.path_sum(topology.latency)
-    start = latency * overheads.latency_factor(size)
-    most = ways.path_min(topology.capacity) * overheads.bandwidth_factor(size)
+    latency_factor, bandwidth_factor = overheads.factors(size)
+    # Alone, a flow has the rate of its narrowest link, and at most a window a round
+    # trip.
+    most = ways.path_min(topology.capacity) * bandwidth_factor
+    # A route without latency has no bound by a window.
     window = np.full(size.size, np.inf)
     np.divide(overheads.window_bytes, 2 * latency, out=window, where=latency > 0)
-    back = (
-        topology.routes(messages.targets, messages.sources)
-        if overheads.reverse_load
-        else None
-    )
-    flow, link, use = _link_crossings(ways, back, overheads.reverse_load)
+
+    flow, link, use = ways.flow, ways.link, np.ones(ways.flow.size)
+    if overheads.reverse_load:
+        back = topology.routes(messages.targets, messages.sources)
+        flow = np.concatenate((ways.flow, back.flow))
+        order = np.argsort(flow, kind="stable")
+        counts = ways.flow.size, back.flow.size
+        use = np.repeat((1.0, overheads.reverse_load), counts)[order]
+        link = np.concatenate((ways.link, back.link))[order]
+        flow = flow[order]
+
+    weight = np.ones(size.size)
+    if sharing != "maxmin":
+        trip = latency + overheads.hop_bytes * ways.path_sum(1 / topology.capacity)
+        if not (trip > 0).all():
+            raise BadInput(
+                "links cannot be shared by round trip where a way has no latency",
+                rule="--sharing rtt shares a link in parts of 1 / latency",
+                values=f"{int((trip <= 0).sum())} messages cross links of 0 s only",
+                remedy=("--sharing maxmin", "a latency for each link of the platform"),
+            )
+        # Relative to the shortest trip, so that sums of weights stay near 1.
+        weight = np.asarray(trip.min() / trip)
     demand = LinkDemand(
         flow=flow,
         link=link,
         link_load=use,
-        weight=_sharing_weights(topology, ways, latency, overheads, sharing),
+        weight=weight,
         max_rate=np.minimum(most, window),
     )
+    start = latency * latency_factor
     return RoutedMessages(routes=ways, demand=demand, start=start, size=size)
-
-
-def _link_crossings(
-    ways: Routes, back: Routes | None, part: float
-) -> tuple[IntArray, IntArray, FloatArray]:
-    if back is None:
-        return ways.flow, ways.link, np.ones(ways.flow.size)
-    flow = np.concatenate((ways.flow, back.flow))
-    order = np.argsort(flow, kind="stable")
-    link = np.concatenate((ways.link, back.link))
-    use = np.repeat((1.0, part), (ways.flow.size, back.flow.size))
-    return flow[order], link[order], use[order]
-
-
-def _sharing_weights(
-    topology: Topology,
-    ways: Routes,
-    latency: FloatArray,
-    factors: ProtocolOverheads,
-    sharing: str,
-) -> FloatArray:
-    if sharing == "maxmin":
-        return np.ones(latency.size)
-    trip = latency + factors.hop_bytes * ways.path_sum(1 / topology.capacity)
-    if not (trip > 0).all():
-        raise BadInput(
-            "links cannot be shared by round trip where a way has no latency",
-            rule="--sharing rtt shares a link in parts of 1 / latency",
-            values=f"{int((trip <= 0).sum())} messages cross links of 0 s only",
-            remedy=("--sharing maxmin", "a latency for each link of the platform"),
-        )
-    # In parts of the shortest, so that sums of them stay near 1.
-    return np.asarray(trip.min() / trip)

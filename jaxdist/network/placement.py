@@ -34,11 +34,20 @@ def parse_placement(text: str, ranks: int, topology: Topology) -> IntArray:
         case "in_order":
             return np.arange(ranks)
         case "dealt":
-            return _round_robin(ranks, max(topology.per_switch, topology.per_host))
+            # Rank 0 to the first group of devices, 1 to the second, ...
+            width = max(topology.per_switch, topology.per_host)
+            devices = np.arange(ranks)
+            return devices[np.lexsort((devices // width, devices % width))]
         case "reversed_bits":
-            return _bit_reversal(ranks)
+            # Of the next power of two, without the devices that are not there.
+            bits = max(ranks - 1, 1).bit_length()
+            every, turned = np.arange(1 << bits), np.zeros(1 << bits, np.int64)
+            for bit in range(bits):
+                turned += ((every >> bit) & 1) << (bits - 1 - bit)
+            return turned[turned < ranks]
         case "random" if seed.isdigit() or not seed:
             return np.random.default_rng(int(seed or 0)).permutation(ranks)
+    # Otherwise a list of devices by hand.
     words = text.split(",")
     if len(words) > 1 and all(word.strip().isdigit() for word in words):
         return np.array([int(word) for word in words])
@@ -50,16 +59,3 @@ def parse_placement(text: str, ranks: int, topology: Topology) -> IntArray:
         values=f"--place {text}",
         remedy=f"did you mean {near}?" if near else "--place dealt",
     )
-
-
-def _round_robin(ranks: int, width: int) -> IntArray:
-    """Deal ranks out to groups of devices: rank 0 to the first, 1 to the second, ..."""
-    devices = np.arange(ranks)
-    return devices[np.lexsort((devices // width, devices % width))]
-
-
-def _bit_reversal(ranks: int) -> IntArray:
-    bits = max(ranks - 1, 1).bit_length()
-    devices = np.arange(1 << bits)
-    turned = sum(((devices >> bit) & 1) << (bits - 1 - bit) for bit in range(bits))
-    return np.asarray(turned)[np.asarray(turned) < ranks]

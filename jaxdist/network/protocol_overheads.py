@@ -1,9 +1,9 @@
-"""Factors: what a protocol makes of a link's latency and bandwidth.
+"""Protocol overheads: the latency and bandwidth of a link as messages see them.
 
 `ideal` takes links as they are. `smpi` is the model of SimGrid's MPI over TCP: latency
 and bandwidth depend on the size of a message, a flow loads its way back with 5 % of its
 bytes, a window bounds its rate, and links are shared by 1 / (latency + Σ 8775 B /
-bandwidth) of each flow's way.
+bandwidth) of each flow's route.
 
 Source: SimGrid 3.19, `network/model:SMPI` (defaults of `src/surf/network_smpi.cpp`);
 Bédaride et al. 2013, "Toward better simulation of MPI applications on Ethernet/TCP
@@ -19,62 +19,46 @@ import numpy as np
 from jaxdist.core.errors import unknown_name_error
 from jaxdist.network.routes import FloatArray
 
-_SIZES: Final = (0, 257, 732, 1426, 3484, 5776, 9376, 15424, 65472)
-_LATENCY: Final = (
-    2.01467,
-    1.95341,
-    1.9503,
-    1.61075,
-    1.88101,
-    2.18796,
-    2.59299,
-    3.48845,
-    11.6436,
-)
-_BANDWIDTH: Final = (
-    0.812084,
-    0.338112,
-    0.341987,
-    0.608902,
-    0.77493,
-    1.08739,
-    0.58729,
-    0.697866,
-    0.940694,
+# From a size in bytes on: the factors of latency and of bandwidth.
+_SMPI_FACTORS: Final = (
+    (0, 2.01467, 0.812084),
+    (257, 1.95341, 0.338112),
+    (732, 1.9503, 0.341987),
+    (1426, 1.61075, 0.608902),
+    (3484, 1.88101, 0.77493),
+    (5776, 2.18796, 1.08739),
+    (9376, 2.59299, 0.58729),
+    (15424, 3.48845, 0.697866),
+    (65472, 11.6436, 0.940694),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProtocolOverheads:
-    """What a message of a size meets, beside the links themselves."""
+    """Factors on the latency and bandwidth of links."""
 
     name: str
     """`ideal` or `smpi`."""
-    sizes: tuple[float, ...] = (0,)
-    """Bytes from which on the factors below hold."""
-    latency_factors: tuple[float, ...] = (1.0,)
-    """Factor of latency."""
-    bandwidth_factors: tuple[float, ...] = (1.0,)
-    """Factor of the rate that a single flow reaches."""
+    factor_table: tuple[tuple[float, float, float], ...] = ((0, 1.0, 1.0),)
+    """From so many bytes on: factors of latency, and of the rate of a single flow."""
     usable_bandwidth: float = 1.0
-    """Part of a link's bandwidth that all flows on it have together."""
+    """Share of a link's bandwidth that all flows on it have together."""
     reverse_load: float = 0.0
-    """Part of its bytes with which a flow loads its way back."""
+    """Share of its bytes with which a flow loads its way back: acknowledgements."""
     window_bytes: float = float("inf")
-    """Bytes on the way at most: rate <= window / (2 latency)."""
+    """Bytes in transit at most: rate <= window / (2 latency)."""
     hop_bytes: float = 0.0
-    """Bytes: each link adds per_hop / bandwidth to the latency that shares weigh."""
+    """Bytes: each link adds hop_bytes / bandwidth to the latency that weights use."""
 
-    def latency_factor(self, size: FloatArray) -> FloatArray:
-        """Return the factor of latency for messages of these bytes."""
-        return np.array(self.latency_factors)[self._row(size)]
+    def factors(self, size: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the factors of latency and of bandwidth for messages of these bytes.
 
-    def bandwidth_factor(self, size: FloatArray) -> FloatArray:
-        """Return the factor of a flow's own rate for messages of these bytes."""
-        return np.array(self.bandwidth_factors)[self._row(size)]
-
-    def _row(self, size: FloatArray) -> np.ndarray:
-        return np.searchsorted(np.array(self.sizes), size, side="right") - 1
+        >>> PROTOCOLS["smpi"].factors(np.array([100.0, 65472.0]))[0]
+        array([ 2.01467, 11.6436 ])
+        """
+        sizes, latency, bandwidth = np.array(self.factor_table).T
+        row = np.searchsorted(sizes, size, side="right") - 1
+        return latency[row], bandwidth[row]
 
 
 PROTOCOLS: Final = MappingProxyType(
@@ -82,9 +66,7 @@ PROTOCOLS: Final = MappingProxyType(
         "ideal": ProtocolOverheads(name="ideal"),
         "smpi": ProtocolOverheads(
             name="smpi",
-            sizes=_SIZES,
-            latency_factors=_LATENCY,
-            bandwidth_factors=_BANDWIDTH,
+            factor_table=_SMPI_FACTORS,
             usable_bandwidth=0.97,
             reverse_load=0.05,
             window_bytes=4_194_304,
@@ -100,9 +82,6 @@ def protocol_overheads(name: str) -> ProtocolOverheads:
 
     Raises:
         BadInput: there are none of that name.
-
-    >>> protocol_overheads("smpi").latency_factor(np.array([100.0, 65472.0]))
-    array([ 2.01467, 11.6436 ])
     """
     if name not in PROTOCOLS:
         raise unknown_name_error("factors", name, PROTOCOLS, "ideal")

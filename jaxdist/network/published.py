@@ -54,6 +54,7 @@ def tree_broadcast(group: Sequence[int], piece: range) -> ScheduleSteps:
 
 def _tree_steps(group: Sequence[int], piece: range, adds: bool) -> ScheduleSteps:
     ranks, steps = np.asarray(group), []
+    # In round k the ranks that are 2^k beyond a multiple of 2^(k+1) send.
     for distance in hypercube_distances(len(ranks)):
         far = np.arange(distance, len(ranks), 2 * distance)
         ends = (ranks[far], ranks[far - distance])
@@ -68,6 +69,8 @@ def _tree_steps(group: Sequence[int], piece: range, adds: bool) -> ScheduleSteps
 
 def lr_rdb(ranks: int, per_host: int) -> CollectiveSchedule:
     """Return a ring in each host, and recursive doubling across hosts."""
+    # Each part of a host is summed across by ranks of the same place, whatever their
+    # number.
     hosts = rank_rows(ranks, per_host)
 
     def across(group: Sequence[int], piece: range) -> ScheduleSteps:
@@ -82,6 +85,7 @@ def lr_rdb(ranks: int, per_host: int) -> CollectiveSchedule:
 def binominal_lr(ranks: int, per_host: int) -> CollectiveSchedule:
     """Return trees in hosts to their first ranks, a ring over those, and back."""
     hosts = rank_rows(ranks, per_host)
+    # Only the leaders use the network cards, each with the whole array.
     leaders, piece = [host[0] for host in hosts], range(ranks // per_host)
     steps = (
         *merge_concurrent(tree_reduce(host, piece) for host in hosts),
@@ -108,6 +112,7 @@ def smp_binominal(ranks: int, per_host: int) -> CollectiveSchedule:
 
 def reduce_bcast(ranks: int, per_host: int) -> CollectiveSchedule:
     """Return all ranks sending to the first one at once, and a tree down."""
+    # All at once on the link of the first rank: what the tables call dense.
     others = np.arange(1, ranks)
     up = ScheduleStep(
         uniform_transfers(others, 0 * others, starts=0, count=1, adds=True)
@@ -128,6 +133,7 @@ def direct_reduce_scatter_gather(ranks: int, per_host: int) -> CollectiveSchedul
 
 def direct_reduce_doubling_gather(ranks: int, per_host: int) -> CollectiveSchedule:
     """Return parts sent straight to their owners, and a gather by doubling."""
+    # Its first step is the reduce-scatter, with a server on every rank.
     first, *_ = sharded_parameter_server(ranks).steps
     own = np.arange(ranks)
     gather = tuple(

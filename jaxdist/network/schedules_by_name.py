@@ -34,6 +34,7 @@ def schedule_by_name(
     >>> len(schedule_by_name("two-level-ring", 8, per_host=4).steps)
     8
     """
+    # The command line has dashes.
     key = name.replace("-", "_")
     if key in TWO_LEVEL_SCHEDULES:
         return TWO_LEVEL_SCHEDULES[key](ranks, per_host)

@@ -1,7 +1,6 @@
-"""Simulation: a step list on a topology, step by step.
+"""Simulation of a collective schedule on a topology, step by step.
 
-A step begins when all messages of the step before have arrived and were added. Steps
-whose messages are the same, which those of a ring are, are simulated once.
+A step begins when all messages of the step before have arrived and were added.
 """
 
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from jaxdist.network.topology import Topology
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedStep:
-    """One step of the list on the network."""
+    """One step of a schedule on the network."""
 
     seconds: float
     """From the end of the step before."""
@@ -38,7 +37,7 @@ class SimulatedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveSimulation:
-    """What a step list takes."""
+    """The time of a schedule."""
 
     seconds: float
     """From the first message to the last sum."""
@@ -58,7 +57,7 @@ class NetworkModel:
     topology: Topology
     """Devices and links."""
     overheads: ProtocolOverheads = PROTOCOLS["ideal"]
-    """What a protocol makes of links."""
+    """Overheads of the protocol."""
     sharing: str = "maxmin"
     """`maxmin` or `rtt`."""
 
@@ -80,6 +79,7 @@ class NetworkModel:
         asked = route_messages(self.topology, messages, self.overheads, self.sharing)
         capacity = self.topology.capacity
         shared = self.overheads.usable_bandwidth * capacity
+        # The step ends with its last message, after which the busiest device adds.
         last = arrival_times(asked.demand, shared, asked.start, asked.size).max()
         return SimulatedStep(
             seconds=float(last) + compute_s,
@@ -95,7 +95,7 @@ def simulate_collective(
     network: NetworkModel,
     placement: IntArray | None = None,
 ) -> CollectiveSimulation:
-    """Simulate a step list.
+    """Simulate a schedule.
 
     Args:
         schedule: P ranks.
@@ -108,18 +108,31 @@ def simulate_collective(
     """
     devices = rank_devices(schedule.ranks, network.topology, placement)
     each = size / schedule.chunks
+    # Steps whose messages are the same, as those of a ring are, are simulated once.
     known: dict[object, SimulatedStep] = {}
     phases = []
     for step in schedule.steps:
-        table = vectorize_transfers(step.transfers)
         key = step_key(step)
         if key not in known:
-            traffic = step_messages(table, each, devices)
-            busiest = (
-                max_reduced_bytes(table, each, schedule.ranks)
-                * network.topology.reduce_s_per_byte
+            moves = [t.messages for t in vectorize_transfers(step.transfers).blocks]
+            sources, targets, counts = (
+                np.concatenate([getattr(m, name) for m in moves] or [np.zeros(0, int)])
+                for name in ("sources", "targets", "counts")
             )
-            known[key] = network.simulate_step(traffic, busiest)
+            # The bytes that the busiest rank adds to its own.
+            sums = np.zeros(schedule.ranks)
+            for m in moves:
+                if m.adds:
+                    np.add.at(sums, m.targets, m.counts)
+            busiest = float(each * sums.max(initial=0))
+            batch = MessageBatch(
+                sources=devices[sources],
+                targets=devices[targets],
+                size=each * counts.astype(float),
+            )
+            known[key] = network.simulate_step(
+                batch, busiest * network.topology.reduce_s_per_byte
+            )
         phases.append(known[key])
     return CollectiveSimulation(
         seconds=sum(phase.seconds for phase in phases), steps=tuple(phases)
@@ -127,41 +140,11 @@ def simulate_collective(
 
 
 def step_key(step: ScheduleStep) -> object:
-    """Return what is equal for steps whose messages are the same, for one list."""
+    """Return a key of the messages of a step, within one schedule."""
+    # Steps of the large schedules share their arrays of messages.
     if isinstance(step.transfers, VectorizedTransfers):
         return tuple(id(part.messages) for part in step.transfers.blocks)
     return tuple((t.source, t.target, t.count, t.adds) for t in step.transfers)
-
-
-def step_messages(
-    table: VectorizedTransfers, chunk_bytes: float, devices: IntArray
-) -> MessageBatch:
-    """Return the messages of a step.
-
-    Args:
-        table: its transfers.
-        chunk_bytes: bytes of a chunk.
-        devices: `[P]`, the device of each rank.
-    """
-    moves = [part.messages for part in table.blocks]
-    none = [np.zeros(0, np.int64)]
-    return MessageBatch(
-        sources=devices[np.concatenate([m.sources for m in moves] or none)],
-        targets=devices[np.concatenate([m.targets for m in moves] or none)],
-        size=chunk_bytes
-        * np.concatenate([m.counts for m in moves] or none).astype(float),
-    )
-
-
-def max_reduced_bytes(
-    table: VectorizedTransfers, chunk_bytes: float, ranks: int
-) -> float:
-    """Return the bytes that the busiest rank adds to its own in a step."""
-    sums = np.zeros(ranks)
-    for part in table.blocks:
-        if part.messages.adds:
-            np.add.at(sums, part.messages.targets, part.messages.counts)
-    return float(chunk_bytes * sums.max(initial=0))
 
 
 def rank_devices(

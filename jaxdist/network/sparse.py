@@ -1,13 +1,13 @@
-"""Sparse sums: a step list that moves entries instead of whole chunks, with fill-in.
+"""Sparse all-reduce: a schedule that moves entries instead of whole chunks.
 
-Each rank has k = d n entries of n numbers, at random places of its own. A sum of m
-ranks has
+Each rank has k = d n entries of n elements, at random indices of its own. A sum of m
+ranks has, by fill-in,
 
-    E[entries of a chunk of c numbers] = c (1 - (1 - d)^m)
+    E[entries of a chunk of c elements] = c (1 - (1 - d)^m)
 
-and m is read from the list itself: how many ranks' arrays are in what a rank sends. An
-entry is 8 bytes (index and value), a message begins with 4 bytes of count. A message
-whose entries would take as many bytes as its numbers is sent as numbers.
+and m is read from the schedule itself: how many ranks' arrays are in what a rank sends.
+An entry is 8 bytes (index and value), a message begins with 4 bytes of count. A message
+whose entries would take as many bytes as its elements is sent dense.
 
 Source: Renggli et al. 2019, "SparCML: high-performance sparse communication for machine
 learning", SC (fill-in, switching to dense); Nguyen, Wahib and Takano 2019,
@@ -22,41 +22,47 @@ from numpy.typing import NDArray
 
 from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 from jaxdist.collectives.algorithms.vectorized_transfers import (
-    TransferBlock,
     VectorizedTransfers,
     vectorize_transfers,
 )
 from jaxdist.core.errors import BadInput
+from jaxdist.network.concurrent import CollectiveMessages
+from jaxdist.network.messages import MessageBatch
 from jaxdist.network.routes import FloatArray, IntArray
+from jaxdist.network.simulate import (
+    CollectiveSimulation,
+    NetworkModel,
+    SimulatedStep,
+    rank_devices,
+)
 from jaxdist.network.topology import Topology
 
 _MAX_RANK_CHUNKS = 1 << 28
 RankCounts = NDArray[np.int32]
-"""How many ranks' arrays are in something."""
-
+"""How many ranks' arrays are in a chunk."""
 
 MESSAGE_ENCODINGS = ("shorter", "entries", "numbers")
-"""How a message is written: in the shorter way, always as entries, or as numbers."""
+"""How a message is encoded: the shorter way, always as entries, or dense."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparseEncoding:
-    """How entries are written."""
+    """How sparse messages are encoded."""
 
     density: float
-    """d, the part of a rank's numbers that are entries."""
+    """d, the share of a rank's elements that are entries."""
     value_bytes: int = 4
-    """Bytes of a number."""
+    """Bytes of a value."""
     index_bytes: int = 4
     """Bytes of an index."""
     header_bytes: int = 4
     """Bytes before the entries of a message."""
     reduce_encoding: str = "shorter"
-    """How messages that are added are written, one of `MESSAGE_ENCODINGS`."""
+    """Encoding of messages that are added, one of `MESSAGE_ENCODINGS`."""
     copy_encoding: str = "shorter"
-    """How messages that replace are written."""
+    """Encoding of messages that replace."""
     seed: int | None = None
-    """Of draws of the entries, as random supports have them; None takes the mean."""
+    """Of random numbers of entries; None takes the expected ones."""
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:
@@ -67,29 +73,9 @@ class SparseEncoding:
                 remedy="--density 0.01",
             )
 
-    def sample_entries(
-        self,
-        elements: float,
-        density: FloatArray,
-        message: IntArray,
-        rng: np.random.Generator,
-    ) -> FloatArray:
-        """Return the entries of each message: expected, or drawn about that.
-
-        Args:
-            elements: of a chunk.
-            density: `[K]`, the part of each chunk's numbers that are entries.
-            message: `[K]`, the message of each chunk.
-            rng: where they are drawn from.
-        """
-        mean = np.bincount(message, elements * density).astype(float)
-        if self.seed is None:
-            return mean
-        spread = np.sqrt(np.bincount(message, elements * density * (1 - density)))
-        return np.maximum(mean + spread * rng.normal(size=mean.size), 0)
-
     def union_density(self, counts: RankCounts) -> FloatArray:
-        """Return the part of a chunk's numbers that a sum of so many ranks has."""
+        """Return the expected density of a sum of so many ranks."""
+        # 1 - (1 - d)^m, without cancellation where d is small.
         return np.asarray(-np.expm1(counts * np.log1p(-min(self.density, 1 - 1e-16))))
 
 
@@ -98,21 +84,18 @@ class SparseStepMessages:
     """The messages of one step."""
 
     transfers: VectorizedTransfers
-    """Who sends what to whom."""
+    """The transfers."""
     size: FloatArray
     """`[M]`, bytes."""
     entries: FloatArray
-    """`[M]`, entries of what the target merges it to; 0 where numbers are added."""
+    """`[M]`, entries of the merged result at the target; 0 for dense messages."""
     elements: FloatArray
-    """`[M]`, numbers that are added at the target; 0 where entries are merged."""
+    """`[M]`, elements that the target adds; 0 for sparse messages."""
 
     def compute_s(self, topology: Topology, value_bytes: int) -> FloatArray:
-        """Return the seconds that the target works on each message.
-
-        Args:
-            topology: says how fast devices add and merge.
-            value_bytes: bytes of a number.
-        """
+        """Return the seconds that the target takes to add or merge each message."""
+        # Dense messages are added, sparse ones merged: of each message one of the two
+        # is 0.
         merging = self.entries * topology.merge_s_per_entry
         return merging + self.elements * value_bytes * topology.reduce_s_per_byte
 
@@ -120,7 +103,7 @@ class SparseStepMessages:
 def sparse_step_messages(
     schedule: CollectiveSchedule, size: float, encoding: SparseEncoding
 ) -> Iterator[SparseStepMessages]:
-    """Yield the messages of each step of a list.
+    """Yield the messages of each step of a schedule.
 
     Args:
         schedule: P ranks, C chunks.
@@ -128,7 +111,7 @@ def sparse_step_messages(
         encoding: density and form.
 
     Raises:
-        BadInput: a list too large to follow, P C above 2^28.
+        BadInput: a schedule too large to follow, P C above 2^28.
     """
     ranks, chunks = schedule.ranks, schedule.chunks
     if ranks * chunks > _MAX_RANK_CHUNKS:
@@ -143,45 +126,62 @@ def sparse_step_messages(
     rng = np.random.default_rng(encoding.seed)
     for step in schedule.steps:
         table = vectorize_transfers(step.transfers)
-        sent = [_sent_counts(part, held) for part in table.blocks]
-        pairs = zip(table.blocks, sent)
-        results = [
-            _reduce_counts(part, spans, counts, held) for part, (spans, counts) in pairs
-        ]
-        counts = [counts for _, counts in sent]
-        yield _step_messages(table, counts, results, numbers, encoding, rng)
+        # The message and the chunk of everything that is sent, and how many ranks are
+        # in it. All ranks send what they held before the step.
+        sent: list[tuple[IntArray, IntArray, RankCounts]] = []
+        for part in table.blocks:
+            counts = part.messages.counts
+            message = np.repeat(np.arange(counts.size), counts)
+            before = np.cumsum(counts) - counts
+            chunk = np.arange(message.size) - before[message] + part.starts[message]
+            sent.append((message, chunk, held[part.messages.sources[message], chunk]))
+
+        columns = []
+        for part, (message, chunk, inside) in zip(table.blocks, sent):
+            moves = part.messages
+            result = _merge_counts(
+                moves.targets[message], chunk, inside, held, moves.adds
+            )
+            density = encoding.union_density(inside)
+            filled = np.bincount(message, numbers * density).astype(float)
+            if encoding.seed is not None:
+                # Binomial counts of entries, as normal ones.
+                spread = np.sqrt(
+                    np.bincount(message, numbers * density * (1 - density))
+                )
+                filled = np.maximum(filled + spread * rng.normal(size=filled.size), 0)
+            whole = numbers * moves.counts.astype(float)
+            dense = encoding.value_bytes * whole
+            entry_bytes = encoding.value_bytes + encoding.index_bytes
+            sparse = encoding.header_bytes + filled * entry_bytes
+            form = encoding.reduce_encoding if moves.adds else encoding.copy_encoding
+            is_dense = (
+                sparse >= dense
+                if form == "shorter"
+                else np.full(sparse.shape, form == "numbers")
+            )
+            # A merge passes over all entries of the result.
+            grown = numbers * np.bincount(message, encoding.union_density(result))
+            merged = np.where(is_dense | (not moves.adds), 0.0, grown)
+            added = np.where(is_dense & moves.adds, whole, 0.0)
+            columns.append((np.where(is_dense, dense, sparse), merged, added))
+        joined = [np.concatenate(column) for column in zip(*columns)]
+        size_, entries, elements = joined or [np.zeros(0)] * 3
+        yield SparseStepMessages(
+            transfers=table, size=size_, entries=entries, elements=elements
+        )
 
 
-@dataclass(frozen=True, eq=False)
-class _SentChunks:
-    message: IntArray
-    """`[K]`, the message of each chunk that is sent, ascending."""
-    chunk: IntArray
-    """`[K]`, the chunk."""
-
-
-def _sent_counts(
-    part: TransferBlock, held: RankCounts
-) -> tuple[_SentChunks, RankCounts]:
-    counts, starts = part.messages.counts, part.starts
-    message = np.repeat(np.arange(counts.size), counts)
-    before = np.cumsum(counts) - counts
-    chunk = np.arange(message.size) - before[message] + starts[message]
-    return _SentChunks(message, chunk), held[part.messages.sources[message], chunk]
-
-
-def _reduce_counts(
-    part: TransferBlock, spans: _SentChunks, counts: RankCounts, held: RankCounts
+def _merge_counts(
+    target: IntArray, chunk: IntArray, counts: RankCounts, held: RankCounts, adds: bool
 ) -> RankCounts:
-    """Take in what a part brings; return how many ranks are in each result.
-
-    Of several messages to one target, each is merged to what those before it left.
-    """
-    target = part.messages.targets[spans.message]
-    if not part.messages.adds:
-        held[target, spans.chunk] = counts
+    """Update the counts of targets; return how many ranks are in each result."""
+    if not adds:
+        held[target, chunk] = counts
         return counts
-    place = target * held.shape[1] + spans.chunk
+    # Of several messages to one target, each is merged to what those before it left: a
+    # cumulative sum within each group of one place.
+    place = target * held.shape[1] + chunk
     order = np.argsort(place, kind="stable")
     first = np.flatnonzero(np.diff(place[order], prepend=-1))
     total = np.cumsum(counts[order])
@@ -190,47 +190,84 @@ def _reduce_counts(
     )
     results = np.empty_like(counts)
     results[order] = held.reshape(-1)[place[order]] + total - before
-    np.add.at(held, (target, spans.chunk), counts)
+    np.add.at(held, (target, chunk), counts)
     return results
 
 
-def _step_messages(
-    table: VectorizedTransfers,
-    sent: list[RankCounts],
-    results: list[RankCounts],
-    numbers: float,
-    entries: SparseEncoding,
-    rng: np.random.Generator,
-) -> SparseStepMessages:
-    each = []
-    for part, counts, result in zip(table.blocks, sent, results):
-        moves = part.messages
-        message = np.repeat(np.arange(moves.counts.size), moves.counts)
-        filled = entries.sample_entries(
-            numbers, entries.union_density(counts), message, rng
-        )
-        whole = numbers * moves.counts.astype(float)
-        sparse = entries.header_bytes + filled * (
-            entries.value_bytes + entries.index_bytes
-        )
-        is_dense = _is_dense(sparse, entries.value_bytes * whole, moves.adds, entries)
-        size = np.where(is_dense, entries.value_bytes * whole, sparse)
-        grown = numbers * np.bincount(message, entries.union_density(result))
-        merged = np.where(is_dense | (not moves.adds), 0.0, grown)
-        added = np.where(is_dense & moves.adds, whole, 0.0)
-        each.append((size, merged, added))
-    columns = (np.concatenate(column) for column in zip(*each))
-    size, merged, added = columns if each else (np.zeros(0),) * 3
-    return SparseStepMessages(
-        transfers=table, size=size, entries=merged, elements=added
+def simulate_sparse(
+    schedule: CollectiveSchedule,
+    size: float,
+    network: NetworkModel,
+    encoding: SparseEncoding,
+    placement: IntArray | None = None,
+) -> CollectiveSimulation:
+    """Simulate a sparse all-reduce by a schedule.
+
+    Args:
+        schedule: P ranks.
+        size: bytes of the array that every rank would have without zeros.
+        network: has P devices at least.
+        encoding: density and form.
+        placement: `[P]`, the device of each rank.
+
+    Raises:
+        BadInput: ranks that do not fit, or a schedule too large to follow.
+    """
+    devices = rank_devices(schedule.ranks, network.topology, placement)
+    known: dict[object, SimulatedStep] = {}
+    phases = []
+    tables = []  # kept, since another object may get the id of one that is gone
+    for step in sparse_step_messages(schedule, size, encoding):
+        tables.append(step.transfers)
+        moves = [part.messages for part in step.transfers.blocks]
+        key = (tuple(map(id, moves)), step.size.tobytes())
+        if key not in known:
+            none = [np.zeros(0, np.int64)]
+            sources = np.concatenate([m.sources for m in moves] or none)
+            targets = np.concatenate([m.targets for m in moves] or none)
+            batch = MessageBatch(
+                sources=devices[sources], targets=devices[targets], size=step.size
+            )
+            after = step.compute_s(network.topology, encoding.value_bytes)
+            busiest = float(np.bincount(targets, after).max(initial=0.0))
+            known[key] = network.simulate_step(batch, busiest)
+        phases.append(known[key])
+    return CollectiveSimulation(
+        seconds=sum(phase.seconds for phase in phases), steps=tuple(phases)
     )
 
 
-def _is_dense(
-    sparse: NDArray[np.floating], dense: FloatArray, adds: bool, entries: SparseEncoding
-) -> NDArray[np.bool_]:
-    match entries.reduce_encoding if adds else entries.copy_encoding:
-        case "shorter":
-            return np.asarray(sparse >= dense)
-        case form:
-            return np.full(sparse.shape, form == "numbers")
+def sparse_schedule_messages(
+    schedule: CollectiveSchedule,
+    size: float,
+    topology: Topology,
+    encoding: SparseEncoding,
+    placement: IntArray | None = None,
+) -> CollectiveMessages:
+    """Return the messages of a sparse all-reduce, to simulate beside others.
+
+    Args:
+        schedule: P ranks.
+        size: bytes of the array that every rank would have without zeros.
+        topology: has P devices at least.
+        encoding: density and form.
+        placement: `[P]`, the device of each rank.
+    """
+    devices = rank_devices(schedule.ranks, topology, placement)
+    found = list(sparse_step_messages(schedule, size, encoding))
+    moves = [
+        (index, part.messages)
+        for index, message in enumerate(found)
+        for part in message.transfers.blocks
+    ]
+    none = [np.zeros(0, np.int64)]
+    return CollectiveMessages(
+        name=schedule.name,
+        step=np.concatenate([np.full(m.sources.size, k) for k, m in moves] or none),
+        sources=devices[np.concatenate([m.sources for _, m in moves] or none)],
+        targets=devices[np.concatenate([m.targets for _, m in moves] or none)],
+        size=np.concatenate([m.size for m in found] or none),
+        compute_s=np.concatenate(
+            [m.compute_s(topology, encoding.value_bytes) for m in found] or none
+        ),
+    )

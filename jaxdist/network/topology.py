@@ -1,4 +1,4 @@
-"""A topology: devices, links between them, and the way of every message."""
+"""A topology: devices, links between them, and the route of every message."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from jaxdist.network.routes import FloatArray, IntArray, Routes, routes_from_hops
 
 RouteFn = Callable[[IntArray, IntArray], IntArray]
-"""From sources and targets `[F]` to the links on each way, `[F, H]`, -1 for none."""
+"""From sources and targets `[F]` to the links of each route, `[F, H]`, -1 for none."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -14,7 +14,7 @@ class Topology:
     """What carries messages between devices 0 to D-1."""
 
     name: str
-    """What it is, in a few words."""
+    """Description in a few words."""
     devices: int
     """D; ranks are placed on the first of them unless a placement says otherwise."""
     capacity: FloatArray
@@ -22,15 +22,15 @@ class Topology:
     latency: FloatArray
     """`[L]`, seconds of each link."""
     route_fn: RouteFn
-    """The ways, which are known without a search."""
+    """Routes, by arithmetic instead of a search."""
     ports: int
     """Cables at the busiest switch, or at a device where there is no switch."""
     switches: int
-    """Boxes between the devices."""
+    """Number of switches."""
     injection_bandwidth: float
     """Bytes a second that a device can send while it receives as many."""
     host_injection_bandwidth: float = 0.0
-    """The same of a host over its network cards; 0 where they are not told apart."""
+    """The same of a host over its network cards; 0 where hosts are not modelled."""
     per_host: int = 1
     """Devices of a host, which are neighbours in number."""
     per_switch: int = 1
@@ -41,7 +41,7 @@ class Topology:
     """Seconds an entry that it takes to merge sparse lists."""
 
     def routes(self, sources: IntArray, targets: IntArray) -> Routes:
-        """Return the way of each message.
+        """Return the route of each message.
 
         Args:
             sources: `[F]`, devices that send.

@@ -1,32 +1,30 @@
-"""An asynchronous schedule as a table: who does what in which tick, on which weights.
+"""Asynchronous schedules: who does what in which tick, on which version of the weights.
 
-Microbatches follow each other without a flush; a stage changes its weights as soon as
+Microbatches follow each other without a flush; a stage updates its weights as soon as
 the gradients of a *round* of microbatches are there. A *version* of its weights is the
 number of rounds that they have seen.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from jaxdist.pipeline import schedule_base
 from jaxdist.pipeline.schedule_base import PipelineSchedule
 from jaxdist.pipeline.work_item import WorkItem, backward, forward
 
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncSchedule(PipelineSchedule):
-    """Some microbatches from the first forward to the last update."""
+    """The ticks from the first forward pass to the last update."""
 
     replicas: tuple[int, ...]
     """Devices of each stage; microbatch m goes to replica m % replicas."""
     update_microbatches: tuple[int, ...]
     """Microbatches in one update, by stage: their mean gradient is applied."""
     forward_versions: tuple[tuple[int, ...], ...]
-    """`[stage][microbatch]`: the version that its forward takes."""
+    """`[stage][microbatch]`: the version that its forward pass reads."""
     backward_versions: tuple[tuple[int, ...], ...]
-    """`[stage][microbatch]`: the version that its backward takes."""
+    """`[stage][microbatch]`: the version that its backward pass reads."""
 
     @property
     def stages(self) -> int:
@@ -41,13 +39,12 @@ class AsyncSchedule(PipelineSchedule):
     @cached_property
     def update_ticks(self) -> tuple[tuple[int, ...], ...]:
         """`[stage][round]`: the tick at whose end its update is applied."""
-
-        def last(stage: int, micros: range) -> int:
-            return max(self.tick_of[backward(stage, micro)] for micro in micros)
-
         return tuple(
             tuple(
-                last(stage, range(first, first + size))
+                max(
+                    self.tick_of[backward(stage, micro)]
+                    for micro in range(first, first + size)
+                )
                 for first in range(0, self.microbatches, size)
             )
             for stage, size in enumerate(self.update_microbatches)
@@ -55,7 +52,7 @@ class AsyncSchedule(PipelineSchedule):
 
     @property
     def title(self) -> str:
-        """What is drawn, in a line."""
+        """Name the schedule and its sizes, in a line."""
         replicas = "-".join(map(str, self.replicas))
         return f"{self.name}, stages of {replicas}, {self.microbatches} microbatches"
 
@@ -66,17 +63,17 @@ class AsyncSchedule(PipelineSchedule):
         return f"stage {stage}{replica if self.replicas[stage] > 1 else ''}"
 
     def label(self, work: WorkItem) -> str:
-        """Name a work in its row."""
+        """Name a work item by its microbatch."""
         return str(work.microbatch)
 
     def note(self, device: int) -> str:
-        """Say what a device holds."""
+        """Say how many microbatches and versions a device holds."""
         versions = self.live_versions(self.stage_of(device))
         kept = f"{versions} version{'s' * (versions > 1)}"
         return f"{self.in_flight(device)} in flight, {kept}"
 
     def device_of(self, stage: int, micro: int) -> int:
-        """Return the device that a microbatch's work of a stage is done on."""
+        """Return the device that runs a microbatch on a stage."""
         return sum(self.replicas[:stage]) + micro % self.replicas[stage]
 
     def stage_of(self, device: int) -> int:
@@ -85,38 +82,31 @@ class AsyncSchedule(PipelineSchedule):
         return lanes[device]
 
     def version_at(self, stage: int, tick: int) -> int:
-        """Return the newest version that a tick can take."""
+        """Return the newest weight version that a tick can read."""
+        # An update at the end of a tick can be read from the next tick on.
         return bisect_left(self.update_ticks[stage], tick)
 
     def staleness(self, stage: int, micro: int) -> int:
-        """Return the updates that a forward's weights lack when its own is applied."""
+        """Return how many updates old a microbatch's weights are at its own update."""
+        # The version that the microbatch's own update is made from is the number of
+        # rounds before it.
         return (
             micro // self.update_microbatches[stage]
             - self.forward_versions[stage][micro]
         )
 
-    def in_flight(self, device: int) -> int:
-        """Return how many inputs at most wait on a device for their backward."""
-        return schedule_base.peak_live_inputs(
-            schedule_base.device_column(self.ticks, device), "backward"
-        )
-
     def live_versions(self, stage: int) -> int:
-        """Return how many versions a stage keeps at most, each of its devices.
-
-        From the oldest that a work in this tick or later takes up to the newest.
-        """
-        needed, most = self.version_at(stage, self.length), 1
-        uses = sorted(self._version_uses(stage), reverse=True)
-        for tick, version in uses:
-            needed = min(needed, version)
-            most = max(most, self.version_at(stage, tick) - needed + 1)
-        return most
-
-    def _version_uses(self, stage: int) -> Iterator[tuple[int, int]]:
-        """Yield the tick and version of each work of a stage."""
+        """Return how many weight versions each device of a stage holds at most."""
+        uses = []
         for micro in range(self.microbatches):
-            ahead = self.forward_versions[stage][micro]
-            yield self.tick_of[forward(stage, micro)], ahead
-            back = self.backward_versions[stage][micro]
-            yield self.tick_of[backward(stage, micro)], back
+            version = self.forward_versions[stage][micro]
+            uses.append((self.tick_of[forward(stage, micro)], version))
+            version = self.backward_versions[stage][micro]
+            uses.append((self.tick_of[backward(stage, micro)], version))
+        # From the last tick back: a tick has to hold all versions from the oldest that
+        # it or a later tick reads up to the newest.
+        oldest, most = self.version_at(stage, self.length), 1
+        for tick, version in sorted(uses, reverse=True):
+            oldest = min(oldest, version)
+            most = max(most, self.version_at(stage, tick) - oldest + 1)
+        return most

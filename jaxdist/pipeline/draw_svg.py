@@ -51,6 +51,7 @@ def draw_svg(schedule: DrawableSchedule) -> str:
         schedule: what to draw.
     """
     ticks, devices = len(schedule.ticks), len(schedule.ticks[0])
+    # SVG has no layout: widths are estimated from the number of letters.
     cell = 8 + _CHAR_WIDTH * max_label_length(schedule)
     lanes = [schedule.lane(device) for device in range(devices)]
     notes = [schedule.note(device) for device in range(devices)]
@@ -77,6 +78,8 @@ def _document(table: DrawableSchedule, width: int, height: int) -> Xml.Element:
     """Return an empty picture with its words, styles and paper."""
     size = {"width": str(width), "height": str(height)}
     about = {"class": "pipeline", "role": "img", "viewBox": f"0 0 {width} {height}"}
+    # `role="img"` with `title` and `desc` lets screen readers tell what the picture
+    # shows.
     root = Xml.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", **about, **size})
     Xml.SubElement(root, "title").text = table.title
     devices = range(len(table.ticks[0]))
@@ -86,6 +89,7 @@ def _document(table: DrawableSchedule, width: int, height: int) -> Xml.Element:
     Xml.SubElement(root, "style").text = _style()
     tile = {"width": "6", "height": "6", "patternUnits": "userSpaceOnUse"}
     defs = Xml.SubElement(root, "defs")
+    # Idle ticks are hatched, so that the drawing also holds without colours.
     pattern = Xml.SubElement(defs, "pattern", {"id": "idle", **tile})
     Xml.SubElement(pattern, "path", {"class": "hatch", "d": "M0 6 L6 0"})
     Xml.SubElement(root, "rect", {"class": "paper", **size})
@@ -99,6 +103,8 @@ def _style() -> str:
 
         return "; ".join(f"--{name}: {value(c)}" for name, c in _COLOURS.items())
 
+    # Custom properties, so that one rule swaps all colours on a dark screen; `screen`
+    # leaves prints light.
     dark = f".pipeline {{ {named('dark')} }}"
     return (
         f"\n.pipeline {{ {named('light')} }}\n"
@@ -128,6 +134,7 @@ def _cell(
     told = (
         f"{work.kind} of stage {work.stage}, microbatch {work.microbatch}, tick {tick}"
     )
+    # A browser shows the `title` of an element as its tooltip.
     Xml.SubElement(box, "title").text = told
     middle = x + width / 2
     _text(root, table.label(work), middle, y + 14, work.kind, anchor="middle")

@@ -64,12 +64,14 @@ def draw_text(
         idle: sign of a tick without work, one column.
         ellipsis: sign at a cut.
     """
+    # Imported late: what draws nothing need not load `rich`.
     from rich.text import Text
 
     devices = range(len(schedule.ticks[0]))
     start = max(len(schedule.lane(device)) for device in devices) + 2
     end = max(len(schedule.note(device)) for device in devices) + 2 + len(ellipsis)
     size = 2 + max_label_length(schedule)
+    # Cut at a whole tick; at least one is shown, however narrow the terminal is.
     rows = schedule.ticks[: max((width - start - end) // size, 1)]
     left = len(schedule.ticks) - len(rows)
     drawn = Text(no_wrap=True)

@@ -1,9 +1,9 @@
-"""Forms: what goes between stages, or waits for them, in one vector a dtype.
+"""Flat messages: what stages send each other, or keep, in one vector for each dtype.
 
-Stages hand each other arrays of other shapes each; a device holds and sends vectors as
-long as the longest of them needs. A tree is written and read array by array, at the
+Stages send each other arrays of different shapes; a device holds and sends vectors as
+long as the longest message needs. A tree is written and read array by array, at the
 front of a vector: a stage that keeps little does not pass over all that the largest
-stage keeps, and numbers behind are those of another.
+stage keeps, and what lies behind the front belongs to other trees.
 """
 
 import math
@@ -18,15 +18,15 @@ import numpy as np
 from jax import lax
 
 FlatBuffers = dict[str, jax.Array]
-"""{dtype: numbers}, in the order of the names."""
+"""{dtype: vector}, in the order of the names."""
 
 BufferLengths = Mapping[str, int]
-"""{dtype: how many numbers}."""
+"""{dtype: number of elements}."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlatTreeSpec:
-    """Shapes of the arrays of one tree."""
+    """Structure, shapes and dtypes of a tree, in the manner of a message type."""
 
     tree: Any
     """Its structure."""
@@ -35,11 +35,11 @@ class FlatTreeSpec:
     dtypes: tuple[str, ...]
     """Dtype of each leaf."""
     is_prng_key: tuple[bool, ...]
-    """Whether each leaf is random keys, which travel as their numbers."""
+    """Whether each leaf is PRNG keys, which are sent as their raw data."""
 
     @property
     def lengths(self) -> BufferLengths:
-        """How many numbers of each dtype it has."""
+        """Elements of each dtype."""
         total: Counter[str] = Counter()
         for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
             total[dtype] += math.prod(shape)
@@ -47,19 +47,21 @@ class FlatTreeSpec:
 
     @property
     def abstract_tree(self) -> Any:
-        """Return the tree with shapes for arrays."""
+        """The tree with a `ShapeDtypeStruct` for each array."""
         vectors = {d: jax.ShapeDtypeStruct((n,), d) for d, n in self.lengths.items()}
         return jax.eval_shape(self.read, vectors)
 
     def write(self, buffers: FlatBuffers, tree: Any, *row: jax.Array) -> FlatBuffers:
-        """Write a tree of this form over the front of vectors.
+        """Write a tree of this structure over the front of vectors.
 
         Args:
-            buffers: at least as long as the form; with rows in front where one is said.
-            tree: of this form.
+            buffers: at least as long as `lengths`; [rows, n] where a row is given.
+            tree: of this structure.
             row: of a ring, int32; none where vectors have no rows.
         """
         buffers = dict(buffers)
+        # Array by array, in place: a concatenation would be written to memory once
+        # more.
         for leaf, (dtype, at, _) in zip(
             jax.tree.leaves(tree), self._leaf_slices, strict=True
         ):
@@ -69,7 +71,7 @@ class FlatTreeSpec:
         return buffers
 
     def read(self, buffers: FlatBuffers, *row: jax.Array) -> Any:
-        """Read a tree of this form from the front of vectors, as `write` takes them."""
+        """Read a tree from the front of vectors, as `write` takes them."""
         leaves = []
         for shape, is_key, (dtype, at, length) in zip(
             self.shapes, self.is_prng_key, self._leaf_slices, strict=True
@@ -81,7 +83,7 @@ class FlatTreeSpec:
 
     @property
     def _leaf_slices(self) -> Iterator[tuple[str, int, int]]:
-        """Dtype, first number and length of each leaf in the vectors."""
+        """Dtype, offset and length of each leaf in the vectors."""
         start: Counter[str] = Counter()
         for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
             yield dtype, start[dtype], math.prod(shape)
@@ -89,9 +91,12 @@ class FlatTreeSpec:
 
 
 def flat_tree_spec(tree: Any) -> FlatTreeSpec:
-    """Return the form of a tree of arrays or shapes."""
+    """Return the structure of a tree of arrays or shapes."""
     leaves, structure = jax.tree.flatten(tree)
-    found = jax.eval_shape(lambda: [raw_array(x) for x in map(_empty_like, leaves)])
+    # On shapes alone: the raw data of a key has another shape and dtype than the key.
+    found = jax.eval_shape(
+        lambda: [raw_array(jnp.empty(x.shape, x.dtype)) for x in leaves]
+    )
     return FlatTreeSpec(
         tree=structure,
         shapes=tuple(tuple(x.shape) for x in found),
@@ -100,30 +105,27 @@ def flat_tree_spec(tree: Any) -> FlatTreeSpec:
     )
 
 
-def _empty_like(x: Any) -> jax.Array:
-    return jnp.empty(x.shape, x.dtype)
-
-
 def _is_key(x: Any) -> bool:
     return bool(jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
 
 
 def raw_array(leaf: jax.Array) -> jax.Array:
-    """Return an array, of random keys their numbers."""
+    """Return an array itself, or the raw data of PRNG keys."""
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
 def max_lengths(specs: Iterable[FlatTreeSpec]) -> BufferLengths:
-    """Return the lengths of vectors that each of some forms fits in."""
+    """Return the lengths of vectors that fit each of some trees."""
     most: dict[str, int] = {}
-    for form in specs:
-        for dtype, length in form.lengths.items():
+    for spec in specs:
+        for dtype, length in spec.lengths.items():
             most[dtype] = max(most.get(dtype, 0), length)
+    # Sorted, as JAX orders the keys of a dict in a tree.
     return dict(sorted(most.items()))
 
 
 def zero_buffers(lengths: BufferLengths, *leading: int) -> FlatBuffers:
-    """Return vectors of zeros, with so many rows in front."""
+    """Return vectors of zeros, [*leading, n]."""
     return {dtype: jnp.zeros((*leading, n), dtype) for dtype, n in lengths.items()}
 
 
@@ -143,21 +145,20 @@ def write_row(ring: FlatBuffers, row: jax.Array, buffers: FlatBuffers) -> FlatBu
 def overwrite_row(ring: FlatBuffers, row: jax.Array, dependents: Any) -> FlatBuffers:
     """Write over a row that has been read for the last time.
 
-    Readers that change nothing may run before or after those that write, for all that
-    the compiler knows, and then it copies the whole ring. What is written here is made
-    of results, so that it comes behind every use, and later writers behind it.
-
     Args:
-        ring: of vectors.
+        ring: vectors, [rows, n].
         row: of the ring.
-        dependents: arrays that were made of it.
+        dependents: arrays that were computed from the row.
     """
+    # Readers that change nothing may run before or after writers, for all the compiler
+    # knows, and then it copies the whole ring. This write is computed from the results
+    # of all readers, so it comes after every use, and later writers after it.
     made = sum(
         x.reshape(-1)[:1].astype(jnp.float32) for x in jax.tree.leaves(dependents)
     )
     place = row, jnp.int32(0)
     return {
-        # Of arrays without numbers there is nothing to write over.
+        # The slice is empty where a dtype has no elements.
         dtype: lax.dynamic_update_slice(
             x, made.astype(x.dtype)[None, : x.shape[1]], place
         )

@@ -1,13 +1,15 @@
-"""Orders: what each device of a synchronous schedule does, first to last.
+"""Synchronous schedules: the order of work of each device, first to last.
 
 S devices, M microbatches, v chunks a device. Device d holds the stages d, S + d, ... of
 all vS. All gradients are those of the weights that the step began with.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from jaxdist.pipeline.work_item import (
     DeviceOrder,
+    Supersteps,
     WorkItem,
     backward,
     forward,
@@ -15,11 +17,12 @@ from jaxdist.pipeline.work_item import (
 )
 
 DeviceOrders = tuple[DeviceOrder, ...]
-"""One a device."""
+"""One order a device."""
 
 
 def gpipe(devices: int, microbatches: int) -> DeviceOrders:
     """All forwards, then all backwards (Huang et al. 2019, arXiv 1811.06965)."""
+    # Device d is stage d: GPipe has one chunk a device.
     micros = range(microbatches)
     return tuple(
         (*(forward(d, m) for m in micros), *(backward(d, m) for m in micros))
@@ -40,22 +43,24 @@ def interleaved(devices: int, microbatches: int, chunks: int) -> DeviceOrders:
 
     Microbatches go in groups of S: a device does a group on its first chunk, then on
     its second, and so on; backwards from the last chunk to the first.
-
-    It begins with (S - 1 - d) + (v - 1) S forwards. The publication has S - 1 - d more,
-    which hide the time that messages travel; in lock-step that time is part of every
-    tick, so they would lengthen nothing and shorten nothing, and only be held.
     """
-
-    def order(d: int) -> DeviceOrder:
+    orders = []
+    for d in range(devices):
         stages = range(d, devices * chunks, devices)
-        ahead = [forward(*w) for w in _microbatch_groups(devices, microbatches, stages)]
-        back = [
-            backward(*w)
-            for w in _microbatch_groups(devices, microbatches, stages[::-1])
-        ]
-        return warmup_then_1f1b(ahead, back, devices * chunks - 1 - d)
-
-    return tuple(map(order, range(devices)))
+        forwards = _microbatch_groups(devices, microbatches, stages)
+        backwards = _microbatch_groups(devices, microbatches, stages[::-1])
+        # The publication has S - 1 - d more warm-up forwards, which hide the time that
+        # messages travel. In lock-step that time is part of every tick, so they would
+        # shorten nothing and only hold more inputs.
+        warmup = (devices - 1 - d) + (chunks - 1) * devices
+        orders.append(
+            warmup_then_1f1b(
+                [forward(*at) for at in forwards],
+                [backward(*at) for at in backwards],
+                warmup,
+            )
+        )
+    return tuple(orders)
 
 
 def zero_bubble_h1(devices: int, microbatches: int) -> DeviceOrders:
@@ -64,29 +69,75 @@ def zero_bubble_h1(devices: int, microbatches: int) -> DeviceOrders:
     Device d is d microbatches behind with the gradients of its weights, so that those
     of its inputs reach the device before it sooner.
     """
-
-    def order(d: int) -> Iterator[WorkItem]:
-        todo = 0
-        for work in one_f_one_b(devices, microbatches)[d]:
-            yield work
+    orders = []
+    for d, base in enumerate(one_f_one_b(devices, microbatches)):
+        # Weight gradients are done as soon as device d is d microbatches ahead; the
+        # rest fills the end.
+        order: list[WorkItem] = []
+        pending = 0
+        for work in base:
+            order.append(work)
             if work.kind == "backward" and work.microbatch >= d:
-                yield weight_gradient(d, todo)
-                todo += 1
-        yield from (weight_gradient(d, m) for m in range(todo, microbatches))
-
-    return tuple(tuple(order(d)) for d in range(devices))
+                order.append(weight_gradient(d, pending))
+                pending += 1
+        order += [weight_gradient(d, m) for m in range(pending, microbatches)]
+        orders.append(tuple(order))
+    return tuple(orders)
 
 
 def forward_orders(devices: int, microbatches: int, chunks: int) -> DeviceOrders:
     """Forwards alone, groups of S microbatches chunk by chunk."""
+    stages = [range(d, devices * chunks, devices) for d in range(devices)]
+    return tuple(
+        tuple(forward(*at) for at in _microbatch_groups(devices, microbatches, own))
+        for own in stages
+    )
 
-    def order(d: int) -> DeviceOrder:
-        stages = range(d, devices * chunks, devices)
-        return tuple(
-            forward(*w) for w in _microbatch_groups(devices, microbatches, stages)
+
+def eager_1f1b(devices: int, microbatches: int, chunks: int) -> Supersteps:
+    """Eager 1F1B: a forward and a backward of each device in every superstep.
+
+    Devices in lock-step pay for the longest work of a tick. In 1F1B neighbours are out
+    of phase: while one goes forward the next goes backward, and a microbatch takes
+    2 max(F, B) instead of F + B. Here all go forward in the same tick and backward in
+    the next, and exchange messages after both. A step takes
+
+        (v M + S - 1) (F + B) / v
+
+    which is no more than GPipe. At most (v + 1) S - 1 chunks keep residuals, where 1F1B
+    has v S: stages run ahead of their backward passes by twice as much (Zhuang et al.
+    2022, arXiv 2211.05322, "eager-1F1B", who hide messages behind it).
+
+    Args:
+        devices: devices along the pipe, S.
+        microbatches: microbatches of a step, M; with more than one chunk a multiple
+            of S.
+        chunks: chunks of the network on each device, v.
+
+    >>> [len(step) for step in eager_1f1b(devices=2, microbatches=3, chunks=1)]
+    [1, 2, 2, 2, 1]
+    """
+    last = devices * chunks - 1
+    forwards: dict[int, dict[int, WorkItem]] = defaultdict(dict)
+    backwards: dict[int, dict[int, WorkItem]] = defaultdict(dict)
+    for micro in range(microbatches):
+        # Microbatches go in groups of S, each group through all chunks of a device
+        # before the next group enters.
+        group, place = divmod(micro, devices)
+        entry = group * devices * chunks + place
+        for stage in range(last + 1):
+            device = stage % devices
+            forwards[entry + stage][device] = forward(stage, micro)
+            backwards[entry + 2 * last - stage][device] = backward(stage, micro)
+
+    return tuple(
+        tuple(
+            tuple(map(row.get, range(devices)))
+            for row in (forwards.get(number), backwards.get(number))
+            if row
         )
-
-    return tuple(map(order, range(devices)))
+        for number in range(max(backwards) + 1)
+    )
 
 
 def warmup_then_1f1b(
@@ -94,6 +145,7 @@ def warmup_then_1f1b(
 ) -> DeviceOrder:
     """Some forwards, then one forward and one backward in turn, then what is left."""
     warmup = min(warmup, len(forwards))
+    # Steady state: each backward frees the residuals that the next forward needs.
     pairs = zip(forwards[warmup:], backwards)
     steady = (work for pair in pairs for work in pair)
     return (*forwards[:warmup], *steady, *backwards[len(forwards) - warmup :])

@@ -12,15 +12,14 @@ that replicas wait is how the authors' program sums, in the backward itself.)
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from jaxdist.core.errors import BadInput
 from jaxdist.pipeline.async_schedule import AsyncSchedule
 from jaxdist.pipeline.lockstep import lockstep_ticks
 from jaxdist.pipeline.orders import warmup_then_1f1b
 from jaxdist.pipeline.work_item import (
-    DeviceOrder,
-    Ticks,
+    Supersteps,
     WorkItem,
     backward,
     dependencies,
@@ -28,12 +27,9 @@ from jaxdist.pipeline.work_item import (
     forward,
 )
 
-VersionFn = Callable[[int, int], int]
-"""The version that a work of (stage, microbatch) takes."""
-
 
 def max_in_flight(replicas: Sequence[int], stage: int) -> int:
-    """Return K_s, the microbatches that a device of a stage holds at most.
+    """Return K_s, how many microbatches a device of a stage holds at most.
 
     >>> [max_in_flight((2, 1, 1), stage) for stage in range(3)]
     [2, 2, 1]
@@ -48,17 +44,17 @@ def pipedream(
     stashing: bool = True,
     vertical_sync: bool = False,
 ) -> AsyncSchedule:
-    """Return the table of 1F1B-RR.
+    """Return the schedule of PipeDream, 1F1B-RR.
 
-    A forward takes the newest version that its stage has, max(0, m // R_s - K_s + 1);
+    A forward reads the newest version that its stage has, max(0, m // R_s - K_s + 1);
     with one replica a stage that is max(0, m - (S - 1 - s)).
 
     Args:
         replicas: devices of each stage, R.
         microbatches: M; PipeDream calls them minibatches.
-        stashing: a backward takes its forward's version; without it the newest one,
-            m // R_s, which is no gradient of anything, and there to be compared with.
-        vertical_sync: a microbatch takes the same weights on all stages: on each the
+        stashing: a backward reads the version of its forward; without it the newest
+            one, m // R_s, which makes no true gradient and serves for comparison.
+        vertical_sync: a microbatch reads the same weights on all stages: on each the
             newest version that has seen no more microbatches than stage 0's had.
 
     Raises:
@@ -69,31 +65,51 @@ def pipedream(
     >>> made.forward_versions[0], made.update_ticks[3][:3]
     ((0, 0, 0, 0, 1, 2, 3, 4), (4, 6, 8))
     """
-    _check_replicas(replicas)
-    _check_full_updates(
-        microbatches, math.lcm(*replicas), f"replicas={_replica_list(replicas)}"
-    )
-    _check_stashing(stashing, vertical_sync)
-    ahead = (
-        _vertical_sync_version(replicas) if vertical_sync else _newest_version(replicas)
-    )
-    words = ("" if stashing else " without stashing", " in sync" * vertical_sync)
-    return _async_schedule(
-        "pipedream" + "".join(words),
+    supersteps = _one_f_one_b_rr(
         replicas,
         microbatches,
-        update_microbatches=replicas,
-        forward_version=ahead,
-        backward_version=ahead
-        if stashing
-        else lambda stage, micro: micro // replicas[stage],
+        math.lcm(*replicas),
+        f"replicas={','.join(map(str, replicas))}",
+    )
+    if vertical_sync and not stashing:
+        raise BadInput(
+            "vertical sync without stashing",
+            rule="versions that a microbatch takes along have to be kept for it",
+            values="stashing=False, vertical_sync=True",
+            remedy="stashing=True or vertical_sync=False",
+        )
+
+    # When a device starts on a microbatch, it has just done the one K_s before.
+    micros = range(microbatches)
+    ahead = [max_in_flight(replicas, s) - 1 for s in range(len(replicas))]
+    versions = tuple(
+        tuple(max(0, m // size - rounds) for m in micros)
+        for size, rounds in zip(replicas, ahead, strict=True)
+    )
+    if vertical_sync:
+        # In microbatches seen, stages of other sizes count their rounds differently.
+        seen = [version * replicas[0] for version in versions[0]]
+        versions = tuple(tuple(n // size for n in seen) for size in replicas)
+    # Before its own update, a stage has applied the rounds before that of the
+    # microbatch.
+    newest = tuple(tuple(m // size for m in micros) for size in replicas)
+    return AsyncSchedule(
+        name="pipedream"
+        + ("" if stashing else " without stashing")
+        + (" in sync" if vertical_sync else ""),
+        replicas=tuple(replicas),
+        microbatches=microbatches,
+        update_microbatches=tuple(replicas),
+        supersteps=supersteps,
+        forward_versions=versions,
+        backward_versions=versions if stashing else newest,
     )
 
 
 def pipedream_2bw(stages: int, microbatches: int, group: int) -> AsyncSchedule:
-    """Return the table of PipeDream-2BW: two versions, an update a group.
+    """Return the schedule of PipeDream-2BW: two versions, one update a group.
 
-    All stages take version max(0, m // group - 1), so every gradient is one update old:
+    All stages read version max(0, m // group - 1), so every gradient is one update old:
     W(t + 1) = W(t) - rate g(W(t - 1)) (Narayanan et al. 2021, ICML, arXiv 2006.09503).
 
     Args:
@@ -108,128 +124,78 @@ def pipedream_2bw(stages: int, microbatches: int, group: int) -> AsyncSchedule:
     >>> made.forward_versions[0], [made.live_versions(stage) for stage in range(2)]
     ((0, 0, 0, 0, 1, 1, 2, 2), [2, 2])
     """
-    replicas = (1,) * stages
-    _check_replicas(replicas)
-    _check_update_size(group, stages)
-    _check_full_updates(microbatches, group, f"group={group}")
-
-    def version(stage: int, micro: int) -> int:
-        return max(0, micro // group - 1)
-
-    rounds = (group,) * stages
-    return _async_schedule(
-        "pipedream-2bw",
-        replicas,
-        microbatches,
-        update_microbatches=rounds,
-        forward_version=version,
-        backward_version=version,
-    )
-
-
-def _newest_version(replicas: Sequence[int]) -> VersionFn:
-    """Say what the stage has when a device is done with the microbatch K_s before."""
-    held = [max_in_flight(replicas, stage) for stage in range(len(replicas))]
-    return lambda stage, micro: max(0, micro // replicas[stage] - held[stage] + 1)
-
-
-def _vertical_sync_version(replicas: Sequence[int]) -> VersionFn:
-    newest = _newest_version(replicas)
-    return lambda stage, micro: newest(0, micro) * replicas[0] // replicas[stage]
-
-
-def _async_schedule(
-    name: str,
-    replicas: Sequence[int],
-    microbatches: int,
-    *,
-    update_microbatches: Sequence[int],
-    forward_version: VersionFn,
-    backward_version: VersionFn,
-) -> AsyncSchedule:
-    def table(version: VersionFn) -> tuple[tuple[int, ...], ...]:
-        return tuple(
-            tuple(version(stage, micro) for micro in range(microbatches))
-            for stage in range(len(replicas))
-        )
-
-    return AsyncSchedule(
-        name=name,
-        replicas=tuple(replicas),
-        microbatches=microbatches,
-        update_microbatches=tuple(update_microbatches),
-        supersteps=exchange_every_tick(_ticks(replicas, microbatches)),
-        forward_versions=table(forward_version),
-        backward_versions=table(backward_version),
-    )
-
-
-def _ticks(replicas: Sequence[int], microbatches: int) -> Ticks:
-    """Play 1F1B on all replicas; what waits for a round waits for all of its works."""
-
-    def order(stage: int, replica: int) -> DeviceOrder:
-        mine = range(replica, microbatches, replicas[stage])
-        return warmup_then_1f1b(
-            [forward(stage, micro) for micro in mine],
-            [backward(stage, micro) for micro in mine],
-            warmup=max_in_flight(replicas, stage) - 1,
-        )
-
-    def waits_for(work: WorkItem) -> tuple[WorkItem, ...]:
-        size = replicas[work.stage]
-        late = max_in_flight(replicas, work.stage) if work.kind == "forward" else 1
-        first = (work.microbatch // size - late) * size
-        round_ = range(first, first + size) if first >= 0 else ()
-        before = tuple(backward(work.stage, micro) for micro in round_)
-        return (*dependencies(work, len(replicas)), *before)
-
-    lanes = ((stage, r) for stage, count in enumerate(replicas) for r in range(count))
-    return lockstep_ticks([order(*lane) for lane in lanes], waits_for)
-
-
-def _replica_list(replicas: Sequence[int]) -> str:
-    return ",".join(map(str, replicas))
-
-
-def _check_replicas(replicas: Sequence[int]) -> None:
-    if not replicas or min(replicas) < 1:
-        raise BadInput(
-            "a pipeline with a stage that nobody works on",
-            rule="there is at least one stage, and each has at least one device",
-            values=f"replicas={_replica_list(replicas)}",
-            remedy=f"replicas={_replica_list([max(1, r) for r in replicas] or [1])}",
-        )
-
-
-def _check_full_updates(microbatches: int, size: int, given: str) -> None:
-    rest = microbatches % size
-    if microbatches < 1 or rest:
-        below, above = microbatches - rest, microbatches - rest + size
-        near = [f"microbatches={n}" for n in (below, above) if n > 0]
-        raise BadInput(
-            "the last update would lack microbatches",
-            rule=f"microbatches is a multiple of {size}: of the microbatches that "
-            "each stage takes the mean of",
-            values=f"microbatches={microbatches}, {given}",
-            remedy=" or ".join(near),
-        )
-
-
-def _check_stashing(stashing: bool, vertical_sync: bool) -> None:
-    if vertical_sync and not stashing:
-        raise BadInput(
-            "vertical sync without stashing",
-            rule="versions that a microbatch takes along have to be kept for it",
-            values="stashing=False, vertical_sync=True",
-            remedy="stashing=True or vertical_sync=False",
-        )
-
-
-def _check_update_size(group: int, stages: int) -> None:
-    if group < stages:
+    if stages > 0 and group < stages:
         raise BadInput(
             "too few microbatches in an update for two versions",
             rule="group is at least the number of stages",
             values=f"group={group}, stages={stages}",
             remedy=f"group={stages}",
         )
+    supersteps = _one_f_one_b_rr((1,) * stages, microbatches, group, f"group={group}")
+    versions = tuple(max(0, m // group - 1) for m in range(microbatches))
+    return AsyncSchedule(
+        name="pipedream-2bw",
+        replicas=(1,) * stages,
+        microbatches=microbatches,
+        update_microbatches=(group,) * stages,
+        supersteps=supersteps,
+        forward_versions=(versions,) * stages,
+        backward_versions=(versions,) * stages,
+    )
+
+
+def _one_f_one_b_rr(
+    replicas: Sequence[int], microbatches: int, update_size: int, given: str
+) -> Supersteps:
+    """Return 1F1B on all replicas, where a round of a stage waits for earlier rounds.
+
+    Args:
+        replicas: devices of each stage.
+        microbatches: number of microbatches.
+        update_size: microbatches that make whole updates of all stages.
+        given: the setting behind `update_size`, for the error.
+    """
+    if not replicas or min(replicas) < 1:
+        mended = [max(1, r) for r in replicas] or [1]
+        raise BadInput(
+            "a pipeline with a stage that nobody works on",
+            rule="there is at least one stage, and each has at least one device",
+            values=f"replicas={','.join(map(str, replicas))}",
+            remedy=f"replicas={','.join(map(str, mended))}",
+        )
+    rest = microbatches % update_size
+    if microbatches < 1 or rest:
+        below, above = microbatches - rest, microbatches - rest + update_size
+        near = [f"microbatches={n}" for n in (below, above) if n > 0]
+        raise BadInput(
+            "the last update would lack microbatches",
+            rule=f"microbatches is a multiple of {update_size}: of the microbatches "
+            "that each stage takes the mean of",
+            values=f"microbatches={microbatches}, {given}",
+            remedy=" or ".join(near),
+        )
+
+    in_flight = [max_in_flight(replicas, stage) for stage in range(len(replicas))]
+    orders = []
+    for stage, count in enumerate(replicas):
+        for replica in range(count):
+            own = range(replica, microbatches, count)
+            orders.append(
+                warmup_then_1f1b(
+                    [forward(stage, micro) for micro in own],
+                    [backward(stage, micro) for micro in own],
+                    warmup=in_flight[stage] - 1,
+                )
+            )
+
+    def waits_for(work: WorkItem) -> tuple[WorkItem, ...]:
+        # The mean of a round is taken over all replicas at once, so a forward needs
+        # every backward of the round K_s before, a backward those of the last round.
+        size = replicas[work.stage]
+        rounds = in_flight[work.stage] if work.kind == "forward" else 1
+        first = (work.microbatch // size - rounds) * size
+        round_ = range(first, first + size) if first >= 0 else ()
+        before = tuple(backward(work.stage, micro) for micro in round_)
+        return (*dependencies(work, len(replicas)), *before)
+
+    return exchange_every_tick(lockstep_ticks(orders, waits_for))

@@ -1,4 +1,4 @@
-"""Planned: the timetable of a plan's step, and how often its devices do what."""
+"""The pipeline schedule of a plan's step, and how often its devices do what."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from typing import Final
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.pipeline.async_schedule import AsyncSchedule
-from jaxdist.pipeline.lockstep import lockstep_ticks
+from jaxdist.pipeline.lockstep import lockstep_supersteps
 from jaxdist.pipeline.pipedream import pipedream, pipedream_2bw
 from jaxdist.pipeline.schedule_base import PipelineSchedule
 from jaxdist.pipeline.stage_placement import stage_placement
@@ -17,12 +17,7 @@ from jaxdist.pipeline.sync_schedule import (
     forward_only,
     make_sync_schedule,
 )
-from jaxdist.pipeline.work_item import (
-    Supersteps,
-    dependencies,
-    exchange_every_tick,
-    forward,
-)
+from jaxdist.pipeline.work_item import Supersteps, forward
 
 _PLAN_KEYS: Final = (
     ("microbatches=", "optim.accumulate="),
@@ -35,12 +30,12 @@ _PLAN_KEYS: Final = (
     ("devices=", "plan.mesh.pipe="),
     ("stages=", "plan.mesh.pipe="),
 )
-"""What tables call their numbers, and what a plan does."""
+"""What schedules call their parameters, and the settings of a plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceWorkCounts:
-    """How often a device along the pipe axis does something in a step."""
+    """How much work a device along the pipe axis does in a step."""
 
     microbatches: int
     """Microbatches that its stages work on."""
@@ -49,7 +44,7 @@ class DeviceWorkCounts:
 
 
 def sync_plan_schedule(plan: Plan, microbatches: int) -> SyncSchedule:
-    """Return who does what when in a step whose microbatches see the same weights.
+    """Return the synchronous schedule of a step: all microbatches see the same weights.
 
     Raises:
         BadInput: a schedule that does not go with these numbers.
@@ -62,7 +57,7 @@ def sync_plan_schedule(plan: Plan, microbatches: int) -> SyncSchedule:
 
 
 def async_plan_schedule(plan: Plan, microbatches: int) -> AsyncSchedule:
-    """Return who does what when in a step whose microbatches move the weights.
+    """Return the asynchronous schedule of a step: microbatches move the weights.
 
     Raises:
         BadInput: a schedule that does not go with these numbers.
@@ -80,7 +75,7 @@ def async_plan_schedule(plan: Plan, microbatches: int) -> AsyncSchedule:
 
 
 def plan_schedule(plan: Plan, microbatches: int) -> PipelineSchedule:
-    """Return who does what when in a training step.
+    """Return the schedule of a training step.
 
     Raises:
         BadInput: a schedule that does not go with these numbers.
@@ -90,10 +85,11 @@ def plan_schedule(plan: Plan, microbatches: int) -> PipelineSchedule:
 
 
 def evaluation_supersteps(plan: Plan, microbatches: int) -> Supersteps:
-    """Return who does what when in an evaluation."""
-    places, stages = stage_placement(plan), plan.stages
+    """Return the forward passes of an evaluation."""
+    places = stage_placement(plan)
     if not plan.pipe.replicas:
         return forward_only(plan.mesh.pipe, microbatches, plan.pipe.chunks).supersteps
+    # Replicated stages share the microbatches, in training and here.
     lists = tuple(
         tuple(
             forward(stage, micro)
@@ -103,13 +99,11 @@ def evaluation_supersteps(plan: Plan, microbatches: int) -> Supersteps:
         for device in range(places.devices)
         for stage in places.stages_of(device)
     )
-    return exchange_every_tick(
-        lockstep_ticks(lists, lambda work: dependencies(work, stages))
-    )
+    return lockstep_supersteps(lists, plan.stages)
 
 
 def device_work_counts(plan: Plan, microbatches: int) -> tuple[DeviceWorkCounts, ...]:
-    """Return how often each device along the pipe axis does what in a training step.
+    """Return the work of each device along the pipe axis in a training step.
 
     >>> from jaxdist.core.plan.pipeline import PipelineConfig
     >>> from jaxdist.core.plan import MeshShape
@@ -118,6 +112,7 @@ def device_work_counts(plan: Plan, microbatches: int) -> tuple[DeviceWorkCounts,
     >>> [t.microbatches for t in device_work_counts(plan, 8)]
     [4, 4, 8]
     """
+    # A synchronous step has one update, over all of its microbatches.
     places, rounds = stage_placement(plan), (microbatches,) * plan.stages
     if plan.pipe.flows:
         rounds = async_plan_schedule(plan, microbatches).update_microbatches
@@ -131,25 +126,26 @@ def device_work_counts(plan: Plan, microbatches: int) -> tuple[DeviceWorkCounts,
 
 
 def updates_per_step(plan: Plan, microbatches: int) -> int:
-    """Return how often weights move in a training step, those that move most often."""
+    """Return the updates of a training step, of the stage that has most."""
     return max(own.updates for own in device_work_counts(plan, microbatches))
 
 
 @contextmanager
 def _plan_key_errors() -> Iterator[None]:
-    """Say what tables refuse in the words of a plan's settings."""
+    """Name the settings of a plan where a schedule refuses its parameters."""
+
+    def with_plan_keys(text: str) -> str:
+        for word, setting in _PLAN_KEYS:
+            text = text.replace(word, setting)
+        return text
+
+    # Schedules know nothing of plans, so their errors name parameters of theirs.
     try:
         yield
     except BadInput as error:
         raise BadInput(
             error.what,
             rule=error.rule,
-            values=_use_plan_keys(error.values),
-            remedy=tuple(map(_use_plan_keys, error.remedy)),
+            values=with_plan_keys(error.values),
+            remedy=tuple(map(with_plan_keys, error.remedy)),
         ) from error
-
-
-def _use_plan_keys(text: str) -> str:
-    for word, setting in _PLAN_KEYS:
-        text = text.replace(word, setting)
-    return text

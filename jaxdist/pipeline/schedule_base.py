@@ -1,6 +1,5 @@
-"""A timetable: who does what in which tick, and what follows from that alone."""
+"""A pipeline schedule: who does what in which tick, and what follows from that."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,26 +8,26 @@ from jaxdist.pipeline.work_item import Supersteps, Ticks, WorkItem, WorkKind
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineSchedule:
-    """The ticks of some devices."""
+    """The work of all devices along the pipe axis, tick by tick."""
 
     name: str
-    """What the order of work is called."""
+    """Name of the schedule."""
     microbatches: int
-    """Microbatches, from 0."""
+    """Number of microbatches."""
     supersteps: Supersteps
-    """`beats[b][t][device]`: what the device does in tick t of beat b, or None. A beat
-    ends with an exchange: what was made in it can be used from the next one on, and by
-    who made it at once.
+    """`supersteps[b][t][device]`: what the device does in tick t of superstep b, or
+    None. A superstep ends with an exchange: other devices can use its results from the
+    next superstep on, the device itself at once.
     """
 
     @cached_property
     def ticks(self) -> Ticks:
         """`ticks[t][device]`: what the device does in tick t, or None."""
-        return tuple(row for beat in self.supersteps for row in beat)
+        return tuple(row for superstep in self.supersteps for row in superstep)
 
     @property
     def exchanges(self) -> int:
-        """How often devices hand on what they made."""
+        """How often devices exchange messages."""
         return len(self.supersteps)
 
     @property
@@ -38,43 +37,39 @@ class PipelineSchedule:
 
     @property
     def bubble_fraction(self) -> float:
-        """Share of ticks, over all devices, without work: the bubble."""
-        return bubble_fraction(self.ticks)
+        """The bubble: the share of ticks, over all devices, without work."""
+        cells = [work for row in self.ticks for work in row]
+        return cells.count(None) / len(cells)
 
     @cached_property
     def tick_of(self) -> dict[WorkItem, int]:
-        """The tick of each work."""
-        return tick_of(self.ticks)
+        """The tick of each work item."""
+        return {w: tick for tick, row in enumerate(self.ticks) for w in row if w}
 
+    @cached_property
+    def release_kind(self) -> WorkKind | None:
+        """Kind of work that uses a stage's input last; None without backward passes."""
+        kinds = {work.kind for row in self.ticks for work in row if work}
+        # A separate gradient of the weights needs the stage's input again, after the
+        # backward pass.
+        if "weights" in kinds:
+            return "weights"
+        return "backward" if "backward" in kinds else None
 
-def device_column(ticks: Ticks, device: int) -> tuple[WorkItem | None, ...]:
-    """Return what one device does, tick by tick."""
-    return tuple(row[device] for row in ticks)
+    def in_flight(self, device: int) -> int:
+        """Return how many inputs at most wait on a device for their backward pass."""
+        return self._peak_live_inputs(device, "backward") if self.release_kind else 0
 
+    def live_inputs(self, device: int) -> int:
+        """Return how many inputs at most a device holds until `release_kind`."""
+        kind = self.release_kind
+        return self._peak_live_inputs(device, kind) if kind else 0
 
-def tick_of(ticks: Ticks) -> dict[WorkItem, int]:
-    """Return the tick of each work."""
-    return {work: tick for tick, row in enumerate(ticks) for work in row if work}
-
-
-def bubble_fraction(ticks: Ticks) -> float:
-    """Return the share of ticks, over all devices, in which nobody works."""
-    cells = [work for row in ticks for work in row]
-    return cells.count(None) / len(cells)
-
-
-def peak_live_inputs(works: Iterable[WorkItem | None], release_kind: WorkKind) -> int:
-    """Return how many stage inputs a device holds at most.
-
-    An input is held from the tick of its forward to that of its last use, inclusive.
-
-    Args:
-        works: what the device does, in order.
-        release_kind: kind of its last use.
-    """
-    held = most = 0
-    for work in filter(None, works):
-        held += work.kind == "forward"
-        most = max(most, held)
-        held -= work.kind == release_kind
-    return most
+    def _peak_live_inputs(self, device: int, release_kind: WorkKind) -> int:
+        held = most = 0
+        for work in filter(None, (row[device] for row in self.ticks)):
+            held += work.kind == "forward"
+            most = max(most, held)
+            # The tick of its last use still holds the input.
+            held -= work.kind == release_kind
+        return most

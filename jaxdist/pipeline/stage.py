@@ -1,7 +1,7 @@
-"""A stage as a function on one device, and what is known of it before it runs."""
+"""Stages as functions on one device, and what tracing tells of them."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,11 @@ Microbatch = Mapping[str, jax.Array]
 """A microbatch: arrays of its samples by name."""
 
 LeavesByIndex = Mapping[int, jax.Array]
-"""Parameters or statistics by their places in the network's order."""
+"""Parameters or statistics by their index in the network's order."""
 
 StageFn = Callable[[LeavesByIndex, LeavesByIndex, Any, Microbatch], Any]
-"""`(parameters, statistics, carried, part) -> (carried, new statistics)`; of the last
-stage the first result is the share of the loss, or scores.
+"""`(parameters, statistics, activations, microbatch) -> (activations, new statistics)`;
+the last stage returns its share of the loss, or scores, for activations.
 """
 
 
@@ -32,18 +32,18 @@ class PipelineStage:
     index: int
     """From 0."""
     device: int
-    """A device along the pipe axis that has it; its replicas hold the same leaves."""
+    """A device along the pipe axis that has it; replicas hold the same leaves."""
     forward: StageFn
-    """Its forward pass."""
+    """The forward pass."""
     param_indices: tuple[int, ...]
-    """Places of the parameters that it uses."""
+    """Indices of the parameters that it uses."""
     stat_indices: tuple[int, ...]
-    """Places of its running statistics."""
+    """Indices of its running statistics."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """A table and the stages that it moves."""
+    """Stages and the schedule that runs them."""
 
     stages: tuple[PipelineStage, ...]
     """In order."""
@@ -54,16 +54,20 @@ class Pipeline:
     stat_slots: SlotLayout
     """How running statistics lie."""
     compute_dtype: Any
-    """Dtype in which matrices are used; None is their own."""
+    """Dtype that matrices are cast to; None leaves them as they are."""
 
     def stage_params(
         self, stage: PipelineStage, slot_arrays: SlotArrays
     ) -> dict[int, jax.Array]:
-        """Return a stage's parameters as they are used."""
+        """Return a stage's parameters in the dtype of the computation."""
         own = self.param_slots.own(slot_arrays, stage.device)
+        params = {place: own[place] for place in stage.param_indices}
+        if self.compute_dtype is None:
+            return params
+        # Norms and biases stay in their own dtype: they are few, and precision matters.
         return {
-            place: _cast_matrix(own[place], self.compute_dtype)
-            for place in stage.param_indices
+            place: x.astype(self.compute_dtype) if x.ndim > 1 else x
+            for place, x in params.items()
         }
 
     def stage_stats(
@@ -80,11 +84,11 @@ class Pipeline:
         stats: LeavesByIndex,
         microbatch: Microbatch,
     ) -> Callable[..., Any]:
-        """Return a stage as a function of what it has gradients of.
+        """Return a stage as a function of its differentiable inputs.
 
         Returns:
-            `(parameters, slopes) -> (what it hands on that has gradients, (all that it
-            hands on, new statistics))`.
+            `(parameters, float inputs) -> (float outputs, (all outputs, new
+            statistics))`.
         """
 
         def call(leaves: LeavesByIndex, slopes: list[jax.Array]) -> Any:
@@ -99,7 +103,7 @@ class Pipeline:
 
 @dataclass(frozen=True, kw_only=True)
 class StageTrace:
-    """What is known of a stage before it runs."""
+    """Shapes of a stage, and its backward pass without arrays."""
 
     stage: PipelineStage
     """The stage."""
@@ -108,19 +112,18 @@ class StageTrace:
     output_spec: FlatTreeSpec
     """What it returns."""
     residual_spec: FlatTreeSpec
-    """What its forward pass keeps for the backward pass; nothing where there is none.
-    """
+    """What its forward pass keeps for the backward pass, if there is one."""
     vjp_fn: Any = None
-    """Its backward pass, to be filled with arrays; None where there is none."""
+    """Its backward pass, to be bound to residuals; None where there is none."""
 
     @property
     def cotangent_spec(self) -> FlatTreeSpec:
-        """What comes back as the gradient of what it is called on."""
+        """The gradient that it sends back to the stage before."""
         return cotangent_spec(self.input_spec)
 
 
 def cotangent_spec(spec: FlatTreeSpec) -> FlatTreeSpec:
-    """Return the form of the gradient of a tree: that of its floats."""
+    """Return the structure of the gradient of a tree: that of its floats."""
     return flat_messages.flat_tree_spec(partition_floats(spec.abstract_tree)[0])
 
 
@@ -136,14 +139,15 @@ def trace_stages(
 
     Args:
         pipe: the stages.
-        params: what this device holds.
-        stats: its running statistics.
+        params: of this device.
+        stats: running statistics of this device.
         microbatches: microbatches, [M, b, ...].
         with_gradients: whether there are backward passes.
     """
     part = {key: x[0] for key, x in microbatches.items()}
     takes = flat_messages.flat_tree_spec(())
     for stage in pipe.stages:
+        # `eval_shape` returns shapes alone, so the backward pass leaves by this list.
         found: list[Any] = []
 
         def probe(
@@ -154,6 +158,7 @@ def trace_stages(
                 stage, others, pipe.stage_stats(stage, stats), given[1]
             )
             leaves = pipe.stage_params(stage, params)
+            # An evaluation has no residuals.
             if not with_gradients:
                 return run(leaves, slopes)[1][0], ()
             _, back, (out, _) = jax.vjp(run, leaves, slopes, has_aux=True)
@@ -169,19 +174,20 @@ def trace_stages(
             residual_spec=flat_messages.flat_tree_spec(kept),
             vjp_fn=found[0] if found else None,
         )
+        # A stage receives exactly what the one before it sends.
         takes = gives
 
 
 def vjp_residuals(vjp_fn: Any) -> Any:
-    """Return what a backward pass of `jax.vjp` keeps besides its function's arguments.
+    """Return what a `jax.vjp` function keeps besides its function's arguments.
 
-    Arguments are there anyway: parameters, and what arrived from the stage before.
+    Arguments are at hand in the backward pass: parameters, and received activations.
     """
     return vjp_fn.opaque_residuals
 
 
 def bind_vjp_residuals(vjp_fn: Any, residuals: Any, *primals: Any) -> Any:
-    """Return a backward pass of other numbers.
+    """Return a backward pass with the arrays of a forward pass.
 
     Args:
         vjp_fn: of a trace.
@@ -190,34 +196,30 @@ def bind_vjp_residuals(vjp_fn: Any, residuals: Any, *primals: Any) -> Any:
     """
     found = copy.copy(vjp_fn)
     found.opaque_residuals = residuals
+    # Where the trace did not keep an argument it has a placeholder, which stays.
     found.args_res = [
-        _replace_arrays(old, jax.tree.leaves(new))
-        for old, new in zip(vjp_fn.args_res, primals, strict=True)
+        [
+            new if isinstance(old, jax.Array) else old
+            for old, new in zip(kept, jax.tree.leaves(primal), strict=True)
+        ]
+        for kept, primal in zip(vjp_fn.args_res, primals, strict=True)
     ]
     return found
 
 
-def _replace_arrays(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
-    """Put arrays where a backward pass kept an argument; what it did not stays so."""
-    kept = zip(old, new, strict=True)
-    return [x if isinstance(was, jax.Array) else was for was, x in kept]
-
-
 def partition_floats(pytree: Any) -> tuple[list[Any], Any]:
-    """Part the floats of a tree, which have gradients, from the rest."""
+    """Separate the floats of a tree, which have gradients, from the rest."""
     leaves, tree = jax.tree.flatten(pytree)
     smooth = [jnp.issubdtype(x.dtype, jnp.floating) for x in leaves]
+    # Integers, truth values and PRNG keys have no gradient: JAX would give them float0
+    # cotangents, which cannot be sent.
     slopes = [x for x, has in zip(leaves, smooth, strict=True) if has]
     rest = [None if has else x for x, has in zip(leaves, smooth, strict=True)]
     return slopes, (tree, rest)
 
 
 def combine_floats(float_leaves: list[Any], static: Any) -> Any:
-    """Put a tree together again that `partition_floats` has parted."""
+    """Join what `partition_floats` has separated."""
     tree, rest = static
     floats = iter(float_leaves)
     return jax.tree.unflatten(tree, [next(floats) if x is None else x for x in rest])
-
-
-def _cast_matrix(x: jax.Array, dtype: Any) -> jax.Array:
-    return x.astype(dtype) if dtype is not None and x.ndim > 1 else x

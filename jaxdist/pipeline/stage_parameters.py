@@ -1,16 +1,21 @@
 """Slots: parameters of different stages in arrays of one shape for every device.
 
-One program runs on all devices, so what they hold has the same shapes; stages have
-other parameters each. The k-th largest leaf of every device of one kind lies in slot k
+One program runs on all devices, so their arrays have the same shapes, though stages
+have different parameters. The k-th largest leaf of every device of one kind lies in
+slot k
 
-    slot [pipe, fsdp, tensor, n]      n numbers of the largest leaf there on a device
+    slot [pipe, fsdp, tensor, n]      n elements of the largest leaf there on a device
 
 and smaller ones leave the rest at zero. Leaves of a kind decay or do not, have one
-dtype, are split over the same axes and summed alike, so an optimizer treats a slot as
-it treats each leaf in it. A leaf that stages on several devices use is no slot: all
-have it whole.
+dtype, are split over the same axes and reduced alike, so an optimizer treats a slot as
+it treats each leaf in it. A leaf that stages on several devices use is no slot: every
+device has it whole.
+
+In between, a leaf lies flat: as [fsdp, tensor, n] with the parts of all devices, as
+[fsdp, n] on one device that has gathered its fsdp shards.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,13 +27,6 @@ from jax import lax
 
 from jaxdist.core.plan import Plan
 from jaxdist.partition.param_sharding import LeafSharding
-from jaxdist.pipeline.leaf_packing import (
-    join_local_leaf,
-    join_whole_leaf,
-    local_size,
-    split_local_leaf,
-    split_whole_leaf,
-)
 
 
 @partial(
@@ -38,14 +36,14 @@ from jaxdist.pipeline.leaf_packing import (
 )
 @dataclass(frozen=True, kw_only=True)
 class SlotArrays:
-    """Parameters, or what is kept for each, as devices of a pipeline hold it."""
+    """Parameters, or values kept for each, as devices of a pipeline hold them."""
 
     matrices: Any
-    """{number: slot} of kernels and tables."""
+    """{number: slot} of kernels and embedding tables."""
     shared: Any
-    """{name: leaf} of those that several stages use."""
+    """{name: leaf} of leaves that several stages use."""
     vectors: Any
-    """{number: slot} of norms and biases, which never decay."""
+    """{number: slot} of norms and biases, which have no weight decay."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +55,7 @@ class ParamSlot:
     places: tuple[int | None, ...]
     """The leaf of each device along the pipe axis, in the order of the network."""
     leaf: LeafSharding
-    """How the array lies."""
+    """How the array is sharded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +74,12 @@ class SlotLayout:
     """Devices along the pipe axis that use each leaf."""
 
     def held(self) -> tuple[LeafSharding, ...]:
-        """Return how arrays of `SlotArrays` lie, in the order of its leaves."""
-        return tuple(
-            jax.tree.leaves(self._held([s.leaf for s in self.slots], self.leaves))
-        )
+        """Return how arrays of `SlotArrays` are sharded, in the order of its leaves."""
+        held = self._held([slot.leaf for slot in self.slots], self.leaves)
+        return tuple(jax.tree.leaves(held))
 
     def pack(self, leaves: Sequence[Any]) -> SlotArrays:
-        """Put a network's leaves, whole ones, into slots."""
+        """Put a network's whole leaves into slots."""
         given = dict(enumerate(leaves))
         rows = [self._stacked(slot, given) for slot in self.slots]
         return self._held(rows, leaves)
@@ -91,31 +88,34 @@ class SlotLayout:
         """Return shapes and dtypes of what `pack` returns.
 
         Args:
-            leaves: shapes and dtypes of a network's leaves, or of what is kept for
+            leaves: shapes and dtypes of a network's leaves, or of values kept for
                 each; those of a slot have one dtype.
         """
-        rows = [
-            jax.ShapeDtypeStruct(slot.leaf.shape, self._dtype(slot, leaves))
-            for slot in self.slots
-        ]
+        rows = []
+        for slot in self.slots:
+            dtypes = {
+                slot.leaf.dtype if place is None else leaves[place].dtype
+                for place in slot.places
+            }
+            # Not for one dtype: `result_type` narrows 64 bits where x64 is off.
+            dtype = dtypes.pop() if len(dtypes) == 1 else jnp.result_type(*dtypes)
+            rows.append(jax.ShapeDtypeStruct(slot.leaf.shape, dtype))
         own = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
         return self._held(rows, own)
 
     def unpack(self, arrays: SlotArrays) -> list[jax.Array]:
-        """Take a network's leaves, whole ones, out of slots."""
-        found: dict[int, Any] = dict(
-            zip(self.shared, self._apart(arrays)[1], strict=True)
-        )
-        for slot, array in zip(self.slots, self._apart(arrays)[0], strict=True):
+        """Take a network's whole leaves out of slots."""
+        slots, shared = self._apart(arrays)
+        found: dict[int, Any] = dict(zip(self.shared, shared, strict=True))
+        for slot, array in zip(self.slots, slots, strict=True):
             for device, place in enumerate(slot.places):
                 if place is not None:
-                    found[place] = join_whole_leaf(
-                        array[device], self.leaves[place], self.plan
-                    )
+                    leaf = self.leaves[place]
+                    found[place] = join_whole_leaf(array[device], leaf, self.plan)
         return [found[place] for place in range(len(self.leaves))]
 
     def pack_rows(self, named: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """Put arrays [D, *leaf], one for each of D devices, into slots [D, *slot].
+        """Put arrays [D, *leaf], stacked over D devices, into slots [D, *slot].
 
         Args:
             named: by the name of the leaf; all leaves of a slot, or none of them.
@@ -123,6 +123,7 @@ class SlotLayout:
         found = {}
         for slot in self.slots:
             own = [place for place in slot.places if place is not None]
+            # Compression may leave out small leaves, but leaves of one slot are alike.
             if all(self.leaves[place].name in named for place in own):
                 found[slot.leaf.name] = jax.vmap(partial(self._stacked, slot))(
                     {place: named[self.leaves[place].name] for place in own}
@@ -145,20 +146,17 @@ class SlotLayout:
         return found | {name: named[name] for name in names if name in named}
 
     def used(self, devices: Iterable[int]) -> tuple[int, ...]:
-        """Return how many numbers of each slot some devices have, 0 where none has any.
+        """Return the longest prefix of each slot that some devices use, 0 if none does.
 
         Args:
             devices: along the pipe axis.
         """
-        own = tuple(devices)
-        found = ([slot.places[device] for device in own] for slot in self.slots)
-        return tuple(
-            max(
-                (local_size(self.plan, self.leaves[p]) for p in row if p is not None),
-                default=0,
-            )
-            for row in found
-        )
+        own, lengths = tuple(devices), []
+        for slot in self.slots:
+            used = [self.leaves[p] for d in own if (p := slot.places[d]) is not None]
+            sizes = (local_size(self.plan, leaf) for leaf in used)
+            lengths.append(max(sizes, default=0))
+        return tuple(lengths)
 
     def of_fronts(
         self,
@@ -166,14 +164,15 @@ class SlotLayout:
         lengths: Sequence[int],
         fn: Callable[[list[jax.Array]], list[jax.Array]],
     ) -> SlotArrays:
-        """Change the first numbers of each slot, and shared leaves; leave the rest.
+        """Apply a function to a prefix of each slot and to shared leaves.
 
         Args:
             arrays: a device's part of each array.
-            lengths: how many numbers of each slot, as `used` says.
-            fn: is given all at once, and returns as many of the same shapes.
+            lengths: of the prefixes, as `used` returns them.
+            fn: takes all at once, and returns as many of the same shapes.
         """
         slots, shared = self._apart(arrays)
+        # One call for all of them, so that they can be reduced together.
         fronts = [x[..., :n] for x, n in zip(slots, lengths, strict=True) if n]
         new = iter(fn([*fronts, *shared]))
         slots = [
@@ -183,7 +182,7 @@ class SlotLayout:
         return self._held(slots, dict(zip(self.shared, new, strict=True)))
 
     def own(self, arrays: SlotArrays, device: int) -> dict[int, jax.Array]:
-        """Return the leaves of a device, from the slots that it has.
+        """Return the leaves of a device by place, from its part of the slots.
 
         Args:
             arrays: a device's part of each array, dims over fsdp whole.
@@ -198,20 +197,20 @@ class SlotLayout:
         for slot, array in zip(self.slots, slots, strict=True):
             place = slot.places[device]
             if place is not None:
-                found[place] = join_local_leaf(
-                    array[0, :, 0], self.leaves[place], self.plan
-                )
+                leaf = self.leaves[place]
+                found[place] = join_local_leaf(array[0, :, 0], leaf, self.plan)
         return found
 
     def put(
         self, arrays: SlotArrays, device: int, leaves: Mapping[int, jax.Array]
     ) -> SlotArrays:
-        """Write leaves of a device over those in the slots that it has."""
+        """Overwrite leaves of a device in its part of the slots."""
         slots, shared = self._apart(arrays)
         for k, slot in enumerate(self.slots):
             place = slot.places[device]
             if place is not None and place in leaves:
                 new = split_local_leaf(leaves[place], self.leaves[place], self.plan)
+                # The front alone: smaller leaves leave the padding at zero.
                 slots[k] = slots[k].at[0, :, 0, : new.shape[-1]].set(new)
         for k, place in enumerate(self.shared):
             shared[k] = leaves.get(place, shared[k])
@@ -224,19 +223,20 @@ class SlotLayout:
         grads: Mapping[int, jax.Array],
         start: jax.Array,
     ) -> SlotArrays:
-        """Add to the leaves of a device, in the slots that it has.
+        """Add gradients to the leaves of a device in its part of the slots.
 
         Args:
-            arrays: sums, of the form of a device's part with dims over fsdp whole.
+            arrays: sums, shaped as a device's part with dims over fsdp whole.
             device: along the pipe axis.
             grads: by place of the leaf.
-            start: place of a slot's first number, 0, which the compiler does not know:
-                see `add_to_prefix`.
+            start: 0, as a value that the compiler does not know: see `add_to_prefix`.
         """
         slots, shared = self._apart(arrays)
         for k, slot in enumerate(self.slots):
             place = slot.places[device]
             if place is not None and place in grads:
+                # In the dtype of the sums, which may be wider than that of the
+                # gradient.
                 more = split_local_leaf(grads[place], self.leaves[place], self.plan)
                 slots[k] = add_to_prefix(slots[k], more.astype(slots[k].dtype), start)
         for k, place in enumerate(self.shared):
@@ -246,6 +246,8 @@ class SlotLayout:
 
     def _held(self, slots: Sequence[Any], leaves: Any) -> SlotArrays:
         pairs = list(zip(self.slots, slots, strict=True))
+        # A tree with the two kinds apart lets optimizers decide on weight decay by
+        # path, as they do for a whole network.
         kinds = [
             [x for s, x in pairs if s.vector is vector] for vector in (False, True)
         ]
@@ -260,43 +262,91 @@ class SlotLayout:
 
     def _stacked(self, slot: ParamSlot, leaves: Mapping[int, Any]) -> Any:
         """Return a slot of leaves by their place, [pipe, fsdp, tensor, n]."""
-        return jnp.stack([self._row(slot, place, leaves) for place in slot.places])
-
-    def _dtype(self, slot: ParamSlot, leaves: Sequence[Any]) -> Any:
-        """Return the dtype of a slot of leaves."""
-        places = slot.places
-        own = {slot.leaf.dtype if p is None else leaves[p].dtype for p in places}
-        return own.pop() if len(own) == 1 else jnp.result_type(*own)
-
-    def _row(
-        self, slot: ParamSlot, place: int | None, leaves: Mapping[int, Any]
-    ) -> Any:
-        """Return what a device along the pipe axis has in a slot, [fsdp, tensor, n]."""
         shape = slot.leaf.shape[1:]
-        if place is None:
-            return jnp.zeros(shape, slot.leaf.dtype)
-        rows = split_whole_leaf(leaves[place], self.leaves[place], self.plan)
-        return jnp.pad(rows, ((0, 0), (0, 0), (0, shape[-1] - rows.shape[-1])))
+        rows = []
+        for place in slot.places:
+            if place is None:
+                rows.append(jnp.zeros(shape, slot.leaf.dtype))
+                continue
+            row = split_whole_leaf(leaves[place], self.leaves[place], self.plan)
+            padding = shape[-1] - row.shape[-1]
+            rows.append(jnp.pad(row, ((0, 0), (0, 0), (0, padding))))
+        return jnp.stack(rows)
 
 
 def add_to_prefix(slot: jax.Array, update: jax.Array, start: jax.Array) -> jax.Array:
-    """Add to the front of a slot, and pass over no more of it.
-
-    XLA's CPU backend passes over the whole slot where it knows the place, and loads
-    under a mask what is behind `update`. Where no memory is, a masked load is not an
-    error, but takes hundreds of cycles: 16 ms for 128 Ki numbers in a slot of a
-    million, or 0.3 where there is memory (2 shared AMD EPYC cores, 2026-11-23).
+    """Add to the first elements of a slot, without a pass over the rest.
 
     Args:
         slot: `[1, fsdp, 1, N]`.
         update: `[fsdp, n]`.
-        start: 0, int32.
+        start: 0, int32, as a value that the compiler does not know.
     """
+    # Where XLA's CPU backend knows the place, it passes over the whole slot and loads
+    # what is behind `update` under a mask. Where no memory is mapped, a masked load is
+    # no error, but takes hundreds of cycles: 16 ms for 128 Ki numbers in a slot of a
+    # million, or 0.3 where there is memory (2 shared AMD EPYC cores, 2026-11-23).
     at = (jnp.int32(0), jnp.int32(0), jnp.int32(0), start)
     update = update[None, :, None]
     before = lax.dynamic_slice(slot, at, update.shape)
     return lax.dynamic_update_slice(slot, before + update, at)
 
 
+def local_size(plan: Plan, leaf: LeafSharding) -> int:
+    """Count the elements of a leaf on one device."""
+    return math.prod(leaf.local_shape(plan))
+
+
+def split_whole_leaf(x: Any, leaf: LeafSharding, plan: Plan) -> Any:
+    """Split a whole leaf into the parts of all devices, [fsdp, tensor, n]."""
+    parts = x[None]
+    for dim, size in (
+        (leaf.tensor_dim, plan.mesh.tensor),
+        (leaf.fsdp_dim, plan.mesh.fsdp),
+    ):
+        pieces = (
+            jnp.split(parts, size, axis=dim + parts.ndim - len(leaf.shape))
+            if dim is not None
+            else [parts]
+        )
+        parts = jnp.stack(pieces)
+    return parts.reshape(*parts.shape[:2], -1)
+
+
+def join_whole_leaf(rows: Any, leaf: LeafSharding, plan: Plan) -> Any:
+    """Join the parts of all devices, [fsdp, tensor, n], to a whole leaf."""
+    local = leaf.local_shape(plan)
+    x = rows[:, :, : math.prod(local)].reshape(*rows.shape[:2], *local)
+    # In reverse order of the split: the leading dims of `rows` are used up one by one.
+    for dim in (leaf.fsdp_dim, leaf.tensor_dim):
+        pieces = list(x)
+        x = (
+            pieces[0]
+            if dim is None
+            else jnp.concatenate(pieces, axis=dim + x.ndim - 1 - len(local))
+        )
+    return x
+
+
+def split_local_leaf(x: jax.Array, leaf: LeafSharding, plan: Plan) -> jax.Array:
+    """Split a device's gathered leaf, or its gradient, into fsdp shards, [fsdp, n]."""
+    pieces = (
+        jnp.split(x, plan.mesh.fsdp, leaf.fsdp_dim)
+        if leaf.fsdp_dim is not None
+        else [x]
+    )
+    return jnp.stack([piece.reshape(-1) for piece in pieces])
+
+
+def join_local_leaf(rows: jax.Array, leaf: LeafSharding, plan: Plan) -> jax.Array:
+    """Join fsdp shards, [fsdp, n], to a device's gathered leaf."""
+    local = leaf.local_shape(plan)
+    pieces = [row[: math.prod(local)].reshape(local) for row in rows]
+    return (
+        pieces[0] if leaf.fsdp_dim is None else jnp.concatenate(pieces, leaf.fsdp_dim)
+    )
+
+
 def _slot_key(k: int) -> str:
+    # Padded, so that trees, which sort their keys, hold slots in numeric order.
     return f"{k:04}"

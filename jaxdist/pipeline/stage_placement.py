@@ -1,7 +1,7 @@
-"""Places: the devices along the pipe axis that have each stage.
+"""Stage placement: the devices along the pipe axis that have each stage.
 
-Without replicas stage k of a plan is on device k % p. With replicas a stage has devices
-of its own, one behind the other, and microbatch m is for the (m % R)-th of its R.
+Without replicas stage k of a plan is on device k % p. With replicas a stage has
+consecutive devices of its own, and microbatch m runs on the (m % R)-th of its R.
 """
 
 import itertools
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from jaxdist.core.plan import Plan
 
 PermutePairs = tuple[tuple[int, int], ...]
-"""(from, to): no device is twice on either side."""
+"""(from, to): no device occurs twice on either side."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StagePlacement:
-    """Where stages are."""
+    """The devices of every stage."""
 
     stage_devices: tuple[tuple[int, ...], ...]
     """Devices of each stage."""
@@ -42,7 +42,7 @@ class StagePlacement:
         return tuple(sorted(set(self.stage_devices)))
 
     def device_of(self, stage: int, micro: int = 0) -> int:
-        """Return the device that does a stage's work on a microbatch."""
+        """Return the device that runs a microbatch on a stage."""
         own = self.stage_devices[stage]
         return own[micro % len(own)]
 
@@ -56,33 +56,35 @@ class StagePlacement:
         return len(self.stage_devices[self.stages_of(device)[0]])
 
     def send_permutations(self) -> tuple[PermutePairs, ...]:
-        """Return permutations in which every stage reaches the one behind it.
+        """Return permutations in which every stage reaches the one after it.
 
         >>> StagePlacement(stage_devices=((0,), (1,), (2,))).send_permutations()
         (((0, 1), (1, 2)),)
         >>> StagePlacement(stage_devices=((0, 1), (2,), (3,))).send_permutations()
         (((0, 2), (2, 3)), ((1, 2),))
         """
+        # Microbatch m goes from replica m % a to replica m % b, so all pairs have
+        # occurred after a b microbatches.
+        pairs = {
+            (a[m % len(a)], b[m % len(b)])
+            for a, b in itertools.pairwise(self.stage_devices)
+            for m in range(len(a) * len(b))
+        }
+        # In a permutation no device sends or receives twice: each pair goes into the
+        # first that it does not conflict with.
         found: list[list[tuple[int, int]]] = []
-        for pair in sorted(set(self._send_pairs())):
-            free = (hop for hop in found if not _conflicts(pair, hop))
-            hop = next(free, None)
-            if hop is None:
-                found.append(hop := [])
-            hop.append(pair)
+        for source, target in sorted(pairs):
+            for hop in found:
+                if not any(source == a or target == b for a, b in hop):
+                    hop.append((source, target))
+                    break
+            else:
+                found.append([(source, target)])
         return tuple(map(tuple, found))
-
-    def _send_pairs(self) -> "itertools.chain[tuple[int, int]]":
-        """List who hands a microbatch to whom."""
-        neighbours = itertools.pairwise(self.stage_devices)
-        return itertools.chain.from_iterable(
-            ((a[m % len(a)], b[m % len(b)]) for m in range(len(a) * len(b)))
-            for a, b in neighbours
-        )
 
 
 def round_robin_placement(stages: int, devices: int) -> StagePlacement:
-    """Return the places of stages that have one device each.
+    """Return the placement of stages that have one device each.
 
     >>> round_robin_placement(4, 2).stage_devices
     ((0,), (1,), (0,), (1,))
@@ -91,11 +93,12 @@ def round_robin_placement(stages: int, devices: int) -> StagePlacement:
 
 
 def replicated_placement(replicas: Sequence[int]) -> StagePlacement:
-    """Return the places of stages with so many devices each.
+    """Return the placement of stages with so many devices each.
 
     >>> replicated_placement((2, 1)).stage_devices
     ((0, 1), (2,))
     """
+    # Replicas are neighbours, so that their sums stay inside a host where they can.
     ends = itertools.accumulate(replicas)
     return StagePlacement(
         stage_devices=tuple(
@@ -106,12 +109,7 @@ def replicated_placement(replicas: Sequence[int]) -> StagePlacement:
 
 
 def stage_placement(plan: Plan) -> StagePlacement:
-    """Return where the stages of a plan are."""
+    """Return the placement of the stages of a plan."""
     if plan.pipe.replicas:
         return replicated_placement(plan.pipe.replicas)
     return round_robin_placement(plan.stages, plan.mesh.pipe)
-
-
-def _conflicts(pair: tuple[int, int], hop: Sequence[tuple[int, int]]) -> bool:
-    """Tell whether a device would send or receive twice."""
-    return any(pair[0] == a or pair[1] == b for a, b in hop)

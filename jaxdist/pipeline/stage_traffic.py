@@ -1,7 +1,7 @@
-"""Reading: what the devices of one stage move, of a program for all stages.
+"""Stage traffic: what the devices of one stage move, in a program for all stages.
 
-A compiled pipeline has the collectives of every stage, in loops that turn once or not
-at all. A device runs those of its own stages, once for each microbatch.
+A compiled pipeline has the collectives of every stage, in loops of one iteration or
+none. A device runs those of its own stages, once for each microbatch.
 """
 
 import re
@@ -25,42 +25,40 @@ def device_collectives(
     counts: DeviceWorkCounts,
     supersteps: int,
 ) -> Iterator[CollectiveOp]:
-    """Yield what a device of a pipeline moves in one step.
+    """Yield the collectives of one device of a pipeline in one step.
 
     Args:
-        collectives: of the compiled program, those of stages once for each beat.
+        collectives: of the compiled program, those of stages once for each superstep.
         placement: which stages the device has.
         device: along the pipe axis.
         counts: how often it does what in a step.
-        supersteps: of the timetable.
+        supersteps: of the schedule.
     """
+    # A device without replicas takes no part in sums over them.
     replicas = placement.replicas_of(device)
-    for move in collectives:
-        loops = "/".join(move.loops)
+    for op in collectives:
+        move, loops = op, "/".join(op.loops)
+        if op.has_uneven_groups:
+            # A sum over the replicas of stages, which differ in number.
+            if replicas == 1:
+                continue
+            axes = (sub_axis_name("pipe", replicas),)
+            move = replace(op, axes=axes, group_size=replicas, has_uneven_groups=False)
         found = _STAGE.search(loops)
-        if move.has_uneven_groups and replicas == 1:
-            continue
-        seen = _within_replicas(replicas, move) if move.has_uneven_groups else move
         if UPDATE_SCOPE in loops:
-            yield _scale_trips(counts.updates, supersteps, seen)
+            count = counts.updates
         elif found is None:
-            yield seen
+            yield move
+            continue
         elif int(found[1]) in placement.stages_of(device):
-            yield _scale_trips(counts.microbatches, supersteps, seen)
-
-
-def _within_replicas(replicas: int, move: CollectiveOp) -> CollectiveOp:
-    """Return a sum among replicas of stages as a device sees it that is one of some."""
-    axes = (sub_axis_name("pipe", replicas),)
-    return replace(move, axes=axes, group_size=replicas, has_uneven_groups=False)
-
-
-def _scale_trips(turns: int, beats: int, move: CollectiveOp) -> CollectiveOp:
-    """Return what is moved in so many turns of a stage, where each beat has one.
-
-    Loops inside of a turn, over the steps of an LSTM, count as often as they go round.
-    """
-    payload, trips = move.payload // beats, move.trip_count // beats
-    return replace(
-        move, payload=turns * payload, trip_count=turns * trips, bounded=True
-    )
+            count = counts.microbatches
+        else:
+            continue
+        # The program counts one iteration a superstep. Loops inside of it, over the
+        # steps of an LSTM, count as often as they go round.
+        yield replace(
+            move,
+            payload=count * (move.payload // supersteps),
+            trip_count=count * (move.trip_count // supersteps),
+            bounded=True,
+        )

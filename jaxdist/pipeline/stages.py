@@ -1,4 +1,4 @@
-"""Stages: the blocks of a network dealt out along the pipe axis.
+"""Stages: the blocks of a network distributed along the pipe axis.
 
 Stage k of a chain has the blocks from its cut to the next, and the auxiliary heads that
 read them.
@@ -45,36 +45,50 @@ def cut_network(
 
     Args:
         plan: says where, or leaves it open: then the largest stage has as few FLOPs as
-            can be.
+            possible.
         network: has a `chain()` of named blocks.
-        block_flops: FLOPs of its blocks, by name; asked for where the plan leaves it
-        open.
+        block_flops: FLOPs of its blocks by name; called only where the plan leaves
+            cuts open.
 
     Raises:
         BadInput: the network is no chain, a cut is before no block of it, or there are
             more stages than blocks.
     """
-    _check_has_chain(plan, network)
-    names = tuple(name for name, _ in network.chain())
+    chain = tuple(network.chain()) if hasattr(network, "chain") else ()
+    if not chain or not all(isinstance(block, nnx.Module) for _, block in chain):
+        raise BadInput(
+            f"{type(network).__name__} cannot be cut into stages",
+            rule="a network with stages has chain(): its blocks, which are modules, "
+            "by name and in order",
+            values=f"plan.mesh.pipe = {plan.mesh.pipe}",
+            remedy=f"plan.mesh.data={plan.mesh.data * plan.mesh.pipe} plan.mesh.pipe=1",
+        )
+    names, cuts = tuple(name for name, _ in chain), plan.pipe.cuts
     _check_stage_count(plan, names)
-    if plan.pipe.cuts:
-        starts = [_cut_index(cut, names) for cut in plan.pipe.cuts]
+    if cuts:
+        starts = [_cut_index(cut, names) for cut in cuts]
         if sorted(starts) != starts:
-            raise _cut_order_error(plan, names, starts)
+            raise BadInput(
+                "the cuts of the network are not in its order",
+                rule="plan.pipe.cuts follows the order of the blocks",
+                values=f"plan.pipe.cuts = {','.join(cuts)}",
+                remedy=f"plan.pipe.cuts={','.join(names[i] for i in sorted(starts))}",
+            )
     else:
         flops = block_flops()
         starts = balanced_cuts([flops[name] for name in names], plan.stages)
-    edges = [0, *starts, len(names)]
-    parts = tuple(names[a:b] for a, b in itertools.pairwise(edges))
+    parts = tuple(names[a:b] for a, b in itertools.pairwise([0, *starts, len(names)]))
     return Stages(blocks=parts, placement=stage_placement(plan))
 
 
 def balanced_cuts(costs: Sequence[int], parts: int) -> list[int]:
-    """Return where parts begin, but the first, whose largest has the least work.
+    """Return the starts of all parts but the first that minimize the largest cost.
 
     >>> balanced_cuts([4, 1, 1, 2, 6], 3)
     [1, 4]
     """
+    # Dynamic program over prefixes: {end: (cost of the largest part, starts)}, for one
+    # part more in each round.
     best = {0: (0, list[int]())}
     for part in range(1, parts + 1):
         found: dict[int, tuple[int, list[int]]] = {}
@@ -89,23 +103,25 @@ def balanced_cuts(costs: Sequence[int], parts: int) -> list[int]:
 
 
 def variable_ids(block: Any) -> set[int]:
-    """Return the ids of the variables that a block holds or shares with others."""
+    """Return the ids of the variables that a block reaches, shared ones included."""
     nodes = (node for _, node in nnx.iter_graph(block))
     return {id(node) for node in nodes if isinstance(node, nnx.Variable)}
 
 
 def run(model: Any, blocks: BlockNames, activations: Any) -> Any:
-    """Call some blocks of a network on what the one before them returned.
+    """Apply some blocks of a network to the activations of the block before them.
 
     Args:
-        model: a chain; where it has auxiliary heads, in training, they are called too.
-        blocks: follow each other.
-        activations: (what the block before returned, what heads before returned).
+        model: a chain; auxiliary heads, if any, are applied in training alone.
+        blocks: names, of consecutive blocks.
+        activations: (output of the block before, outputs of heads so far).
 
     Returns:
-        The same of the last of the blocks.
+        The same after the last of the blocks.
     """
     x, others = activations
+    # Auxiliary heads exist for their gradients alone (GoogLeNet), so evaluation skips
+    # them.
     heads = model.heads() if hasattr(model, "heads") else {}
     if getattr(model, "deterministic", False):
         heads = {}
@@ -121,7 +137,7 @@ def run(model: Any, blocks: BlockNames, activations: Any) -> Any:
 
 
 def network_outputs(activations: Any) -> Any:
-    """Return what a whole network returns, from what its last block left."""
+    """Return the outputs of a network from the activations of its last block."""
     x, others = activations
     return (x, *others) if others else x
 
@@ -139,30 +155,11 @@ def _cut_index(cut: str, names: Sequence[str]) -> int:
     )
 
 
-def _cut_order_error(plan: Plan, names: BlockNames, starts: list[int]) -> BadInput:
-    return BadInput(
-        "the cuts of the network are not in its order",
-        rule="plan.pipe.cuts follows the order of the blocks",
-        values=f"plan.pipe.cuts = {','.join(plan.pipe.cuts)}",
-        remedy=f"plan.pipe.cuts={','.join(names[i] for i in sorted(starts))}",
-    )
-
-
-def _check_has_chain(plan: Plan, network: Any) -> None:
-    chain = network.chain() if hasattr(network, "chain") else ()
-    if not chain or not all(isinstance(block, nnx.Module) for _, block in chain):
-        raise BadInput(
-            f"{type(network).__name__} cannot be cut into stages",
-            rule="a network with stages has chain(): its blocks, which are modules, "
-            "by name and in order",
-            values=f"plan.mesh.pipe = {plan.mesh.pipe}",
-            remedy=f"plan.mesh.data={plan.mesh.data * plan.mesh.pipe} plan.mesh.pipe=1",
-        )
-
-
 def _check_stage_count(plan: Plan, names: BlockNames) -> None:
     """Refuse more stages than blocks, and cuts into other numbers of stages."""
     if plan.stages > len(names):
+        # The remedy has to divide the stages that were asked for, so that chunks still
+        # fit.
         fits = max(n for n in range(1, len(names) + 1) if not plan.stages % n)
         raise BadInput(
             "there are more stages than blocks",

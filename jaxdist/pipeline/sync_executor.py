@@ -1,15 +1,15 @@
-"""Execution: one program for all stages, a turn of one loop for each beat of a table.
+"""Synchronous execution: one program for all stages, a loop over supersteps.
 
-In a beat a device does what its column of the table says: one stage's forward pass of a
-microbatch, one's backward pass, both or nothing. What it hands on is permuted along the
-pipe axis at the beat's end.
+In a superstep a device does what its column of the schedule says: one stage's forward
+pass of a microbatch, one's backward pass, both or nothing. What it computed is permuted
+along the pipe axis at the end of the superstep.
 
-Other stages do other work in the same beat, so nothing in a stage may wait for devices
-along the pipe axis; sums and gathers over other axes may.
+Other stages do other work in the same superstep, so nothing in a stage may wait for
+devices along the pipe axis; sums and gathers over other axes may.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,6 @@ from jax import lax
 from jaxdist.pipeline import flat_messages
 from jaxdist.pipeline.device_cond import ScheduleRow, device_cond, tie_to_iteration
 from jaxdist.pipeline.flat_messages import FlatBuffers
-from jaxdist.pipeline.loop_carry import RECEIVERS, LoopCarry, release_residuals
 from jaxdist.pipeline.schedule_arrays import NO_ENTRY, select_kind
 from jaxdist.pipeline.stage import (
     Microbatch,
@@ -37,37 +36,70 @@ from jaxdist.pipeline.stage_parameters import SlotArrays
 PIPE_AXIS = "pipe"
 
 
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=(
+        *("total", "grads", "stats", "inputs", "gradients", "kept"),
+        *("up", "down", "moving"),
+    ),
+    meta_fields=(),
+)
+@dataclass(frozen=True, kw_only=True)
+class LoopCarry:
+    """What a device holds between two supersteps."""
+
+    total: Any
+    """Sum of the results of the last stage."""
+    grads: Any
+    """Sums of gradients, `SlotArrays`; None without backward passes."""
+    stats: SlotArrays
+    """Running statistics."""
+    inputs: FlatBuffers
+    """Ring of activations from the stage before."""
+    gradients: FlatBuffers
+    """Ring of gradients from the stage after."""
+    kept: FlatBuffers
+    """Ring of residuals of forward passes."""
+    up: tuple[FlatBuffers, ...]
+    """Activations that have just arrived, hop by hop; until the exchange, the first
+    holds the activations to send.
+    """
+    down: tuple[FlatBuffers, ...]
+    """Gradients that have just arrived, or to send, likewise."""
+    moving: Any = None
+    """Weights that change within the loop, and their optimizer; None where none do."""
+
+
 def run_forward(
     pipe: Pipeline, params: SlotArrays, stats: SlotArrays, microbatches: Microbatch
 ) -> Any:
-    """Sum what the last stage returns over microbatches.
+    """Run an evaluation: sum the results of the last stage over microbatches.
 
     Args:
-        pipe: its table has forward passes alone.
-        params: what this device holds, dims over fsdp whole.
-        stats: its running statistics, which stay as they are.
+        pipe: its schedule has forward passes alone.
+        params: of this device, dims over fsdp whole.
+        stats: running statistics of this device, which stay as they are.
         microbatches: microbatches, [M, b, ...]; every stage has all.
 
     Returns:
         The sums, zero on devices without the last stage.
     """
-    runner = ScheduleRunner(pipe, params, stats, microbatches, graded=False)
-    return runner.run().total
+    return ScheduleRunner(pipe, params, stats, microbatches, graded=False).run().total
 
 
 def run(
     pipe: Pipeline, params: SlotArrays, stats: SlotArrays, microbatches: Microbatch
 ) -> tuple[jax.Array, SlotArrays, SlotArrays]:
-    """Do a table's forward and backward passes.
+    """Run the forward and backward passes of a schedule.
 
     Args:
         pipe: stages whose last returns a scalar.
-        params: what this device holds, dims over fsdp whole.
-        stats: its running statistics.
+        params: of this device, dims over fsdp whole.
+        stats: running statistics of this device.
         microbatches: microbatches, [M, b, ...]; every stage has all.
 
     Returns:
-        The sum of what the last stage returned over microbatches, zero on devices
+        The sum of the last stage's results over microbatches, zero on devices
         without it; new statistics; gradients of the sum with respect to `params`.
     """
     after = ScheduleRunner(pipe, params, stats, microbatches, graded=True).run()
@@ -75,7 +107,7 @@ def run(
 
 
 class ScheduleRunner:
-    """One run of a table inside a `shard_map`."""
+    """One run of a schedule inside a `shard_map`."""
 
     def __init__(
         self,
@@ -88,29 +120,31 @@ class ScheduleRunner:
     ) -> None:
         self.pipe, self.params, self.microbatches = pipe, params, parts
         self.stats, self.with_gradients = stats, graded
-        found = trace_stages(pipe, params, stats, parts, with_gradients=graded)
-        self.traces = tuple(found)
-        self.input_lengths = flat_messages.max_lengths(
-            trace.input_spec for trace in self.traces[1:]
+        self.traces = tuple(
+            trace_stages(pipe, params, stats, parts, with_gradients=graded)
         )
+        # The first stage reads the batch, so it receives and sends back nothing.
+        inner = self.traces[1:]
+        self.input_lengths = flat_messages.max_lengths(t.input_spec for t in inner)
         self.cotangent_lengths = flat_messages.max_lengths(
-            trace.cotangent_spec for trace in self.traces[1:]
+            t.cotangent_spec for t in inner
         )
         self.residual_lengths = flat_messages.max_lengths(
-            trace.residual_spec for trace in self.traces
+            t.residual_spec for t in self.traces
         )
 
     def run(self) -> LoopCarry:
-        """Do every beat."""
+        """Run every superstep."""
+        # All devices get all columns, and each looks up its own: the tables are small.
         rows = {name: jnp.asarray(x) for name, x in self.columns().items()}
         return lax.scan(self._scan_body, self.initial_carry(), rows)[0]
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Return all numbers of the tables by name."""
+        """Return the arrays of the schedule by name, [supersteps, devices, ...]."""
         return self.pipe.schedule_arrays.columns()
 
     def weights(self, row: ScheduleRow, carry: LoopCarry) -> SlotArrays:
-        """Return the parameters that a work reads, dims over fsdp whole."""
+        """Return the parameters that a work item reads, dims over fsdp whole."""
         return self.params
 
     def gradient_sums(self, row: ScheduleRow, carry: LoopCarry) -> SlotArrays:
@@ -119,52 +153,73 @@ class ScheduleRunner:
         return held
 
     def add_output(self, row: ScheduleRow, carry: LoopCarry, out: Any) -> Any:
-        """Return the total with what the last stage returned."""
+        """Return the total with a result of the last stage."""
         return jax.tree.map(jnp.add, carry.total, out)
 
+    def finish_gradients(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
+        """Return the carry with its sums complete, before residuals are released."""
+        return carry
+
     def initial_carry(self) -> LoopCarry:
-        """Return what there is before the first beat."""
+        """Return the carry before the first superstep."""
         inputs, gradients, kept = self.pipe.schedule_arrays.rows
         hops = range(len(self.pipe.schedule_arrays.hops))
+        zeros = flat_messages.zero_buffers
         return LoopCarry(
-            total=jax.tree.map(_zeros, self.traces[-1].output_spec.abstract_tree),
+            total=jax.tree.map(
+                lambda x: jnp.zeros(x.shape, x.dtype),
+                self.traces[-1].output_spec.abstract_tree,
+            ),
             grads=jax.tree.map(jnp.zeros_like, self.params)
             if self.with_gradients
             else None,
             stats=self.stats,
-            inputs=flat_messages.zero_buffers(self.input_lengths, inputs),
-            gradients=flat_messages.zero_buffers(self.cotangent_lengths, gradients),
-            kept=flat_messages.zero_buffers(self.residual_lengths, kept),
-            up=tuple(flat_messages.zero_buffers(self.input_lengths) for _ in hops),
-            down=tuple(
-                flat_messages.zero_buffers(self.cotangent_lengths) for _ in hops
-            ),
+            inputs=zeros(self.input_lengths, inputs),
+            gradients=zeros(self.cotangent_lengths, gradients),
+            kept=zeros(self.residual_lengths, kept),
+            up=tuple(zeros(self.input_lengths) for _ in hops),
+            down=tuple(zeros(self.cotangent_lengths) for _ in hops),
         )
 
     def _scan_body(
         self, carry: LoopCarry, rows: Mapping[str, jax.Array]
     ) -> tuple[LoopCarry, None]:
         me = lax.axis_index(PIPE_AXIS)
-        row = {name: x[me] for name, x in rows.items()}
-        return self._exchange(self.run_superstep(row, carry)), None
+        carry = self.run_superstep({name: x[me] for name, x in rows.items()}, carry)
+        # The exchange. A `ppermute` has one receiver for each sender, so stages with
+        # replicas need several hops; each receiver takes the one that is for it.
+        hops = self.pipe.schedule_arrays.hops
+        with jax.named_scope("between_stages"):
+            with jax.named_scope("activations"):
+                up = tuple(
+                    {k: lax.ppermute(x, PIPE_AXIS, hop) for k, x in carry.up[0].items()}
+                    for hop in hops
+                )
+            with jax.named_scope("gradients"):
+                sent = carry.down[0].items()
+                down = tuple(
+                    {k: lax.ppermute(x, PIPE_AXIS, pairs) for k, x in sent}
+                    for pairs in ([(b, a) for a, b in hop] for hop in hops)
+                )
+        return replace(carry, up=up, down=down), None
 
     def run_superstep(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
-        """Do what a device does in a beat."""
-        for way in ("comes", "returns") if self.with_gradients else ("comes",):
-            for hop in range(len(self.pipe.schedule_arrays.hops)):
-                arrives = partial(RECEIVERS[way], hop)
-                carry = device_cond(row[way][hop] >= 0, arrives, row, carry)
-        carry = self._run_kind("forward", self._forward, row, carry)
+        """Do the work of a device in a superstep."""
+        hops = range(len(self.pipe.schedule_arrays.hops))
+        for hop in hops:
+            receive = partial(_receive_activation, hop)
+            carry = device_cond(row["comes"][hop] >= 0, receive, row, carry)
         if not self.with_gradients:
-            return carry
+            return self._run_kind("forward", self._forward, row, carry)
+        for hop in hops:
+            receive = partial(_receive_gradient, hop)
+            carry = device_cond(row["returns"][hop] >= 0, receive, row, carry)
+        carry = self._run_kind("forward", self._forward, row, carry)
         carry = self._run_kind("backward", self._backward, row, carry)
         carry = self.finish_gradients(row, carry)
+        # In a loop of its own, after all readers of the residuals: see `overwrite_row`.
         mine = select_kind(row, "backward")
-        return device_cond(mine["stage"] != NO_ENTRY, release_residuals, mine, carry)
-
-    def finish_gradients(self, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
-        """Return the carry with its sums whole, before what made them is let go."""
-        return carry
+        return device_cond(mine["stage"] != NO_ENTRY, _release_residuals, mine, carry)
 
     def _run_kind(
         self,
@@ -173,30 +228,21 @@ class ScheduleRunner:
         row: ScheduleRow,
         carry: LoopCarry,
     ) -> LoopCarry:
-        """Do the work of a kind of that stage, if any, whose turn it is."""
+        """Do the work of a kind, of whichever stage's turn it is."""
         mine = select_kind(row, kind)
         for trace in self.traces:
             number = trace.stage.index
+            # The scope is how `stage_traffic` and traces find the stage of an
+            # instruction.
             with jax.named_scope(f"stage{number}.{kind}"):
                 body = partial(work, trace)
                 carry = device_cond(mine["stage"] == number, body, mine, carry)
         return carry
 
-    def _exchange(self, carry: LoopCarry) -> LoopCarry:
-        """Hand on what was made in a beat."""
-        ups = self.pipe.schedule_arrays.hops
-        downs = [[(b, a) for a, b in hop] for hop in ups]
-        with jax.named_scope("between_stages"):
-            with jax.named_scope("activations"):
-                up = tuple(_ppermute(carry.up[0], hop) for hop in ups)
-            with jax.named_scope("gradients"):
-                down = tuple(_ppermute(carry.down[0], hop) for hop in downs)
-        return replace(carry, up=up, down=down)
-
     def _forward(
         self, trace: StageTrace, row: ScheduleRow, carry: LoopCarry
     ) -> LoopCarry:
-        stage, last = trace.stage, trace is self.traces[-1]
+        stage = trace.stage
         run, leaves, slopes = self._bind_stage(trace, row, carry)
         if self.with_gradients:
             _, back, (out, stats) = jax.vjp(run, leaves, slopes, has_aux=True)
@@ -208,11 +254,10 @@ class ScheduleRunner:
             carry = replace(carry, stats=new)
         else:
             _, (out, _) = run(leaves, slopes)
-        if last:
+        if trace is self.traces[-1]:
             return replace(carry, total=self.add_output(row, carry, out))
-        return replace(
-            carry, up=(trace.output_spec.write(carry.up[0], out), *carry.up[1:])
-        )
+        sent = trace.output_spec.write(carry.up[0], out)
+        return replace(carry, up=(sent, *carry.up[1:]))
 
     def _backward(
         self, trace: StageTrace, row: ScheduleRow, carry: LoopCarry
@@ -220,33 +265,37 @@ class ScheduleRunner:
         _, leaves, slopes = self._bind_stage(trace, row, carry)
         kept = trace.residual_spec.read(carry.kept, row["kept"])
         back = bind_vjp_residuals(trace.vjp_fn, kept, leaves, slopes)
-        grads, down = back(self._output_cotangent(trace, row, carry))
+        # The last stage returns the loss, whose gradient is 1; others get theirs from
+        # the stage after.
+        if trace is self.traces[-1]:
+            cotangent = jax.tree.map(
+                lambda x: jnp.ones(x.shape, x.dtype), trace.output_spec.abstract_tree
+            )
+        else:
+            spec = self.traces[trace.stage.index + 1].cotangent_spec
+            cotangent = spec.read(carry.gradients, row["gradient"])
+        grads, down = back(tie_to_iteration(row, cotangent))
         if trace.stage.index:
             made = trace.cotangent_spec.write(carry.down[0], down)
             carry = replace(carry, down=(made, *carry.down[1:]))
+        # Summed in the carry at once: gradients of single microbatches are never kept.
         before, device = self.gradient_sums(row, carry), trace.stage.device
         added = self.pipe.param_slots.add(before, device, grads, row["turn"])
         return replace(carry, grads=added)
 
-    def _output_cotangent(
-        self, trace: StageTrace, row: ScheduleRow, carry: LoopCarry
-    ) -> Any:
-        """Return the gradient of what a stage returned, as its neighbour sent it."""
-        if trace is self.traces[-1]:
-            return tie_to_iteration(
-                row, jax.tree.map(_ones, trace.output_spec.abstract_tree)
-            )
-        form = self.traces[trace.stage.index + 1].cotangent_spec
-        came = form.read(carry.gradients, row["gradient"])
-        return tie_to_iteration(row, came)
-
     def _bind_stage(
         self, trace: StageTrace, row: ScheduleRow, carry: LoopCarry
     ) -> tuple[Any, Any, Any]:
-        """Return a stage as a function, and what it is called on."""
+        """Return a stage as a function, its parameters and its float inputs.
+
+        The backward pass computes the same inputs again: `bind_vjp_residuals` puts them
+        where `jax.vjp` kept an argument, so they are not stored twice.
+        """
         stage, pipe = trace.stage, self.pipe
         part = {key: x[row["micro"]] for key, x in self.microbatches.items()}
         carried = trace.input_spec.read(carry.inputs, row["input"])
+        # Else the compiler would move what does not depend on the iteration out of the
+        # loop, and do the work of every stage in every superstep.
         part, carried = tie_to_iteration(row, (part, carried))
         slopes, others = partition_floats(carried)
         run = pipe.stage_function(
@@ -255,14 +304,20 @@ class ScheduleRunner:
         return run, pipe.stage_params(stage, self.weights(row, carry)), slopes
 
 
-def _ppermute(vectors: FlatBuffers, pairs: Sequence[tuple[int, int]]) -> FlatBuffers:
-    """Hand vectors to neighbours along the pipe axis."""
-    return {dtype: lax.ppermute(x, PIPE_AXIS, pairs) for dtype, x in vectors.items()}
+def _receive_activation(hop: int, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
+    ring = flat_messages.write_row(carry.inputs, row["comes"][hop], carry.up[hop])
+    return replace(carry, inputs=ring)
 
 
-def _zeros(x: jax.ShapeDtypeStruct) -> jax.Array:
-    return jnp.zeros(x.shape, x.dtype)
+def _receive_gradient(hop: int, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
+    ring = flat_messages.write_row(
+        carry.gradients, row["returns"][hop], carry.down[hop]
+    )
+    return replace(carry, gradients=ring)
 
 
-def _ones(x: jax.ShapeDtypeStruct) -> jax.Array:
-    return jnp.ones(x.shape, x.dtype)
+def _release_residuals(row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
+    made = carry.grads, carry.down
+    return replace(
+        carry, kept=flat_messages.overwrite_row(carry.kept, row["kept"], made)
+    )

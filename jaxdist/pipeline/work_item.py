@@ -1,4 +1,4 @@
-"""Work: what one device does in one tick, and what must be done before it."""
+"""Work items: what one device does in one tick, and what has to come before it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,13 +8,13 @@ WorkKind = Literal["forward", "backward", "weights"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkItem:
-    """One cell of a table."""
+    """One pass of one microbatch through one stage: a cell of a schedule."""
 
     kind: WorkKind
-    """`backward` is the gradient of the input, and that of the weights as well unless
-    the table has `weight_gradient` for it."""
+    """`backward` is the gradient of the stage's input, and of its weights as well
+    unless the schedule has separate `weights` items."""
     stage: int
-    """Chunk of the network, in its order, from 0."""
+    """Chunk of the network, in order, from 0."""
     microbatch: int
     """Microbatch, from 0."""
 
@@ -23,20 +23,20 @@ DeviceOrder = tuple[WorkItem, ...]
 """What one device does, first to last."""
 
 TickRow = tuple[WorkItem | None, ...]
-"""What the devices do in one tick; None does nothing."""
+"""What each device does in one tick; None is idle."""
 
 Ticks = tuple[TickRow, ...]
-"""A table: rows are ticks, columns devices."""
+"""A schedule: rows are ticks, columns devices."""
 
 Superstep = Ticks
-"""The ticks between two exchanges: of each device one forward, one backward at most."""
+"""The ticks between two exchanges: at most one forward and one backward a device."""
 
 Supersteps = tuple[Superstep, ...]
-"""A table in its beats."""
+"""A schedule, split at its exchanges."""
 
 
 def exchange_every_tick(ticks: Ticks) -> Supersteps:
-    """Return a table whose devices exchange what they made behind every tick."""
+    """Return a schedule whose devices exchange messages after every tick."""
     return tuple((row,) for row in ticks)
 
 
@@ -56,11 +56,7 @@ def weight_gradient(stage: int, micro: int) -> WorkItem:
 
 
 def dependencies(work: WorkItem, num_stages: int) -> tuple[WorkItem, ...]:
-    """Return the work of earlier ticks that a work takes its inputs from.
-
-    Args:
-        work: the work that needs them.
-        num_stages: number of stages of the network.
+    """Return the items of earlier ticks that produce the inputs of an item.
 
     >>> [(w.kind, w.stage) for w in dependencies(backward(1, 0), 4)]
     [('forward', 1), ('backward', 2)]
@@ -70,7 +66,8 @@ def dependencies(work: WorkItem, num_stages: int) -> tuple[WorkItem, ...]:
         case "forward":
             return (forward(stage - 1, micro),) if stage else ()
         case "backward":
-            above = (backward(stage + 1, micro),) if stage < num_stages - 1 else ()
-            return (forward(stage, micro), *above)
+            # The last stage starts from the loss, not from another stage's gradient.
+            after = (backward(stage + 1, micro),) if stage < num_stages - 1 else ()
+            return (forward(stage, micro), *after)
         case "weights":
             return (backward(stage, micro),)

@@ -27,8 +27,11 @@ from jaxdist.network.simulate import (
     rank_devices,
     simulate_collective,
 )
-from jaxdist.network.sparse import SparseEncoding
-from jaxdist.network.sparse_runs import simulate_sparse, sparse_schedule_messages
+from jaxdist.network.sparse import (
+    SparseEncoding,
+    simulate_sparse,
+    sparse_schedule_messages,
+)
 
 _MAX_MIB = 1 << 30
 _MAX_SWAPS = 64

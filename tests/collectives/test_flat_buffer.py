@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdist.collectives.flat_buffer import concatenate_flat
+from jaxdist.collectives.compress.method import concatenate_flat
 
 SHAPES = ((3, 4), (), (5,), (0,), (2, 1, 3))
 

@@ -13,8 +13,7 @@ from jaxdist.collectives.algorithms.schedule import (
     ScheduleStep,
     Transfer,
 )
-from jaxdist.collectives.matchings import matchings
-from jaxdist.collectives.permutes import permutes
+from jaxdist.collectives.permutes import matchings, permutes
 from jaxdist.core.errors import BadInput
 
 

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.compress.block_quantization import BlockQuantizationCodec
+from jaxdist.collectives.compress.codec import BlockQuantizationCodec
 from jaxdist.collectives.compress.powersgd import (
     PowerSGD,
     orthonormalize,

@@ -13,8 +13,7 @@ from jaxdist.network.published import (
     PUBLISHED_SPARSE_SCHEDULES,
 )
 from jaxdist.network.simulate import NetworkModel, simulate_collective
-from jaxdist.network.sparse import SparseEncoding
-from jaxdist.network.sparse_runs import simulate_sparse
+from jaxdist.network.sparse import SparseEncoding, simulate_sparse
 
 
 @pytest.fixture(scope="module")

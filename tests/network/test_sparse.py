@@ -13,8 +13,7 @@ from jaxdist.collectives.algorithms.schedule import (
 from jaxdist.core.errors import BadInput
 from jaxdist.network.schedules_by_name import schedule_by_name
 from jaxdist.network.simulate import NetworkModel, simulate_collective
-from jaxdist.network.sparse import SparseEncoding, sparse_step_messages
-from jaxdist.network.sparse_runs import simulate_sparse
+from jaxdist.network.sparse import SparseEncoding, simulate_sparse, sparse_step_messages
 from jaxdist.network.topologies.registry import make_topology
 
 

@@ -1,1 +1,1 @@
-"""Ways to sum an array over ranks, as lists of steps: one way a file."""
+"""All-reduce algorithms, as schedules of steps: a family of them in each file."""

@@ -1,9 +1,7 @@
 """Two-dimensional bucket: rings along rows and columns of a torus, both at once.
 
-The array is cut into quarters. Two of them are summed along rows first and then along
-columns, the other two along columns first; of each two, one goes round forwards and one
-backwards. So links of both kinds and both directions are in use at the same time.
-a rows, b columns, P = a b ranks, S bytes:
+The array is cut into quarters, so that links of rows and of columns are in use in both
+directions at the same time. a rows, b columns, P = a b ranks, S bytes:
 
     2 (a + b - 2) steps of up to four messages,  2 (P-1)/P S sent by every rank
 
@@ -29,8 +27,6 @@ from jaxdist.collectives.algorithms.schedule import (
 )
 from jaxdist.collectives.algorithms.two_level import two_level_steps
 
-RankGrid = Sequence[Sequence[int]]
-
 
 def bucket_2d(ranks: int, per_row: int | None = None) -> CollectiveSchedule:
     """Return the two-dimensional bucket algorithm.
@@ -48,7 +44,11 @@ def bucket_2d(ranks: int, per_row: int | None = None) -> CollectiveSchedule:
     """
     rows = rank_rows(ranks, near_square_divisor(ranks) if per_row is None else per_row)
     columns = rank_columns(rows)
-    ways: list[RankGrid] = [rows, _backwards(rows), columns, _backwards(columns)]
+    # Two quarters are summed along rows first, two along columns; of each two, one goes
+    # round forwards and one backwards.
+    ways: list[Sequence[Sequence[int]]] = []
+    for grid in (rows, columns):
+        ways += [grid, [line[::-1] for line in reversed(grid)]]
     quarters = split_chunks(range(4 * ranks), 4)
     steps = merge_concurrent(
         two_level_steps(way, quarter, rings.ring_all_reduce)
@@ -57,7 +57,3 @@ def bucket_2d(ranks: int, per_row: int | None = None) -> CollectiveSchedule:
     return CollectiveSchedule(
         name="bucket_2d", ranks=ranks, chunks=4 * ranks, steps=steps
     )
-
-
-def _backwards(rows: RankGrid) -> RankGrid:
-    return [row[::-1] for row in reversed(rows)]

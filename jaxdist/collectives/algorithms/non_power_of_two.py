@@ -1,8 +1,7 @@
-"""Folding: ranks beyond a power of two hand their array to a neighbour and wait.
+"""Folding: ranks beyond a power of two give their array to a neighbour and wait.
 
-With P = 2^m + e ranks the first 2 e form pairs. Before, the even rank of each pair
-sends its whole array to the odd one, which adds it; behind, it gets the sum back. The
-2^m others do the work. It costs two steps, and S bytes more for both ranks of a pair.
+With P = 2^m + e ranks the first 2 e form pairs, and 2^m ranks do the work. It costs two
+steps, and S bytes more for both ranks of a pair.
 
 Source: Rabenseifner 2004, "Optimization of collective reduction operations", ICCS.
 """
@@ -33,8 +32,7 @@ def floor_power_of_two(ranks: int) -> int:
 def fold_to_power_of_two(
     group: Sequence[int], piece: range, group_all_reduce: GroupAllReduce
 ) -> ScheduleSteps:
-    """Return the steps of `group_all_reduce` over a power of two of the group, folded
-    around.
+    """Return an all-reduce over any group, from one over a power of two.
 
     Args:
         group: any number of ranks.
@@ -46,6 +44,8 @@ def fold_to_power_of_two(
     core = group_all_reduce([*busy, *group[2 * extra :]], piece)
     if not extra:
         return core
+    # Before, the even rank of each pair sends its whole array to the odd one, which
+    # adds it; afterwards it gets the sum back.
     pairs = list(zip(idle, busy))
     before = ScheduleStep(tuple(send(a, b, piece, adds=True) for a, b in pairs))
     behind = ScheduleStep(tuple(send(b, a, piece, adds=False) for a, b in pairs))
@@ -63,6 +63,7 @@ def log2_ranks(name: str, ranks: int) -> int:
     """
     below = floor_power_of_two(check_ranks(ranks))
     if below != ranks:
+        # The nearest power of two, for the remedy.
         near = min(below, 2 * below, key=lambda power: abs(power - ranks))
         raise BadInput(
             f"{name} is not defined for {ranks} ranks",

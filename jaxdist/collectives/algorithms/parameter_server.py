@@ -62,6 +62,7 @@ def _served(name: str, ranks: int, servers: int) -> CollectiveSchedule:
     away, rank = np.divmod(np.arange(ranks, ranks * ranks), ranks)
     serves = (rank + away) % ranks < servers
     a, b = rank[serves], ((rank + away) % ranks)[serves]
+    # Chunk c is summed on server c.
     up = uniform_transfers(a, b, starts=b, count=1, adds=True)
     down = uniform_transfers(b, a, starts=b, count=1, adds=False)
     steps = (ScheduleStep(up), ScheduleStep(down)) if a.size else ()

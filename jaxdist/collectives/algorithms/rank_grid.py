@@ -21,6 +21,7 @@ def rank_rows(ranks: int, width: int) -> list[range]:
     [range(0, 3), range(3, 6)]
     """
     if width < 1 or check_ranks(ranks) % width:
+        # The divisor that is nearest to what was asked for, for the remedy.
         widths = [w for w in range(1, ranks + 1) if ranks % w == 0]
         near = min(widths, key=lambda w: abs(w - width))
         raise BadInput(

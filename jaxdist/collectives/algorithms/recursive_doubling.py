@@ -4,9 +4,8 @@ P = 2^m ranks, S bytes:
 
     m steps,  m S sent by every rank
 
-The fewest steps there are, so it is good for short arrays. Other numbers of ranks are
-folded: two steps and S bytes more, for some ranks. Both partners add the same two
-numbers, so they get the same bits.
+It has the fewest steps, so it is good for short arrays. Other numbers of ranks are
+folded: two steps and S bytes more, for some ranks.
 
 Source: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication
 Operations in MPICH", section 4.
@@ -16,8 +15,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxdist.collectives.algorithms.halving import hypercube
-from jaxdist.collectives.algorithms.halving_doubling import hypercube_distances
+from jaxdist.collectives.algorithms.halving_doubling import (
+    hypercube,
+    hypercube_distances,
+)
 from jaxdist.collectives.algorithms.non_power_of_two import fold_to_power_of_two
 from jaxdist.collectives.algorithms.schedule import (
     CollectiveSchedule,
@@ -47,6 +48,7 @@ def recursive_doubling(ranks: int) -> CollectiveSchedule:
 
 def recursive_doubling_steps(group: Sequence[int], piece: range) -> ScheduleSteps:
     """Sum a run of chunks over 2^m ranks."""
+    # Both partners add the same two numbers, so they get the same bits.
     ranks, starts, count = np.asarray(group), piece.start, len(piece)
     return tuple(
         ScheduleStep(

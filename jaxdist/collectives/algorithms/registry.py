@@ -1,4 +1,4 @@
-"""Algorithms by name."""
+"""Collective schedules by name."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -9,6 +9,8 @@ from jaxdist.collectives.algorithms.double_tree import double_binary_tree
 from jaxdist.collectives.algorithms.halving_doubling import (
     halving_doubling,
     halving_doubling_far,
+    striped_halving_doubling,
+    swing,
 )
 from jaxdist.collectives.algorithms.parameter_server import (
     parameter_server,
@@ -17,8 +19,6 @@ from jaxdist.collectives.algorithms.parameter_server import (
 from jaxdist.collectives.algorithms.recursive_doubling import recursive_doubling
 from jaxdist.collectives.algorithms.rings import ring
 from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
-from jaxdist.collectives.algorithms.striped import striped_halving_doubling
-from jaxdist.collectives.algorithms.swing import swing
 from jaxdist.collectives.algorithms.two_level import two_level_halving, two_level_ring
 from jaxdist.core.errors import BadInput, did_you_mean
 
@@ -42,7 +42,7 @@ SCHEDULES: Final[Mapping[str, Callable[[int], CollectiveSchedule]]] = MappingPro
 
 
 def make_schedule(name: str, ranks: int) -> CollectiveSchedule:
-    """Return the step list of a name.
+    """Return a schedule by name.
 
     Args:
         name: one of `SCHEDULES`.

@@ -1,6 +1,6 @@
-"""Step lists in NumPy: what every rank holds at the end, without devices.
+"""Simulation of schedules in NumPy: what every rank holds at the end, without devices.
 
-It says what a list means, in a few lines: the executor is held against it.
+It defines what a schedule means: the executor is tested against it.
 """
 
 from typing import Any
@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.collectives.algorithms.schedule import CollectiveSchedule, ScheduleStep
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 
 
 def simulate_schedule(
     schedule: CollectiveSchedule, chunks: NDArray[Any]
 ) -> NDArray[Any]:
-    """Run a step list.
+    """Run a schedule.
 
     Args:
         schedule: P ranks, C chunks.
@@ -25,7 +25,12 @@ def simulate_schedule(
     """
     state = chunks.copy()
     for step in schedule.steps:
-        _run(step, state)
+        # Everything is sent as it was before the step.
+        spans = [(t, slice(t.start, t.start + t.count)) for t in step.transfers]
+        sent = [state[t.source, span].copy() for t, span in spans]
+        for (transfer, span), moved in zip(spans, sent):
+            held = state[transfer.target, span]
+            state[transfer.target, span] = held + moved if transfer.adds else moved
     return state
 
 
@@ -41,14 +46,6 @@ def count_contributions(schedule: CollectiveSchedule) -> NDArray[np.int64]:
     True
     """
     ranks, chunks = schedule.ranks, schedule.chunks
+    # Each rank starts with one copy of its own array, under its own origin.
     own = np.eye(ranks, dtype=np.int64)[:, None, :].repeat(chunks, axis=1)
     return simulate_schedule(schedule, own).astype(np.int64)
-
-
-def _run(step: ScheduleStep, state: NDArray[Any]) -> None:
-    # Everything is sent as it was before the step.
-    spans = [(t, slice(t.start, t.start + t.count)) for t in step.transfers]
-    sent = [state[t.source, span].copy() for t, span in spans]
-    for (transfer, span), chunks in zip(spans, sent):
-        held = state[transfer.target, span]
-        state[transfer.target, span] = held + chunks if transfer.adds else chunks

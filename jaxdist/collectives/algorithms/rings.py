@@ -62,8 +62,12 @@ def _round_trip(
     size, width = len(order), len(piece) // len(order)
     first = piece.start + width * np.arange(size)
     ranks = np.asarray(order)
+    # In each step rank i sends the part that it has just received, or added.
     hop = uniform_transfers(
         ranks, np.roll(ranks, -1), starts=first, count=width, adds=adds
     )
-    turned = (hop.rotate_chunks(late) for late in range(behind, size - 1 + behind))
-    return tuple(ScheduleStep(transfers) for transfers in turned)
+    # All steps share the arrays of the first: in each, the chunks move on by one rank.
+    return tuple(
+        ScheduleStep(hop.rotate_chunks(late))
+        for late in range(behind, size - 1 + behind)
+    )

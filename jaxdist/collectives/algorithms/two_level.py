@@ -1,8 +1,6 @@
 """Two levels: reduce-scatter in each host, sums across hosts, all-gather in each host.
 
-Rank j of a host sums part j of the array with the ranks j of the other hosts, so all
-links between hosts work at the same time, on S/g bytes each. g ranks a host, G = P/g
-hosts, S bytes:
+g ranks a host, G = P/g hosts, S bytes:
 
     ring in the host, ring across:     2 (g-1) + 2 (G-1) steps
     ring in the host, halving across:  2 (g-1) + 2 log2 G steps
@@ -75,8 +73,14 @@ def two_level_halving(ranks: int, per_host: int | None = None) -> CollectiveSche
     8
     """
     hosts = _hosts(ranks, per_host)
+    # Each part of a host is halved across hosts, so it has as many chunks as the power
+    # of two that does the work there.
     chunks = len(hosts[0]) * floor_power_of_two(len(hosts))
-    steps = two_level_steps(hosts, range(chunks), _halving)
+    steps = two_level_steps(
+        hosts,
+        range(chunks),
+        lambda group, piece: fold_to_power_of_two(group, piece, nearest_first_steps),
+    )
     return CollectiveSchedule(
         name="two_level_halving", ranks=ranks, chunks=chunks, steps=steps
     )
@@ -92,6 +96,8 @@ def two_level_steps(
         piece: chunks, as many as the size and `column_all_reduce` need.
         column_all_reduce: sums one part over a column.
     """
+    # Rank j of a row sums part j over its column, so all links between rows work at the
+    # same time, on 1 / width of the array each.
     parts = split_chunks(piece, len(rows[0]))
     columns = zip(rank_columns(rows), parts)
     return (
@@ -102,10 +108,5 @@ def two_level_steps(
 
 
 def _hosts(ranks: int, per_host: int | None) -> list[range]:
-    return rank_rows(
-        ranks, near_square_divisor(ranks) if per_host is None else per_host
-    )
-
-
-def _halving(group: Sequence[int], piece: range) -> ScheduleSteps:
-    return fold_to_power_of_two(group, piece, nearest_first_steps)
+    width = near_square_divisor(ranks) if per_host is None else per_host
+    return rank_rows(ranks, width)

@@ -1,8 +1,8 @@
-"""Transfers of a step as columns: who sends to whom, and from which chunk on.
+"""Transfers of a step, one by one or as columns: who sends which chunks to whom.
 
 Steps of many ranks are alike: those of a ring differ only in the chunks that move. So a
-step holds moves that it shares with others, and a transfer is made when it is asked
-for. A list for 65,536 ranks is a few arrays.
+step holds columns that it shares with others, and a transfer is made when it is asked
+for. A schedule for 65,536 ranks is a few arrays.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,14 +12,28 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from jaxdist.collectives.algorithms.transfer import Transfer
-
 IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Neighbouring chunks that one rank sends to another."""
+
+    source: int
+    """Rank that sends."""
+    target: int
+    """Rank that receives."""
+    start: int
+    """First chunk, the same index at both ranks."""
+    count: int
+    """Number of consecutive chunks."""
+    adds: bool
+    """Whether the target adds them to its own; else they replace them."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MessageColumns:
-    """Who sends to whom how much: what a network sees of a step."""
+    """Who sends how much to whom: what a network sees of a step."""
 
     sources: IntArray
     """`[M]`, the rank that sends."""
@@ -33,18 +47,20 @@ class MessageColumns:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TransferBlock:
-    """Moves, and the chunks that they move."""
+    """Messages, and the chunks that they move."""
 
     messages: MessageColumns
     """Shared with other steps."""
     first_chunks: IntArray
-    """`[M]`, first chunk of each message, before it is turned."""
+    """`[M]`, first chunk of each message, before the rotation."""
     rotation: int = 0
-    """Places by which `first_chunks` is turned, where all messages have one size."""
+    """Places by which `first_chunks` is rotated, where all messages have one size."""
 
     @property
     def starts(self) -> IntArray:
         """`[M]`, first chunk of each message."""
+        # Rotated when asked for: a ring of P ranks has P steps, and each would else
+        # hold an array of its own.
         return np.roll(self.first_chunks, self.rotation)
 
 
@@ -63,7 +79,7 @@ class VectorizedTransfers(Sequence[Transfer]):
         self.blocks = tuple(parts)
 
     def rotate_chunks(self, positions: int) -> "VectorizedTransfers":
-        """Return the same moves, with the chunks of `positions` places before."""
+        """Return the same messages, with the chunks of `positions` places before."""
         return VectorizedTransfers(
             [
                 TransferBlock(p.messages, p.first_chunks, p.rotation + positions)
@@ -90,6 +106,8 @@ class VectorizedTransfers(Sequence[Transfer]):
         return tuple(self)[index]
 
     def __eq__(self, other: object) -> bool:
+        # Equal to the tuple of its transfers, so that both forms compare and hash
+        # alike.
         if not isinstance(other, tuple | VectorizedTransfers):
             return NotImplemented
         return tuple(self) == tuple(other)
@@ -121,15 +139,6 @@ def uniform_transfers(
     return VectorizedTransfers((TransferBlock(moves, first),))
 
 
-def concatenate_transfers(groups: Sequence[Sequence[Transfer]]) -> Sequence[Transfer]:
-    """Return the transfers of several as those of one step."""
-    some = [transfers for transfers in groups if len(transfers)]
-    tables = [each for each in some if isinstance(each, VectorizedTransfers)]
-    if tables and len(tables) == len(some):
-        return VectorizedTransfers([part for table in tables for part in table.blocks])
-    return tuple(transfer for transfers in some for transfer in transfers)
-
-
 def vectorize_transfers(transfers: Sequence[Transfer]) -> VectorizedTransfers:
     """Return any transfers as columns.
 
@@ -139,6 +148,7 @@ def vectorize_transfers(transfers: Sequence[Transfer]) -> VectorizedTransfers:
     if isinstance(transfers, VectorizedTransfers):
         return transfers
     parts = []
+    # Columns have one kind of message, added or copied.
     for adds in (True, False):
         rows = [t for t in transfers if t.adds == adds]
         table = np.array(

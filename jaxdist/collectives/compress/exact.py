@@ -1,5 +1,6 @@
-"""The exact sum, as a method among the others."""
+"""Exact all-reduce: by the backend, or by a schedule of our choice."""
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,22 +10,29 @@ import jax
 import numpy as np
 from jax import lax
 
+from jaxdist.collectives.algorithms.registry import SCHEDULES
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 from jaxdist.collectives.compress.method import (
     AllReduceAlgorithm,
     AllReduceResult,
     Axes,
+    FlatAllReduce,
     Payload,
     Shape,
+    devices_along,
 )
+from jaxdist.collectives.permutes import PermuteStep, permutes
+from jaxdist.collectives.schedule_executor import run
+from jaxdist.collectives.schedule_traffic import permutes_payload_bytes
 
 
 @dataclass(frozen=True)
 class ExactAllReduce(AllReduceAlgorithm):
-    """Numbers as they are."""
+    """`lax.psum`: arrays as they are."""
 
     @property
     def name(self) -> str:
-        """What it is."""
+        """The name of the algorithm."""
         return "exact"
 
     @property
@@ -39,7 +47,7 @@ class ExactAllReduce(AllReduceAlgorithm):
         step: jax.Array,
         axes: Axes,
     ) -> AllReduceResult:
-        """Sum; nothing is left, and what another method remembers stays."""
+        """Sum; the residual is zero, and the state of another algorithm is kept."""
         given = list(leaves)
         total = lax.psum(given, axes)
         return AllReduceResult(total=total, contributions=given, state=list(state))
@@ -47,6 +55,52 @@ class ExactAllReduce(AllReduceAlgorithm):
     def payloads(
         self, shapes: Sequence[Shape], dtype: Any, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
-        """Yield one sum of all numbers."""
+        """Yield one all-reduce of everything."""
+        # In the dtype of the arrays, as the program is written; a backend may widen it.
         size = sum(math.prod(shape) for shape in shapes) * np.dtype(dtype).itemsize
         yield Payload(kind="all-reduce", axes=tuple(sizes), payload_bytes=size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledAllReduce(FlatAllReduce):
+    """The permutes of a schedule (`jaxdist.collectives.algorithms`)."""
+
+    schedule: str = "ring"
+    """One of `jaxdist.collectives.algorithms.registry.SCHEDULES`."""
+
+    @property
+    def name(self) -> str:
+        """The schedule's."""
+        return self.schedule
+
+    @property
+    def lossless(self) -> bool:
+        """Everything is sent."""
+        return True
+
+    def all_reduce_vector(
+        self, x: jax.Array, step: jax.Array, axes: Axes
+    ) -> tuple[jax.Array, jax.Array]:
+        """Run the schedule."""
+        return run(SCHEDULES[self.schedule](lax.axis_size(axes)), x, axes), x
+
+    def vector_payloads(
+        self, elements: int, itemsize: int, sizes: Mapping[str, int]
+    ) -> Iterator[Payload]:
+        """Yield the permutes."""
+        schedule, steps = _cached_permutes(self.schedule, devices_along(sizes))
+        yield Payload(
+            kind="collective-permute",
+            axes=tuple(sizes),
+            payload_bytes=permutes_payload_bytes(schedule, steps, elements, itemsize),
+            arrays=sum(map(len, steps)),
+        )
+
+
+# Of 256 devices the permutes take a second, and a plan asks for them bucket by bucket.
+@functools.cache
+def _cached_permutes(
+    name: str, devices: int
+) -> tuple[CollectiveSchedule, tuple[PermuteStep, ...]]:
+    schedule = SCHEDULES[name](devices)
+    return schedule, permutes(schedule)

@@ -1,11 +1,11 @@
-"""Two levels: exact sums inside a host, and another method across hosts.
+"""Hierarchical all-reduce: exact inside a host, another algorithm across hosts.
 
-    reduce-scatter   inside, exact: each device has 1 / g of its host's sum
-    across           the part, by any method, between devices of one place in the host
+    reduce-scatter   inside, exact: each of g devices has 1 / g of its host's sum
+    across           the part, by any algorithm, between devices of one rank in the host
     all-gather       inside, exact
 
-The slow links carry 1 / g of the numbers, and fewer by what the method saves. The host
-is the innermost of the axes.
+The slow links carry 1 / g of the elements, and fewer by what the algorithm saves. The
+host is the innermost of the axes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,26 +27,27 @@ from jaxdist.core.errors import BadInput
 
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalAllReduce(FlatAllReduce):
-    """Another method, across hosts alone."""
+    """Exact inside a host, `inter_host` across hosts."""
 
     inter_host: FlatAllReduce = field(default_factory=TopKAllGather)
     """How the parts of hosts are summed."""
 
     @property
     def name(self) -> str:
-        """What it does."""
+        """The name of the algorithm."""
         return "hierarchical"
 
     def all_reduce_vector(
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
-        """Sum inside, across, and put together inside."""
-        *outer, inner = _two(axes)
+        """Scatter inside, sum across, and gather inside."""
+        *outer, inner = _require_two(axes)
         rows = reduce_scatter_array(x, lax.axis_size(inner))
+        # Each device of a host has its own part, so all network cards work at once.
         part = lax.psum_scatter(rows, inner)
         summed, sent = self.inter_host.all_reduce_vector(part, step, tuple(outer))
         total = lax.all_gather(summed, inner)
-        # What was not sent of the host's part is for its owner to keep.
+        # What was not sent of the host's part is the residual of its owner.
         given = rows.at[axis_rank((inner,))].add(sent - part)
         return total.reshape(-1)[: x.size], given.reshape(-1)[: x.size]
 
@@ -54,19 +55,18 @@ class HierarchicalAllReduce(FlatAllReduce):
         self, elements: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
         """Yield the three phases."""
-        *outer, inner = _two(tuple(sizes))
+        *outer, inner = _require_two(tuple(sizes))
         part = -(-elements // sizes[inner])
         size = part * itemsize
         yield Payload(kind="reduce-scatter", axes=(inner,), payload_bytes=size)
         yield from self.inter_host.vector_payloads(
             part, itemsize, {a: sizes[a] for a in outer}
         )
-        yield Payload(
-            kind="all-gather", axes=(inner,), payload_bytes=size * sizes[inner]
-        )
+        gathered = size * sizes[inner]
+        yield Payload(kind="all-gather", axes=(inner,), payload_bytes=gathered)
 
 
-def _two(axes: Axes) -> Axes:
+def _require_two(axes: Axes) -> Axes:
     """Refuse a single axis.
 
     Raises:

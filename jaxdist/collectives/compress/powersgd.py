@@ -6,9 +6,8 @@
 
 for a matrix M [rows, cols] of each device, a thin P [rows, r] and Q, R [cols, r]. What
 a device sent is the projection of its own matrix, so its residual holds nothing of the
-others', and what all sent is the total. R, its columns of length 1, is the next step's
-Q. All P travel as one array, with vectors and scalars, which are summed as they are;
-then all R. Bytes a device: 2 (P - 1) / P x r (rows + cols) numbers a matrix.
+others', and what all sent is the total. R with columns of length 1 is the Q of the next
+step. Bytes a device: 2 (P - 1) / P x r (rows + cols) elements a matrix.
 
 Source: Vogels et al. 2019, arXiv:1905.13727, algorithm 1; the local residual is ours.
 """
@@ -40,7 +39,7 @@ _TINY: Final = 1e-30
 
 @dataclass(frozen=True, kw_only=True)
 class PowerSGD(AllReduceAlgorithm):
-    """Matrices of low rank."""
+    """Matrices of low rank; vectors and scalars are summed as they are."""
 
     rank: int = 4
     """Columns of the thin matrices."""
@@ -56,11 +55,12 @@ class PowerSGD(AllReduceAlgorithm):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the algorithm."""
         return "power"
 
     def init_state(self, shapes: Sequence[Shape]) -> list[jax.Array]:
-        """Return a Q of zeros for each matrix: columns of zeros are drawn."""
+        """Return a Q of zeros for each matrix: `all_reduce` draws columns of zeros."""
+        # Vectors have no low rank.
         thick = [self._thin(shape) for shape in shapes if len(shape) > 1]
         return [jnp.zeros((cols, self.rank), jnp.float32) for _, cols in thick]
 
@@ -71,10 +71,18 @@ class PowerSGD(AllReduceAlgorithm):
         step: jax.Array,
         axes: Axes,
     ) -> AllReduceResult:
-        """Sum matrices by their thin ones, and the rest as it is."""
+        """Sum matrices by their factors, and the rest as it is."""
         flat = [x for x in leaves if x.ndim < 2]
         matrices = [x.reshape(self._thin(x.shape)) for x in leaves if x.ndim > 1]
-        first = [_begun(q).astype(m.dtype) for q, m in zip(state, matrices)]
+        # Columns of Q that are zero are drawn, the same on every device.
+        first = []
+        for q, m in zip(state, matrices):
+            place = jnp.arange(q.size, dtype=jnp.uint32).reshape(q.shape)
+            drawn = hash_uint32(place + np.uint32(1)).astype(q.dtype)
+            drawn = drawn / np.float32(2**31) - 1
+            first.append(_unit(jnp.where((q != 0).any(0), q, drawn)).astype(m.dtype))
+
+        # All P travel as one array, with vectors and scalars; then all R.
         thin = [m @ q for m, q in zip(matrices, first)]
         *bases, short = _summed([*thin, *flat], len(thin), axes)
         bases = [orthonormalize(p) for p in bases]
@@ -82,19 +90,27 @@ class PowerSGD(AllReduceAlgorithm):
         *coefficients, _ = _summed(own, len(own), axes)
         total = [p @ r.T for p, r in zip(bases, coefficients)]
         sent = [p @ r.T for p, r in zip(bases, own)]
+
+        # A column of R that is zero, or not finite, leaves that of Q as it was.
+        kept = []
+        for q, r in zip(state, coefficients):
+            new = _unit(r.astype(q.dtype))
+            good = jnp.isfinite(new).all(0) & (new != 0).any(0)
+            kept.append(jnp.where(good, new, q))
         return AllReduceResult(
             total=_together(leaves, total, short),
             contributions=_together(leaves, sent, flat),
-            state=[_kept(q, r) for q, r in zip(state, coefficients)],
+            state=kept,
         )
 
     def payloads(
         self, shapes: Sequence[Shape], dtype: Any, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
-        """Yield the two sums of thin matrices, and of the rest with the first."""
+        """Yield the two sums of factors, the rest with the first, as one."""
         thin = [self._thin(shape) for shape in shapes if len(shape) > 1]
         short = sum(shape[0] if shape else 1 for shape in shapes if len(shape) < 2)
         numbers = short + sum(self.rank * (rows + cols) for rows, cols in thin)
+        # P has `rows x rank` elements, R `cols x rank`.
         size = numbers * accumulation_dtype(dtype).itemsize
         yield Payload(kind="all-reduce", axes=tuple(sizes), payload_bytes=size)
 
@@ -104,6 +120,7 @@ class PowerSGD(AllReduceAlgorithm):
         Raises:
             BadInput: the rank is above that of the matrix.
         """
+        # A convolution kernel is a matrix of its window and inputs by its outputs.
         cols, rows = shape[-1], 1
         for dim in shape[:-1]:
             rows *= dim
@@ -119,11 +136,9 @@ class PowerSGD(AllReduceAlgorithm):
 
 
 def transpose_matmul(matrix: jax.Array, thin: jax.Array) -> jax.Array:
-    """Return M^T P, [cols, r], in tiles of rows.
-
-    XLA's CPU backend takes 15 ms for 2048 x 2048 by 2048 x 4 as one product, and 1.5 ms
-    as 16 that are added.
-    """
+    """Return M^T P, [cols, r], in tiles of rows."""
+    # XLA's CPU backend takes 15 ms for 2048 x 2048 by 2048 x 4 as one product, and
+    # 1.5 ms as 16 that are added.
     rows = len(matrix)
     if rows < 2 * _TILE:
         return (thin.T @ matrix).T
@@ -135,43 +150,29 @@ def transpose_matmul(matrix: jax.Array, thin: jax.Array) -> jax.Array:
 
 
 def orthonormalize(thin: jax.Array) -> jax.Array:
-    """Make the columns orthonormal; one that depends on those before it becomes zero.
-
-    Gram-Schmidt, twice: once loses orthogonality where columns are nearly parallel.
-    """
+    """Make columns orthonormal by Gram-Schmidt; dependent ones become zero."""
     columns: list[jax.Array] = []
     for i in range(thin.shape[1]):
         column = given = thin[:, i]
+        # Twice: once loses orthogonality where columns are nearly parallel.
         for _ in range(2):
             for other in columns:
                 column = column - other * jnp.vdot(other, column)
         length, before = jnp.linalg.norm(column), jnp.linalg.norm(given)
+        # What is left of a dependent column is rounding noise.
         noise = length <= 8 * jnp.finfo(thin.dtype).eps * before
         columns.append(jnp.where(noise, jnp.zeros_like(column), column / length))
     return jnp.stack(columns, axis=1)
 
 
-def _begun(thin: jax.Array) -> jax.Array:
-    """Draw the columns that are zero, the same on every device."""
-    place = jnp.arange(thin.size, dtype=jnp.uint32).reshape(thin.shape)
-    drawn = hash_uint32(place + np.uint32(1)).astype(thin.dtype) / np.float32(2**31) - 1
-    return _unit(jnp.where((thin != 0).any(0), thin, drawn))
-
-
 def _unit(thin: jax.Array) -> jax.Array:
-    """Give columns the length 1: products of small gradients would vanish."""
+    """Normalize columns: products of small gradients would underflow."""
     return thin / jnp.maximum(jnp.linalg.norm(thin, axis=0), _TINY)
 
 
-def _kept(before: jax.Array, found: jax.Array) -> jax.Array:
-    """Return the next Q: a column that is zero, or not finite, stays as it was."""
-    new = _unit(found.astype(before.dtype))
-    good = jnp.isfinite(new).all(0) & (new != 0).any(0)
-    return jnp.where(good, new, before)
-
-
 def _summed(arrays: Sequence[jax.Array], each: int, axes: Axes) -> list[jax.Array]:
-    """Sum arrays as one; the first `each` come back in their shapes, then the rest."""
+    """Sum arrays as one; return the first `each` in their shapes, then the rest."""
+    # A network may have no matrix, or nothing but matrices.
     if not arrays:
         return [jnp.zeros(0)]
     summed = lax.psum(jnp.concatenate([x.reshape(-1) for x in arrays]), axes)

@@ -1,11 +1,10 @@
-"""Two phases: rows to their owners, summed there, and the sums back to everyone.
+"""All-reduce in two phases: rows to their owners, summed there, and gathered again.
 
-    exchange     P messages, one of each row; the owner of a row reads and adds them
-    all-gather   the owner's sum, packed once more
+    all-to-all   P messages, one of each row; the owner of a row decodes and adds them
+    all-gather   the owner's sum, encoded once more
 
-so a number is packed twice however many devices there are. What the second packing
-changes is the owner's to keep: it goes into what the owner sent. Bytes a device:
-2 (P - 1) messages of n / P numbers.
+so an element is encoded twice however many devices there are. Bytes a device:
+2 (P - 1) messages of n / P elements.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,10 +28,10 @@ from jaxdist.collectives.compress.method import (
 
 @dataclass(frozen=True, kw_only=True)
 class TwoPhaseAllReduce(ReduceScatterAllReduce):
-    """A codec's messages in two phases."""
+    """Messages of a codec in two phases."""
 
     codec: Codec
-    """How numbers travel."""
+    """How rows are encoded."""
 
     @property
     def name(self) -> str:
@@ -42,7 +41,7 @@ class TwoPhaseAllReduce(ReduceScatterAllReduce):
     def reduce_scatter(
         self, rows: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
-        """Exchange the messages and add what they say."""
+        """Exchange the messages and add the decoded rows."""
         messages, row = self.codec.encode(rows), rows.shape[1]
         sent = self.codec.decode(messages, row, rows.dtype)
         got = all_to_all(messages, axes)
@@ -51,16 +50,18 @@ class TwoPhaseAllReduce(ReduceScatterAllReduce):
             one = lax.dynamic_slice_in_dim(got, i, 1)
             return self.codec.decode(one, row, rows.dtype)[0]
 
-        # In turn: XLA's CPU backend takes ten times as long to sum a dim in front.
+        # In a loop: XLA's CPU backend takes ten times as long to sum a leading dim.
         return lax.fori_loop(1, len(got), lambda i, s: s + read(i), read(0)), sent
 
     def all_reduce_vector(
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
-        """Scatter, pack the own part of the sum, and gather."""
+        """Scatter, encode the own part of the sum, and gather."""
         rows = reduce_scatter_array(x, lax.axis_size(axes))
         part, sent = self.reduce_scatter(rows, step, axes)
         whole = self._gathered(part, axes)
+        # What the second encoding changes is the owner's residual: it goes into what
+        # the owner sent.
         me = axis_rank(axes)
         sent = sent.at[me].add(whole[me] - part)
         return whole.reshape(-1)[: x.size], sent.reshape(-1)[: x.size]
@@ -81,7 +82,7 @@ class TwoPhaseAllReduce(ReduceScatterAllReduce):
         yield all_to_all_payload(self.codec.message_bytes(row, itemsize), sizes)
 
     def _gathered(self, part: jax.Array, axes: Axes) -> jax.Array:
-        """Return the parts of all devices [P, m], read from one message each."""
+        """Return the parts of all devices [P, m], each decoded from one message."""
         message = self.codec.encode(part[None])[0]
         whole = lax.all_gather(message, axes)
         return self.codec.decode(whole, part.size, part.dtype)
@@ -89,10 +90,9 @@ class TwoPhaseAllReduce(ReduceScatterAllReduce):
 
 @dataclass(frozen=True, kw_only=True)
 class MajorityVote(TwoPhaseAllReduce):
-    """The sign that most devices have, times the sum of their mean lengths.
+    """The sign that most devices have, times the sum of their mean magnitudes.
 
-    Where as many are for as against, places of even and of odd number win in turn, and
-    change with the step. Residuals are a device's own: x - scale sign(x).
+    Residuals are a device's own: x - scale sign(x).
 
     Source: Bernstein et al. 2018, arXiv:1802.04434, algorithm 1 (majority vote).
     """
@@ -100,7 +100,7 @@ class MajorityVote(TwoPhaseAllReduce):
     def reduce_scatter(
         self, rows: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
-        """Exchange signs and count them."""
+        """Exchange signs and count votes."""
         messages, row = self.codec.encode(rows), rows.shape[1]
         sent = self.codec.decode(messages, row, rows.dtype)
         got = all_to_all(messages, axes)
@@ -110,9 +110,12 @@ class MajorityVote(TwoPhaseAllReduce):
             voted = self.codec.decode(one, row, rows.dtype)[0]
             return jnp.sign(voted), jnp.abs(voted)
 
+        # Magnitudes are summed, signs are voted on.
         votes, lengths = lax.fori_loop(
             1, len(got), lambda i, s: jax.tree.map(jnp.add, s, read(i)), read(0)
         )
+        # A tie has no majority: even and odd elements win in turn, step by step, so
+        # that ties add no bias.
         turn = (jnp.arange(row, dtype=jnp.int32) + step) % 2
         winner = jnp.where(votes == 0, 1 - 2 * turn.astype(rows.dtype), jnp.sign(votes))
         return winner * lengths, sent
@@ -120,7 +123,7 @@ class MajorityVote(TwoPhaseAllReduce):
     def all_reduce_vector(
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
-        """Count votes, and tell everyone."""
+        """Count votes, and gather the winners."""
         rows = reduce_scatter_array(x, lax.axis_size(axes))
         part, sent = self.reduce_scatter(rows, step, axes)
         whole = self._gathered(part, axes).reshape(-1)

@@ -1,7 +1,7 @@
-"""Aligned picks: one device's largest places, used by all, so that sums stay short.
+"""ScaleCom: one device's top-k indices, used by all, so that sums stay sparse.
 
-    all-reduce   k places: those of device `step mod P`, zeros from the others
-    all-reduce   k values at these places
+    all-reduce   k indices: those of device `step mod P`, zeros from the others
+    all-reduce   k values at these indices
 
 The bytes do not grow with P, 2 (P - 1) / P x 8 k. It is a good choice where gradients
 of different devices are alike, as in large batches.
@@ -30,40 +30,42 @@ from jaxdist.collectives.compress.top_k_selection import top_k
 
 @dataclass(frozen=True, kw_only=True)
 class SharedTopK(FlatAllReduce):
-    """The places of one device's largest numbers, another device each step."""
+    """The indices of one device's largest elements, another device each step."""
 
     density: float = 0.01
-    """Which part is sent."""
+    """Share of the elements that is sent."""
 
     def __post_init__(self) -> None:
         check_density(self.density)
 
     @property
     def name(self) -> str:
-        """What it does."""
+        """The name of the algorithm."""
         return "aligned"
 
     def all_reduce_vector(
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
-        """Agree on places, and sum the values there."""
+        """Agree on indices, and sum the values there."""
         _, mine = top_k(x[None], density_to_k(self.density, x.size))
+        # Devices lead in turn, so that no device's gradient decides alone. The indices
+        # of the others are zeros, and the sum hands those of the leader out.
         leads = axis_rank(axes) == step % lax.axis_size(axes)
         where = lax.psum(jnp.where(leads, mine[0], 0), axes)
         values = x.at[where].get(mode="fill", fill_value=0)
         summed = lax.psum(jnp.append(values, nan_where_not_finite(x)), axes)
-        return _put(summed[:-1], where, x) + summed[-1], _put(values, where, x)
+        # Empty slots have indices beyond the end, which are dropped.
+        zeros = jnp.zeros_like(x)
+        total, sent = (
+            zeros.at[where].set(own, mode="drop", unique_indices=True)
+            for own in (summed[:-1], values)
+        )
+        return total + summed[-1], sent
 
     def vector_payloads(
         self, elements: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
-        """Yield the sums of places and of values."""
+        """Yield the sums of indices and of values."""
         count = density_to_k(self.density, elements)
         size = 4 * count + itemsize * (count + 1)
         yield Payload(kind="all-reduce", axes=tuple(sizes), payload_bytes=size)
-
-
-def _put(values: jax.Array, where: jax.Array, like: jax.Array) -> jax.Array:
-    """Put values into zeros; places beyond the end are dropped."""
-    zeros = jnp.zeros_like(like)
-    return zeros.at[where].set(values, mode="drop", unique_indices=True)

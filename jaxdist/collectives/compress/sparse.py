@@ -1,18 +1,14 @@
-"""Sparse sums in two phases: the largest numbers to owners, the largest sums back.
+"""Ok-Topk: a sparse all-reduce in two phases, of the largest elements.
 
-    exchange     k / P values and places to the owner of each part, who adds them
+    all-to-all   k / P values and indices to the owner of each part, who adds them
     all-gather   the k / P largest sums of each part, to everyone
 
 Words a device sends: 4 k (P - 1) / P for k = density x n, whatever P is. What does not
-fit into the slots is not sent: it stays with whoever has it, a sum with its owner.
+fit into the slots is not sent: it is the residual of the device that has it, a sum that
+of its owner.
 
-Where large numbers lie together, as those of one layer do, equal regions of the vector
-would give one owner most of them. So owners take stretches of 32 numbers in turn:
-
-    number (32 P b + 32 r + i)  is number (32 b + i)  of the part of owner r
-
-Source: Li and Hoefler 2022, arXiv:2201.07598 (Ok-Topk: split, reduce, gather); turns in
-place of regions that are cut again are ours.
+Source: Li and Hoefler 2022, arXiv:2201.07598 (Ok-Topk: split, reduce, gather); parts
+that take turns, in place of regions that are balanced again and again, are ours.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,31 +39,42 @@ from jaxdist.collectives.compress.top_k_selection import (
     threshold_bitmask,
 )
 
-_STRETCH = 32  # the bits of a word, so that words are dealt out in place of numbers
+_STRETCH = 32  # the bits of a word, so that a mask is distributed by whole words
 
 
 @dataclass(frozen=True, kw_only=True)
 class OkTopK(TwoPhaseAllReduce):
-    """The largest numbers, summed by owners; rows that are dealt already stay so."""
+    """The largest elements, summed by owners; a reduce-scatter keeps the given rows."""
 
     codec: TopKCodec = field(default_factory=TopKCodec)
-    """Which part is sent, and how it travels."""
+    """How many elements are sent."""
 
     @property
     def name(self) -> str:
-        """What it is."""
+        """The name of the algorithm."""
         return "sparse"
 
     def all_reduce_vector(
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
-        """Pick, exchange, add, pick again, and gather."""
+        """Select, exchange, add, select again, and gather."""
         devices = lax.axis_size(axes)
+        # Whole stretches for every owner.
         whole = jnp.pad(x, (0, -x.size % (devices * _STRETCH)))
         row, zeros = whole.size // devices, jnp.zeros_like(whole)
-        where = self._picked(whole, devices)
-        there = _there(where, jnp.arange(devices, dtype=jnp.int32)[:, None], devices)
+
+        # Indices in each owner's part that are sent, int32 [P, k / P].
+        slots = density_to_k(self.codec.density, row)
+        if slots == row:
+            every = jnp.arange(row, dtype=jnp.int32)
+            where = jnp.broadcast_to(every, (devices, row))
+        else:
+            words = threshold_bitmask(whole, devices * slots).reshape(-1, devices).T
+            where = jax.vmap(lambda own: set_bit_positions(own, slots))(words)
+        owners = jnp.arange(devices, dtype=jnp.int32)[:, None]
+        there = _global_index(where, owners, devices)
         values = whole.at[there].get(mode="fill", fill_value=0)
+
         flags = jnp.broadcast_to(nan_where_not_finite(x), devices)
         got = all_to_all(encode_sparse(values, where, flags), axes)
         part = accumulate_sparse(jnp.zeros(row, x.dtype), got[0])
@@ -79,12 +86,13 @@ class OkTopK(TwoPhaseAllReduce):
 
         def put(r: jax.Array | int, total: jax.Array) -> jax.Array:
             sums, local, flag = decode_sparse(told[r], x.dtype)
-            at = _there(local, r, devices)
+            at = _global_index(local, r, devices)
             spread = total.at[at].add(sums, mode="drop", unique_indices=True)
             return spread + flag
 
         total = lax.fori_loop(1, devices, put, put(0, zeros))
         sent = zeros.at[there].set(values, mode="drop", unique_indices=True)
+        # Sums that the owner received and did not gather are its own residual.
         late = accumulate_sparse(jnp.zeros_like(part), message) - part
         turns = sent.reshape(-1, devices, _STRETCH)
         sent = turns.at[:, axis_rank(axes)].add(late.reshape(-1, _STRETCH)).reshape(-1)
@@ -97,22 +105,14 @@ class OkTopK(TwoPhaseAllReduce):
         turn = devices_along(sizes) * _STRETCH
         yield from super().vector_payloads(-(-elements // turn) * turn, itemsize, sizes)
 
-    def _picked(self, whole: jax.Array, devices: int) -> jax.Array:
-        """Return the places in each owner's part that are sent, int32 [P, k / P]."""
-        row = whole.size // devices
-        slots = density_to_k(self.codec.density, row)
-        if slots == row:
-            every = jnp.arange(row, dtype=jnp.int32)
-            return jnp.broadcast_to(every, (devices, row))
-        words = threshold_bitmask(whole, devices * slots).reshape(-1, devices).T
-        return jax.vmap(lambda own: set_bit_positions(own, slots))(words)
 
+def _global_index(local: jax.Array, owner: jax.Array | int, devices: int) -> jax.Array:
+    """Return the index in the vector of elements of an owner's part.
 
-def _there(local: jax.Array, owner: jax.Array | int, devices: int) -> jax.Array:
-    """Return where the numbers of an owner's part are in the vector.
-
-    >>> _there(jnp.array([0, 31, 32]), 1, 4).tolist()
+    >>> _global_index(jnp.array([0, 31, 32]), 1, 4).tolist()
     [32, 63, 160]
     """
+    # Large elements lie together, as those of one layer do, and equal regions of the
+    # vector would give one owner most of them. So owners take stretches in turn.
     block, place = local // _STRETCH, local % _STRETCH
     return (block * devices + owner) * _STRETCH + place

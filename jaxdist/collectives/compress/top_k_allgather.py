@@ -1,9 +1,9 @@
-"""Gathered picks: every device gets the largest numbers of every other.
+"""Top-k by all-gather: every device gets the largest elements of every other.
 
-    all-gather   P messages of k values and k places
+    all-gather   P messages of k values and k indices
 
 The bytes a device receives grow with P, 8 (P - 1) k: where k > n / P this moves more
-than a dense sum does.
+than a dense all-reduce does.
 
 Source: Lin et al. 2018, arXiv:1712.01887 (deep gradient compression).
 """
@@ -26,10 +26,10 @@ from jaxdist.collectives.compress.top_k_codec import TopKCodec, accumulate_spars
 
 @dataclass(frozen=True, kw_only=True)
 class TopKAllGather(FlatAllReduce):
-    """The largest numbers of each device, by all-gather."""
+    """The largest elements of each device, by all-gather."""
 
     codec: TopKCodec = field(default_factory=TopKCodec)
-    """Which numbers, and how they travel."""
+    """How many elements are sent."""
 
     @property
     def name(self) -> str:
@@ -39,8 +39,9 @@ class TopKAllGather(FlatAllReduce):
     def all_reduce_vector(
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
-        """Gather all messages and add them in the order of ranks."""
+        """Gather all messages and add them in rank order: all have the same bits."""
         message, zeros = self.codec.encode(x[None])[0], jnp.zeros_like(x)
+        # Every device adds all messages itself, so nothing is encoded twice.
         got = lax.all_gather(message, axes)
         first = accumulate_sparse(zeros, got[0])
         total = lax.fori_loop(

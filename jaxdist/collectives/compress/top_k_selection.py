@@ -1,14 +1,15 @@
-"""Selection: the numbers of a row that are largest in absolute value, without sorting.
+"""Top-k selection without sorting: the elements of largest absolute value of a row.
 
     threshold   the value that the right part of a sample reaches, found bit by bit:
-                31 counts over at most 65,536 numbers
-    places      a bit a number says whether it reaches the threshold; 32 bits a word are
-                counted, counts are summed up (n / 32 of them), and slot j finds its
+                31 counts over at most 65,536 elements
+    indices     a bit an element says whether it reaches the threshold; 32 bits a word
+                are counted, counts are summed up (n / 32 of them), and slot j finds its
                 word by bisection and its bit in five halvings
 
 A sort of 4 M floats takes 400 times as long as reading them, a library's top_k 50, a
-cumulative sum over all of them 30; this takes 3. Counts of a row are near what was
-asked for, not equal to it: what does not fit in the slots is left, in order of place.
+cumulative sum over all of them 30; this takes 3. The count of a row is near what was
+asked for, not equal to it: what does not fit in the slots is left out, in order of
+index.
 
 Source of the bitwise search: rank and select on bit vectors (Jacobson 1989, "Space-
 efficient static trees and graphs").
@@ -22,35 +23,45 @@ import numpy as np
 from jax import lax
 
 SAMPLE_SIZE: Final = 1 << 16
-"""Numbers of a row that the threshold is read from, at most."""
+"""Elements of a row that the threshold is read from, at most."""
 _MARGIN: Final = 0.95
 """Part of the slots that a sampled threshold aims to fill: its count varies by 4 %."""
-_GOLDEN: Final = np.uint32(2654435769)
 
 
 def top_k(rows: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """Pick about `k` numbers of each row, the largest in absolute value.
+    """Select about `k` elements of each row, the largest in absolute value.
 
     Args:
         rows: floats [R, m].
         k: at most so many of a row, 1 to m.
 
     Returns:
-        Values [R, slots], 0 in empty slots, and places [R, slots] int32 in ascending
-        order; in an empty slot a place of m or more, a different one in each.
+        Values [R, slots], 0 in empty slots, and indices [R, slots] int32 in ascending
+        order; in an empty slot an index of m or more, a different one in each.
     """
     size = rows.shape[1]
+    # All are sent: nothing to select, and indices are known.
     if k == size:
         every = jnp.arange(size, dtype=jnp.int32)
         return rows, jnp.broadcast_to(every, rows.shape)
-    return jax.vmap(lambda row: _picked(row, k))(rows)
+
+    def select(row: jax.Array) -> tuple[jax.Array, jax.Array]:
+        place = set_bit_positions(threshold_bitmask(row, k), k)
+        return row.at[place].get(mode="fill", fill_value=0), place
+
+    return jax.vmap(select)(rows)
 
 
 def top_k_threshold(row: jax.Array, k: int) -> jax.Array:
-    """Return the length that about `k` numbers of a row reach: float32 scalar."""
+    """Return the magnitude that about `k` elements of a row reach: float32 scalar."""
     seen, wanted = jnp.abs(row).astype(jnp.float32), k
     if row.size > SAMPLE_SIZE:
-        seen = seen[_jittered(row.size, SAMPLE_SIZE)]
+        # One sample somewhere in each stretch of the row: equal steps would meet the
+        # same channel of every pixel.
+        stride, i = row.size // SAMPLE_SIZE, np.arange(SAMPLE_SIZE, dtype=np.uint32)
+        inside = hash_uint32(jnp.asarray(i)) % np.uint32(stride)
+        sample = i * np.uint32(stride) + inside
+        seen = seen[lax.bitcast_convert_type(sample, jnp.int32)]
         wanted = max(1, round(_MARGIN * k * SAMPLE_SIZE / row.size))
     # Floats of one sign are ordered as their bits are.
     bits = lax.bitcast_convert_type(seen, jnp.uint32)
@@ -59,7 +70,7 @@ def top_k_threshold(row: jax.Array, k: int) -> jax.Array:
         tried = low | (np.uint32(1) << (np.uint32(30) - i.astype(jnp.uint32)))
         return jnp.where((bits >= tried).sum(dtype=jnp.int32) >= wanted, tried, low)
 
-    # Zero, made of the numbers: a loop's start must vary over the axes that they do.
+    # Zero, made of the row: a loop's start must vary over the axes that its end does.
     found = lax.fori_loop(0, 31, narrowed, bits[0] & np.uint32(0))
     return lax.bitcast_convert_type(found, jnp.float32)
 
@@ -72,59 +83,38 @@ def hash_uint32(numbers: jax.Array) -> jax.Array:
     return x ^ (x >> np.uint32(16))
 
 
-def _jittered(size: int, count: int) -> jax.Array:
-    """Return `count` places, one somewhere in each stretch of the row.
-
-    Equal steps would meet the same channel of every pixel.
-    """
-    stride, i = size // count, np.arange(count, dtype=np.uint32)
-    inside = hash_uint32(jnp.asarray(i)) % np.uint32(stride)
-    return lax.bitcast_convert_type(i * np.uint32(stride) + inside, jnp.int32)
-
-
-def set_bit_positions(words: jax.Array, slots: int) -> jax.Array:
-    """Return the places of the first `slots` bits that are set, int32, ascending.
-
-    Args:
-        words: uint32 [w], the first place in the lowest bit of the first.
-        slots: at most so many; an empty one gets a place of 32 w or more of its own.
-    """
-    counts = lax.population_count(words).astype(jnp.int32)
-    ends = _summed_up(counts)
-    slot = jnp.arange(slots, dtype=jnp.int32)
-    word = jnp.minimum(jnp.searchsorted(ends, slot, side="right"), words.size - 1)
-    bit = _bit(words[word], slot - (ends - counts)[word])
-    return jnp.where(slot < ends[-1], 32 * word + bit, 32 * words.size + slot)
-
-
 def threshold_bitmask(row: jax.Array, k: int) -> jax.Array:
-    """Mark the numbers that reach the threshold of `k`: uint32, 32 a word."""
+    """Mark the elements that reach the threshold of `k`: uint32, 32 a word."""
     marks = jnp.abs(row).astype(jnp.float32) >= top_k_threshold(row, k)
     bits = jnp.pad(marks, (0, -marks.size % 32)).reshape(-1, 32).astype(jnp.uint32)
     return (bits << np.arange(32, dtype=np.uint32)).sum(-1, dtype=jnp.uint32)
 
 
-def _picked(row: jax.Array, slots: int) -> tuple[jax.Array, jax.Array]:
-    place = set_bit_positions(threshold_bitmask(row, slots), slots)
-    return row.at[place].get(mode="fill", fill_value=0), place
+def set_bit_positions(words: jax.Array, slots: int) -> jax.Array:
+    """Return the positions of the first `slots` bits that are set, int32, ascending.
 
-
-def _summed_up(counts: jax.Array, width: int = 128) -> jax.Array:
-    """Return the cumulative sum, inside stretches and over them."""
-    padded = jnp.pad(counts, (0, -counts.size % width)).reshape(-1, width)
+    Args:
+        words: uint32 [w], the first position in the lowest bit of the first.
+        slots: at most so many; an empty one gets a position of its own, 32 w or more.
+    """
+    counts = lax.population_count(words).astype(jnp.int32)
+    # The cumulative sum, inside stretches of 128 and over them: much faster than one
+    # over all words.
+    padded = jnp.pad(counts, (0, -counts.size % 128)).reshape(-1, 128)
     inside = jnp.cumsum(padded, axis=1)
     before = jnp.cumsum(inside[:, -1]) - inside[:, -1]
-    return (inside + before[:, None]).reshape(-1)[: counts.size]
+    ends = (inside + before[:, None]).reshape(-1)[: counts.size]
 
-
-def _bit(words: jax.Array, rank: jax.Array) -> jax.Array:
-    """Return the place of the set bit of each word that `rank` set bits come before."""
-    at, left = jnp.zeros_like(rank), rank
+    slot = jnp.arange(slots, dtype=jnp.int32)
+    word = jnp.minimum(jnp.searchsorted(ends, slot, side="right"), words.size - 1)
+    found, left = words[word], slot - (ends - counts)[word]
+    # The bit of each word that `left` set bits come before, by halving the word.
+    bit = jnp.zeros_like(left)
     for width in (16, 8, 4, 2, 1):
-        low = words & np.uint32((1 << width) - 1)
+        low = found & np.uint32((1 << width) - 1)
         here = lax.population_count(low).astype(jnp.int32)
         above = left >= here
-        words = jnp.where(above, words >> np.uint32(width), low)
+        found = jnp.where(above, found >> np.uint32(width), low)
         left = jnp.where(above, left - here, left)
-        at = jnp.where(above, at + width, at)
-    return at
+        bit = jnp.where(above, bit + width, bit)
+    return jnp.where(slot < ends[-1], 32 * word + bit, 32 * words.size + slot)

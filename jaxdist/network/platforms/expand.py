@@ -1,4 +1,4 @@
-"""Repetition in platform files: `gpu{n}.{g}` for each n and g, with arithmetic."""
+"""Loops in platform files: `gpu{n}.{g}` for each n and g, with arithmetic."""
 
 import ast
 import itertools
@@ -20,15 +20,15 @@ _OPERATIONS: Final[Mapping[type[ast.operator], str]] = {
 
 
 def loop_iterations(loops: object, where: str) -> Iterator[dict[str, int]]:
-    """Yield the numbers of each round; the first name turns slowest.
+    """Yield the numbers of each iteration; the first name changes slowest.
 
     Args:
         loops: from names to a count N, for 0 to N-1, or to a list of numbers; None is
-            one round without names.
+            one iteration without names.
         where: what is repeated, for errors.
 
     Raises:
-        BadInput: something else, or above a million rounds.
+        BadInput: something else, or above a million iterations.
 
     >>> list(loop_iterations({"n": 2, "g": [0, 3]}, "cables"))[1]
     {'n': 0, 'g': 3}
@@ -37,6 +37,7 @@ def loop_iterations(loops: object, where: str) -> Iterator[dict[str, int]]:
     if not isinstance(table, dict):
         raise _loop_error(table, where)
     names, each = list(table), [_numbers(v, where) for v in table.values()]
+    # Counted before anything is made: a slip of the pen may ask for billions.
     total = 1
     for numbers in each:
         total *= len(numbers)
@@ -52,7 +53,7 @@ def loop_iterations(loops: object, where: str) -> Iterator[dict[str, int]]:
 
 
 def fill_template(text: str, numbers: Mapping[str, int]) -> str:
-    """Fill a name in.
+    """Fill numbers into a name.
 
     Args:
         text: with expressions of whole numbers in braces: + - * // % ^ and brackets.
@@ -67,9 +68,8 @@ def fill_template(text: str, numbers: Mapping[str, int]) -> str:
 
     def value(found: re.Match[str]) -> str:
         try:
-            return str(
-                _evaluate(ast.parse(found[1].strip(), mode="eval").body, numbers)
-            )
+            tree = ast.parse(found[1].strip(), mode="eval")
+            return str(_evaluate(tree.body, numbers))
         except (SyntaxError, ValueError, ZeroDivisionError) as error:
             raise BadInput(
                 f"{found[0]} in {text} is no number",
@@ -81,8 +81,10 @@ def fill_template(text: str, numbers: Mapping[str, int]) -> str:
     return re.sub(r"\{([^{}]*)\}", value, text)
 
 
+# Not `eval`: a platform file may come from anyone.
 def _evaluate(node: ast.AST, numbers: Mapping[str, int]) -> int:
     match node:
+        # `True` is an int in Python, but no number here.
         case ast.Constant(value=int() as number) if not isinstance(number, bool):
             return number
         case ast.Name(id=name) if name in numbers:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,16 +14,9 @@ from jaxdist.core.text.parsing import (
     parse_length,
 )
 from jaxdist.core.validation import check_fields
-from jaxdist.network.platforms.expand import loop_iterations
-from jaxdist.network.platforms.fields import (
-    YamlTable,
-    missing_field_error,
-    read_choice,
-    read_count,
-    read_entries,
-    read_name,
-)
+from jaxdist.network.platforms.expand import fill_template, loop_iterations
 
+YamlTable = Mapping[str, Any]
 DUPLEX_MODES: Final = ("full", "shared")
 _DEVICE_FIELDS: Final = ("name", "for")
 _SWITCH_FIELDS: Final = ("name", "for", "bandwidth", "latency", "ports")
@@ -36,20 +29,20 @@ class PlatformVertex:
     """A device or a switch."""
 
     name: str
-    """As cables name it."""
+    """Name in the file."""
     capacity: float = np.inf
-    """Bytes a second that its inside carries."""
+    """Bytes a second of its backplane."""
     latency: float = 0.0
-    """Seconds that its inside takes."""
+    """Seconds of its backplane."""
     ports: int | None = None
-    """Cables that it may have; None is any number."""
+    """Maximum of cables; None is any number."""
     is_device: bool = False
-    """Whether ranks can be on it."""
+    """Whether ranks can be placed on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlatformCable:
-    """Joins two vertices."""
+    """A cable between two vertices, by index."""
 
     source: int
     target: int
@@ -60,21 +53,24 @@ class PlatformCable:
 
 def read_devices(tree: YamlTable) -> Iterator[PlatformVertex]:
     """Yield the devices, in their order."""
-    for entry in read_entries(tree, "devices", _DEVICE_FIELDS):
+    for entry in _read_entries(tree, "devices", _DEVICE_FIELDS):
         for numbers in loop_iterations(entry.get("for"), "devices"):
-            yield PlatformVertex(name=read_name(entry, "name", numbers), is_device=True)
+            yield PlatformVertex(
+                name=_read_name(entry, "name", numbers), is_device=True
+            )
 
 
 def read_switches(tree: YamlTable) -> Iterator[PlatformVertex]:
     """Yield the switches, in their order."""
     for entry in (
-        read_entries(tree, "switches", _SWITCH_FIELDS) if "switches" in tree else ()
+        _read_entries(tree, "switches", _SWITCH_FIELDS) if "switches" in tree else ()
     ):
         where = f"switch {entry.get('name')}"
+        # Without a bandwidth a switch carries everything at once.
         wide = entry.get("bandwidth")
         for numbers in loop_iterations(entry.get("for"), "switches"):
             yield PlatformVertex(
-                name=read_name(entry, "name", numbers),
+                name=_read_name(entry, "name", numbers),
                 capacity=np.inf if wide is None else parse_bandwidth(wide, where),
                 latency=parse_duration(entry.get("latency", 0.0), where),
                 ports=read_count(entry, "ports", 0) or None,
@@ -84,27 +80,68 @@ def read_switches(tree: YamlTable) -> Iterator[PlatformVertex]:
 def read_cables(
     tree: YamlTable, vertex_indices: Mapping[str, int], duplex: str
 ) -> Iterator[PlatformCable]:
-    """Yield the cables, between the numbers of vertices."""
+    """Yield the cables, between the indices of vertices."""
     kinds = tree.get("kinds", {})
-    seen: dict[tuple[int, int], str] = {}
-    for entry in read_entries(tree, "cables", _CABLE_FIELDS):
-        whole = {**_cable_kind(kinds, entry), **entry}
+    kinds = kinds if isinstance(kinds, dict) else {}
+    seen: set[tuple[int, int]] = set()
+    for entry in _read_entries(tree, "cables", _CABLE_FIELDS):
+        common: YamlTable = {}
+        if "kind" in entry:
+            if entry["kind"] not in kinds:
+                near = did_you_mean(str(entry["kind"]), map(str, kinds))
+                raise BadInput(
+                    f"no kind of cable named {entry['kind']}",
+                    rule=f"kinds has {', '.join(map(str, kinds)) or 'none'}",
+                    values=f"kind: {entry['kind']}",
+                    remedy=f"did you mean {near}?" if near else "kinds: {...}",
+                )
+            common = kinds[entry["kind"]]
+            check_fields(common, _KIND_FIELDS, f"kind {entry['kind']}")
+        whole = {**common, **entry}
         where = f"cable from {entry.get('from')} to {entry.get('to')}"
         for key in ("bandwidth", "latency"):
             if key not in whole:
-                raise missing_field_error(where, key)
-        wide, late = (
-            parse_bandwidth(whole["bandwidth"], where),
-            _read_latency(whole, where),
-        )
+                raise _missing_field_error(where, key)
+        wide = parse_bandwidth(whole["bandwidth"], where)
+        late = parse_duration(whole["latency"], where)
+        length = parse_length(whole["length"], where) if "length" in whole else 0.0
+        light = length / SPEED_OF_LIGHT
+        if late < light:
+            raise BadInput(
+                f"{where} is faster than light",
+                rule="a latency is at least length / 299,792,458 m/s",
+                values=f"latency: {whole['latency']}, length: {whole['length']}, "
+                f"{1e9 * length / SPEED_OF_LIGHT:.3g} ns for light",
+                remedy=f"latency: {1e9 * length / SPEED_OF_LIGHT * 1.5:.3g} ns, as in "
+                "glass",
+            )
         shared = read_choice({"duplex": duplex, **whole}, "duplex", DUPLEX_MODES)
         for numbers in loop_iterations(entry.get("for"), "cables"):
-            names = [read_name(entry, end, numbers) for end in ("from", "to")]
-            low, high = (_vertex_index(name, vertex_indices, where) for name in names)
+            names = [_read_name(entry, end, numbers) for end in ("from", "to")]
+            for name in names:
+                if name not in vertex_indices:
+                    near = did_you_mean(name, vertex_indices)
+                    raise BadInput(
+                        f"{where}: no device or switch named {name}",
+                        rule="a cable joins two that are listed",
+                        values=name,
+                        remedy=f"did you mean {near}?"
+                        if near
+                        else f"an entry named {name}",
+                    )
+            low, high = (vertex_indices[name] for name in names)
             pair = (min(low, high), max(low, high))
+            # A second cable would leave open which of the two a route takes.
             if low == high or pair in seen:
-                raise _duplicate_cable_error(names, where)
-            seen[pair] = where
+                raise BadInput(
+                    f"{where}: {names[0]} and {names[1]} cannot be joined so",
+                    rule="a cable joins two that differ, and no two cables join the "
+                    "same two",
+                    values=" - ".join(names),
+                    remedy="one cable with the bandwidth of both, and no cable to "
+                    "itself",
+                )
+            seen.add(pair)
             yield PlatformCable(
                 source=low,
                 target=high,
@@ -114,40 +151,8 @@ def read_cables(
             )
 
 
-def _read_latency(cable: YamlTable, where: str) -> float:
-    late = parse_duration(cable["latency"], where)
-    length = parse_length(cable["length"], where) if "length" in cable else 0.0
-    if late < length / SPEED_OF_LIGHT:
-        raise BadInput(
-            f"{where} is faster than light",
-            rule="a latency is at least length / 299,792,458 m/s",
-            values=f"latency: {cable['latency']}, length: {cable['length']}, "
-            f"{1e9 * length / SPEED_OF_LIGHT:.3g} ns for light",
-            remedy=f"latency: {1e9 * length / SPEED_OF_LIGHT * 1.5:.3g} ns, as in "
-            "glass",
-        )
-    return late
-
-
-def _cable_kind(kinds: object, entry: YamlTable) -> YamlTable:
-    if "kind" not in entry:
-        return {}
-    table = kinds if isinstance(kinds, dict) else {}
-    if entry["kind"] not in table:
-        near = did_you_mean(str(entry["kind"]), map(str, table))
-        raise BadInput(
-            f"no kind of cable named {entry['kind']}",
-            rule=f"kinds has {', '.join(map(str, table)) or 'none'}",
-            values=f"kind: {entry['kind']}",
-            remedy=f"did you mean {near}?" if near else "kinds: {...}",
-        )
-    found = table[entry["kind"]]
-    check_fields(found, _KIND_FIELDS, f"kind {entry['kind']}")
-    return dict(found)
-
-
 def vertex_indices(vertices: Sequence[PlatformVertex]) -> dict[str, int]:
-    """Return the numbers of vertices by name."""
+    """Return the indices of vertices by name."""
     places: dict[str, int] = {}
     for vertex in vertices:
         if vertex.name in places:
@@ -161,22 +166,11 @@ def vertex_indices(vertices: Sequence[PlatformVertex]) -> dict[str, int]:
     return places
 
 
-def _vertex_index(name: str, places: Mapping[str, int], where: str) -> int:
-    if name not in places:
-        near = did_you_mean(name, places)
-        raise BadInput(
-            f"{where}: no device or switch named {name}",
-            rule="a cable joins two that are listed",
-            values=name,
-            remedy=f"did you mean {near}?" if near else f"an entry named {name}",
-        )
-    return places[name]
-
-
 def check_ports(
     vertices: Sequence[PlatformVertex], cables: Sequence[PlatformCable]
 ) -> None:
     """Refuse more cables at a switch than it has ports."""
+    # A cable takes a port at either end.
     ends = np.bincount(
         [end for cable in cables for end in (cable.source, cable.target)],
         minlength=len(vertices),
@@ -191,10 +185,77 @@ def check_ports(
             )
 
 
-def _duplicate_cable_error(names: Sequence[str], where: str) -> BadInput:
+def _read_entries(tree: YamlTable, key: str, known: tuple[str, ...]) -> list[YamlTable]:
+    """Return one entry or several as a list, each a table of known fields."""
+    found = tree.get(key)
+    # One entry may stand alone, without a list.
+    many: list[YamlTable] = found if isinstance(found, list) else [found or {}]
+    if not found or not all(isinstance(entry, dict) for entry in many):
+        raise BadInput(
+            f"the platform has no {key}",
+            rule=f"{key} are one entry or a list of entries, each with a name",
+            values=f"{key}: {found!r}",
+            remedy="docs/network.md has an example; or topology: fat_tree",
+        )
+    for entry in many:
+        check_fields(entry, known, f"an entry of {key}")
+    return many
+
+
+def _read_name(entry: YamlTable, key: str, numbers: Mapping[str, int]) -> str:
+    """Return a name with its numbers filled in."""
+    if not isinstance(entry.get(key), str | int):
+        raise _missing_field_error(f"the entry {dict(entry)}", key)
+    return fill_template(str(entry[key]), numbers)
+
+
+def read_choice(tree: YamlTable, key: str, words: tuple[str, ...]) -> str:
+    """Return one of the words that a field may have; the first one is the default."""
+    word = tree.get(key, words[0])
+    if word not in words:
+        near = did_you_mean(str(word), words)
+        raise BadInput(
+            f"{key}: {word} is not known",
+            rule=f"{key} is one of {', '.join(words)}",
+            values=f"{key}: {word}",
+            remedy=f"did you mean {near}?" if near else f"{key}: {words[0]}",
+        )
+    return str(word)
+
+
+def read_flag(tree: YamlTable, key: str) -> bool:
+    """Return a field that is true or false, which it is without one."""
+    value = tree.get(key, False)
+    if not isinstance(value, bool):
+        raise BadInput(
+            f"{key}: {value} is neither true nor false",
+            rule=f"{key} is true or false",
+            values=f"{key}: {value}",
+            remedy=f"{key}: true",
+        )
+    return value
+
+
+def read_count(tree: YamlTable, key: str, default: int) -> int:
+    """Return a whole number."""
+    value = tree.get(key, default)
+    if type(value) is not int or value < min(default, 1):
+        raise BadInput(
+            f"{key}: {value} is no count",
+            rule=f"{key} is a whole number above 0",
+            values=f"{key}: {value}",
+            remedy=f"{key}: 4",
+        )
+    return value
+
+
+def _missing_field_error(where: str, key: str) -> BadInput:
+    """Return the error for a missing field."""
+    example = {"bandwidth": "12.5GB/s", "latency": "0.5us"}.get(key, "NAME")
     return BadInput(
-        f"{where}: {names[0]} and {names[1]} cannot be joined so",
-        rule="a cable joins two that differ, and no two cables join the same two",
-        values=" - ".join(names),
-        remedy="one cable with the bandwidth of both, and no cable to itself",
+        f"{where} has no {key}",
+        rule="a cable has from, to, bandwidth and latency, its own or of its kind; "
+        "devices and switches have a name",
+        values=f"{key} is not there",
+        remedy=f"{key}: {example}",
     )

@@ -1,4 +1,4 @@
-"""Reading a platform file: a named topology with settings, or devices and cables."""
+"""Platform files: a named topology with settings, or devices and cables."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.text.parsing import parse_bandwidth, parse_duration
 from jaxdist.core.validation import load_yaml_mapping
-from jaxdist.network.platforms.built import build_topology
+from jaxdist.network.platforms.built import (
+    build_topology,
+    merge_s_per_entry,
+    reduce_s_per_byte,
+)
 from jaxdist.network.topologies.registry import (
     FABRICS,
     make_topology,
@@ -18,12 +21,14 @@ from jaxdist.network.topologies.registry import (
 from jaxdist.network.topology import Topology
 
 PLATFORM_NAMES: Final = ("tsubame3", "abci")
-"""Platforms that have a file here."""
+"""Platforms that have a file here: the wiring that published tables were simulated on.
+The clusters of these names in `meshes/clusters` are levels of latency and bandwidth of
+the real machines; neither description follows from the other."""
 _NON_SETTINGS: Final = ("name", "source", "topology", "devices", "adding", "merging")
 
 
 def find_topology(name: str, ranks: int, settings: Mapping[str, object]) -> Topology:
-    """Return what is meant by a name or a path.
+    """Return the topology of a name or a path.
 
     Args:
         name: of a topology, of a platform, or of a .yaml file.
@@ -33,14 +38,28 @@ def find_topology(name: str, ranks: int, settings: Mapping[str, object]) -> Topo
     Raises:
         BadInput: no such name or file, or what it says makes no network.
     """
-    path = Path(name)
-    named = name in PLATFORM_NAMES
-    if named:
+    path, key = Path(name), name.replace("-", "_")
+    if name in PLATFORM_NAMES:
         path = Path(__file__).parent / f"{name}.yaml"
-    if not named and path.suffix not in (".yaml", ".yml"):
-        _suggest_platform(name)
+    elif path.suffix not in (".yaml", ".yml"):
+        near = did_you_mean(key, [*FABRICS, *PLATFORM_NAMES])
+        if key not in FABRICS and near in PLATFORM_NAMES:
+            raise BadInput(
+                f"no topology named {name}",
+                rule=f"one of {', '.join([*FABRICS, *PLATFORM_NAMES])}, or a .yaml "
+                "file",
+                values=f"--topology {name}",
+                remedy=f"did you mean {near}?",
+            )
         return make_topology(name, ranks, settings)
-    tree = load(path)
+    tree: dict[str, Any] = load_yaml_mapping(
+        path,
+        kind="a platform",
+        contents="topology, or devices and cables",
+        option="--topology",
+        doc_page="docs/network.md",
+    )
+    # A file may name a topology, or list its parts.
     if "topology" in tree:
         return _topology_from_settings(tree, ranks, settings, str(path))
     if settings:
@@ -53,26 +72,10 @@ def find_topology(name: str, ranks: int, settings: Mapping[str, object]) -> Topo
     return build_topology(tree, path.stem)
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Read a file as a table.
-
-    Raises:
-        BadInput: no file, or no table in it.
-    """
-    found: dict[str, Any] = load_yaml_mapping(
-        path,
-        kind="a platform",
-        contents="topology, or devices and cables",
-        option="--topology",
-        doc_page="docs/network.md",
-    )
-    return found
-
-
 def _topology_from_settings(
     tree: dict[str, Any], ranks: int, settings: Mapping[str, object], where: str
 ) -> Topology:
-    """Return a topology whose settings a file has; those of the command win."""
+    """Return a topology with the settings of a file; those of the command win."""
     kind = str(tree["topology"])
     if kind.replace("-", "_") not in FABRICS:
         raise unknown_topology_error(kind)
@@ -87,6 +90,7 @@ def _topology_from_settings(
                 values=f"{key}: {value}",
                 remedy=f"did you mean {near}?" if near else f"without {key}",
             )
+    # Without a number, as many devices as ranks.
     devices = tree.get("devices", ranks)
     if not isinstance(devices, int) or isinstance(devices, bool):
         raise BadInput(
@@ -102,26 +106,3 @@ def _topology_from_settings(
         reduce_s_per_byte=reduce_s_per_byte(tree),
         merge_s_per_entry=merge_s_per_entry(tree),
     )
-
-
-def reduce_s_per_byte(tree: Mapping[str, Any]) -> float:
-    """Return the seconds a byte that a device takes to add what it received."""
-    return 1 / parse_bandwidth(tree["adding"], "adding") if "adding" in tree else 0.0
-
-
-def merge_s_per_entry(tree: Mapping[str, Any]) -> float:
-    """Return the seconds an entry that a device takes to merge sparse lists."""
-    return parse_duration(tree["merging"], "merging") if "merging" in tree else 0.0
-
-
-def _suggest_platform(name: str) -> None:
-    if name.replace("-", "_") in FABRICS:
-        return
-    near = did_you_mean(name.replace("-", "_"), [*FABRICS, *PLATFORM_NAMES])
-    if near in PLATFORM_NAMES:
-        raise BadInput(
-            f"no topology named {name}",
-            rule=f"one of {', '.join([*FABRICS, *PLATFORM_NAMES])}, or a .yaml file",
-            values=f"--topology {name}",
-            remedy=f"did you mean {near}?",
-        )

@@ -2,10 +2,8 @@
 
 Switch i has cables to i ± 1, i ± 2, i ± 4, ... up to half of the loop. Partners of
 halving-doubling, i XOR 2^j, are then one cable apart where each endpoint has a switch
-of its own. A message goes by the distance written in signed powers of two with the
-fewest of them, largest first; of the two ways round the loop, the one with fewer, and
-upwards where both have as many. For loops of a power of two that is a shortest way.
-The price is ports: 2 log2 N - 1 of a switch lead to others, N = 2^m switches.
+of its own. The price is ports: 2 log2 N - 1 of a switch lead to others, N = 2^m
+switches.
 
 Source: Koibuchi et al. 2012, "A case for random shortcut topologies for HPC
 interconnects", ISCA (distributed loop networks); the offsets are those of a circulant
@@ -41,11 +39,12 @@ def dln(endpoints: int, cable: CableSpec, *, per_switch: int = 1) -> Fabric:
     capacity, latency = uniform_cables(endpoints + switches * len(offsets), cable)
 
     def walk(sources: IntArray, targets: IntArray) -> IntArray:
-        hops = _hops(sources // wide, targets // wide, switches, len(offsets))
         first, last = 2 * sources, 2 * targets + 1
-        inner = np.where(hops >= 0, hops + 2 * endpoints, -1)
+        inner = _switch_hops(sources // wide, targets // wide, switches, len(offsets))
+        inner = np.where(inner >= 0, inner + 2 * endpoints, -1)
         return np.concatenate((stack_hops(first), inner, stack_hops(last)), axis=1)
 
+    # Halfway round, both directions are one cable.
     between = sum(1 if 2 * offset == switches else 2 for offset in offsets)
     return Fabric(
         name=f"DLN of {switches:,} switches",
@@ -60,10 +59,15 @@ def dln(endpoints: int, cable: CableSpec, *, per_switch: int = 1) -> Fabric:
     )
 
 
-def _hops(sources: IntArray, targets: IntArray, switches: int, kinds: int) -> IntArray:
+def _switch_hops(
+    sources: IntArray, targets: IntArray, switches: int, kinds: int
+) -> IntArray:
     """List the cables between switches; cable (i, k) joins i and i + 2^k."""
     if not kinds:
         return np.zeros((len(sources), 0), np.int64)
+    # A message goes by the distance in signed powers of two with the fewest of them,
+    # largest first: of the two ways round the loop by the one with fewer, and upwards
+    # where both have as many. In loops of a power of two that is a shortest route.
     ahead = (targets - sources) % switches
     up = _signed_digits(ahead, switches, kinds)
     down = -_signed_digits(-ahead % switches, switches, kinds)
@@ -87,15 +91,17 @@ def _signed_digits(distance: IntArray, switches: int, kinds: int) -> IntArray:
     """Write distances in signed powers of two with the fewest that are not zero.
 
     Returns:
-        `[F, 1 + K]`, largest power first. The largest offset may be used twice, in a
-        loop that is no power of two; in others that is once round, so nothing.
+        `[F, 1 + K]`, largest power first; the largest offset may be used twice.
     """
     rest = distance.copy()
     columns: list[IntArray] = []
     for _ in range(kinds - 1):
+        # The non-adjacent form: an odd rest takes the digit that makes it divisible
+        # by 4.
         digit = np.where(rest % 2 == 1, 2 - rest % 4, 0)
         columns.append(digit)
         rest = (rest - digit) // 2
+    # In a loop of a power of two, the largest offset twice is once round: nothing.
     if 1 << kinds == switches:
         rest %= 2
     columns += [np.minimum(rest, 1), rest // 2]

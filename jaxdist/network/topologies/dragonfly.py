@@ -1,9 +1,7 @@
 """Dragonfly: groups of routers, all joined within a group, and groups joined once.
 
 p endpoints a router, a routers a group, h cables from each router to other groups; up
-to a h + 1 groups, each joined to each. Cable k of a group, counted over its routers,
-leads to group k, or k + 1 from its own number on. A message goes the least way: to the
-router that has the cable, over it, and to the target's router.
+to a h + 1 groups, each joined to each.
 
 Source: Kim et al. 2008, "Technology-driven, highly-scalable dragonfly topology", ISCA
 (balanced: a = 2 p = 2 h; minimal routing).
@@ -19,6 +17,7 @@ from jaxdist.network.topologies.fabric import (
     CableSpec,
     Fabric,
     check_positive,
+    stack_hops,
     uniform_cables,
 )
 from jaxdist.network.topologies.star import single_switch_routes
@@ -48,9 +47,15 @@ def dragonfly(
     Raises:
         BadInput: more endpoints than it has room for.
     """
-    p = _positive_or_default("per_router", per_router, _balanced_p(endpoints))
-    a = _positive_or_default("routers", routers, 2 * p)
-    h = _positive_or_default("global_cables", global_cables, p)
+    # The least p whose balanced dragonfly has room for so many endpoints.
+    balanced = 1
+    while 2 * balanced**2 * (2 * balanced**2 + 1) < endpoints:
+        balanced += 1
+    p = balanced if per_router is None else per_router
+    check_positive("per_router", p, "a dragonfly")
+    a = check_positive("routers", 2 * p if routers is None else routers, "a dragonfly")
+    h = p if global_cables is None else global_cables
+    check_positive("global_cables", h, "a dragonfly")
     groups = -(-endpoints // (p * a))
     if groups > a * h + 1:
         raise BadInput(
@@ -58,13 +63,16 @@ def dragonfly(
             rule="there are at most a h + 1 groups, of p a endpoints each",
             values=f"per_router={p}, routers={a}, global_cables={h}: "
             f"{p * a * (a * h + 1):,} endpoints",
-            remedy=f"per_router={_balanced_p(endpoints)}",
+            remedy=f"per_router={balanced}",
         )
+    # Cables between groups are long, and may be of another kind.
     far = replace(
         cable,
         bandwidth=global_bandwidth or cable.bandwidth,
         latency=cable.latency if global_latency is None else global_latency,
     )
+    # Cables of endpoints, of router pairs in a group, of pairs of groups: arrays of all
+    # pairs, of which some are not used.
     kinds = zip(
         uniform_cables(endpoints, cable),
         uniform_cables(groups * a * a, cable),
@@ -73,22 +81,24 @@ def dragonfly(
     capacity, latency = (np.concatenate(columns) for columns in kinds)
 
     def walk(sources: IntArray, targets: IntArray) -> IntArray:
+        # Minimal routing: to the router that has the cable to the other group, over it,
+        # and to the target's router. Cable k of a group, counted over its routers,
+        # leads to group k, or k + 1 from its own number on.
         first, last = sources // p, targets // p
         home, goal = first // a, last // a
         crosses = home != goal
-        gate = np.where(crosses, home * a + _gateway_router(home, goal, h), last)
-        entry = np.where(crosses, goal * a + _gateway_router(goal, home, h), last)
-        inner = (
-            _local_cable(first, gate, a, endpoints),
-            np.where(
-                crosses,
-                _global_cable(home, goal, groups, endpoints + groups * a * a),
-                -1,
-            ),
-            np.where(crosses, _local_cable(entry, last, a, endpoints), -1),
-        )
-        ends = single_switch_routes(sources, targets)
-        return np.insert(ends, [1, 1, 1], np.stack(inner, axis=1), axis=1)
+        gate = np.where(crosses, home * a + (goal - (goal > home)) // h, last)
+        entry = np.where(crosses, goal * a + (home - (home > goal)) // h, last)
+        local = []
+        for one, other in ((first, gate), (entry, last)):
+            low, high = np.minimum(one, other), np.maximum(one, other)
+            hop = 2 * (endpoints + low * a + high % a) + (one > other)
+            local.append(np.where(one == other, -1, hop))
+        low, high = np.minimum(home, goal), np.maximum(home, goal)
+        far_cable = endpoints + groups * a * a + low * groups + high
+        across = np.where(crosses, 2 * far_cable + (home > goal), -1)
+        inner = stack_hops(local[0], across, np.where(crosses, local[1], -1))
+        return np.insert(single_switch_routes(sources, targets), [1] * 3, inner, axis=1)
 
     return Fabric(
         name=f"dragonfly of {groups:,} groups, p={p}, a={a}, h={h}",
@@ -101,32 +111,3 @@ def dragonfly(
         injection_bandwidth=cable.bandwidth,
         per_switch=p,
     )
-
-
-def _positive_or_default(name: str, value: int | None, default: int) -> int:
-    return check_positive(name, default if value is None else value, "a dragonfly")
-
-
-def _gateway_router(home: IntArray, goal: IntArray, h: int) -> IntArray:
-    """Return the router of a group that has the cable to another group."""
-    return (goal - (goal > home)) // h
-
-
-def _local_cable(one: IntArray, other: IntArray, a: int, before: int) -> IntArray:
-    """Return the cable between two routers of a group, -1 from one to itself."""
-    low, high = np.minimum(one, other), np.maximum(one, other)
-    cable = before + low * a + high % a
-    return np.where(one == other, -1, 2 * cable + (one > other))
-
-
-def _global_cable(home: IntArray, goal: IntArray, groups: int, before: int) -> IntArray:
-    low, high = np.minimum(home, goal), np.maximum(home, goal)
-    return 2 * (before + low * groups + high) + (home > goal)
-
-
-def _balanced_p(endpoints: int) -> int:
-    """Return the least p whose balanced dragonfly has room for so many endpoints."""
-    p = 1
-    while 2 * p * p * (2 * p * p + 1) < endpoints:
-        p += 1
-    return p

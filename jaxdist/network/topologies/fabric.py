@@ -1,8 +1,4 @@
-"""A fabric: cables between endpoints and switches, before directions are links.
-
-A cable c is 2 c forwards and 2 c + 1 backwards. Whether both are links of their own,
-or share one, is decided when a fabric becomes a topology.
-"""
+"""A fabric: cables between endpoints and switches, before directions become links."""
 
 from dataclasses import dataclass
 
@@ -15,7 +11,7 @@ from jaxdist.network.topology import RouteFn
 
 @dataclass(frozen=True, kw_only=True)
 class CableSpec:
-    """What all cables of a kind have."""
+    """Bandwidth and latency of a kind of cable."""
 
     bandwidth: float = 12.5e9
     """Bytes a second, each way."""
@@ -23,12 +19,14 @@ class CableSpec:
     """Seconds."""
 
 
+# A cable c is 2 c forwards and 2 c + 1 backwards. Whether both are links of their own,
+# or share one, is decided when a fabric becomes a topology.
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Fabric:
     """Cables between endpoints 0 to E-1 and switches."""
 
     name: str
-    """What it is, in a few words."""
+    """Description in a few words."""
     endpoints: int
     """E."""
     capacity: FloatArray
@@ -36,11 +34,11 @@ class Fabric:
     latency: FloatArray
     """`[C]`, seconds of each cable."""
     route_fn: RouteFn
-    """Ways between endpoints, 2 c or 2 c + 1 for each cable c."""
+    """Routes between endpoints, 2 c or 2 c + 1 for each cable c."""
     ports: int
     """Cables at the busiest switch, or at an endpoint where there is none."""
     switches: int
-    """Boxes between the endpoints."""
+    """Number of switches."""
     injection_bandwidth: float
     """Bytes a second that an endpoint can send while it receives as many."""
     host_injection_bandwidth: float = 0.0
@@ -77,12 +75,3 @@ def check_positive(name: str, value: int, owner: str) -> int:
             remedy=f"{name}=1",
         )
     return value
-
-
-def sqrt_power_of_two(number: int) -> int:
-    """Return the largest power of two whose square is not above a number.
-
-    >>> [sqrt_power_of_two(ranks) for ranks in (1, 16, 64, 1024, 2048)]
-    [1, 4, 8, 32, 32]
-    """
-    return 1 << ((number.bit_length() - 1) // 2)

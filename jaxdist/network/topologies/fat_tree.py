@@ -1,8 +1,6 @@
 """Fat tree of two levels: endpoints on leaves, every leaf on every spine.
 
-With h endpoints and u uplinks a leaf it is oversubscribed by h / u. Which spine carries
-a message is fixed by D-mod-k, spine = target mod u, so that the messages of different
-targets part; or by ECMP, a hash of source and target, which does not know of others.
+With h endpoints and u uplinks a leaf it is oversubscribed by h / u.
 
 Source: Leiserson 1985, "Fat-trees: universal networks for hardware-efficient
 supercomputing", IEEE Trans. Comput. 34(10); Zahavi 2012, "Fat-tree routing and node
@@ -20,7 +18,6 @@ from jaxdist.network.topologies.fabric import (
     CableSpec,
     Fabric,
     check_positive,
-    sqrt_power_of_two,
     stack_hops,
     uniform_cables,
 )
@@ -57,8 +54,10 @@ def fat_tree(
     Raises:
         BadInput: no such routing, or numbers that make no tree.
     """
-    _check_routing(routing)
-    wide = sqrt_power_of_two(endpoints) if per_leaf is None else per_leaf
+    if routing not in ROUTINGS:
+        raise unknown_name_error("routing", routing, ROUTINGS, "routing=dmodk")
+    square = 1 << ((endpoints.bit_length() - 1) // 2)
+    wide = square if per_leaf is None else per_leaf
     fewer = check_positive("oversubscription", oversubscription, "a fat tree")
     spines = check_positive("per_leaf", wide, "a fat tree") // fewer
     spines = check_positive(
@@ -70,9 +69,17 @@ def fat_tree(
     capacity, latency = (np.concatenate(columns) for columns in kinds)
 
     def walk(sources: IntArray, targets: IntArray) -> IntArray:
-        spine = _spine(sources, targets, spines, routing, seed)
+        # Which spine carries a message: by D-mod-k, so that the messages of different
+        # targets part; or by ECMP, a hash of both ends, which does not know of others.
+        if routing == "dmodk":
+            spine = targets % spines
+        else:
+            keys = sources * np.int64(1 << 32) + targets + np.int64(seed) * 7919
+            spine = splitmix64(keys) % spines
         first, last = sources // wide, targets // wide
         ends = single_switch_routes(sources, targets)
+        # Up the leaf of the source to the spine, down from it to the leaf of the
+        # target; endpoints of one leaf do not leave it.
         rise = 2 * (endpoints + first * spines + spine)
         fall = 2 * (endpoints + last * spines + spine) + 1
         inner = np.where((first == last)[:, None], -1, stack_hops(rise, fall))
@@ -91,25 +98,9 @@ def fat_tree(
     )
 
 
-def _spine(
-    sources: IntArray, targets: IntArray, spines: int, routing: str, seed: int
-) -> IntArray:
-    if routing == "dmodk":
-        return targets % spines
-    return (
-        splitmix64(sources * np.int64(1 << 32) + targets + np.int64(seed) * 7919)
-        % spines
-    )
-
-
 def splitmix64(keys: IntArray) -> IntArray:
-    """Mix the bits of each key (SplitMix64), to numbers that are not negative."""
+    """Hash each key (SplitMix64) to an integer that is not negative."""
     bits = keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
     return ((bits ^ (bits >> np.uint64(31))) >> np.uint64(1)).astype(np.int64)
-
-
-def _check_routing(routing: str) -> None:
-    if routing not in ROUTINGS:
-        raise unknown_name_error("routing", routing, ROUTINGS, "routing=dmodk")

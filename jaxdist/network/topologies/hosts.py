@@ -1,9 +1,8 @@
-"""Hosts of several devices on a fabric: NVLink or PCIe inside, network cards to it.
+"""Hosts of several devices on a fabric: NVLink or PCIe inside, network cards outside.
 
 Each device has a PCIe cable to the switch of its host. `nvlink` joins each two devices
 of a host besides; with `pcie` they reach each other over the PCIe switch. To another
-host a message takes PCIe, a network card, the fabric, and PCIe again. Card c of a host
-carries the messages of the devices d with d n // g = c, g devices, n cards.
+host a message takes PCIe, a network card, the fabric, and PCIe again.
 """
 
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ _PCIE: Final = CableSpec(bandwidth=16e9, latency=1e-7)
 
 @dataclass(frozen=True, kw_only=True)
 class HostSpec:
-    """What is inside of a host."""
+    """Devices, cards and cables of a host."""
 
     per_host: int = 1
     """Devices g; one is the endpoint of the fabric itself."""
@@ -42,7 +41,7 @@ class HostSpec:
 
 
 def endpoint_count(devices: int, host: HostSpec) -> int:
-    """Return the endpoints that a fabric for so many devices has.
+    """Return the number of endpoints of a fabric for so many devices.
 
     Raises:
         BadInput: numbers that make no host.
@@ -77,8 +76,11 @@ def attach_hosts(fabric: Fabric, devices: int, host: HostSpec) -> Fabric:
         host: what is inside of one.
     """
     g, n = host.per_host, host.nics
+    # A host of one device is an endpoint of the fabric itself, without PCIe.
     if g == 1:
         return fabric
+    # A place for each ordered pair of a host, of which fewer than half are used: places
+    # follow by arithmetic, without a table.
     joined = devices * g if host.inside == "nvlink" else 0
     outer = fabric.capacity.size
     inside = (uniform_cables(devices, host.pcie), uniform_cables(joined, host.nvlink))
@@ -87,8 +89,10 @@ def attach_hosts(fabric: Fabric, devices: int, host: HostSpec) -> Fabric:
 
     def walk(sources: IntArray, targets: IntArray) -> IntArray:
         home, goal = sources // g, targets // g
+        # Card c of a host carries the messages of the devices d with d n // g = c.
         first = home * n + sources % g * n // g
         last = goal * n + targets % g * n // g
+        # Inside a host the fabric is not used, nor PCIe where there is NVLink.
         near = (home == goal)[:, None]
         way = np.where(near, -1, fabric.route_fn(first, last))
         up, down = 2 * (outer + sources), 2 * (outer + targets) + 1

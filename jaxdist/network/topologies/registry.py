@@ -53,6 +53,7 @@ def settings_of(name: str) -> tuple[str, ...]:
     >>> settings_of("dln")[0]
     'per_switch'
     """
+    # The keyword arguments of a fabric are its settings.
     own = inspect.signature(FABRICS[name]).parameters.values()
     return (*(p.name for p in own if p.kind is p.KEYWORD_ONLY), *COMMON_SETTINGS)
 
@@ -81,7 +82,17 @@ def make_topology(name: str, devices: int, settings: Mapping[str, object]) -> To
             values=f"devices={devices:,}",
             remedy="--ranks 1024",
         )
-    values = _parse_settings(key, settings)
+    known = settings_of(key)
+    for setting in settings:
+        if setting not in known:
+            near = did_you_mean(setting, known)
+            raise BadInput(
+                f"{key} has no setting {setting}",
+                rule=f"its settings are {', '.join(known)}",
+                values=f"{setting}={settings[setting]}",
+                remedy=f"did you mean {near}?" if near else f"{known[0]}=...",
+            )
+    values = {word: _parse_setting(word, value) for word, value in settings.items()}
     hosts = HostSpec(
         per_host=values.pop("per_host", 1),
         nics=values.pop("nics", 1),
@@ -90,43 +101,36 @@ def make_topology(name: str, devices: int, settings: Mapping[str, object]) -> To
         pcie=_cable_spec(values, "pcie_", HostSpec.pcie),
     )
     cable = _cable_spec(values, "", CableSpec())
-    shared = _is_shared(values.pop("duplex", "full"))
-    fabric = FABRICS[key](endpoint_count(devices, hosts), cable, **values)
-    return topology_from_fabric(
-        attach_hosts(fabric, devices, hosts), shared, hosts.per_host
-    )
+    duplex = values.pop("duplex", "full")
+    if duplex not in DUPLEX_MODES:
+        raise unknown_name_error("duplex", duplex, DUPLEX_MODES, "duplex=full")
+    # What is left are settings of the fabric itself.
+    bare = FABRICS[key](endpoint_count(devices, hosts), cable, **values)
+    fabric = attach_hosts(bare, devices, hosts)
 
-
-def topology_from_fabric(fabric: Fabric, shared: bool, per_host: int = 1) -> Topology:
-    """Return the topology of a fabric: cables become links.
-
-    Args:
-        fabric: cables and ways.
-        shared: whether both directions of a cable share one capacity.
-        per_host: devices of a host.
-    """
-
-    def walk(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    # Cables become links: one for each direction, or one for both.
+    def shared_routes(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
         return fabric.route_fn(sources, targets) // 2  # -1 stays -1
 
+    shared = duplex == "shared"
     each = 1 if shared else 2
     return Topology(
         name=f"{fabric.name}{', one capacity for both directions' * shared}",
         devices=fabric.endpoints,
         capacity=np.repeat(fabric.capacity, each),
         latency=np.repeat(fabric.latency, each),
-        route_fn=walk if shared else fabric.route_fn,
+        route_fn=shared_routes if shared else fabric.route_fn,
         ports=fabric.ports,
         switches=fabric.switches,
         injection_bandwidth=fabric.injection_bandwidth * each / 2,
         host_injection_bandwidth=fabric.host_injection_bandwidth * each / 2,
-        per_host=per_host,
+        per_host=hosts.per_host,
         per_switch=fabric.per_switch,
     )
 
 
 def unknown_topology_error(name: str) -> BadInput:
-    """Return what is said of a topology that is not there."""
+    """Return the error for an unknown topology."""
     near = did_you_mean(name.replace("-", "_"), FABRICS)
     return BadInput(
         f"no topology named {name}",
@@ -136,22 +140,8 @@ def unknown_topology_error(name: str) -> BadInput:
     )
 
 
-def _parse_settings(name: str, settings: Mapping[str, object]) -> dict[str, Any]:
-    known = settings_of(name)
-    for key in settings:
-        if key not in known:
-            near = did_you_mean(key, known)
-            raise BadInput(
-                f"{name} has no setting {key}",
-                rule=f"its settings are {', '.join(known)}",
-                values=f"{key}={settings[key]}",
-                remedy=f"did you mean {near}?" if near else f"{known[0]}=...",
-            )
-    return {key: _parse_setting(key, value) for key, value in settings.items()}
-
-
 def _parse_setting(key: str, value: object) -> Any:
-    """Read a setting; its name says what it is."""
+    """Parse a setting; its name says what type it has."""
     if key.endswith("bandwidth"):
         return parsing.parse_bandwidth(value, key)
     if key.endswith("latency"):
@@ -166,6 +156,7 @@ def _parse_setting(key: str, value: object) -> Any:
 
 def _parse_int(key: str, value: object) -> int:
     try:
+        # `int(2.5)` would be 2, and `int(True)` 1.
         if isinstance(value, float | bool):
             raise ValueError
         return int(str(value))
@@ -183,9 +174,3 @@ def _cable_spec(values: dict[str, Any], prefix: str, default: CableSpec) -> Cabl
         bandwidth=values.pop(f"{prefix}bandwidth", default.bandwidth),
         latency=values.pop(f"{prefix}latency", default.latency),
     )
-
-
-def _is_shared(duplex: str) -> bool:
-    if duplex not in DUPLEX_MODES:
-        raise unknown_name_error("duplex", duplex, DUPLEX_MODES, "duplex=full")
-    return duplex == "shared"

@@ -35,5 +35,5 @@ def star(endpoints: int, cable: CableSpec) -> Fabric:
 
 
 def single_switch_routes(sources: IntArray, targets: IntArray) -> IntArray:
-    """Return the ways over one switch: up the source's cable, down the target's."""
+    """Return routes over one switch: up the source's cable, down the target's."""
     return stack_hops(2 * sources, 2 * targets + 1)
