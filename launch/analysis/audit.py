@@ -1,4 +1,4 @@
-"""Auditing: a compiled step held against its plan, without training."""
+"""Audits a compiled step: compares its collectives and work with its plan."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -29,7 +29,7 @@ class StepAudit:
 
     @property
     def unplanned_all_gathers(self) -> tuple[CollectiveOp, ...]:
-        """The all-gathers that nobody planned."""
+        """All-gathers of the compiled step that the ledger has not."""
         planned = self.program.layout.ledger.payload_by_axes()
         return tuple(
             move
@@ -44,7 +44,7 @@ class StepAudit:
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes a device by the compiler: what is given, made, and lives between."""
+        """Bytes a device, by the compiler; `shared` is of donated arguments."""
         sizes = self.program.compiled_step.memory_analysis()
         return {
             "arguments": sizes.argument_size_in_bytes,
@@ -55,8 +55,9 @@ class StepAudit:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it as plain values, bytes and FLOPs."""
+        """Return the audit as plain values, in bytes and FLOPs."""
         program, plan = self.program, self.program.layout.plan
+        ledger = program.layout.ledger
         return {
             "experiment": self.experiment,
             "plan": plan.title,
@@ -65,7 +66,7 @@ class StepAudit:
             "differences": [str(error) for error in program.differences],
             "unplanned_all_gathers": len(self.unplanned_all_gathers),
             "collectives": [asdict(row) for row in program.audit_rows],
-            "ledger": [asdict(row) for row in program.layout.ledger.rows],
+            "ledger": [asdict(row) for row in ledger.rows],
             "outer_steps": [
                 {
                     "after": join.sync.step_in_period,
@@ -80,17 +81,20 @@ class StepAudit:
                 "device": sum(share.device for share in self.work_shares),
                 "device_by_xla": self.xla_flops,
             },
-            "work": [self._work_row(share) for share in self.work_shares],
+            "work": [
+                {
+                    **asdict(share),
+                    "planned": ledger.layer_flops.get(share.layer),
+                    "share": share.share,
+                    "repeats": share.repeats,
+                }
+                for share in self.work_shares
+            ],
         }
-
-    def _work_row(self, share: LayerWorkShare) -> dict[str, Any]:
-        planned = self.program.layout.ledger.layer_flops.get(share.layer)
-        extra = {"planned": planned, "share": share.share, "repeats": share.repeats}
-        return {**asdict(share), **extra}
 
 
 def audit(resolved: ResolvedConfig, prepared: PreparedDevices) -> StepAudit:
-    """Compile the step of a configuration and compare; nothing is trained or written.
+    """Compile the step of a configuration and audit it, without training or writing.
 
     Args:
         resolved: checked settings.
@@ -100,6 +104,7 @@ def audit(resolved: ResolvedConfig, prepared: PreparedDevices) -> StepAudit:
         BadInput: it cannot run as asked.
     """
     config = resolved.config
+    # Before the first array is made: a step of float64 is not compiled otherwise.
     jax.config.update("jax_enable_x64", config.precision == "float64")
     train, _ = open_data(config.data, feature_spec(config))
     job = make_job(config, prepared.plan, train)
