@@ -100,14 +100,14 @@ def _measure_host(command_args: Sequence[str]) -> int:
         plan=resolved.config.plan, platform="cpu", device_count=devices
     )
     layout = experiment_layout(resolved, prepared)
-    program, shapes = compile_program(layout), layout.padded(layout.shapes)
+    program, shapes = compile_program(layout), layout.padded_shapes(layout.batch_shapes)
     state = initial_state(layout)
 
     def zeros() -> Any:
         return {key: jnp.zeros(s.shape, s.dtype) for key, s in shapes.items()}
 
     # Made by a program on all hosts, since no host could write the others' shards.
-    batch = jax.jit(zeros, out_shardings=dict(program.batch))()
+    batch = jax.jit(zeros, out_shardings=dict(program.batch_shardings))()
 
     def step() -> Any:
         nonlocal state

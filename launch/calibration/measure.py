@@ -309,12 +309,15 @@ def print_calibration(out: "Console", report: CalibrationReport) -> None:
         rows.add_row(*cells)
     print_table(out, rows)
     if result.block_timings:
-        heads = ("samples", "forward", "backward", "kept ")
-        rows = make_table("block", *heads, right=heads)
+        columns = ("samples", "forward", "backward", "kept ")
+        rows = make_table("block", *columns, right=columns)
         for block in result.block_timings:
-            took = format_duration(block.forward_s), format_duration(block.backward_s)
-            samples = f"{block.samples:,.0f}"
-            rows.add_row(block.key, samples, *took, format_size(block.kept))
+            rows.add_row(
+                block.key,
+                f"{block.samples:,.0f}",
+                *(format_duration(s) for s in (block.forward_s, block.backward_s)),
+                format_size(block.kept),
+            )
         print_table(out, rows)
     facts = {
         "computes": f"{format_size(peak, 'FLOP/s')} in {report.dtype} at most",

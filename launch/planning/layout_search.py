@@ -70,7 +70,8 @@ class LayoutSearchResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ranking as plain values, in seconds and bytes."""
-        objective, tree = self.objective, {}
+        objective = self.objective
+        tree: dict[str, Any] = {}
         if self.query.explain:
             tree["explained"] = self.explanation(self.query.explain)
         one, *others = self.devices

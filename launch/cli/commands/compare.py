@@ -8,6 +8,7 @@ from jaxdist.launch.cli.parser import (
     add_json_option,
     add_runs_folder_option,
     check_output_folder,
+    query_from,
 )
 
 summary = "set what was predicted of runs beside what they measured"
@@ -26,6 +27,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--recalibrate",
         metavar="FILE",
+        type=Path,
         help="write the cluster with speeds that explain these runs",
     )
     parser.add_argument(
@@ -37,15 +39,18 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(args: Namespace) -> int:
     """Compare and print."""
-    from jaxdist.launch.planning.compare import compare_runs
-    from jaxdist.launch.planning.compare_table import print_comparison
+    from jaxdist.launch.planning.compare import (
+        ComparisonQuery,
+        compare_runs,
+        print_comparison,
+    )
     from jaxdist.launch.terminal.console import console, print_json
 
     if args.recalibrate:
-        check_output_folder(Path(args.recalibrate))
-    found = compare_runs(args)
+        check_output_folder(args.recalibrate)
+    found = compare_runs(query_from(args, ComparisonQuery))
     if args.json:
         print_json(found.tree())
     else:
-        print_comparison(console(), found, args)
+        print_comparison(console(), found, all_layers=args.layers)
     return 0

@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from jaxdist.launch.cli.parser import CommandParser, add_json_option
+from jaxdist.launch.cli.parser import CommandParser, add_json_option, query_from
 
 summary = "simulate an all-reduce on a network whose links are shared"
 
@@ -97,16 +97,16 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(args: Namespace) -> int:
     """Simulate and print."""
-    from jaxdist.launch.analysis.collective_simulation import run_simulation
-    from jaxdist.launch.analysis.collective_simulation_table import (
+    from jaxdist.launch.analysis.collective_simulation import (
+        SimulationQuery,
         print_simulation,
-        simulation_tree,
+        run_simulation,
     )
     from jaxdist.launch.terminal.console import console, print_json
 
-    found = run_simulation(args)
+    found = run_simulation(query_from(args, SimulationQuery))
     if args.json:
-        print_json(simulation_tree(found))
+        print_json(found.to_dict())
     else:
         print_simulation(console(), found, plot=args.plot)
     return 0

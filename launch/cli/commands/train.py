@@ -48,6 +48,7 @@ def run(args: Namespace) -> int:
     """Train, write the report, and say what came of it."""
     import psutil
 
+    # The time to the first step counts from the start of the process, imports included.
     started = psutil.Process().create_time()
 
     from jaxdist.launch.config.plan_file import check_plan_target, load_plan_overrides
@@ -67,6 +68,7 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.training.preflight import check_device_counts, check_settings
     from jaxdist.launch.training.profiler import parse_step_window
 
+    # jax.distributed must be initialized before anything asks for devices.
     if is_multi_process(os.environ):
         initialize(WATCHED_HEARTBEAT_TIMEOUT_S)
     mine = process_group()
@@ -74,22 +76,20 @@ def run(args: Namespace) -> int:
         with mine.primary_first("settings"):
             # One process is profiled: traces of several on a host have the same name.
             window = parse_step_window(args.profile) if mine.is_primary else None
-            words = [
-                *(load_plan_overrides(args.plan) if args.plan else ()),
-                *args.overrides,
-            ]
+            # Overrides stand behind the plan's: what is typed wins over the file.
+            words = [*(load_plan_overrides(args.plan) if args.plan else ())]
+            words += args.overrides
             resolved = resolve_config(args.experiment, words)
             machine = load_cluster_state(
                 args.cluster, resolved, mine.size, is_adaptive=args.adapt
             )
             if args.plan:
-                check_plan_target(
-                    args.plan, resolved, machine.given if machine else None
-                )
+                given = machine.given if machine else None
+                check_plan_target(args.plan, resolved, given)
+            # A run that has planned again goes on under its own plan.
             resolved = apply_saved_plan(resolved, words, machine)
         check_settings(mine, resolved.config)
         prepared = prepare_cluster_devices(machine, resolved)
-
         check_device_counts(mine, prepared)
 
         # From here on jax is imported: it sees the devices that were just prepared.
@@ -112,12 +112,12 @@ def run(args: Namespace) -> int:
                 mine,
                 start_time=started,
                 request_stop=ends.request_stop,
-            ) as onlooker,
+            ) as observer,
         ):
             record, folder = train(
                 resolved,
                 prepared,
-                onlooker,
+                observer,
                 start_time=started,
                 wrap_batches=lambda batches, start: trace_steps(
                     batches, start, window, trace
@@ -130,7 +130,7 @@ def run(args: Namespace) -> int:
 
 
 def _print_summary(run_record: "Run", folder: "Path", as_json: bool) -> None:
-    """Write the report and print what came of the run."""
+    """Write the report, and print the summary of the run."""
     from jaxdist.launch.report import write_report
     from jaxdist.launch.run_folder.folder import RunFolder
     from jaxdist.launch.run_folder.goodput import compute_goodput
@@ -145,6 +145,7 @@ def _print_summary(run_record: "Run", folder: "Path", as_json: bool) -> None:
     else:
         console().print(run_summary(run_record, folder))
         found = compute_goodput(read_jsonl(RunFolder(folder).spans).rows)
+        # Of a run that was never interrupted it would say nothing new.
         if found.attempts > 1:
             console().print()
             console().print(wrap_hanging(f"  {found.summary_line}", 12, MAX_WIDTH))
