@@ -70,6 +70,12 @@ class CommandParser(argparse.ArgumentParser):
             self.epilog = f"without one of these words: {name}\n{self.epilog}"
         return form
 
+    def add_program(self) -> None:
+        """Take a program behind `--`, a command line of its own: `args.program`."""
+        self.set_defaults(program=())
+        behind = "behind --: train EXPERIMENT ..., or another program and its arguments"
+        self.epilog = f"{behind}\n{self.epilog}"
+
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Read the words; options may stand among positional words, before a form too.
 
@@ -85,8 +91,9 @@ class CommandParser(argparse.ArgumentParser):
             if name in self.forms:
                 return self.forms[name].parse(words)
             # argparse prints the help, or says what is wrong with the word.
-            return self.parse_args([name, *words] if name else words)
+            return self.parse_args([name] if name else [])
         program = None
+        # argparse would take the options of the program for the command's own.
         if self.get_default("program") is not None and "--" in words:
             end = words.index("--")
             words, program = words[:end], tuple(words[end + 1 :])
@@ -99,29 +106,34 @@ class CommandParser(argparse.ArgumentParser):
 
     def _find_form(self, words: Sequence[str]) -> int | None:
         """Return the place of the word of a form, None where there is none."""
-        # Values of options are skipped: the word is not one of them, whatever they are.
         options = {}
         for form in self.forms.values():
             options.update(form._option_string_actions)
         is_value = False
         for place, word in enumerate(words):
-            if word in ("-h", "--help") and not is_value:
+            # A value of an option is skipped, whatever it is: `--name local`.
+            if is_value:
+                is_value = False
+            elif word == "--":
+                break
+            elif word in ("-h", "--help"):
                 return place
-            if not word.startswith("-") and not is_value:
+            elif word.startswith("-"):
+                is_value = word in options and options[word].nargs is None
+            else:
                 named = word in self.forms or not self._default_form
                 return place if named else None
-            option = None if is_value else options.get(word)
-            is_value = option is not None and option.nargs is None
         return None
 
     def _check_sibling_option(self, option: str) -> None:
         """Refuse an option that another form of the command takes, and say which."""
+        # Before argparse, which would complain first of what is missing.
         owners = [
             f"{form.prog} takes it"
             for form in self._siblings.values()
             if option in form._option_string_actions
         ]
-        if owners and self.prog and option not in self._option_string_actions:
+        if owners and option not in self._option_string_actions:
             raise BadInput(
                 f"{self.prog.removeprefix('jaxdist ')} takes no {option}",
                 rule="; ".join(owners),

@@ -111,7 +111,8 @@ def add_arguments(parser: CommandParser) -> None:
             dest="shows",
             help="print what would be started, and start nothing",
         )
-        form.set_defaults(program=(), start=start)
+        form.set_defaults(start=start)
+        form.add_program()
 
     status = parser.add_form("status", "what has become of runs")
     status.add_argument(
@@ -206,7 +207,7 @@ def _start_local(args: Namespace) -> int:
     policy = restart_policy(args.restarts, args.grace)
     if args.shows:
         return _print_text(attempt().shell_text())
-    # Each attempt finds itself a port: the last one's may be in TIME_WAIT.
+    # Each attempt finds itself a free port: the last one's may still be taken.
     return run_with_restarts(lambda _: attempt().process_specs(os.environ), policy)
 
 

@@ -50,7 +50,7 @@ def add_arguments(parser: CommandParser) -> None:
         "takes them back (all)",
     )
     add_restart_options(start, rejoin=True)
-    start.set_defaults(program=())
+    start.add_program()
 
     fail = parser.add_form("fail", "inject a fault into a host", example="h1 --cut")
     fault = fail.add_mutually_exclusive_group(required=True)
