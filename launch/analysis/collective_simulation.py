@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.text.formatting import format_count, format_percent, format_size
+from jaxdist.launch.terminal.console import (
+    console_glyphs,
+    make_table,
+    print_next_commands,
+    print_table,
+)
 from jaxdist.network.concurrent import (
     halo_messages,
     schedule_messages,
@@ -283,12 +289,6 @@ def print_simulation(out: "Console", found: SimulationReport, *, plot: bool) -> 
         found: the simulation.
         plot: whether the time of each step is drawn as a bar.
     """
-    from jaxdist.launch.terminal.console import (
-        make_table,
-        print_next_commands,
-        print_table,
-    )
-
     query, network, topology = found.query, found.network, found.network.topology
     title, bound_s = [found.schedule], found.lower_bound_s
     if query.group is not None:
@@ -350,7 +350,6 @@ def print_simulation(out: "Console", found: SimulationReport, *, plot: bool) -> 
 
 
 def _print_steps(out: "Console", found: SimulationReport, plot: bool) -> None:
-    from jaxdist.launch.terminal.console import console_glyphs, make_table, print_table
 
     # Neighbouring steps that are alike, as those of a ring, are one row.
     alike, first = [], 1

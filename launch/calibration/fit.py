@@ -16,6 +16,7 @@ from jaxdist.calibrate.measured_rows import MeasuredRow
 from jaxdist.calibrate.row_filter import parse_row_filter
 from jaxdist.core.errors import BadInput
 from jaxdist.core.text.formatting import format_percent
+from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
 from jaxdist.meshes.clusters.load import load_cluster
 
 if TYPE_CHECKING:
@@ -97,12 +98,6 @@ def run_fit(query: FitQuery) -> FitReport:
 
 def print_fit(out: "Console", report: FitReport) -> None:
     """Print the constants with their bounds, and how well they fit."""
-    from jaxdist.launch.terminal.console import (
-        make_table,
-        print_next_commands,
-        print_table,
-    )
-
     query, found, known = report.query, report.fit, report.constants
     out.print(f"{query.measured.name}, fitted where {known.train}\n", soft_wrap=True)
     others = len(report.rows) - len(found.rows)

@@ -15,6 +15,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.text.formatting import format_percent, format_size
 from jaxdist.launch.calibration.measure import format_switch
 from jaxdist.launch.run_folder.folder import write_atomic
+from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
 from jaxdist.meshes.clusters.load import load_cluster
 
 if TYPE_CHECKING:
@@ -142,12 +143,6 @@ def import_remarks(result: LevelImport) -> list[str]:
 
 def print_level_import(out: "Console", result: LevelImport) -> None:
     """Print the fit beside what the cluster had."""
-    from jaxdist.launch.terminal.console import (
-        make_table,
-        print_next_commands,
-        print_table,
-    )
-
     fit, level = result.fit, result.level
     programs = ", ".join(dict.fromkeys(one.program for one in fit.tables))
     sizes = sorted({size for one in fit.tables for size in one.sizes})

@@ -25,6 +25,7 @@ from jaxdist.launch.distributed.initialize import (
 )
 from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.run_folder.folder import write_atomic
+from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
 from jaxdist.meshes.clusters.load import load_cluster
 
 if TYPE_CHECKING:
@@ -287,12 +288,6 @@ def _add_input_rate(
 
 def print_calibration(out: "Console", report: CalibrationReport) -> None:
     """Print what was measured, and where it was written."""
-    from jaxdist.launch.terminal.console import (
-        make_table,
-        print_next_commands,
-        print_table,
-    )
-
     result, cluster = report.result, report.result.cluster
     device = cluster.device
     out.print(f"{cluster.name}    {device.name}, all measured together\n")

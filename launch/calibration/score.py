@@ -17,6 +17,7 @@ from jaxdist.calibrate.row_filter import parse_row_filter
 from jaxdist.calibrate.score import ScoreReport, score_predictions
 from jaxdist.core.errors import BadInput
 from jaxdist.core.text.formatting import format_percent
+from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
 from jaxdist.meshes.clusters.load import load_cluster
 
 if TYPE_CHECKING:
@@ -117,12 +118,6 @@ def run_score(query: ScoreQuery) -> ScoreAnalysis:
 
 def print_score(out: "Console", analysis: ScoreAnalysis) -> None:
     """Print errors by group, the worst rows, and terms where they are asked for."""
-    from jaxdist.launch.terminal.console import (
-        make_table,
-        print_next_commands,
-        print_table,
-    )
-
     found, constants = analysis.report, analysis.constants
     left = f", {found.num_fitted:,} fitted ones left out" * bool(found.num_fitted)
     out.print(

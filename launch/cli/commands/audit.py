@@ -4,11 +4,20 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
+from jaxdist.core.text.formatting import format_count, format_percent, format_size
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_experiment_arguments,
     add_json_option,
 )
+from jaxdist.launch.terminal.console import (
+    console,
+    make_table,
+    print_json,
+    print_next_commands,
+    print_table,
+)
+from jaxdist.launch.terminal.number_column import NumberColumn
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +45,6 @@ def run(args: Namespace) -> int:
         AuditError: the first difference from the plan, after everything was printed.
     """
     from jaxdist.launch.analysis.user_step import load_user_step, reject_overrides
-    from jaxdist.launch.terminal.console import console, print_json
 
     if (user_step := load_user_step(args.experiment)) is not None:
         from jaxdist.partition.external_step import audit as audit_user_step
@@ -75,13 +83,6 @@ def run(args: Namespace) -> int:
 def _print_audit(
     out: "Console", audited: "StepAudit", devices: str, words: str
 ) -> None:
-    from jaxdist.core.text.formatting import format_percent, format_size
-    from jaxdist.launch.terminal.console import (
-        make_table,
-        print_next_commands,
-        print_table,
-    )
-    from jaxdist.launch.terminal.number_column import NumberColumn
     from jaxdist.launch.terminal.run_header import pluralize
     from jaxdist.launch.training.console_reporter import audit_line
 
@@ -126,10 +127,6 @@ def _print_audit(
 
 def _print_collectives(out: "Console", audited: "StepAudit") -> None:
     """Print what a step moves by kind and axes, by layer, and between steps."""
-    from jaxdist.core.text.formatting import format_count
-    from jaxdist.launch.terminal.console import make_table, print_table
-    from jaxdist.launch.terminal.number_column import NumberColumn
-
     program, columns = audited.program, ("ledger", "program", "sent")
     if rows := program.audit_rows:
         size = NumberColumn(max(max(row.ledger, row.program) for row in rows), "B")

@@ -5,11 +5,13 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.text.formatting import format_count
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_experiment_arguments,
     add_json_option,
 )
+from jaxdist.launch.terminal.console import print_json
 
 if TYPE_CHECKING:
     from jaxdist.launch.analysis.step_traffic import StepTraffic
@@ -80,8 +82,6 @@ def run(args: Namespace) -> int:
 def _print_traffic(
     args: Namespace, title: str, traffic: "StepTraffic", wire: "WireTraffic | None"
 ) -> int:
-    from jaxdist.core.text.formatting import format_count
-    from jaxdist.launch.terminal.console import print_json
 
     step = traffic.step
     if args.json:

@@ -10,6 +10,7 @@ from jaxdist.launch.cli.parser import (
     check_output_folder,
     query_from,
 )
+from jaxdist.launch.terminal.console import console, print_json
 
 summary = "measure this machine, read nccl-tests or OSU, or fit measured rows"
 
@@ -121,7 +122,6 @@ def _measure(args: Namespace) -> None:
         calibrate,
         print_calibration,
     )
-    from jaxdist.launch.terminal.console import console, print_json
 
     check_output_folder(args.output)
     made = calibrate(query_from(args, CalibrationQuery))
@@ -135,7 +135,6 @@ def _import_benchmark(args: Namespace) -> None:
         import_level,
         print_level_import,
     )
-    from jaxdist.launch.terminal.console import console, print_json
 
     made = import_level(query_from(args, ImportQuery))
     print_json(made.to_dict()) if args.json else print_level_import(console(), made)
@@ -143,7 +142,6 @@ def _import_benchmark(args: Namespace) -> None:
 
 def _fit(args: Namespace) -> None:
     from jaxdist.launch.calibration.fit import FitQuery, print_fit, run_fit
-    from jaxdist.launch.terminal.console import console, print_json
 
     made = run_fit(query_from(args, FitQuery))
     print_json(made.to_dict()) if args.json else print_fit(console(), made)

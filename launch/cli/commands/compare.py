@@ -10,6 +10,7 @@ from jaxdist.launch.cli.parser import (
     check_output_folder,
     query_from,
 )
+from jaxdist.launch.terminal.console import console, print_json
 
 summary = "set what was predicted of runs beside what they measured"
 
@@ -44,7 +45,6 @@ def run(args: Namespace) -> int:
         compare_runs,
         print_comparison,
     )
-    from jaxdist.launch.terminal.console import console, print_json
 
     if args.recalibrate:
         check_output_folder(args.recalibrate)

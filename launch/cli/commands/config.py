@@ -7,6 +7,12 @@ from jaxdist.launch.cli.parser import (
     add_experiment_arguments,
     add_json_option,
 )
+from jaxdist.launch.terminal.console import (
+    console,
+    console_glyphs,
+    print_json,
+    print_next_commands,
+)
 
 summary = "print every value of an experiment, and who set it"
 
@@ -23,12 +29,6 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.config.resolve import resolve_config
     from jaxdist.launch.config.tree import flatten_config
     from jaxdist.launch.config.value_text import format_value
-    from jaxdist.launch.terminal.console import (
-        console,
-        console_glyphs,
-        print_json,
-        print_next_commands,
-    )
 
     resolved = resolve_config(args.experiment, args.overrides)
     now, sources = flatten_config(resolved.config), resolved.sources

@@ -5,10 +5,18 @@ from argparse import Namespace
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from jaxdist.core.text.formatting import format_percent
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_experiment_arguments,
     add_json_option,
+)
+from jaxdist.launch.terminal.console import (
+    console,
+    make_table,
+    print_json,
+    print_next_commands,
+    print_table,
 )
 
 if TYPE_CHECKING:
@@ -41,15 +49,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(args: Namespace) -> int:
     """Forecast and print."""
-    from jaxdist.core.text.formatting import format_percent
     from jaxdist.launch.config.resolve import resolve_config
-    from jaxdist.launch.terminal.console import (
-        console,
-        make_table,
-        print_json,
-        print_next_commands,
-        print_table,
-    )
     from jaxdist.launch.training.job.shuffle_quality import (
         forecast_quality,
         read_labels,

@@ -7,6 +7,7 @@ from jaxdist.launch.cli.parser import (
     add_json_option,
     add_runs_folder_option,
 )
+from jaxdist.launch.terminal.console import console, print_json
 
 summary = "check this machine, and say the fix for what is wrong"
 
@@ -31,7 +32,6 @@ def run(args: Namespace) -> int:
 
     from jaxdist.launch.config.registry import load_experiment
     from jaxdist.launch.doctor.checks import run_checks
-    from jaxdist.launch.terminal.console import console, print_json
 
     plan = load_experiment(args.experiment).plan
     checks = run_checks(plan, Path(args.dir))

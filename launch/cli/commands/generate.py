@@ -10,6 +10,7 @@ from jaxdist.launch.cli.parser import (
     add_run_argument,
     add_runs_folder_option,
 )
+from jaxdist.launch.terminal.console import console, print_json
 
 summary = "let a run continue a text, or say what happens in a clip"
 
@@ -49,7 +50,6 @@ def run(args: Namespace) -> int:
     """Generate and print the text or the caption."""
     from jaxdist.launch.run_folder.folder import find_run
     from jaxdist.launch.run_folder.lockfile import read_config_lock
-    from jaxdist.launch.terminal.console import console, print_json
     from jaxdist.models.registry import takes_clips
 
     if not args.prompt:

@@ -10,6 +10,7 @@ from jaxdist.launch.cli.parser import (
     add_what_if_option,
     query_from,
 )
+from jaxdist.launch.terminal.console import console, print_json
 
 summary = "predict the time and memory of a step, or score predictions"
 
@@ -58,7 +59,6 @@ def run(args: Namespace) -> int:
         predict_experiment,
         print_prediction,
     )
-    from jaxdist.launch.terminal.console import console, print_json
 
     if args.action == "predict":
         made = predict_experiment(query_from(args, PredictionQuery))

@@ -10,6 +10,12 @@ from jaxdist.launch.cli.parser import (
     parse_int_list,
     query_from,
 )
+from jaxdist.launch.terminal.console import (
+    console,
+    console_glyphs,
+    print_json,
+    print_next_commands,
+)
 
 summary = "draw a schedule of a pipeline, with its ticks, bubble and memory"
 
@@ -56,12 +62,6 @@ def run(args: Namespace) -> int:
         schedule_from_options,
         schedule_summary,
         schedule_tree,
-    )
-    from jaxdist.launch.terminal.console import (
-        console,
-        console_glyphs,
-        print_json,
-        print_next_commands,
     )
     from jaxdist.pipeline.draw_svg import draw_svg
     from jaxdist.pipeline.draw_text import draw_text

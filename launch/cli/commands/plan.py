@@ -12,6 +12,7 @@ from jaxdist.launch.cli.parser import (
     parse_int_list,
     query_from,
 )
+from jaxdist.launch.terminal.console import console, print_json
 
 summary = "rank the layouts of an experiment on a cluster, or cut it into stages"
 
@@ -152,7 +153,6 @@ def _plan_layouts(args: Namespace) -> int:
     from jaxdist.launch.config.plan_file import plan_file_text
     from jaxdist.launch.planning.layout_search import PlanQuery, search_layouts
     from jaxdist.launch.planning.layout_table import print_layouts
-    from jaxdist.launch.terminal.console import console, print_json
 
     found = search_layouts(query_from(args, PlanQuery))
     if args.output:
@@ -167,7 +167,6 @@ def _plan_stages(args: Namespace) -> int:
     from jaxdist.launch.config.plan_file import profiled_plan_file_text
     from jaxdist.launch.planning.stage_search import StagePlanQuery, search_stages
     from jaxdist.launch.planning.stage_table import print_stages
-    from jaxdist.launch.terminal.console import console, print_json
 
     found = search_stages(query_from(args, StagePlanQuery))
     if args.output and found.plan:

@@ -3,7 +3,9 @@
 from argparse import Namespace
 from pathlib import Path
 
+from jaxdist.core.text.formatting import format_count
 from jaxdist.launch.cli.parser import CommandParser, add_json_option
+from jaxdist.launch.terminal.console import console, print_json, print_next_commands
 
 summary = "write a folder of images as a data set that can be trained on by name"
 
@@ -22,9 +24,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(args: Namespace) -> int:
     """Write the data set and say what is in it."""
-    from jaxdist.core.text.formatting import format_count
     from jaxdist.input.folder_builder import prepare_folder
-    from jaxdist.launch.terminal.console import console, print_json, print_next_commands
 
     listing = prepare_folder(args.folder, args.name, Path(args.dir))
     home = str(Path(args.dir, args.name))

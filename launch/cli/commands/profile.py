@@ -4,11 +4,20 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jaxdist.core.text.formatting import format_count, format_size
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_json_option,
     check_output_folder,
 )
+from jaxdist.launch.terminal.console import (
+    console,
+    make_table,
+    print_json,
+    print_next_commands,
+    print_table,
+)
+from jaxdist.launch.terminal.number_column import NumberColumn
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,7 +55,6 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(args: Namespace) -> int:
     """Read the profile, write it where that was asked for, and print it."""
-    from jaxdist.launch.terminal.console import console, print_json
     from jaxdist.launch.training.job.abstract_model import (
         load_profile_config,
         profile_model,
@@ -67,14 +75,6 @@ def run(args: Namespace) -> int:
 
 def _print_profile(out: "Console", profile: "Profile", words: str) -> None:
     """Print the totals, then each block in bold with its layers below it."""
-    from jaxdist.core.text.formatting import format_count, format_size
-    from jaxdist.launch.terminal.console import (
-        make_table,
-        print_next_commands,
-        print_table,
-    )
-    from jaxdist.launch.terminal.number_column import NumberColumn
-
     samples = f"{format_count(profile.batch)} sample{'s' * (profile.batch > 1)}"
     out.print(
         f"{profile.model}    {', '.join(profile.inputs)}\n"

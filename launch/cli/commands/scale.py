@@ -11,6 +11,7 @@ from jaxdist.launch.cli.parser import (
     add_experiment_arguments,
     add_json_option,
 )
+from jaxdist.launch.terminal.console import console, print_json
 
 summary = "train on more and more processes: samples/s, efficiency, and their reasons"
 
@@ -67,7 +68,6 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.scaling.runner import print_run, run_study
     from jaxdist.launch.scaling.study import make_study, study_overrides
     from jaxdist.launch.scaling.table import print_scaling_result
-    from jaxdist.launch.terminal.console import console, print_json
 
     # All runs are checked before the first one starts: a study takes hours.
     words = study_overrides(args.overrides)

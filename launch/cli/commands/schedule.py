@@ -8,6 +8,14 @@ from jaxdist.launch.cli.parser import (
     add_experiment_arguments,
     add_json_option,
 )
+from jaxdist.launch.terminal.console import (
+    console,
+    console_glyphs,
+    make_table,
+    print_json,
+    print_next_commands,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +43,6 @@ def run(args: Namespace) -> int:
     import jax
 
     from jaxdist.input.registry import open_data
-    from jaxdist.launch.terminal.console import console, print_json
     from jaxdist.launch.training.job.batch_spec import feature_spec, fit_model_config
     from jaxdist.launch.training.job.optimizer_schedule import optimizer_schedule
 
@@ -53,12 +60,6 @@ def run(args: Namespace) -> int:
 
 
 def _print_schedule(out: "Console", schedule: "OptimizerSchedule", words: str) -> None:
-    from jaxdist.launch.terminal.console import (
-        console_glyphs,
-        make_table,
-        print_next_commands,
-        print_table,
-    )
     from jaxdist.launch.terminal.run_header import pluralize
 
     optim, ramp = schedule.optim, schedule.ramp

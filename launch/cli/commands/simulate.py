@@ -3,6 +3,7 @@
 from argparse import Namespace
 
 from jaxdist.launch.cli.parser import CommandParser, add_json_option, query_from
+from jaxdist.launch.terminal.console import console, print_json
 
 summary = "simulate an all-reduce on a network whose links are shared"
 
@@ -102,7 +103,6 @@ def run(args: Namespace) -> int:
         print_simulation,
         run_simulation,
     )
-    from jaxdist.launch.terminal.console import console, print_json
 
     found = run_simulation(query_from(args, SimulationQuery))
     if args.json:

@@ -5,11 +5,18 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
+from jaxdist.core.text.formatting import format_size
 from jaxdist.launch.cli.parser import CommandParser
 from jaxdist.launch.cli.restart_options import (
     add_restart_options,
     feasible_counts_of_program,
     reject_rejoin_option,
+)
+from jaxdist.launch.terminal.console import (
+    console,
+    make_table,
+    print_next_commands,
+    print_table,
 )
 from jaxdist.launch.testbed.manager import DEFAULT_NAME, name_option
 
@@ -181,7 +188,6 @@ def _clear_faults(args: Namespace) -> int:
 
 
 def _print_action(message: str, next_command: str) -> int:
-    from jaxdist.launch.terminal.console import console, print_next_commands
 
     out = console()
     out.print(f"testbed   {message}")
@@ -201,13 +207,6 @@ def _remove(args: Namespace) -> int:
 
 def _print_hosts(hosts: "EmulatedCluster", name: str) -> int:
     """Print the hosts, their links, and what is to be done with them."""
-    from jaxdist.core.text.formatting import format_size
-    from jaxdist.launch.terminal.console import (
-        console,
-        make_table,
-        print_next_commands,
-        print_table,
-    )
     from jaxdist.launch.terminal.run_header import pluralize
     from jaxdist.launch.testbed.health import host_health
 

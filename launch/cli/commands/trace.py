@@ -7,6 +7,7 @@ from jaxdist.launch.cli.parser import (
     add_run_argument,
     add_runs_folder_option,
 )
+from jaxdist.launch.terminal.console import console
 
 summary = "write the phases of a run as a trace that Perfetto opens"
 
@@ -26,7 +27,6 @@ def run(args: Namespace) -> int:
 
     from jaxdist.launch.run_folder.folder import find_run
     from jaxdist.launch.run_folder.perfetto_trace import write_trace
-    from jaxdist.launch.terminal.console import console
 
     folder = find_run(args.run, folder=args.dir)
     path = write_trace(folder.path, Path(args.output))

@@ -10,6 +10,7 @@ from jaxdist.launch.cli.parser import (
     add_experiment_arguments,
     add_json_option,
 )
+from jaxdist.launch.terminal.console import MAX_WIDTH, console, print_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,7 +136,6 @@ def _print_summary(run_record: "Run", folder: "Path", as_json: bool) -> None:
     from jaxdist.launch.run_folder.folder import RunFolder
     from jaxdist.launch.run_folder.goodput import compute_goodput
     from jaxdist.launch.run_folder.jsonl import read_jsonl
-    from jaxdist.launch.terminal.console import MAX_WIDTH, console, print_json
     from jaxdist.launch.terminal.run_header import wrap_hanging
     from jaxdist.launch.terminal.run_summary import run_summary
 
