@@ -30,6 +30,8 @@ class StepAudit:
     @property
     def unplanned_all_gathers(self) -> tuple[CollectiveOp, ...]:
         """All-gathers of the compiled step that the ledger has not."""
+        # XLA adds an all-gather without a word where it cannot split an operation: the
+        # array is then whole on each device, and the split has brought nothing.
         planned = self.program.layout.ledger.payload_by_axes()
         return tuple(
             move
@@ -40,6 +42,7 @@ class StepAudit:
     @property
     def xla_flops(self) -> int:
         """FLOPs a device by XLA's own count of the compiled step."""
+        # XLA's cost analysis counts the body of a loop once.
         return int(self.program.compiled_step.cost_analysis().get("flops", 0))
 
     @property
@@ -110,6 +113,7 @@ def audit(resolved: ResolvedConfig, prepared: PreparedDevices) -> StepAudit:
     job = make_job(config, prepared.plan, train)
     return StepAudit(
         experiment=resolved.experiment,
+        # Differences are collected here, for the caller to print all of them.
         program=compile_program(job.layout, on_difference=ignore_difference),
         work_shares=layer_work_shares(job.layout),
     )

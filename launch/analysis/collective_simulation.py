@@ -216,6 +216,7 @@ def run_simulation(query: SimulationQuery) -> SimulationReport:
     rule = query.sharing or ("rtt" if query.factors == "smpi" else "maxmin")
     overheads = protocol_overheads(query.factors)
     network = NetworkModel(topology=topology, overheads=overheads, sharing=rule)
+    # A list of two levels sums inside hosts first, so it must know their ranks.
     members, hosted = group or ranks, topology.per_host
     per_host = query.per_host
     two_level = query.algorithm.replace("-", "_") in TWO_LEVEL_SCHEDULES
@@ -225,6 +226,7 @@ def run_simulation(query: SimulationQuery) -> SimulationReport:
     devices = rank_devices(
         ranks, topology, parse_placement(query.place, ranks, topology)
     )
+    # Sums of sparse arrays grow from step to step, by the entries that do not meet.
     sparse = None if query.density is None else SparseEncoding(density=query.density)
 
     phases: tuple[SimulatedStep, ...] = ()
@@ -238,6 +240,8 @@ def run_simulation(query: SimulationQuery) -> SimulationReport:
         )
         seconds, phi, phases = alone.seconds, alone.phi_max, alone.steps
     else:
+        # Groups share links, and halos with them: all messages are in one simulation,
+        # in which each rank goes on when its own messages have arrived.
         found = [
             schedule_messages(steps, size, places, topology.reduce_s_per_byte)
             if sparse is None
@@ -253,6 +257,7 @@ def run_simulation(query: SimulationQuery) -> SimulationReport:
             each = tuple(zip((one.name for one in found), outcome.each))
     candidates: Sequence[ContentionCandidate] = ()
     if query.mitigate:
+        # Each swap is a simulation: with more ranks they would take minutes.
         swaps = _MAX_SWAPS if ranks <= 32 else 0
         candidates = minimize_contention(ranks, size, network, swaps)
     return SimulationReport(
@@ -337,14 +342,17 @@ def print_simulation(out: "Console", found: SimulationReport, *, plot: bool) -> 
         place = best.placement
         if place == "swapped":
             place = ",".join(map(str, best.devices.tolist()))
+        # The same question again: only the way to sum differs.
         better = replace(
             query, algorithm=best.schedule.name, per_host=best.per_host, place=place
         )
         print_next_commands(out, better.command)
         return
     other = "ring" if found.schedule != "ring" else "halving_doubling"
+    # A search is of one dense sum over all ranks.
     able = query.density is None and not found.each
     again = [f"{query.command} --mitigate"] * able
+    # Lists of one level refuse ranks of a host.
     plain = replace(query, algorithm=other, per_host=None)
     print_next_commands(out, plain.command, *again)
 

@@ -78,6 +78,7 @@ def schedule_from_options(query: PipelineQuery) -> SyncSchedule | AsyncSchedule:
             values=f"--schedule {name}",
             remedy=f"did you mean {near}?" if near else "--schedule 1f1b",
         )
+    # An option that a schedule ignored would look as if it had made a difference.
     known = {option for options in SCHEDULE_OPTIONS.values() for option in options}
     for option in sorted(known - {*SCHEDULE_OPTIONS[name]}):
         if getattr(query, option) is not None:
@@ -151,6 +152,7 @@ def schedule_tree(schedule: SyncSchedule | AsyncSchedule) -> dict[str, Any]:
             "applied": schedule.update_ticks,
         }
     else:
+        # With a flush stages hold one version, and inputs of what is in flight.
         more = {"held": [schedule.live_inputs(device) for device in devices]}
     return {
         "schedule": schedule.name,

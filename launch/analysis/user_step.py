@@ -50,6 +50,7 @@ def load_user_step(target: str) -> tuple[Any, tuple[Any, ...]] | None:
             remedy="args = (params, batch), arrays or jax.ShapeDtypeStruct(..., "
             "sharding=...)",
         )
+    # A function defers the making of arrays until the devices are there.
     given = module.args() if callable(module.args) else module.args
     if not isinstance(given, tuple):
         raise BadInput(

@@ -37,6 +37,7 @@ def check_wire_traffic(plan: Plan) -> None:
             can be made here.
     """
     devices = plan.mesh.devices
+    # The median of some steps would miss the step in which replicas meet.
     if plan.replicas > 1:
         raise BadInput(
             "hosts count a step, and replicas do not talk in one",
@@ -45,6 +46,7 @@ def check_wire_traffic(plan: Plan) -> None:
             f"plan.outer.every = {plan.outer.every}",
             remedy="jaxdist bytes without --wire",
         )
+    # A single host sends nothing, and each host is a process with jax of its own.
     if not 2 <= devices <= _MAX_HOSTS:
         raise BadInput(
             "there is nothing to count on links",

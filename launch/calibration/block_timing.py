@@ -72,8 +72,10 @@ def network_block_cases(
                 task, block.name, owned[block.name], (carried, scored), floats
             )
             inputs = call.weights, call.float_inputs, call.other_inputs
+            # Shapes alone: nothing is computed here, and no weights are made.
             carried = jax.eval_shape(call, *inputs)
             flops = block.flops_forward * samples / profile.batch
+            # Blocks of equal layers and shapes take equally long, whatever their names.
             key = block_signature(profile, block.name)
             if flops <= max_flops:
                 found[key, samples] = BlockCase(
@@ -124,6 +126,8 @@ class _BlockCall:
     ) -> Any:
         """Return the outputs of the block; of the last block the loss."""
         state, left = self.task.state, {True: iter(slopes), False: iter(rest)}
+        # Parameters of other blocks are zeros, which the compiler removes: the block is
+        # timed with its own weights alone.
         own = dict(zip(self.param_indices, weights, strict=True))
         model: Any = merge_model(
             self.task,
@@ -133,6 +137,7 @@ class _BlockCall:
         carried, scored = jax.tree.unflatten(
             self.input_structure, [next(left[has]) for has in self.has_gradient]
         )
+        # Dropout and batch statistics cost time: blocks are timed as in training.
         model.train()
         bind_dropout_rng(model, len(jax.tree.leaves(carried)[0]))
         after = run_blocks(model, (self.name,), carried)

@@ -80,8 +80,10 @@ def run_fit(query: FitQuery) -> FitReport:
             values="no --train",
             remedy="--train 'devices<=8'",
         )
+    # Formats are told by their header: each has its own model and constants.
     form = detect_format(query.measured, query.format, FORMATS)
     names = query.constants.split(",") if query.constants else None
+    # Few constants on purpose: with many any model fits the rows it was fitted to.
     most = len(form.constants) if query.more else MAX_CONSTANTS
     free = select_constants(form, names, most)
     cluster = query.cluster or form.cluster

@@ -86,7 +86,6 @@ def import_level(query: ImportQuery) -> LevelImport:
     Raises:
         BadInput: an option or a file that cannot be, or a noisy measurement.
     """
-    output = query.output
     if query.cluster is None:
         raise BadInput(
             "nothing says what was measured",
@@ -95,21 +94,20 @@ def import_level(query: ImportQuery) -> LevelImport:
             values="no --cluster",
             remedy="--cluster dgx-h100, or a file; --level pod",
         )
-    if not output.parent.is_dir():
-        raise BadInput(
-            f"no folder {output.parent}",
-            rule="a cluster is written into a folder that exists",
-            values=f"-o {output}",
-            remedy=f"-o {output.name}",
-        )
     before = load_cluster(query.cluster)
     tables = read_benchmarks(query.files, ranks=query.ranks, program=query.program)
+    # The level is told by ranks and hosts of the benchmark: traffic between hosts is
+    # bound by the links between them.
     place = find_spanned_level(before, tables[0].ranks, tables[0].hosts, query.level)
     fit = fit_level(tables, allow_noisy=query.noisy)
     after = replace_level(before, place, fit)
-    write_atomic(output, after.to_json())
+    write_atomic(query.output, after.to_json())
     return LevelImport(
-        fit=fit, before=before, after=after, level_index=place, output_path=output
+        fit=fit,
+        before=before,
+        after=after,
+        level_index=place,
+        output_path=query.output,
     )
 
 
@@ -153,6 +151,7 @@ def print_level_import(out: "Console", result: LevelImport) -> None:
         f"sizes, {sizes[0]:,} to {sizes[-1]:,} B\n",
         soft_wrap=True,
     )
+    # Origins are shown, since a published number may be better than a bad measurement.
     was = result.before.levels[result.level_index]
     heads = ("measured", "before")
     rows = make_table(f"level {level.name}", *heads, "origin before", right=heads)

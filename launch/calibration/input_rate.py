@@ -64,6 +64,7 @@ def measure_input_rate(config: "Experiment", mesh: "Mesh") -> float | None:
                 )
             )
         except BadInput as error:
+            # A machine can be measured without the samples of the experiment.
             why = error.what
         # All hosts measure, or none: a host alone in a collective would wait for ever.
         missing = max_over_processes(mesh, np.array([float(feed is None)]))()[0]

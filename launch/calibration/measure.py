@@ -150,9 +150,11 @@ def calibrate(query: CalibrationQuery) -> CalibrationReport:
                 values=f"--largest {query.largest}",
                 remedy=("--largest 64MB", "without it: 8 MB"),
             )
+    # Exactly these devices, or an error: fewer would be another machine.
     prepared = prepare_devices(Plan(mesh=MeshShape(data=devices)), explicit=True)
     max_bytes = None if largest is None else int(largest)
     machine = _measure(query, prepared, config, cluster, max_bytes)
+    # All processes hold the same result; a shared folder is written once.
     if mine.is_primary:
         write_atomic(query.output, machine.cluster.to_json())
     return CalibrationReport(
@@ -224,6 +226,7 @@ def _measure(
     from jaxdist.launch.training.job.abstract_step import list_layer_calls
     from jaxdist.meshes.build import build_mesh
 
+    # All devices lie along the data axis; levels are groups of neighbours on it.
     mesh, when = build_mesh(prepared.plan), date.today().isoformat()
     devices, machine = mesh.size, None
     if cluster is None:
@@ -293,6 +296,7 @@ def print_calibration(out: "Console", report: CalibrationReport) -> None:
     out.print(f"{cluster.name}    {device.name}, all measured together\n")
     heads = ("FLOPs", "forward", "of peak", "backward", "of peak ")
     rows = make_table("kernel", *heads, right=heads)
+    # Shares are of the fastest measured kernel, and not of a data sheet.
     peak = device.peak(report.dtype).value
     for kernel in result.kernel_timings:
         flops = kernel.shape.flops

@@ -95,12 +95,14 @@ def run_score(query: ScoreQuery) -> ScoreAnalysis:
         BadInput: no such format, cluster or rows, or rows that were fitted.
     """
     form = detect_format(query.measured, query.format, FORMATS)
+    # A file may be a cluster or fitted constants: both are JSON, told by their keys.
     if query.cluster is not None and is_constants_file(Path(query.cluster)):
         constants = read_constants(Path(query.cluster), form)
     else:
         constants = initial_constants(form, query.cluster or form.cluster)
     rows = form.read(query.measured, load_cluster(constants.cluster))
     chosen = parse_row_filter(query.rows).select(rows) if query.rows else rows
+    # Rows are numbered as in the file, also where a selection is scored.
     if query.explain is not None and not 0 <= query.explain < len(rows):
         raise BadInput(
             f"no row {query.explain}",
@@ -146,6 +148,7 @@ def print_score(out: "Console", analysis: ScoreAnalysis) -> None:
         table.add_row(name, f"{one.rows:,}", *(format_percent(e) for e in errors))
     print_table(out, table)
 
+    # The worst rows say where the model is wrong; the mean does not.
     worst = sorted(found.rows, key=lambda row: -row.error)[:_NUM_WORST_ROWS]
     units = {one.row.unit for one in worst}
     unit = f", {units.pop()}" if len(units) == 1 else ""
@@ -158,6 +161,7 @@ def print_score(out: "Console", analysis: ScoreAnalysis) -> None:
     print_table(out, table)
 
     if (explained := analysis.explained_row) is not None:
+        # Terms are shares of the prediction; what was measured has none.
         total = explained.predict(constants.values)
         heads = explained.unit, "share"
         table = make_table("term", *heads, right=heads)

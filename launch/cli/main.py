@@ -90,9 +90,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 _print_once(print_error, full)
             else:
                 traceback.print_exception(error)
+    # Among several processes one that failed ends at once: jax would let it wait for
+    # the others, and the others wait for it.
     return process_group().exit_process(code)
 
 
+# A wrong setting is met by every process of a launcher: one message is enough.
 def _print_once(show: Callable[[Message], object], message: Message) -> None:
     """Print in one process what several may have met alike."""
     with process_group().elect_printer() as is_printer:
@@ -102,6 +105,8 @@ def _print_once(show: Callable[[Message], object], message: Message) -> None:
 
 def command_names() -> tuple[str, ...]:
     """Return the names of all commands, one for each file in `launch/cli/commands`."""
+    # No registry: a file is a command. `--help` imports each of them for its line, so
+    # what is heavy is imported inside `run`.
     return tuple(module.name for module in pkgutil.iter_modules(commands.__path__))
 
 
@@ -112,6 +117,7 @@ def load_command(name: str) -> Command:
         BadInput: there is none; names the nearest.
     """
     if name not in command_names():
+        # The first word may be a mistyped `--help` too.
         kind = "option" if name.startswith("-") else "command"
         near = did_you_mean(name, [*command_names(), "--help", "--version"])
         meant = f"did you mean {near}? " if near else ""
@@ -147,6 +153,7 @@ def _show_warning(
 
 
 def _dispatch(words: Sequence[str]) -> int:
+    # Nothing was asked for: the help is an error here, for scripts that lost a word.
     if not words:
         sys.stderr.write(help_text() + "\n")
         return 2
@@ -162,6 +169,7 @@ def _dispatch(words: Sequence[str]) -> int:
     command = load_command(name)
     parser = CommandParser(f"jaxdist {name}", command.summary, EXIT_CODES)
     command.add_arguments(parser)
+    # Options are checked before `run` imports anything heavy.
     code = command.run(parser.parse(rest))
     sys.stdout.flush()  # here, where a broken pipe is still caught
     return code

@@ -32,10 +32,13 @@ class CommandParser(argparse.ArgumentParser):
             prog=prog,
             description=summary,
             epilog=epilog,
+            # With abbreviations an option added later would change what old command
+            # lines mean.
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self.forms: dict[str, CommandParser] = {}
+        # Forms share one mapping, so that each knows what the others take.
         self._siblings = self.forms
         self._example, self._default_form = example, ""
 
@@ -99,6 +102,8 @@ class CommandParser(argparse.ArgumentParser):
             words, program = words[:end], tuple(words[end + 1 :])
         for word in words:
             self._check_sibling_option(word.partition("=")[0])
+        # Overrides and options may alternate: `train digits --json optim.lr=0.1`, which
+        # parse_args refuses.
         args = self.parse_intermixed_args(words)
         if program is not None:
             args.program = program
@@ -154,6 +159,8 @@ class CommandParser(argparse.ArgumentParser):
                 rule=f"{choice[1]} is one of {', '.join(known)}",
                 remedy=f"did you mean {near}?" if near else help_line,
             )
+        # argparse reports the word and not what it could have been: names are compared
+        # here.
         unknown = re.match(r"unrecognized arguments: (.*)", message)
         if unknown:
             word = unknown[1].split()[0]
@@ -161,6 +168,7 @@ class CommandParser(argparse.ArgumentParser):
             meant = f"did you mean {near}? " if near else ""
             kind = "option" if word.startswith("-") else "argument"
             raise BadInput(f"no {kind} {word}", remedy=meant + help_line)
+        # A missing argument is best shown in a whole command line.
         missing = "required" in message and self._example
         raise BadInput(message, remedy=[self._example] * bool(missing) + [help_line])
 
@@ -172,6 +180,8 @@ def query_from(args: argparse.Namespace, query: type[Query]) -> Query:
         args: parsed words.
         query: class of the options, such as `PlanQuery`.
     """
+    # A field without an option is an error here and not a default: the two are kept in
+    # step by tests of each command.
     return query(**{field.name: getattr(args, field.name) for field in fields(query)})
 
 

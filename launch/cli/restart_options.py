@@ -45,6 +45,7 @@ def reject_rejoin_option(given: float | None) -> None:
     Raises:
         BadInput: it is given.
     """
+    # With a fixed number of processes all are started again, or none.
     if given is not None:
         raise BadInput(
             "nothing is left out that could come back",
@@ -75,6 +76,7 @@ def feasible_counts_of_program(
         feasible_counts,
     )
 
+    # Nothing is known of other programs: each number will do.
     if program[0] != "train":
         counts = range(span.min_processes, span.max_processes + 1)
         return FeasibleCounts(counts=tuple(counts))

@@ -2,7 +2,7 @@
 
 import sys
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 from jaxdist.core.text.formatting import format_count, format_duration, format_percent
 from jaxdist.launch.run_folder.status import (
@@ -40,13 +40,16 @@ def print_status(run: str | None, folder: str, *, as_json: bool) -> None:
     Raises:
         BadInput: there is no such run.
     """
-    if run is not None:
-        status = read_run_status(find_started_run(run, folder))
-        print_json(_status_tree(status)) if as_json else _print_run(status)
-        return
-    statuses = [read_run_status(path) for path in list_started_runs(folder)]
+    found = (
+        list_started_runs(folder) if run is None else [find_started_run(run, folder)]
+    )
+    statuses = [read_run_status(path) for path in found]
     if as_json:
-        print_json({"runs": [_status_tree(status) for status in statuses]})
+        trees = [asdict(s) | {"hosts": list(s.hosts)} for s in statuses]
+        print_json(trees[0] if run else {"runs": trees})
+        return
+    if run:
+        _print_run(statuses[0])
         return
     if not statuses:
         sys.stdout.write(
@@ -71,10 +74,6 @@ def print_status(run: str | None, folder: str, *, as_json: bool) -> None:
         )
     print_table(out, rows)
     print_next_commands(out, f"jaxdist launch status {statuses[0].folder}")
-
-
-def _status_tree(status: RunStatus) -> dict[str, Any]:
-    return asdict(status) | {"hosts": list(status.hosts)}
 
 
 def _print_run(status: RunStatus) -> None:

@@ -107,6 +107,8 @@ def compare_runs(query: ComparisonQuery) -> ComparisonReport:
         # A cluster that was recalibrated on this very run would prove nothing.
         check_held_out(run, cluster)
         check_device_count(plan, cluster)
+        # From the lock file: the run is predicted as it was resolved then, whatever the
+        # experiment's file says now.
         case = StepDescriber(read_config_lock(folder).resolved.config).describe_traced(
             plan
         )
@@ -127,6 +129,7 @@ def compare_runs(query: ComparisonQuery) -> ComparisonReport:
         )
         folders.append(folder)
     if query.recalibrate:
+        # All runs together: one alone does not tell a slow link from a slow device.
         better = recalibrate_cluster(cluster, compared)
         write_atomic(query.recalibrate, better.to_json())
     # Written last: a run that is refused leaves the folders of all others as they were.
@@ -147,6 +150,7 @@ def _read_summary(folder: RunFolder) -> Run:
             remedy="jaxdist train goes on with it",
         )
     run = Run.from_json(folder.summary.read_text(encoding="utf-8"))
+    # Steps are timed from the second on: the first one compiles.
     if not run.step_s:
         raise BadInput(
             f"{folder.path} made no step that was timed",
@@ -244,6 +248,7 @@ def print_comparison(
 def _print_run(
     out: "Console", one: "RunComparison", cluster: str, *, all_layers: bool
 ) -> None:
+    # Terms come from a trace of some steps, the step itself from all that were timed.
     step, error = one.step, one.prediction.relative_error
     assert step.measured is not None
     out.print(f"{one.run.partition('@')[0]}    {one.prediction.plan} on {cluster}")
@@ -280,10 +285,12 @@ def _print_run(
     rows.add_row(*_term_cells(one.terms[-1]), "")
     print_table(out, rows)
 
+    # They are in the order of what they miss, in seconds.
     shown = one.layers if all_layers else one.layers[:_MAX_LAYERS]
     if shown:
         rows = make_table("computing, ms a step", *_HEADS, right=_HEADS)
         for layer in shown:
+            # Operations that XLA gives no layer to have an empty name.
             name, *rest = _term_cells(layer)
             rows.add_row(name or "no layer", *rest)
         print_table(out, rows)

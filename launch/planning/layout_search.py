@@ -74,6 +74,7 @@ class LayoutSearchResult:
         tree: dict[str, Any] = {}
         if self.query.explain:
             tree["explained"] = self.explanation(self.query.explain)
+        # One number stays a number, as scripts that read it expect.
         one, *others = self.devices
         tree |= {
             "experiment": self.resolved.experiment,
@@ -89,6 +90,8 @@ class LayoutSearchResult:
             }
         plans = []
         for each in self.ranking.plans[: self.query.top]:
+            # The plan is written as a plan file has it, so that it can be cut out and
+            # run.
             plan = each.prediction.to_dict()
             plan["plan"] = json.loads(each.plan.to_json())
             plan["devices"] = each.plan.mesh.devices
@@ -122,6 +125,8 @@ class LayoutSearchResult:
         """
         from jaxdist.planner.explain import bytes_of, explain_seconds
 
+        # The ranking keeps predictions alone: the step is described again for its
+        # formulas.
         one = self.ranking.plans[rank - 1]
         case = self.describer.describe(one.plan)
         terms = {
@@ -177,6 +182,7 @@ def search_layouts(query: PlanQuery) -> LayoutSearchResult:
     kind = cast("ObjectiveKind", query.objective or "step")
     objective = PlanObjective(kind=kind, samples=samples, price=cluster.price)
     for count in query.devices:
+        # Raises where the cluster has fewer devices.
         cluster.level_of(max(1, count))
         if count < 1:
             raise BadInput(
@@ -204,6 +210,7 @@ def search_layouts(query: PlanQuery) -> LayoutSearchResult:
     describer = StepDescriber(resolved.config)
     compressors = parse_compressors(query.lossy)
     memory = parse_bytes(query.memory, "--memory") if query.memory else None
+    # Of numbers that are given twice one is searched, in the order given.
     counts = tuple(dict.fromkeys(query.devices))
     rankings: dict[int, PlanRanking] = {}
     refused: dict[int, NoLayoutError] = {}
@@ -226,6 +233,7 @@ def search_layouts(query: PlanQuery) -> LayoutSearchResult:
         raise refused[counts[0]]
     why = {count: error.values for count, error in refused.items()}
     ranking = merge_rankings(rankings, why, objective)
+    # Known only now: layouts that do not fit are no plans of the ranking.
     if (query.explain or 1) > len(ranking.plans):
         raise BadInput(
             "there are fewer plans than that",

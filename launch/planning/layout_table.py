@@ -45,6 +45,8 @@ def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
     rows = make_table("", "plan", *heads, right=heads)
     for place, one in enumerate(plans[: query.top], 1):
         made, terms = one.prediction, one.prediction.terms_s
+        # Collectives are one column here; `--explain` and `--json` have them one by
+        # one.
         comm = sum(took for term, took in terms.items() if term not in _NON_COMM_TERMS)
         bubble, update = terms.get("bubble", 0), terms.get("update", 0)
         parts = terms.get("compute", 0), comm, bubble, update
@@ -110,6 +112,8 @@ def _extra_columns(found: LayoutSearchResult, one: "EvaluatedPlan") -> dict[str,
     if objective.kind == "cost":
         samples = 1 if objective.samples is not None else _DEFAULT_SAMPLES
         head = "device-h" if objective.price is None else "cost"
+        # Without --samples an objective's cost is that of one sample, too small to
+        # read.
         columns[head] = _three_digits(samples * objective.cost(one))
     budget = objective.budget_s(one)
     if budget is not None:

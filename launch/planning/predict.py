@@ -106,6 +106,8 @@ def print_prediction(out: "Console", predicted: ExperimentPrediction) -> None:
         f"  memory   {format_size(found.memory_bytes)} of "
         f"{format_size(found.memory_capacity)} a device: {fits}\n"
     )
+    # What is hidden behind compute is no part of the step, and comes back where compute
+    # gets faster.
     hidden = found.overlapped_s
     heads = ("ms a step", "share", *["hidden behind computing, ms"] * bool(hidden))
     seconds = make_table("term", *heads, right=heads)
@@ -118,6 +120,7 @@ def print_prediction(out: "Console", predicted: ExperimentPrediction) -> None:
     for term, held in sorted(found.memory_by_term.items(), key=lambda pair: -pair[1]):
         memory.add_row(term, format_size(held))
     print_table(out, memory)
+    # Numbers that were neither measured nor published limit the trust in the rest.
     origins = found.provenance.items()
     if guessed := [p for p, origin in origins if origin.startswith("assumed")]:
         out.print(f"  assumed  {', '.join(guessed)}\n", soft_wrap=True)

@@ -45,6 +45,7 @@ def parse_compressors(words: str | None) -> tuple[AlgorithmName, ...]:
                 values=f"--lossy {words}",
                 remedy=f"did you mean {near}?" if near else "--lossy int8",
             )
+    # In one order, whatever was typed: rankings of the same question are the same.
     return tuple(way for way in LOSSY_COMPRESSORS if way in asked)
 
 
@@ -77,6 +78,7 @@ class LayoutQuery:
         )
         if "plan.spatial_until" not in typed:
             return replace(plan, spatial_until="", spatial_then="repeat")
+        # The first block is no end: images would not be split at all.
         known = [block.name for block in self.describer.profile.blocks[1:]]
         if plan.spatial_until and plan.spatial_until not in known:
             what, otherwise = "block behind the first", "plan.spatial_until="
@@ -95,6 +97,7 @@ class LayoutQuery:
         Raises:
             BadInput: their product does not divide the devices.
         """
+        # An axis that only the experiment names is free: its plan is for other devices.
         mesh = self.resolved.config.plan.mesh
         found = {a: mesh.size(a) for a in EVERY if f"plan.mesh.{a}" in self._typed}
         if self.devices % math.prod(found.values()):
@@ -163,6 +166,7 @@ class LayoutQuery:
             ends = ()
         elif "plan.spatial_then" in typed:
             ends = (asked.spatial_then,)
+        # Ways to sum exactly are compared by the ranking itself, for the best plans.
         exact: tuple[AlgorithmName, ...] = (plan.reduce.via,)
         choices = PlanChoices(
             axes=tuple(a for a in axes if a in traffic.usable_axes),
@@ -204,6 +208,8 @@ class LayoutQuery:
         )
 
         host = self.cluster.levels[0].size
+        # Splits of width are searched, but nobody asks why they lost: height is as
+        # good.
         axes = tuple(a for a in self._axes if a != "spatial_w")
         axes = () if self.pinned_axes else axes
         plans = (
@@ -217,5 +223,6 @@ class LayoutQuery:
     def _axes(self) -> tuple[str, ...]:
         from jaxdist.planner.layouts.meshes import SEARCH_AXES
 
+        # Text has no height or width to split.
         images = "image" in self.describer.shapes
         return tuple(a for a in SEARCH_AXES if images or not a.startswith("spatial"))

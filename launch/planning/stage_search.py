@@ -141,6 +141,7 @@ def search_stages(query: StagePlanQuery) -> StageSearchResult:
         cluster = load_cluster(query.cluster)
     graph, profile = _read_graph(query, cluster)
     if cluster:
+        # Devices are taken as neighbours: inner levels are filled first.
         levels = cluster_link_levels(cluster, query.workers)
     else:
         levels = _read_levels(query)
@@ -193,6 +194,7 @@ def search_stages(query: StagePlanQuery) -> StageSearchResult:
                 "jaxdist profile vgg16 -o vgg16.json; --profile vgg16.json",
             ),
         )
+    # Reading a profile is no part of the search.
     begun = time.perf_counter()
     found = partition_graph(asked)
     took = time.perf_counter() - begun

@@ -127,6 +127,7 @@ def _next_commands(found: StageSearchResult) -> list[str]:
         f"--{k} {shlex.quote(str(v))}" for k, v in given.items() if v is not None
     )
     same = " ".join(("jaxdist plan stages", *options, *["--straight"] * query.straight))
+    # In a chain every cut is between neighbours: there is nothing wider to try.
     if not answer.query.graph.is_chain and query.cuts == "order":
         commands.append(f"{same} --cuts any")
     if query.overlap is None and query.form is None:

@@ -46,6 +46,8 @@ def run(args: Namespace) -> int:
     """
     from jaxdist.launch.analysis.user_step import load_user_step, reject_overrides
 
+    # A step of the user's own has no plan: what is found is compared with how its
+    # arguments are sharded, and with good practice.
     if (user_step := load_user_step(args.experiment)) is not None:
         from jaxdist.partition.external_step import audit as audit_user_step
 
@@ -74,6 +76,7 @@ def run(args: Namespace) -> int:
         words = " ".join((args.experiment, *args.overrides))
         _print_audit(console(), found, prepared.title, words)
     for error in found.program.differences:
+        # Everything was printed before: the error says only which difference was first.
         if not (args.warn or resolved.config.audit == "warn"):
             raise error
         console(error=True).print(f"warn: {error}", soft_wrap=True)
@@ -94,6 +97,7 @@ def _print_audit(
 
     # The layers that work most: on one device, by the plan, and on a device.
     shares = sorted(audited.work_shares, key=lambda row: -row.whole)
+    # A column has one unit, that of its largest number, so that numbers compare.
     work = NumberColumn(max((row.whole for row in shares), default=0), "FLOP")
     heads = (f"one device, {work.unit}", "planned", "a device", "share", "repeats")
     table = make_table("layer", *heads, right=heads)
@@ -138,6 +142,7 @@ def _print_collectives(out: "Console", audited: "StepAudit") -> None:
             sizes = (size.format(n) for n in (row.ledger, row.program, row.wire))
             table.add_row(row.kind, axes, format_count(row.count), *sizes)
         print_table(out, table)
+        # The collectives above are summed by axes; these say which layer they are for.
         ledger = sorted(program.layout.ledger.rows, key=lambda row: -row.payload)
         size = NumberColumn(max((row.payload for row in ledger), default=0), "B")
         head = f"ledger, {size.unit}"

@@ -71,6 +71,7 @@ def run(args: Namespace) -> int:
         experiment_layout,
     )
 
+    # The step is compiled here for fake devices; the hosts compile it again.
     traffic, wire = count_step_traffic(experiment_layout(resolved, prepared)), None
     if args.wire:
         words = args.experiment, *args.overrides

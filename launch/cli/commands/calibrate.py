@@ -111,6 +111,8 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(args: Namespace) -> int:
     """Measure, read or fit, write and print."""
+    # Measuring takes minutes: what could not be written is refused before it.
+    check_output_folder(args.output)
     act = {"measure": _measure, "read": _import_benchmark, "fit": _fit}
     act[args.action](args)
     return 0
@@ -123,8 +125,8 @@ def _measure(args: Namespace) -> None:
         print_calibration,
     )
 
-    check_output_folder(args.output)
     made = calibrate(query_from(args, CalibrationQuery))
+    # All processes of a launcher measure together; one of them tells.
     if made.is_primary:
         print_json(made.to_dict()) if args.json else print_calibration(console(), made)
 

@@ -75,9 +75,11 @@ def listing(directory: Path, step: int | None = None) -> dict[str, Any]:
     """List checkpoints, oldest first, each with its damage or None."""
     from jaxdist.train.checkpoint import reader
 
+    # Each is verified by its checksums, which reads all of its bytes.
     rows = []
     for number in reader.list_steps(directory) if step is None else [step]:
         folder = reader.checkpoint_folder(directory, number)
+        # The time of the folder, since a damaged manifest may have none.
         saved = folder.stat().st_mtime
         files = (path for path in folder.rglob("*") if path.is_file())
         rows.append(
@@ -123,6 +125,7 @@ def hashing(directory: Path, step: int | None = None) -> dict[str, Any]:
     folder, under = reader.checkpoint_folder(directory, step), "params/"
     try:
         notes = reader.read_manifest(folder)
+        # Optimizer state is left out: the digest is of the network alone.
         leaves = reader.read_leaves(folder, notes, prefix=under)
         found = hash_arrays((name.removeprefix(under), array) for name, array in leaves)
     except reader.CorruptCheckpointError as damage:

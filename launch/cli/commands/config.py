@@ -38,6 +38,7 @@ def run(args: Namespace) -> int:
         return 0
     out = console()
     signs, width = console_glyphs(out), max(map(len, now))
+    # The defaults are those of the class: an experiment is an instance of it.
     default = flatten_config(type(resolved.config)(name=""))
     typed = len(resolved.keys_from("command line"))
     out.print(

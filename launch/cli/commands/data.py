@@ -3,7 +3,7 @@
 import math
 from argparse import Namespace
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from jaxdist.core.text.formatting import format_percent
 from jaxdist.launch.cli.parser import (
@@ -18,9 +18,6 @@ from jaxdist.launch.terminal.console import (
     print_next_commands,
     print_table,
 )
-
-if TYPE_CHECKING:
-    from jaxdist.input.local_shuffle.quality import ShuffleQuality
 
 summary = "compare how well parts of the samples that are exchanged mix them"
 
@@ -63,13 +60,26 @@ def run(args: Namespace) -> int:
     config, asked = resolved.config, resolved.config.plan.shuffle
     train, _ = open_data(config.data, feature_spec(config))
     own = (0.0, 0.05, 0.1, 0.3, 1.0) if asked.q is None else (asked.q,)
+    # Captions and text have no label each, and no classes to mix.
     labels = read_labels(train)
     rows = {
         q: forecast_quality(replace(asked, q=q), config, len(train), labels)
         for q in args.q or own
     }
     if args.json:
-        print_json({f"{q:g}": _quality_tree(row) for q, row in rows.items()})
+        trees: dict[str, dict[str, Any]] = {}
+        for q, row in rows.items():
+            epochs_to_mix = row.mixing_epochs
+            trees[f"{q:g}"] = {
+                "partitions": row.shuffle.partitions,
+                "exchanged": row.shuffle.exchange_count,
+                "home": {str(e): row.local_fraction(e) for e in _FORECAST_EPOCHS},
+                "distance": {str(e): row.class_distance(e) for e in _FORECAST_EPOCHS},
+                "floor": row.class_distance_floor,
+                # JSON has no infinity.
+                "forgotten": epochs_to_mix if epochs_to_mix < math.inf else None,
+            }
+        print_json(trees)
         return 0
     first = next(iter(rows.values())).shuffle
     out = console()
@@ -103,16 +113,3 @@ def run(args: Namespace) -> int:
     words = " ".join((args.experiment, *args.overrides))
     print_next_commands(out, f"jaxdist train {words} plan.shuffle.q={list(rows)[-1]:g}")
     return 0
-
-
-def _quality_tree(quality: "ShuffleQuality") -> dict[str, Any]:
-    mixed = quality.mixing_epochs
-    return {
-        "partitions": quality.shuffle.partitions,
-        "exchanged": quality.shuffle.exchange_count,
-        "home": {str(e): quality.local_fraction(e) for e in _FORECAST_EPOCHS},
-        "distance": {str(e): quality.class_distance(e) for e in _FORECAST_EPOCHS},
-        "floor": quality.class_distance_floor,
-        # JSON has no infinity.
-        "forgotten": mixed if mixed < math.inf else None,
-    }

@@ -36,6 +36,7 @@ def run(args: Namespace) -> int:
 
     runs = [find_run(name, folder=args.dir) for name in (args.run_a, args.run_b)]
     old, new = (read_config_lock(run) for run in runs)
+    # Packages too: results differ between versions of XLA under the same settings.
     keys = changed_keys(old.resolved.config, new.resolved.config)
     packages = changed_packages(old, new)
     if args.json:

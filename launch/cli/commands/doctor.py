@@ -33,6 +33,8 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.config.registry import load_experiment
     from jaxdist.launch.doctor.checks import run_checks
 
+    # The settings of the experiment are not resolved: a wrong one should not keep the
+    # machine from being checked.
     plan = load_experiment(args.experiment).plan
     checks = run_checks(plan, Path(args.dir))
     counts = {

@@ -74,6 +74,7 @@ def run(args: Namespace) -> int:
         )
     folder = find_run(args.run, folder=args.dir)
     config = read_config_lock(folder).resolved.config
+    # The model of the run decides what a prompt is: a text, or the number of a clip.
     clips = takes_clips(config.model)
     if clips and args.temperature:
         raise BadInput(

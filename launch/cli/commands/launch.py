@@ -38,13 +38,12 @@ def add_arguments(parser: CommandParser) -> None:
         help="how many processes; 2:4 goes on with 2 where others are lost, and takes "
         "them back",
     )
-    _add_port(local, "where process 0 listens (a free port)")
+    local.add_argument("--port", type=int, help="where process 0 listens (a free port)")
     add_restart_options(local, rejoin=True)
 
     ssh = parser.add_form(
         "ssh", "one process a host", example=f"--hosts node1,node2 {program}"
     )
-    _add_hosts(ssh, required=True)
     ssh.add_argument(
         "-n",
         metavar="N[:M]",
@@ -52,11 +51,10 @@ def add_arguments(parser: CommandParser) -> None:
         "takes them back (all)",
     )
     ssh.add_argument("--ssh", metavar="WORDS", help="begins a remote command (ssh)")
-    _add_port(ssh, "where process 0 listens")
+    ssh.add_argument("--port", type=int, help="where process 0 listens")
     add_restart_options(ssh, rejoin=True)
 
     slurm = parser.add_form("slurm", "a job of SLURM", example=f"--nodes 4 {program}")
-    _add_nodes(slurm)
     slurm.add_argument(
         "--processes-per-node",
         type=int,
@@ -77,7 +75,6 @@ def add_arguments(parser: CommandParser) -> None:
         "a JobSet of Kubernetes",
         example=f"--nodes 4 --image IMAGE --volume CLAIM {program}",
     )
-    _add_nodes(k8s)
     k8s.add_argument("--image", required=True, help="has Python, jax and jaxdist")
     k8s.add_argument(
         "--volume",
@@ -94,9 +91,16 @@ def add_arguments(parser: CommandParser) -> None:
 
     mpi = parser.add_form("mpi", "under mpirun of Open MPI", example=f"-n 4 {program}")
     mpi.add_argument("-n", metavar="N", required=True, help="how many processes")
-    _add_hosts(mpi, required=False)
     _add_passed_option(mpi, "mpirun", "--oversubscribe")
 
+    for form in (ssh, mpi):
+        what = "a,b,c or a file with a host a line"
+        # mpirun without hosts takes those of its batch job, or this machine.
+        form.add_argument("--hosts", metavar="LIST", required=form is ssh, help=what)
+    for form in (slurm, k8s):
+        form.add_argument(
+            "--nodes", type=int, metavar="N", required=True, help="how many nodes"
+        )
     starts = (_start_local, _start_ssh, _start_slurm, _start_k8s, _start_mpi)
     for form, start in zip((local, ssh, slurm, k8s, mpi), starts, strict=True):
         form.add_argument(
@@ -123,21 +127,6 @@ def add_arguments(parser: CommandParser) -> None:
     status.set_defaults(start=_print_status)
 
 
-def _add_hosts(form: CommandParser, *, required: bool) -> None:
-    help_line = "a,b,c or a file with a host a line"
-    form.add_argument("--hosts", metavar="LIST", required=required, help=help_line)
-
-
-def _add_nodes(form: CommandParser) -> None:
-    form.add_argument(
-        "--nodes", type=int, metavar="N", required=True, help="how many nodes"
-    )
-
-
-def _add_port(form: CommandParser, help_line: str) -> None:
-    form.add_argument("--port", type=int, help=help_line)
-
-
 def _add_passed_option(form: CommandParser, program: str, example: str) -> None:
     """Add an option whose values are options of the program that the form runs."""
     form.add_argument(
@@ -151,8 +140,7 @@ def _add_passed_option(form: CommandParser, program: str, example: str) -> None:
 
 def run(args: Namespace) -> int:
     """Start the processes, show their lines, and wait; or submit them."""
-    code: int = args.start(args)
-    return code
+    return int(args.start(args))
 
 
 def _command(args: Namespace) -> tuple[str, ...]:
@@ -232,8 +220,10 @@ def _start_ssh(args: Namespace) -> int:
     if args.n is not None:
         span = parse_process_range(args.n, len(launch.hosts))
         feasible = feasible_counts_of_program(args.program, span)
+        # The plan is made for the most processes; with fewer its axes shrink.
         launch = replace(launch, planned_processes=span.max_processes)
         if args.shows:
+            # The other hosts are spare: they replace those that are lost.
             first = replace(launch, hosts=launch.hosts[: span.max_processes])
             return _print_text(first.shell_text(os.environ))
         return run_elastic_from_args(
@@ -247,6 +237,8 @@ def _start_ssh(args: Namespace) -> int:
     if args.shows:
         return _print_text(launch.shell_text(os.environ))
     policy = restart_policy(args.restarts, args.grace)
+    # A host that cannot be reached is named now, and not by a timeout of jax minutes
+    # later.
     check_hosts(launch)
     return run_with_restarts(
         lambda n: launch.for_attempt(n).process_specs(os.environ), policy
@@ -256,6 +248,7 @@ def _start_ssh(args: Namespace) -> int:
 def _start_slurm(args: Namespace) -> int:
     from jaxdist.launch.launchers.slurm import slurm_job, submit_slurm_job
 
+    # SLURM starts jobs again itself, by `--requeues`, when they end with the code 75.
     job = slurm_job(
         _command(args),
         nodes=args.nodes,
@@ -285,6 +278,7 @@ def _start_k8s(args: Namespace) -> int:
         TERMINATION_GRACE_S if args.grace is None else args.grace,
     )
     job = JobSet(
+        # The image is elsewhere: what is on this PATH says nothing about it.
         command=image_command(args.program, command_names()),
         name=args.name,
         nodes=args.nodes,
@@ -304,6 +298,7 @@ def _start_mpi(args: Namespace) -> int:
     from jaxdist.launch.launchers.elastic.process_range import parse_process_count
     from jaxdist.launch.launchers.mpi import mpi_launch, run_mpi
 
+    # A lost rank ends an MPI job, so there is one number of processes and no range.
     launch = mpi_launch(
         _command(args),
         num_processes=parse_process_count(args.n, 100_000, "mpi"),

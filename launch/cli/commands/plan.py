@@ -169,6 +169,7 @@ def _plan_stages(args: Namespace) -> int:
     from jaxdist.launch.planning.stage_table import print_stages
 
     found = search_stages(query_from(args, StagePlanQuery))
+    # A profile of PipeDream's has no plan, and was refused with -o.
     if args.output and found.plan:
         assert found.profile is not None
         text = profiled_plan_file_text(

@@ -88,12 +88,14 @@ def _print_profile(out: "Console", profile: "Profile", words: str) -> None:
         soft_wrap=True,
     )
     layers, blocks = profile.layers, profile.blocks
+    # A column has one unit, that of its largest number, so that numbers compare.
     work = NumberColumn(max((row.flops for row in layers), default=0), "FLOP")
     made = NumberColumn(max((row.output_bytes for row in layers), default=0), "B")
     work_heads = f"forward, {work.unit}", f"backward, {work.unit}"
     heads = ("parameters", *work_heads, f"output, {made.unit}")
     table = make_table("layer", *heads, "cut after", right=heads)
 
+    # Rows of blocks, layers and the total have the same numbers.
     def add(
         name: str, row: "LayerProfile | Profile", cut: str = "", style: str = ""
     ) -> None:

@@ -94,4 +94,5 @@ def run(args: Namespace) -> int:
         again += " --testbed" * args.testbed
         again += f" --scaling {other} -o {quote(f'{page.parent}-{other}')}"
         print_scaling_result(console(), result, page, [again])
+    # Runs that failed are rows too; the exit code tells scripts of them.
     return 1 if result.lost else 0

@@ -47,7 +47,9 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.training.job.optimizer_schedule import optimizer_schedule
 
     config = resolved.config
+    # Before the first array: jax makes float32 of all else.
     jax.config.update("jax_enable_x64", config.precision == "float64")
+    # The data says how many steps an epoch has, and shapes that the model takes.
     train, _ = open_data(config.data, feature_spec(config))
     config = replace(config, model=fit_model_config(config, train))
     schedule = optimizer_schedule(config, config.plan, len(train))
@@ -104,6 +106,7 @@ def _print_schedule(out: "Console", schedule: "OptimizerSchedule", words: str) -
     out.print()
     heads = ("epoch", "from step", "learning rate")
     rows, glyphs = make_table(*heads, "", right=heads), console_glyphs(out)
+    # A rate may be 0 in all epochs, of a run without any.
     most = max((row.rate for row in schedule.epochs), default=0) or 1
     for row in schedule.epochs:
         bar = glyphs.predicted_bar * round(_BAR_WIDTH * row.rate / most)

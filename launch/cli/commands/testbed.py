@@ -60,6 +60,7 @@ def add_arguments(parser: CommandParser) -> None:
     start.add_program()
 
     fail = parser.add_form("fail", "inject a fault into a host", example="h1 --cut")
+    # One fault at a time: `mend` undoes whatever was done to the host.
     fault = fail.add_mutually_exclusive_group(required=True)
     for how, what in _FAULTS.items():
         fault.add_argument(
@@ -91,8 +92,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(args: Namespace) -> int:
     """Do one of them."""
-    code: int = args.act(args)
-    return code
+    return int(args.act(args))
 
 
 def _create(args: Namespace) -> int:
@@ -121,6 +121,7 @@ def _run(args: Namespace) -> int:
     from jaxdist.launch.testbed.host_pool import EmulatedPool
     from jaxdist.launch.testbed.manager import load_testbed
 
+    # The hosts are looked up first: without root there are none, whatever is run.
     policy, hosts = restart_policy(args.restarts, args.grace), load_testbed(args.name)
     command = program_command(args.program, command_names())
     devices = args.devices_per_process
@@ -199,6 +200,7 @@ def _remove(args: Namespace) -> int:
     from jaxdist.launch.terminal.run_header import pluralize
     from jaxdist.launch.testbed.manager import remove_testbed
 
+    # The switch is a network namespace too, and no host.
     gone = [name for name in remove_testbed(args.name) if not name.endswith("-switch")]
     said = f"removed: {pluralize(len(gone), 'host')}; nothing is left"
     sys.stdout.write(f"testbed   {said if gone else 'there was none'}\n")

@@ -74,6 +74,9 @@ def run(args: Namespace) -> int:
         initialize(WATCHED_HEARTBEAT_TIMEOUT_S)
     mine = process_group()
     with PreemptionHandler(mine) as ends:
+        # Process 0 reads the settings first: what it refuses is said once, and data
+        # that is downloaded is there for the others. Devices must not be counted
+        # inside, since jax counts them in all processes at once.
         with mine.primary_first("settings"):
             # One process is profiled: traces of several on a host have the same name.
             window = parse_step_window(args.profile) if mine.is_primary else None
@@ -103,6 +106,7 @@ def run(args: Namespace) -> int:
         from jaxdist.launch.training.profiler import trace_steps
         from jaxdist.launch.training.train import train
 
+        # Only the primary prints; each process has the folder, to write its own traces.
         trace = run_folder(resolved.config).traces
         shown = ConsoleReporter(quiet=args.json) if mine.is_primary else NullReporter()
         with (
@@ -127,6 +131,7 @@ def run(args: Namespace) -> int:
             )
         if mine.is_primary:
             _print_summary(record, folder.path, args.json)
+    # A launcher starts a stopped run again; without one the same command goes on.
     return EXIT_RESTART if record.status == "stopped" else 0
 
 
@@ -139,6 +144,7 @@ def _print_summary(run_record: "Run", folder: "Path", as_json: bool) -> None:
     from jaxdist.launch.terminal.run_header import wrap_hanging
     from jaxdist.launch.terminal.run_summary import run_summary
 
+    # Written before the summary, which names it.
     write_report(folder)
     if as_json:
         print_json(asdict(run_record))
