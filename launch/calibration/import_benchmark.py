@@ -103,11 +103,7 @@ def import_level(query: ImportQuery) -> LevelImport:
     after = replace_level(before, place, fit)
     write_atomic(query.output, after.to_json())
     return LevelImport(
-        fit=fit,
-        before=before,
-        after=after,
-        level_index=place,
-        output_path=query.output,
+        fit=fit, before=before, after=after, level_index=place, output_path=query.output
     )
 
 

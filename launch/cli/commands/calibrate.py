@@ -22,45 +22,39 @@ def add_arguments(parser: CommandParser) -> None:
         "measure this machine, and the layers of an experiment too",
         default=True,
     )
-    measure.add_argument(
+    add = measure.add_argument
+    add(
         "experiment",
         metavar="EXPERIMENT",
         nargs="?",
         help="time the layers of this experiment too",
     )
     add_overrides(measure)
-    measure.add_argument(
+    add(
         "--devices",
         metavar="N",
         type=int,
         help="devices that are measured together (one; of several processes all they "
         "have; those of --cluster)",
     )
-    measure.add_argument(
+    add(
         "--largest",
         metavar="SIZE",
         help="bytes up to which collectives are timed (8MB; 64MB for large gradients "
         "on fast links)",
     )
-    measure.add_argument(
-        "--dtype", default="float32", help="of the numbers of kernels (float32)"
-    )
+    add("--dtype", default="float32", help="of the numbers of kernels (float32)")
 
     read = parser.add_form(
         "read",
         "take what nccl-tests or OSU measured as a level of a cluster",
         example="FILE --cluster dgx-h100",
     )
-    read.add_argument(
-        "files", metavar="FILE", type=Path, nargs="+", help="what the programs printed"
-    )
-    read.add_argument(
-        "--level", metavar="NAME", help="of the cluster (that the ranks span)"
-    )
-    read.add_argument(
-        "--ranks", metavar="N", type=int, help="where OSU does not print them"
-    )
-    read.add_argument(
+    add = read.add_argument
+    add("files", metavar="FILE", type=Path, nargs="+", help="what the programs printed")
+    add("--level", metavar="NAME", help="of the cluster (that the ranks span)")
+    add("--ranks", metavar="N", type=int, help="where OSU does not print them")
+    add(
         "--program",
         metavar="NAME",
         help="which it was, where the text does not say or has several",
@@ -71,24 +65,21 @@ def add_arguments(parser: CommandParser) -> None:
         "fit constants to rows that were measured elsewhere",
         example="FILE.csv --train 'devices<=8'",
     )
-    fit.add_argument("measured", metavar="FILE.csv", type=Path, help="measured rows")
-    fit.add_argument(
+    add = fit.add_argument
+    add("measured", metavar="FILE.csv", type=Path, help="measured rows")
+    add(
         "--train",
         metavar="SELECTION",
         help="rows to fit: 'devices<=8', 'row %% 3 == 0', 'model in (a, b) and "
         "batch==64'; the others are left to be scored",
     )
-    fit.add_argument(
-        "--format", metavar="NAME", help="form of the rows (told by the header)"
-    )
-    fit.add_argument(
+    add("--format", metavar="NAME", help="form of the rows (told by the header)")
+    add(
         "--constants",
         metavar="A,B,...",
         help="constants to fit, at most three (the first three of the format)",
     )
-    fit.add_argument(
-        "--more", action="store_true", help="fit more than three constants"
-    )
+    add("--more", action="store_true", help="fit more than three constants")
     for form, cluster, output in (
         (measure, "a measured one, to which the layers are added", "cluster.json"),
         (read, "the one whose level is replaced", "cluster.json"),

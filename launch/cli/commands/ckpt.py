@@ -17,21 +17,22 @@ summary: Final = "list, inspect, verify and hash the checkpoints of a run"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what may be typed after `jaxdist ckpt`."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "action",
         choices=tuple(_ACTIONS),
         help="ls: all, each one verified; inspect: leaves and notes; "
         "verify: recompute the checksums, exit code 1 if damaged; "
         "hash: one digest of the parameters",
     )
-    parser.add_argument("run", metavar="RUN", help="name or path of a run")
-    parser.add_argument(
+    add("run", metavar="RUN", help="name or path of a run")
+    add(
         "--checkpoint",
         metavar="N",
         type=int,
         help="step of one checkpoint (default: the newest; verify: all)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,23 +17,20 @@ summary = "set what was predicted of runs beside what they measured"
 
 def add_arguments(parser: CommandParser) -> None:
     """Take runs, a cluster, and where to write a better one."""
-    parser.add_argument(
-        "runs", metavar="RUN", nargs="+", help="a run inside the folder, or a path"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("runs", metavar="RUN", nargs="+", help="a run inside the folder, or a path")
+    add(
         "--cluster",
         metavar="NAME|FILE",
         help="what they ran on: a name or a file of docs/clusters.md",
     )
-    parser.add_argument(
+    add(
         "--recalibrate",
         metavar="FILE",
         type=Path,
         help="write the cluster with speeds that explain these runs",
     )
-    parser.add_argument(
-        "--layers", action="store_true", help="show every layer, not the worst alone"
-    )
+    add("--layers", action="store_true", help="show every layer, not the worst alone")
     add_runs_folder_option(parser)
     add_json_option(parser)
 

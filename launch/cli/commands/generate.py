@@ -18,30 +18,27 @@ summary = "let a run continue a text, or say what happens in a clip"
 def add_arguments(parser: CommandParser) -> None:
     """Take a run, what it is asked, and how it answers."""
     add_run_argument(parser, "run")
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--prompt",
         required=True,
         help="how the text begins; for a run on clips the number of a held-out clip",
     )
-    parser.add_argument(
+    add(
         "--tokens",
         type=int,
         metavar="N",
         help="characters to add (200), or most words of a caption (20)",
     )
-    parser.add_argument(
+    add(
         "--temperature",
         type=float,
         metavar="T",
         help="0 takes the likeliest each time, 1 draws as the network says "
         "(text 0.8; captions always 0)",
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="another seed, another text"
-    )
-    parser.add_argument(
-        "--checkpoint", type=int, metavar="N", help="step of the checkpoint (newest)"
-    )
+    add("--seed", type=int, default=0, metavar="N", help="another seed, another text")
+    add("--checkpoint", type=int, metavar="N", help="step of the checkpoint (newest)")
     add_runs_folder_option(parser)
     add_json_option(parser)
 

@@ -31,38 +31,41 @@ def add_arguments(parser: CommandParser) -> None:
     local = parser.add_form(
         "local", "processes on this machine", example=f"-n 4 {program}"
     )
-    local.add_argument(
+    add = local.add_argument
+    add(
         "-n",
         metavar="N[:M]",
         required=True,
         help="how many processes; 2:4 goes on with 2 where others are lost, and takes "
         "them back",
     )
-    local.add_argument("--port", type=int, help="where process 0 listens (a free port)")
+    add("--port", type=int, help="where process 0 listens (a free port)")
     add_restart_options(local, rejoin=True)
 
     ssh = parser.add_form(
         "ssh", "one process a host", example=f"--hosts node1,node2 {program}"
     )
-    ssh.add_argument(
+    add = ssh.add_argument
+    add(
         "-n",
         metavar="N[:M]",
         help="how many of the hosts; 2:4 goes on with 2 where others are lost, and "
         "takes them back (all)",
     )
-    ssh.add_argument("--ssh", metavar="WORDS", help="begins a remote command (ssh)")
-    ssh.add_argument("--port", type=int, help="where process 0 listens")
+    add("--ssh", metavar="WORDS", help="begins a remote command (ssh)")
+    add("--port", type=int, help="where process 0 listens")
     add_restart_options(ssh, rejoin=True)
 
     slurm = parser.add_form("slurm", "a job of SLURM", example=f"--nodes 4 {program}")
-    slurm.add_argument(
+    add = slurm.add_argument
+    add(
         "--processes-per-node",
         type=int,
         default=1,
         metavar="N",
         help="processes a node, each with the GPU of its number (1, with all)",
     )
-    slurm.add_argument(
+    add(
         "--requeues",
         type=int,
         metavar="N",
@@ -75,17 +78,16 @@ def add_arguments(parser: CommandParser) -> None:
         "a JobSet of Kubernetes",
         example=f"--nodes 4 --image IMAGE --volume CLAIM {program}",
     )
-    k8s.add_argument("--image", required=True, help="has Python, jax and jaxdist")
-    k8s.add_argument(
+    add = k8s.add_argument
+    add("--image", required=True, help="has Python, jax and jaxdist")
+    add(
         "--volume",
         metavar="CLAIM",
         required=True,
         help="claim for a volume that all pods write",
     )
-    k8s.add_argument("--name", default="jaxdist", help="name of the set (jaxdist)")
-    k8s.add_argument(
-        "--gpus-per-node", type=int, default=0, metavar="N", help="GPUs of a pod (0)"
-    )
+    add("--name", default="jaxdist", help="name of the set (jaxdist)")
+    add("--gpus-per-node", type=int, default=0, metavar="N", help="GPUs of a pod (0)")
     _add_passed_option(k8s, "kubectl", "--context=NAME")
     add_restart_options(k8s, rejoin=False)
 

@@ -27,16 +27,15 @@ def add_arguments(parser: CommandParser) -> None:
     add_what_if_option(predict)
 
     score = parser.add_form("score", "predict measured rows", example="FILE.csv")
-    score.add_argument("measured", metavar="FILE.csv", type=Path, help="measured rows")
-    score.add_argument(
-        "--format", metavar="NAME", help="form of the rows (told by the header)"
-    )
-    score.add_argument(
+    add = score.add_argument
+    add("measured", metavar="FILE.csv", type=Path, help="measured rows")
+    add("--format", metavar="NAME", help="form of the rows (told by the header)")
+    add(
         "--rows",
         metavar="SELECTION",
         help="score these rows; those that were fitted are then refused, not left out",
     )
-    score.add_argument(
+    add(
         "--explain",
         metavar="N",
         type=int,

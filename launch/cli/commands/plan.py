@@ -26,34 +26,33 @@ def add_arguments(parser: CommandParser) -> None:
         default=True,
     )
     add_experiment_arguments(layouts)
-    layouts.add_argument(
+    add = layouts.add_argument
+    add(
         "--devices",
         metavar="N[,N]",
         type=parse_int_list,
         help="of the cluster; several numbers are ranked together",
     )
-    layouts.add_argument(
+    add(
         "--objective",
         metavar="NAME",
         help="what is minimised: step, its seconds; cost, price or device-hours of a "
         "sample; budget, the time until --samples are trained on (step)",
     )
-    layouts.add_argument(
+    add(
         "--samples",
         metavar="N",
         help="samples to be trained on, epochs times those of an epoch: 90e6",
     )
     add_what_if_option(layouts)
-    layouts.add_argument(
-        "--top", metavar="N", type=int, default=10, help="layouts that are shown (10)"
-    )
-    layouts.add_argument(
+    add("--top", metavar="N", type=int, default=10, help="layouts that are shown (10)")
+    add(
         "--lossy",
         metavar="WAY[,WAY]",
         help="lossy compressors to choose from as well: int8, power, ... of "
         "docs/compression.md; all",
     )
-    layouts.add_argument(
+    add(
         "--explain",
         metavar="N",
         type=int,
@@ -65,57 +64,58 @@ def add_arguments(parser: CommandParser) -> None:
     stages = parser.add_form(
         "stages", "where to cut a network, and how many devices each stage has"
     )
-    stages.add_argument(
+    add = stages.add_argument
+    add(
         "--profile",
         metavar="FILE",
         type=Path,
         help="of one minibatch: graph.txt of PipeDream's profiler, or what "
         "`jaxdist profile NAME -o FILE` writes",
     )
-    stages.add_argument("--workers", metavar="N", type=int, help="devices in all")
-    stages.add_argument(
+    add("--workers", metavar="N", type=int, help="devices in all")
+    add(
         "--levels",
         metavar="N,N",
         type=parse_int_list,
         help="devices of a group, groups of the next, ...: innermost first (one level)",
     )
-    stages.add_argument(
+    add(
         "--bandwidth",
         metavar="B[,B]",
         help="of a link: 1.25e9 bytes a second, 10gbit, 12.5GB/s; with --levels one "
         "for each, innermost first",
     )
-    stages.add_argument(
+    add(
         "--straight",
         action="store_true",
         help="one device a stage, no stage with replicas",
     )
-    stages.add_argument(
+    add(
         "--overlap",
         metavar="O",
         type=float,
         help="part of the shorter of compute and sum that is hidden: 0 none, 1 all (1)",
     )
-    stages.add_argument(
+    add(
         "--form",
         metavar="NAME",
         help="instead of --overlap: max (1), sum (0), or max_2m1, sums as published "
         "(max)",
     )
-    stages.add_argument(
+    add(
         "--cuts",
         metavar="WHERE",
         default="order",
         help="order: between neighbours in one order of the nodes; any: around any set "
         "of nodes that may come first (order)",
     )
-    stages.add_argument(
+    add(
         "--memory-model",
         metavar="NAME",
         help="in-flight: what the executor holds; upstream: the test of PipeDream's "
         "program, a minibatch less (in-flight)",
     )
-    stages.add_argument(
+    add(
         "--flops-rate",
         metavar="R",
         help="FLOP/s of a device, for blocks of our profiles without measured seconds",

@@ -29,12 +29,13 @@ summary = "print what each layer of a network costs, and where it may be cut"
 
 def add_arguments(parser: CommandParser) -> None:
     """Take a network and overrides."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "model",
         metavar="MODEL",
         help="a name of the model registry, or an experiment by name or file",
     )
-    parser.add_argument(
+    add(
         "overrides",
         metavar="key=value",
         nargs="*",
@@ -43,7 +44,7 @@ def add_arguments(parser: CommandParser) -> None:
         "experiment's data), precision (float32), and the model. keys of "
         "`jaxdist config EXPERIMENT`",
     )
-    parser.add_argument(
+    add(
         "-o",
         "--output",
         metavar="FILE",

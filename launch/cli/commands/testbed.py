@@ -35,22 +35,22 @@ summary = "make several hosts in this machine, on links of a given rate"
 def add_arguments(parser: CommandParser) -> None:
     """Take what to do, and with which hosts."""
     up = parser.add_form("up", "make hosts")
-    up.add_argument("--hosts", type=int, default=4, metavar="N", help="how many (4)")
-    up.add_argument("--rate", help="of each link, both ways: 200mbit (no limit)")
-    up.add_argument(
-        "--delay", help="of each packet: 1ms, where the kernel has netem (none)"
-    )
+    add = up.add_argument
+    add("--hosts", type=int, default=4, metavar="N", help="how many (4)")
+    add("--rate", help="of each link, both ways: 200mbit (no limit)")
+    add("--delay", help="of each packet: 1ms, where the kernel has netem (none)")
 
     status = parser.add_form("status", "the links of hosts, and what they have counted")
 
     start = parser.add_form("run", "run a program, one process a host")
-    start.add_argument(
+    add = start.add_argument
+    add(
         "--devices-per-process",
         type=int,
         metavar="N",
         help="fake devices of each (the plan's, divided among the processes)",
     )
-    start.add_argument(
+    add(
         "-n",
         metavar="N[:M]",
         help="on so many of the hosts; 2:4 goes on with 2 where others are lost, and "

@@ -23,20 +23,19 @@ summary = "train an experiment; the same command again goes on with it"
 def add_arguments(parser: CommandParser) -> None:
     """Take an experiment, overrides, a plan, and what to profile."""
     add_experiment_arguments(parser)
-    parser.add_argument(
-        "--plan", metavar="FILE", help="run the plan of this file, or refuse"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--plan", metavar="FILE", help="run the plan of this file, or refuse")
+    add(
         "--profile",
         metavar="steps=A:B",
         help="write a jax.profiler trace of steps A to B into the run folder",
     )
-    parser.add_argument(
+    add(
         "--cluster",
         metavar="NAME|FILE",
         help="the machine it runs on: predict the step, and say why it drifts",
     )
-    parser.add_argument(
+    add(
         "--adapt",
         action="store_true",
         help="with --cluster: where a link or host has changed, save, plan again, and "
