@@ -109,6 +109,7 @@ def audit(resolved: ResolvedConfig, prepared: PreparedDevices) -> StepAudit:
     config = resolved.config
     # Before the first array is made: a step of float64 is not compiled otherwise.
     jax.config.update("jax_enable_x64", config.precision == "float64")
+    # The data is opened, and not read: the step is compiled for its shapes.
     train, _ = open_data(config.data, feature_spec(config))
     job = make_job(config, prepared.plan, train)
     return StepAudit(

@@ -191,6 +191,7 @@ def run_simulation(query: SimulationQuery) -> SimulationReport:
         )
     if group is not None and (group < 1 or ranks % group):
         sizes = [s for s in range(1, ranks + 1) if ranks % s == 0]
+        # The nearest size that divides the ranks.
         near = min(sizes, key=lambda size: abs(size - group))
         raise BadInput(
             f"{ranks:,} ranks do not make groups of {group}",
@@ -223,6 +224,7 @@ def run_simulation(query: SimulationQuery) -> SimulationReport:
     if per_host is None and two_level and hosted > 1 and members % hosted == 0:
         per_host = hosted
     steps = schedule_by_name(query.algorithm, members, per_host)
+    # Ranks are placed on devices after the topology is known: placements depend on it.
     devices = rank_devices(
         ranks, topology, parse_placement(query.place, ranks, topology)
     )
@@ -240,8 +242,7 @@ def run_simulation(query: SimulationQuery) -> SimulationReport:
         )
         seconds, phi, phases = alone.seconds, alone.phi_max, alone.steps
     else:
-        # Groups share links, and halos with them: all messages are in one simulation,
-        # in which each rank goes on when its own messages have arrived.
+        # Groups and halos share links: all of their messages are in one simulation.
         found = [
             schedule_messages(steps, size, places, topology.reduce_s_per_byte)
             if sparse is None

@@ -123,6 +123,7 @@ def schedule_from_options(query: PipelineQuery) -> SyncSchedule | AsyncSchedule:
 
 def schedule_summary(schedule: SyncSchedule | AsyncSchedule) -> str:
     """Return a line with the ticks, the bubble, and what is in flight."""
+    # Memory of a device grows with the microbatches that it holds at once.
     most = [schedule.in_flight(device) for device in range(schedule.devices)]
     said = [
         f"{schedule.length:,} ticks, {format_percent(schedule.bubble_fraction)} of "

@@ -78,6 +78,7 @@ def experiment_layout(resolved: ResolvedConfig, prepared: PreparedDevices) -> La
     """
     config = resolved.config
     jax.config.update("jax_enable_x64", config.precision == "float64")
+    # The data is opened, and not read: the step is compiled for its shapes.
     train, _ = open_data(config.data, feature_spec(config))
     return make_job(config, prepared.plan, train).layout
 
@@ -106,6 +107,7 @@ def count_step_traffic(layout: Layout) -> StepTraffic:
 def _count_traffic(layout: Layout, traced: Any, ledger: Ledger) -> TrafficReport:
     lowered = traced.lower()
     mesh, size = dict(layout.mesh.shape), layout.plan.mesh.size
+    # Plans say payloads; what a device sends of one depends on the size of its group.
     planned = ledger.payload_by_axes()
     # XLA may merge, split or remove collectives: the compiled program is counted apart
     # from the lowered one, which holds what was written.

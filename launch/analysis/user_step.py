@@ -50,7 +50,7 @@ def load_user_step(target: str) -> tuple[Any, tuple[Any, ...]] | None:
             remedy="args = (params, batch), arrays or jax.ShapeDtypeStruct(..., "
             "sharding=...)",
         )
-    # A function defers the making of arrays until the devices are there.
+    # A function makes its arrays when it is called, so that importing makes none.
     given = module.args() if callable(module.args) else module.args
     if not isinstance(given, tuple):
         raise BadInput(

@@ -74,6 +74,7 @@ def measure_wire_traffic(command_args: Sequence[str], devices: int) -> WireTraff
     # With segmentation offload the kernel cuts packets of up to 64 KiB after it has
     # counted them, and so counts too few headers.
     with EmulatedCluster(devices, disable_gso=True) as hosts:
+        # This module is the program of each host: see its end.
         worker = (sys.executable, "-m", __name__, *command_args)
         done = hosts.run(worker, timeout=_TIMEOUT_S)
     return WireTraffic(

@@ -39,6 +39,7 @@ def network_block_cases(
     Raises:
         BadInput: data that the network cannot be trained on.
     """
+    # Nothing is read or initialised: shapes and structure are enough to compile.
     task, shapes = abstract_task(config)
     profile = profile_task(task, shapes, config.model.name)
     if not profile.blocks:
@@ -140,6 +141,7 @@ class _BlockCall:
         # Dropout and batch statistics cost time: blocks are timed as in training.
         model.train()
         bind_dropout_rng(model, len(jax.tree.leaves(carried)[0]))
+        # The same call as in a pipeline's stage, so that both take equally long.
         after = run_blocks(model, (self.name,), carried)
         if not scored:
             return after

@@ -102,6 +102,7 @@ def print_fit(out: "Console", report: FitReport) -> None:
     """Print the constants with their bounds, and how well they fit."""
     query, found, known = report.query, report.fit, report.constants
     out.print(f"{query.measured.name}, fitted where {known.train}\n", soft_wrap=True)
+    # Rows that are left out of the fit are the test of it.
     others = len(report.rows) - len(found.rows)
     facts = {
         "rows": f"{len(found.rows):,} fitted, {others:,} left to score",

@@ -100,6 +100,7 @@ def import_level(query: ImportQuery) -> LevelImport:
     # bound by the links between them.
     place = find_spanned_level(before, tables[0].ranks, tables[0].hosts, query.level)
     fit = fit_level(tables, allow_noisy=query.noisy)
+    # Of the cluster only this level changes: the rest was not measured.
     after = replace_level(before, place, fit)
     write_atomic(query.output, after.to_json())
     return LevelImport(
@@ -116,6 +117,7 @@ def import_remarks(result: LevelImport) -> list[str]:
     elif fit.alpha is None:
         found.append("alpha stays: the sizes are too large to tell it")
     unit = result.before.sizes[result.level_index - 1] if result.level_index else 1
+    # One device of a host may not fill the link that all of them share.
     if fit.hosts and fit.ranks < unit * len(fit.hosts):
         found.append(
             f"{fit.ranks} ranks on {len(fit.hosts)} hosts: with all its devices a host "

@@ -236,6 +236,7 @@ def _measure(
         if prepared.platform != "cpu":
             stats: Any = jax.local_devices()[0].memory_stats() or {}
             memory = int(stats.get("bytes_limit", memory))
+        # The name of the file is that of the cluster.
         machine = measure_cluster(
             mesh,
             name=query.output.stem,
@@ -338,6 +339,7 @@ def print_calibration(out: "Console", report: CalibrationReport) -> None:
         level, first, last = levels[sums.level], sums.timings[0], sums.timings[-1]
         # A group with a stride is of one device a host: its links are those of hosts.
         unit = "host" if sums.group.stride > 1 else "device"
+        # A single level has no name that would say more than what is in it.
         only = len(levels) == 1
         out.print(
             f"  {'sums' if only else level.name:8} "

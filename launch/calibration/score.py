@@ -95,7 +95,7 @@ def run_score(query: ScoreQuery) -> ScoreAnalysis:
         BadInput: no such format, cluster or rows, or rows that were fitted.
     """
     form = detect_format(query.measured, query.format, FORMATS)
-    # A file may be a cluster or fitted constants: both are JSON, told by their keys.
+    # Fitted constants name the cluster that they were fitted on.
     if query.cluster is not None and is_constants_file(Path(query.cluster)):
         constants = read_constants(Path(query.cluster), form)
     else:
@@ -142,6 +142,7 @@ def print_score(out: "Console", analysis: ScoreAnalysis) -> None:
     heads: tuple[str, ...]
     heads = ("rows", "MAPE", "median", "p95", "worst", "baseline's MAPE")
     table = make_table("group", *heads, right=heads)
+    # With a single group its row would repeat that of all.
     named = found.groups.items() if len(found.groups) > 1 else ()
     for name, one in (*named, ("all", found.total)):
         errors = (one.mape, one.median, one.p95, one.worst, one.baseline_mape)

@@ -180,8 +180,7 @@ def query_from(args: argparse.Namespace, query: type[Query]) -> Query:
         args: parsed words.
         query: class of the options, such as `PlanQuery`.
     """
-    # A field without an option is an error here and not a default: the two are kept in
-    # step by tests of each command.
+    # A field without an option is an error and no default: none is forgotten.
     return query(**{field.name: getattr(args, field.name) for field in fields(query)})
 
 

@@ -150,7 +150,7 @@ def _read_summary(folder: RunFolder) -> Run:
             remedy="jaxdist train goes on with it",
         )
     run = Run.from_json(folder.summary.read_text(encoding="utf-8"))
-    # Steps are timed from the second on: the first one compiles.
+    # The first step compiles, and is not timed.
     if not run.step_s:
         raise BadInput(
             f"{folder.path} made no step that was timed",
@@ -237,6 +237,7 @@ def print_comparison(
         return
     fitted = pluralize(len(found.comparisons), "run")
     out.print(f"  written  {query.recalibrate}, fitted to {fitted}")
+    # By their names: a run may be given as a path.
     seen = {find_run(name, folder=query.dir).name for name in query.runs}
     others = [name for name in run_names(query.dir) if name not in seen]
     # Another run, since `check_held_out` refuses those that the cluster was fitted to.
@@ -274,10 +275,12 @@ def _print_run(
     # The last term is memory, in bytes: it stands behind the step, and has no bar.
     ascii_only = out.options.ascii_only
     rows = make_table("ms a step", *_HEADS, "", right=_HEADS)
+    # Bars of one run are in proportion to its own longest term.
     longest = max(max(t.predicted, t.measured or 0.0) for t in one.terms[:-1])
     for term in one.terms[:-1]:
         cells = round(_BAR_WIDTH * term.predicted / longest) if longest else 0
         bars = [("-" if ascii_only else "░") * cells]
+        # Below the prediction, so that both begin at one edge.
         if term.measured is not None and longest:
             bars.append(text_bar(term.measured / longest, _BAR_WIDTH, ascii_only))
         rows.add_row(*_term_cells(term), "\n".join(bars))

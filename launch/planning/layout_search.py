@@ -81,6 +81,7 @@ class LayoutSearchResult:
             "cluster": self.cluster.name,
             "devices": [one, *others] if others else one,
         }
+        # Fields of an objective are there only where one was asked for.
         if objective.has_cost_columns:
             price = None if objective.price is None else objective.price.tree()
             tree |= {
@@ -207,6 +208,7 @@ def search_layouts(query: PlanQuery) -> LayoutSearchResult:
         )
 
     begun = time.perf_counter()
+    # One describer for all counts: it traces the network once.
     describer = StepDescriber(resolved.config)
     compressors = parse_compressors(query.lossy)
     memory = parse_bytes(query.memory, "--memory") if query.memory else None

@@ -20,6 +20,7 @@ _DEFAULT_SAMPLES: Final = 1_000_000
 def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
     """Print the best layouts by term, then why well-known ones are not among them."""
     query, ranking, objective = found.query, found.ranking, found.objective
+    # There is one at least: a ranking of none is an error of the search.
     plans = ranking.plans
     counts = ", ".join(f"{count:,}" for count in found.devices)
     out.print(
@@ -68,6 +69,8 @@ def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
             f"  the intervals of {near - 1} others overlap with that of the first: "
             "measure them, or calibrate"
         )
+    # Well-known layouts are explained even where they are far behind: that they are
+    # missing is what people ask about first.
     if ranking.rejected:
         out.print("\n  Why the others lost")
         lost = make_table("layout", "step, ms", "why", right=("step, ms",))

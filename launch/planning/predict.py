@@ -77,6 +77,7 @@ def predict_experiment(query: PredictionQuery) -> ExperimentPrediction:
 
     cluster = apply_overrides(load_cluster(query.cluster), query.what_if)
     plan = resolved.config.plan
+    # A plan of fewer devices than the cluster has is predicted on the first of them.
     check_device_count(plan, cluster)
     describer = StepDescriber(resolved.config)
     # A trace takes longer, and tells the memory of all but rematerialised steps on
@@ -114,6 +115,7 @@ def print_prediction(out: "Console", predicted: ExperimentPrediction) -> None:
     for term, took in sorted(found.terms_s.items(), key=lambda pair: -pair[1]):
         beside = [f"{1e3 * hidden[term]:,.3f}" if term in hidden else ""]
         share = format_percent(took / found.step_s)
+        # Milliseconds to three places: terms of a step differ by orders of magnitude.
         seconds.add_row(term, f"{1e3 * took:,.3f}", share, *beside * bool(hidden))
     print_table(out, seconds)
     memory = make_table("kept on a device", "bytes", right=("bytes",))

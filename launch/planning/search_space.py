@@ -140,6 +140,8 @@ class LayoutQuery:
         profile, device = describer.profile, self.cluster.device
         # Pinned axes are probed too, since their traffic is part of every plan.
         axes = tuple(axis for axis in self._axes if axis not in self.pinned_axes)
+        # Traffic of each axis alone, from which that of thousands of plans is
+        # estimated.
         traffic = probe_traffic(
             plan,
             self.devices,
@@ -197,6 +199,7 @@ class LayoutQuery:
                 tensor_parallel_layers=traffic.tensor_parallel_layers,
             ),
             traffic=traffic,
+            # Steps that are slow to trace are not traced: their memory is less certain.
             needs_margin=not describer.is_fast_to_trace,
         )
 
@@ -216,6 +219,7 @@ class LayoutQuery:
             *single_axis_layouts(self.base_plan, self.devices, axes),
             *multi_host_layouts(self.base_plan, self.devices, host, axes),
         )
+        # As many microbatches as the experiment has, so that they compare as they are.
         micro = self.describer.task.microbatches
         return [replace(plan, microbatches=micro) for plan in plans]
 

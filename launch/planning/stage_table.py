@@ -29,6 +29,7 @@ def print_stages(out: "Console", found: StageSearchResult) -> None:
     sizes = " x ".join(str(tier.size) for tier in asked.levels)
     rates = ", ".join(format_size(8 * tier.bandwidth, "bit/s") for tier in asked.levels)
     devices = f"{format_count(asked.devices)} device{'s' * (asked.devices > 1)}"
+    # One level needs no order: the number of devices says all.
     devices += f" ({sizes}, innermost first)" * (len(asked.levels) > 1)
     title = found.profile.model if found.profile else asked.graph.source
     title += f" on {devices}, {rates}: stages {answer.config}"
@@ -126,6 +127,7 @@ def _next_commands(found: StageSearchResult) -> list[str]:
     options = (
         f"--{k} {shlex.quote(str(v))}" for k, v in given.items() if v is not None
     )
+    # Commands repeat all that was given, defaults left out.
     same = " ".join(("jaxdist plan stages", *options, *["--straight"] * query.straight))
     # In a chain every cut is between neighbours: there is nothing wider to try.
     if not answer.query.graph.is_chain and query.cuts == "order":

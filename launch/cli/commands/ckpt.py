@@ -176,6 +176,7 @@ def _show_inspection(found: dict[str, Any], console: "Console") -> None:
     table.add_column("size", justify="right")
     table.add_column("checksum")
     for name, leaf in leaves.items():
+        # Random keys are stored as plain numbers with the name of their generator.
         kind = f"{leaf['key']} key" if leaf["key"] else leaf["dtype"]
         shape = escape(str([*leaf["shape"]]))
         table.add_row(
@@ -186,6 +187,8 @@ def _show_inspection(found: dict[str, Any], console: "Console") -> None:
 
 def _show_verification(found: dict[str, Any], console: "Console") -> None:
     for row in found["checkpoints"]:
+        # Every checkpoint has a line: what is whole is worth knowing beside what is
+        # not.
         word = "damaged" if row["damage"] else "verified"
         detail = row["damage"] or format_size(row["bytes"])
         _print_line(console, f"  {word:8}  checkpoint {row['step']}  {detail}")

@@ -28,6 +28,7 @@ def run(args: Namespace) -> int:
 
     entries = {entry.name: entry for entry in list_experiments()}
     if args.name and args.name not in entries:
+        # Names are compared with those that come with jaxdist; files are not listed.
         near = did_you_mean(args.name, entries)
         meant = f"did you mean {near}? " if near else ""
         raise BadInput(

@@ -36,6 +36,7 @@ def run(args: Namespace) -> int:
     out = console()
     said = ", ".join(f"{format_count(size)} {split}" for split, size in sizes.items())
     out.print(f"{home}    {said}, {format_count(len(listing.classes))} classes")
+    # The default folder is where `train` looks anyhow.
     elsewhere = f" data.dir={args.dir}" * (args.dir != "data")
     print_next_commands(out, f"jaxdist train resnet50 data.name={args.name}{elsewhere}")
     return 0

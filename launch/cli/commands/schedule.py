@@ -69,6 +69,7 @@ def _print_schedule(out: "Console", schedule: "OptimizerSchedule", words: str) -
     out.print(f"{words.split(maxsplit=1)[0]}    {optim.name}, {steps}")
     rise = f"{ramp.initial_rate:g} to {ramp.peak_rate:g}"
     over = f"{pluralize(ramp.steps, 'step')} ({optim.warmup_epochs:g} epochs)"
+    # Without milestones the rate decays by a cosine.
     drops = ", ".join(f"{step:,}" for step in schedule.milestones)
     (leaves, all_leaves), (numbers, all_numbers) = schedule.leaves, schedule.numbers
     batch = (

@@ -217,6 +217,7 @@ def _print_hosts(hosts: "EmulatedCluster", name: str) -> int:
     out.print(f"testbed   {count} on one switch, {rate} each way\n")
     heads = ("host", "address", "sent", "received", "link")
     rows = make_table(*heads, right=("sent", "received"))
+    # Counters of the hosts' interfaces, headers included, since `up`.
     for rank, counter in enumerate(hosts.read_counters()):
         sizes = format_size(counter.tx_bytes), format_size(counter.rx_bytes)
         state = host_health(hosts, rank)

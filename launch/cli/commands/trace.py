@@ -28,6 +28,7 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.run_folder.folder import find_run
     from jaxdist.launch.run_folder.perfetto_trace import write_trace
 
+    # The spans that a run writes as it goes: no profiler has to have been on.
     folder = find_run(args.run, folder=args.dir)
     path = write_trace(folder.path, Path(args.output))
     out = console()
