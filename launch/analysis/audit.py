@@ -1,4 +1,4 @@
-"""Auditing: a compiled step held against its plan, without training."""
+"""Audits a compiled step: compares its collectives and work with its plan."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -29,7 +29,9 @@ class StepAudit:
 
     @property
     def unplanned_all_gathers(self) -> tuple[CollectiveOp, ...]:
-        """The all-gathers that nobody planned."""
+        """All-gathers of the compiled step that the ledger has not."""
+        # XLA adds an all-gather without a word where it cannot split an operation: the
+        # array is then whole on each device, and the split has brought nothing.
         planned = self.program.layout.ledger.payload_by_axes()
         return tuple(
             move
@@ -40,11 +42,12 @@ class StepAudit:
     @property
     def xla_flops(self) -> int:
         """FLOPs a device by XLA's own count of the compiled step."""
+        # XLA's cost analysis counts the body of a loop once.
         return int(self.program.compiled_step.cost_analysis().get("flops", 0))
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes a device by the compiler: what is given, made, and lives between."""
+        """Bytes a device, by the compiler; `shared` is of donated arguments."""
         sizes = self.program.compiled_step.memory_analysis()
         return {
             "arguments": sizes.argument_size_in_bytes,
@@ -55,8 +58,9 @@ class StepAudit:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it as plain values, bytes and FLOPs."""
+        """Return the audit as plain values, in bytes and FLOPs."""
         program, plan = self.program, self.program.layout.plan
+        ledger = program.layout.ledger
         return {
             "experiment": self.experiment,
             "plan": plan.title,
@@ -65,7 +69,7 @@ class StepAudit:
             "differences": [str(error) for error in program.differences],
             "unplanned_all_gathers": len(self.unplanned_all_gathers),
             "collectives": [asdict(row) for row in program.audit_rows],
-            "ledger": [asdict(row) for row in program.layout.ledger.rows],
+            "ledger": [asdict(row) for row in ledger.rows],
             "outer_steps": [
                 {
                     "after": join.sync.step_in_period,
@@ -80,17 +84,20 @@ class StepAudit:
                 "device": sum(share.device for share in self.work_shares),
                 "device_by_xla": self.xla_flops,
             },
-            "work": [self._work_row(share) for share in self.work_shares],
+            "work": [
+                {
+                    **asdict(share),
+                    "planned": ledger.layer_flops.get(share.layer),
+                    "share": share.share,
+                    "repeats": share.repeats,
+                }
+                for share in self.work_shares
+            ],
         }
-
-    def _work_row(self, share: LayerWorkShare) -> dict[str, Any]:
-        planned = self.program.layout.ledger.layer_flops.get(share.layer)
-        extra = {"planned": planned, "share": share.share, "repeats": share.repeats}
-        return {**asdict(share), **extra}
 
 
 def audit(resolved: ResolvedConfig, prepared: PreparedDevices) -> StepAudit:
-    """Compile the step of a configuration and compare; nothing is trained or written.
+    """Compile the step of a configuration and audit it, without training or writing.
 
     Args:
         resolved: checked settings.
@@ -100,11 +107,14 @@ def audit(resolved: ResolvedConfig, prepared: PreparedDevices) -> StepAudit:
         BadInput: it cannot run as asked.
     """
     config = resolved.config
+    # Before the first array is made: a step of float64 is not compiled otherwise.
     jax.config.update("jax_enable_x64", config.precision == "float64")
+    # The data is opened, and not read: the step is compiled for its shapes.
     train, _ = open_data(config.data, feature_spec(config))
     job = make_job(config, prepared.plan, train)
     return StepAudit(
         experiment=resolved.experiment,
+        # Differences are collected here, for the caller to print all of them.
         program=compile_program(job.layout, on_difference=ignore_difference),
         work_shares=layer_work_shares(job.layout),
     )

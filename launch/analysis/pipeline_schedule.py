@@ -1,8 +1,7 @@
-"""The timeline that words of a command line ask for, and what is said of it."""
+"""Makes the schedule of a pipeline that `jaxdist pipeline draw` shows."""
 
 import re
-from argparse import Namespace
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
@@ -23,97 +22,54 @@ SCHEDULE_OPTIONS: Final = {
     "pipedream": ("stages", "replicas", "vertical_sync"),
     "pipedream-2bw": ("stages", "group"),
 }
-"""What each schedule is made from, beside microbatches."""
+"""Fields of `PipelineQuery` that each schedule takes, beside microbatches."""
 
 _DEFAULT_STAGES: Final = 4
 
 
-def schedule_from_options(args: Namespace) -> SyncSchedule | AsyncSchedule:
-    """Return the table of a schedule.
+@dataclass(frozen=True, kw_only=True)
+class PipelineQuery:
+    """What `jaxdist pipeline draw` takes; None is the default of the schedule."""
 
-    Args:
-        args: `make_sync_schedule`, `microbatches`, and of `SCHEDULE_OPTIONS` what was
-        given, else None.
+    schedule: str = "1f1b"
+    """A key of `SCHEDULE_OPTIONS`."""
+    microbatches: int = 8
+    """Microbatches in all."""
+    stages: int | None = None
+    """Devices in a row (4)."""
+    chunks: int | None = None
+    """Stages of a device, of interleaved schedules (1)."""
+    replicas: tuple[int, ...] | None = None
+    """Devices of each stage (1)."""
+    vertical_sync: bool | None = None
+    """Whether a microbatch takes the same weights on all stages."""
+    group: int | None = None
+    """Microbatches of an update (one a stage)."""
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options that were given, by the name that they have when typed."""
+        given = {
+            "--stages": self.stages,
+            "--microbatches": self.microbatches,
+            "--chunks": self.chunks,
+            "--group": self.group,
+            "--replicas": self.replicas and ",".join(map(str, self.replicas)),
+        }
+        words = {
+            name: f" {value}" for name, value in given.items() if value is not None
+        }
+        return words | ({"--vertical-sync": ""} if self.vertical_sync else {})
+
+
+def schedule_from_options(query: PipelineQuery) -> SyncSchedule | AsyncSchedule:
+    """Return the schedule that was asked for.
 
     Raises:
         BadInput: there is no such schedule, it does not take what was given, or not
             with these numbers.
     """
-    _check_options(args)
-    try:
-        return _make_schedule(args)
-    except BadInput as error:
-        raise _use_option_names(error) from None
-
-
-def schedule_summary(schedule: SyncSchedule | AsyncSchedule) -> str:
-    """Say in a line what a table comes to."""
-    most = [schedule.in_flight(device) for device in range(schedule.devices)]
-    said = [
-        f"{schedule.length:,} ticks, {format_percent(schedule.bubble_fraction)} of "
-        "them idle",
-        f"in flight by device: {', '.join(map(str, most))}",
-    ]
-    if schedule.exchanges < schedule.length:
-        said.insert(1, f"{schedule.exchanges:,} exchanges")
-    if isinstance(schedule, AsyncSchedule):
-        kept = [str(schedule.live_versions(stage)) for stage in range(schedule.stages)]
-        said.append(f"versions by stage: {', '.join(kept)}")
-    return "; ".join(said)
-
-
-def schedule_tree(schedule: SyncSchedule | AsyncSchedule) -> dict[str, Any]:
-    """Return a table as JSON has it."""
-    more = (
-        _async_tree(schedule)
-        if isinstance(schedule, AsyncSchedule)
-        else _sync_tree(schedule)
-    )
-    return {
-        "schedule": schedule.name,
-        "ticks": schedule.length,
-        "exchanges": schedule.exchanges,
-        "idle": schedule.bubble_fraction,
-        "in_flight": [schedule.in_flight(device) for device in range(schedule.devices)],
-        **more,
-        "table": [[work and asdict(work) for work in row] for row in schedule.ticks],
-        "ticks_of_beats": [len(beat) for beat in schedule.supersteps],
-    }
-
-
-def _make_schedule(args: Namespace) -> SyncSchedule | AsyncSchedule:
-    stages = _DEFAULT_STAGES if args.stages is None else args.stages
-    match args.schedule:
-        case "pipedream":
-            replicas = args.replicas or (1,) * stages
-            _check_replica_count(args.stages, replicas)
-            return pipedream(
-                replicas, args.microbatches, vertical_sync=bool(args.vertical_sync)
-            )
-        case "pipedream-2bw":
-            group = stages if args.group is None else args.group
-            return pipedream_2bw(stages, args.microbatches, group)
-        case name:
-            chunks = 1 if args.chunks is None else args.chunks
-            return make_sync_schedule(name, stages, args.microbatches, chunks)
-
-
-def _sync_tree(table: SyncSchedule) -> dict[str, Any]:
-    return {"held": [table.live_inputs(device) for device in range(table.devices)]}
-
-
-def _async_tree(table: AsyncSchedule) -> dict[str, Any]:
-    return {
-        "versions_held": [table.live_versions(stage) for stage in range(table.stages)],
-        "forward_versions": table.forward_versions,
-        "backward_versions": table.backward_versions,
-        "applied": table.update_ticks,
-    }
-
-
-def _check_options(args: Namespace) -> None:
-    """Refuse a schedule that is not there, and what one does not take."""
-    name = args.schedule
+    name = query.schedule
     if name not in SCHEDULE_OPTIONS:
         near = did_you_mean(name, SCHEDULE_OPTIONS)
         raise BadInput(
@@ -122,9 +78,10 @@ def _check_options(args: Namespace) -> None:
             values=f"--schedule {name}",
             remedy=f"did you mean {near}?" if near else "--schedule 1f1b",
         )
+    # An option that a schedule ignored would look as if it had made a difference.
     known = {option for options in SCHEDULE_OPTIONS.values() for option in options}
     for option in sorted(known - {*SCHEDULE_OPTIONS[name]}):
-        if getattr(args, option) is not None:
+        if getattr(query, option) is not None:
             able = [
                 other for other, takes in SCHEDULE_OPTIONS.items() if option in takes
             ]
@@ -134,27 +91,77 @@ def _check_options(args: Namespace) -> None:
                 values=f"--schedule {name}",
                 remedy=f"--schedule {able[0]}",
             )
-
-
-def _check_replica_count(stages: int | None, replicas: tuple[int, ...]) -> None:
-    if stages not in (None, len(replicas)):
-        raise BadInput(
-            "replicas are not those of so many stages",
-            rule="one number a stage",
-            values=f"stages={stages}, {len(replicas)} numbers of replicas",
-            remedy=f"stages={len(replicas)}",
+    stages = _DEFAULT_STAGES if query.stages is None else query.stages
+    try:
+        if name == "pipedream":
+            replicas = query.replicas or (1,) * stages
+            if query.stages not in (None, len(replicas)):
+                raise BadInput(
+                    "replicas are not those of so many stages",
+                    rule="one number a stage",
+                    values=f"stages={query.stages}, {len(replicas)} numbers of "
+                    "replicas",
+                    remedy=f"stages={len(replicas)}",
+                )
+            sync = bool(query.vertical_sync)
+            return pipedream(replicas, query.microbatches, vertical_sync=sync)
+        if name == "pipedream-2bw":
+            group = stages if query.group is None else query.group
+            return pipedream_2bw(stages, query.microbatches, group)
+        chunks = 1 if query.chunks is None else query.chunks
+        return make_sync_schedule(name, stages, query.microbatches, chunks)
+    except BadInput as error:
+        # Schedules name their parameters, `devices=3`; a command takes `--stages 3`.
+        values, *remedies = (
+            re.sub(r"\b(\w+)=", r"--\1 ", text.replace("devices=", "stages="))
+            for text in (error.values, *error.remedy)
         )
+        raise BadInput(
+            error.what, rule=error.rule, values=values, remedy=remedies
+        ) from None
 
 
-def _use_option_names(error: BadInput) -> BadInput:
-    """Say what a schedule asks for in words that a command takes."""
+def schedule_summary(schedule: SyncSchedule | AsyncSchedule) -> str:
+    """Return a line with the ticks, the bubble, and what is in flight."""
+    # Memory of a device grows with the microbatches that it holds at once.
+    most = [schedule.in_flight(device) for device in range(schedule.devices)]
+    said = [
+        f"{schedule.length:,} ticks, {format_percent(schedule.bubble_fraction)} of "
+        "them idle",
+        f"in flight by device: {', '.join(map(str, most))}",
+    ]
+    # Devices exchange behind a superstep, which may have several ticks.
+    if schedule.exchanges < schedule.length:
+        said.insert(1, f"{schedule.exchanges:,} exchanges")
+    if isinstance(schedule, AsyncSchedule):
+        versions = [str(schedule.live_versions(s)) for s in range(schedule.stages)]
+        said.append(f"versions by stage: {', '.join(versions)}")
+    return "; ".join(said)
 
-    def typed(text: str) -> str:
-        return re.sub(r"\b(\w+)=", r"--\1 ", text.replace("devices=", "stages="))
 
-    return BadInput(
-        error.what,
-        rule=error.rule,
-        values=typed(error.values),
-        remedy=[typed(line) for line in error.remedy],
-    )
+def schedule_tree(schedule: SyncSchedule | AsyncSchedule) -> dict[str, Any]:
+    """Return a schedule as plain values."""
+    devices = range(schedule.devices)
+    more: dict[str, Any]
+    if isinstance(schedule, AsyncSchedule):
+        # Without a flush stages hold several versions of their weights.
+        versions = [schedule.live_versions(stage) for stage in range(schedule.stages)]
+        more = {
+            "versions_held": versions,
+            "forward_versions": schedule.forward_versions,
+            "backward_versions": schedule.backward_versions,
+            "applied": schedule.update_ticks,
+        }
+    else:
+        # With a flush stages hold one version, and inputs of what is in flight.
+        more = {"held": [schedule.live_inputs(device) for device in devices]}
+    return {
+        "schedule": schedule.name,
+        "ticks": schedule.length,
+        "exchanges": schedule.exchanges,
+        "idle": schedule.bubble_fraction,
+        "in_flight": [schedule.in_flight(device) for device in devices],
+        **more,
+        "table": [[work and asdict(work) for work in row] for row in schedule.ticks],
+        "ticks_of_beats": [len(beat) for beat in schedule.supersteps],
+    }

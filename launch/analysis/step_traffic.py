@@ -1,9 +1,9 @@
-"""Metering: bytes of an experiment's step: planned, as written and as compiled.
+"""Counts the bytes that a training step sends: planned, as written and as compiled.
 
-Where replicas train on their own, those of the steps that join them as well.
+Where replicas train on their own, those of the outer steps that average them as well.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from jaxdist.train.program import trace_outer_step, trace_train_step
 
 @dataclass(frozen=True, kw_only=True)
 class OuterStepTraffic:
-    """The bytes of an outer step."""
+    """The bytes of an outer step, in which replicas average."""
 
     sync: OuterSync
     """What replicas average in it, and when."""
@@ -34,18 +34,39 @@ class OuterStepTraffic:
 
     @property
     def title(self) -> str:
-        """When it comes: `outer step, after step 50 of every 50`."""
+        """When it is due: `outer step, after step 50 of every 50`."""
         return (
             f"outer step, after step {self.sync.step_in_period} of every "
             f"{self.sync.sync_interval}"
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it as plain values, bytes."""
+        """Return it as plain values, in bytes."""
         return {
             "after": self.sync.step_in_period,
             "every": self.sync.sync_interval,
             **self.traffic.tree(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTraffic:
+    """The bytes of a training step, and of the outer steps behind some of them."""
+
+    step: TrafficReport
+    """What a device sends in a step."""
+    outer: tuple[OuterStepTraffic, ...]
+    """Empty unless replicas train on their own."""
+
+    @property
+    def mean_bytes(self) -> Mapping[str, float]:
+        """Bytes that a device sends by the step over a whole period, by column."""
+        return {
+            column: self.step.total(column)
+            + sum(
+                one.traffic.total(column) / one.sync.sync_interval for one in self.outer
+            )
+            for column in self.step.columns
         }
 
 
@@ -57,24 +78,20 @@ def experiment_layout(resolved: ResolvedConfig, prepared: PreparedDevices) -> La
     """
     config = resolved.config
     jax.config.update("jax_enable_x64", config.precision == "float64")
+    # The data is opened, and not read: the step is compiled for its shapes.
     train, _ = open_data(config.data, feature_spec(config))
     return make_job(config, prepared.plan, train).layout
 
 
-def step_traffic(layout: Layout) -> TrafficReport:
-    """Compile a training step and count the bytes that a device sends, three times.
+def count_step_traffic(layout: Layout) -> StepTraffic:
+    """Compile the steps of a layout and count the bytes that a device sends in each.
 
     Nothing is trained or written.
 
     Args:
         layout: the task, its plan and mesh.
     """
-    return _count_traffic(layout, trace_train_step(layout), layout.ledger)
-
-
-def outer_step_traffic(layout: Layout) -> tuple[OuterStepTraffic, ...]:
-    """Count the bytes of the outer steps of a layout in the same way."""
-    return tuple(
+    outer = (
         OuterStepTraffic(
             sync=sync,
             traffic=_count_traffic(
@@ -83,27 +100,20 @@ def outer_step_traffic(layout: Layout) -> tuple[OuterStepTraffic, ...]:
         )
         for sync in layout.outer_syncs
     )
-
-
-def mean_step_bytes(
-    step: TrafficReport, outer: Sequence[OuterStepTraffic]
-) -> Mapping[str, float]:
-    """Return what a device sends by the step over a whole period, in each column."""
-    return {
-        column: step.total(column)
-        + sum(each.traffic.total(column) / each.sync.sync_interval for each in outer)
-        for column in step.columns
-    }
+    step = _count_traffic(layout, trace_train_step(layout), layout.ledger)
+    return StepTraffic(step=step, outer=tuple(outer))
 
 
 def _count_traffic(layout: Layout, traced: Any, ledger: Ledger) -> TrafficReport:
     lowered = traced.lower()
-    compiled, mesh = lowered.compile(), dict(layout.mesh.shape)
+    mesh, size = dict(layout.mesh.shape), layout.plan.mesh.size
+    # Plans say payloads; what a device sends of one depends on the size of its group.
     planned = ledger.payload_by_axes()
-    size = layout.plan.mesh.size
+    # XLA may merge, split or remove collectives: the compiled program is counted apart
+    # from the lowered one, which holds what was written.
     return build_traffic_report(
         mesh,
-        compiled=read_collectives(compiled.as_text() or "", mesh),
+        compiled=read_collectives(lowered.compile().as_text() or "", mesh),
         stablehlo=read_stablehlo(lowered.compiler_ir("stablehlo"), mesh),
         formula={(*key, size(*key[1])): payload for key, payload in planned.items()},
     )

@@ -1,4 +1,4 @@
-"""Wired: an experiment's step on hosts in a box, and the bytes that each one sends."""
+"""Runs a step on emulated hosts, and reads the bytes that their interfaces count."""
 
 import statistics
 import sys
@@ -18,7 +18,7 @@ _TIMEOUT_S: Final = 600
 
 @dataclass(frozen=True, kw_only=True)
 class WireTraffic:
-    """What the interfaces of the hosts counted."""
+    """Bytes that the interfaces of emulated hosts counted."""
 
     host_bytes: tuple[int, ...]
     """Bytes of a step that each host sent, headers included: the median of several."""
@@ -30,13 +30,14 @@ class WireTraffic:
 
 
 def check_wire_traffic(plan: Plan) -> None:
-    """Refuse what hosts in a box cannot count.
+    """Refuse what emulated hosts cannot count.
 
     Raises:
         BadInput: one device, too many, replicas that talk between steps, or no hosts
             can be made here.
     """
     devices = plan.mesh.devices
+    # The median of some steps would miss the step in which replicas meet.
     if plan.replicas > 1:
         raise BadInput(
             "hosts count a step, and replicas do not talk in one",
@@ -45,6 +46,7 @@ def check_wire_traffic(plan: Plan) -> None:
             f"plan.outer.every = {plan.outer.every}",
             remedy="jaxdist bytes without --wire",
         )
+    # A single host sends nothing, and each host is a process with jax of its own.
     if not 2 <= devices <= _MAX_HOSTS:
         raise BadInput(
             "there is nothing to count on links",
@@ -63,13 +65,16 @@ def measure_wire_traffic(command_args: Sequence[str], devices: int) -> WireTraff
 
     Args:
         command_args: EXPERIMENT and its overrides.
-        devices: of its plan.
+        devices: number of devices of its plan.
 
     Raises:
         BadInput: no hosts can be made here.
         ProcessesFailed: a host failed.
     """
+    # With segmentation offload the kernel cuts packets of up to 64 KiB after it has
+    # counted them, and so counts too few headers.
     with EmulatedCluster(devices, disable_gso=True) as hosts:
+        # This module is the program of each host: see its end.
         worker = (sys.executable, "-m", __name__, *command_args)
         done = hosts.run(worker, timeout=_TIMEOUT_S)
     return WireTraffic(
@@ -78,46 +83,45 @@ def measure_wire_traffic(command_args: Sequence[str], devices: int) -> WireTraff
 
 
 def _measure_host(command_args: Sequence[str]) -> int:
-    """Be one host: return the bytes that it sends in a step."""
+    """Run as one of the hosts, and return the bytes that it sends in a step."""
     from jaxdist.launch.config.resolve import resolve_config
     from jaxdist.launch.devices.prepare import PreparedDevices
     from jaxdist.launch.distributed.initialize import initialize
 
+    # jax.distributed must be initialized before anything asks for devices.
     initialize()
     import jax
+    import jax.numpy as jnp
 
     from jaxdist.launch.analysis.step_traffic import experiment_layout
     from jaxdist.launch.testbed.traffic_counter import TrafficCounter
     from jaxdist.train.program import compile_program, initial_state
 
-    config = (resolved := resolve_config(command_args[0], command_args[1:])).config
+    resolved = resolve_config(command_args[0], command_args[1:])
     devices = jax.device_count()
-    prepared = PreparedDevices(plan=config.plan, platform="cpu", device_count=devices)
-    program = compile_program(experiment_layout(resolved, prepared))
-    state, batch = initial_state(program.layout), _zeros(program)
+    prepared = PreparedDevices(
+        plan=resolved.config.plan, platform="cpu", device_count=devices
+    )
+    layout = experiment_layout(resolved, prepared)
+    program, shapes = compile_program(layout), layout.padded_shapes(layout.batch_shapes)
+    state = initial_state(layout)
+
+    def zeros() -> Any:
+        return {key: jnp.zeros(s.shape, s.dtype) for key, s in shapes.items()}
+
+    # Made by a program on all hosts, since no host could write the others' shards.
+    batch = jax.jit(zeros, out_shardings=dict(program.batch_shardings))()
 
     def step() -> Any:
         nonlocal state
         state, loss = program.compiled_step(state, batch)
         return loss
 
+    # The first step opens connections; the counted ones find them open.
     jax.block_until_ready(step())
-    gauge = TrafficCounter(jax.make_mesh((devices,), ("host",)))
-    return round(statistics.median(gauge.measure(step).tx_bytes for _ in range(_STEPS)))
-
-
-def _zeros(program: Any) -> Any:
-    """Make a batch of the right shapes on all hosts."""
-    import jax
-    import jax.numpy as jnp
-
-    layout = program.layout
-    shapes = layout.padded(layout.shapes)
-
-    def zeros() -> Any:
-        return {key: jnp.zeros(s.shape, s.dtype) for key, s in shapes.items()}
-
-    return jax.jit(zeros, out_shardings=dict(program.batch))()
+    counter = TrafficCounter(jax.make_mesh((devices,), ("host",)))
+    sent = [counter.measure(step).tx_bytes for _ in range(_STEPS)]
+    return round(statistics.median(sent))
 
 
 if __name__ == "__main__":

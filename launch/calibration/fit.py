@@ -1,7 +1,6 @@
-"""Fits: what `jaxdist calibrate fit` was asked for, done and written."""
+"""Fits constants of a model to measured rows: `jaxdist calibrate fit`."""
 
 import shlex
-from argparse import Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +12,11 @@ from jaxdist.calibrate.fitted_constants import (
     write_constants,
 )
 from jaxdist.calibrate.formats.registry import FORMATS, detect_format
-from jaxdist.calibrate.measured_rows import FreeConstant, MeasuredRow
+from jaxdist.calibrate.measured_rows import MeasuredRow
 from jaxdist.calibrate.row_filter import parse_row_filter
+from jaxdist.core.errors import BadInput
 from jaxdist.core.text.formatting import format_percent
+from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
 from jaxdist.meshes.clusters.load import load_cluster
 
 if TYPE_CHECKING:
@@ -23,9 +24,32 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FitQuery:
+    """What `jaxdist calibrate fit` takes."""
+
+    measured: Path
+    """CSV file of measured rows."""
+    train: str | None = None
+    """Selection of the rows to fit: `devices<=8`; the others are left to score."""
+    format: str | None = None
+    """Name of the format; told by the header of the file by default."""
+    cluster: str | None = None
+    """Name or file of the cluster; that of the format by default."""
+    constants: str | None = None
+    """Names of the constants, with commas; the first three by default."""
+    more: bool = False
+    """Whether more than three constants are fitted."""
+    noisy: bool = False
+    """Whether rows that spread a lot are fitted as well."""
+    output: Path = Path("fitted.json")
+    """The file of constants to write."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class FitReport:
     """A fit with the rows of its file."""
 
+    query: FitQuery
     constants: FittedConstants
     """What was written."""
     fit: ConstantsFit
@@ -34,46 +58,51 @@ class FitReport:
     """All rows of the file."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as one object."""
-        told = asdict(self.constants)
+        """Return it as plain values."""
         return {
-            **told,
+            **asdict(self.constants),
             "rows": len(self.constants.rows),
             "noisy": len(self.fit.noisy_rows),
             "left_to_score": len(self.rows) - len(self.constants.rows),
         }
 
 
-def run_fit(args: Namespace) -> FitReport:
-    """Fit, and write the constants.
+def run_fit(query: FitQuery) -> FitReport:
+    """Fit constants to rows, and write them.
 
     Raises:
-        BadInput: something of it cannot be.
+        BadInput: no such format, constants, cluster or rows, or rows that spread much.
     """
-    form = detect_format(args.measured, args.format, FORMATS)
-    names = args.constants.split(",") if args.constants else None
-    most = len(form.constants) if args.more else MAX_CONSTANTS
+    if query.train is None:
+        raise BadInput(
+            "nothing says which rows to fit",
+            rule="rows that are fitted are not scored later",
+            values="no --train",
+            remedy="--train 'devices<=8'",
+        )
+    # Formats are told by their header: each has its own model and constants.
+    form = detect_format(query.measured, query.format, FORMATS)
+    names = query.constants.split(",") if query.constants else None
+    # Few constants on purpose: with many any model fits the rows it was fitted to.
+    most = len(form.constants) if query.more else MAX_CONSTANTS
     free = select_constants(form, names, most)
-    cluster = args.cluster or form.cluster
-    rows = form.read(args.measured, load_cluster(cluster))
-    found = fit(
-        form, parse_row_filter(args.train).select(rows), free, allow_noisy=args.noisy
+    cluster = query.cluster or form.cluster
+    rows = form.read(query.measured, load_cluster(cluster))
+    chosen = parse_row_filter(query.train).select(rows)
+    found = fit(form, chosen, free, allow_noisy=query.noisy)
+    # The selection is written too, so that a score can leave out what was fitted.
+    known = make_fitted_constants(
+        form, cluster, found, query.train, query.measured.name
     )
-    known = make_fitted_constants(form, cluster, found, args.train, args.measured.name)
-    write_constants(known, args.output)
-    return FitReport(constants=known, fit=found, rows=tuple(rows))
+    write_constants(known, query.output)
+    return FitReport(query=query, constants=known, fit=found, rows=tuple(rows))
 
 
-def print_fit(out: "Console", report: FitReport, args: Namespace) -> None:
+def print_fit(out: "Console", report: FitReport) -> None:
     """Print the constants with their bounds, and how well they fit."""
-    from jaxdist.launch.terminal.console import (
-        make_table,
-        print_next_commands,
-        print_table,
-    )
-
-    found, known = report.fit, report.constants
-    out.print(f"{args.measured.name}, fitted where {known.train}\n", soft_wrap=True)
+    query, found, known = report.query, report.fit, report.constants
+    out.print(f"{query.measured.name}, fitted where {known.train}\n", soft_wrap=True)
+    # Rows that are left out of the fit are the test of it.
     others = len(report.rows) - len(found.rows)
     facts = {
         "rows": f"{len(found.rows):,} fitted, {others:,} left to score",
@@ -91,13 +120,11 @@ def print_fit(out: "Console", report: FitReport, args: Namespace) -> None:
     rows = make_table("constant", *heads, "unit", "what it is", right=heads)
     for one in found.fitted_constants:
         value, bounds = found.values[one.name], f"{one.low:g} to {one.high:g}"
-        said = one.description + ", at its bound" * _is_at_bound(one, value)
+        # A constant at its bound was stopped there: the rows want another model.
+        margin = min(value - one.low, one.high - value)
+        said = one.description
+        said += ", at its bound" * (margin < 1e-3 * (one.high - one.low))
         rows.add_row(one.name, f"{value:.4g}", bounds, one.unit, said)
     print_table(out, rows)
-    file, output = shlex.quote(str(args.measured)), shlex.quote(str(Path(args.output)))
-    print_next_commands(out, f"jaxdist oracle score {file} --cluster {output}")
-
-
-def _is_at_bound(constant: FreeConstant, value: float) -> bool:
-    near = 1e-3 * (constant.high - constant.low)
-    return min(value - constant.low, constant.high - value) < near
+    words = str(query.measured), "--cluster", str(query.output)
+    print_next_commands(out, f"jaxdist oracle score {shlex.join(words)}")

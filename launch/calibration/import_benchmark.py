@@ -1,7 +1,7 @@
-"""Reading: a cluster with a level as nccl-tests or OSU measured it."""
+"""Reads what nccl-tests or OSU measured into a level of a cluster."""
 
 import shlex
-from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,10 @@ from jaxdist.calibrate.benchmark_outputs.read import read_benchmarks
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.level import Level
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.calibration.link_format import (
-    format_bandwidth,
-    format_microseconds,
-    format_switch,
-)
+from jaxdist.core.text.formatting import format_percent, format_size
+from jaxdist.launch.calibration.measure import format_switch
 from jaxdist.launch.run_folder.folder import write_atomic
+from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
 from jaxdist.meshes.clusters.load import load_cluster
 
 if TYPE_CHECKING:
@@ -29,11 +27,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImportQuery:
+    """What `jaxdist calibrate read` takes."""
+
+    files: Sequence[Path]
+    """What the programs printed."""
+    cluster: str | None = None
+    """Name or file of the cluster that was measured."""
+    level: str | None = None
+    """Name of the level; by default the outermost that the ranks span."""
+    ranks: int | None = None
+    """Ranks, where OSU does not print them."""
+    program: str | None = None
+    """Name of the program, where the text does not say it or has several."""
+    noisy: bool = False
+    """Whether timings that spread a lot are taken as well."""
+    output: Path = Path("cluster.json")
+    """The cluster file to write."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LevelImport:
     """A level that was read, in its cluster."""
 
     fit: LevelFit
-    """The line."""
+    """The line through its timings."""
     before: Cluster
     """As it was."""
     after: Cluster
@@ -66,13 +84,13 @@ class LevelImport:
         }
 
 
-def import_level(args: Namespace) -> LevelImport:
-    """Read, fit, and write the cluster.
+def import_level(query: ImportQuery) -> LevelImport:
+    """Fit a level to measurements, and write the cluster.
 
     Raises:
-        BadInput: something of it cannot be.
+        BadInput: an option or a file that cannot be, or a noisy measurement.
     """
-    if args.cluster is None:
+    if query.cluster is None:
         raise BadInput(
             "nothing says what was measured",
             rule="alpha and bandwidth are of a level of a cluster, whose devices and "
@@ -80,37 +98,37 @@ def import_level(args: Namespace) -> LevelImport:
             values="no --cluster",
             remedy="--cluster dgx-h100, or a file; --level pod",
         )
-    if not args.output.parent.is_dir():
-        raise BadInput(
-            f"no folder {args.output.parent}",
-            rule="a cluster is written into a folder that exists",
-            values=f"-o {args.output}",
-            remedy=f"-o {args.output.name}",
-        )
-    before = load_cluster(args.cluster)
-    tables = read_benchmarks(args.files, ranks=args.ranks, program=args.program)
-    place = find_spanned_level(before, tables[0].ranks, tables[0].hosts, args.level)
-    fit = fit_level(tables, allow_noisy=args.noisy)
+    before = load_cluster(query.cluster)
+    tables = read_benchmarks(query.files, ranks=query.ranks, program=query.program)
+    # The level is told by ranks and hosts of the benchmark: traffic between hosts is
+    # bound by the links between them.
+    place = find_spanned_level(before, tables[0].ranks, tables[0].hosts, query.level)
+    fit = fit_level(tables, allow_noisy=query.noisy)
+    # Of the cluster only this level changes: the rest was not measured.
     after = replace_level(before, place, fit)
-    write_atomic(args.output, after.to_json())
+    write_atomic(query.output, after.to_json())
     return LevelImport(
-        fit=fit, before=before, after=after, level_index=place, output_path=args.output
+        fit=fit, before=before, after=after, level_index=place, output_path=query.output
     )
 
 
 def import_remarks(result: LevelImport) -> list[str]:
-    """Return what a person should know of the numbers."""
+    """Return the caveats of the numbers, in words."""
     fit, level, found = result.fit, result.level, []
+    # Alpha is the time of one message by itself, and a window hides it.
     if not fit.tables[0].is_serialized:
         found.append("alpha stays: osu_bw keeps a window of messages in flight")
     elif fit.alpha is None:
         found.append("alpha stays: the sizes are too large to tell it")
     unit = result.before.sizes[result.level_index - 1] if result.level_index else 1
+    # One device of a host may not fill the link that all of them share.
     if fit.hosts and fit.ranks < unit * len(fit.hosts):
         found.append(
             f"{fit.ranks} ranks on {len(fit.hosts)} hosts: with all its devices a host "
             "may send more"
         )
+    # What crosses an outer level goes through the inner ones first: the slowest of
+    # them, and not the level that was fitted, may have been what was measured.
     inner = result.after.levels[: result.level_index]
     slow = min(inner, key=lambda one: one.bandwidth.value, default=level)
     if slow.bandwidth.value < fit.fit.bandwidth:
@@ -125,27 +143,23 @@ def import_remarks(result: LevelImport) -> list[str]:
 
 def print_level_import(out: "Console", result: LevelImport) -> None:
     """Print the fit beside what the cluster had."""
-    from jaxdist.core.text.formatting import format_percent
-    from jaxdist.launch.terminal.console import (
-        make_table,
-        print_next_commands,
-        print_table,
-    )
-
     fit, level = result.fit, result.level
-    out.print(f"{_describe_fit(fit)}\n", soft_wrap=True)
+    programs = ", ".join(dict.fromkeys(one.program for one in fit.tables))
+    sizes = sorted({size for one in fit.tables for size in one.sizes})
+    hosts = f" on {len(fit.hosts)} host{'s' * (len(fit.hosts) > 1)}" * bool(fit.hosts)
+    count = sum(len(one.timings) for one in fit.tables)
+    out.print(
+        f"{programs}    {fit.ranks} ranks{hosts}, {count} timings of {len(sizes)} "
+        f"sizes, {sizes[0]:,} to {sizes[-1]:,} B\n",
+        soft_wrap=True,
+    )
+    # Origins are shown, since a published number may be better than a bad measurement.
     was = result.before.levels[result.level_index]
     heads = ("measured", "before")
     rows = make_table(f"level {level.name}", *heads, "origin before", right=heads)
-    alpha = (
-        format_microseconds(level.alpha.value),
-        format_microseconds(was.alpha.value),
-    )
-    rates = (
-        format_bandwidth(level.bandwidth.value),
-        format_bandwidth(was.bandwidth.value),
-    )
-    rows.add_row("alpha, a message", *alpha, was.alpha.origin)
+    alphas = (f"{1e6 * one.alpha.value:,.3g} us" for one in (level, was))
+    rates = (format_size(one.bandwidth.value, "B/s") for one in (level, was))
+    rows.add_row("alpha, a message", *alphas, was.alpha.origin)
     rows.add_row("bandwidth, a unit", *rates, was.bandwidth.origin)
     print_table(out, rows)
     out.print(f"  spread   {format_percent(fit.fit.spread)} from the line, on average")
@@ -156,15 +170,3 @@ def print_level_import(out: "Console", result: LevelImport) -> None:
     out.print(f"  written  {result.output_path}\n")
     file = shlex.quote(str(result.output_path))
     print_next_commands(out, f"jaxdist oracle predict resnet50 --cluster {file}")
-
-
-def _describe_fit(fit: LevelFit) -> str:
-    """Say what was read."""
-    programs = ", ".join(dict.fromkeys(one.program for one in fit.tables))
-    sizes = sorted({size for one in fit.tables for size in one.sizes})
-    on = f" on {len(fit.hosts)} host{'s' * (len(fit.hosts) > 1)}" * bool(fit.hosts)
-    count = sum(len(one.timings) for one in fit.tables)
-    return (
-        f"{programs}    {fit.ranks} ranks{on}, {count} timings of {len(sizes)} sizes, "
-        f"{sizes[0]:,} to {sizes[-1]:,} B"
-    )

@@ -1,7 +1,5 @@
-"""Scores: what `jaxdist oracle score` was asked for, done and laid out."""
+"""Scores predictions on measured rows: `jaxdist oracle score`."""
 
-from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,23 +11,34 @@ from jaxdist.calibrate.fitted_constants import (
     read_constants,
 )
 from jaxdist.calibrate.formats.registry import FORMATS, detect_format
-from jaxdist.calibrate.measured_rows import MeasuredRow, RowFormat
+from jaxdist.calibrate.measured_rows import MeasuredRow
 from jaxdist.calibrate.row_filter import parse_row_filter
-from jaxdist.calibrate.score import (
-    ErrorSummary,
-    ScoredRow,
-    ScoreReport,
-    score_predictions,
-    score_rankings,
-)
+from jaxdist.calibrate.score import ScoreReport, score_predictions, score_rankings
 from jaxdist.core.errors import BadInput
 from jaxdist.core.text.formatting import format_percent
+from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
 from jaxdist.meshes.clusters.load import load_cluster
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _NUM_WORST_ROWS: Final = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreQuery:
+    """What `jaxdist oracle score` takes."""
+
+    measured: Path
+    """CSV file of measured rows."""
+    cluster: str | None = None
+    """Name or file of a cluster, or constants that `jaxdist calibrate fit` wrote."""
+    format: str | None = None
+    """Name of the format; told by the header of the file by default."""
+    rows: str | None = None
+    """Selection of the rows to score; those that were fitted are then refused."""
+    explain: int | None = None
+    """Number of a row of the file, from 0, whose terms are printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,82 +53,128 @@ class ScoreAnalysis:
     explained_row: MeasuredRow | None
     """The row whose terms are asked for."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the score as plain values; errors are shares, times seconds."""
+        found, constants = self.report, self.constants
+        more: dict[str, Any] = {}
+        if self.explained_row is not None:
+            more["terms"] = row_terms(self.explained_row, constants)
+        if ranks := score_rankings(found.rows):
+            more["ranking"] = {**asdict(ranks), "accuracy": ranks.accuracy}
+        return {
+            **asdict(found.total),
+            "groups": {name: asdict(one) for name, one in found.groups.items()},
+            "left_out": found.num_fitted,
+            "baseline_hindsight": found.baseline_in_hindsight,
+            "format": constants.format,
+            "constants": constants.values,
+            "origin": _describe_constants(constants),
+            **more,
+            "each": [
+                {
+                    "label": one.row.label,
+                    "group": one.row.group,
+                    "devices": one.row.devices,
+                    "unit": one.row.unit,
+                    "measured": one.row.measured,
+                    "predicted": one.predicted,
+                    "interval": one.interval_half_width,
+                    "baseline": one.baseline,
+                    "error": one.error,
+                }
+                for one in found.rows
+            ],
+        }
 
-def run_score(args: Namespace) -> ScoreAnalysis:
-    """Score what was asked for.
+
+def run_score(query: ScoreQuery) -> ScoreAnalysis:
+    """Predict measured rows, and score the predictions.
 
     Raises:
-        BadInput: something of it cannot be.
+        BadInput: no such format, cluster or rows, or rows that were fitted.
     """
-    form = detect_format(args.measured, args.format, FORMATS)
-    known = _load_constants(args.cluster, form)
-    rows = form.read(args.measured, load_cluster(known.cluster))
-    chosen = parse_row_filter(args.rows).select(rows) if args.rows else rows
+    form = detect_format(query.measured, query.format, FORMATS)
+    # Fitted constants name the cluster that they were fitted on.
+    if query.cluster is not None and is_constants_file(Path(query.cluster)):
+        constants = read_constants(Path(query.cluster), form)
+    else:
+        constants = initial_constants(form, query.cluster or form.cluster)
+    rows = form.read(query.measured, load_cluster(constants.cluster))
+    chosen = parse_row_filter(query.rows).select(rows) if query.rows else rows
+    # Rows are numbered as in the file, also where a selection is scored.
+    if query.explain is not None and not 0 <= query.explain < len(rows):
+        raise BadInput(
+            f"no row {query.explain}",
+            rule="--explain takes the number of a row of the file, from 0",
+            values=f"{len(rows)} rows",
+            remedy=f"--explain {len(rows) - 1}",
+        )
     return ScoreAnalysis(
-        report=score_predictions(chosen, known, explicit=bool(args.rows)),
-        constants=known,
-        file=args.measured.name,
-        explained_row=None if args.explain is None else _select_row(rows, args.explain),
+        report=score_predictions(chosen, constants, explicit=bool(query.rows)),
+        constants=constants,
+        file=query.measured.name,
+        explained_row=None if query.explain is None else rows[query.explain],
     )
-
-
-def score_to_dict(analysis: ScoreAnalysis) -> dict[str, Any]:
-    """Return a score as one object; errors are shares, times seconds."""
-    found = analysis.report
-    more = (
-        {}
-        if analysis.explained_row is None
-        else {"terms": row_terms(analysis.explained_row, analysis.constants)}
-    )
-    if ranks := score_rankings(found.rows):
-        more["ranking"] = {**asdict(ranks), "accuracy": ranks.accuracy}
-    return {
-        **asdict(found.total),
-        "groups": {name: asdict(one) for name, one in found.groups.items()},
-        "left_out": found.num_fitted,
-        "baseline_hindsight": found.baseline_in_hindsight,
-        "format": analysis.constants.format,
-        "constants": analysis.constants.values,
-        "origin": _describe_constants(analysis.constants),
-        **more,
-        "each": [_row_to_dict(one) for one in found.rows],
-    }
 
 
 def print_score(out: "Console", analysis: ScoreAnalysis) -> None:
     """Print errors by group, the worst rows, and terms where they are asked for."""
-    from jaxdist.launch.terminal.console import print_next_commands
-
-    found = analysis.report
+    found, constants = analysis.report, analysis.constants
     left = f", {found.num_fitted:,} fitted ones left out" * bool(found.num_fitted)
     out.print(
         f"{analysis.file}: {len(found.rows):,} rows scored{left}\n", soft_wrap=True
     )
     out.print(f"  accuracy {format_percent(found.total.mean_accuracy)} mean")
     if found.total.covered is not None:
-        held = format_percent(found.total.covered)
-        out.print(f"  interval of 90 % holds {held} of the rows")
+        share = format_percent(found.total.covered)
+        out.print(f"  interval of 90 % holds {share} of the rows")
     if ranks := score_rankings(found.rows):
         pairs = f"{ranks.pairs_right} of {ranks.pairs} pairs in order"
         wholly = f"{ranks.right} of {ranks.contests} rankings right"
         out.print(f"  ranking {format_percent(ranks.accuracy)}: {pairs}, {wholly}")
-    out.print(f"  constants {_describe_constants(analysis.constants)}", soft_wrap=True)
-    which = (
-        "these rows, in its favour"
-        if found.baseline_in_hindsight
-        else "the rows fitted"
-    )
+    out.print(f"  constants {_describe_constants(constants)}", soft_wrap=True)
+    # Without fitted rows the baseline is fitted to those that it is scored on.
+    in_favour = found.baseline_in_hindsight
+    which = "these rows, in its favour" if in_favour else "the rows fitted"
     out.print(f"  baseline one utilisation, fitted to {which}\n", soft_wrap=True)
-    _print_groups(out, found)
-    _print_worst(out, found)
-    if analysis.explained_row is not None:
-        _print_terms(out, analysis.explained_row, analysis.constants)
-    if not analysis.constants.rows:
-        file = analysis.file
-        print_next_commands(
-            out, f"jaxdist calibrate fit {file} --train ... -o fitted.json"
-        )
-    elif analysis.explained_row is None:
+
+    heads: tuple[str, ...]
+    heads = ("rows", "MAPE", "median", "p95", "worst", "baseline's MAPE")
+    table = make_table("group", *heads, right=heads)
+    # With a single group its row would repeat that of all.
+    named = found.groups.items() if len(found.groups) > 1 else ()
+    for name, one in (*named, ("all", found.total)):
+        errors = (one.mape, one.median, one.p95, one.worst, one.baseline_mape)
+        table.add_row(name, f"{one.rows:,}", *(format_percent(e) for e in errors))
+    print_table(out, table)
+
+    # The worst rows say where the model is wrong; the mean does not.
+    worst = sorted(found.rows, key=lambda row: -row.error)[:_NUM_WORST_ROWS]
+    units = {one.row.unit for one in worst}
+    unit = f", {units.pop()}" if len(units) == 1 else ""
+    heads = f"predicted{unit}", f"measured{unit}", "accurate"
+    table = make_table("worst rows", *heads, *["unit"] * (not unit), right=heads)
+    for scored in worst:
+        row, accurate = scored.row, format_percent(max(1 - scored.error, 0))
+        numbers = f"{scored.predicted:.4g}", f"{row.measured:.4g}"
+        table.add_row(row.label, *numbers, accurate, *[row.unit] * (not unit))
+    print_table(out, table)
+
+    if (explained := analysis.explained_row) is not None:
+        # Terms are shares of the prediction; what was measured has none.
+        total = explained.predict(constants.values)
+        heads = explained.unit, "share"
+        table = make_table("term", *heads, right=heads)
+        for name, value in row_terms(explained, constants).items():
+            table.add_row(name, f"{value:.4g}", format_percent(value / total))
+        table.add_row("predicted", f"{total:.4g}", format_percent(1.0))
+        table.add_row("measured", f"{explained.measured:.4g}", "")
+        out.print(f"  {explained.label}\n", soft_wrap=True)
+        print_table(out, table)
+    if not constants.rows:
+        command = f"jaxdist calibrate fit {analysis.file} --train ... -o fitted.json"
+        print_next_commands(out, command)
+    elif explained is None:
         print_next_commands(out, "--explain N prints the terms of row N")
 
 
@@ -139,85 +194,8 @@ def row_terms(row: MeasuredRow, constants: FittedConstants) -> dict[str, float]:
     return dict(row.predict_terms(constants.values))
 
 
-def _load_constants(cluster: str | None, form: RowFormat) -> FittedConstants:
-    if cluster is not None and is_constants_file(Path(cluster)):
-        return read_constants(Path(cluster), form)
-    return initial_constants(form, cluster or form.cluster)
-
-
-def _select_row(rows: Sequence[MeasuredRow], number: int) -> MeasuredRow:
-    if not 0 <= number < len(rows):
-        raise BadInput(
-            f"no row {number}",
-            rule="--explain takes the number of a row of the file, from 0",
-            values=f"{len(rows)} rows",
-            remedy=f"--explain {len(rows) - 1}",
-        )
-    return rows[number]
-
-
 def _describe_constants(known: FittedConstants) -> str:
     if not known.rows:
         return f"not fitted; cluster {known.cluster}"
     values = ", ".join(f"{c['name']} {c['value']:.4g}" for c in known.constants)
     return f"{values}; fitted to {len(known.rows):,} rows of {known.source}"
-
-
-def _row_to_dict(one: ScoredRow) -> dict[str, Any]:
-    row = one.row
-    return {
-        "label": row.label,
-        "group": row.group,
-        "devices": row.devices,
-        "unit": row.unit,
-        "measured": row.measured,
-        "predicted": one.predicted,
-        "interval": one.interval_half_width,
-        "baseline": one.baseline,
-        "error": one.error,
-    }
-
-
-def _print_groups(out: "Console", found: ScoreReport) -> None:
-    from jaxdist.launch.terminal.console import make_table, print_table
-
-    heads = ("rows", "MAPE", "median", "p95", "worst", "baseline's MAPE")
-    rows = make_table("group", *heads, right=heads)
-    groups = found.groups
-    named = groups.items() if len(groups) > 1 else ()
-    for name, one in (*named, ("all", found.total)):
-        rows.add_row(name, f"{one.rows:,}", *_error_columns(one))
-    print_table(out, rows)
-
-
-def _error_columns(one: ErrorSummary) -> list[str]:
-    shares = (one.mape, one.median, one.p95, one.worst, one.baseline_mape)
-    return [format_percent(share) for share in shares]
-
-
-def _print_worst(out: "Console", found: ScoreReport) -> None:
-    from jaxdist.launch.terminal.console import make_table, print_table
-
-    worst = sorted(found.rows, key=lambda one: -one.error)[:_NUM_WORST_ROWS]
-    units = {one.row.unit for one in worst}
-    unit = f", {units.pop()}" if len(units) == 1 else ""
-    heads = f"predicted{unit}", f"measured{unit}", "accurate"
-    rows = make_table("worst rows", *heads, *["unit"] * (not unit), right=heads)
-    for one in worst:
-        accurate = format_percent(max(1 - one.error, 0))
-        numbers = f"{one.predicted:.4g}", f"{one.row.measured:.4g}"
-        rows.add_row(one.row.label, *numbers, accurate, *[one.row.unit] * (not unit))
-    print_table(out, rows)
-
-
-def _print_terms(out: "Console", row: MeasuredRow, known: FittedConstants) -> None:
-    from jaxdist.launch.terminal.console import make_table, print_table
-
-    total = row.predict(known.values)
-    rows = make_table("term", row.unit, "share", right=(row.unit, "share"))
-    for name, value in row_terms(row, known).items():
-        rows.add_row(name, f"{value:.4g}", format_percent(value / total))
-    rows.add_row("predicted", f"{total:.4g}", format_percent(1.0))
-    rows.add_row("measured", f"{row.measured:.4g}", "")
-    out.print(f"  {row.label}\n", soft_wrap=True)
-    print_table(out, rows)

@@ -1,4 +1,4 @@
-"""The command line: finds the command, runs it, and turns errors into exit codes."""
+"""The command line: finds the command, runs it, and maps errors to exit codes."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ import warnings
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Final, Protocol, TextIO, cast
+from typing import Final, Protocol, TextIO, TypeVar, cast
 
 from jaxdist.core.errors import (
     BadInput,
@@ -24,11 +24,14 @@ from jaxdist.launch.cli.parser import CommandParser
 from jaxdist.launch.distributed.process_group import EXIT_RESTART, process_group
 from jaxdist.launch.terminal.console import print_error
 
+Message = TypeVar("Message")
+
+_FULL_DISK_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
 EXIT_CODES: Final = "exit codes: 0 done, 1 failed, 2 bad input, 75 try again"
 
 
 class Command(Protocol):
-    """What a file in `launch/commands` offers; heavy packages are imported in `run`."""
+    """A file in `launch/cli/commands`; heavy packages are imported in `run`."""
 
     summary: str
     """One line for the table of commands."""
@@ -51,17 +54,59 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = _show_warning
         try:
             code = _dispatch(words)
-            if (
-                code == EXIT_RESTART
-            ):  # a run that was asked to end ends in all processes
+            # A run that was asked to end has ended in all processes: none waits here.
+            if code == EXIT_RESTART:
                 return code
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            code = _handle_error(error)
+        except SystemExit as error:  # argparse, after --help
+            code = int(error.code or 0)
+        except BadInput as error:
+            code = 1 if isinstance(error, DiskFullError) else 2
+            _print_once(print_error, error)
+        except FatalError as error:
+            code = 1
+            _print_once(sys.stderr.write, f"error: {error}\n")
+        except RetryableError as error:
+            code = 75
+            _print_once(sys.stderr.write, f"{error}\n")
+        except KeyboardInterrupt:
+            code = 130
+            sys.stderr.write("\nstopped from the keyboard\n")
+        except BrokenPipeError:
+            code = 1
+            # The reader, `head` for one, has enough: the rest goes nowhere, quietly,
+            # also when the interpreter flushes at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except Exception as error:
+            code = 1
+            if isinstance(error, OSError) and error.errno in _FULL_DISK_ERRNOS:
+                full = DiskFullError(
+                    "the disk is full",
+                    rule="a run has room for its files; what was written before stays "
+                    "good",
+                    values=str(error.filename or error),
+                    remedy="make room and repeat the command, or run.dir=FOLDER on "
+                    "another disk",
+                )
+                _print_once(print_error, full)
+            else:
+                traceback.print_exception(error)
+    # Among several processes one that failed ends at once: jax would let it wait for
+    # the others, and the others wait for it.
     return process_group().exit_process(code)
 
 
+# A wrong setting is met by every process of a launcher: one message is enough.
+def _print_once(show: Callable[[Message], object], message: Message) -> None:
+    """Print in one process what several may have met alike."""
+    with process_group().elect_printer() as is_printer:
+        if is_printer:
+            show(message)
+
+
 def command_names() -> tuple[str, ...]:
-    """Return the names of all commands, one for each file in `launch/commands`."""
+    """Return the names of all commands, one for each file in `launch/cli/commands`."""
+    # No registry: a file is a command. `--help` imports each of them for its line, so
+    # what is heavy is imported inside `run`.
     return tuple(module.name for module in pkgutil.iter_modules(commands.__path__))
 
 
@@ -72,6 +117,7 @@ def load_command(name: str) -> Command:
         BadInput: there is none; names the nearest.
     """
     if name not in command_names():
+        # The first word may be a mistyped `--help` too.
         kind = "option" if name.startswith("-") else "command"
         near = did_you_mean(name, [*command_names(), "--help", "--version"])
         meant = f"did you mean {near}? " if near else ""
@@ -86,54 +132,9 @@ def help_text() -> str:
     from jaxdist import __doc__ as about
 
     rows = [f"  {name:13} {load_command(name).summary}" for name in command_names()]
-    return "\n".join(
-        [
-            (about or "").splitlines()[0],
-            "",
-            "usage: jaxdist COMMAND [options]",
-            "",
-            *rows,
-            "",
-            "jaxdist COMMAND --help tells what a command takes.",
-            EXIT_CODES,
-        ]
-    )
-
-
-def _handle_error(error: BaseException) -> int:
-    """Print what went wrong as far as there is something to say; return the code."""
-    match error:
-        case SystemExit():  # argparse, after --help
-            code = int(error.code or 0)
-        case DiskFullError() as full:
-            code = _print_once(1, lambda: print_error(full))
-        case BadInput() as refusal:
-            code = _print_once(2, lambda: print_error(refusal))
-        case FatalError():
-            code = _print_once(1, lambda: sys.stderr.write(f"error: {error}\n"))
-        case RetryableError():
-            code = _print_once(75, lambda: sys.stderr.write(f"{error}\n"))
-        case KeyboardInterrupt():
-            sys.stderr.write("\nstopped from the keyboard\n")
-            code = 130
-        case BrokenPipeError():
-            # The reader, `head` for one, has enough: the rest goes nowhere, quietly.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = 1
-        case OSError(errno=errno.ENOSPC | errno.EDQUOT) as met:
-            code = _print_once(1, lambda: print_error(_disk_full_error(met)))
-        case _:
-            traceback.print_exception(error)
-            code = 1
-    return code
-
-
-def _print_once(code: int, print_message: Callable[[], object]) -> int:
-    """Say what several processes may have met alike, in one of them."""
-    with process_group().elect_printer() as mine:
-        if mine:
-            print_message()
-    return code
+    title, usage = (about or "").splitlines()[0], "usage: jaxdist COMMAND [options]"
+    more = "jaxdist COMMAND --help tells what a command takes."
+    return "\n".join([title, "", usage, "", *rows, "", more, EXIT_CODES])
 
 
 def _show_warning(
@@ -145,21 +146,14 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """Print a warning: our own in a line, others with the place they come from."""
-    said = warnings.formatwarning(message, category, filename, lineno, line)
-    own = issubclass(category, JaxdistWarning)
-    (file or sys.stderr).write(f"warn: {message}\n" if own else said)
-
-
-def _disk_full_error(error: OSError) -> DiskFullError:
-    return DiskFullError(
-        "the disk is full",
-        rule="a run has room for its files; what was written before stays good",
-        values=str(error.filename or error),
-        remedy="make room and repeat the command, or run.dir=FOLDER on another disk",
-    )
+    text = warnings.formatwarning(message, category, filename, lineno, line)
+    if issubclass(category, JaxdistWarning):
+        text = f"warn: {message}\n"
+    (file or sys.stderr).write(text)
 
 
 def _dispatch(words: Sequence[str]) -> int:
+    # Nothing was asked for: the help is an error here, for scripts that lost a word.
     if not words:
         sys.stderr.write(help_text() + "\n")
         return 2
@@ -175,6 +169,7 @@ def _dispatch(words: Sequence[str]) -> int:
     command = load_command(name)
     parser = CommandParser(f"jaxdist {name}", command.summary, EXIT_CODES)
     command.add_arguments(parser)
+    # Options are checked before `run` imports anything heavy.
     code = command.run(parser.parse(rest))
-    sys.stdout.flush()
+    sys.stdout.flush()  # here, where a broken pipe is still caught
     return code

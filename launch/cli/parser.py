@@ -1,43 +1,152 @@
-"""Arguments: the words of a command line, and the options that commands share."""
+"""Parses command lines, and adds the options that several commands share."""
 
 import argparse
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from jaxdist.core.errors import BadInput, did_you_mean
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Query = TypeVar("Query", bound="DataclassInstance")
+
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose complaints teach: bad options are BadInput with a suggestion."""
+    """A parser whose errors are BadInput with a remedy, and whose forms have options.
 
-    def __init__(self, prog: str, summary: str, epilog: str = "") -> None:
+    Args:
+        prog: words that stand in front of the arguments.
+        summary: one line for the help.
+        epilog: last lines of the help.
+        example: a command line that works, the remedy for a missing argument.
+    """
+
+    def __init__(
+        self, prog: str, summary: str, epilog: str = "", example: str = ""
+    ) -> None:
         super().__init__(
             prog=prog,
             description=summary,
             epilog=epilog,
+            # With abbreviations an option added later would change what old command
+            # lines mean.
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        self.forms: dict[str, CommandParser] = {}
+        # Forms share one mapping, so that each knows what the others take.
+        self._siblings = self.forms
+        self._example, self._default_form = example, ""
+
+    def add_form(
+        self, name: str, summary: str, *, example: str = "", default: bool = False
+    ) -> "CommandParser":
+        """Add a form of the command with options of its own: `jaxdist launch local`.
+
+        The form that was typed is `args.action`.
+
+        Args:
+            name: its word.
+            summary: one line for the help.
+            example: its arguments in a command line that works.
+            default: whether the form is meant where the first word names none.
+        """
+        # argparse has one set of subparsers; it writes their help and checks the word.
+        if not self.forms:
+            self._words = self.add_subparsers(dest="action", required=True)
+        form = self._words.add_parser(
+            name,
+            help=summary,
+            prog=f"{self.prog} {name}",
+            summary=summary,
+            epilog=self.epilog,
+            example=f"{self.prog} {name} {example}" if example else "",
+        )
+        form.set_defaults(action=name)
+        self.forms[name], form._siblings = form, self.forms
+        if default:
+            self._default_form = name
+            self.epilog = f"without one of these words: {name}\n{self.epilog}"
+        return form
+
+    def add_program(self) -> None:
+        """Take a program behind `--`, a command line of its own: `args.program`."""
+        self.set_defaults(program=())
+        behind = "behind --: train EXPERIMENT ..., or another program and its arguments"
+        self.epilog = f"{behind}\n{self.epilog}"
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Read the words; options may stand between the overrides.
+        """Read the words; options may stand among positional words, before a form too.
 
         Where the command takes a program, that is what stands behind `--`.
 
         Raises:
             BadInput: an option or a value that the command does not have.
         """
-        if self.get_default("program") is None or "--" not in words:
-            return self.parse_intermixed_args(words)
-        end = list(words).index("--")
-        args = self.parse_intermixed_args(words[:end])
-        args.program = tuple(words[end + 1 :])
+        words = list(words)
+        if self.forms:
+            place = self._find_form(words)
+            name = self._default_form if place is None else words.pop(place)
+            if name in self.forms:
+                return self.forms[name].parse(words)
+            # argparse prints the help, or says what is wrong with the word.
+            return self.parse_args([name] if name else [])
+        program = None
+        # argparse would take the options of the program for the command's own.
+        if self.get_default("program") is not None and "--" in words:
+            end = words.index("--")
+            words, program = words[:end], tuple(words[end + 1 :])
+        for word in words:
+            self._check_sibling_option(word.partition("=")[0])
+        # Overrides and options may alternate: `train digits --json optim.lr=0.1`, which
+        # parse_args refuses.
+        args = self.parse_intermixed_args(words)
+        if program is not None:
+            args.program = program
         return args
 
+    def _find_form(self, words: Sequence[str]) -> int | None:
+        """Return the place of the word of a form, None where there is none."""
+        options = {}
+        for form in self.forms.values():
+            options.update(form._option_string_actions)
+        is_value = False
+        for place, word in enumerate(words):
+            # A value of an option is skipped, whatever it is: `--name local`.
+            if is_value:
+                is_value = False
+            elif word == "--":
+                break
+            elif word in ("-h", "--help"):
+                return place
+            elif word.startswith("-"):
+                is_value = word in options and options[word].nargs is None
+            else:
+                named = word in self.forms or not self._default_form
+                return place if named else None
+        return None
+
+    def _check_sibling_option(self, option: str) -> None:
+        """Refuse an option that another form of the command takes, and say which."""
+        # Before argparse, which would complain first of what is missing.
+        owners = [
+            f"{form.prog} takes it"
+            for form in self._siblings.values()
+            if option in form._option_string_actions
+        ]
+        if owners and option not in self._option_string_actions:
+            raise BadInput(
+                f"{self.prog.removeprefix('jaxdist ')} takes no {option}",
+                rule="; ".join(owners),
+                remedy=f"{self.prog} --help lists what it takes",
+            )
+
     def error(self, message: str) -> NoReturn:
-        """Turn a complaint of argparse into BadInput."""
+        """Turn an error of argparse into BadInput."""
         help_line = f"{self.prog} --help lists what it takes"
         choice = re.match(
             r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message
@@ -50,17 +159,41 @@ class CommandParser(argparse.ArgumentParser):
                 rule=f"{choice[1]} is one of {', '.join(known)}",
                 remedy=f"did you mean {near}?" if near else help_line,
             )
+        # argparse reports the word and not what it could have been: names are compared
+        # here.
         unknown = re.match(r"unrecognized arguments: (.*)", message)
         if unknown:
             word = unknown[1].split()[0]
             near = did_you_mean(word.split("=")[0], self._option_string_actions)
             meant = f"did you mean {near}? " if near else ""
-            raise BadInput(f"no option {word}", remedy=meant + help_line)
-        raise BadInput(message, remedy=help_line)
+            kind = "option" if word.startswith("-") else "argument"
+            raise BadInput(f"no {kind} {word}", remedy=meant + help_line)
+        # A missing argument is best shown in a whole command line.
+        missing = "required" in message and self._example
+        raise BadInput(message, remedy=[self._example] * bool(missing) + [help_line])
+
+
+def query_from(args: argparse.Namespace, query: type[Query]) -> Query:
+    """Return the options of a command as its dataclass, whose fields they are named by.
+
+    Args:
+        args: parsed words.
+        query: class of the options, such as `PlanQuery`.
+    """
+    # A field without an option is an error and no default: none is forgotten.
+    return query(**{field.name: getattr(args, field.name) for field in fields(query)})
+
+
+def parse_int_list(text: str) -> tuple[int, ...]:
+    """Read numbers with commas between them, as the type of an option."""
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"not numbers with commas: {text}") from None
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--json`: one object on standard output, seconds and bytes as units."""
+    """Add `--json`: one object on standard output, in seconds and bytes."""
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object, and nothing else"
     )
@@ -70,7 +203,7 @@ def check_output_folder(path: Path) -> None:
     """Refuse a file to be written whose folder is not there.
 
     Raises:
-        BadInput: says the same file here.
+        BadInput: the folder is not there.
     """
     if not path.parent.is_dir():
         raise BadInput(
@@ -93,59 +226,27 @@ def add_what_if_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_program_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `-- PROGRAM ...`, words of a command of its own: `args.program`."""
-    parser.set_defaults(program=())
+def add_experiment_arguments(
+    parser: argparse.ArgumentParser, *, or_step: bool = False
+) -> None:
+    """Add EXPERIMENT and its overrides: `args.experiment`, `args.overrides`.
 
-
-def add_restart_options(parser: argparse.ArgumentParser, help_prefix: str) -> None:
-    """Add how often processes are started again: `args.restarts`, `args.grace`."""
-    parser.add_argument(
-        "--restarts",
-        type=int,
-        metavar="N",
-        help=f"{help_prefix}start all again where one fails, up to N times (0; with a "
-        "range "
-        "of processes, 10)",
-    )
-    parser.add_argument(
-        "--grace",
-        type=float,
-        metavar="S",
-        help=f"{help_prefix}seconds that they have to save, on SIGTERM or Ctrl-C (30)",
-    )
-
-
-def add_rejoin_option(parser: argparse.ArgumentParser, help_prefix: str) -> None:
-    """Add when a place that was lost is asked again: `args.back_after`."""
-    parser.add_argument(
-        "--back-after",
-        type=float,
-        metavar="S",
-        help=f"{help_prefix}with a range, seconds before a process or host that was "
-        "lost is "
-        "taken back, twice as many each time (30)",
-    )
-
-
-def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add EXPERIMENT and its overrides: `args.experiment`, `args.overrides`."""
-    _add_experiment(
-        parser, "a name of `jaxdist experiments`, or a file my_experiment.py"
-    )
-
-
-def add_experiment_or_step(parser: argparse.ArgumentParser) -> None:
-    """Add the same, where a script and the name of its step will do as well."""
-    _add_experiment(
-        parser,
-        "a name of `jaxdist experiments`, a file my_experiment.py, or "
-        "my_script.py:step for a jitted function of your own with its `args`",
-    )
-
-
-def _add_experiment(parser: argparse.ArgumentParser, what: str) -> None:
+    Args:
+        parser: of a command.
+        or_step: whether a script and the name of its step will do as well.
+    """
+    what = "a name of `jaxdist experiments`, or a file my_experiment.py"
+    if or_step:
+        what = (
+            "a name of `jaxdist experiments`, a file my_experiment.py, or "
+            "my_script.py:step for a jitted function of your own with its `args`"
+        )
     parser.add_argument("experiment", metavar="EXPERIMENT", help=what)
+    add_overrides(parser)
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """Add settings of an experiment to change: `args.overrides`."""
     parser.add_argument(
         "overrides",
         metavar="key.sub=value",

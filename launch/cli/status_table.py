@@ -1,14 +1,20 @@
-"""Tables of runs that go or have ended: one of several, or one with its processes."""
+"""Prints the state of runs that go or have ended: `jaxdist launch status`."""
 
-from collections.abc import Sequence
+import sys
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 from jaxdist.core.text.formatting import format_count, format_duration, format_percent
-from jaxdist.launch.run_folder.status import RunStatus
+from jaxdist.launch.run_folder.status import (
+    RunStatus,
+    find_started_run,
+    list_started_runs,
+    read_run_status,
+)
 from jaxdist.launch.terminal.console import (
     console,
     make_table,
+    print_json,
     print_next_commands,
     print_table,
 )
@@ -23,40 +29,55 @@ _STATE_HINTS: Final = {
 """What is to be added to a state."""
 
 
-def status_tree(status: RunStatus) -> dict[str, Any]:
-    """Return a state as JSON has it."""
-    return asdict(status) | {"hosts": list(status.hosts)}
+def print_status(run: str | None, folder: str, *, as_json: bool) -> None:
+    """Print one run with its processes, or all runs of a folder.
 
+    Args:
+        run: name or path; None is all.
+        folder: folder of the runs.
+        as_json: whether one JSON object is printed, and nothing else.
 
-def sort_by_activity(statuses: Sequence[RunStatus]) -> list[RunStatus]:
-    """Sort runs: those under way first, then by their last line."""
+    Raises:
+        BadInput: there is no such run.
+    """
+    found = (
+        list_started_runs(folder) if run is None else [find_started_run(run, folder)]
+    )
+    statuses = [read_run_status(path) for path in found]
+    if as_json:
+        trees = [asdict(s) | {"hosts": list(s.hosts)} for s in statuses]
+        print_json(trees[0] if run else {"runs": trees})
+        return
+    if run:
+        _print_run(statuses[0])
+        return
+    if not statuses:
+        sys.stdout.write(
+            f"no runs in {folder}/; start one with: jaxdist train digits\n"
+        )
+        return
+    # Runs under way come first, then by their last line; those without one at the end.
     late = float("inf")
-    return sorted(
-        statuses,
+    statuses.sort(
         key=lambda s: (
             s.state not in _ACTIVE_STATES,
             late if s.line_s is None else s.line_s,
-        ),
+        )
     )
-
-
-def print_run_table(statuses: Sequence[RunStatus]) -> None:
-    """Print a table of runs."""
     out, right = console(), ("step", "restarts", "last line")
     rows = make_table("run", "state", *right, "processes", right=right)
-    for state in sort_by_activity(statuses):
+    for state in statuses:
         hosts = f"{state.count} on {pluralize(len(state.hosts), 'host')}"
         rows.add_row(
             *(state.name, state.state, _step_text(state), format_count(state.restarts)),
             *(_last_line_age(state), hosts if state.count else ""),
         )
     print_table(out, rows)
-    first = sort_by_activity(statuses)[0].folder
-    print_next_commands(out, f"jaxdist launch status {first}")
+    print_next_commands(out, f"jaxdist launch status {statuses[0].folder}")
 
 
-def print_run_status(status: RunStatus) -> None:
-    """Print one run, with where each process is, or was."""
+def _print_run(status: RunStatus) -> None:
+    """Print one run, with the step and phase that each process is in, or was."""
     out = console()
     loss = "" if status.loss is None else f", loss {status.loss:.3f}"
     out.print(f"{status.name}    {status.state}    step {_step_text(status)}{loss}")

@@ -1,10 +1,10 @@
-"""Layouts as they are asked for: an experiment, a cluster and numbers of devices."""
+"""Searches the layouts of an experiment on some devices of a cluster."""
 
+import json
 import time
-from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.text.parsing import parse_bytes
@@ -15,14 +15,43 @@ if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster
     from jaxdist.launch.config.provenance import ResolvedConfig
     from jaxdist.launch.training.job.abstract_step import StepDescriber
-    from jaxdist.planner.layouts.objective import PlanObjective
+    from jaxdist.planner.layouts.objective import ObjectiveKind, PlanObjective
     from jaxdist.planner.layouts.ranking import MergedRanking, PlanRanking
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanQuery:
+    """What `jaxdist plan EXPERIMENT` takes; quantities are text with their units."""
+
+    experiment: str
+    """Name or file."""
+    overrides: Sequence[str] = ()
+    """`key=value`; a key of the plan that is given is not searched."""
+    cluster: str | None = None
+    """Name or file."""
+    devices: tuple[int, ...] | None = None
+    """Numbers of devices; the layouts of several are ranked together."""
+    objective: str | None = None
+    """What is minimised: `step` (the default), `cost` or `budget`."""
+    samples: str | None = None
+    """Samples to train on."""
+    what_if: Sequence[str] = ()
+    """Changed numbers of the cluster: `levels.net.bandwidth=1gbit`."""
+    memory: str | None = None
+    """Bytes of a device; the cluster's by default."""
+    lossy: str | None = None
+    """Lossy compressors that may be chosen, with commas between them, or `all`."""
+    top: int = 10
+    """Plans that are shown."""
+    explain: int | None = None
+    """Rank of the plan whose arithmetic is shown, from 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutSearchResult:
     """A ranking with what it is of."""
 
+    query: PlanQuery
     resolved: "ResolvedConfig"
     """The experiment."""
     cluster: "Cluster"
@@ -34,153 +63,191 @@ class LayoutSearchResult:
     ranking: "MergedRanking"
     """What was found."""
     search_s: float
-    """That the search took."""
+    """Seconds that the search took."""
     describer: "StepDescriber"
     """The network, described."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the ranking as plain values, in seconds and bytes."""
+        objective = self.objective
+        tree: dict[str, Any] = {}
+        if self.query.explain:
+            tree["explained"] = self.explanation(self.query.explain)
+        # One number stays a number, as scripts that read it expect.
+        one, *others = self.devices
+        tree |= {
+            "experiment": self.resolved.experiment,
+            "cluster": self.cluster.name,
+            "devices": [one, *others] if others else one,
+        }
+        # Fields of an objective are there only where one was asked for.
+        if objective.has_cost_columns:
+            price = None if objective.price is None else objective.price.tree()
+            tree |= {
+                "objective": objective.kind,
+                "samples": objective.samples,
+                "price": price,
+            }
+        plans = []
+        for each in self.ranking.plans[: self.query.top]:
+            # The plan is written as a plan file has it, so that it can be cut out and
+            # run.
+            plan = each.prediction.to_dict()
+            plan["plan"] = json.loads(each.plan.to_json())
+            plan["devices"] = each.plan.mesh.devices
+            if objective.kind == "cost":
+                plan["cost"] = objective.cost(each)
+                plan["cost_unit"] = objective.cost_unit
+            if objective.samples is not None:
+                plan["budget_s"] = objective.budget_s(each)
+            plans.append(plan)
+        return tree | {
+            "plans": plans,
+            "lost": [
+                {
+                    "layout": lost.title,
+                    "devices": devices,
+                    "step_s": lost.step_s,
+                    "why": lost.reason,
+                }
+                for devices, lost in self.ranking.rejected
+            ],
+            "layouts": self.ranking.num_estimated,
+            "described": self.ranking.num_evaluated,
+            "search_seconds": self.search_s,
+        }
 
-def search_layouts(args: Namespace) -> LayoutSearchResult:
-    """Search.
+    def explanation(self, rank: int) -> dict[str, Any]:
+        """Return the terms of a plan with their arithmetic.
+
+        Args:
+            rank: place of the plan in the ranking, from 1.
+        """
+        from jaxdist.planner.explain import bytes_of, explain_seconds
+
+        # The ranking keeps predictions alone: the step is described again for its
+        # formulas.
+        one = self.ranking.plans[rank - 1]
+        case = self.describer.describe(one.plan)
+        terms = {
+            "seconds": explain_seconds(case, self.cluster, one.prediction),
+            "bytes": bytes_of(one.prediction),
+        }
+        return {
+            name: [
+                {"term": each.name, "arithmetic": each.formula, "value": each.value}
+                for each in own
+            ]
+            for name, own in terms.items()
+        }
+
+
+def search_layouts(query: PlanQuery) -> LayoutSearchResult:
+    """Rank the layouts of an experiment, best first.
 
     Raises:
-        BadInput: something of it cannot be, or no layout can be run.
+        BadInput: an option that cannot be, or no layout can be run.
     """
-    if args.cluster is None or args.devices is None:
+    devices = query.devices and ",".join(map(str, query.devices))
+    if query.cluster is None or query.devices is None:
         raise BadInput(
             "nothing says on which machine, or on how many devices",
             rule="a plan is for some devices of a cluster",
-            values=f"--cluster {args.cluster}, --devices "
-            f"{_format_counts(args.devices)}",
+            values=f"--cluster {query.cluster}, --devices {devices}",
             remedy="--cluster abci --devices 64",
         )
-    resolved = resolve_config(args.what, args.overrides)
+    resolved = resolve_config(query.experiment, query.overrides)
 
+    # Describing a step and estimating plans import jax: what has no experiment, or no
+    # cluster, is refused before.
     from jaxdist.launch.training.job.abstract_step import StepDescriber
     from jaxdist.meshes.clusters.load import load_cluster
     from jaxdist.meshes.clusters.what_if import apply_overrides
-    from jaxdist.planner.layouts.objective import PlanObjective
-
-    cluster = apply_overrides(load_cluster(args.cluster), args.what_if)
-    objective = PlanObjective(
-        kind=args.objective or "step",
-        samples=None if args.samples is None else _parse_samples(args.samples),
-        price=cluster.price,
-    )
-    _check_options(args, cluster)
-    begun = time.perf_counter()
-    subject = StepDescriber(resolved.config)
-    counts = tuple(dict.fromkeys(args.devices))
-    found = _rank_all_counts(
-        counts,
-        objective,
-        lambda count: _rank_one_count(
-            LayoutQuery(
-                resolved=resolved, describer=subject, cluster=cluster, devices=count
-            ),
-            args,
-        ),
-    )
-    if (args.explain or 1) > len(found.plans):
-        raise BadInput(
-            "there are fewer plans than that",
-            rule="--explain is the place of a plan that can be run",
-            values=f"--explain {args.explain}, {len(found.plans)} plans",
-            remedy=f"--explain {len(found.plans)}",
-        )
-    return LayoutSearchResult(
-        resolved=resolved,
-        cluster=cluster,
-        devices=counts,
-        objective=objective,
-        ranking=found,
-        search_s=time.perf_counter() - begun,
-        describer=subject,
-    )
-
-
-def _rank_one_count(question: LayoutQuery, args: Namespace) -> "PlanRanking":
-    """Rank the layouts of one number of devices."""
-    from jaxdist.planner.layouts.ranking import rank_plans
-
-    subject = question.describer
-    return rank_plans(
-        question.cost_estimate(parse_compressors(args.lossy)),
-        question.baseline_plans(),
-        subject.describe,
-        memory_capacity=parse_bytes(args.memory, "--memory") if args.memory else None,
-        trace_step=subject.describe_traced,
-    )
-
-
-def _rank_all_counts(
-    counts: tuple[int, ...],
-    objective: "PlanObjective",
-    rank: "Callable[[int], PlanRanking]",
-) -> "MergedRanking":
-    """Rank the layouts of each number of devices, and put them together.
-
-    Raises:
-        NoLayout: none of the numbers has one that can be run: what the first lacks.
-    """
     from jaxdist.planner.layouts.evaluated_plans import NoLayoutError
-    from jaxdist.planner.layouts.ranking import merge_rankings
+    from jaxdist.planner.layouts.objective import PlanObjective
+    from jaxdist.planner.layouts.ranking import merge_rankings, rank_plans
 
-    found: dict[int, PlanRanking] = {}
-    refused: dict[int, NoLayoutError] = {}
-    for count in counts:
-        try:
-            found[count] = rank(count)
-        except NoLayoutError as error:
-            refused[count] = error
-    if not found:
-        raise refused[counts[0]]
-    why = {count: error.values for count, error in refused.items()}
-    return merge_rankings(found, why, objective)
-
-
-def _parse_samples(text: str) -> float:
-    """Read a number of samples.
-
-    Raises:
-        BadInput: it is none.
-    """
+    cluster = apply_overrides(load_cluster(query.cluster), query.what_if)
     try:
-        return float(text)
+        samples = None if query.samples is None else float(query.samples)
     except ValueError:
         raise BadInput(
-            f"{text} is no number of samples",
+            f"{query.samples} is no number of samples",
             rule="--samples is a number",
-            values=f"--samples {text}",
+            values=f"--samples {query.samples}",
             remedy="--samples 90e6",
         ) from None
-
-
-def _format_counts(counts: tuple[int, ...] | None) -> str:
-    return "None" if counts is None else ",".join(map(str, counts))
-
-
-def _check_options(args: Namespace, cluster: "Cluster") -> None:
-    """Refuse numbers that leave nothing to search."""
-    for count in args.devices:
+    # The kind is checked by the objective itself.
+    kind = cast("ObjectiveKind", query.objective or "step")
+    objective = PlanObjective(kind=kind, samples=samples, price=cluster.price)
+    for count in query.devices:
+        # Raises where the cluster has fewer devices.
         cluster.level_of(max(1, count))
         if count < 1:
             raise BadInput(
                 "there are no devices",
                 rule="a plan is for at least one device",
-                values=f"--devices {_format_counts(args.devices)}",
+                values=f"--devices {devices}",
                 remedy="--devices 8",
             )
-    if args.explain is not None and args.explain < 1:
+    if query.explain is not None and query.explain < 1:
         raise BadInput(
             "no plan is at that place",
             rule="--explain is the place of a plan, from 1",
-            values=f"--explain {args.explain}",
+            values=f"--explain {query.explain}",
             remedy="--explain 1",
         )
-    if args.top < 1:
+    if query.top < 1:
         raise BadInput(
             "no layouts would be shown",
             rule="--top is at least 1",
-            values=f"--top {args.top}",
+            values=f"--top {query.top}",
             remedy="--top 10",
         )
+
+    begun = time.perf_counter()
+    # One describer for all counts: it traces the network once.
+    describer = StepDescriber(resolved.config)
+    compressors = parse_compressors(query.lossy)
+    memory = parse_bytes(query.memory, "--memory") if query.memory else None
+    # Of numbers that are given twice one is searched, in the order given.
+    counts = tuple(dict.fromkeys(query.devices))
+    rankings: dict[int, PlanRanking] = {}
+    refused: dict[int, NoLayoutError] = {}
+    for count in counts:
+        space = LayoutQuery(
+            resolved=resolved, describer=describer, cluster=cluster, devices=count
+        )
+        # A number of devices without a layout is left out, as long as another has one.
+        try:
+            rankings[count] = rank_plans(
+                space.cost_estimate(compressors),
+                space.baseline_plans(),
+                describer.describe,
+                memory_capacity=memory,
+                trace_step=describer.describe_traced,
+            )
+        except NoLayoutError as error:
+            refused[count] = error
+    if not rankings:
+        raise refused[counts[0]]
+    why = {count: error.values for count, error in refused.items()}
+    ranking = merge_rankings(rankings, why, objective)
+    # Known only now: layouts that do not fit are no plans of the ranking.
+    if (query.explain or 1) > len(ranking.plans):
+        raise BadInput(
+            "there are fewer plans than that",
+            rule="--explain is the place of a plan that can be run",
+            values=f"--explain {query.explain}, {len(ranking.plans)} plans",
+            remedy=f"--explain {len(ranking.plans)}",
+        )
+    return LayoutSearchResult(
+        query=query,
+        resolved=resolved,
+        cluster=cluster,
+        devices=counts,
+        objective=objective,
+        ranking=ranking,
+        search_s=time.perf_counter() - begun,
+        describer=describer,
+    )

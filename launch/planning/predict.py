@@ -1,10 +1,15 @@
-"""Predicting: an experiment's step on a cluster, by term."""
+"""Predicts the step of an experiment on a cluster, term by term."""
 
-from argparse import Namespace
-from typing import TYPE_CHECKING
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from jaxdist.core.errors import BadInput
+from jaxdist.core.text.formatting import format_duration, format_percent, format_size
 from jaxdist.launch.config.plan_file import check_plan_target, load_plan_overrides
 from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -13,16 +18,56 @@ if TYPE_CHECKING:
     from jaxdist.oracle.predict import Prediction
 
 
-def predict_experiment(args: Namespace) -> "tuple[ResolvedConfig, Prediction]":
-    """Predict what was asked for.
+@dataclass(frozen=True, kw_only=True)
+class PredictionQuery:
+    """What `jaxdist oracle predict` takes."""
+
+    experiment: str
+    """Name or file."""
+    overrides: Sequence[str] = ()
+    """`key=value`."""
+    plan: str | None = None
+    """File of the plan to predict; by default the experiment's own plan."""
+    cluster: str | None = None
+    """Name or file."""
+    what_if: Sequence[str] = ()
+    """Changed numbers of the cluster: `levels.net.bandwidth=1gbit`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentPrediction:
+    """A prediction with the experiment that it is of."""
+
+    query: PredictionQuery
+    resolved: "ResolvedConfig"
+    prediction: "Prediction"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the prediction as plain values, in seconds and bytes."""
+        return {"experiment": self.resolved.experiment, **self.prediction.to_dict()}
+
+
+def predict_experiment(query: PredictionQuery) -> ExperimentPrediction:
+    """Predict the step of an experiment.
 
     Raises:
         BadInput: no such experiment, plan or cluster, or they do not go together.
     """
-    words = [*(load_plan_overrides(args.plan) if args.plan else ()), *args.overrides]
-    resolved = resolve_config(args.subject, words)
-    if args.plan:
-        check_plan_target(args.plan, resolved)
+    if query.cluster is None:
+        raise BadInput(
+            "nothing says on which machine",
+            rule="a prediction is for a cluster",
+            values=f"jaxdist oracle predict {query.experiment}, no --cluster",
+            remedy=(
+                "--cluster abci",
+                "jaxdist calibrate -o cluster.json measures yours",
+            ),
+        )
+    # Overrides stand behind the plan's: what is typed wins over the file.
+    words = [*(load_plan_overrides(query.plan) if query.plan else ()), *query.overrides]
+    resolved = resolve_config(query.experiment, words)
+    if query.plan:
+        check_plan_target(query.plan, resolved)
 
     from jaxdist.launch.training.job.abstract_step import StepDescriber
     from jaxdist.meshes.clusters.load import load_cluster
@@ -30,33 +75,27 @@ def predict_experiment(args: Namespace) -> "tuple[ResolvedConfig, Prediction]":
     from jaxdist.oracle.memory import trace_predicts_memory
     from jaxdist.oracle.predict import check_device_count, predict
 
-    cluster = apply_overrides(load_cluster(args.cluster), args.what_if)
-    check_device_count(resolved.config.plan, cluster)
-    subject, plan = StepDescriber(resolved.config), resolved.config.plan
+    cluster = apply_overrides(load_cluster(query.cluster), query.what_if)
+    plan = resolved.config.plan
+    # A plan of fewer devices than the cluster has is predicted on the first of them.
+    check_device_count(plan, cluster)
+    describer = StepDescriber(resolved.config)
+    # A trace takes longer, and tells the memory of all but rematerialised steps on
+    # accelerators, whose compilers keep other arrays than it shows.
     traced = trace_predicts_memory(plan, cluster.device)
-    case = subject.describe_traced(plan) if traced else subject.describe(plan)
-    return resolved, predict(case, cluster)
+    case = describer.describe_traced(plan) if traced else describer.describe(plan)
+    return ExperimentPrediction(
+        query=query, resolved=resolved, prediction=predict(case, cluster)
+    )
 
 
-def print_prediction(
-    out: "Console", resolved: "ResolvedConfig", found: "Prediction", words: str
-) -> None:
+def print_prediction(out: "Console", predicted: ExperimentPrediction) -> None:
     """Print seconds by term, then bytes by term, then what they rest on."""
-    from jaxdist.core.text.formatting import (
-        format_duration,
-        format_percent,
-        format_size,
-    )
-    from jaxdist.launch.terminal.console import (
-        make_table,
-        print_next_commands,
-        print_table,
-    )
-
-    devices = resolved.config.plan.mesh.devices
+    query, found = predicted.query, predicted.prediction
+    fits = "fits" if found.fits else "does not fit"
     out.print(
-        f"{resolved.experiment} on {found.cluster}    {found.plan}    {devices:,} "
-        "devices, "
+        f"{predicted.resolved.experiment} on {found.cluster}    {found.plan}    "
+        f"{predicted.resolved.config.plan.mesh.devices:,} devices, "
         f"global batch {found.batch:,}"
     )
     out.print(
@@ -64,28 +103,29 @@ def print_prediction(
         f"{format_percent(found.relative_error, 0)}, "
         f"{found.batch / found.step_s:,.0f} samples/s"
     )
-    fits = "fits" if found.fits else "does not fit"
     out.print(
         f"  memory   {format_size(found.memory_bytes)} of "
-        f"{format_size(found.memory_capacity)} a "
-        f"device: {fits}"
+        f"{format_size(found.memory_capacity)} a device: {fits}\n"
     )
-    out.print()
-    behind = found.overlapped_s
-    heads = ("ms a step", "share", *["hidden behind computing, ms"] * bool(behind))
+    # What is hidden behind compute is no part of the step, and comes back where compute
+    # gets faster.
+    hidden = found.overlapped_s
+    heads = ("ms a step", "share", *["hidden behind computing, ms"] * bool(hidden))
     seconds = make_table("term", *heads, right=heads)
     for term, took in sorted(found.terms_s.items(), key=lambda pair: -pair[1]):
-        beside = [f"{1e3 * behind[term]:,.3f}" if term in behind else ""]
+        beside = [f"{1e3 * hidden[term]:,.3f}" if term in hidden else ""]
         share = format_percent(took / found.step_s)
-        seconds.add_row(term, f"{1e3 * took:,.3f}", share, *beside * bool(behind))
+        # Milliseconds to three places: terms of a step differ by orders of magnitude.
+        seconds.add_row(term, f"{1e3 * took:,.3f}", share, *beside * bool(hidden))
     print_table(out, seconds)
-    kept = make_table("kept on a device", "bytes", right=("bytes",))
+    memory = make_table("kept on a device", "bytes", right=("bytes",))
     for term, held in sorted(found.memory_by_term.items(), key=lambda pair: -pair[1]):
-        kept.add_row(term, format_size(held))
-    print_table(out, kept)
-    guessed = [
-        p for p, origin in found.provenance.items() if origin.startswith("assumed")
-    ]
-    if guessed:
+        memory.add_row(term, format_size(held))
+    print_table(out, memory)
+    # Numbers that were neither measured nor published limit the trust in the rest.
+    origins = found.provenance.items()
+    if guessed := [p for p, origin in origins if origin.startswith("assumed")]:
         out.print(f"  assumed  {', '.join(guessed)}\n", soft_wrap=True)
-    print_next_commands(out, f"jaxdist oracle predict {words} --json")
+    plan = ("--plan", query.plan) if query.plan else ()
+    words = (query.experiment, *query.overrides, *plan, "--cluster", str(query.cluster))
+    print_next_commands(out, f"jaxdist oracle predict {shlex.join(words)} --json")

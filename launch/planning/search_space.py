@@ -1,4 +1,4 @@
-"""A question: what may be chosen for an experiment, and what was said and stays."""
+"""The space of a layout search: what may be chosen, and what was typed and stays."""
 
 import math
 from dataclasses import dataclass, replace
@@ -15,23 +15,22 @@ if TYPE_CHECKING:
     from jaxdist.launch.config.provenance import ResolvedConfig
     from jaxdist.launch.training.job.abstract_step import StepDescriber
     from jaxdist.planner.layouts.cost_estimate import CostEstimate
-    from jaxdist.planner.layouts.space import PlanChoices
 
 LOSSY_COMPRESSORS: Final[tuple[AlgorithmName, ...]] = (
     *("bf16", "fp8", "int8", "int4", "sign"),
     *("random_k", "top_k", "sparse", "aligned", "power"),
 )
-"""Ways of summing that lose something in a step."""
+"""Compressors that change the sum of a step."""
 
 _MAX_MICROBATCHES: Final = 256
-"""Microbatches that are tried at most."""
+"""Largest number of microbatches that is tried."""
 
 
 def parse_compressors(words: str | None) -> tuple[AlgorithmName, ...]:
-    """Read the ways that `--lossy` names.
+    """Return the compressors that `--lossy` names.
 
     Raises:
-        BadInput: there is no such way, or it loses nothing.
+        BadInput: there is no such compressor, or it is exact.
     """
     if words == "all":
         return LOSSY_COMPRESSORS
@@ -46,6 +45,7 @@ def parse_compressors(words: str | None) -> tuple[AlgorithmName, ...]:
                 values=f"--lossy {words}",
                 remedy=f"did you mean {near}?" if near else "--lossy int8",
             )
+    # In one order, whatever was typed: rankings of the same question are the same.
     return tuple(way for way in LOSSY_COMPRESSORS if way in asked)
 
 
@@ -54,7 +54,7 @@ class LayoutQuery:
     """An experiment on some devices of a cluster."""
 
     resolved: "ResolvedConfig"
-    """What was typed stays as it is, the rest may be chosen."""
+    """The experiment; what was typed stays as it is, the rest may be chosen."""
     describer: "StepDescriber"
     """Its network."""
     cluster: "Cluster"
@@ -64,37 +64,42 @@ class LayoutQuery:
 
     @cached_property
     def base_plan(self) -> Plan:
-        """What no search changes: where the split of images ends, if that was typed.
+        """The plan with what no search changes.
 
         Raises:
-            BadInput: it ends at a block that the network does not have.
+            BadInput: the split of images ends at a block that the network has not.
         """
-        plan = self.resolved.config.plan
-        until = plan.remat_until if self._is_set("plan.remat_until") else ""
-        placement = plan.placement if self._is_set("plan.placement") else ()
-        plan = replace(plan, remat_until=until, placement=placement)
-        if not self._is_set("plan.spatial_until"):
+        typed, plan = self._typed, self.resolved.config.plan
+        # What an experiment's own plan says of these is for its own mesh.
+        plan = replace(
+            plan,
+            remat_until=plan.remat_until if "plan.remat_until" in typed else "",
+            placement=plan.placement if "plan.placement" in typed else (),
+        )
+        if "plan.spatial_until" not in typed:
             return replace(plan, spatial_until="", spatial_then="repeat")
+        # The first block is no end: images would not be split at all.
         known = [block.name for block in self.describer.profile.blocks[1:]]
         if plan.spatial_until and plan.spatial_until not in known:
             what, otherwise = "block behind the first", "plan.spatial_until="
             raise unknown_name_error(what, plan.spatial_until, known, otherwise)
         return plan
 
-    def _is_set(self, key: str) -> bool:
-        """Tell whether a setting was typed, and so stays."""
-        return key in self.resolved.keys_from("command line")
+    @cached_property
+    def _typed(self) -> frozenset[str]:
+        """Settings that were typed, and so stay."""
+        return frozenset(self.resolved.keys_from("command line"))
 
     @cached_property
     def pinned_axes(self) -> dict[str, int]:
-        """Axes whose devices were typed.
+        """Axes whose number of devices was typed.
 
         Raises:
-            BadInput: they are no part of the devices.
+            BadInput: their product does not divide the devices.
         """
-        typed = self.resolved.keys_from("command line")
+        # An axis that only the experiment names is free: its plan is for other devices.
         mesh = self.resolved.config.plan.mesh
-        found = {a: mesh.size(a) for a in EVERY if f"plan.mesh.{a}" in typed}
+        found = {a: mesh.size(a) for a in EVERY if f"plan.mesh.{a}" in self._typed}
         if self.devices % math.prod(found.values()):
             said = ", ".join(f"plan.mesh.{a} = {n}" for a, n in found.items())
             fits = math.gcd(self.devices, math.prod(found.values()))
@@ -113,114 +118,115 @@ class LayoutQuery:
         """Return the space of the search, estimated.
 
         Args:
-            compressors: ways of summing that may be chosen beside the exact one.
+            compressors: lossy compressors that may be chosen beside the exact sum.
 
         Raises:
-            BadInput: the network has no blocks to compute again as was typed.
+            BadInput: `plan.remat` was typed, of a network without blocks.
         """
         from jaxdist.launch.training.job.job import task_network
         from jaxdist.planner.layouts.block_costs import BlockCosts
         from jaxdist.planner.layouts.cost_estimate import CostEstimate
-        from jaxdist.planner.layouts.space import plan_space
+        from jaxdist.planner.layouts.space import (
+            SCHEDULE_CHOICES,
+            PlanChoices,
+            plan_space,
+        )
         from jaxdist.planner.layouts.traffic_probes import probe_traffic
         from jaxdist.train import remat
 
-        if self.base_plan.remat:
-            remat.check_remat(self.base_plan, task_network(self.describer.task))
-        subject, profile = self.describer, self.describer.profile
-        device = self.cluster.device
+        plan, typed, describer = self.base_plan, self._typed, self.describer
+        if plan.remat:
+            remat.check_remat(plan, task_network(describer.task))
+        profile, device = describer.profile, self.cluster.device
+        # Pinned axes are probed too, since their traffic is part of every plan.
         axes = tuple(axis for axis in self._axes if axis not in self.pinned_axes)
-        samples = probe_traffic(
-            self.base_plan,
+        # Traffic of each axis alone, from which that of thousands of plans is
+        # estimated.
+        traffic = probe_traffic(
+            plan,
             self.devices,
             (*axes, *self.pinned_axes),
-            subject.describe,
+            describer.describe,
             profile.parameter_bytes,
             device,
         )
-        pieces = BlockCosts(
-            profile=profile,
-            device=device,
-            dtype=subject.dtype,
-            tensor_parallel_layers=samples.tensor_parallel_layers,
-        )
-        choices = self._choices(
-            tuple(a for a in axes if a in samples.usable_axes), compressors
+
+        # What was typed is one choice; all else has the choices of the search. Settings
+        # that mean little without each other (schedule, chunks and cuts) are tied.
+        batch, most = profile.batch, min(profile.batch, _MAX_MICROBATCHES)
+        parts = tuple(n for n in range(1, most + 1) if batch % n == 0)
+        if {"optim.accumulate", "plan.microbatches"} & typed:
+            parts = (describer.task.microbatches,)
+        orders = SCHEDULE_CHOICES
+        if {"plan.pipe.schedule", "plan.pipe.chunks", "plan.pipe.cuts"} & typed:
+            orders = ((plan.pipe.schedule, plan.pipe.chunks),)
+        remat_typed = {"plan.remat", "plan.remat_until"} & typed
+        weights_typed = "plan.weights" in typed
+        ends: tuple[AfterSpatial, ...] = get_args(AfterSpatial)
+        asked = self.resolved.config.plan
+        if "plan.spatial_until" in typed and not asked.spatial_until:
+            ends = ()
+        elif "plan.spatial_then" in typed:
+            ends = (asked.spatial_then,)
+        # Ways to sum exactly are compared by the ranking itself, for the best plans.
+        exact: tuple[AlgorithmName, ...] = (plan.reduce.via,)
+        choices = PlanChoices(
+            axes=tuple(a for a in axes if a in traffic.usable_axes),
+            microbatches=parts,
+            orders=orders,
+            remat=(plan.remat,) if remat_typed else (False, True),
+            zeros=(plan.zero,) if "plan.zero" in typed else (1, 3),
+            weights=(plan.weights,) if weights_typed else get_args(TensorSplit),
+            inside=() if "plan.placement" in typed else EVERY,
+            ends=ends,
+            ways=exact if "plan.reduce.via" in typed else (*exact, *compressors),
         )
         space = plan_space(
-            self.base_plan,
+            plan,
             self.devices,
             choices,
-            batch=profile.batch,
+            batch=batch,
             blocks=max(1, len(profile.blocks)),
             fixed_axes=self.pinned_axes,
         )
         return CostEstimate(
             space=space,
             cluster=self.cluster,
-            block_costs=pieces,
-            traffic=samples,
-            needs_margin=not subject.is_fast_to_trace,
+            block_costs=BlockCosts(
+                profile=profile,
+                device=device,
+                dtype=describer.dtype,
+                tensor_parallel_layers=traffic.tensor_parallel_layers,
+            ),
+            traffic=traffic,
+            # Steps that are slow to trace are not traced: their memory is less certain.
+            needs_margin=not describer.is_fast_to_trace,
         )
 
     def baseline_plans(self) -> list[Plan]:
-        """Return the layouts that everybody asks about, with as many microbatches."""
+        """Return well-known layouts (data parallel, ...), to say why they lost."""
         from jaxdist.planner.layouts.space import (
             multi_host_layouts,
             single_axis_layouts,
         )
 
-        micro, host = self.describer.task.microbatches, self.cluster.levels[0].size
-        axes = (
-            () if self.pinned_axes else tuple(a for a in self._axes if a != "spatial_w")
-        )
+        host = self.cluster.levels[0].size
+        # Splits of width are searched, but nobody asks why they lost: height is as
+        # good.
+        axes = tuple(a for a in self._axes if a != "spatial_w")
+        axes = () if self.pinned_axes else axes
         plans = (
             *single_axis_layouts(self.base_plan, self.devices, axes),
             *multi_host_layouts(self.base_plan, self.devices, host, axes),
         )
+        # As many microbatches as the experiment has, so that they compare as they are.
+        micro = self.describer.task.microbatches
         return [replace(plan, microbatches=micro) for plan in plans]
 
     @property
     def _axes(self) -> tuple[str, ...]:
         from jaxdist.planner.layouts.space import SEARCH_AXES
 
+        # Text has no height or width to split.
         images = "image" in self.describer.shapes
         return tuple(a for a in SEARCH_AXES if images or not a.startswith("spatial"))
-
-    @property
-    def _spatial_ends(self) -> tuple[AfterSpatial, ...]:
-        """What devices may do behind the split of images, of what was not typed."""
-        typed, plan = self.resolved.keys_from("command line"), self.resolved.config.plan
-        if "plan.spatial_until" in typed and not plan.spatial_until:
-            return ()
-        if "plan.spatial_then" in typed:
-            return (plan.spatial_then,)
-        return get_args(AfterSpatial)
-
-    def _choices(
-        self, axes: tuple[str, ...], lossy: tuple[AlgorithmName, ...]
-    ) -> "PlanChoices":
-        from jaxdist.planner.layouts.space import SCHEDULE_CHOICES, PlanChoices
-
-        typed, plan = self.resolved.keys_from("command line"), self.base_plan
-        pipe, batch = plan.pipe, self.describer.profile.batch
-        parts = [
-            n for n in range(1, min(batch, _MAX_MICROBATCHES) + 1) if batch % n == 0
-        ]
-        given = {"optim.accumulate", "plan.microbatches"} & {*typed}
-        own = {"plan.pipe.schedule", "plan.pipe.chunks", "plan.pipe.cuts"} & {*typed}
-        again = {"plan.remat", "plan.remat_until"} & {*typed}
-        exact: tuple[AlgorithmName, ...] = (plan.reduce.via,)
-        return PlanChoices(
-            axes=axes,
-            microbatches=(self.describer.task.microbatches,) if given else (*parts,),
-            orders=((pipe.schedule, pipe.chunks),) if own else SCHEDULE_CHOICES,
-            remat=(plan.remat,) if again else (False, True),
-            zeros=(plan.zero,) if "plan.zero" in typed else (1, 3),
-            weights=(plan.weights,)
-            if "plan.weights" in typed
-            else get_args(TensorSplit),
-            inside=() if "plan.placement" in typed else EVERY,
-            ends=self._spatial_ends,
-            ways=exact if "plan.reduce.via" in typed else (*exact, *lossy),
-        )

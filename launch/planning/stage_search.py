@@ -1,12 +1,11 @@
-"""Stages as they are asked for: words and files of `jaxdist plan stages`, read."""
+"""Cuts a network into the stages of a pipeline: `jaxdist plan stages`."""
 
 import math
 import time
-from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput, did_you_mean
@@ -17,7 +16,6 @@ from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.planner.stages.cost_conventions import COST_CONVENTIONS, CostConvention
 from jaxdist.planner.stages.graph import LayerGraph
 from jaxdist.planner.stages.graph_from_profile import (
-    LayerTimeModel,
     constant_rate_model,
     device_time_model,
     graph_from_profile,
@@ -37,76 +35,201 @@ _CUT_MODES: Final = ("order", "any")
 
 
 @dataclass(frozen=True, kw_only=True)
+class StagePlanQuery:
+    """What `jaxdist plan stages` takes; quantities are text with their units."""
+
+    profile: Path | None = None
+    """File: PipeDream's `graph.txt`, or what `jaxdist profile NAME -o FILE` writes."""
+    workers: int | None = None
+    """Devices in all."""
+    levels: tuple[int, ...] | None = None
+    """Devices of a group, groups of the next level, ...: innermost first."""
+    bandwidth: str | None = None
+    """Of a link; with `levels` one for each, with commas between them."""
+    cluster: str | None = None
+    """Name or file; stands for `levels`, `bandwidth` and `flops_rate`."""
+    memory: str | None = None
+    """Bytes of a device; the cluster's by default, and no limit without a cluster."""
+    memory_model: str | None = None
+    """How bytes are counted: `in-flight` (the default) or `upstream`."""
+    straight: bool = False
+    """Whether no stage has replicas."""
+    overlap: float | None = None
+    """Part of the shorter of compute and all-reduce that is hidden, 0 to 1."""
+    form: str | None = None
+    """Name of a cost convention instead of `overlap`."""
+    cuts: str = "order"
+    """`order`: between neighbours in one order of the nodes; `any`: around any set."""
+    flops_rate: str | None = None
+    """FLOP/s of a device, for blocks of our profiles without measured seconds."""
+    output: Path | None = None
+    """File for the plan; what cannot be trained is then refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StageSearchResult:
     """An answer with what it is of."""
 
+    query: StagePlanQuery
     stage_plan: StagePlan
     """The stages."""
     profile: Profile | None
-    """What they are stages of, where it is ours."""
+    """What they are stages of, where the profile is ours."""
     provenance: dict[str, str]
     """Where its numbers are from."""
     search_s: float
-    """That the search took."""
+    """Seconds that the search took."""
     cluster: Cluster | None = None
-    """The machines, where one says all of links and devices."""
+    """The machines, where `query` names a cluster."""
 
     @property
     def plan(self) -> Plan | None:
         """What `jaxdist train` runs, where the network is ours."""
         return stages_to_plan(self.stage_plan) if self.profile else None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as plain values, in seconds and bytes."""
+        answer, asked = self.stage_plan, self.stage_plan.query
+        limit = asked.memory_budget.limit
+        return {
+            "profile": asked.graph.source,
+            "origins": self.provenance,
+            "workers": asked.devices,
+            "levels": [tier.size for tier in asked.levels],
+            "bandwidth": [tier.bandwidth for tier in asked.levels],
+            "overlap": asked.cost_convention.overlap,
+            "sync": asked.cost_convention.sync,
+            "memory_limit": limit if math.isfinite(limit) else None,
+            "memory_model": asked.memory_budget.model,
+            "config": answer.config,
+            "replicas": list(answer.replicas),
+            "cuts": list(answer.cuts),
+            "splits": [stage.after for stage in answer.stages],
+            "seconds": answer.seconds,
+            "stage_seconds": [stage.seconds for stage in answer.stages],
+            "cut_seconds": [stage.cut for stage in answer.stages[1:]],
+            "speedup_over_one": answer.single_device_seconds / answer.seconds,
+            "speedup_over_data_parallel": answer.data_parallel_seconds / answer.seconds,
+            "bytes": answer.sent_bytes,
+            "bytes_over_data_parallel": answer.relative_bytes,
+            "faster_with_fewer": answer.faster_subset,
+            "noam": answer.stages[0].in_flight,
+            "in_flight": [stage.in_flight for stage in answer.stages],
+            "memory_bytes": [stage.memory for stage in answer.stages],
+            "stages": [asdict(stage) for stage in answer.stages],
+            "search_seconds": self.search_s,
+        }
 
-def search_stages(args: Namespace) -> StageSearchResult:
-    """Read what was asked for, and search.
+
+def search_stages(query: StagePlanQuery) -> StageSearchResult:
+    """Find the stages of a network that take the least time for a minibatch.
 
     Raises:
-        BadInput: something of it cannot be.
+        BadInput: an option or a file that cannot be, or no stages fit.
     """
-    cluster = _load_cluster(args)
-    graph, profile = _read_graph(args, cluster)
+    cluster = None
+    if query.cluster is not None:
+        for option, value in (
+            ("--bandwidth", query.bandwidth),
+            ("--levels", query.levels),
+            ("--flops-rate", query.flops_rate),
+        ):
+            if value is not None:
+                raise BadInput(
+                    f"--cluster and {option} contradict each other",
+                    rule="a cluster says its links, its levels and how fast a device "
+                    "is",
+                    values=f"--cluster {query.cluster} {option} {value}",
+                    remedy=(f"no {option}", "no --cluster"),
+                )
+        cluster = load_cluster(query.cluster)
+    graph, profile = _read_graph(query, cluster)
+    if cluster:
+        # Devices are taken as neighbours: inner levels are filled first.
+        levels = cluster_link_levels(cluster, query.workers)
+    else:
+        levels = _read_levels(query)
+
+    # A form is a published name for an overlap and for what a sum costs.
+    form = _check_choice("--form", query.form or "max", tuple(COST_CONVENTIONS))
+    costs = COST_CONVENTIONS[form]
+    if query.overlap is not None and query.form is not None:
+        raise BadInput(
+            "a form has an overlap of its own",
+            rule="--form max is --overlap 1, and --form sum is --overlap 0",
+            values=f"--form {query.form} --overlap {query.overlap:g}",
+            remedy=(f"--overlap {query.overlap:g}", f"--form {query.form}"),
+        )
+    if query.overlap is not None:
+        costs = CostConvention(overlap=query.overlap)
+
+    model = query.memory_model or MEMORY_MODELS[0]
+    _check_choice("--memory-model", model, MEMORY_MODELS)
+    limit = cluster.device.memory.value if cluster else math.inf
+    if query.memory is not None:
+        limit = parse_bytes(query.memory, "--memory")
+    elif cluster is None and query.memory_model:
+        raise BadInput(
+            "no memory to count against",
+            rule="--memory-model says how bytes are counted against --memory",
+            values=f"--memory-model {query.memory_model}, no --memory",
+            remedy="--memory 16GB",
+        )
     asked = StageQuery(
         graph=graph,
-        levels=cluster_link_levels(cluster, args.workers)
-        if cluster
-        else _link_levels(args),
-        cost_convention=_cost_convention(args),
-        memory_budget=_memory_budget(args, cluster),
-        straight_pipeline=args.straight,
+        levels=levels,
+        cost_convention=costs,
+        memory_budget=MemoryBudget(
+            limit=limit, model="upstream" if model == "upstream" else "in-flight"
+        ),
+        straight_pipeline=query.straight,
         cuts="any"
-        if _check_choice("--cuts", args.cuts, _CUT_MODES) == "any"
+        if _check_choice("--cuts", query.cuts, _CUT_MODES) == "any"
         else "order",
     )
-    if args.output and profile is None:
+    # Nodes of a foreign profile are no blocks of a network here, at which a plan cuts.
+    if query.output and profile is None:
         raise BadInput(
-            f"{args.profile} is no network that could be trained here",
+            f"{query.profile} is no network that could be trained here",
             rule="-o writes a plan for `jaxdist train`, whose cuts are blocks of ours",
-            values=f"--profile {args.profile}, PipeDream's format",
+            values=f"--profile {query.profile}, PipeDream's format",
             remedy=(
                 "--json has the stages",
                 "jaxdist profile vgg16 -o vgg16.json; --profile vgg16.json",
             ),
         )
+    # Reading a profile is no part of the search.
     begun = time.perf_counter()
     found = partition_graph(asked)
+    took = time.perf_counter() - begun
+
+    provenance = {"times": graph.origin, "links": "given"}
+    if query.memory is not None:
+        provenance["memory"] = "given"
+    if cluster:
+        origins = (level.bandwidth.origin for level in cluster.levels)
+        provenance["links"] = "; ".join(dict.fromkeys(origins))
+        provenance.setdefault("memory", cluster.device.memory.origin)
     return StageSearchResult(
+        query=query,
         stage_plan=found,
         profile=profile,
-        provenance=_provenance(args, cluster, graph),
-        search_s=time.perf_counter() - begun,
+        provenance=provenance,
+        search_s=took,
         cluster=cluster,
     )
 
 
 def _read_graph(
-    args: Namespace, cluster: Cluster | None
+    query: StagePlanQuery, cluster: Cluster | None
 ) -> tuple[LayerGraph, Profile | None]:
     """Read a profile of either kind; the second is None for PipeDream's.
 
     Raises:
         BadInput: there is none, or it is no profile.
     """
-    if args.profile is None:
+    path, rate = query.profile, query.flops_rate
+    if path is None:
         raise BadInput(
             "no profile to cut into stages",
             rule="stages are cut from what each layer costs",
@@ -115,68 +238,12 @@ def _read_graph(
                 "jaxdist profile vgg16 -o vgg16.json; --profile vgg16.json",
             ),
         )
-    text, rate = _read_text(Path(args.profile)), args.flops_rate
-    name = Path(args.profile).name
-    if text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
-        profile = parse_profile(text, name)
-        return graph_from_profile(
-            profile, name, _layer_time_model(rate, cluster, profile)
-        ), profile
-    if rate is not None:
-        raise BadInput(
-            "PipeDream's profiles have seconds, and no FLOPs",
-            rule="--flops-rate is for blocks of our profiles that nobody measured",
-            values=f"--flops-rate {rate}, --profile {args.profile}",
-            remedy="no --flops-rate",
-        )
-    return parse_pipedream_profile(text, name), None
-
-
-def _layer_time_model(
-    rate: str | None, cluster: Cluster | None, profile: Profile
-) -> LayerTimeModel | None:
-    if rate is not None:
-        return constant_rate_model(parse_flop_rate(rate, "--flops-rate"))
-    return device_time_model(cluster.device, profile) if cluster else None
-
-
-def _load_cluster(args: Namespace) -> Cluster | None:
-    """Return the cluster, if there is one that says all of links and devices."""
-    if args.cluster is None:
-        return None
-    for name in ("bandwidth", "levels", "flops_rate"):
-        value = getattr(args, name)
-        if value is not None:
-            option = f"--{name.replace('_', '-')}"
-            raise BadInput(
-                f"--cluster and {option} contradict each other",
-                rule="a cluster says its links, its levels and how fast a device is",
-                values=f"--cluster {args.cluster} {option} {value}",
-                remedy=(f"no {option}", "no --cluster"),
-            )
-    return load_cluster(args.cluster)
-
-
-def _provenance(
-    args: Namespace, cluster: Cluster | None, graph: LayerGraph
-) -> dict[str, str]:
-    """Say where times, links and memory are from."""
-    found = {"times": graph.origin, "links": "given"}
-    if args.memory is not None:
-        found["memory"] = "given"
-    if cluster:
-        links = (level.bandwidth.origin for level in cluster.levels)
-        found["links"] = "; ".join(dict.fromkeys(links))
-        found.setdefault("memory", cluster.device.memory.origin)
-    return found
-
-
-def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        here = [str(p) for p in path.parent.glob("*") if p.is_file()]
-        near = did_you_mean(str(path), here)
+        near = did_you_mean(
+            str(path), [str(p) for p in path.parent.glob("*") if p.is_file()]
+        )
         raise BadInput(
             f"no file {path}",
             values=f"looked in {path.parent.resolve()}",
@@ -191,52 +258,34 @@ def _read_text(path: Path) -> str:
             values=str(error),
             remedy="--profile graph.txt",
         ) from error
+    # Ours is JSON, PipeDream's are lines of nodes and edges. Editors may have put a
+    # byte order mark in front.
+    if text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
+        profile = parse_profile(text, path.name)
+        times = device_time_model(cluster.device, profile) if cluster else None
+        if rate is not None:
+            times = constant_rate_model(parse_flop_rate(rate, "--flops-rate"))
+        return graph_from_profile(profile, path.name, times), profile
+    if rate is not None:
+        raise BadInput(
+            "PipeDream's profiles have seconds, and no FLOPs",
+            rule="--flops-rate is for blocks of our profiles that nobody measured",
+            values=f"--flops-rate {rate}, --profile {path}",
+            remedy="no --flops-rate",
+        )
+    return parse_pipedream_profile(text, path.name), None
 
 
-def _link_levels(args: Namespace) -> tuple[LinkLevel, ...]:
-    if args.bandwidth is None:
+def _read_levels(query: StagePlanQuery) -> tuple[LinkLevel, ...]:
+    if query.bandwidth is None:
         raise BadInput(
             "no bandwidth between devices",
             rule="stages are planned for links of a bandwidth",
             remedy=("--bandwidth 10gbit", "--cluster NAME, as in docs/clusters.md"),
         )
-    rates = [parse_bandwidth(word, "--bandwidth") for word in args.bandwidth.split(",")]
-    return parse_link_levels(args.workers, args.levels or (), rates)
-
-
-def _cost_convention(args: Namespace) -> CostConvention:
-    named = COST_CONVENTIONS[
-        _check_choice("--form", args.form or "max", tuple(COST_CONVENTIONS))
-    ]
-    if args.overlap is None:
-        return named
-    if args.form is None:
-        return CostConvention(overlap=args.overlap)
-    raise BadInput(
-        "a form has an overlap of its own",
-        rule="--form max is --overlap 1, and --form sum is --overlap 0",
-        values=f"--form {args.form} --overlap {args.overlap:g}",
-        remedy=(f"--overlap {args.overlap:g}", f"--form {args.form}"),
-    )
-
-
-def _memory_budget(args: Namespace, cluster: Cluster | None) -> MemoryBudget:
-    model = _check_choice(
-        "--memory-model", args.memory_model or MEMORY_MODELS[0], MEMORY_MODELS
-    )
-    if args.memory is None and cluster is None and args.memory_model:
-        raise BadInput(
-            "no memory to count against",
-            rule="--memory-model says how bytes are counted against --memory",
-            values=f"--memory-model {args.memory_model}, no --memory",
-            remedy="--memory 16GB",
-        )
-    limit = cluster.device.memory.value if cluster else math.inf
-    if args.memory is not None:
-        limit = parse_bytes(args.memory, "--memory")
-    return MemoryBudget(
-        limit=limit, model="upstream" if model == "upstream" else "in-flight"
-    )
+    words = query.bandwidth.split(",")
+    rates = [parse_bandwidth(word, "--bandwidth") for word in words]
+    return parse_link_levels(query.workers, query.levels or (), rates)
 
 
 def _check_choice(option: str, word: str, known: Sequence[str]) -> str:

@@ -68,16 +68,12 @@ def read(words):
     args = parser.parse(words[1:])
     if words[0] == "profile":
         load_profile_config(args.model, args.overrides)
-    elif (name := experiment_of(words[0], args)) and ".py" not in name:
+    elif (name := experiment_of(args)) and ".py" not in name:
         resolve_config(name, args.overrides)
 
 
-def experiment_of(command, args):
+def experiment_of(args):
     """The experiment that a command is about; None where it is about something else."""
-    if command == "oracle":
-        return args.subject if args.action == "predict" else None
-    if command == "plan":
-        return None if args.what == "stages" else args.what
     return args.experiment if hasattr(args, "overrides") else None
 
 

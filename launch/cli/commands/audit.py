@@ -2,17 +2,25 @@
 
 import sys
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from jaxdist.core.text.formatting import format_count, format_percent, format_size
 from jaxdist.launch.cli.parser import (
     CommandParser,
-    add_experiment_or_step,
+    add_experiment_arguments,
     add_json_option,
 )
+from jaxdist.launch.terminal.console import (
+    console,
+    make_table,
+    print_json,
+    print_next_commands,
+    print_table,
+)
+from jaxdist.launch.terminal.number_column import NumberColumn
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from jaxdist.launch.analysis.audit import StepAudit
 
@@ -23,7 +31,7 @@ _MAX_ROWS: Final = 5
 
 def add_arguments(parser: CommandParser) -> None:
     """Take an experiment and overrides, or a script and the name of its step."""
-    add_experiment_or_step(parser)
+    add_experiment_arguments(parser, or_step=True)
     parser.add_argument(
         "--warn", action="store_true", help="exit with 0 whatever differs, and say it"
     )
@@ -36,29 +44,22 @@ def run(args: Namespace) -> int:
     Raises:
         AuditError: the first difference from the plan, after everything was printed.
     """
-    from jaxdist.launch.analysis.user_step import load_user_step
+    from jaxdist.launch.analysis.user_step import load_user_step, reject_overrides
 
-    found = load_user_step(args.experiment)
-    return _audit_experiment(args) if found is None else _audit_script(args, *found)
+    # A step of the user's own has no plan: what is found is compared with how its
+    # arguments are sharded, and with good practice.
+    if (user_step := load_user_step(args.experiment)) is not None:
+        from jaxdist.inspect import audit as audit_user_step
 
+        reject_overrides("audit", args.experiment, args.overrides)
+        step, given = user_step
+        survey = audit_user_step(step, *given)
+        if args.json:
+            print_json(survey.tree())
+        else:
+            sys.stdout.write(f"{args.experiment}\n{survey}\n")
+        return int(bool(survey.findings) and not args.warn)
 
-def _audit_script(args: Namespace, step: Any, step_args: tuple[Any, ...]) -> int:
-    """Survey a step of the user's own."""
-    from jaxdist.inspect import audit
-    from jaxdist.launch.analysis.user_step import reject_overrides
-    from jaxdist.launch.terminal.console import print_json
-
-    reject_overrides("audit", args.experiment, args.overrides)
-    survey = audit(step, *step_args)
-    if args.json:
-        print_json(survey.tree())
-    else:
-        sys.stdout.write(f"{args.experiment}\n{survey}\n")
-    return int(bool(survey.findings) and not args.warn)
-
-
-def _audit_experiment(args: Namespace) -> int:
-    """Audit an experiment's step."""
     from jaxdist.launch.config.resolve import resolve_config
     from jaxdist.launch.devices.prepare import prepare_devices
 
@@ -67,7 +68,6 @@ def _audit_experiment(args: Namespace) -> int:
 
     # From here on jax is imported: it sees the devices that were just prepared.
     from jaxdist.launch.analysis.audit import audit
-    from jaxdist.launch.terminal.console import console, print_json
 
     found = audit(resolved, prepared)
     if args.json:
@@ -75,15 +75,9 @@ def _audit_experiment(args: Namespace) -> int:
     else:
         words = " ".join((args.experiment, *args.overrides))
         _print_audit(console(), found, prepared.title, words)
-    return _report_differences(found, warn=args.warn or resolved.config.audit == "warn")
-
-
-def _report_differences(audited: "StepAudit", *, warn: bool) -> int:
-    """Raise the first difference, or warn of all of them."""
-    from jaxdist.launch.terminal.console import console
-
-    for error in audited.program.differences:
-        if not warn:
+    for error in found.program.differences:
+        # Everything was printed before: the error says only which difference was first.
+        if not (args.warn or resolved.config.audit == "warn"):
             raise error
         console(error=True).print(f"warn: {error}", soft_wrap=True)
     return 0
@@ -92,8 +86,6 @@ def _report_differences(audited: "StepAudit", *, warn: bool) -> int:
 def _print_audit(
     out: "Console", audited: "StepAudit", devices: str, words: str
 ) -> None:
-    from jaxdist.core.text.formatting import format_size
-    from jaxdist.launch.terminal.console import print_next_commands, print_table
     from jaxdist.launch.terminal.run_header import pluralize
     from jaxdist.launch.training.console_reporter import audit_line
 
@@ -101,115 +93,71 @@ def _print_audit(
     out.print(f"{audited.experiment}    {program.layout.plan.title}    {devices}")
     gathers = pluralize(len(audited.unplanned_all_gathers), "unplanned all-gather")
     out.print(f"  audit    {audit_line(program)}, {gathers}\n", soft_wrap=True)
-    if program.audit_rows:
-        print_table(out, _collective_table(audited))
-        print_table(out, _largest_traffic_table(audited))
-    if program.outer_steps:
-        print_table(out, _outer_sync_table(audited))
-    print_table(out, _flops_table(audited))
-    parts = ", ".join(
-        f"{name} {format_size(memory[name])}" for name in list(memory)[:-1]
-    )
-    out.print(
-        f"  memory   {format_size(memory['total'])} a device: {parts}", soft_wrap=True
-    )
-    out.print(f"  work     {_flops_line(audited)}\n", soft_wrap=True)
-    again = [f"jaxdist audit {words} --json", f"jaxdist train {words}"]
-    print_next_commands(out, *again)
+    _print_collectives(out, audited)
 
-
-def _collective_table(audited: "StepAudit") -> "Table":
-    """Lay out a row for each kind of collective and set of axes."""
-    from jaxdist.core.text.formatting import format_count
-    from jaxdist.launch.terminal.console import make_table
-    from jaxdist.launch.terminal.number_column import NumberColumn
-
-    rows = audited.program.audit_rows
-    unit = NumberColumn(max(max(row.ledger, row.program) for row in rows), "B")
-    heads = [f"{name}, {unit.unit}" for name in ("ledger", "program", "sent")]
-    made = make_table("collective", "axes", "count", *heads, right=("count", *heads))
-    for row in rows:
-        axes = " x ".join(row.axes) or "unknown devices"
-        sizes = [unit.format(n) for n in (row.ledger, row.program, row.wire)]
-        made.add_row(row.kind, axes, format_count(row.count), *sizes)
-    return made
-
-
-def _outer_sync_table(audited: "StepAudit") -> "Table":
-    """Lay out what replicas move between steps."""
-    from jaxdist.core.text.formatting import format_count
-    from jaxdist.launch.terminal.console import make_table
-    from jaxdist.launch.terminal.number_column import NumberColumn
-
-    rows = [
-        (join.sync, row)
-        for join in audited.program.outer_steps
-        for row in join.audit_rows
-    ]
-    unit = NumberColumn(max(row.ledger for _, row in rows), "B")
-    heads = [f"{name}, {unit.unit}" for name in ("ledger", "program", "sent")]
-    right = ("after step", "of every", *heads)
-    made = make_table("outer step", "axes", *right, right=right)
-    for sync, row in rows:
-        sizes = [unit.format(n) for n in (row.ledger, row.program, row.wire)]
-        made.add_row(
-            row.kind,
-            " x ".join(row.axes),
-            format_count(sync.step_in_period),
-            format_count(sync.sync_interval),
-            *sizes,
-        )
-    return made
-
-
-def _largest_traffic_table(audited: "StepAudit") -> "Table":
-    """Lay out the rows of the ledger that move most."""
-    from jaxdist.launch.terminal.console import make_table
-    from jaxdist.launch.terminal.number_column import NumberColumn
-
-    rows = sorted(audited.program.layout.ledger.rows, key=lambda row: -row.payload)[
-        :_MAX_ROWS
-    ]
-    unit = NumberColumn(max((row.payload for row in rows), default=0), "B")
-    head = f"ledger, {unit.unit}"
-    made = make_table("largest", "layer", "axes", head, right=(head,))
-    for row in rows:
-        axes, moved = " x ".join(row.axes), unit.format(row.payload)
-        made.add_row(row.what, row.layer, axes, moved)
-    return made
-
-
-def _flops_table(audited: "StepAudit") -> "Table":
-    """Lay out the layers that work most: on one device, planned, and on a device."""
-    from jaxdist.core.text.formatting import format_percent
-    from jaxdist.launch.terminal.console import make_table
-    from jaxdist.launch.terminal.number_column import NumberColumn
-
-    rows = sorted(audited.work_shares, key=lambda row: -row.whole)
-    unit = NumberColumn(max((row.whole for row in rows), default=0), "FLOP")
-    heads = (f"one device, {unit.unit}", "planned", "a device", "share", "repeats")
-    made = make_table("layer", *heads, right=heads)
-    for row in rows[: 2 * _MAX_ROWS]:
-        planned = audited.program.layout.ledger.layer_flops.get(row.layer)
-        made.add_row(
+    # The layers that work most: on one device, by the plan, and on a device.
+    shares = sorted(audited.work_shares, key=lambda row: -row.whole)
+    # A column has one unit, that of its largest number, so that numbers compare.
+    work = NumberColumn(max((row.whole for row in shares), default=0), "FLOP")
+    heads = (f"one device, {work.unit}", "planned", "a device", "share", "repeats")
+    table = make_table("layer", *heads, right=heads)
+    for row in shares[: 2 * _MAX_ROWS]:
+        planned = program.layout.ledger.layer_flops.get(row.layer)
+        table.add_row(
             row.layer or "loss, optimizer, the rest",
-            unit.format(row.whole),
-            "" if planned is None else unit.format(planned),
-            unit.format(row.device),
+            work.format(row.whole),
+            "" if planned is None else work.format(planned),
+            work.format(row.device),
             format_percent(row.share, 2),
             f"{row.repeats:.2f}",
         )
-    return made
-
-
-def _flops_line(audited: "StepAudit") -> str:
-    from jaxdist.core.text.formatting import format_percent, format_size
-
-    whole = sum(row.whole for row in audited.work_shares)
-    here = sum(row.device for row in audited.work_shares)
-    return (
-        f"{format_size(here, 'FLOP')} a device, "
+    print_table(out, table)
+    parts = [
+        f"{name} {format_size(n)}" for name, n in memory.items() if name != "total"
+    ]
+    total = format_size(memory["total"])
+    out.print(f"  memory   {total} a device: {', '.join(parts)}", soft_wrap=True)
+    whole = sum(row.whole for row in shares)
+    here = sum(row.device for row in shares)
+    out.print(
+        f"  work     {format_size(here, 'FLOP')} a device, "
         f"{format_percent(here / max(whole, 1), 2)} of one "
         f"device's {format_size(whole, 'FLOP')}; XLA counts "
-        f"{format_size(audited.xla_flops, 'FLOP')}"
+        f"{format_size(audited.xla_flops, 'FLOP')}\n",
+        soft_wrap=True,
     )
+    print_next_commands(out, f"jaxdist audit {words} --json", f"jaxdist train {words}")
+
+
+def _print_collectives(out: "Console", audited: "StepAudit") -> None:
+    """Print what a step moves by kind and axes, by layer, and between steps."""
+    program, columns = audited.program, ("ledger", "program", "sent")
+    if rows := program.audit_rows:
+        size = NumberColumn(max(max(row.ledger, row.program) for row in rows), "B")
+        right = ("count", *(f"{name}, {size.unit}" for name in columns))
+        table = make_table("collective", "axes", *right, right=right)
+        for row in rows:
+            # Devices of a collective that are no axes of the mesh have no name.
+            axes = " x ".join(row.axes) or "unknown devices"
+            sizes = (size.format(n) for n in (row.ledger, row.program, row.wire))
+            table.add_row(row.kind, axes, format_count(row.count), *sizes)
+        print_table(out, table)
+        # The collectives above are summed by axes; these say which layer they are for.
+        ledger = sorted(program.layout.ledger.rows, key=lambda row: -row.payload)
+        size = NumberColumn(max((row.payload for row in ledger), default=0), "B")
+        head = f"ledger, {size.unit}"
+        table = make_table("largest", "layer", "axes", head, right=(head,))
+        for line in ledger[:_MAX_ROWS]:
+            axes, moved = " x ".join(line.axes), size.format(line.payload)
+            table.add_row(line.what, line.layer, axes, moved)
+        print_table(out, table)
+    if joins := [(o.sync, row) for o in program.outer_steps for row in o.audit_rows]:
+        size = NumberColumn(max(row.ledger for _, row in joins), "B")
+        heads = (f"{name}, {size.unit}" for name in columns)
+        right = ("after step", "of every", *heads)
+        table = make_table("outer step", "axes", *right, right=right)
+        for sync, row in joins:
+            when = format_count(sync.step_in_period), format_count(sync.sync_interval)
+            sizes = (size.format(n) for n in (row.ledger, row.program, row.wire))
+            table.add_row(row.kind, " x ".join(row.axes), *when, *sizes)
+        print_table(out, table)

@@ -2,18 +2,19 @@
 
 import sys
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.text.formatting import format_count
 from jaxdist.launch.cli.parser import (
     CommandParser,
-    add_experiment_or_step,
+    add_experiment_arguments,
     add_json_option,
 )
+from jaxdist.launch.terminal.console import print_json
 
 if TYPE_CHECKING:
-    from jaxdist.collectives.meter import TrafficReport
-    from jaxdist.launch.analysis.step_traffic import OuterStepTraffic
+    from jaxdist.launch.analysis.step_traffic import StepTraffic
     from jaxdist.launch.analysis.wire_traffic import WireTraffic
 
 summary = "count the bytes a step sends: by formula, as written, as compiled"
@@ -21,11 +22,11 @@ summary = "count the bytes a step sends: by formula, as written, as compiled"
 
 def add_arguments(parser: CommandParser) -> None:
     """Take an experiment and overrides, or a script and the name of its step."""
-    add_experiment_or_step(parser)
+    add_experiment_arguments(parser, or_step=True)
     parser.add_argument(
         "--wire",
         action="store_true",
-        help="also run the step, a host in a box for each device, and read what their "
+        help="also run the step, an emulated host for each device, and read what their "
         "interfaces count (Linux, root)",
     )
     add_json_option(parser)
@@ -36,24 +37,22 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.analysis.user_step import load_user_step, reject_overrides
 
     found = load_user_step(args.experiment)
-    if found is None:
-        return _count_experiment(args)
-    from jaxdist.inspect import bytes_of
+    if found is not None:
+        from jaxdist.inspect import bytes_of
+        from jaxdist.launch.analysis.step_traffic import StepTraffic
 
-    reject_overrides("bytes", args.experiment, args.overrides)
-    if args.wire:
-        raise BadInput(
-            "the step of a script is not run",
-            rule="hosts in a box run the step of an experiment",
-            values=f"--wire {args.experiment}",
-            remedy=f"jaxdist bytes {args.experiment}",
-        )
-    step, given = found
-    return _print_traffic(bytes_of(step, *given), None, args, args.experiment)
+        reject_overrides("bytes", args.experiment, args.overrides)
+        if args.wire:
+            raise BadInput(
+                "the step of a script is not run",
+                rule="hosts in a box run the step of an experiment",
+                values=f"--wire {args.experiment}",
+                remedy=f"jaxdist bytes {args.experiment}",
+            )
+        step, given = found
+        traffic = StepTraffic(step=bytes_of(step, *given), outer=())
+        return _print_traffic(args, args.experiment, traffic, None)
 
-
-def _count_experiment(args: Namespace) -> int:
-    """Count the bytes of an experiment's step."""
     from jaxdist.launch.analysis.wire_traffic import (
         check_wire_traffic,
         measure_wire_traffic,
@@ -63,77 +62,53 @@ def _count_experiment(args: Namespace) -> int:
 
     resolved = resolve_config(args.experiment, args.overrides)
     prepared = prepare_devices(resolved.config.plan, explicit=resolved.plan_is_explicit)
-    devices = prepared.plan.mesh.devices
     if args.wire:
         check_wire_traffic(prepared.plan)
 
     # From here on jax is imported: it sees the devices that were just prepared.
     from jaxdist.launch.analysis.step_traffic import (
+        count_step_traffic,
         experiment_layout,
-        outer_step_traffic,
-        step_traffic,
     )
 
-    layout = experiment_layout(resolved, prepared)
-    found, outer = step_traffic(layout), outer_step_traffic(layout)
-    words = args.experiment, *args.overrides
-    counted = measure_wire_traffic(words, devices) if args.wire else None
-    head = f"{resolved.experiment}    {prepared.plan.title}    {prepared.title}"
-    return _print_traffic(found, counted, args, head, outer)
+    # The step is compiled here for fake devices; the hosts compile it again.
+    traffic, wire = count_step_traffic(experiment_layout(resolved, prepared)), None
+    if args.wire:
+        words = args.experiment, *args.overrides
+        wire = measure_wire_traffic(words, prepared.plan.mesh.devices)
+    title = f"{resolved.experiment}    {prepared.plan.title}    {prepared.title}"
+    return _print_traffic(args, title, traffic, wire)
 
 
 def _print_traffic(
-    found: "TrafficReport",
-    wire: "WireTraffic | None",
-    args: Namespace,
-    head: str,
-    outer: "tuple[OuterStepTraffic, ...]" = (),
+    args: Namespace, title: str, traffic: "StepTraffic", wire: "WireTraffic | None"
 ) -> int:
-    from jaxdist.launch.terminal.console import print_json
 
+    step = traffic.step
     if args.json:
-        sent = {} if wire is None else {"interfaces": list(wire.host_bytes)}
-        more = _outer_sync_tree(found, outer) if outer else {}
-        print_json({"experiment": args.experiment, **found.tree(), **sent, **more})
-    else:
-        sys.stdout.write(f"{head}\n\n{found}\n")
-        sys.stdout.write("" if wire is None else _interface_text(found, wire))
-        sys.stdout.write(_outer_sync_text(found, outer) if outer else "")
+        tree = {"experiment": args.experiment, **step.tree()}
+        if wire is not None:
+            tree["interfaces"] = list(wire.host_bytes)
+        if traffic.outer:
+            tree["outer_steps"] = [each.as_dict() for each in traffic.outer]
+            tree["mean"] = traffic.mean_bytes
+        print_json(tree)
+        return 0
+    sys.stdout.write(f"{title}\n\n{step}\n")
+    if wire is not None:
+        mean, least, most = (
+            format_count(round(count))
+            for count in (wire.mean_bytes, min(wire.host_bytes), max(wire.host_bytes))
+        )
+        # Above 1 by the headers of packets, and by messages of the runtime itself.
+        share = round(wire.mean_bytes) / step.total("compiled")
+        sys.stdout.write(
+            f"\n  interfaces   {mean} B a host and step, headers included "
+            f"({least} to {most}): {share:.2f} of compiled\n"
+        )
+    for each in traffic.outer:
+        sys.stdout.write(f"\n  {each.title}\n\n{each.traffic}\n")
+    if traffic.outer:
+        count = format_count(round(traffic.mean_bytes["compiled"]))
+        sys.stdout.write(f"\n  a step sends {count} B on average, compiled\n")
     return 0
-
-
-def _outer_sync_tree(
-    found: "TrafficReport", outer: "tuple[OuterStepTraffic, ...]"
-) -> dict[str, Any]:
-    from jaxdist.launch.analysis.step_traffic import mean_step_bytes
-
-    steps = [each.as_dict() for each in outer]
-    return {"outer_steps": steps, "mean": mean_step_bytes(found, outer)}
-
-
-def _outer_sync_text(
-    found: "TrafficReport", outer: "tuple[OuterStepTraffic, ...]"
-) -> str:
-    """Lay out what outer steps send, and what that is by the step."""
-    from jaxdist.core.text.formatting import format_count
-    from jaxdist.launch.analysis.step_traffic import mean_step_bytes
-
-    mean = round(mean_step_bytes(found, outer)["compiled"])
-    tables = [f"\n  {each.title}\n\n{each.traffic}\n" for each in outer]
-    return (
-        "".join(tables)
-        + f"\n  a step sends {format_count(mean)} B on average, compiled\n"
-    )
-
-
-def _interface_text(found: "TrafficReport", wire: "WireTraffic") -> str:
-    """Say what the interfaces counted, beside the compiled program."""
-    from jaxdist.core.text.formatting import format_count
-
-    mean, compiled = round(wire.mean_bytes), found.total("compiled")
-    return (
-        f"\n  interfaces   {format_count(mean)} B a host and step, headers included "
-        f"({format_count(min(wire.host_bytes))} to "
-        f"{format_count(max(wire.host_bytes))}): "
-        f"{mean / compiled:.2f} of compiled\n"
-    )

@@ -5,41 +5,45 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.core.text.formatting import format_count, format_duration, format_size
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 summary: Final = "list, inspect, verify and hash the checkpoints of a run"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what may be typed after `jaxdist ckpt`."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "action",
         choices=tuple(_ACTIONS),
         help="ls: all, each one verified; inspect: leaves and notes; "
         "verify: recompute the checksums, exit code 1 if damaged; "
         "hash: one digest of the parameters",
     )
-    parser.add_argument("run", metavar="RUN", help="name or path of a run")
-    parser.add_argument(
+    add("run", metavar="RUN", help="name or path of a run")
+    add(
         "--checkpoint",
         metavar="N",
         type=int,
         help="step of one checkpoint (default: the newest; verify: all)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
     """Do what was asked for; 1 if a checkpoint is damaged."""
-    _use_cpu_only()
-    directory = _checkpoint_folder(args.run)
+    import jax
+
+    from jaxdist.launch.run_folder.folder import find_run
+
+    # Accelerators are left alone: a run may be using them.
+    jax.config.update("jax_platforms", "cpu")
+    directory = find_run(args.run).checkpoints
     return act(args.action, directory, args.checkpoint, as_json=args.json)
 
 
@@ -55,24 +59,40 @@ def act(action: str, directory: Path, step: int | None, *, as_json: bool) -> int
     Returns:
         1 if a checkpoint that was asked about is damaged, else 0.
     """
+    from rich.console import Console
+
     report, show = _ACTIONS[action]
     found = report(directory, step)
     if as_json:
         print(json.dumps(found, indent=2))
     else:
         show(found, Console(highlight=False, soft_wrap=True))
-    return 1 if action != "ls" and _is_corrupt(found) else 0
+    # A list shows damage as it shows age: only what was asked about one by one fails.
+    rows = found.get("checkpoints", [found])
+    return int(action != "ls" and any(row.get("damage") for row in rows))
 
 
 def listing(directory: Path, step: int | None = None) -> dict[str, Any]:
     """List checkpoints, oldest first, each with its damage or None."""
     from jaxdist.train.checkpoint import reader
 
-    chosen = [step] if step is not None else reader.list_steps(directory)
-    rows = [
-        _checkpoint_row(reader.checkpoint_folder(directory, number))
-        for number in chosen
-    ]
+    # Each is verified by its checksums, which reads all of its bytes.
+    rows = []
+    for number in reader.list_steps(directory) if step is None else [step]:
+        folder = reader.checkpoint_folder(directory, number)
+        # The time of the folder, since a damaged manifest may have none.
+        saved = folder.stat().st_mtime
+        files = (path for path in folder.rglob("*") if path.is_file())
+        rows.append(
+            {
+                "step": int(folder.name),
+                "path": str(folder),
+                "bytes": sum(path.stat().st_size for path in files),
+                "saved": saved,
+                "age_s": max(time.time() - saved, 0.0),
+                "damage": reader.find_corruption(folder),
+            }
+        )
     aside = [str(path) for path in reader.list_quarantined(directory)]
     return {"directory": str(directory), "checkpoints": rows, "set_aside": aside}
 
@@ -86,17 +106,15 @@ def inspection(directory: Path, step: int | None = None) -> dict[str, Any]:
         notes = reader.read_manifest(folder)
     except reader.CorruptCheckpointError as damage:
         return {"path": str(folder), "damage": str(damage)}
-    leaves = {
-        name: {**asdict(note), "bytes": note.nbytes}
-        for name, note in notes.leaves.items()
-    }
-    about = dict(notes.about)
     return {
         "path": str(folder),
         "step": notes.step,
         "bytes": notes.nbytes,
-        "about": about,
-        "leaves": leaves,
+        "about": dict(notes.about),
+        "leaves": {
+            name: {**asdict(note), "bytes": note.nbytes}
+            for name, note in notes.leaves.items()
+        },
     }
 
 
@@ -108,6 +126,7 @@ def hashing(directory: Path, step: int | None = None) -> dict[str, Any]:
     folder, under = reader.checkpoint_folder(directory, step), "params/"
     try:
         notes = reader.read_manifest(folder)
+        # Optimizer state is left out: the digest is of the network alone.
         leaves = reader.read_leaves(folder, notes, prefix=under)
         found = hash_arrays((name.removeprefix(under), array) for name, array in leaves)
     except reader.CorruptCheckpointError as damage:
@@ -115,39 +134,11 @@ def hashing(directory: Path, step: int | None = None) -> dict[str, Any]:
     return {"path": str(folder), "step": notes.step, "params_sha256": found}
 
 
-def _use_cpu_only() -> None:
-    """Leave accelerators alone: a run may be using them."""
-    import jax
+def _show_listing(found: dict[str, Any], console: "Console") -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
 
-    jax.config.update("jax_platforms", "cpu")
-
-
-def _checkpoint_folder(name_or_path: str) -> Path:
-    from jaxdist.launch.run_folder.folder import find_run
-
-    return find_run(name_or_path).checkpoints
-
-
-def _checkpoint_row(folder: Path) -> dict[str, Any]:
-    from jaxdist.train.checkpoint import reader
-
-    saved = folder.stat().st_mtime
-    return {
-        "step": int(folder.name),
-        "path": str(folder),
-        "bytes": sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()),
-        "saved": saved,
-        "age_s": max(time.time() - saved, 0.0),
-        "damage": reader.find_corruption(folder),
-    }
-
-
-def _is_corrupt(found: dict[str, Any]) -> bool:
-    rows = found.get("checkpoints", [found])
-    return any(row.get("damage") for row in rows)
-
-
-def _show_listing(found: dict[str, Any], console: Console) -> None:
     rows = found["checkpoints"]
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("step", "size", "age"):
@@ -155,23 +146,22 @@ def _show_listing(found: dict[str, Any], console: Console) -> None:
     table.add_column("state")
     for row in rows:
         state = f"damaged: {row['damage']}" if row["damage"] else "verified"
-        cells = (
-            format_count(row["step"]),
-            format_size(row["bytes"]),
-            format_duration(row["age_s"]),
-        )
-        table.add_row(*cells, escape(state))
+        size, age = format_size(row["bytes"]), format_duration(row["age_s"])
+        table.add_row(format_count(row["step"]), size, age, escape(state))
     total = format_size(sum(row["bytes"] for row in rows))
-    _print_line(
-        console, f"{found['directory']}    {_count_checkpoints(len(rows))}, {total}"
-    )
+    count = f"{format_count(len(rows))} checkpoint{'s' * (len(rows) != 1)}"
+    _print_line(console, f"{found['directory']}    {count}, {total}")
     if rows:
         console.print(table)
     for path in found["set_aside"]:
         _print_line(console, f"  set aside  {path}")
 
 
-def _show_inspection(found: dict[str, Any], console: Console) -> None:
+def _show_inspection(found: dict[str, Any], console: "Console") -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
     if "damage" in found:
         _show_corruption(found, console)
         return
@@ -186,6 +176,7 @@ def _show_inspection(found: dict[str, Any], console: Console) -> None:
     table.add_column("size", justify="right")
     table.add_column("checksum")
     for name, leaf in leaves.items():
+        # Random keys are stored as plain numbers with the name of their generator.
         kind = f"{leaf['key']} key" if leaf["key"] else leaf["dtype"]
         shape = escape(str([*leaf["shape"]]))
         table.add_row(
@@ -194,8 +185,10 @@ def _show_inspection(found: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def _show_verification(found: dict[str, Any], console: Console) -> None:
+def _show_verification(found: dict[str, Any], console: "Console") -> None:
     for row in found["checkpoints"]:
+        # Every checkpoint has a line: what is whole is worth knowing beside what is
+        # not.
         word = "damaged" if row["damage"] else "verified"
         detail = row["damage"] or format_size(row["bytes"])
         _print_line(console, f"  {word:8}  checkpoint {row['step']}  {detail}")
@@ -203,23 +196,20 @@ def _show_verification(found: dict[str, Any], console: Console) -> None:
         _print_line(console, f"no checkpoint in {found['directory']}")
 
 
-def _show_hash(found: dict[str, Any], console: Console) -> None:
+def _show_hash(found: dict[str, Any], console: "Console") -> None:
     if "damage" in found:
         _show_corruption(found, console)
     else:
         print(found["params_sha256"])
 
 
-def _show_corruption(found: dict[str, Any], console: Console) -> None:
+def _show_corruption(found: dict[str, Any], console: "Console") -> None:
     _print_line(console, f"  damaged   {found['path']}  {found['damage']}")
 
 
-def _print_line(console: Console, text: str) -> None:
+def _print_line(console: "Console", text: str) -> None:
+    # Paths may hold brackets, which are no markup.
     console.print(text, markup=False)
-
-
-def _count_checkpoints(number: int) -> str:
-    return "1 checkpoint" if number == 1 else f"{format_count(number)} checkpoints"
 
 
 _ACTIONS: Final = {

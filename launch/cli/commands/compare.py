@@ -8,44 +8,46 @@ from jaxdist.launch.cli.parser import (
     add_json_option,
     add_runs_folder_option,
     check_output_folder,
+    query_from,
 )
+from jaxdist.launch.terminal.console import console, print_json
 
 summary = "set what was predicted of runs beside what they measured"
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Take runs, a cluster, and where to write a better one."""
-    parser.add_argument(
-        "runs", metavar="RUN", nargs="+", help="a run inside the folder, or a path"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("runs", metavar="RUN", nargs="+", help="a run inside the folder, or a path")
+    add(
         "--cluster",
         metavar="NAME|FILE",
         help="what they ran on: a name or a file of docs/clusters.md",
     )
-    parser.add_argument(
+    add(
         "--recalibrate",
         metavar="FILE",
+        type=Path,
         help="write the cluster with speeds that explain these runs",
     )
-    parser.add_argument(
-        "--layers", action="store_true", help="show every layer, not the worst alone"
-    )
+    add("--layers", action="store_true", help="show every layer, not the worst alone")
     add_runs_folder_option(parser)
     add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
     """Compare and print."""
-    from jaxdist.launch.planning.compare import compare_runs
-    from jaxdist.launch.planning.compare_table import print_comparison
-    from jaxdist.launch.terminal.console import console, print_json
+    from jaxdist.launch.planning.compare import (
+        ComparisonQuery,
+        compare_runs,
+        print_comparison,
+    )
 
     if args.recalibrate:
-        check_output_folder(Path(args.recalibrate))
-    found = compare_runs(args)
+        check_output_folder(args.recalibrate)
+    found = compare_runs(query_from(args, ComparisonQuery))
     if args.json:
         print_json(found.tree())
     else:
-        print_comparison(console(), found, args)
+        print_comparison(console(), found, all_layers=args.layers)
     return 0

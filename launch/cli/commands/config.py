@@ -1,18 +1,18 @@
 """`jaxdist config EXPERIMENT`: every value a run would have, and who set it."""
 
 from argparse import Namespace
-from typing import TYPE_CHECKING
 
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_experiment_arguments,
     add_json_option,
 )
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from jaxdist.launch.config.provenance import ResolvedConfig
+from jaxdist.launch.terminal.console import (
+    console,
+    console_glyphs,
+    print_json,
+    print_next_commands,
+)
 
 summary = "print every value of an experiment, and who set it"
 
@@ -25,53 +25,41 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(args: Namespace) -> int:
     """Print the resolved tree."""
+    from jaxdist.launch.config.provenance import SETTING_SOURCE_NAMES
     from jaxdist.launch.config.resolve import resolve_config
     from jaxdist.launch.config.tree import flatten_config
-    from jaxdist.launch.terminal.console import console, print_json
+    from jaxdist.launch.config.value_text import format_value
 
     resolved = resolve_config(args.experiment, args.overrides)
+    now, sources = flatten_config(resolved.config), resolved.sources
     if args.json:
-        rows = {
-            key: {"value": value, "by": resolved.sources[key]}
-            for key, value in flatten_config(resolved.config).items()
-        }
+        rows = {k: {"value": value, "by": sources[k]} for k, value in now.items()}
         print_json({"experiment": resolved.experiment, "values": rows})
-    else:
-        _print_values(console(), resolved)
-    return 0
-
-
-def _print_values(out: "Console", resolved: "ResolvedConfig") -> None:
-    from jaxdist.launch.config.tree import flatten_config
-    from jaxdist.launch.config.value_text import format_value
-    from jaxdist.launch.terminal.console import console_glyphs, print_next_commands
-
-    now, signs = flatten_config(resolved.config), console_glyphs(out)
+        return 0
+    out = console()
+    signs, width = console_glyphs(out), max(map(len, now))
+    # The defaults are those of the class: an experiment is an instance of it.
     default = flatten_config(type(resolved.config)(name=""))
-    width = max(map(len, now))
-    out.print(_summary_line(resolved) + "\n")
+    typed = len(resolved.keys_from("command line"))
+    out.print(
+        f"{resolved.experiment}    {len(sources)} values, "
+        f"{len(resolved.keys_from('experiment'))} by the experiment"
+        + f", {typed} by the command line" * bool(typed)
+        + "\n"
+    )
     group = ""
     for key, value in now.items():
         if key.rpartition(".")[0] != group:
             group = key.rpartition(".")[0]
             out.print()
-        by = resolved.sources[key]
-        was = f"   (default {format_value(default[key])})" if default[key] != "" else ""
+        by, usual = sources[key], default[key]
         line = f"  {signs.source_glyph(by)} {key:{width}}  {format_value(value)}"
-        changed = by != "default" and value != default[key]
-        out.print((line + was * changed).rstrip(), soft_wrap=True)
-    legend = [
-        f"{signs.source_glyph(by)} {by}"
-        for by in ("default", "experiment", "command line")
-    ]
-    out.print("\n  " + "   ".join(legend) + "\n")
+        # What is empty by default is what every experiment must give, as its name.
+        if by != "default" and usual not in (value, ""):
+            line += f"   (default {format_value(usual)})"
+        out.print(line.rstrip(), soft_wrap=True)
+    kinds = SETTING_SOURCE_NAMES
+    legend = "   ".join(f"{signs.source_glyph(by)} {by}" for by in kinds)
+    out.print(f"\n  {legend}\n")
     print_next_commands(out, f"jaxdist train {resolved.experiment}")
-
-
-def _summary_line(resolved: "ResolvedConfig") -> str:
-    own = len(resolved.keys_from("experiment"))
-    typed = len(resolved.keys_from("command line"))
-    said = f"{len(resolved.sources)} values, {own} by the experiment"
-    return f"{resolved.experiment}    {said}" + f", {typed} by the command line" * bool(
-        typed
-    )
+    return 0

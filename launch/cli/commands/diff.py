@@ -8,6 +8,13 @@ from jaxdist.launch.cli.parser import (
     add_run_argument,
     add_runs_folder_option,
 )
+from jaxdist.launch.terminal.console import (
+    console,
+    console_glyphs,
+    make_table,
+    print_json,
+    print_table,
+)
 
 summary = "show what two runs set differently"
 
@@ -26,16 +33,10 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.run_folder.config_diff import changed_keys, changed_packages
     from jaxdist.launch.run_folder.folder import find_run
     from jaxdist.launch.run_folder.lockfile import read_config_lock
-    from jaxdist.launch.terminal.console import (
-        console,
-        console_glyphs,
-        make_table,
-        print_json,
-        print_table,
-    )
 
     runs = [find_run(name, folder=args.dir) for name in (args.run_a, args.run_b)]
     old, new = (read_config_lock(run) for run in runs)
+    # Packages too: results differ between versions of XLA under the same settings.
     keys = changed_keys(old.resolved.config, new.resolved.config)
     packages = changed_packages(old, new)
     if args.json:

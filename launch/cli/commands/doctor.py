@@ -1,16 +1,13 @@
 """`jaxdist doctor`: what is wrong with this machine, and the fix."""
 
 from argparse import Namespace
-from typing import TYPE_CHECKING
 
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_json_option,
     add_runs_folder_option,
 )
-
-if TYPE_CHECKING:
-    from jaxdist.launch.doctor.checks import DoctorCheck
+from jaxdist.launch.terminal.console import console, print_json
 
 summary = "check this machine, and say the fix for what is wrong"
 
@@ -35,8 +32,9 @@ def run(args: Namespace) -> int:
 
     from jaxdist.launch.config.registry import load_experiment
     from jaxdist.launch.doctor.checks import run_checks
-    from jaxdist.launch.terminal.console import print_json
 
+    # The settings of the experiment are not resolved: a wrong one should not keep the
+    # machine from being checked.
     plan = load_experiment(args.experiment).plan
     checks = run_checks(plan, Path(args.dir))
     counts = {
@@ -45,14 +43,7 @@ def run(args: Namespace) -> int:
     }
     if args.json:
         print_json({"checks": [asdict(check) for check in checks], **counts})
-    else:
-        _print_checks(checks, counts)
-    return 1 if counts["failed"] else 0
-
-
-def _print_checks(checks: "tuple[DoctorCheck, ...]", counts: dict[str, int]) -> None:
-    from jaxdist.launch.terminal.console import console
-
+        return 1 if counts["failed"] else 0
     out = console()
     for check in checks:
         out.print(f"  {check.state:7} {check.name:13} {check.text}", soft_wrap=True)
@@ -60,3 +51,4 @@ def _print_checks(checks: "tuple[DoctorCheck, ...]", counts: dict[str, int]) -> 
             out.print(f"{'':24}remedy: {check.remedy}", soft_wrap=True)
     warnings = f"{counts['warn']} warning{'s' * (counts['warn'] != 1)}"
     out.print(f"\n  {counts['ok']} ok, {warnings}, {counts['failed']} failed")
+    return 1 if counts["failed"] else 0

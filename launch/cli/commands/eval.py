@@ -8,6 +8,7 @@ from jaxdist.launch.cli.parser import (
     add_run_argument,
     add_runs_folder_option,
 )
+from jaxdist.launch.terminal.console import console, print_json
 
 summary = "score a checkpoint of a run on its held-out samples"
 
@@ -33,7 +34,6 @@ def run(args: Namespace) -> int:
     # The layout changes nothing in the score: it may shrink to what is here.
     prepared = prepare_devices(config.plan, explicit=False)
 
-    from jaxdist.launch.terminal.console import console, print_json
     from jaxdist.launch.training.console_reporter import accuracy_line
     from jaxdist.launch.training.evaluate import evaluate_checkpoint
 

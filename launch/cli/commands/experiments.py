@@ -4,6 +4,13 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from jaxdist.launch.cli.parser import CommandParser, add_json_option
+from jaxdist.launch.terminal.console import (
+    console,
+    make_table,
+    print_json,
+    print_next_commands,
+    print_table,
+)
 
 summary = "list the experiments that come with jaxdist"
 
@@ -18,16 +25,10 @@ def run(args: Namespace) -> int:
     """Print the catalogue, or one entry with its source, time and score."""
     from jaxdist.core.errors import BadInput, did_you_mean
     from jaxdist.launch.config.registry import LIST_EXPERIMENTS_HINT, list_experiments
-    from jaxdist.launch.terminal.console import (
-        console,
-        make_table,
-        print_json,
-        print_next_commands,
-        print_table,
-    )
 
     entries = {entry.name: entry for entry in list_experiments()}
     if args.name and args.name not in entries:
+        # Names are compared with those that come with jaxdist; files are not listed.
         near = did_you_mean(args.name, entries)
         meant = f"did you mean {near}? " if near else ""
         raise BadInput(

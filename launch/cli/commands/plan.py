@@ -1,79 +1,58 @@
 """`jaxdist plan`: layouts of an experiment ranked, or a network cut into stages."""
 
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from pathlib import Path
-from typing import Final
 
-from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.parser import (
     CommandParser,
+    add_experiment_arguments,
     add_json_option,
     add_what_if_option,
     check_output_folder,
+    parse_int_list,
+    query_from,
 )
-
-_STAGE_OPTIONS: Final = (
-    *("profile", "workers", "levels", "bandwidth", "straight", "overlap", "form"),
-    "flops_rate",
-)
-"""Options that are for stages alone, and have no value unless they are given."""
-_LAYOUT_OPTIONS: Final = (
-    *("overrides", "devices", "top", "what_if", "lossy", "explain"),
-    *("objective", "samples"),
-)
-"""The same of layouts."""
+from jaxdist.launch.terminal.console import console, print_json
 
 summary = "rank the layouts of an experiment on a cluster, or cut it into stages"
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Take an experiment, a cluster and devices; or `stages`, a profile and links."""
-    parser.usage = (
-        "jaxdist plan EXPERIMENT [key=value ...] --cluster NAME|FILE "
-        "--devices N[,N]\n"
-        "       jaxdist plan stages --profile FILE --workers N --bandwidth B [options]"
+    layouts = parser.add_form(
+        "layouts",
+        "the layouts of an experiment, by predicted time",
+        example="resnet50 --cluster abci --devices 64",
+        default=True,
     )
-    parser.add_argument(
-        "what",
-        metavar="EXPERIMENT|stages",
-        help="a name of `jaxdist experiments`: its layouts by predicted time; stages: "
-        "where to cut a network, and how many devices each stage has",
-    )
-    parser.add_argument(
-        "overrides",
-        metavar="key.sub=value",
-        nargs="*",
-        default=(),
-        help="of the experiment; `jaxdist config EXPERIMENT` lists the keys",
-    )
-    parser.add_argument(
+    add_experiment_arguments(layouts)
+    add = layouts.add_argument
+    add(
         "--devices",
         metavar="N[,N]",
-        type=_parse_numbers,
-        help="of the cluster, for an experiment; several numbers are ranked together",
+        type=parse_int_list,
+        help="of the cluster; several numbers are ranked together",
     )
-    parser.add_argument(
+    add(
         "--objective",
         metavar="NAME",
-        help="what is made small: step, its seconds; cost, price or device-hours of a "
+        help="what is minimised: step, its seconds; cost, price or device-hours of a "
         "sample; budget, the time until --samples are trained on (step)",
     )
-    parser.add_argument(
+    add(
         "--samples",
         metavar="N",
         help="samples to be trained on, epochs times those of an epoch: 90e6",
     )
-    add_what_if_option(parser)
-    parser.add_argument(
-        "--top", metavar="N", type=int, help="layouts that are shown (10)"
-    )
-    parser.add_argument(
+    add_what_if_option(layouts)
+    add("--top", metavar="N", type=int, default=10, help="layouts that are shown (10)")
+    add(
         "--lossy",
         metavar="WAY[,WAY]",
-        help="ways of summing that lose something, to choose from as well: int8, "
-        "power, ... of docs/compression.md; all",
+        help="lossy compressors to choose from as well: int8, power, ... of "
+        "docs/compression.md; all",
     )
-    parser.add_argument(
+    add(
         "--explain",
         metavar="N",
         type=int,
@@ -81,86 +60,15 @@ def add_arguments(parser: CommandParser) -> None:
         const=1,
         help="show the arithmetic of the Nth plan (1)",
     )
-    _add_search_options(parser)
-    _add_cost_options(parser)
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        type=Path,
-        help="write the plan that `jaxdist train EXPERIMENT --plan FILE` runs",
+
+    stages = parser.add_form(
+        "stages", "where to cut a network, and how many devices each stage has"
     )
-    add_json_option(parser)
-
-
-def run(args: Namespace) -> int:
-    """Search, write and print."""
-    if args.output:
-        check_output_folder(args.output)
-    if args.what == "stages":
-        _reject_options(args, "stages", _LAYOUT_OPTIONS)
-        return _plan_stages(args)
-    _reject_options(args, args.what, _STAGE_OPTIONS)
-    return _plan_layouts(args)
-
-
-def _plan_layouts(args: Namespace) -> int:
-    from jaxdist.launch.config.plan_file import plan_file_text
-    from jaxdist.launch.planning.layout_search import search_layouts
-    from jaxdist.launch.planning.layout_table import layout_tree, print_layouts
-    from jaxdist.launch.terminal.console import console, print_json
-
-    args.top = 10 if args.top is None else args.top
-    found = search_layouts(args)
-    if args.output:
-        plan = found.ranking.plans[0].plan
-        text = plan_file_text(plan, found.resolved, found.cluster)
-        args.output.write_text(text, encoding="utf-8")
-    if args.json:
-        print_json(layout_tree(found, args.top, args.explain))
-    else:
-        print_layouts(console(), found, args)
-    return 0
-
-
-def _plan_stages(args: Namespace) -> int:
-    from jaxdist.launch.config.plan_file import profiled_plan_file_text
-    from jaxdist.launch.planning.stage_search import search_stages
-    from jaxdist.launch.planning.stage_table import print_stages, stage_tree
-    from jaxdist.launch.terminal.console import console, print_json
-
-    found = search_stages(args)
-    if args.output and found.plan:
-        assert found.profile is not None
-        text = profiled_plan_file_text(
-            found.plan, found.profile, args.profile, found.cluster
-        )
-        args.output.write_text(text, encoding="utf-8")
-    if args.json:
-        print_json(stage_tree(found))
-    else:
-        print_stages(console(), found, args)
-    return 0
-
-
-def _reject_options(args: Namespace, what: str, names: tuple[str, ...]) -> None:
-    """Refuse options of the other kind of plan."""
-    for name in names:
-        if getattr(args, name) not in (None, (), [], False):
-            raise BadInput(
-                f"plan {what} takes no {name.replace('_', '-')}",
-                rule="an experiment has --cluster and --devices, stages have --profile "
-                "and --workers, as --help says",
-                values=f"{name} = {getattr(args, name)}",
-                remedy=f"jaxdist plan {what} without it",
-            )
-
-
-def _add_search_options(parser: CommandParser) -> None:
-    add = parser.add_argument
+    add = stages.add_argument
     add(
         "--profile",
         metavar="FILE",
+        type=Path,
         help="of one minibatch: graph.txt of PipeDream's profiler, or what "
         "`jaxdist profile NAME -o FILE` writes",
     )
@@ -168,7 +76,7 @@ def _add_search_options(parser: CommandParser) -> None:
     add(
         "--levels",
         metavar="N,N",
-        type=_parse_numbers,
+        type=parse_int_list,
         help="devices of a group, groups of the next, ...: innermost first (one level)",
     )
     add(
@@ -178,25 +86,10 @@ def _add_search_options(parser: CommandParser) -> None:
         "for each, innermost first",
     )
     add(
-        "--cluster",
-        metavar="NAME|FILE",
-        help="links, memory and speed of a cluster of docs/clusters.md, instead of "
-        "--bandwidth and --levels",
-    )
-    add(
-        "--memory",
-        metavar="M",
-        help="bytes of a device: 16e9, 16GB, 16GiB (the cluster's; else no limit)",
-    )
-    add(
         "--straight",
         action="store_true",
         help="one device a stage, no stage with replicas",
     )
-
-
-def _add_cost_options(parser: CommandParser) -> None:
-    add = parser.add_argument
     add(
         "--overlap",
         metavar="O",
@@ -227,10 +120,61 @@ def _add_cost_options(parser: CommandParser) -> None:
         metavar="R",
         help="FLOP/s of a device, for blocks of our profiles without measured seconds",
     )
+    for form in (layouts, stages):
+        form.add_argument(
+            "--cluster",
+            metavar="NAME|FILE",
+            help="links, memory and speed of a cluster of docs/clusters.md",
+        )
+        form.add_argument(
+            "--memory",
+            metavar="M",
+            help="bytes of a device: 16e9, 16GB, 16GiB (the cluster's; else no limit)",
+        )
+        form.add_argument(
+            "-o",
+            "--output",
+            metavar="FILE",
+            type=Path,
+            help="write the plan that `jaxdist train EXPERIMENT --plan FILE` runs",
+        )
+        add_json_option(form)
 
 
-def _parse_numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(word) for word in text.split(","))
-    except ValueError:
-        raise ArgumentTypeError(f"not numbers with commas: {text}") from None
+def run(args: Namespace) -> int:
+    """Search, write and print."""
+    # A search takes up to minutes: what could not be written is refused before it.
+    if args.output:
+        check_output_folder(args.output)
+    return _plan_stages(args) if args.action == "stages" else _plan_layouts(args)
+
+
+def _plan_layouts(args: Namespace) -> int:
+    from jaxdist.launch.config.plan_file import plan_file_text
+    from jaxdist.launch.planning.layout_search import PlanQuery, search_layouts
+    from jaxdist.launch.planning.layout_table import print_layouts
+
+    found = search_layouts(query_from(args, PlanQuery))
+    if args.output:
+        plan = found.ranking.plans[0].plan
+        text = plan_file_text(plan, found.resolved, found.cluster)
+        args.output.write_text(text, encoding="utf-8")
+    print_json(found.to_dict()) if args.json else print_layouts(console(), found)
+    return 0
+
+
+def _plan_stages(args: Namespace) -> int:
+    from jaxdist.launch.config.plan_file import profiled_plan_file_text
+    from jaxdist.launch.planning.stage_search import StagePlanQuery, search_stages
+    from jaxdist.launch.planning.stage_table import print_stages
+
+    found = search_stages(query_from(args, StagePlanQuery))
+    # A profile of PipeDream's has no plan, and was refused with -o.
+    if args.output and found.plan:
+        assert found.profile is not None
+        text = profiled_plan_file_text(
+            found.plan, found.profile, str(args.profile), found.cluster
+        )
+        args.output.write_text(text, encoding="utf-8")
+    print_json(found.to_dict()) if args.json else print_stages(console(), found)
+    return 0

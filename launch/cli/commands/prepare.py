@@ -3,7 +3,9 @@
 from argparse import Namespace
 from pathlib import Path
 
+from jaxdist.core.text.formatting import format_count
 from jaxdist.launch.cli.parser import CommandParser, add_json_option
+from jaxdist.launch.terminal.console import console, print_json, print_next_commands
 
 summary = "write a folder of images as a data set that can be trained on by name"
 
@@ -22,9 +24,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(args: Namespace) -> int:
     """Write the data set and say what is in it."""
-    from jaxdist.core.text.formatting import format_count
     from jaxdist.input.folder_builder import prepare_folder
-    from jaxdist.launch.terminal.console import console, print_json, print_next_commands
 
     listing = prepare_folder(args.folder, args.name, Path(args.dir))
     home = str(Path(args.dir, args.name))
@@ -36,6 +36,7 @@ def run(args: Namespace) -> int:
     out = console()
     said = ", ".join(f"{format_count(size)} {split}" for split, size in sizes.items())
     out.print(f"{home}    {said}, {format_count(len(listing.classes))} classes")
+    # The default folder is where `train` looks anyhow.
     elsewhere = f" data.dir={args.dir}" * (args.dir != "data")
     print_next_commands(out, f"jaxdist train resnet50 data.name={args.name}{elsewhere}")
     return 0

@@ -1,19 +1,26 @@
 """`jaxdist profile MODEL`: what each layer costs, and where the network may be cut."""
 
 from argparse import Namespace
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jaxdist.core.text.formatting import format_count, format_size
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_json_option,
     check_output_folder,
 )
+from jaxdist.launch.terminal.console import (
+    console,
+    make_table,
+    print_json,
+    print_next_commands,
+    print_table,
+)
+from jaxdist.launch.terminal.number_column import NumberColumn
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from jaxdist.core.profile import LayerProfile, Profile
 
@@ -22,12 +29,13 @@ summary = "print what each layer of a network costs, and where it may be cut"
 
 def add_arguments(parser: CommandParser) -> None:
     """Take a network and overrides."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "model",
         metavar="MODEL",
         help="a name of the model registry, or an experiment by name or file",
     )
-    parser.add_argument(
+    add(
         "overrides",
         metavar="key=value",
         nargs="*",
@@ -36,7 +44,7 @@ def add_arguments(parser: CommandParser) -> None:
         "experiment's data), precision (float32), and the model. keys of "
         "`jaxdist config EXPERIMENT`",
     )
-    parser.add_argument(
+    add(
         "-o",
         "--output",
         metavar="FILE",
@@ -48,7 +56,6 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(args: Namespace) -> int:
     """Read the profile, write it where that was asked for, and print it."""
-    from jaxdist.launch.terminal.console import console, print_json
     from jaxdist.launch.training.job.abstract_model import (
         load_profile_config,
         profile_model,
@@ -68,78 +75,48 @@ def run(args: Namespace) -> int:
 
 
 def _print_profile(out: "Console", profile: "Profile", words: str) -> None:
-    from jaxdist.launch.terminal.console import print_next_commands, print_table
-
-    for line in _total_lines(profile):
-        out.print(line, soft_wrap=True)
-    out.print()
-    print_table(out, _layer_table(profile))
-    out.print(f"  cuts     {_cut_line(profile)}\n", soft_wrap=True)
-    print_next_commands(out, f"jaxdist profile {words} -o {profile.model}.json")
-
-
-def _total_lines(profile: "Profile") -> Iterable[str]:
-    """Say the totals: the finding, and a line each for what is kept and done."""
-    from jaxdist.core.text.formatting import format_count, format_size
-
+    """Print the totals, then each block in bold with its layers below it."""
     samples = f"{format_count(profile.batch)} sample{'s' * (profile.batch > 1)}"
-    yield f"{profile.model}    {', '.join(profile.inputs)}"
-    yield (
+    out.print(
+        f"{profile.model}    {', '.join(profile.inputs)}\n"
         f"  keeps    {format_count(profile.parameters)} parameters, "
         f"{format_size(profile.parameter_bytes)}; "
-        f"{format_size(profile.state_bytes)} of running statistics"
-    )
-    yield (
+        f"{format_size(profile.state_bytes)} of running statistics\n"
         f"  does     {format_size(profile.flops, 'FLOP')} for {samples}: "
         f"{format_size(profile.flops_forward, 'FLOP')} forward, "
-        f"{format_size(profile.flops_backward, 'FLOP')} backward"
+        f"{format_size(profile.flops_backward, 'FLOP')} backward\n"
+        f"  makes    {format_size(profile.output_bytes)} of activations\n",
+        soft_wrap=True,
     )
-    yield f"  makes    {format_size(profile.output_bytes)} of activations"
+    layers, blocks = profile.layers, profile.blocks
+    # A column has one unit, that of its largest number, so that numbers compare.
+    work = NumberColumn(max((row.flops for row in layers), default=0), "FLOP")
+    made = NumberColumn(max((row.output_bytes for row in layers), default=0), "B")
+    work_heads = f"forward, {work.unit}", f"backward, {work.unit}"
+    heads = ("parameters", *work_heads, f"output, {made.unit}")
+    table = make_table("layer", *heads, "cut after", right=heads)
 
-
-def _layer_table(profile: "Profile") -> "Table":
-    """Lay out a row a block in bold, its layers below it by their path in it."""
-    from jaxdist.core.text.formatting import format_count
-    from jaxdist.launch.terminal.console import make_table
-    from jaxdist.launch.terminal.number_column import NumberColumn
-
-    work = NumberColumn(max((row.flops for row in profile.layers), default=0), "FLOP")
-    made = NumberColumn(
-        max((row.output_bytes for row in profile.layers), default=0), "B"
-    )
-    heads = (
-        "parameters",
-        f"forward, {work.unit}",
-        f"backward, {work.unit}",
-        f"output, {made.unit}",
-    )
-    rows = make_table("layer", *heads, "cut after", right=heads)
-
+    # Rows of blocks, layers and the total have the same numbers.
     def add(
         name: str, row: "LayerProfile | Profile", cut: str = "", style: str = ""
     ) -> None:
-        numbers = work.format(row.flops_forward), work.format(row.flops_backward)
-        size = made.format(row.output_bytes)
-        rows.add_row(
-            name, format_count(row.parameters), *numbers, size, cut, style=style
-        )
+        flops = work.format(row.flops_forward), work.format(row.flops_backward)
+        size, count = made.format(row.output_bytes), format_count(row.parameters)
+        table.add_row(name, count, *flops, size, cut, style=style)
 
-    for block in profile.blocks:
+    for block in blocks:
         add(block.name, block, "yes" if block.cut_after else "", "this")
-        for row in profile.layers:
+        for row in layers:
             if row.block == block.name:
+                # The path inside the block; work that is of no layer has none.
                 inside = row.name.removeprefix(block.name).removeprefix(".")
                 add(f"  {inside or 'between its layers'}", row)
-    for row in profile.layers:
+    for row in layers:
         if not row.block:
             add(row.name, row)
-    rows.add_section()
+    table.add_section()
     add("total", profile, style="this")
-    return rows
-
-
-def _cut_line(profile: "Profile") -> str:
-    if profile.note:
-        return profile.note
-    blocks = len(profile.blocks)
-    return f"{blocks - 1}, between any two of its {blocks} blocks"
+    print_table(out, table)
+    between = f"{len(blocks) - 1}, between any two of its {len(blocks)} blocks"
+    out.print(f"  cuts     {profile.note or between}\n", soft_wrap=True)
+    print_next_commands(out, f"jaxdist profile {words} -o {profile.model}.json")

@@ -7,6 +7,7 @@ from jaxdist.launch.cli.parser import (
     add_run_argument,
     add_runs_folder_option,
 )
+from jaxdist.launch.terminal.console import console
 
 summary = "write the report of a run again, with what is known since it ended"
 
@@ -21,7 +22,6 @@ def run(args: Namespace) -> int:
     """Write the report."""
     from jaxdist.launch.report import write_report
     from jaxdist.launch.run_folder.folder import find_run
-    from jaxdist.launch.terminal.console import console
 
     folder = find_run(args.run, folder=args.dir)
     console().print(f"wrote {write_report(folder.path)}")

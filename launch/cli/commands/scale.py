@@ -4,16 +4,14 @@ from argparse import Namespace
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_experiment_arguments,
     add_json_option,
 )
-
-if TYPE_CHECKING:
-    from jaxdist.launch.scaling.study import ScalingStudy
+from jaxdist.launch.terminal.console import console, print_json
 
 summary = "train on more and more processes: samples/s, efficiency, and their reasons"
 
@@ -62,29 +60,16 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run what is not there yet, and show all of it."""
-    from jaxdist.launch.scaling.html_page import write_page
-    from jaxdist.launch.scaling.json_view import scaling_tree
-    from jaxdist.launch.scaling.runner import print_run, run_study
-    from jaxdist.launch.scaling.table import print_scaling_result
-    from jaxdist.launch.terminal.console import console, print_json
-
-    study = _make_study(args)
-    result = run_study(study, partial(print_run, total=len(study.runs)))
-    page = write_page(result, study.folder)
-    if args.json:
-        print_json(scaling_tree(result))
-    else:
-        print_scaling_result(console(), result, page, _next_commands(args, page))
-    return 1 if result.lost else 0
-
-
-def _make_study(args: Namespace) -> "ScalingStudy":
-    """Return what was asked for, or refuse it before anything starts."""
     from jaxdist.launch.config.resolve import resolve_config
     from jaxdist.launch.scaling.grid import parse_grid
+    from jaxdist.launch.scaling.html_page import write_page
+    from jaxdist.launch.scaling.json_view import scaling_tree
     from jaxdist.launch.scaling.placement import scaling_placement
+    from jaxdist.launch.scaling.runner import print_run, run_study
     from jaxdist.launch.scaling.study import make_study, study_overrides
+    from jaxdist.launch.scaling.table import print_scaling_result
 
+    # All runs are checked before the first one starts: a study takes hours.
     words = study_overrides(args.overrides)
     config = resolve_config(args.experiment, words).config
     grid = parse_grid(
@@ -97,13 +82,17 @@ def _make_study(args: Namespace) -> "ScalingStudy":
     )
     place = scaling_placement(grid.processes[-1], in_testbed=args.testbed)
     folder = args.output or Path(_RUNS_FOLDER, f"{config.name}-scale")
-    return make_study(args.experiment, words, config, grid, place, folder)
-
-
-def _next_commands(args: Namespace, page: Path) -> list[str]:
-    """Name the other kind of scaling, in a folder of its own."""
-    other = "weak" if args.scaling == "strong" else "strong"
-    again = f"jaxdist scale {quote(args.experiment)} --processes {args.processes}"
-    again += " --testbed" * args.testbed
-    folder = quote(f"{page.parent}-{other}")
-    return [f"{again} --scaling {other} -o {folder}"]
+    study = make_study(args.experiment, words, config, grid, place, folder)
+    result = run_study(study, partial(print_run, total=len(study.runs)))
+    page = write_page(result, study.folder)
+    if args.json:
+        print_json(scaling_tree(result))
+    else:
+        # The other kind of scaling comes next, in a folder of its own.
+        other = "weak" if args.scaling == "strong" else "strong"
+        again = f"jaxdist scale {quote(args.experiment)} --processes {args.processes}"
+        again += " --testbed" * args.testbed
+        again += f" --scaling {other} -o {quote(f'{page.parent}-{other}')}"
+        print_scaling_result(console(), result, page, [again])
+    # Runs that failed are rows too; the exit code tells scripts of them.
+    return 1 if result.lost else 0

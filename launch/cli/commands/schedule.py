@@ -1,7 +1,6 @@
 """`jaxdist schedule EXPERIMENT`: how its weights will move, without training."""
 
 from argparse import Namespace
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxdist.launch.cli.parser import (
@@ -9,12 +8,18 @@ from jaxdist.launch.cli.parser import (
     add_experiment_arguments,
     add_json_option,
 )
+from jaxdist.launch.terminal.console import (
+    console,
+    console_glyphs,
+    make_table,
+    print_json,
+    print_next_commands,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
-    from jaxdist.launch.terminal.console import Glyphs
     from jaxdist.launch.training.job.optimizer_schedule import OptimizerSchedule
 
 summary = "print learning rates, decay and norms of an experiment, without training"
@@ -38,12 +43,13 @@ def run(args: Namespace) -> int:
     import jax
 
     from jaxdist.input.registry import open_data
-    from jaxdist.launch.terminal.console import console, print_json
     from jaxdist.launch.training.job.batch_spec import feature_spec, fit_model_config
     from jaxdist.launch.training.job.optimizer_schedule import optimizer_schedule
 
     config = resolved.config
+    # Before the first array: jax makes float32 of all else.
     jax.config.update("jax_enable_x64", config.precision == "float64")
+    # The data says how many steps an epoch has, and shapes that the model takes.
     train, _ = open_data(config.data, feature_spec(config))
     config = replace(config, model=fit_model_config(config, train))
     schedule = optimizer_schedule(config, config.plan, len(train))
@@ -56,81 +62,55 @@ def run(args: Namespace) -> int:
 
 
 def _print_schedule(out: "Console", schedule: "OptimizerSchedule", words: str) -> None:
-    from jaxdist.launch.terminal.console import (
-        console_glyphs,
-        print_next_commands,
-        print_table,
-    )
-    from jaxdist.launch.terminal.run_header import pluralize
-
-    optim = schedule.optim
-    out.print(
-        f"{words.split(maxsplit=1)[0]}    {optim.name}, "
-        f"{pluralize(schedule.steps, 'step')}"
-    )
-    for name, fact in _fact_lines(schedule):
-        out.print(f"  {name:8} {fact}", soft_wrap=True)
-    out.print()
-    print_table(out, _learning_rate_table(schedule, console_glyphs(out)))
-    print_next_commands(out, f"jaxdist train {words}")
-
-
-def _fact_lines(schedule: "OptimizerSchedule") -> Iterator[tuple[str, str]]:
-    """Say in a line each what the settings come to."""
     from jaxdist.launch.terminal.run_header import pluralize
 
     optim, ramp = schedule.optim, schedule.ramp
-    rise = (
-        f"{ramp.initial_rate:g} to {ramp.peak_rate:g} over "
-        f"{pluralize(ramp.steps, 'step')}"
-    )
+    steps = pluralize(schedule.steps, "step")
+    out.print(f"{words.split(maxsplit=1)[0]}    {optim.name}, {steps}")
+    rise = f"{ramp.initial_rate:g} to {ramp.peak_rate:g}"
+    over = f"{pluralize(ramp.steps, 'step')} ({optim.warmup_epochs:g} epochs)"
+    # Without milestones the rate decays by a cosine.
     drops = ", ".join(f"{step:,}" for step in schedule.milestones)
-    yield "rate", schedule.peak_rate_text
-    yield "warm-up", f"{rise} ({optim.warmup_epochs:g} epochs)"
-    yield "then", f"a tenth from step {drops}" if drops else "half a cosine to 0"
     (leaves, all_leaves), (numbers, all_numbers) = schedule.leaves, schedule.numbers
-    yield (
-        "decay",
-        f"{optim.weight_decay:g} on {leaves} of {all_leaves} leaves, {numbers:,} of "
-        f"{all_numbers:,} parameters; norms and biases none",
-    )
-    yield "batch", _batch_line(schedule)
-    if schedule.sharing:
-        yield "norms", f"{pluralize(schedule.sharing, 'sample')} share batch statistics"
-    if extras := ", ".join(_optional_settings(schedule)):
-        yield "also", extras
-
-
-def _batch_line(schedule: "OptimizerSchedule") -> str:
-    from jaxdist.launch.terminal.run_header import pluralize
-
-    parts = (
+    batch = (
         f"{pluralize(schedule.batch, 'sample')}, "
         f"{pluralize(schedule.replicas, 'replica')}"
     )
-    if schedule.optim.accumulate == 1:
-        return f"{parts} of {schedule.microbatch}"
-    times = schedule.optim.accumulate
-    return f"{parts}, {times} microbatches of {schedule.microbatch} on each"
-
-
-def _optional_settings(schedule: "OptimizerSchedule") -> Iterator[str]:
-    optim = schedule.optim
-    if optim.clip:
-        yield f"gradients no longer than {optim.clip:g}"
-    if optim.ema:
-        yield f"evaluated on an average of the weights, {optim.ema:g} old"
-    if optim.skip_nonfinite:
-        yield f"up to {optim.skip_nonfinite} steps in a row skipped if not finite"
-
-
-def _learning_rate_table(schedule: "OptimizerSchedule", signs: "Glyphs") -> "Table":
-    from jaxdist.launch.terminal.console import make_table
-
+    if optim.accumulate == 1:
+        batch += f" of {schedule.microbatch}"
+    else:
+        batch += f", {optim.accumulate} microbatches of {schedule.microbatch} on each"
+    facts = {
+        "rate": schedule.peak_rate_text,
+        "warm-up": f"{rise} over {over}",
+        "then": f"a tenth from step {drops}" if drops else "half a cosine to 0",
+        "decay": f"{optim.weight_decay:g} on {leaves} of {all_leaves} leaves, "
+        f"{numbers:,} of {all_numbers:,} parameters; norms and biases none",
+        "batch": batch,
+    }
+    if schedule.sharing:
+        shared = pluralize(schedule.sharing, "sample")
+        facts["norms"] = f"{shared} share batch statistics"
+    # Settings that are off by default are named only where they are on.
+    extras = (
+        (optim.clip, f"gradients no longer than {optim.clip:g}"),
+        (optim.ema, f"evaluated on an average of the weights, {optim.ema:g} old"),
+        (
+            optim.skip_nonfinite,
+            f"up to {optim.skip_nonfinite} steps in a row skipped if not finite",
+        ),
+    )
+    if any(value for value, _ in extras):
+        facts["also"] = ", ".join(text for value, text in extras if value)
+    for name, fact in facts.items():
+        out.print(f"  {name:8} {fact}", soft_wrap=True)
+    out.print()
     heads = ("epoch", "from step", "learning rate")
-    rows = make_table(*heads, "", right=heads)
+    rows, glyphs = make_table(*heads, "", right=heads), console_glyphs(out)
+    # A rate may be 0 in all epochs, of a run without any.
     most = max((row.rate for row in schedule.epochs), default=0) or 1
     for row in schedule.epochs:
-        bar = signs.predicted_bar * round(_BAR_WIDTH * row.rate / most)
+        bar = glyphs.predicted_bar * round(_BAR_WIDTH * row.rate / most)
         rows.add_row(f"{row.epoch:,}", f"{row.step:,}", f"{row.rate:.6g}", bar)
-    return rows
+    print_table(out, rows)
+    print_next_commands(out, f"jaxdist train {words}")

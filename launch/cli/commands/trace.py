@@ -7,6 +7,7 @@ from jaxdist.launch.cli.parser import (
     add_run_argument,
     add_runs_folder_option,
 )
+from jaxdist.launch.terminal.console import console
 
 summary = "write the phases of a run as a trace that Perfetto opens"
 
@@ -26,8 +27,8 @@ def run(args: Namespace) -> int:
 
     from jaxdist.launch.run_folder.folder import find_run
     from jaxdist.launch.run_folder.perfetto_trace import write_trace
-    from jaxdist.launch.terminal.console import console
 
+    # The spans that a run writes as it goes: no profiler has to have been on.
     folder = find_run(args.run, folder=args.dir)
     path = write_trace(folder.path, Path(args.output))
     out = console()

@@ -7,7 +7,6 @@ h0 h1 h2 h3    step 76 ...
 
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -39,20 +38,27 @@ _CAPACITY_TIMEOUT_S: Final = 600.0
 
 
 def run_elastic_from_args(
-    pool: HostPool, feasible: FeasibleCounts, args: Namespace
+    pool: HostPool,
+    feasible: FeasibleCounts,
+    *,
+    restarts: int | None,
+    grace: float | None,
+    back_after: float | None,
 ) -> int:
-    """Run as the words of a command line ask for.
+    """Run as the options of a command line ask for; None is an option's default.
 
     Args:
         pool: the places.
         feasible: with how many processes the run works.
-        args: `restarts`, `grace` and `back_after`, None where they are not given.
+        restarts: starts after the first one.
+        grace: seconds to save and end.
+        back_after: seconds before a place that was lost is asked again.
 
     Raises:
         BadInput: numbers that cannot be, or too few places.
     """
-    restarts = DEFAULT_ELASTIC_RESTARTS if args.restarts is None else args.restarts
-    after = REJOIN_AFTER_S if args.back_after is None else args.back_after
+    restarts = DEFAULT_ELASTIC_RESTARTS if restarts is None else restarts
+    after = REJOIN_AFTER_S if back_after is None else back_after
     if not 0 < after < float("inf"):
         raise BadInput(
             "lost places are not taken back like that",
@@ -62,7 +68,7 @@ def run_elastic_from_args(
         )
     for why in feasible.infeasible_reasons:
         _print_line(f"left out: {why}")
-    wanted = restart_policy(restarts, args.grace)
+    wanted = restart_policy(restarts, grace)
     return run_elastic(pool, feasible, wanted, rejoin_after_s=after)
 
 

@@ -147,6 +147,44 @@ def test_options_may_stand_anywhere(answer, place):
     assert json.loads(out)["values"]["seed"] == {"value": 3, "by": "command line"}
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("local", "-n", "2", "--print"),
+        ("--print", "-n", "2", "local"),
+        ("-n=2", "local", "--print"),
+    ],
+)
+def test_options_may_stand_before_a_form(capfd, words):
+    assert main.main(["launch", *words, "--", "true"]) == 0
+    assert len(capfd.readouterr().out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("launch", "--", "true"), "required: action"),
+        (("launch", "lokal", "-n", "2"), "did you mean local?"),
+        (("launch", "-n", "2", "lokal"), "no action lokal"),
+        (("plan", "--cluster", "stages", "digits"), "--cluster stages, --devices None"),
+        (("plan", "--output", "stages"), "required: EXPERIMENT"),
+        (("testbed", "up", "--cut"), "jaxdist testbed fail takes it"),
+    ],
+)
+def test_a_form_is_told_from_values_of_options(answer, words, said):
+    code, out, err = answer(*words)
+    assert (code, out) == (2, "")
+    assert said in " ".join(err.split())
+
+
+def test_a_form_that_needs_no_word(answer):
+    words = ("digits", "--cluster", "testbed", "--devices", "2", "--top", "1")
+    code, out, _ = answer("plan", "layouts", *words)
+    assert code == 0
+    assert out.splitlines()[0] == answer("plan", *words)[1].splitlines()[0]
+    assert "without one of these words: layouts" in answer("plan", "--help")[1]
+
+
 def test_config_marks_who_set_each_value(answer):
     code, out, _ = answer("config", "digits", "optim.lr=0.3")
     assert code == 0

@@ -4,6 +4,10 @@ import json
 
 import pytest
 
+from jaxdist.launch.analysis.collective_simulation import (
+    SimulationQuery,
+    run_simulation,
+)
 from jaxdist.launch.cli.main import main
 
 
@@ -113,3 +117,9 @@ def test_what_cannot_be_is_refused(answer, words, says):
     assert code == 2
     assert says in err
     assert out == ""
+
+
+def test_python_asks_as_the_command_does(answer):
+    query = SimulationQuery(ranks=16, topology="torus", algorithm="ring")
+    tree = found(answer, *query.command.split()[3:])
+    assert run_simulation(query).to_dict() == tree

@@ -115,8 +115,8 @@ def test_without_kubectl_the_command_is_named(monkeypatch, capfd):
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
-        (("--nodes", "4", "--image", "x", "--", "train"), "--volume is not"),
-        ((*NEEDED, "--port", "3000", "--", "train"), "--port is given"),
+        (("--nodes", "4", "--image", "x", "--", "train"), "required: --volume"),
+        ((*NEEDED, "--port", "3000", "--", "train"), "takes no --port"),
         ((*NEEDED, "--", "eval", "digits"), "the work of one process"),
         (NEEDED, "there is nothing to start"),
     ],

@@ -234,10 +234,10 @@ def test_numbers_that_cannot_be():
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
-        (("slurm",), "--nodes is not"),
-        (("local", "--nodes", "2"), "--nodes is given"),
-        (("mpi", "-n", "2", "--port", "3000"), "--port is given"),
-        (("ssh", "--hosts", "a", "--nodes", "2"), "--nodes is given"),
+        (("slurm",), "jaxdist launch slurm --nodes 4 -- train digits"),
+        (("local", "--nodes", "2"), "launch local takes no --nodes"),
+        (("mpi", "-n", "2", "--port", "3000"), "jaxdist launch ssh takes it"),
+        (("ssh", "--hosts", "a", "--nodes", "2"), "takes no --nodes"),
     ],
 )
 def test_each_way_takes_its_own_options(words, wrong, capfd):

@@ -2,9 +2,9 @@
 
 import io
 import json
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,7 +20,8 @@ from jaxdist.calibrate.levels import (
 from jaxdist.calibrate.measure_cluster import CalibrationResult
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.calibration import input_rate, measure
-from jaxdist.launch.calibration.measure_table import (
+from jaxdist.launch.calibration.measure import (
+    CalibrationQuery,
     CalibrationReport,
     print_calibration,
 )
@@ -138,12 +139,10 @@ def test_all_devices_of_several_processes_are_measured(
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", each)
     monkeypatch.setenv("XLA_FLAGS", "")
-    assert (
-        measure._resolve_device_count(Namespace(devices=None), None, processes)
-        == devices
-    )
+    query = CalibrationQuery()
+    assert measure._resolve_device_count(query, None, processes) == devices
     with pytest.raises(BadInput, match="do not divide"):
-        measure._resolve_device_count(Namespace(devices=0), None, processes)
+        measure._resolve_device_count(CalibrationQuery(devices=0), None, processes)
 
 
 @pytest.mark.parametrize(("hosts", "part"), [((1, 8), 1), ((4, 2), 4)])
@@ -154,6 +153,6 @@ def test_a_host_makes_its_part_of_the_samples_ready(monkeypatch, hosts, part):
     cluster = made(
         HostTopology(num_hosts=count, devices_per_host=devices), [FAST] * 7
     ).result.cluster
-    config, mesh = Namespace(name="digits"), Namespace(size=8)
+    config, mesh = SimpleNamespace(name="digits"), SimpleNamespace(size=8)
     found = measure._add_input_rate(cluster, config, mesh, "2026-11-24")
     assert found.input_rate.value == 1e6 / part

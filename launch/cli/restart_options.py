@@ -1,0 +1,88 @@
+"""Options of launchers that start processes again, or go on with fewer of them."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jaxdist.core.errors import BadInput
+from jaxdist.launch.cli.parser import CommandParser
+
+if TYPE_CHECKING:
+    from jaxdist.launch.launchers.elastic.process_counts import FeasibleCounts
+    from jaxdist.launch.launchers.elastic.process_range import ProcessRange
+
+
+def add_restart_options(parser: CommandParser, *, rejoin: bool) -> None:
+    """Add `args.restarts`, `args.grace` and, where processes rejoin, `args.back_after`.
+
+    None is the default of the launcher, which differs.
+    """
+    parser.add_argument(
+        "--restarts",
+        type=int,
+        metavar="N",
+        help="start all again where one fails, up to N times (0; with a range of "
+        "processes, 10)",
+    )
+    parser.add_argument(
+        "--grace",
+        type=float,
+        metavar="S",
+        help="seconds that they have to save, on SIGTERM or Ctrl-C (30)",
+    )
+    if rejoin:
+        parser.add_argument(
+            "--back-after",
+            type=float,
+            metavar="S",
+            help="with a range, seconds before a process or host that was lost is "
+            "taken back, twice as many each time (30)",
+        )
+
+
+def reject_rejoin_option(given: float | None) -> None:
+    """Refuse `--back-after` where the number of processes is fixed.
+
+    Raises:
+        BadInput: it is given.
+    """
+    # With a fixed number of processes all are started again, or none.
+    if given is not None:
+        raise BadInput(
+            "nothing is left out that could come back",
+            rule="--back-after is for a range of processes",
+            values=f"--back-after {given:g}",
+            remedy="-n 2:4, or without --back-after",
+        )
+
+
+def feasible_counts_of_program(
+    program: Sequence[str], span: "ProcessRange"
+) -> "FeasibleCounts":
+    """Return the numbers of processes with which a program works.
+
+    Args:
+        program: `train` with its words; any other works with each number.
+        span: the least and the most that were asked for.
+
+    Raises:
+        BadInput: not with the least or the most of them, naming the nearest that do;
+            or words that `train` does not know.
+    """
+    from jaxdist.launch.cli.commands import train
+    from jaxdist.launch.config.plan_file import load_plan_overrides
+    from jaxdist.launch.config.resolve import resolve_config
+    from jaxdist.launch.launchers.elastic.process_counts import (
+        FeasibleCounts,
+        feasible_counts,
+    )
+
+    # Nothing is known of other programs: each number will do.
+    if program[0] != "train":
+        counts = range(span.min_processes, span.max_processes + 1)
+        return FeasibleCounts(counts=tuple(counts))
+    # The plan says which counts divide it: it is read here as `train` will read it.
+    parser = CommandParser("jaxdist train", train.summary)
+    train.add_arguments(parser)
+    args = parser.parse(program[1:])
+    words = [*(load_plan_overrides(args.plan) if args.plan else ()), *args.overrides]
+    return feasible_counts(resolve_config(args.experiment, words).config, span)
