@@ -7,7 +7,7 @@ import jax
 
 from jaxdist.collectives.hlo_collectives import CollectiveOp
 from jaxdist.input.registry import open_data
-from jaxdist.launch.config.provenance import ResolvedConfig
+from jaxdist.launch.config.resolve import ResolvedConfig
 from jaxdist.launch.devices.prepare import PreparedDevices
 from jaxdist.launch.training.job.batch_spec import feature_spec
 from jaxdist.launch.training.job.job import make_job

@@ -12,7 +12,7 @@ import jax
 from jaxdist.collectives.hlo_collectives import read_collectives
 from jaxdist.collectives.meter import TrafficReport, build_traffic_report
 from jaxdist.input.registry import open_data
-from jaxdist.launch.config.provenance import ResolvedConfig
+from jaxdist.launch.config.resolve import ResolvedConfig
 from jaxdist.launch.devices.prepare import PreparedDevices
 from jaxdist.launch.training.job.batch_spec import feature_spec
 from jaxdist.launch.training.job.job import make_job

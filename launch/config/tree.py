@@ -1,8 +1,8 @@
 """Keys: the dotted names of the single values in a configuration tree."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
 
 from jaxdist.core.errors import BadInput, did_you_mean, raise_all
 
@@ -30,7 +30,15 @@ def flatten_config(config: object) -> dict[str, Any]:
     >>> flatten_config(Plan(mesh=MeshShape(data=4)))["mesh.data"]
     4
     """
-    return dict(_iter_leaves(config, ""))
+    found: dict[str, Any] = {}
+    for field in fields(cast(Any, config)):
+        value = getattr(config, field.name)
+        if is_dataclass(value):
+            below = flatten_config(value).items()
+            found |= {f"{field.name}.{key}": leaf for key, leaf in below}
+        else:
+            found[field.name] = value
+    return found
 
 
 def replace_values(config: T, changes: Mapping[str, Any]) -> T:
@@ -39,6 +47,8 @@ def replace_values(config: T, changes: Mapping[str, Any]) -> T:
     Raises:
         BadInput: dataclasses refuse their new values; told together.
     """
+    # All changes of one dataclass are made at once: a rule over two of its fields must
+    # not see one new value beside one old value.
     own = {key: value for key, value in changes.items() if "." not in key}
     below: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():
@@ -72,12 +82,3 @@ def nearest_key(key: str, known: Iterable[str]) -> str | None:
         return ending[0]
     last = {name.rsplit(".", 1)[-1]: name for name in known}
     return did_you_mean(key, known) or last.get(did_you_mean(key, last) or "")
-
-
-def _iter_leaves(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    for spot in fields(config):
-        value = getattr(config, spot.name)
-        if is_dataclass(value):
-            yield from _iter_leaves(value, f"{prefix}{spot.name}.")
-        else:
-            yield prefix + spot.name, value

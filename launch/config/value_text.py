@@ -23,7 +23,7 @@ def parse_value(text: str, value_type: Any) -> Any:
     """
     if value_type is str:
         return text
-    # None first: `none` of a field that may hold text is no text.
+    # None comes first: for a field of `str | None` the word `none` is no text.
     for part in sorted(
         _union_members(value_type), key=lambda part: part is not types.NoneType
     ):
@@ -32,7 +32,7 @@ def parse_value(text: str, value_type: Any) -> Any:
         except ValueError:
             continue
         if isinstance(value, float) and not math.isfinite(value):
-            break
+            break  # float("nan") and float("inf") parse, but no setting may be one
         return value
     raise ValueError(f"{text} is not {describe_type(value_type)}")
 
@@ -64,27 +64,22 @@ def describe_type(value_type: Any) -> str:
     >>> describe_type(Literal["global", "replica"]), describe_type(int | float)
     ('global or replica', 'a number')
     """
-    said = [_describe_member(part) for part in _union_members(value_type)]
+    names = {int: "a whole number", float: "a number", str: "text"}
+    names |= {bool: "True or False", types.NoneType: "None"}
+    said = []
+    for part in _union_members(value_type):
+        if get_origin(part) is Literal:
+            *most, last = (str(word) for word in get_args(part))
+            said.append(f"{', '.join(most)} or {last}" if most else last)
+        elif is_sequence_type(part):
+            of = {int: "whole numbers", float: "numbers"}.get(get_args(part)[0])
+            said.append(f"{of or 'words'} with commas between")
+        else:
+            said.append(names.get(part, getattr(part, "__name__", str(part))))
+    # Every whole number is a number: `int | float` has one name.
     if "a number" in said and "a whole number" in said:
         said.remove("a whole number")
     return " or ".join(said)
-
-
-def _describe_member(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        *most, last = (str(word) for word in get_args(kind))
-        return f"{', '.join(most)} or {last}" if most else last
-    if is_sequence_type(kind):
-        of = {int: "whole numbers", float: "numbers"}.get(get_args(kind)[0], "words")
-        return f"{of} with commas between"
-    plain = {
-        bool: "True or False",
-        int: "a whole number",
-        float: "a number",
-        str: "text",
-        types.NoneType: "None",
-    }
-    return plain.get(kind, getattr(kind, "__name__", str(kind)))
 
 
 def is_sequence_type(value_type: Any) -> bool:
@@ -99,9 +94,20 @@ def _union_members(kind: Any) -> tuple[Any, ...]:
 
 
 def _read_one(text: str, kind: Any) -> Any:
-    """Read a value of one type that is no union; `ValueError` says no more."""
+    """Read a value of one type that is not a union.
+
+    Raises:
+        ValueError: without an explanation, which `parse_value` adds.
+    """
     if is_sequence_type(kind):
-        return _read_sequence(text, kind)
+        words = [part for part in text.split(",") if part]  # "3," has one member
+        kinds = get_args(kind)
+        if get_origin(kind) is list or kinds[-1] is Ellipsis:
+            kinds = (kinds[0],) * len(words)
+        if len(words) != len(kinds):
+            raise ValueError(text)
+        members = [parse_value(word, member) for word, member in zip(words, kinds)]
+        return get_origin(kind)(members)
     spelled: dict[str, Any]
     if get_origin(kind) is Literal:
         spelled = {str(word): word for word in get_args(kind)}
@@ -114,15 +120,3 @@ def _read_one(text: str, kind: Any) -> Any:
     if text not in spelled:
         raise ValueError(text)
     return spelled[text]
-
-
-def _read_sequence(text: str, kind: Any) -> Any:
-    # An empty word is no member.
-    words = [part for part in text.split(",") if part]
-    kinds = get_args(kind)
-    if get_origin(kind) is list or kinds[-1] is Ellipsis:
-        kinds = (kinds[0],) * len(words)
-    if len(words) != len(kinds):
-        raise ValueError(text)
-    members = [parse_value(word, kind) for word, kind in zip(words, kinds)]
-    return get_origin(kind)(members)

@@ -9,7 +9,7 @@ from jaxdist.launch.config.resolve import resolve_config
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from jaxdist.launch.config.provenance import ResolvedConfig
+    from jaxdist.launch.config.resolve import ResolvedConfig
     from jaxdist.oracle.predict import Prediction
 
 

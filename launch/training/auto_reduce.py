@@ -12,7 +12,7 @@ from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS, make_algorithm
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
 from jaxdist.core.text.formatting import format_size
-from jaxdist.launch.config.provenance import ResolvedConfig
+from jaxdist.launch.config.resolve import ResolvedConfig
 from jaxdist.launch.config.tree import replace_values
 from jaxdist.launch.devices.prepare import PreparedDevices
 from jaxdist.launch.run_folder.folder import RunFolder

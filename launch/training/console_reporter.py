@@ -147,6 +147,7 @@ def _warnings(start: TrainingSession) -> list[str]:
     skipped = start.restored.skipped_checkpoints if start.restored is not None else ()
     return [
         *start.prepared.warnings,
+        *start.prepared.adjustments,
         *(
             []
             if start.job.is_chain

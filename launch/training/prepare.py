@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from jaxdist.input.local_shuffle.setup import Keep
 from jaxdist.input.registry import open_data
-from jaxdist.launch.config.provenance import ResolvedConfig
+from jaxdist.launch.config.resolve import ResolvedConfig
 from jaxdist.launch.devices.prepare import PreparedDevices
 from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.run_folder.config_diff import check_resume, check_same_samples

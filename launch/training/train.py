@@ -13,7 +13,7 @@ import jax
 
 from jaxdist.core.run_record import Run
 from jaxdist.input.device_feed import Feed, train_feed
-from jaxdist.launch.config.provenance import ResolvedConfig
+from jaxdist.launch.config.resolve import ResolvedConfig
 from jaxdist.launch.devices.prepare import PreparedDevices
 from jaxdist.launch.distributed.preemption import batches_until, never_stop
 from jaxdist.launch.distributed.process_group import ProcessGroup, process_group

@@ -12,7 +12,7 @@ from jaxdist.launch.cli.parser import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from jaxdist.launch.config.provenance import ResolvedConfig
+    from jaxdist.launch.config.resolve import ResolvedConfig
 
 summary = "print every value of an experiment, and who set it"
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.config.plan_file import plan_to_overrides
-from jaxdist.launch.config.provenance import ResolvedConfig
-from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.config.resolve import ResolvedConfig, resolve_config
 from jaxdist.launch.devices.prepare import PreparedDevices, prepare_devices
 from jaxdist.launch.distributed.environment import planned_process_count
 from jaxdist.launch.run_folder.folder import run_folder
@@ -113,7 +112,7 @@ def prepare_cluster_devices(
         plan, explicit=explicit, planned_processes=cluster_state.written
     )
     check_device_count(found.plan, cluster_state.given)
-    return replace(found, warnings=(*found.warnings, *cluster_state.notes))
+    return replace(found, adjustments=(*found.adjustments, *cluster_state.notes))
 
 
 def _require_cluster(is_adaptive: bool) -> None:

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Final
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import FatalError
 from jaxdist.core.plan import Plan
-from jaxdist.launch.config.provenance import ResolvedConfig
+from jaxdist.launch.config.resolve import ResolvedConfig
 from jaxdist.launch.config.value_text import format_value
 from jaxdist.launch.launchers.processes.group import ProcessSpec, start_process
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import FatalError
-from jaxdist.launch.config.provenance import ResolvedConfig
+from jaxdist.launch.config.resolve import ResolvedConfig
 from jaxdist.launch.training.adapt.cluster_state import ClusterState
 from jaxdist.launch.training.adapt.diagnosis import Diagnosis, diagnose
 from jaxdist.launch.training.adapt.drift_detector import (
