@@ -102,19 +102,6 @@ def audit_collectives(
     return compare_collectives(collectives, ledger)
 
 
-def raise_difference(error: AuditError) -> None:
-    """Let no difference pass.
-
-    Raises:
-        AuditError: the one that is given.
-    """
-    raise error
-
-
-def ignore_difference(error: AuditError) -> None:
-    """Let a difference pass: the program keeps it, to be shown."""
-
-
 def _bytes_mismatch_message(
     row: AuditRow, moves: Sequence[CollectiveOp], ledger: Ledger
 ) -> str:

@@ -7,15 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
 from jaxdist.collectives.hlo_collectives import read_collectives
 from jaxdist.collectives.meter import TrafficReport, build_traffic_report
-from jaxdist.input.registry import open_data
-from jaxdist.launch.config.resolve import ResolvedConfig
-from jaxdist.launch.devices.prepare import PreparedDevices
-from jaxdist.launch.training.job.batch_spec import feature_spec
-from jaxdist.launch.training.job.job import make_job
 from jaxdist.partition.external_step import stablehlo_collectives
 from jaxdist.partition.ledger import Ledger
 from jaxdist.partition.outer_sync import OuterSync
@@ -47,18 +40,6 @@ class OuterStepTraffic:
             "every": self.sync.sync_interval,
             **self.traffic.tree(),
         }
-
-
-def experiment_layout(resolved: ResolvedConfig, prepared: PreparedDevices) -> Layout:
-    """Return what a configuration trains, laid out on devices.
-
-    Raises:
-        BadInput: it cannot run as asked.
-    """
-    config = resolved.config
-    jax.config.update("jax_enable_x64", config.precision == "float64")
-    train, _ = open_data(config.data, feature_spec(config))
-    return make_job(config, prepared.plan, train).layout
 
 
 def step_traffic(layout: Layout) -> TrafficReport:

@@ -79,21 +79,19 @@ def measure_wire_traffic(command_args: Sequence[str], devices: int) -> WireTraff
 
 def _measure_host(command_args: Sequence[str]) -> int:
     """Be one host: return the bytes that it sends in a step."""
-    from jaxdist.launch.config.resolve import resolve_config
-    from jaxdist.launch.devices.prepare import PreparedDevices
     from jaxdist.launch.distributed.initialize import initialize
+    from jaxdist.launch.distributed.process_group import process_group
+    from jaxdist.launch.training.job.settle import JobRequest, settle
 
     initialize()
+    request = JobRequest(experiment=command_args[0], overrides=command_args[1:])
+    job = settle(request, process_group())
     import jax
 
-    from jaxdist.launch.analysis.step_traffic import experiment_layout
     from jaxdist.launch.testbed.traffic_counter import TrafficCounter
     from jaxdist.train.program import compile_program, initial_state
 
-    config = (resolved := resolve_config(command_args[0], command_args[1:])).config
-    devices = jax.device_count()
-    prepared = PreparedDevices(plan=config.plan, platform="cpu", device_count=devices)
-    program = compile_program(experiment_layout(resolved, prepared))
+    program = compile_program(job.layout)
     state, batch = initial_state(program.layout), _zeros(program)
 
     def step() -> Any:
@@ -102,7 +100,7 @@ def _measure_host(command_args: Sequence[str]) -> int:
         return loss
 
     jax.block_until_ready(step())
-    gauge = TrafficCounter(jax.make_mesh((devices,), ("host",)))
+    gauge = TrafficCounter(jax.make_mesh((jax.device_count(),), ("host",)))
     return round(statistics.median(gauge.measure(step).tx_bytes for _ in range(_STEPS)))
 
 
@@ -112,12 +110,12 @@ def _zeros(program: Any) -> Any:
     import jax.numpy as jnp
 
     layout = program.layout
-    shapes = layout.padded(layout.shapes)
+    shapes = layout.padded_shapes(layout.batch_shapes)
 
     def zeros() -> Any:
         return {key: jnp.zeros(s.shape, s.dtype) for key, s in shapes.items()}
 
-    return jax.jit(zeros, out_shardings=dict(program.batch))()
+    return jax.jit(zeros, out_shardings=dict(program.batch_shardings))()
 
 
 if __name__ == "__main__":

@@ -77,16 +77,6 @@ class CheckpointConfig:
                 remedy="checkpoint.keep=1",
             )
 
-    def interval(self, steps_per_epoch: float) -> int:
-        """Return the steps from one checkpoint to the next, at least 1.
-
-        >>> CheckpointConfig(every_epochs=2).interval(22.5)
-        45
-        >>> CheckpointConfig(every_steps=10).interval(22.5)
-        10
-        """
-        return self.every_steps or max(1, round(self.every_epochs * steps_per_epoch))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:

@@ -89,8 +89,8 @@ def load_experiment(name_or_path: str) -> Experiment:
     else:
         known = experiment_names()
         if name_or_path not in known:
-            near = did_you_mean(name_or_path, known)
-            meant = f"did you mean {near}? " if near else ""
+            meant = did_you_mean(name_or_path, known)
+            meant = f"did you mean {meant}? " if meant else ""
             raise BadInput(
                 f"no experiment named {name_or_path}",
                 remedy=meant + LIST_EXPERIMENTS_HINT,

@@ -48,10 +48,15 @@ class PreparedDevices:
 
     @property
     def title(self) -> str:
-        """Number and kind, as headers show it: `8 devices (cpu, fake)`."""
-        used = self.plan.mesh.devices
-        kind = "cpu, fake" if self.platform == "cpu" and used > 1 else self.platform
-        return f"{used} device{'s' * (used > 1)} ({kind})"
+        """Number and kind, as headers show it."""
+        return describe_devices(self.plan, self.platform)
+
+
+def describe_devices(plan: Plan, platform: str) -> str:
+    """Return number and kind of a plan's devices: `8 devices (cpu, fake)`."""
+    used = plan.mesh.devices
+    kind = "cpu, fake" if platform == "cpu" and used > 1 else platform
+    return f"{used} device{'s' * (used > 1)} ({kind})"
 
 
 def prepare_devices(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from jaxdist.launch.run_folder.jsonl import JsonRow
-from jaxdist.launch.training.adapt.restart_decision import RestartDecision
+from jaxdist.launch.training.adapt.plan_search import RestartDecision
 
 
 @dataclass(frozen=True, kw_only=True)

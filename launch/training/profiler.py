@@ -3,12 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from jaxdist.core.errors import BadInput
-
-if TYPE_CHECKING:
-    import jax
 from typing import TYPE_CHECKING, Final
 
 import jax
@@ -41,27 +35,6 @@ if TYPE_CHECKING:
 
 StepWindow = tuple[int, int]
 """First and last step to profile, counted from 1."""
-
-
-def parse_step_window(text: str | None) -> StepWindow | None:
-    """Read `steps=A:B`.
-
-    Raises:
-        BadInput: another form, or a window without steps.
-
-    >>> parse_step_window("steps=10:15")
-    (10, 15)
-    """
-    if text is None:
-        return None
-    found = re.fullmatch(r"steps=(\d+):(\d+)", text)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
-        raise BadInput(
-            f"no window of steps {text}",
-            rule="--profile takes steps=FIRST:LAST, counted from 1",
-            remedy="--profile steps=10:15",
-        )
-    return int(found[1]), int(found[2])
 
 
 def trace_steps(

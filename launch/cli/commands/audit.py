@@ -59,23 +59,23 @@ def _audit_script(args: Namespace, step: Any, step_args: tuple[Any, ...]) -> int
 
 def _audit_experiment(args: Namespace) -> int:
     """Audit an experiment's step."""
-    from jaxdist.launch.config.resolve import resolve_config
-    from jaxdist.launch.devices.prepare import prepare_devices
+    from jaxdist.launch.distributed.process_group import process_group
+    from jaxdist.launch.training.job.settle import JobRequest, settle
 
-    resolved = resolve_config(args.experiment, args.overrides)
-    prepared = prepare_devices(resolved.config.plan, explicit=resolved.plan_is_explicit)
+    request = JobRequest(experiment=args.experiment, overrides=args.overrides)
+    job = settle(request, process_group())
 
     # From here on jax is imported: it sees the devices that were just prepared.
     from jaxdist.launch.analysis.audit import audit
     from jaxdist.launch.terminal.console import console, print_json
 
-    found = audit(resolved, prepared)
+    found = audit(job)
     if args.json:
         print_json(found.as_dict())
     else:
         words = " ".join((args.experiment, *args.overrides))
-        _print_audit(console(), found, prepared.title, words)
-    return _report_differences(found, warn=args.warn or resolved.config.audit == "warn")
+        _print_audit(console(), found, job.devices, words)
+    return _report_differences(found, warn=args.warn or job.config.audit == "warn")
 
 
 def _report_differences(audited: "StepAudit", *, warn: bool) -> int:

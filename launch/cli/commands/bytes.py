@@ -58,27 +58,21 @@ def _count_experiment(args: Namespace) -> int:
         check_wire_traffic,
         measure_wire_traffic,
     )
-    from jaxdist.launch.config.resolve import resolve_config
-    from jaxdist.launch.devices.prepare import prepare_devices
+    from jaxdist.launch.distributed.process_group import process_group
+    from jaxdist.launch.training.job.settle import JobRequest, settle
 
-    resolved = resolve_config(args.experiment, args.overrides)
-    prepared = prepare_devices(resolved.config.plan, explicit=resolved.plan_is_explicit)
-    devices = prepared.plan.mesh.devices
+    request = JobRequest(experiment=args.experiment, overrides=args.overrides)
+    job = settle(request, process_group())
     if args.wire:
-        check_wire_traffic(prepared.plan)
+        check_wire_traffic(job.plan)
 
     # From here on jax is imported: it sees the devices that were just prepared.
-    from jaxdist.launch.analysis.step_traffic import (
-        experiment_layout,
-        outer_step_traffic,
-        step_traffic,
-    )
+    from jaxdist.launch.analysis.step_traffic import outer_step_traffic, step_traffic
 
-    layout = experiment_layout(resolved, prepared)
-    found, outer = step_traffic(layout), outer_step_traffic(layout)
-    words = args.experiment, *args.overrides
+    found, outer = step_traffic(job.layout), outer_step_traffic(job.layout)
+    words, devices = (args.experiment, *args.overrides), job.plan.mesh.devices
     counted = measure_wire_traffic(words, devices) if args.wire else None
-    head = f"{resolved.experiment}    {prepared.plan.title}    {prepared.title}"
+    head = f"{args.experiment}    {job.plan.title}    {job.devices}"
     return _print_traffic(found, counted, args, head, outer)
 
 

@@ -23,9 +23,12 @@ def add_arguments(parser: CommandParser) -> None:
 def run(args: Namespace) -> int:
     """Print the keys and the package versions that differ."""
     from jaxdist.launch.config.value_text import format_value
-    from jaxdist.launch.run_folder.config_diff import changed_keys, changed_packages
     from jaxdist.launch.run_folder.folder import find_run
-    from jaxdist.launch.run_folder.lockfile import read_config_lock
+    from jaxdist.launch.run_folder.lockfile import (
+        changed_keys,
+        changed_packages,
+        read_config_lock,
+    )
     from jaxdist.launch.terminal.console import (
         console,
         console_glyphs,

@@ -61,7 +61,7 @@ def draw():
 def found(program, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     state = initial_state(program.layout)
-    batch = jax.device_put(draw(), dict(program.batch))
+    batch = jax.device_put(draw(), dict(program.batch_shardings))
     with jax.profiler.trace(str(folder / "profile")):
         for _ in range(STEPS):
             state, loss = program.step(state, batch)
