@@ -142,7 +142,7 @@ def layout_of(task, axes, batch):
 
 def padded(batch, layout):
     """A batch as it lies on the devices; the padding holds what a feed never would."""
-    rng, shapes = np.random.default_rng(3), layout.padded(shapes_of(batch))
+    rng, shapes = np.random.default_rng(3), layout.padded_shapes(shapes_of(batch))
 
     def lie(x, shape):
         noise = rng.normal(size=shape) if x.ndim > 2 else np.zeros(shape)

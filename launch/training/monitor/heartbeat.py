@@ -19,7 +19,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.run_folder.folder import write_atomic
 from jaxdist.launch.run_folder.status import RUNNING, read_status_record
-from jaxdist.launch.training.monitor.hang_report import ProcessHeartbeat
+from jaxdist.launch.training.monitor.watchdog import ProcessHeartbeat
 
 HEARTBEAT_INTERVAL_S: Final = 2.0
 """Seconds from one writing to the next."""
