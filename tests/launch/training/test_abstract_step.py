@@ -43,16 +43,16 @@ def subject():
 @pytest.fixture(scope="module")
 def warm(subject):
     for plan in PLANS:
-        subject.case(plan)
-    return subject.readings
+        subject.describe(plan)
+    return subject.trace_cache
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=[repr(n) for n in range(len(PLANS))])
 def test_what_was_read_before_changes_no_case(subject, warm, plan):
-    subject.readings = warm
-    again = subject.case(plan)
-    subject.readings = TraceCache()
-    assert again == subject.case(plan)
+    subject.trace_cache = warm
+    again = subject.describe(plan)
+    subject.trace_cache = TraceCache()
+    assert again == subject.describe(plan)
 
 
 INTERLEAVED = PipelineConfig(schedule="interleaved", chunks=2)
@@ -75,23 +75,24 @@ def text():
 
 @pytest.mark.parametrize("plan", TEXT, ids=[one.label for one in TEXT])
 def test_a_case_from_few_of_equal_blocks_is_that_from_all(text, plan):
-    text.readings = TraceCache()
-    short = text.case(plan)
+    text.trace_cache = TraceCache()
+    short = text.describe(plan)
     assert (
-        len(text.readings.get_or_compute("alike", RepeatedBlocks).representatives) == 3
+        len(text.trace_cache.get_or_compute("alike", RepeatedBlocks).representatives)
+        == 3
     )
-    text.readings = TraceCache()
-    text.readings.get_or_compute("alike", RepeatedBlocks)
-    assert short == text.case(plan)
+    text.trace_cache = TraceCache()
+    text.trace_cache.get_or_compute("alike", RepeatedBlocks)
+    assert short == text.describe(plan)
 
 
 @pytest.mark.parametrize("plan", TEXT, ids=[one.label for one in TEXT])
 def test_what_devices_hold_has_the_shapes_that_are_said(text, plan):
     layout = text.layout(plan)
-    found = jax.eval_shape(layout.hold.hold, layout.task.state)
-    form = [(x.shape, x.dtype) for x in jax.tree.leaves(layout.held)]
+    found = jax.eval_shape(layout.state_layout.to_device, layout.task.state)
+    form = [(x.shape, x.dtype) for x in jax.tree.leaves(layout.replica_state_shapes)]
     assert form == [(x.shape, x.dtype) for x in jax.tree.leaves(found)]
-    assert jax.tree.structure(layout.held) == jax.tree.structure(found)
+    assert jax.tree.structure(layout.replica_state_shapes) == jax.tree.structure(found)
 
 
 def test_a_network_on_shapes_has_the_state_of_its_first_step(text):
