@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxdist.core.errors import BadInput, did_you_mean, raise_all
 from jaxdist.launch.config.tree import (
-    flatten_config,
-    key_types,
-    nearest_key,
-    replace_values,
-)
-from jaxdist.launch.config.value_text import (
     describe_type,
+    flatten_config,
     format_value,
+    key_types,
     literal_choices,
+    nearest_key,
     parse_value,
+    replace_values,
 )
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jaxdist
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import PLAN_TARGET_KEY, Plan
-from jaxdist.launch.config.tree import flatten_config
-from jaxdist.launch.config.value_text import format_value
+from jaxdist.launch.config.tree import flatten_config, format_value
 
 if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster

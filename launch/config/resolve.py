@@ -9,8 +9,7 @@ from jaxdist.input import registry as datasets
 from jaxdist.launch.config.experiment import Experiment
 from jaxdist.launch.config.overrides import apply_config_overrides
 from jaxdist.launch.config.registry import experiment_names, load_experiment
-from jaxdist.launch.config.tree import flatten_config, replace_values
-from jaxdist.launch.config.value_text import format_value
+from jaxdist.launch.config.tree import flatten_config, format_value, replace_values
 from jaxdist.models import registry as models
 
 SettingSource = Literal["default", "experiment", "command line"]

@@ -18,11 +18,12 @@ from jaxdist.launch.config.overrides import format_override
 from jaxdist.launch.config.resolve import ResolvedConfig
 from jaxdist.launch.config.tree import (
     flatten_config,
+    format_value,
+    is_sequence_type,
     key_types,
     nearest_key,
     replace_values,
 )
-from jaxdist.launch.config.value_text import format_value, is_sequence_type
 from jaxdist.launch.run_folder.folder import RunFolder, write_atomic
 from jaxdist.pipeline.plan_schedule import updates_per_step
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.config.tree import flatten_config
-from jaxdist.launch.config.value_text import format_value
+from jaxdist.launch.config.tree import flatten_config, format_value
 from jaxdist.launch.devices.prepare import PreparedDevices
 from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.run_folder.lockfile import installed_versions

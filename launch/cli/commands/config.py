@@ -42,8 +42,7 @@ def run(args: Namespace) -> int:
 
 
 def _print_values(out: "Console", resolved: "ResolvedConfig") -> None:
-    from jaxdist.launch.config.tree import flatten_config
-    from jaxdist.launch.config.value_text import format_value
+    from jaxdist.launch.config.tree import flatten_config, format_value
     from jaxdist.launch.terminal.console import console_glyphs, print_next_commands
 
     now, signs = flatten_config(resolved.config), console_glyphs(out)

@@ -22,7 +22,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(args: Namespace) -> int:
     """Print the keys and the package versions that differ."""
-    from jaxdist.launch.config.value_text import format_value
+    from jaxdist.launch.config.tree import format_value
     from jaxdist.launch.run_folder.folder import find_run
     from jaxdist.launch.run_folder.lockfile import (
         changed_keys,

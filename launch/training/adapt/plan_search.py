@@ -18,8 +18,7 @@ from jaxdist.core.errors import BadInput, FatalError
 from jaxdist.core.plan import Plan
 from jaxdist.core.text.formatting import format_duration
 from jaxdist.launch.config.resolve import ResolvedConfig
-from jaxdist.launch.config.tree import flatten_config, replace_values
-from jaxdist.launch.config.value_text import format_value
+from jaxdist.launch.config.tree import flatten_config, format_value, replace_values
 from jaxdist.launch.launchers.processes.group import ProcessSpec, start_process
 from jaxdist.launch.run_folder.lockfile import check_resume
 
