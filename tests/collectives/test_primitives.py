@@ -77,7 +77,9 @@ def test_a_density_out_of_range_is_refused(density):
         TopKCodec(density=density)
 
 
-@pytest.mark.parametrize("settings", [{"dtype": "int2"}, {"block_size": 3}, {"block_size": 0}])
+@pytest.mark.parametrize(
+    "settings", [{"dtype": "int2"}, {"block_size": 3}, {"block_size": 0}]
+)
 def test_blocks_that_do_not_travel_are_refused(settings):
     with pytest.raises(BadInput):
         BlockQuantizationCodec(**settings)

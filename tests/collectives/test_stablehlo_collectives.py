@@ -41,7 +41,10 @@ def read(lowered):
 
 
 def found(moves):
-    return [(m.kind, m.axes, m.group_size, m.payload, m.trip_count, m.bounded) for m in moves]
+    return [
+        (m.kind, m.axes, m.group_size, m.payload, m.trip_count, m.bounded)
+        for m in moves
+    ]
 
 
 def gather(x):

@@ -34,7 +34,10 @@ def test_every_id_once_an_epoch(order):
 def test_epochs_follow_each_other_without_a_gap(order):
     epochs, ids = stream(order, 3)
     assert ids.dtype == np.int32
-    assert epochs[: 3 * order.num_samples].tolist() == np.repeat([0, 1, 2], order.num_samples).tolist()
+    assert (
+        epochs[: 3 * order.num_samples].tolist()
+        == np.repeat([0, 1, 2], order.num_samples).tolist()
+    )
 
 
 @given(order=orders, epochs=st.integers(1, 5))

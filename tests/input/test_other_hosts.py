@@ -22,7 +22,9 @@ def sittings(draw):
     slots = draw(st.integers(2, 12))
     samples = partitions * slots + draw(st.integers(0, partitions - 1))
     exchanged, seed = draw(st.integers(0, slots)), draw(st.integers(0, 2**40))
-    how = dict(samples=samples, partitions=partitions, exchange_count=exchanged, seed=seed)
+    how = dict(
+        samples=samples, partitions=partitions, exchange_count=exchanged, seed=seed
+    )
     batch = partitions * draw(st.integers(1, 3))
     cuts = draw(st.lists(st.integers(1, 6), min_size=3, max_size=3))
     return how, batch, np.cumsum([0, *cuts]).tolist()

@@ -108,7 +108,7 @@ def one_device(task, state, batch):
         model = nnx.merge(graph, params, state.stats, copy=True)
         model.train()
         bind(model, key, batch["id"])
-        outputs = model(*task.objective.arguments(batch))
+        outputs = model(*task.objective.model_inputs(batch))
         loss = task.objective.losses(outputs, batch).mean()
         return loss, nnx.state(model, nnx.BatchStat)
 

@@ -10,5 +10,5 @@ def rows_of(hosts, worker, *given, timeout=280):
     env = {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = (sys.executable, str(worker), json.dumps(given))
     done = hosts.run(command, timeout=timeout, env=env)
-    each = [[line for line in r.out.splitlines() if line[:1] == "{"] for r in done]
+    each = [[line for line in r.stdout.splitlines() if line[:1] == "{"] for r in done]
     return [[json.loads(line) for line in ranks] for ranks in zip(*each, strict=True)]

@@ -50,7 +50,7 @@ def held(replicas, stage):
 
 def cells(stream):
     return {
-        (work.kind, work.stage, work.micro): (tick, device)
+        (work.kind, work.stage, work.microbatch): (tick, device)
         for tick, row in enumerate(stream.ticks)
         for device, work in enumerate(row)
         if work
@@ -61,7 +61,7 @@ def counter(stream):
     """Count the rounds of a stage whose last backward was done before a tick."""
     at, ends = cells(stream), Counter()
     for stage, micro in numbers(stream):
-        key = stage, micro // stream.rounds[stage]
+        key = stage, micro // stream.update_microbatches[stage]
         ends[key] = max(ends[key], at["backward", stage, micro][0])
     of = [
         sorted(e for (s, _), e in ends.items() if s == stage)

@@ -51,7 +51,7 @@ def formula(name, shape, count):
     two = {"data": count // 2, "fsdp": 2}
     sizes = two if via == "hierarchical" else {"data": count}
     if kind == "psum_scatter":
-        moved = ALL_REDUCE_ALGORITHMS[via].scattered(
+        moved = ALL_REDUCE_ALGORITHMS[via].reduce_scatter_payloads(
             math.prod(shape) // count, 4, sizes
         )
     else:

@@ -95,7 +95,9 @@ def test_what_is_sent_and_what_is_left_are_the_gradient(parts, via, mesh):
         exact = jax.jit(lambda s, b: parts.one_device(task, s, b))(state, batch)[2]
         new = step(parts, task, {**mesh, "reduce": reduce}, state, batch)
         used, wanted = (jax.tree.leaves(x[0].trace) for x in (new.opt, exact))
-        names = [leaf.name for leaf in parts.layout_of(task, mesh, batch).leaves]
+        names = [
+            leaf.name for leaf in parts.layout_of(task, mesh, batch).param_shardings
+        ]
         assert new.feedback.residual
         for name, got, want in zip(names, used, wanted, strict=True):
             left = new.feedback.residual.get(name, jnp.zeros((1, *want.shape)))
@@ -120,10 +122,10 @@ def test_shared_parameters_in_fewer_bits_are_those_that_were_packed(parts, codec
         layout = parts.layout_of(task, axes, batch)
         leaves, tree = jax.tree.flatten(state.params)
         said = [
-            packed(x, dim, layout.reduction.gather)
+            packed(x, dim, layout.reduction.gather_compressor)
             if x.ndim > 1 and dim is not None
             else x
-            for x, dim in zip(leaves, layout.shared_dims, strict=True)
+            for x, dim in zip(leaves, layout.fsdp_dims, strict=True)
         ]
         there = dataclasses.replace(state, params=jax.tree.unflatten(tree, said))
         want = jax.jit(lambda s, b: parts.one_device(task, s, b))(there, batch)[2]
@@ -135,7 +137,7 @@ def packed(x, dim, codec):
     """A parameter of four shards along a dim, as its messages say it."""
     front = jnp.moveaxis(x, dim, 0)
     rows = front.reshape(4, -1)
-    read = codec.unpack(codec.pack(rows), rows.shape[1], rows.dtype)
+    read = codec.decode(codec.encode(rows), rows.shape[1], rows.dtype)
     return jnp.moveaxis(read.reshape(front.shape), 0, dim)
 
 
@@ -198,7 +200,7 @@ def test_the_program_of_a_warm_up_is_held_against_the_plan(parts, via):
     assert compile_program(layout).differences == ()
     wrong = without_compression(layout.reduction)
     wrong = dataclasses.replace(wrong, buckets=wrong.buckets[1:])
-    ledger = layout.ledger.summed_by(wrong, layout.leaves)
+    ledger = layout.ledger.with_reduction(wrong, layout.param_shardings)
     program = (
         trace_train_step(layout, without_compression(layout.reduction))
         .lower()

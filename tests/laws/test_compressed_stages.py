@@ -55,7 +55,7 @@ def after(parts, given, axes, times=1):
     layout = parts.layout_of(task, axes, batch)
     program = compile_program(layout)
     assert program.differences == ()
-    held = layout.hold.hold(state)
+    held = layout.state_layout.to_device(state)
     held = dataclasses.replace(held, feedback=initial_state(layout).feedback)
     now = jax.device_put(held, jax.tree.map(lambda x: x.sharding, layout.state))
     laid = jax.device_put(parts.padded(batch, layout), program.batch_shardings)
@@ -81,7 +81,7 @@ def test_with_all_numbers_sent_a_step_is_the_exact_one(parts, given, via, beside
     stages = {"pipe": 2, **BESIDE[beside]}
     layout, got = after(parts, given, {**stages, "reduce": reduce})
     exact, want = after(parts, given, stages)
-    want, got = numbers(exact.store(want)), numbers(layout.store(got))
+    want, got = numbers(exact.to_checkpoint(want)), numbers(layout.to_checkpoint(got))
     for name, leaf in want.items():
         most = max(np.abs(leaf).max(), 1e-6)
         assert np.abs(leaf - got[name]).max() <= 1e-9 * most, name
@@ -94,7 +94,7 @@ def test_what_is_sent_and_what_is_left_are_the_gradient(parts, given, via, besid
     stages = {"pipe": 2, **BESIDE[beside]}
     layout, got = after(parts, given, {**stages, "reduce": reduce})
     exact, want = after(parts, given, stages)
-    stored, want = layout.store(got), traces(exact.store(want))
+    stored, want = layout.to_checkpoint(got), traces(exact.to_checkpoint(want))
     left = stored.feedback.residual
     assert left
     assert any(x.any() for x in left.values())
@@ -122,7 +122,7 @@ def test_leaves_that_are_compressed_are_those_without_stages(parts, given):
     """And a checkpoint has what is left of them by their own names and shapes."""
     reduce = ReductionConfig(via="top_k", density=0.05, dense_below=200, momentum=0.9)
     layout, state = after(parts, given, {"pipe": 2, "data": 2, "reduce": reduce}, 2)
-    stored = layout.store(state)
+    stored = layout.to_checkpoint(state)
     plain = parts.layout_of(given[0], {"data": 2, "reduce": reduce}, given[2])
     want, got = plain.state.feedback, stored.feedback
     assert 0 < len(want.residual) < len(want.velocity)
@@ -131,6 +131,6 @@ def test_leaves_that_are_compressed_are_those_without_stages(parts, given):
         assert {n: x.shape for n, x in one.items()} == {
             n: x.shape for n, x in other.items()
         }
-    again = layout.take(stored)
+    again = layout.from_checkpoint(stored)
     for one, other in zip(jax.tree.leaves(again), jax.tree.leaves(state), strict=True):
         assert (np.asarray(one) == np.asarray(other)).all()

@@ -43,9 +43,9 @@ def test_the_step_does_what_the_plan_says_where_images_are_whole(
 ):
     layout = check_layout(tiny(name), PARTS[name] | {"spatial_then": then}, size=8)
     step = trace_pruned(
-        make_train_step(layout), layout.state, layout.padded(layout.shapes)
+        make_train_step(layout), layout.state, layout.padded_shapes(layout.batch_shapes)
     )
-    found = compare_flops(layout.ledger.work, step)
+    found = compare_flops(layout.ledger.layer_flops, step)
     assert len(found) >= 4
     for work in found:
         assert work.traced == pytest.approx(work.planned, rel=0.01, abs=4), work.layer
@@ -60,9 +60,11 @@ def test_the_step_does_what_the_plan_says(name, check_layout):
         except BadInput:  # this network does not split so
             continue
         step = trace_pruned(
-            make_train_step(layout), layout.state, layout.padded(layout.shapes)
+            make_train_step(layout),
+            layout.state,
+            layout.padded_shapes(layout.batch_shapes),
         )
-        for work in compare_flops(layout.ledger.work, step):
+        for work in compare_flops(layout.ledger.layer_flops, step):
             # Four FLOPs: the bias of the tiniest head, of four classes. A table also
             # looks its rows up: masks and sums, 1.7 % beside products with 64 rows.
             rel = 0.02 if work.layer == "embed.tokens" else 0.01

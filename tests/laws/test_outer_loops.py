@@ -134,11 +134,11 @@ def assert_near(got, want):
 
 
 def fragment_at(program, name):
-    names = [leaf.name for leaf in program.layout.leaves]
+    names = [leaf.name for leaf in program.layout.param_shardings]
     (found,) = [
         f
-        for f, sync in enumerate(program.layout.syncs)
-        if names.index(name) in (*sync.exactly, *sync.packed)
+        for f, sync in enumerate(program.layout.outer_syncs)
+        if names.index(name) in (*sync.exact_params, *sync.compressed_params)
     ]
     return found
 
@@ -208,9 +208,11 @@ def test_a_period_moves_each_parameter_once(parts, mesh, fragments):
     outer = OuterConfig(every=4, fragments=fragments)
     where = parts.layout_of(task, {**mesh, "outer": outer}, batch)
     program = compile_program(where)
-    averaged = [p for s in where.syncs for p in (*s.exactly, *s.packed)]
-    assert sorted(averaged) == list(range(len(where.leaves)))
-    assert len({sync.after for sync in where.syncs}) == fragments
+    averaged = [
+        p for s in where.outer_syncs for p in (*s.exact_params, *s.compressed_params)
+    ]
+    assert sorted(averaged) == list(range(len(where.param_shardings)))
+    assert len({sync.step_in_period for sync in where.outer_syncs}) == fragments
     held = sum(
         4 * int(np.prod(x.sharding.shard_shape(x.shape)))
         for x in jax.tree.leaves(where.state.params)

@@ -132,7 +132,7 @@ def reference(task, state, batch, plain, version, micros, shards):
             model = nnx.merge(task.graph, params, stats, copy=True)
             model.train()
             bind(model, key, part["id"])
-            outputs = model(*task.objective.arguments(part))
+            outputs = model(*task.objective.model_inputs(part))
             mean = task.objective.losses(outputs, part).mean()
             return mean, nnx.state(model, nnx.BatchStat)
 
@@ -175,7 +175,7 @@ def hold(parts):
         shards = (beside or {}).get("data", 1)
         axes = {"pipe": sum(replicas), "order": order, **(beside or {})}
         layout = parts.layout_of(task, axes, batch)
-        stages = layout.pipe.stages
+        stages = layout.slot_layout.stages
 
         def stage_of(name):
             return stages.stage_of(name.split("/")[0])
@@ -192,10 +192,10 @@ def hold(parts):
 def stepped(parts, layout, state, batch):
     program = compile_program(layout)
     places = jax.tree.map(lambda x: x.sharding, layout.state)
-    held = jax.jit(layout.hold.hold, out_shardings=places)(state)
+    held = jax.jit(layout.state_layout.to_device, out_shardings=places)(state)
     given = jax.device_put(parts.padded(batch, layout), program.batch_shardings)
     after, loss = program.compiled_step(held, given)
-    after = layout.hold.store(after)
+    after = layout.state_layout.to_checkpoint(after)
     found = float(loss), named_leaves(after.params), named_leaves(after.stats)
     counts = [int(x) for x in jax.tree.leaves(after.opt) if x.dtype == jnp.int32]
     return found, counts

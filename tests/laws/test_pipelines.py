@@ -70,11 +70,11 @@ def run(parts, task, axes, state, batch):
     layout = parts.layout_of(task, axes, batch)
     program = compile_program(layout)
     places = jax.tree.map(lambda x: x.sharding, layout.state)
-    held = jax.jit(layout.hold.hold, out_shardings=places)(state)
+    held = jax.jit(layout.state_layout.to_device, out_shardings=places)(state)
     after, loss = program.compiled_step(
         held, jax.device_put(parts.padded(batch, layout), program.batch_shardings)
     )
-    return jax.tree.map(np.asarray, (layout.hold.store(after), loss))
+    return jax.tree.map(np.asarray, (layout.state_layout.to_checkpoint(after), loss))
 
 
 @pytest.fixture(scope="module")

@@ -50,10 +50,10 @@ def step(parts, layout, state, batch):
     """Compile a step, audit included; return what a checkpoint would have, and loss."""
     program = compile_program(layout)
     places = jax.tree.map(lambda x: x.sharding, layout.state)
-    held = jax.jit(layout.hold.hold, out_shardings=places)(state)
+    held = jax.jit(layout.state_layout.to_device, out_shardings=places)(state)
     laid = jax.device_put(parts.padded(batch, layout), program.batch_shardings)
     after, loss = program.compiled_step(held, laid)
-    return layout.hold.store(after), float(loss)
+    return layout.state_layout.to_checkpoint(after), float(loss)
 
 
 def test_a_placement_changes_no_number(parts, case, tmp_path):

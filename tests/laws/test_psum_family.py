@@ -319,7 +319,7 @@ def test_bytes_of_a_scattered_sum_are_those_of_the_program(via):
     ]
     said = [
         (p.kind, p.axes, p.size)
-        for p in ALL_REDUCE_ALGORITHMS[via].scattered(101, 4, {"data": 4})
+        for p in ALL_REDUCE_ALGORITHMS[via].reduce_scatter_payloads(101, 4, {"data": 4})
     ]
     assert found == said
 

@@ -109,7 +109,7 @@ def test_only_blocks_before_the_end_are_computed_again(place, parts):
 
 def blocks_again(layout):
     step = jax.jit(make_train_step(layout))
-    lowered = step.lower(layout.state, layout.padded(layout.shapes))
+    lowered = step.lower(layout.state, layout.padded_shapes(layout.batch_shapes))
     names = lowered.as_text(debug_info=True).split('"')
     found = (name.split("rematted_computation/", 1) for name in names)
     return {parts[1].split("/")[0] for parts in found if len(parts) > 1}

@@ -45,7 +45,7 @@ def evaluations():
 def cells(table):
     """(kind, stage, microbatch), device and tick of each work."""
     return [
-        ((work.kind, work.stage, work.micro), device, tick)
+        ((work.kind, work.stage, work.microbatch), device, tick)
         for tick, row in enumerate(table.ticks)
         for device, work in enumerate(row)
         if work
@@ -98,7 +98,7 @@ def test_each_work_is_done_once_and_where_its_stage_lies():
 
 def beat_of(table):
     """Return the beat of each tick."""
-    return [b for b, ticks in enumerate(table.beats) for _ in ticks]
+    return [b for b, ticks in enumerate(table.supersteps) for _ in ticks]
 
 
 def test_nothing_is_used_before_it_is_made_and_handed_on():

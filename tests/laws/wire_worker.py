@@ -39,7 +39,7 @@ def method(name):
     axes = ("data", "fsdp") if via == "hierarchical" else ("data",)
     if not via:
         return PLAIN[kind], axes
-    return functools.partial(FAMILY[kind], via=via), axes
+    return functools.partial(FAMILY[kind], algorithm=via), axes
 
 
 def prepared(name, shape):

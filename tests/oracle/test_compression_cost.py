@@ -49,7 +49,10 @@ def test_sums_that_pack_nothing_and_ways_that_were_not_timed_cost_none(
 ):
     exact = subject.describe(Plan(mesh=MeshShape(data=4)))
     assert "packing" not in predict(exact, cluster).terms_s
-    assert "packing" not in predict(subject.describe(INT8), load_cluster("testbed")).terms_s
+    assert (
+        "packing"
+        not in predict(subject.describe(INT8), load_cluster("testbed")).terms_s
+    )
 
 
 def test_packing_that_takes_longer_is_of_the_devices(subject, cluster):

@@ -66,7 +66,10 @@ def test_stages_have_room_for_what_the_largest_keeps(subject):
     plan = Plan(mesh=MeshShape(pipe=2), microbatches=8)
     again = replace(plan, remat=True)
     until = replace(again, remat_until="block2")
-    found = {p: subject.describe_traced(p).traced_bytes["temporaries"] for p in (plan, again, until)}
+    found = {
+        p: subject.describe_traced(p).traced_bytes["temporaries"]
+        for p in (plan, again, until)
+    }
     said = {p: device_memory(subject.describe(p), DEVICE)["activations"] for p in found}
     for held in (found, said):
         assert held[again] < 0.6 * held[until]

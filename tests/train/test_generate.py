@@ -48,7 +48,13 @@ def test_it_counts_on_past_the_window(temperature):
 
 
 def test_the_window_holds_the_last_tokens():
-    assert taken(Oldest(), [1, 2, 3, 4], 5, context_length=3, temperature=0) == [2, 3, 4, 2, 3]
+    assert taken(Oldest(), [1, 2, 3, 4], 5, context_length=3, temperature=0) == [
+        2,
+        3,
+        4,
+        2,
+        3,
+    ]
     assert taken(Oldest(), [7], 3, context_length=3, temperature=0) == [7, 7, 7]
 
 

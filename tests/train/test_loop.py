@@ -204,7 +204,11 @@ def test_batches_that_end_early_end_the_run_at_a_step_that_is_saved(run):
     log, outcome = run(0, samples=10, batch=2, epochs=1, batches=4)
     assert [row for row in log if row[0] == "save"] == [("save", 3)]
     assert log.index(("save", 3)) > log.index(("loss", 3, 3.0))
-    assert (outcome.stopped_early, outcome.eval_metrics, outcome.state.step) == (True, {}, 3)
+    assert (outcome.stopped_early, outcome.eval_metrics, outcome.state.step) == (
+        True,
+        {},
+        3,
+    )
 
 
 @pytest.mark.parametrize("batches", [1, 4])

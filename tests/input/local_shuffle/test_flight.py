@@ -80,7 +80,13 @@ def cluster():
             how = dict(addresses=addresses, example=LIKE, deadline_s=deadline_s)
             peers = PeerClient(**how, token="word")
             asking.append(peers)
-            own = dict(host=host, num_hosts=HOSTS, store=store, fetcher=peers, retention_steps=2)
+            own = dict(
+                host=host,
+                num_hosts=HOSTS,
+                store=store,
+                fetcher=peers,
+                retention_steps=2,
+            )
             keepers.append(LocalShuffleSource(dataset=SOURCE, order=order, **own))
             keepers[-1].fill_store(0)
         return order, keepers

@@ -131,9 +131,7 @@ def test_what_stays_for_hosts_behind_is_two_steps_worth_at_most(case):
     keepers = []
     for host in range(hosts):
         store = ArrayStore(source.get(np.arange(1)), 4 * order.num_samples)
-        how = dict(
-            dataset=source, order=order, host=host, num_hosts=hosts, store=store
-        )
+        how = dict(dataset=source, order=order, host=host, num_hosts=hosts, store=store)
         peers = Neighbours(keepers)
         keepers.append(
             LocalShuffleSource(

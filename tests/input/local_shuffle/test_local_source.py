@@ -28,11 +28,17 @@ def order_of(samples, partitions, exchanged, batch):
 def hosts_at(order, hosts, step=0, folder=None):
     """All hosts of a run, as they begin at a step."""
     source, made = source_of(order.num_samples), []
-    places = -(-order.num_samples // hosts) + order.shuffle.partitions // hosts + 2 * order.batch
+    places = (
+        -(-order.num_samples // hosts)
+        + order.shuffle.partitions // hosts
+        + 2 * order.batch
+    )
     for host in range(hosts):
         own = None if folder is None else folder / str(host)
         store = ArrayStore(source.get(np.arange(1)), places, own)
-        kept = dict(dataset=source, order=order, host=host, num_hosts=hosts, store=store)
+        kept = dict(
+            dataset=source, order=order, host=host, num_hosts=hosts, store=store
+        )
         made.append(LocalShuffleSource(**kept))
         made[-1].fill_store(step)
     return made

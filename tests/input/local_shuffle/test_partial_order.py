@@ -38,7 +38,9 @@ def stream(order, steps):
 def test_every_sample_comes_once_an_epoch(order):
     epochs, ids = stream(order, order.steps(3))
     for epoch in range(3):
-        assert np.array_equal(np.sort(ids[epochs == epoch]), np.arange(order.num_samples))
+        assert np.array_equal(
+            np.sort(ids[epochs == epoch]), np.arange(order.num_samples)
+        )
 
 
 @settings(max_examples=200, deadline=None)

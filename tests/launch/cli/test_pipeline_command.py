@@ -87,7 +87,7 @@ def test_as_json(answer, tmp_path):
     assert code == 0
     assert (tree["ticks"], tree["in_flight"]) == (6, [2, 1])
     assert tree["idle"] == pytest.approx(1 / 3)
-    assert tree["table"][0] == [{"kind": "forward", "stage": 0, "micro": 0}, None]
+    assert tree["table"][0] == [{"kind": "forward", "stage": 0, "microbatch": 0}, None]
 
 
 def test_signs_are_ascii_where_they_must_be(answer, monkeypatch):

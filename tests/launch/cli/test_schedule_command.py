@@ -113,7 +113,7 @@ def test_the_command_prints_a_row_an_epoch(capsys):
 def test_as_json(capsys):
     assert main(["schedule", "digits", *RECIPE, "--json"]) == 0
     tree = json.loads(capsys.readouterr().out)
-    assert tree["ramp"] == {"first": 0.2, "peak": 0.4, "steps": 14}
+    assert tree["ramp"] == {"initial_rate": 0.2, "peak_rate": 0.4, "steps": 14}
     assert len(tree["epochs"]) == 30
 
 

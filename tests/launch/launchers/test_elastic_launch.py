@@ -119,17 +119,17 @@ def test_what_was_refused_is_not_tried_with_fewer(tmp_path, capfd):
 class Reached:
     """Hosts of which some are not there."""
 
-    names = ("a", "b", "c")
+    slot_names = ("a", "b", "c")
 
     def __init__(self, *there):
         self.found, self.on = set(there), []
 
-    def there(self, places):
-        return frozenset(places) & self.found
+    def available(self, slots):
+        return frozenset(slots) & self.found
 
-    def tasks(self, places, attempt):
-        self.on.append(tuple(places))
-        return [ProcessSpec(command=("true",), env={}) for _ in places]
+    def process_specs(self, slots, attempt):
+        self.on.append(tuple(slots))
+        return [ProcessSpec(command=("true",), env={}) for _ in slots]
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,9 @@ def test_what_accelerators_compute_again_is_not_traced_for_a_cpu(subject, predic
 
     def trace(plan):
         traced.append(plan)
-        return replace(subject.describe(plan), traced_bytes={"temporaries": 10 * round(room)})
+        return replace(
+            subject.describe(plan), traced_bytes={"temporaries": 10 * round(room)}
+        )
 
     def ranked(cluster):
         every = estimated(subject, cluster=cluster)

@@ -87,7 +87,9 @@ def test_plans_are_in_the_order_of_their_predictions(subject, whole):
     steps = [one.prediction.step_s for one in found.plans]
     assert steps == sorted(steps)
     best = found.plans[0]
-    assert predict(subject.describe(best.plan), load_cluster("testbed")) == best.prediction
+    assert (
+        predict(subject.describe(best.plan), load_cluster("testbed")) == best.prediction
+    )
     assert {lost.title for lost in found.rejected} | {best.plan.title} >= {
         *("data 4", "fsdp 4", "spatial_h 4", "tensor 4", "pipe 4")
     }

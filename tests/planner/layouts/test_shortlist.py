@@ -169,7 +169,9 @@ def test_what_late_devices_cost_is_estimated_as_it_is_replayed(coarse):
     skew = 1e-3
     late = with_permutations(coarse.cluster, skew)
     coarse = replace(coarse, cluster=with_permutations(coarse.cluster))
-    more = (replace(coarse, cluster=late)._compute_seconds - coarse._compute_seconds) / skew
+    more = (
+        replace(coarse, cluster=late)._compute_seconds - coarse._compute_seconds
+    ) / skew
     stage = MicrobatchTime(forward=1.0, backward=1.0)
     for row in np.nonzero(coarse.space.chunks == 1)[0][::97]:
         plan = coarse.space.plan(row)
@@ -189,7 +191,10 @@ def test_gradients_that_are_added_up_are_estimated_as_they_are_predicted(coarse)
         (rows,) = np.nonzero(own & (space.micro == micro))
         want = times * passed * coarse.traffic.parameter_bytes
         assert coarse._accumulation_seconds[rows[0]] == pytest.approx(want, rel=0.01)
-    assert coarse._accumulation_seconds.max() <= passed * coarse.traffic.parameter_bytes * 1.01
+    assert (
+        coarse._accumulation_seconds.max()
+        <= passed * coarse.traffic.parameter_bytes * 1.01
+    )
 
 
 def with_permutations(cluster, skew=0.0):
@@ -243,7 +248,9 @@ def test_what_layers_make_is_split_with_their_weights(subject, coarse):
     space = coarse.space
     own = space.mesh == space.meshes.index(MeshShape(data=2, tensor=4))
     (rows,) = np.nonzero(own & (space.remat == 0) & (space.micro == 1))
-    full = predict(subject.describe(space.plan(int(rows[0]))), coarse.cluster).memory_bytes
+    full = predict(
+        subject.describe(space.plan(int(rows[0]))), coarse.cluster
+    ).memory_bytes
     assert coarse.memory_bytes[rows[0]] == pytest.approx(full, rel=0.1)
 
 
@@ -267,7 +274,9 @@ def test_a_layout_that_cannot_be_run_takes_nobodys_place(subject, coarse):
 
 def test_another_setting_of_a_layout_is_tried_where_the_best_does_not_fit(coarse):
     order = order_by_estimate(coarse, ROOM)
-    row = max(best_row_per_mesh(order, coarse.space), key=lambda row: coarse.memory_bytes[row])
+    row = max(
+        best_row_per_mesh(order, coarse.space), key=lambda row: coarse.memory_bytes[row]
+    )
     most = coarse.memory_bytes[row]
     found = best_fitting_row(row, 1.5 * most, most, order, coarse)
     assert coarse.space.mesh[found] == coarse.space.mesh[row]
@@ -286,7 +295,9 @@ def test_a_best_setting_that_does_not_fit_is_followed_by_one_that_should(
     def describe(plan):
         described.append(plan)
         case = subject.describe(plan)
-        return replace(case, state_bytes={"optimizer": needed}) if plan == best else case
+        return (
+            replace(case, state_bytes={"optimizer": needed}) if plan == best else case
+        )
 
     found = rank_plans(coarse, (), describe, memory_capacity=ROOM)
     order = order_by_estimate(coarse, ROOM)

@@ -164,7 +164,14 @@ def test_ways_that_are_typed_stay(question):
 
 
 def test_equal_blocks_are_read_once(question):
-    assert len(question.describer.trace_cache.get_or_compute("alike", RepeatedBlocks).representatives) == 4
+    assert (
+        len(
+            question.describer.trace_cache.get_or_compute(
+                "alike", RepeatedBlocks
+            ).representatives
+        )
+        == 4
+    )
 
 
 def test_stages_that_lose_with_equal_flops_are_cut_where_little_is_handed_on():

@@ -39,7 +39,9 @@ def test_the_file_has_all_rows():
 )
 def test_a_golden_row(row):
     form = COST_CONVENTIONS[row["form"].removeprefix("order_")]
-    found = ask(row["model"], int(row["workers"]), float(row["bandwidth"]), cost_convention=form)
+    found = ask(
+        row["model"], int(row["workers"]), float(row["bandwidth"]), cost_convention=form
+    )
     assert found.seconds == pytest.approx(float(row["predicted_stage_s"]), rel=1e-5)
     assert found.config == row["config"]
     assert [s.after for s in found.stages] == [int(n) for n in row["splits"].split()]
@@ -68,14 +70,25 @@ def test_the_authors_memory_test_leaves_out_the_minibatch_at_work():
         for model in ("upstream", "in-flight")
         for limit in (16e9, 14e9)
     ]
-    found = [ask("vgg16", 4, 1.25e9, memory_budget=MemoryBudget(**row)).config for row in rows]
-    splits = ask("vgg16", 4, 1.25e9, memory_budget=MemoryBudget(limit=12e9)).stages[0].after
+    found = [
+        ask("vgg16", 4, 1.25e9, memory_budget=MemoryBudget(**row)).config
+        for row in rows
+    ]
+    splits = (
+        ask("vgg16", 4, 1.25e9, memory_budget=MemoryBudget(limit=12e9)).stages[0].after
+    )
     assert found == ["3-1", "3-1", "3-1", "3-1"]
     assert splits < 17
 
 
 def test_straight_pipelines_have_a_device_a_stage():
-    found = ask("vgg16", 4, 1.25e9, straight_pipeline=True, cost_convention=COST_CONVENTIONS["sum"])
+    found = ask(
+        "vgg16",
+        4,
+        1.25e9,
+        straight_pipeline=True,
+        cost_convention=COST_CONVENTIONS["sum"],
+    )
     assert found.replicas == (1, 1, 1, 1)
     assert [stage.in_flight for stage in found.stages] == [4, 3, 2, 1]
 

@@ -84,7 +84,9 @@ def test_arrays_may_be_donated_as_soon_as_save_returns(kit, checkpoints, spread)
 def test_what_the_run_adds_comes_back(kit, checkpoints):
     about = {"model": "resnet8", "seeds": [1, 2], "plan": {"data": 4}}
     checkpoints.save(kit.make_state(1), about)
-    assert checkpoints.restore_newest(kit.abstract(kit.make_state(), 1)).metadata == about
+    assert (
+        checkpoints.restore_newest(kit.abstract(kit.make_state(), 1)).metadata == about
+    )
 
 
 def test_an_empty_folder_restores_nothing(kit, tmp_path):
