@@ -40,6 +40,8 @@ def apply_config_overrides(
     Raises:
         BadInput: words that cannot be used, all of them together.
     """
+    # Types come from the class, so a value that is None now still has the type of what
+    # it may be.
     known, values = key_types(type(config)), flatten_config(config)
     listing = f"list them with: {list_command or f'jaxdist config {experiment}'}"
     changes: dict[str, Any] = {}

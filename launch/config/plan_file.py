@@ -100,6 +100,7 @@ def check_plan_target(
             remedy=(again, f"or without {PLAN_TARGET_KEY} in the file"),
         )
     made_on = about.get("cluster")
+    # Without a cluster on the command line nobody claims that it is another one.
     if cluster is not None and made_on not in (None, cluster.name):
         raise BadInput(
             f"{path} was made for another cluster",
@@ -123,6 +124,8 @@ def check_plan_target(
             values=f"{batch} / {count} samples, the profile's {measured}",
             remedy=(f"data.batch={measured * count}", again),
         )
+    # Only settings that both know are compared: a plan file of a profile has the name
+    # of the network and the precision, and nothing else.
     then, now = about.get("settings") or {}, _target_settings(resolved)
     other = [key for key in now if key in then and then[key] != now[key]]
     if other:
@@ -162,6 +165,7 @@ def load_plan_overrides(path: str) -> tuple[str, ...]:
             remedy="--plan FILE, for example the plan.json of a run folder",
         ) from error
     except (ValueError, TypeError) as error:
+        # BadInput is a ValueError: a plan that is read but refused says why itself.
         if isinstance(error, BadInput):
             raise
         raise BadInput(

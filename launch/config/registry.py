@@ -33,6 +33,7 @@ class ExperimentEntry:
 
 def experiment_names() -> tuple[str, ...]:
     """Return the names of the experiments that come with the package."""
+    # Found, not imported: experiments import this package.
     spec = find_spec(EXPERIMENTS)
     folders = spec.submodule_search_locations if spec else None
     return tuple(module.name for module in pkgutil.iter_modules(folders))
@@ -98,6 +99,7 @@ def load_experiment(name_or_path: str) -> Experiment:
         # Only the module that is asked for is imported: the others may be slow.
         make = getattr(import_module(f"{EXPERIMENTS}.{name_or_path}"), name_or_path)
     config = call_user_function(name_or_path, make)
+    # The annotation of a user's function is a claim, not a check.
     if not isinstance(config, Experiment):
         raise BadInput(
             f"{name_or_path} gives no experiment",
@@ -124,6 +126,7 @@ def _experiment_functions(module: ModuleType) -> dict[str, Callable[[], Any]]:
     return {
         name: function
         for name, function in inspect.getmembers(module, inspect.isfunction)
+        # Functions that the file has imported are not its experiments.
         if function.__module__ == module.__name__
         and function.__annotations__.get("return") in (Experiment, "Experiment")
         and not name.startswith("_")

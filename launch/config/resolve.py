@@ -86,6 +86,8 @@ def resolve_config(name_or_path: str, overrides: Sequence[str] = ()) -> Resolved
         )
         typed += recipe if "recipe" in typed else ()
 
+    # A value that an experiment sets to the default counts as the default: nobody can
+    # tell them apart.
     default = flatten_config(Experiment(name=""))
     sources: dict[str, SettingSource] = {
         key: "command line"
@@ -129,6 +131,7 @@ def validate_config(resolved: ResolvedConfig) -> None:
     config, said = resolved.config, resolved.describe
     plan, optim, batch = config.plan, config.optim, config.data.batch
     errors = []
+    # Names first: most other rules mean nothing while one of them is wrong.
     names = models.model_names()
     if config.model.name not in names and not models.is_user_model(config.model):
         near = did_you_mean(config.model.name, names)
@@ -169,6 +172,9 @@ def validate_config(resolved: ResolvedConfig) -> None:
             )
         )
 
+    # Compression sends the momentum instead of the gradient, so that what it leaves out
+    # is not lost (deep gradient compression); a second momentum on top would move the
+    # weights 1 / (1 - m) times too far.
     if plan.reduce.momentum and optim.momentum:
         errors.append(
             BadInput(

@@ -31,6 +31,7 @@ T = TypeVar("T", bound="DataclassInstance")
 def key_types(cls: type) -> dict[str, Any]:
     """Return the type of every key below a dataclass, in the order of the fields."""
     found: dict[str, Any] = {}
+    # Type hints, not `dataclasses.fields`: there a type may still be text.
     for name, kind in get_type_hints(cls).items():
         if is_dataclass(kind) and isinstance(kind, type):
             found |= {f"{name}.{key}": sub for key, sub in key_types(kind).items()}
@@ -93,6 +94,8 @@ def nearest_key(key: str, known: Iterable[str]) -> str | None:
     ('optim.lr', 'optim.lr')
     """
     known = list(known)
+    # `lr` for `optim.lr` is the most frequent slip: the last word alone. Where several
+    # keys end so, none is guessed.
     ending = [name for name in known if name.endswith("." + key)]
     if len(ending) == 1:
         return ending[0]
@@ -138,6 +141,7 @@ def format_value(value: Any) -> str:
     >>> format_value((3, 4)), format_value(None), format_value(0.05)
     ('3,4', 'None', '0.05')
     """
+    # Commas, without brackets or quotes: a shell needs no escapes for it.
     if isinstance(value, tuple):
         return ",".join(format_value(member) for member in value)
     return str(value)
@@ -206,6 +210,7 @@ def _read_one(text: str, kind: Any) -> Any:
     spelled: dict[str, Any]
     if get_origin(kind) is Literal:
         spelled = {str(word): word for word in get_args(kind)}
+    # `bool(text)` is true for every text but the empty one, `False` as well.
     elif kind is bool:
         spelled, text = {"true": True, "false": False}, text.lower()
     elif kind is types.NoneType:

@@ -68,6 +68,8 @@ def visible_accelerators(
 
 def gpu_files(dev: Path = Path("/dev")) -> tuple[Path, ...]:
     """Return the device files of GPUs: one each with NVIDIA's driver."""
+    # `nvidiactl` and `nvidia-uvm` are no GPUs. Drivers of AMD and of WSL have one file
+    # for all GPUs, so their number is not known here.
     nvidia = [p for p in dev.glob("nvidia*") if re.fullmatch(r"nvidia\d+", p.name)]
     others = [p for p in (dev / "kfd", dev / "dxg") if p.exists()]  # AMD; WSL
     return tuple(sorted(nvidia)) or tuple(others)
@@ -75,6 +77,8 @@ def gpu_files(dev: Path = Path("/dev")) -> tuple[Path, ...]:
 
 def installed_plugins() -> frozenset[str]:
     """Return the accelerators that this installation of jax has a plugin for."""
+    # jax looks for its plugins in this namespace package, and for that of TPUs by the
+    # name of its library.
     spec = find_spec("jax_plugins")
     folders = list(spec.submodule_search_locations or ()) if spec else []
     names = [module.name for module in pkgutil.iter_modules(folders)]

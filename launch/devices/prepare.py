@@ -125,6 +125,7 @@ def fit_plan(
     Raises:
         BadInput: an explicit plan that needs more devices.
     """
+    # Fewer than there are is allowed: the first devices are used.
     if plan.mesh.devices <= device_count:
         return plan, ""
     small = shrink_plan(plan, device_count)
@@ -173,6 +174,7 @@ def check_even_split(plan: Plan, device_count: int, num_processes: int) -> None:
     wanted = plan.mesh.devices
     if wanted == device_count:
         return
+    # Each process brings as many devices, so their number divides that of the mesh.
     fewer = max(n for n in range(1, num_processes + 1) if wanted % n == 0)
     raise BadInput(
         "the processes do not share the plan evenly",

@@ -134,6 +134,7 @@ def find_run(name_or_path: str, *, folder: str | Path = "runs") -> RunFolder:
     Raises:
         BadInput: there is no run; names one that is spelled like it.
     """
+    # Runs are typed by name more often than by path, so the name goes first.
     for path in (Path(folder, name_or_path), Path(name_or_path)):
         if RunFolder(path).exists:
             return RunFolder(path)
@@ -176,6 +177,8 @@ def check_writable(path: Path, *, key: str = "run.dir") -> None:
 def is_writable(path: Path) -> bool:
     """Tell whether a folder can be written, or made where it is not there yet."""
     place = nearest_existing_folder(path)
+    # Asked, not tried: a folder that was made to try would be left behind by a run that
+    # is refused. Making a file in a folder needs both bits.
     return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
 
 
@@ -217,6 +220,7 @@ def folder_lock(folder: RunFolder) -> Iterator[RunFolder]:
     place = nearest_existing_folder(folder.path)
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
+        # Close-on-exec: a process that is started from here must not keep the lock.
         file = os.open(folder.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as refused:
         raise not_writable_error(folder.path, place) from refused
@@ -237,6 +241,7 @@ def folder_lock(folder: RunFolder) -> Iterator[RunFolder]:
                 remedy=f"run.name={folder.name}-2, or wait for it to end",
             ) from busy
         # Whom the next process that finds the lock taken can name.
+        # The file stays: a lock on a deleted file would exclude nobody.
         mine = {"pid": os.getpid(), "host": socket.gethostname()}
         os.ftruncate(file, 0)
         os.pwrite(file, json.dumps(mine).encode(), 0)

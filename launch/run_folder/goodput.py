@@ -78,6 +78,7 @@ def compute_goodput(spans: Sequence[SpanRow]) -> Goodput:
             again = row["name"] == "compute" and last[row["step"]] > number
             parts["lost" if again else row["name"]] += row["seconds"]
     for before, after in pairwise(sittings):
+        # Two sittings may be on two hosts whose clocks differ.
         parts["restart"] += max(0.0, after[0]["start"] - _end_time(before))
     wall = _end_time(sittings[-1]) - sittings[0][0]["start"]
     return Goodput(attempts=len(sittings), wall_s=wall, phases_s=dict(parts))

@@ -31,6 +31,8 @@ def read_jsonl(path: Path) -> JsonLines:
         path: the file; one that does not exist reads as empty.
     """
     try:
+        # A line may end within a character, which is no UTF-8; replaced, the line is
+        # still no JSON, and is counted.
         texts = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return JsonLines()

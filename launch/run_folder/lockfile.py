@@ -73,6 +73,8 @@ def installed_versions() -> dict[str, str]:
     found = {"jaxdist": jaxdist.__version__}
     for package in TRACKED_PACKAGES:
         try:
+            # Read from the metadata of the package: to import all of them takes
+            # seconds.
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             found[package] = "not installed"
@@ -149,6 +151,8 @@ def lock_from_json(text: str) -> ConfigLock:
     known = key_types(Experiment)
     for key in tree["values"]:
         if key not in known:
+            # A key that was renamed or dropped since: a guess would train another
+            # network under the same name.
             version = tree["packages"].get("jaxdist", "unknown")
             near = nearest_key(key, known)
             raise BadInput(
@@ -163,6 +167,7 @@ def lock_from_json(text: str) -> ConfigLock:
         key: tuple(row["value"]) if is_sequence_type(known[key]) else row["value"]
         for key, row in tree["values"].items()
     }
+    # Keys that are newer than the file have their defaults, and count as such.
     blank = Experiment(name=str(found["name"]))
     origins: dict[str, Any] = dict.fromkeys(flatten_config(blank), "default")
     origins |= {key: row["by"] for key, row in tree["values"].items()}
@@ -212,6 +217,8 @@ def check_resume(old: Experiment, new: Experiment) -> tuple[ConfigChange, ...]:
         BadInput: a changed key that the state or the order of the samples rests on, or
             weights that would move more often, or less, in a step.
     """
+    # Everything else may change: a run may be prolonged, moved to other devices, or be
+    # saved more often.
     changes = changed_keys(old, new)
     rename = format_override("run.name", f"{new.run.name}-2")
     # The learning rate and the moments of the optimizer are counted in updates, and a

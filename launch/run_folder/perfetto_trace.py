@@ -45,6 +45,7 @@ def chrome_trace(spans: Iterable[Mapping[str, Any]], name: str = "run") -> Trace
             "name": span["name"],
             "pid": 0,
             "tid": tracks.index(span["name"]),
+            # The format counts in microseconds.
             "ts": round(1e6 * (span["start"] - origin)),
             "dur": round(1e6 * span["seconds"]),
             "args": {key: span[key] for key in ("step", "unfinished") if key in span},

@@ -110,6 +110,8 @@ def read_run_status(folder: RunFolder) -> RunStatus:
     Args:
         folder: of a run that was started.
     """
+    # The status file has what processes say of themselves, the metrics what was really
+    # done, and the summary how it ended.
     news = read_status_record(folder.status)
     last = read_last_row(folder.metrics, "train") or {}
     found: dict[str, Any] = {
@@ -119,6 +121,7 @@ def read_run_status(folder: RunFolder) -> RunStatus:
         "loss": last.get("loss"),
         "line_s": _file_age_s(folder.metrics),
     }
+    # A run of an older version, or one whose status file was deleted.
     if news is None:
         ended = read_json_object(folder.summary) or {}
         state, step = ended.get("status", "unknown"), ended.get("steps", 0)
@@ -143,6 +146,7 @@ def read_run_status(folder: RunFolder) -> RunStatus:
 
 def _is_alive(pid: int, start_time: float) -> bool:
     """Tell whether a process of this machine that was there then is there now."""
+    # Imported here: most who read a status look at runs of other machines.
     import psutil
 
     try:
@@ -168,6 +172,7 @@ def read_status_record(path: Path) -> StatusRecord | None:
     if found is None:
         return None
     with suppress(TypeError, AttributeError, ValueError):
+        # JSON has only text as keys. Fields of another version raise a TypeError.
         places = {int(n): ProcessStatus(**at) for n, at in found["processes"].items()}
         return StatusRecord(**{**found, "processes": places})
     return None

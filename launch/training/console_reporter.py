@@ -34,8 +34,10 @@ class ConsoleReporter:
     """
 
     def __init__(self, *, quiet: bool) -> None:
+        # With --json standard output has the one JSON object and nothing else.
         self._console: Console = console(error=quiet)
         self._quiet, self._stack = quiet, contextlib.ExitStack()
+        # It is made when the run begins: until then nothing can be shown.
         self._progress_bar: ProgressBar | None = None
         self._batch, self._mean_step_s = 0, 0.0
 
@@ -62,12 +64,16 @@ class ConsoleReporter:
                 steps=course.steps,
                 epochs=session.job.config.epochs,
                 start_step=session.start_step,
+                # On standard error, so that the facts can be piped without the progress
+                # line.
                 console=console(error=True),
             )
         )
 
     def update(self, *, step: int, loss: float, step_s: float) -> None:
         """Move the progress line; the pace is a running mean of step times."""
+        # Exponential smoothing: the pace follows a change within some ten steps, and
+        # one slow step hardly moves it.
         old = self._mean_step_s or step_s
         self._mean_step_s = old + _EMA_WEIGHT * (step_s - old)
         if self._progress_bar is not None:

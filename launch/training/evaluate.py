@@ -24,6 +24,7 @@ def make_evaluator(
         validation: the held-out samples.
         should_stop: whether to end here, and from then on; asked after every batch.
     """
+    # All batches have one shape, the last one padded, so that one program serves all.
     shapes = job.eval_shapes
     shardings = job.layout.batch_shardings(shapes)
     size = shapes["id"].shape[0]
@@ -31,6 +32,7 @@ def make_evaluator(
         layout=job.layout,
         batch_shapes=shapes,
         should_stop=should_stop,
+        # Each evaluation reads the held-out samples anew, from the first on.
         batches=lambda: eval_feed(
             validation,
             size,

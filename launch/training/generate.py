@@ -47,6 +47,7 @@ def generate_text(
     """
     path = reader.checkpoint_folder(folder.checkpoints, checkpoint)
     manifest = reader.read_manifest(path)
+    # The manifest is read first: a prompt that is refused costs no reading of weights.
     about, vocabulary = manifest.about, manifest.about.get("vocabulary", "")
     if not vocabulary:
         settings = about.get("recipe", {}).get("settings", {})
@@ -72,6 +73,7 @@ def generate_text(
     is_wide = any(leaf.dtype == "float64" for leaf in manifest.leaves.values())
     jax.config.update("jax_enable_x64", is_wide)
     network, _ = load(folder.path, manifest.step)
+    # The stream has no end of its own: as many tokens are taken as are asked for.
     stream = generate(
         network,
         [tokens[character] for character in prompt],

@@ -59,6 +59,8 @@ def check_device_counts(group: ProcessGroup, prepared: PreparedDevices) -> None:
         return
     import jax
 
+    # Counted now that jax has them: the variables that ask for devices need not be
+    # obeyed.
     here = f"{jax.local_device_count()} of {prepared.platform}"
     check_identical(group, "devices", {"devices": here})
     check_clock_skew(group)
@@ -185,6 +187,8 @@ def check_clock_skew(group: ProcessGroup) -> None:
         if abs(float(at) - now) > _MAX_CLOCK_SKEW_S:
             off[rank] = float(at) - now
     if off:
+        # Nothing in a run compares clocks of two hosts, so this is no error; but
+        # whoever reads the logs of several hosts does.
         said = ", ".join(f"rank {rank} {s:+.1f} s" for rank, s in off.items())
         text = f"clocks differ from that of process 0: {said}; times in logs do too"
         warnings.warn(JaxdistWarning(text), stacklevel=2)

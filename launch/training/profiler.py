@@ -66,6 +66,7 @@ def trace_steps(
                 tracing = False
             yield batch
     finally:
+        # Also a run that ends inside of the window leaves a whole trace.
         if tracing:
             jax.profiler.stop_trace()
 
@@ -94,6 +95,7 @@ def write_step_breakdown(
     Returns:
         Whether there was a trace with a whole step in it.
     """
+    # The folder keeps the traces of earlier sittings, whose step may be another one.
     found = [p for p in traces.rglob("*.xplane.pb") if p.stat().st_mtime >= start_time]
     if not found:
         return False
@@ -103,6 +105,7 @@ def write_step_breakdown(
     spans = read_spans(newest, text.partition("HloModule ")[2].partition(",")[0])
     devices = device_breakdowns(spans, instruction_terms(program))
     if devices:
+        # Emulated devices share the cores: a reader needs both numbers to judge waits.
         cores = available_cores()
         record = StepBreakdown(
             cores=cores, processes=jax.process_count(), devices=devices

@@ -76,10 +76,12 @@ def summarize_run(
     seconds = recorder.step_seconds[1:] or recorder.step_seconds or [0.0]
     low, median, high = map(float, np.percentile(np.array(seconds), [5, 50, 95]))
     phases = recorder.phase_seconds()
+    # A run that was stopped early may have evaluated nothing.
     score = {**_NOT_EVALUATED, **outcome.eval_metrics}
     return Run(
         name=session.folder.name,
         experiment=job.resolved.experiment,
+        # A run that was asked to end is `stopped`: the same command continues it.
         status="stopped" if outcome.stopped_early else "done",
         plan=asdict(plan),
         devices=plan.mesh.devices,
@@ -93,6 +95,7 @@ def summarize_run(
         answers=score["answers"],
         held_out=score["samples"],
         shuffle=shuffle_line(job.order, job.config.epochs),
+        # The median: a checkpoint or an evaluation between two steps must not count.
         samples_per_s=job.order.batch / median if median else 0.0,
         step_s=median,
         step_s_p5=low,

@@ -27,6 +27,7 @@ from jaxdist.meshes.clusters.load import load_cluster
 class SavedPlan:
     """What a run has changed its plan to."""
 
+    # Plan and cluster are kept as JSON, which is all that their file needs.
     asked: str
     """Digest of the cluster that was given: for another one the plan does not hold."""
     processes: int
@@ -77,6 +78,8 @@ def read_saved_plan(path: Path, cluster: Cluster, processes: int) -> SavedPlan |
     found = read_json_object(path)
     if found is None:
         return None
+    # The digest is that of all numbers: a cluster file that was edited since makes the
+    # plan void, for it was found with other numbers.
     with suppress(TypeError):  # fields of another version
         saved = SavedPlan(**found)
         if (saved.asked, saved.processes) == (digest_cluster(cluster), processes):
@@ -132,6 +135,7 @@ def load_cluster_state(
             )
         return None
     given, path = load_cluster(name), run_folder(resolved.config).saved_plan
+    # Without --adapt the run has the plan that was asked for, whatever lies there.
     earlier = read_saved_plan(path, given, num_processes) if is_adaptive else None
     planned = planned_process_count(os.environ, num_processes)
     # A saved plan is for exactly the processes that are here.

@@ -99,6 +99,8 @@ class AdaptationController:
     def on_start(self, session: "TrainingSession") -> None:
         """Show the beginning, and ask for a measurement before the first step."""
         self._observer.on_start(session)
+        # The first measurement, before the first step, is what later ones are compared
+        # with.
         pause = SyncedPause(self._group, session.start_step + 1)
         self._pause = self._stack.enter_context(pause)
         if self._group.is_primary:
@@ -202,6 +204,8 @@ class Replanner:
         """
         self._recent_s.append(step_s)
         if self._pending is not None:
+            # Steps during a search are not looked at: it takes processor time, and
+            # would be taken for a drift of its own.
             if self._pending.process.over:
                 self._decide(self._pending, step, startup_s)
             return
@@ -218,6 +222,7 @@ class Replanner:
             self._search(reason, self._cluster, self.predicted_s)
             return
 
+        # Near the end no restart pays, and no measurement.
         left = self._job.run_schedule.steps - step
         drift = self._detector.seen(step, step_s)
         if drift is not None and left > _MIN_STEPS_LEFT and self._drift is None:
@@ -228,11 +233,13 @@ class Replanner:
     def on_measurement(self, measurement: LinkMeasurement) -> None:
         """Say why steps drift, by what links and devices do now; search where asked."""
         drift, self._drift = self._drift, None
+        # The first measurement is asked for by the controller, not by a drift.
         if self._baseline is None:
             self._baseline = measurement
         if drift is None:
             return
         devices = self._job.plan.mesh.devices
+        # All processes have as many devices: preflight has compared them.
         each = devices // len(measurement.hosts)
         reason = diagnose(self._baseline, measurement, self._cluster, each)
         if reason is None:
@@ -258,6 +265,7 @@ class Replanner:
         resolved = self._job.resolved
         words = [w for w in search_overrides(resolved) if not w.startswith("run.")]
         asked = shlex.join((resolved.experiment, *words))
+        # The command has the numbers of now, so its answer is that of `--adapt`.
         what_if = (f"--what-if {word}" for word in reason.words(self._cluster))
         on = " ".join((f"--cluster {self._state.name} --devices {devices}", *what_if))
         self._print_line(f"  try    jaxdist plan {asked} {on}")
@@ -278,6 +286,7 @@ class Replanner:
     def _decide(self, pending: _PendingSearch, step: int, startup_s: float) -> None:
         """Compare the plan that was found with the present one; restart if it pays."""
         self._pending = None
+        # The search took processor time from the steps, so a new baseline is taken.
         self._detector.again()
         try:
             found = pending.process.found()

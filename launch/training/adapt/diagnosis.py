@@ -90,6 +90,7 @@ class DriftDetector:
 
     def doubts(self) -> None:
         """Begin anew, and believe a drift only after twice as many steps."""
+        # A drift that nothing explains was noise that lasted as long as the window.
         self._row = min(2 * self._row, _MAX_WINDOW)
         self.again()
 
@@ -100,6 +101,7 @@ class DriftDetector:
             step: counted from 1.
             step_s: that it took.
         """
+        # The first steps set up links and fill caches: they are slow for once.
         if self._left:
             self._left -= 1
             return None
@@ -115,6 +117,7 @@ class DriftDetector:
         shorter = all(took <= self.base / DRIFT_RATIO for took in self._last)
         if len(self._last) < self._row or not (longer or shorter):
             return None
+        # After a drift the new pace is the baseline: a drift is told once.
         took, base = median(self._last), self.base
         self.again()
         return StepTimeDrift(

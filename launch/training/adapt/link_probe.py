@@ -75,6 +75,7 @@ def round_robin_pairs(num_processes: int) -> tuple[tuple[tuple[int, int], ...], 
     circle: list[int] = list(range(num_processes + num_processes % 2))
     found = []
     for _ in circle[1:]:
+        # With an odd number one place is empty, and who meets it sits the round out.
         half = len(circle) // 2
         met = zip(circle[:half], reversed(circle[half:]), strict=True)
         pairs = sorted((min(pair), max(pair)) for pair in met)
@@ -114,6 +115,8 @@ def merge_measurements(
 
 def probe_message_bytes(cluster: Cluster) -> int:
     """Return the bytes of an exchange: enough to tell a rate, over in a moment."""
+    # The slowest link sets the size: long enough that its latency does not count, and
+    # short enough that nobody notices a pause in training.
     rate = min(level.bandwidth.value for level in cluster.levels)
     return int(min(max(_TARGET_S * rate, _MIN_BYTES), _MAX_BYTES)) // 4 * 4
 
@@ -142,6 +145,7 @@ class LinkProbe:
         self._number += 1
         if self._mine.kv_store is None:
             return merge_measurements([own], self._size)
+        # A key of the store is written once, so each measurement has keys of its own.
         key = f"{_PROBE_KEY}/{self._number}"
         self._mine.kv_store.key_value_set(
             f"{key}/{self._mine.rank:06}", json.dumps(asdict(own))
@@ -215,6 +219,7 @@ class _ProbePrograms:
     def _timed(call: "Callable[..., Any]", x: "jax.Array") -> float:
         import jax
 
+        # jax returns before a program has ended: only what is waited for is timed.
         begun = time.perf_counter()
         jax.block_until_ready(call(x))
         return time.perf_counter() - begun

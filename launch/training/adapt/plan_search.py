@@ -80,8 +80,11 @@ class PlanSearchProcess:
     def __enter__(self) -> "PlanSearchProcess":
         self._begun = time.perf_counter()
         enter = self._stack.enter_context
+        # Files, not pipes: nobody reads while the search runs, and it would stop at a
+        # full pipe.
         self._out: IO[bytes] = enter(tempfile.TemporaryFile())
         self._err: IO[bytes] = enter(tempfile.TemporaryFile())
+        # The command reads a cluster from a file: this one has the numbers of now.
         folder = enter(tempfile.TemporaryDirectory())
         file = Path(folder) / f"{self._cluster.name}.json"
         file.write_text(self._cluster.to_json(), encoding="utf-8")
@@ -103,6 +106,7 @@ class PlanSearchProcess:
         error: BaseException | None,
         trace: "TracebackType | None",
     ) -> None:
+        # Killing is safe: a search writes nothing but its answer.
         self._child.kill()
         self._child.wait()
         self._stack.close()
@@ -209,6 +213,7 @@ def decide_restart(
     >>> found.saved_s, found.changes
     (150.0, True)
     """
+    # Half the predicted time saves half the measured time of each step that is left.
     gain = current[1] / proposed[1]
     return RestartDecision(
         stays=current[0],
@@ -226,6 +231,7 @@ def can_resume(config: "Experiment", plan: Plan) -> bool:
         config: what it runs.
         plan: the other one.
     """
+    # All rules of a resume hold: network, samples, number format and sums.
     new = replace_values(
         config, {f"plan.{key}": x for key, x in flatten_config(plan).items()}
     )
@@ -234,6 +240,7 @@ def can_resume(config: "Experiment", plan: Plan) -> bool:
     except BadInput:
         return False
     was, now = config.plan, plan
+    # A batch norm over a replica sees as many samples as a replica has.
     if config.model.norm == "replica" and was.batch_shards != now.batch_shards:
         return False  # batch statistics would be of other samples
     # The residual of a compressor, what it has not sent yet, has a part for each device

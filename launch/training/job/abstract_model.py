@@ -75,6 +75,8 @@ def load_profile_config(
     Raises:
         BadInput: there is no such network, or a word cannot be used.
     """
+    # A network goes before an experiment of the same name, such as `alexnet`: a profile
+    # is of the network.
     if source in registry.model_names():
         start, data = ProfileConfig(model=ModelConfig(name=source)), None
     elif source in experiment_names() or source.endswith(".py") or "/" in source:
@@ -175,6 +177,7 @@ def abstract_inputs(
         if data and size is None
         else registry.image_shape(config.model)
     )
+    # A size that is asked for is that of every side: the input is square, or cubic.
     rows = shape[:-1] if size is None else [size] * len(shape[:-1])
     whole = (config.batch, *rows, shape[-1])
     return (jax.ShapeDtypeStruct(whole, config.precision),)
@@ -198,6 +201,7 @@ def _sample_shapes(
     from jaxdist.input.registry import open_data
     from jaxdist.launch.training.job.batch_spec import feature_spec
 
+    # One sample is read: its shape is that of all.
     of = Experiment(name="", data=data, model=config.model)
     first = open_data(data, feature_spec(of))[0].get(np.zeros(1, np.int64))
     return tuple(tuple(first[key].shape[1:]) for key in keys)

@@ -65,6 +65,8 @@ class StepDescriber:
         self.config, self.shapes = _with_batch_shapes(config)
         self.task: Task = _make_abstract_task(self.config)
         self.profile = profile_task(self.task, self.shapes, config.model.name)
+        # What is traced of blocks is the same under many plans; a search describes
+        # hundreds.
         self.trace_cache = TraceCache()
 
     @property
@@ -105,6 +107,7 @@ class StepDescriber:
     def layout(self, plan: Plan) -> Layout:
         """Lay the step out on a mesh without devices."""
         sizes = tuple(size for _, size in plan.mesh.items())
+        # Shardings and `shard_map` take it like a mesh of devices while nothing is run.
         mesh: Any = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
         micro = plan.microbatches or self.task.microbatches
         task = self.task.in_parts(micro)
@@ -119,6 +122,7 @@ def profile_task(task: "Task", shapes: BatchShapes, name: str) -> Profile:
         shapes: of the batch.
         name: of the network.
     """
+    # Activations have the precision of the run, whatever the samples have.
     inputs = cast_floats(task.objective.model_inputs(shapes), task.dtype)
     samples = shapes["id"].shape[0]
     return profile_network(
@@ -148,6 +152,8 @@ def abstract_task(config: Experiment) -> tuple["Task", BatchShapes]:
 
 
 def _make_abstract_task(config: Experiment) -> "Task":
+    # The rate has the shape of the count, as the optimizer wants it; its value is never
+    # used.
     return make_task(config, make_model_spec(config), lambda count: 0.0 * count)
 
 
@@ -208,6 +214,7 @@ def _with_batch_shapes(config: Experiment) -> tuple[Experiment, BatchShapes]:
         train, _ = open_data(config.data, feature_spec(config))
     except BadInput:
         fields = feature_spec(config)
+        # A user's network says nothing of its input: it cannot do without samples.
         if set(objective.dtypes) - set(fields):
             raise
         known = {key: fields[key].shape for key in objective.dtypes}
@@ -216,6 +223,7 @@ def _with_batch_shapes(config: Experiment) -> tuple[Experiment, BatchShapes]:
         read = batch_shapes(config, objective, train)
         known = {key: read[key].shape[1:] for key in objective.dtypes}
     batch = config.data.batch
+    # Each sample has a number, from which its dropout and its augmentation are drawn.
     dtypes = {**objective.dtypes, "id": "int32"}
     return config, {
         key: jax.ShapeDtypeStruct((batch, *known.get(key, ())), np.dtype(dtype))

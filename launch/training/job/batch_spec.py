@@ -38,6 +38,7 @@ def feature_spec(config: Experiment) -> FeatureSpec:
         # from the user as well.
         side = config.data.size
         return {"image": Feature(shape=(side, side, 3))} if side else {}
+    # None, a setting that is left open, is no bound: the data set decides.
     outputs = output_size(config.model)
     if takes_tokens(config.model):
         tokens = Feature(shape=(config.data.context,), upper_bound=outputs)
@@ -109,6 +110,8 @@ def fit_model_config(config: Experiment, source: "Source") -> ModelConfig:
         BadInput: the network has no room for the data's vocabulary or windows, or for
             the classes of the images.
     """
+    # Only sources of this package know their classes or vocabulary before all samples
+    # are read.
     model, known = config.model, len(source_vocabulary(source))
     if isinstance(source, DecodedImages | LabelledImages | LabelledArrays):
         _check_capacity("classes", model.classes, source.classes, "in the data")
@@ -138,6 +141,7 @@ def _check_capacity(key: str, configured: int | None, required: int, what: str) 
 
     A larger one is allowed: its last rows are never trained.
     """
+    # jax raises no error for a label or a token beyond the last output.
     if configured is not None and configured < required:
         raise BadInput(
             f"the network's {key} is too small for the data",

@@ -132,6 +132,8 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
             it cannot take, or more steps than can be counted.
     """
     asked = ResolvedConfig(experiment=config.name, config=config, sources={})
+    # What devices and data decided is written into the configuration, so that
+    # `job.config.plan` is the plan that runs.
     config = replace(config, plan=plan, model=fit_model_config(config, train))
     order = make_sample_order(config, len(train))
     schedule = make_run_schedule(config, len(train))
@@ -143,6 +145,8 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
     # a step, and the rate goes from that of the step to that of the next meanwhile.
     updates = updates_per_step(plan, config.optim.accumulate)
     update_rate = rate if updates == 1 else lambda count: rate(count / updates)
+    # How the network is made is data, so that a checkpoint can be read without the
+    # experiment.
     model_spec = make_model_spec(config)
     task = make_task(config, model_spec, update_rate)
     shapes = batch_shapes(config, task.objective, train)
@@ -159,6 +163,7 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
         layout=build_layout(task, plan, build_mesh(plan), shapes),
         order=order,
         run_schedule=schedule,
+        # Compiled: without it each operation of the rate would be a program of its own.
         learning_rates=jax.jit(rate),
         vocabulary=source_vocabulary(train),
         resolved=asked,
@@ -201,6 +206,7 @@ def choose_all_reduce(
 
     algorithms = [make_algorithm(plan.reduce.by(name)) for name in among]
     layout = make_job(config, plan, train).layout
+    # Measured on the very devices that will sum, with each algorithm's own messages.
     link = measure_reduction_link(layout.mesh, DATA_AXIS, algorithms)
     # `auto` puts no gradients into buckets, so those of an algorithm that sends all of
     # them stand for the sizes of the messages.
@@ -229,6 +235,7 @@ def make_sample_order(config: Experiment, samples: int) -> SampleOrder:
     """
     asked, batch = config.plan.shuffle, config.data.batch
     shards = config.plan.mesh.batch_shards * config.optim.accumulate
+    # The order is cut into whole batches: with fewer samples there would be no step.
     if samples < batch:
         raise BadInput(
             "there are fewer training samples than a batch has",

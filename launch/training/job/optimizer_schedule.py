@@ -140,6 +140,7 @@ def schedule_from_task(
         batch=batch,
         replicas=plan.batch_shards,
         steps=steps,
+        # Counted from 1, as steps are shown everywhere.
         milestones=tuple(round(e * per_epoch) + 1 for e in config.optim.milestones),
         leaves=(len(decaying), len(sizes)),
         numbers=(sum(decaying), sum(sizes)),

@@ -80,12 +80,15 @@ def settle(
         with group.primary_first("settings"):
             resolved, cluster = _resolve(request, group)
         explicit = resolved.plan_is_explicit
+    # Compared before devices are counted: jax waits there for all processes, and those
+    # that disagree may never come.
     check_settings(group, resolved.config)
 
     saved = cluster.earlier if cluster else None
     devices = prepare_devices(
         resolved.config.plan,
         explicit=explicit,
+        # A saved plan is for the processes that were there when it was found.
         planned_processes=saved.processes if saved else None,
     )
     if cluster is not None:
@@ -119,6 +122,8 @@ def settle(
         if before is not None:
             check_resume(before.resolved.config, resolved.config)
         config = resolved.config
+        # Process 0 goes first: it may download and prepare a data set that others then
+        # find.
         sources = open_data(config.data, feature_spec(config))
         if for_training:
             fingerprints = dict(fingerprint_samples(*sources))
@@ -150,6 +155,7 @@ def _resolve(
 ) -> tuple[ResolvedConfig, ClusterState | None]:
     """Return the configuration of a request, with the plan that its run has by now."""
     from_file = load_plan_overrides(request.plan_file) if request.plan_file else ()
+    # The last word for a key holds, so what is typed wins over the file.
     words = [*from_file, *request.overrides]
     resolved = resolve_config(request.experiment, words)
     cluster = load_cluster_state(

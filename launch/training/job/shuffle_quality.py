@@ -47,6 +47,7 @@ def forecast_quality(
     order = order_from_config(
         shuffle, num_samples=samples, batch=config.data.batch, seed=config.seed
     )
+    # A configuration with a part to exchange has this order.
     assert isinstance(order, PartialShuffleOrder)
     return predict_quality(order.shuffle, labels)
 
@@ -95,6 +96,7 @@ def measure_shuffle_quality(
     if not isinstance(order, PartialShuffleOrder):
         return None
     shuffle, count = order.shuffle, len(source)
+    # Labels tell how far the classes of a partition are from those of the whole set.
     labels = read_labels(source) if count <= _MAX_LABELLED_SAMPLES else None
     quality = predict_quality(shuffle, labels)
     # Samples mix exponentially, so epochs 0, 1, 2, 4, ... and the last one show it; to

@@ -45,6 +45,7 @@ class StatusWriter:
         before = read_status_record(path)
         self._path, self._heartbeats, self._stop_event = path, heartbeats, Event()
         self._is_writer, self._accepted = group.is_primary, False
+        # Read before the first write: see `__exit__`.
         self._previous_text = path.read_text("utf-8") if path.exists() else None
         self._record: dict[str, Any] = {
             "sitting": 1 if before is None else before.sitting + 1,
@@ -71,6 +72,7 @@ class StatusWriter:
         if self._stop_event.is_set():
             return
         if not isinstance(error, BadInput) or self._accepted:
+            # Ctrl-C asks a run to end; any other error has ended it.
             by_hand = kind is None or kind is KeyboardInterrupt
             self.finish("stopped" if by_hand else "failed")
             return

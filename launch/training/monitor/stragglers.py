@@ -185,6 +185,7 @@ class CpuTimeMonitor(BackgroundThread):
     def __init__(self) -> None:
         super().__init__()
         self._stalled_s = 0.0
+        # The first reading is where the first difference begins.
         self._last_reading = (time.process_time(), run_queue_delays(), 0.0)
 
     def read_delta(self) -> ProcessCpuTime:
@@ -221,6 +222,7 @@ def run_queue_delays() -> Mapping[str, int]:
     Linux keeps them; elsewhere there are none.
     """
     with suppress(OSError):
+        # Field 2 of schedstat: nanoseconds on the run queue of the kernel.
         return {task.name: _thread_delay(task) for task in _THREADS_FOLDER.iterdir()}
     return {}
 
@@ -291,6 +293,7 @@ class StragglerMonitor:
         if self._enabled:
             self._stop_event.set()
             self._wake.set()
+            # A thread that waits for process 0 is left behind: it is a daemon.
             self._thread.join(1)
             self._cpu_time.__exit__(kind, error, trace)
             self._print_pending()

@@ -154,6 +154,7 @@ def phase_limit_s(phase: str, min_limit_s: float, step_times: Sequence[float]) -
     >>> phase_limit_s("compute", 60, []), phase_limit_s("compile", 60, [])
     (600, 3600)
     """
+    # A large network on a slow machine has steps of minutes: the limit grows with them.
     step = max(min_limit_s, HANG_LIMIT_STEPS * median(step_times or [0]))
     times = _LIMIT_FACTORS.get(phase, _DEFAULT_LIMIT_FACTOR)
     return step * (max(times, _DEFAULT_LIMIT_FACTOR) if not step_times else times)
@@ -170,6 +171,7 @@ class HangWatchdog:
 
     def __init__(self, group: ProcessGroup, min_limit_s: float, stacks: Path) -> None:
         self._group, self._min_limit_s, self._stacks = group, min_limit_s, stacks
+        # Some thirty beats within the limit: a beat that is late or lost is no alarm.
         self._interval_s = min(max(min_limit_s / 30, 0.1), 2.0)
         self._position, self._step_times = PhasePosition(), deque[float](maxlen=100)
         self._step_start = (0, 0.0)
@@ -203,6 +205,8 @@ class HangWatchdog:
         self._position = PhasePosition(
             phase_index=old.phase_index + 1, step=step, phase=phase, start_time=now
         )
+        # From one step's start to the next: evaluations between them have a phase of
+        # their own, and steps that follow one are not counted.
         if phase == "compute" and step != self._step_start[0]:
             before, at = self._step_start
             if step == before + 1:
@@ -270,6 +274,7 @@ class HangWatchdog:
 
     def _abort(self, found: HangReport) -> None:
         """Write what all threads do, say who is stuck, and leave."""
+        # Written first: whoever looks for the reason needs the stacks most.
         path = self._stacks / f"r{self._group.rank:02}.txt"
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -280,6 +285,7 @@ class HangWatchdog:
             time.sleep(5 * self._interval_s)
         sys.stderr.write(f"{found.text}\n  stacks   {self._stacks}\n")
         sys.stderr.flush()
+        # No clean end: the main thread is in a collective and would not leave it.
         os._exit(EXIT_RESTART)
 
     def _send_heartbeats(self) -> None:
