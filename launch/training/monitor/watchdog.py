@@ -205,8 +205,8 @@ class HangWatchdog:
         self._position = PhasePosition(
             phase_index=old.phase_index + 1, step=step, phase=phase, start_time=now
         )
-        # From one step's start to the next: evaluations between them have a phase of
-        # their own, and steps that follow one are not counted.
+        # From one step's start to the next one's; an evaluation between two of them does
+        # not move the median.
         if phase == "compute" and step != self._step_start[0]:
             before, at = self._step_start
             if step == before + 1:
