@@ -118,15 +118,6 @@ def find_differences(
             )
 
 
-def raise_difference(error: AuditError) -> None:
-    """Raise a difference: the policy of `audit=fail`."""
-    raise error
-
-
-def ignore_difference(error: AuditError) -> None:
-    """Let a difference pass: the program lists it, to be shown."""
-
-
 def compiled_memory_bytes(compiled: Any) -> int:
     """Return the bytes a compiled program needs on a device, by XLA's own account.
 

@@ -1,6 +1,6 @@
 """A compiled training step, compared with the plan, and what a run needs beside it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -51,7 +51,7 @@ class Program:
     layer_flops: tuple[LayerFlops, ...]
     """FLOPs a device of each layer with a kernel, by the plan and in the step."""
     differences: tuple[AuditError, ...]
-    """What the step does and the plan does not; empty unless it was let pass."""
+    """What the step does and the plan does not."""
     compiled_step: Any
     """The compiled step: `(state, batch) -> (state, loss)`."""
     warmup_step: Any
@@ -67,6 +67,15 @@ class Program:
     def num_params(self) -> int:
         """Trainable numbers in the network."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.layout.task.state.params))
+
+    def raise_difference(self) -> None:
+        """Refuse a step that differs from its plan.
+
+        Raises:
+            AuditError: the first difference.
+        """
+        for difference in self.differences:
+            raise difference
 
     def run(self, number: int, state: TrainState, batch: Any) -> Any:
         """Do a step, counted from 1, and the outer step that may follow it.
@@ -84,62 +93,74 @@ class Program:
         return state, loss
 
 
-def compile_program(
-    layout: Layout,
-    on_difference: Callable[[AuditError], None] = audit.raise_difference,
-    on_lowered: Callable[[Any, Sequence[LayerFlops]], None] = lambda lowered, work: (
-        None
-    ),
-) -> Program:
-    """Compile a training step and hold it against the plan.
+@dataclass(frozen=True, kw_only=True)
+class LoweredProgram:
+    """A training step as jax has lowered it to StableHLO, before it is compiled."""
+
+    layout: Layout
+    """What is trained and how it is laid out."""
+    step: Any
+    """The lowered step, a `jax.stages.Lowered`."""
+    layer_flops: tuple[LayerFlops, ...]
+    """FLOPs a device of each layer with a kernel, by the plan and in the step."""
+
+    def compile(self) -> Program:
+        """Compile the step, and find its differences from the plan."""
+        layout, flops = self.layout, self.layer_flops
+        compiled = self.step.compile()
+        moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
+        joins = tuple(_compile_outer_step(layout, sync) for sync in layout.outer_syncs)
+        warm, differ = _compile_warmup_step(layout)
+        found = (
+            *_iter_differences(layout, moves, flops),
+            *differ,
+            *(
+                e
+                for j in joins
+                for e in audit.find_differences(
+                    j.collectives, layout.ledger.sync_ledger(j.sync)
+                )
+            ),
+        )
+        return Program(
+            layout=layout,
+            collectives=moves,
+            audit_rows=audit.compare_collectives(
+                _busiest_collectives(layout, moves), layout.ledger
+            ),
+            layer_flops=flops,
+            differences=found,
+            compiled_step=compiled,
+            warmup_step=warm,
+            outer_steps=joins,
+            batch_shardings=layout.batch_shardings(layout.batch_shapes),
+            memory_bytes=compiled_memory_bytes(compiled),
+        )
+
+
+def lower_program(layout: Layout) -> LoweredProgram:
+    """Trace and lower a training step; nothing is compiled.
 
     Args:
         layout: the task, its plan and mesh.
-        on_difference: is told each difference from the plan; it stops, or lets it pass.
-        on_lowered: is shown the step before it is compiled, as jax has lowered it, and
-        its
-            work; it may raise.
+    """
+    traced = trace_train_step(layout)
+    flops = _layer_flops(layout, prune_jaxpr(traced.jaxpr.jaxpr))
+    return LoweredProgram(layout=layout, step=traced.lower(), layer_flops=flops)
+
+
+def compile_program(layout: Layout) -> Program:
+    """Lower and compile a training step; it must be as planned.
+
+    Args:
+        layout: the task, its plan and mesh.
 
     Raises:
         AuditError: the program moves or computes something that the plan does not.
     """
-    traced = trace_train_step(layout)
-    lowered, work = (
-        traced.lower(),
-        _layer_flops(layout, prune_jaxpr(traced.jaxpr.jaxpr)),
-    )
-    on_lowered(lowered, work)
-    compiled = lowered.compile()
-    moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
-    joins = tuple(_compile_outer_step(layout, sync) for sync in layout.outer_syncs)
-    warm, differ = _compile_warmup_step(layout)
-    found = (
-        *_iter_differences(layout, moves, work),
-        *differ,
-        *(
-            e
-            for j in joins
-            for e in audit.find_differences(
-                j.collectives, layout.ledger.sync_ledger(j.sync)
-            )
-        ),
-    )
-    for difference in found:
-        on_difference(difference)
-    return Program(
-        layout=layout,
-        collectives=moves,
-        audit_rows=audit.compare_collectives(
-            _busiest_collectives(layout, moves), layout.ledger
-        ),
-        layer_flops=work,
-        differences=found,
-        compiled_step=compiled,
-        warmup_step=warm,
-        outer_steps=joins,
-        batch_shardings=layout.batch_shardings(layout.batch_shapes),
-        memory_bytes=compiled_memory_bytes(compiled),
-    )
+    program = lower_program(layout).compile()
+    program.raise_difference()
+    return program
 
 
 def _iter_differences(

@@ -3,16 +3,9 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import jax
-
 from jaxdist.collectives.hlo_collectives import CollectiveOp
-from jaxdist.input.registry import open_data
-from jaxdist.launch.config.provenance import ResolvedConfig
-from jaxdist.launch.devices.prepare import PreparedDevices
-from jaxdist.launch.training.job.batch_spec import feature_spec
-from jaxdist.launch.training.job.job import make_job
-from jaxdist.partition.audit import ignore_difference
-from jaxdist.train.program import Program, compile_program
+from jaxdist.launch.training.job.job import Job
+from jaxdist.train.program import Program, lower_program
 from jaxdist.train.work_shares import LayerWorkShare, layer_work_shares
 
 
@@ -96,25 +89,14 @@ class StepAudit:
         }
 
 
-def audit(resolved: ResolvedConfig, prepared: PreparedDevices) -> StepAudit:
-    """Compile the step of a configuration and audit it, without training or writing.
+def audit(job: Job) -> StepAudit:
+    """Compile the step of a job and compare it with its plan; nothing is trained.
 
     Args:
-        resolved: checked settings.
-        prepared: the plan fitted to the devices.
-
-    Raises:
-        BadInput: it cannot run as asked.
+        job: what would be trained.
     """
-    config = resolved.config
-    # Before the first array is made: a step of float64 is not compiled otherwise.
-    jax.config.update("jax_enable_x64", config.precision == "float64")
-    # The data is opened, and not read: the step is compiled for its shapes.
-    train, _ = open_data(config.data, feature_spec(config))
-    job = make_job(config, prepared.plan, train)
     return StepAudit(
-        experiment=resolved.experiment,
-        # Differences are collected here, for the caller to print all of them.
-        program=compile_program(job.layout, on_difference=ignore_difference),
+        experiment=job.resolved.experiment,
+        program=lower_program(job.layout).compile(),
         work_shares=layer_work_shares(job.layout),
     )

@@ -7,16 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
 from jaxdist.collectives.hlo_collectives import read_collectives
 from jaxdist.collectives.meter import TrafficReport, build_traffic_report
 from jaxdist.collectives.stablehlo_collectives import read_stablehlo
-from jaxdist.input.registry import open_data
-from jaxdist.launch.config.provenance import ResolvedConfig
-from jaxdist.launch.devices.prepare import PreparedDevices
-from jaxdist.launch.training.job.batch_spec import feature_spec
-from jaxdist.launch.training.job.job import make_job
 from jaxdist.partition.ledger import Ledger
 from jaxdist.partition.outer_sync import OuterSync
 from jaxdist.train.layout import Layout
@@ -68,19 +61,6 @@ class StepTraffic:
             )
             for column in self.step.columns
         }
-
-
-def experiment_layout(resolved: ResolvedConfig, prepared: PreparedDevices) -> Layout:
-    """Return what a configuration trains, laid out on devices.
-
-    Raises:
-        BadInput: it cannot run as asked.
-    """
-    config = resolved.config
-    jax.config.update("jax_enable_x64", config.precision == "float64")
-    # The data is opened, and not read: the step is compiled for its shapes.
-    train, _ = open_data(config.data, feature_spec(config))
-    return make_job(config, prepared.plan, train).layout
 
 
 def count_step_traffic(layout: Layout) -> StepTraffic:

@@ -84,26 +84,22 @@ def measure_wire_traffic(command_args: Sequence[str], devices: int) -> WireTraff
 
 def _measure_host(command_args: Sequence[str]) -> int:
     """Run as one of the hosts, and return the bytes that it sends in a step."""
-    from jaxdist.launch.config.resolve import resolve_config
-    from jaxdist.launch.devices.prepare import PreparedDevices
     from jaxdist.launch.distributed.initialize import initialize
+    from jaxdist.launch.distributed.process_group import process_group
+    from jaxdist.launch.training.job.settle import JobRequest, settle
 
     # jax.distributed must be initialized before anything asks for devices.
     initialize()
+    request = JobRequest(experiment=command_args[0], overrides=command_args[1:])
+    job = settle(request, process_group())
     import jax
     import jax.numpy as jnp
 
-    from jaxdist.launch.analysis.step_traffic import experiment_layout
     from jaxdist.launch.testbed.traffic_counter import TrafficCounter
     from jaxdist.train.program import compile_program, initial_state
 
-    resolved = resolve_config(command_args[0], command_args[1:])
-    devices = jax.device_count()
-    prepared = PreparedDevices(
-        plan=resolved.config.plan, platform="cpu", device_count=devices
-    )
-    layout = experiment_layout(resolved, prepared)
-    program, shapes = compile_program(layout), layout.padded_shapes(layout.batch_shapes)
+    program, layout = compile_program(job.layout), job.layout
+    shapes = layout.padded_shapes(layout.batch_shapes)
     state = initial_state(layout)
 
     def zeros() -> Any:
@@ -119,7 +115,7 @@ def _measure_host(command_args: Sequence[str]) -> int:
 
     # The first step opens connections; the counted ones find them open.
     jax.block_until_ready(step())
-    counter = TrafficCounter(jax.make_mesh((devices,), ("host",)))
+    counter = TrafficCounter(jax.make_mesh((jax.device_count(),), ("host",)))
     sent = [counter.measure(step).tx_bytes for _ in range(_STEPS)]
     return round(statistics.median(sent))
 

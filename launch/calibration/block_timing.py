@@ -10,8 +10,11 @@ import jax.numpy as jnp
 from jaxdist.calibrate.blocks import BlockCase
 from jaxdist.core.cluster.block_timings import block_signature
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.training.job.abstract_model import bind_dropout_rng
-from jaxdist.launch.training.job.abstract_step import abstract_task, profile_task
+from jaxdist.launch.training.job.abstract_step import (
+    abstract_task,
+    bind_dropout_rng,
+    profile_task,
+)
 from jaxdist.launch.training.job.job import task_network
 from jaxdist.pipeline.stages import network_outputs
 from jaxdist.pipeline.stages import run as run_blocks

@@ -33,6 +33,7 @@ class RunConfig:
                 values=f"run.straggler_every = {self.straggler_every}",
                 remedy="run.straggler_every=100",
             )
+        # Written with `not`, so that nan is refused as well.
         if not self.hang_s >= 0:
             raise BadInput(
                 "a step needs time",
@@ -40,6 +41,8 @@ class RunConfig:
                 values=f"run.hang_s = {self.hang_s}",
                 remedy="run.hang_s=60",
             )
+        # The name is a folder inside `dir`: a path in it would lead out of it, and
+        # commands that list runs by name would not find the run.
         if self.name in (".", "..") or "/" in self.name:
             raise BadInput(
                 f"{self.name} is no name for a run",
@@ -61,6 +64,8 @@ class CheckpointConfig:
     """Newest checkpoints that stay on disk."""
 
     def __post_init__(self) -> None:
+        # An interval in epochs may be a part of one; it is rounded to steps once the
+        # number of samples is known.
         if self.every_steps < 0 or self.every_epochs <= 0:
             raise BadInput(
                 "checkpoints need a distance above zero",
@@ -76,16 +81,6 @@ class CheckpointConfig:
                 values=f"checkpoint.keep = {self.keep}",
                 remedy="checkpoint.keep=1",
             )
-
-    def interval(self, steps_per_epoch: float) -> int:
-        """Return the steps from one checkpoint to the next, at least 1.
-
-        >>> CheckpointConfig(every_epochs=2).interval(22.5)
-        45
-        >>> CheckpointConfig(every_steps=10).interval(22.5)
-        10
-        """
-        return self.every_steps or max(1, round(self.every_epochs * steps_per_epoch))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +120,7 @@ class Experiment:
                 values=f"epochs = {self.epochs}",
                 remedy="epochs=1",
             )
+        # Random keys and the order of samples are made of an int32.
         if not 0 <= self.seed < 2**31:
             raise BadInput(
                 "the seed is out of range",
@@ -132,6 +128,9 @@ class Experiment:
                 values=f"seed = {self.seed}",
                 remedy="seed=0",
             )
+        # A pipeline sends its microbatches through one after the other and adds their
+        # gradients up; those are the microbatches that the optimizer accumulates. A
+        # plan with 0 leaves their number to the optimizer.
         if self.plan.microbatches not in (0, self.optim.accumulate):
             raise BadInput(
                 "the plan is for another number of microbatches",

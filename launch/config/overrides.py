@@ -1,22 +1,19 @@
 """Overrides: `key.sub=value` words that change single values of an experiment."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxdist.core.errors import BadInput, did_you_mean, raise_all
-from jaxdist.launch.config.experiment import Experiment
 from jaxdist.launch.config.tree import (
-    flatten_config,
-    key_types,
-    nearest_key,
-    replace_values,
-)
-from jaxdist.launch.config.value_text import (
     describe_type,
+    flatten_config,
     format_value,
+    key_types,
     literal_choices,
+    nearest_key,
     parse_value,
+    replace_values,
 )
 
 if TYPE_CHECKING:
@@ -43,31 +40,48 @@ def apply_config_overrides(
     Raises:
         BadInput: words that cannot be used, all of them together.
     """
-    known = key_types(type(config))
-    keys = f"list them with: {list_command or f'jaxdist config {experiment}'}"
+    # Types come from the class, so a value that is None now still has the type of what
+    # it may be.
+    known, values = key_types(type(config)), flatten_config(config)
+    listing = f"list them with: {list_command or f'jaxdist config {experiment}'}"
     changes: dict[str, Any] = {}
     errors: list[BadInput] = []
     for word in overrides:
-        try:
-            key, text = _split_override(word, known, keys)
-            changes[key] = _parse_override(
-                key, text, known[key], flatten_config(config)[key]
+        key, equals, text = word.partition("=")
+        near = nearest_key(key, known)
+        below = [name for name in known if name.startswith(key + ".")]
+        if not equals:
+            error = BadInput(
+                f"{word} changes nothing",
+                rule="an override is key=value, without spaces",
+                remedy=f"did you mean {near}=VALUE?" if near else listing,
             )
-        except BadInput as error:
-            errors.append(error)
+        elif key in known:
+            try:
+                changes[key] = parse_value(text, known[key])
+                continue
+            except ValueError:
+                error = BadInput(
+                    f"{key} cannot be {text or 'empty'}",
+                    rule=f"{key} is {describe_type(known[key])}",
+                    values=f"{key} = {text} (command line)",
+                    remedy=_suggest_override(key, text, known[key], values[key]),
+                )
+        elif below:
+            error = BadInput(
+                f"{key} is a group of keys",
+                rule="an override sets one value",
+                values=f"its keys: {', '.join(n[len(key) + 1 :] for n in below)}",
+                remedy=f"{below[0]}={text or 'VALUE'}",
+            )
+        else:
+            meant = f"did you mean {near}? " if near else ""
+            error = BadInput(f"no key {key}", remedy=meant + listing)
+        errors.append(error)
+    # All words are told together; what the dataclasses refuse comes only after that,
+    # since a rule over several values says little while one of them is unreadable.
     raise_all(errors)
     return replace_values(config, changes), list(changes)
-
-
-def override_errors(overrides: Sequence[str], *, experiment: str) -> list[BadInput]:
-    """Return what is wrong with overrides while the experiment is not known."""
-    try:
-        apply_config_overrides(
-            Experiment(name=experiment), overrides, experiment=experiment
-        )
-    except BadInput as error:
-        return [error]
-    return []
 
 
 def format_override(key: str, value: Any) -> str:
@@ -79,55 +93,12 @@ def format_override(key: str, value: Any) -> str:
     return shlex.quote(f"{key}={format_value(value)}")
 
 
-def _split_override(
-    override: str, known: Mapping[str, Any], listing: str
-) -> tuple[str, str]:
-    key, equals, text = override.partition("=")
-    if not equals:
-        near = nearest_key(key, known)
-        raise BadInput(
-            f"{override} changes nothing",
-            rule="an override is key=value, without spaces",
-            remedy=f"did you mean {near}=VALUE?" if near else listing,
-        )
-    if key not in known:
-        raise _unknown_key_error(key, text, known, listing)
-    return key, text
-
-
-def _unknown_key_error(
-    key: str, text: str, known: Mapping[str, Any], listing: str
-) -> BadInput:
-    below = [name for name in known if name.startswith(key + ".")]
-    if below:
-        return BadInput(
-            f"{key} is a group of keys",
-            rule="an override sets one value",
-            values=f"its keys: {', '.join(name[len(key) + 1 :] for name in below)}",
-            remedy=f"{below[0]}={text or 'VALUE'}",
-        )
-    near = nearest_key(key, known)
-    meant = f"did you mean {near}? " if near else ""
-    return BadInput(f"no key {key}", remedy=meant + listing)
-
-
-def _parse_override(key: str, text: str, value_type: Any, current: Any) -> Any:
-    try:
-        return parse_value(text, value_type)
-    except ValueError as refused:
-        raise BadInput(
-            f"{key} cannot be {text or 'empty'}",
-            rule=f"{key} is {describe_type(value_type)}",
-            values=f"{key} = {text} (command line)",
-            remedy=_suggest_override(key, text, value_type, current),
-        ) from refused
-
-
 def _suggest_override(key: str, text: str, value_type: Any, current: Any) -> str:
     """Return an override that works in place of one that does not."""
     near = did_you_mean(text, literal_choices(value_type))
     if near:
         return f"did you mean {key}={near}?"
+    # `epochs=1e3` or `data.batch=64.0` where a whole number is asked for.
     if value_type is int:
         try:
             return format_override(key, round(float(text)))

@@ -1,4 +1,4 @@
-"""Made for: the network, batch and version that a plan file was searched for."""
+"""Plan files: a plan, with the network, batch and version that it was made for."""
 
 import json
 from pathlib import Path
@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 import jaxdist
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import PLAN_TARGET_KEY, Plan
-from jaxdist.launch.config.tree import flatten_config
-from jaxdist.launch.config.value_text import format_value
+from jaxdist.launch.config.tree import flatten_config, format_value
 
 if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster
     from jaxdist.core.profile import Profile
-    from jaxdist.launch.config.experiment import Experiment
-    from jaxdist.launch.config.provenance import ResolvedConfig
+    from jaxdist.launch.config.resolve import ResolvedConfig
 
 
 _STEP_COST_KEYS: Final = ("model.", "data.batch", "data.context", "precision")
@@ -30,15 +28,8 @@ def plan_file_text(plan: Plan, resolved: "ResolvedConfig", cluster: "Cluster") -
         resolved: the experiment it was found for.
         cluster: the machines.
     """
-    about = {
-        "version": jaxdist.__version__,
-        "cluster": cluster.name,
-        "settings": _target_settings(resolved),
-    }
-    return (
-        json.dumps({**json.loads(plan.to_json()), PLAN_TARGET_KEY: about}, indent=2)
-        + "\n"
-    )
+    settings = _target_settings(resolved)
+    return _with_target(plan, {"cluster": cluster.name, "settings": settings})
 
 
 def profiled_plan_file_text(
@@ -46,8 +37,8 @@ def profiled_plan_file_text(
 ) -> str:
     """Return the text of a plan file that was made from a profile.
 
-    A minibatch of a profile is a microbatch of the run: how many a step has is left to
-    the run.
+    A minibatch of the profile is a microbatch of the run, and the run decides how many
+    of them a step has.
 
     Args:
         plan: what was found.
@@ -56,21 +47,23 @@ def profiled_plan_file_text(
         cluster: the machines; None where bandwidths were given.
     """
     dtype = profile.inputs[0].partition("[")[0]
-    about: dict[str, Any] = {
-        "version": jaxdist.__version__,
-        "profile": path,
-        "workers": plan.mesh.devices,
-        "settings": {"model.name": profile.model},
-    }
-    about |= {} if cluster is None else {"cluster": cluster.name}
+    settings = {"model.name": profile.model}
+    # The input of a language model is int32 tokens, which say nothing of the precision.
     if dtype.startswith(("float", "bfloat")):
-        about["settings"]["precision"] = dtype
+        settings["precision"] = dtype
+    about: dict[str, Any] = {"profile": path, "workers": plan.mesh.devices}
+    about |= {"settings": settings}
+    about |= {} if cluster is None else {"cluster": cluster.name}
     if plan.stages > 1:
         about["microbatch"] = profile.batch
-    return (
-        json.dumps({**json.loads(plan.to_json()), PLAN_TARGET_KEY: about}, indent=2)
-        + "\n"
-    )
+    return _with_target(plan, about)
+
+
+def _with_target(plan: Plan, about: dict[str, Any]) -> str:
+    """Write a plan with what it was made for, and by which version."""
+    about = {"version": jaxdist.__version__, **about}
+    tree = {**json.loads(plan.to_json()), PLAN_TARGET_KEY: about}
+    return json.dumps(tree, indent=2) + "\n"
 
 
 def check_plan_target(
@@ -79,9 +72,9 @@ def check_plan_target(
     """Refuse a plan file that was made for something else.
 
     Args:
-        path: a plan file; one that does not say what it is for goes with anything.
+        path: a plan file; one that does not say what it is for fits everything.
         resolved: what it shall be used for.
-        cluster: where; None where nobody has said it.
+        cluster: the cluster that was named, or None.
 
     Raises:
         BadInput: another version, cluster, or other settings; says which.
@@ -89,7 +82,15 @@ def check_plan_target(
     about = json.loads(Path(path).read_text(encoding="utf-8")).get(PLAN_TARGET_KEY)
     if not isinstance(about, dict):
         return
-    again = _replan_command(about, resolved, path)
+    # The command that makes the plan for what it shall be used for now.
+    again = f"jaxdist plan {resolved.experiment} --cluster {about.get('cluster')}"
+    if "profile" in about:
+        workers = about.get("workers", resolved.config.plan.mesh.pipe)
+        on = f"--cluster {about['cluster']}" if "cluster" in about else "--bandwidth B"
+        asked = f"--profile {about['profile']} --workers {workers} {on}"
+        again = f"jaxdist plan stages {asked}"
+    again += f" -o {path}"
+
     version = about.get("version")
     if version != jaxdist.__version__:
         raise BadInput(
@@ -99,6 +100,7 @@ def check_plan_target(
             remedy=(again, f"or without {PLAN_TARGET_KEY} in the file"),
         )
     made_on = about.get("cluster")
+    # Without a cluster on the command line nobody claims that it is another one.
     if cluster is not None and made_on not in (None, cluster.name):
         raise BadInput(
             f"{path} was made for another cluster",
@@ -110,14 +112,26 @@ def check_plan_target(
                 f"{path}",
             ),
         )
-    _check_microbatch(path, about, resolved.config, again)
+    # Stages are balanced by times that were measured at one minibatch size; at another
+    # one the layers' times do not scale alike, and the cuts would be wrong.
+    batch, count = resolved.config.data.batch, resolved.config.optim.accumulate
+    measured = about.get("microbatch")
+    if measured is not None and batch != measured * count:
+        raise BadInput(
+            f"{path} was made for another microbatch",
+            rule="stages are cut from the times of a minibatch of the profile, which "
+            "is data.batch / optim.accumulate samples of the run",
+            values=f"{batch} / {count} samples, the profile's {measured}",
+            remedy=(f"data.batch={measured * count}", again),
+        )
+    # Only settings that both know are compared: a plan file of a profile has the name
+    # of the network and the precision, and nothing else.
     then, now = about.get("settings") or {}, _target_settings(resolved)
     other = [key for key in now if key in then and then[key] != now[key]]
     if other:
         differ = [f"{key} = {now[key]}, the plan's {then[key]}" for key in other]
-        more = (
-            [f"and {len(other) - _MAX_SHOWN} others"] if len(other) > _MAX_SHOWN else []
-        )
+        left = len(other) - _MAX_SHOWN
+        more = [f"and {left} others"] if left > 0 else []
         typed = " ".join(f"{key}={then[key]}" for key in other[:_MAX_SHOWN])
         raise BadInput(
             f"{path} was made for something else",
@@ -125,40 +139,6 @@ def check_plan_target(
             values="; ".join([*differ[:_MAX_SHOWN], *more]),
             remedy=(again,) if more else (typed, again),
         )
-
-
-def _replan_command(
-    about: dict[str, Any], resolved: "ResolvedConfig", path: str
-) -> str:
-    """Return the command that makes the plan for what it shall be used for."""
-    if "profile" in about:
-        workers = about.get("workers", resolved.config.plan.mesh.pipe)
-        on = f"--cluster {about['cluster']}" if "cluster" in about else "--bandwidth B"
-        asked = f"--profile {about['profile']} --workers {workers} {on}"
-        return f"jaxdist plan stages {asked} -o {path}"
-    return (
-        f"jaxdist plan {resolved.experiment} --cluster {about.get('cluster')} -o {path}"
-    )
-
-
-def _check_microbatch(
-    path: str, about: dict[str, Any], config: "Experiment", again: str
-) -> None:
-    """Refuse stages whose times are of another number of samples.
-
-    Raises:
-        BadInput: with both.
-    """
-    then, count = about.get("microbatch"), config.optim.accumulate
-    if then is None or config.data.batch == then * count:
-        return
-    raise BadInput(
-        f"{path} was made for another microbatch",
-        rule="stages are cut from the times of a minibatch of the profile, which is "
-        "data.batch / optim.accumulate samples of the run",
-        values=f"{config.data.batch} / {count} samples, the profile's {then}",
-        remedy=(f"data.batch={then * count}", again),
-    )
 
 
 def _target_settings(resolved: "ResolvedConfig") -> dict[str, Any]:
@@ -185,6 +165,7 @@ def load_plan_overrides(path: str) -> tuple[str, ...]:
             remedy="--plan FILE, for example the plan.json of a run folder",
         ) from error
     except (ValueError, TypeError) as error:
+        # BadInput is a ValueError: a plan that is read but refused says why itself.
         if isinstance(error, BadInput):
             raise
         raise BadInput(
@@ -197,13 +178,11 @@ def load_plan_overrides(path: str) -> tuple[str, ...]:
 
 
 def plan_to_overrides(plan: Plan) -> tuple[str, ...]:
-    """Return the overrides that a plan stands for.
-
-    Microbatches that it decides are those of the optimizer as well.
-    """
+    """Return the overrides that a plan stands for."""
     words = tuple(
         f"plan.{key}={format_value(x)}" for key, x in flatten_config(plan).items()
     )
+    # Microbatches of a pipeline are those over which the optimizer adds gradients up.
     if plan.microbatches:
         return *words, f"optim.accumulate={plan.microbatches}"
     return words

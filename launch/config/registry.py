@@ -33,6 +33,7 @@ class ExperimentEntry:
 
 def experiment_names() -> tuple[str, ...]:
     """Return the names of the experiments that come with the package."""
+    # Found, not imported: experiments import this package.
     spec = find_spec(EXPERIMENTS)
     folders = spec.submodule_search_locations if spec else None
     return tuple(module.name for module in pkgutil.iter_modules(folders))
@@ -40,7 +41,17 @@ def experiment_names() -> tuple[str, ...]:
 
 def list_experiments() -> tuple[ExperimentEntry, ...]:
     """Return every experiment that comes with the package, by name."""
-    return tuple(_entry(name) for name in experiment_names())
+    entries = []
+    for name in experiment_names():
+        module = import_module(f"{EXPERIMENTS}.{name}")
+        entries.append(
+            ExperimentEntry(
+                name=name,
+                summary=(module.__doc__ or "").strip().splitlines()[0],
+                details=inspect.getdoc(getattr(module, name)) or "",
+            )
+        )
+    return tuple(entries)
 
 
 def load_experiment(name_or_path: str) -> Experiment:
@@ -54,13 +65,41 @@ def load_experiment(name_or_path: str) -> Experiment:
         BadInput: there is no such experiment, or the file cannot be used.
     """
     path, _, wanted = name_or_path.partition(":")
+    make: Callable[[], Any]
     if path.endswith(".py") or "/" in path:
-        make = _select_experiment(
-            _experiment_functions(load_module(Path(path))), path, wanted
-        )
+        found = _experiment_functions(load_module(Path(path)))
+        if wanted and wanted not in found:
+            near = did_you_mean(wanted, found) or ", ".join(found)
+            raise BadInput(
+                f"no experiment {wanted} in {path}", remedy=f"did you mean {near}?"
+            )
+        if not found:
+            raise BadInput(
+                f"{path} has no experiment",
+                rule="a function of the file says that it returns an Experiment",
+                remedy="def mine() -> Experiment:  (from jaxdist.launch.config)",
+            )
+        if not wanted and len(found) > 1:
+            raise BadInput(
+                f"{path} has several experiments",
+                rule="one experiment is trained at a time",
+                values=", ".join(found),
+                remedy=[f"{path}:{name}" for name in found],
+            )
+        make = found[wanted or next(iter(found))]
     else:
-        make = _builtin_experiment(name_or_path)
+        known = experiment_names()
+        if name_or_path not in known:
+            meant = did_you_mean(name_or_path, known)
+            meant = f"did you mean {meant}? " if meant else ""
+            raise BadInput(
+                f"no experiment named {name_or_path}",
+                remedy=meant + LIST_EXPERIMENTS_HINT,
+            )
+        # Only the module that is asked for is imported: the others may be slow.
+        make = getattr(import_module(f"{EXPERIMENTS}.{name_or_path}"), name_or_path)
     config = call_user_function(name_or_path, make)
+    # The annotation of a user's function is a claim, not a check.
     if not isinstance(config, Experiment):
         raise BadInput(
             f"{name_or_path} gives no experiment",
@@ -68,31 +107,10 @@ def load_experiment(name_or_path: str) -> Experiment:
             values=f"it returned {type(config).__name__}",
             remedy="return Experiment(name=..., ...)",
         )
+    # A run without a name of its own has the experiment's, so its folder is known.
     if config.run.name:
         return config
     return replace(config, run=replace(config.run, name=config.name))
-
-
-def _entry(name: str) -> ExperimentEntry:
-    module = import_module(f"{EXPERIMENTS}.{name}")
-    return ExperimentEntry(
-        name=name,
-        summary=(module.__doc__ or "").strip().splitlines()[0],
-        details=inspect.getdoc(getattr(module, name)) or "",
-    )
-
-
-def _builtin_experiment(name: str) -> Callable[[], Any]:
-    known = experiment_names()
-    if name not in known:
-        near = did_you_mean(name, known)
-        meant = f"did you mean {near}? " if near else ""
-        raise BadInput(
-            f"no experiment named {name}", remedy=meant + LIST_EXPERIMENTS_HINT
-        )
-    module = import_module(f"{EXPERIMENTS}.{name}")
-    make: Callable[[], Any] = getattr(module, name)
-    return make
 
 
 def has_experiment(module: ModuleType, name: str) -> bool:
@@ -101,38 +119,15 @@ def has_experiment(module: ModuleType, name: str) -> bool:
 
 
 def _experiment_functions(module: ModuleType) -> dict[str, Callable[[], Any]]:
-    """Return the functions of a file that say they return an Experiment."""
+    """Return the functions of a file that say they return an Experiment.
+
+    The annotation is text where the file imports `annotations` from `__future__`.
+    """
     return {
         name: function
         for name, function in inspect.getmembers(module, inspect.isfunction)
+        # Functions that the file has imported are not its experiments.
         if function.__module__ == module.__name__
         and function.__annotations__.get("return") in (Experiment, "Experiment")
         and not name.startswith("_")
     }
-
-
-def _select_experiment(
-    found: dict[str, Callable[[], Any]], path: str, wanted: str
-) -> Callable[[], Any]:
-    names = ", ".join(found)
-    if wanted in found:
-        return found[wanted]
-    if wanted:
-        near = did_you_mean(wanted, found) or names
-        raise BadInput(
-            f"no experiment {wanted} in {path}", remedy=f"did you mean {near}?"
-        )
-    if len(found) == 1:
-        return next(iter(found.values()))
-    if found:
-        raise BadInput(
-            f"{path} has several experiments",
-            rule="one experiment is trained at a time",
-            values=names,
-            remedy=[f"{path}:{name}" for name in found],
-        )
-    raise BadInput(
-        f"{path} has no experiment",
-        rule="a function of the file says that it returns an Experiment",
-        remedy="def mine() -> Experiment:  (from jaxdist.launch.config)",
-    )

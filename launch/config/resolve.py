@@ -1,14 +1,53 @@
-"""Resolving: an experiment and the words behind it become one checked configuration."""
+"""Resolving: an experiment and its overrides become one checked configuration."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from jaxdist.core.errors import BadInput, did_you_mean, raise_all
-from jaxdist.launch.config.overrides import apply_config_overrides, override_errors
-from jaxdist.launch.config.provenance import ResolvedConfig, setting_sources
-from jaxdist.launch.config.recipes import recipe_overrides
+from jaxdist.input import registry as datasets
+from jaxdist.launch.config.experiment import Experiment
+from jaxdist.launch.config.overrides import apply_config_overrides
 from jaxdist.launch.config.registry import experiment_names, load_experiment
-from jaxdist.launch.config.tree import replace_values
-from jaxdist.launch.config.validation import validate_config
+from jaxdist.launch.config.tree import flatten_config, format_value, replace_values
+from jaxdist.models import registry as models
+
+SettingSource = Literal["default", "experiment", "command line"]
+SETTING_SOURCE_NAMES: Final[tuple[SettingSource, ...]] = (
+    *("default", "experiment", "command line"),
+)
+WARMUP_EPOCHS: Final = 5.0
+_NON_LAYOUT_KEYS: Final = ("plan.reduce.", "plan.shuffle.", "plan.outer.")
+"""Keys of a plan that do not place anything on devices."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedConfig:
+    """A configuration that is ready to run, with the source of every value."""
+
+    experiment: str
+    """The experiment as it was asked for: a name, or the path of a file."""
+    config: Experiment
+    """All values."""
+    sources: Mapping[str, SettingSource]
+    """Who set the value of each key."""
+
+    def describe(self, key: str) -> str:
+        """Name a value and who set it, as errors do: `data.batch = 64 (experiment)`."""
+        value = format_value(flatten_config(self.config)[key])
+        return f"{key} = {value} ({self.sources[key]})"
+
+    def keys_from(self, source: SettingSource) -> tuple[str, ...]:
+        """Return the keys that this source set."""
+        return tuple(key for key, by in self.sources.items() if by == source)
+
+    @property
+    def plan_is_explicit(self) -> bool:
+        """Whether the layout was asked for on the command line; then it never moves."""
+        return any(
+            key.startswith("plan.") and not key.startswith(_NON_LAYOUT_KEYS)
+            for key in self.keys_from("command line")
+        )
 
 
 def resolve_config(name_or_path: str, overrides: Sequence[str] = ()) -> ResolvedConfig:
@@ -28,20 +67,155 @@ def resolve_config(name_or_path: str, overrides: Sequence[str] = ()) -> Resolved
     try:
         experiment = load_experiment(name_or_path)
     except BadInput as error:
+        # The overrides are still checked, against a blank experiment, so that one
+        # message tells everything that has to be typed again.
         meant = did_you_mean(name_or_path, experiment_names()) or experiment_names()[0]
-        raise_all([error, *override_errors(overrides, experiment=meant)])
+        try:
+            apply_config_overrides(Experiment(name=meant), overrides, experiment=meant)
+        except BadInput as also:
+            raise_all([error, also])
         raise
     config, typed = apply_config_overrides(
         experiment, overrides, experiment=name_or_path
     )
     if recipe := recipe_overrides(config):
-        # Below the command line, above the experiment: words are read once more.
+        # A recipe ranks below the command line and above the experiment, so the typed
+        # words are applied a second time, over it.
         config, _ = apply_config_overrides(
             replace_values(experiment, recipe), overrides, experiment=name_or_path
         )
         typed += recipe if "recipe" in typed else ()
-    resolved = ResolvedConfig(
-        experiment=name_or_path, config=config, sources=setting_sources(config, typed)
-    )
+
+    # A value that an experiment sets to the default counts as the default: nobody can
+    # tell them apart.
+    default = flatten_config(Experiment(name=""))
+    sources: dict[str, SettingSource] = {
+        key: "command line"
+        if key in typed
+        else "default"
+        if value == default[key]
+        else "experiment"
+        for key, value in flatten_config(config).items()
+    }
+    resolved = ResolvedConfig(experiment=name_or_path, config=config, sources=sources)
     validate_config(resolved)
     return resolved
+
+
+def recipe_overrides(config: Experiment) -> dict[str, Any]:
+    """Return the keys that a configuration's recipe sets; none without a recipe.
+
+    The recipe for large batches is that of Goyal et al. 2017, arXiv:1706.02677: the
+    rate grows with the batch (section 2.1), after a gradual warm-up over five epochs
+    (2.2), and residual blocks begin as their shortcut (5.1). That norms and biases do
+    not decay, its fourth part, holds for every run.
+
+    >>> recipe_overrides(Experiment(name="mine"))
+    {}
+    >>> list(recipe_overrides(Experiment(name="mine", recipe="large_batch")))
+    ['optim.scaling', 'optim.warmup_epochs', 'model.zero_gamma']
+    """
+    if config.recipe == "none":
+        return {}
+    ends_in_norm = models.ends_blocks_in_norm(config.model)
+    zero = {"model.zero_gamma": True} if ends_in_norm else {}
+    return {"optim.scaling": "linear", "optim.warmup_epochs": WARMUP_EPOCHS, **zero}
+
+
+def validate_config(resolved: ResolvedConfig) -> None:
+    """Check the rules that bind several keys, and the names of network and data.
+
+    Raises:
+        BadInput: every rule that is broken, together.
+    """
+    config, said = resolved.config, resolved.describe
+    plan, optim, batch = config.plan, config.optim, config.data.batch
+    errors = []
+    # Names first: most other rules mean nothing while one of them is wrong.
+    names = models.model_names()
+    if config.model.name not in names and not models.is_user_model(config.model):
+        near = did_you_mean(config.model.name, names)
+        listed = f"model.name={' or model.name='.join(names)}"
+        errors.append(
+            BadInput(
+                f"no model named {config.model.name}",
+                values=said("model.name"),
+                remedy=f"did you mean model.name={near}?" if near else listed,
+            )
+        )
+    if not datasets.is_known(config.data):
+        errors.append(
+            datasets.unknown_dataset_error(config.data.name, said("data.name"))
+        )
+
+    microbatches = optim.accumulate
+    if batch % (plan.batch_shards * microbatches):
+        # The remedies are the nearest batches for this mesh, and, where the other
+        # factors leave a choice, the next smaller meshes for this batch.
+        axes = [axis for axis in plan.batch_axes if plan.mesh.size(axis) > 1]
+        axes = axes or ["data"]
+        parts = [f"plan.mesh.{axis}" for axis in axes]
+        parts += ["optim.accumulate"] * (microbatches > 1)
+        sizes = nearest_multiples(batch, plan.batch_shards * microbatches)
+        remedy = " or ".join(f"data.batch={size}" for size in sizes)
+        others = plan.mesh.size(*axes[1:]) * microbatches
+        if batch % others == 0:
+            fitting = smaller_divisors(batch // others, plan.mesh.size(axes[0]))
+            meshes = " or ".join(f"plan.mesh.{axes[0]}={size}" for size in fitting)
+            remedy += f", or {meshes}" if meshes else ""
+        errors.append(
+            BadInput(
+                "the global batch does not divide over the mesh",
+                rule=f"data.batch is a multiple of {' x '.join(parts)}",
+                values=", ".join(said(key) for key in ("data.batch", *parts)),
+                remedy=remedy,
+            )
+        )
+
+    # Compression sends the momentum instead of the gradient, so that what it leaves out
+    # is not lost (deep gradient compression); a second momentum on top would move the
+    # weights 1 / (1 - m) times too far.
+    if plan.reduce.momentum and optim.momentum:
+        errors.append(
+            BadInput(
+                "gradients would gather momentum twice",
+                rule="momentum is gathered before gradients are compressed, or by the "
+                "optimizer",
+                values=f"{said('plan.reduce.momentum')}, {said('optim.momentum')}",
+                remedy=("optim.momentum=0", "or plan.reduce.momentum=0"),
+            )
+        )
+    # Without partial shuffling every epoch draws from all samples, so that a host which
+    # stores what it has seen would end up with the whole data set.
+    if config.data.store != "none" and plan.shuffle.q is None:
+        errors.append(
+            BadInput(
+                "each host would keep the samples of all",
+                rule="a host keeps what stays with it, so data.store needs a "
+                "plan.shuffle.q",
+                values=f"{said('data.store')}, {said('plan.shuffle.q')}",
+                remedy=("plan.shuffle.q=0.1", "or data.store=none"),
+            )
+        )
+    raise_all(errors)
+
+
+def nearest_multiples(value: int, unit: int) -> tuple[int, ...]:
+    """Return the multiples of `unit` beside a value, the nearest first.
+
+    >>> nearest_multiples(64, 5), nearest_multiples(3, 8)
+    ((65, 60), (8,))
+    """
+    below = value // unit * unit
+    sizes = [size for size in (below, below + unit) if size > 0]
+    return tuple(sorted(sizes, key=lambda size: abs(size - value)))
+
+
+def smaller_divisors(value: int, limit: int) -> tuple[int, ...]:
+    """Return the two largest divisors of a value below a limit, largest first.
+
+    >>> smaller_divisors(64, 5), smaller_divisors(7, 5)
+    ((4, 2), (1,))
+    """
+    fitting = [size for size in range(limit - 1, 0, -1) if value % size == 0]
+    return tuple(fitting[:2])

@@ -3,11 +3,16 @@
 import os
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+
+_INSTALL_COMMANDS: Final = {
+    "gpu": "pip install 'jaxdist[cuda13]' (or cuda12, for drivers before 580)",
+    "tpu": "pip install 'jaxdist[tpu]'",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +38,7 @@ def find_platform(
         dev: folder of the device files.
         plugins: returns the accelerators that jax is installed for: gpu, tpu.
     """
+    # jax takes the first platform of the list that it can start.
     asked = environ.get("JAX_PLATFORMS", "").split(",")[0].strip().lower()
     if asked:
         return Platform(name={"cuda": "gpu", "rocm": "gpu"}.get(asked, asked))
@@ -48,25 +54,22 @@ def find_platform(
     return Platform(name="cpu", unusable_accelerator="; ".join(unused))
 
 
-_INSTALL_COMMANDS: Final = {
-    "gpu": "pip install 'jaxdist[cuda13]' (or cuda12, for drivers before 580)",
-    "tpu": "pip install 'jaxdist[tpu]'",
-}
-
-
 def visible_accelerators(
     environ: Mapping[str, str], dev: Path = Path("/dev")
 ) -> tuple[str, ...]:
     """Return the kinds of accelerator that have a device file here and are visible."""
-    found = {
-        "gpu": bool(gpu_files(dev)) and _cuda_visible(environ),
-        "tpu": _any(dev.glob("accel*")) or _any(dev.glob("vfio/[0-9]*")),
-    }
+    # CUDA hides all GPUs where the variable is set and empty, or names none that is.
+    named = environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = named is not None and named.strip() in ("", "-1", "NoDevFiles")
+    tpus = (*dev.glob("accel*"), *dev.glob("vfio/[0-9]*"))
+    found = {"gpu": bool(gpu_files(dev)) and not hidden, "tpu": bool(tpus)}
     return tuple(kind for kind, here in found.items() if here)
 
 
 def gpu_files(dev: Path = Path("/dev")) -> tuple[Path, ...]:
     """Return the device files of GPUs: one each with NVIDIA's driver."""
+    # `nvidiactl` and `nvidia-uvm` are no GPUs. Drivers of AMD and of WSL have one file
+    # for all GPUs, so their number is not known here.
     nvidia = [p for p in dev.glob("nvidia*") if re.fullmatch(r"nvidia\d+", p.name)]
     others = [p for p in (dev / "kfd", dev / "dxg") if p.exists()]  # AMD; WSL
     return tuple(sorted(nvidia)) or tuple(others)
@@ -74,21 +77,14 @@ def gpu_files(dev: Path = Path("/dev")) -> tuple[Path, ...]:
 
 def installed_plugins() -> frozenset[str]:
     """Return the accelerators that this installation of jax has a plugin for."""
+    # jax looks for its plugins in this namespace package, and for that of TPUs by the
+    # name of its library.
     spec = find_spec("jax_plugins")
     folders = list(spec.submodule_search_locations or ()) if spec else []
     names = [module.name for module in pkgutil.iter_modules(folders)]
     gpu = any("cuda" in name or "rocm" in name for name in names)
     found = {"gpu": gpu, "tpu": find_spec("libtpu") is not None}
     return frozenset(kind for kind, able in found.items() if able)
-
-
-def _cuda_visible(environ: Mapping[str, str]) -> bool:
-    said = environ.get("CUDA_VISIBLE_DEVICES")
-    return said is None or said.strip() not in ("", "-1", "NoDevFiles")
-
-
-def _any(paths: Iterable[Path]) -> bool:
-    return any(True for _ in paths)
 
 
 def available_cores() -> int:

@@ -1,4 +1,4 @@
-"""Devices: how many there are, and the plan that fits on them."""
+"""Devices: the environment of jax, how many there are, and the plan that fits them."""
 
 import os
 import sys
@@ -15,9 +15,9 @@ from jaxdist.launch.devices.jax_environment import (
     is_cache_enabled,
     jax_variables,
     requested_virtual_devices,
+    retain_freed_memory,
     set_jax_variables,
 )
-from jaxdist.launch.devices.malloc import retain_freed_memory
 from jaxdist.launch.devices.platform import find_platform
 from jaxdist.launch.distributed.environment import planned_process_count
 from jaxdist.launch.distributed.process_group import process_group
@@ -42,14 +42,21 @@ class PreparedDevices:
     device_count: int
     """Devices that are here; the mesh takes as many as it needs."""
     warnings: tuple[str, ...] = ()
-    """What to tell the user, a sentence each."""
+    """What to tell the user of the machine, a sentence each."""
+    adjustments: tuple[str, ...] = ()
+    """How the plan differs from the one that was given, a sentence each."""
 
     @property
     def title(self) -> str:
-        """Number and kind, as headers show it: `8 devices (cpu, fake)`."""
-        used = self.plan.mesh.devices
-        kind = "cpu, fake" if self.platform == "cpu" and used > 1 else self.platform
-        return f"{used} device{'s' * (used > 1)} ({kind})"
+        """Number and kind, as headers show it."""
+        return describe_devices(self.plan, self.platform)
+
+
+def describe_devices(plan: Plan, platform: str) -> str:
+    """Return number and kind of a plan's devices: `8 devices (cpu, fake)`."""
+    used = plan.mesh.devices
+    kind = "cpu, fake" if platform == "cpu" and used > 1 else platform
+    return f"{used} device{'s' * (used > 1)} ({kind})"
 
 
 def prepare_devices(
@@ -64,51 +71,50 @@ def prepare_devices(
         plan: the layout to run.
         explicit: it was asked for, so it must not change.
         planned_processes: processes that it is written for; None: as the environment
-        says.
+            says.
 
     Raises:
         BadInput: an explicit plan that does not fit.
     """
     platform = find_platform(os.environ)
     notes = [platform.unusable_accelerator] if platform.unusable_accelerator else []
-    processes = process_group().size
-    plan, note = _resize_to_processes(
-        plan,
-        processes,
-        planned_processes or planned_process_count(os.environ, processes),
-    )
-    notes += [note] if note else []
-    wanted = -(-min(plan.mesh.devices, MAX_VIRTUAL_DEVICES) // processes)
-    fake = wanted if platform.name == "cpu" else None
-    if platform.name == "cpu":
+    # Where a host was lost, the launcher starts the processes that are left, and the
+    # plan is that of all of them.
+    processes, changes = process_group().size, list[str]()
+    planned = planned_processes or planned_process_count(os.environ, processes)
+    if planned != processes:
+        small = resize_plan(plan, processes, planned)
+        here = f"{processes} of {planned} processes are here"
+        changes.append(f"plan {plan.title} becomes {small.title}: {here}")
+        plan = small
+
+    # A processor becomes as many fake devices as the plan needs, each process its
+    # share. jax reads these variables once: later ones have no effect.
+    on_cpu = platform.name == "cpu"
+    fake = -(-min(plan.mesh.devices, MAX_VIRTUAL_DEVICES) // processes)
+    if on_cpu:
         retain_freed_memory()
-    early = set_jax_variables(jax_variables(os.environ, virtual_devices=fake))
-    notes += [] if early else [_LATE_WARNING]
+    variables = jax_variables(os.environ, virtual_devices=fake if on_cpu else None)
+    if not set_jax_variables(variables):
+        notes.append(_LATE_WARNING)
     if is_cache_enabled(os.environ):
-        off = disable_cache_variables(cache_folder(os.environ))
-        notes += [f"compile cache off: {cache_folder(os.environ)} not writable"] * bool(
-            off
-        )
-        set_jax_variables(off)
+        folder = cache_folder(os.environ)
+        if off := disable_cache_variables(folder):
+            notes.append(f"compile cache off: {folder} not writable")
+            set_jax_variables(off)
+
     name, devices = _count_devices(platform.name)
-    fitted, note = fit_plan(plan, devices, platform=name, explicit=explicit)
-    notes += [note] if note else []
+    fitted, change = fit_plan(plan, devices, platform=name, explicit=explicit)
+    changes += [change] if change else []
     if processes > 1:
         check_even_split(fitted, devices, processes)
     return PreparedDevices(
-        plan=fitted, platform=name, device_count=devices, warnings=tuple(notes)
+        plan=fitted,
+        platform=name,
+        device_count=devices,
+        warnings=tuple(notes),
+        adjustments=tuple(changes),
     )
-
-
-def _resize_to_processes(
-    plan: Plan, num_processes: int, planned_processes: int
-) -> tuple[Plan, str]:
-    """Return the plan for the processes that are there, and what to say about it."""
-    if planned_processes == num_processes:
-        return plan, ""
-    small = resize_plan(plan, num_processes, planned_processes)
-    here = f"{num_processes} of {planned_processes} processes are here"
-    return small, f"plan {plan.title} becomes {small.title}: {here}"
 
 
 def fit_plan(
@@ -119,20 +125,43 @@ def fit_plan(
     Raises:
         BadInput: an explicit plan that needs more devices.
     """
+    # Fewer than there are is allowed: the first devices are used.
     if plan.mesh.devices <= device_count:
         return plan, ""
     small = shrink_plan(plan, device_count)
-    if explicit:
-        raise _too_large(plan, small, device_count, platform)
-    counted = (
-        f"{device_count} device{'s are' if device_count > 1 else ' is'} here "
-        f"({platform})"
+    if not explicit:
+        counted = f"{device_count} device{'s are' if device_count > 1 else ' is'} here"
+        change = f"plan {plan.title} becomes {small.title}: {counted} ({platform})"
+        return small, change
+
+    # Two ways out: the mesh that fits, or fake devices, which are asked for where this
+    # process is started: by the launcher where there are several.
+    new = dict(small.mesh.items())
+    words = [
+        f"plan.mesh.{axis}={new[axis]}"
+        for axis, size in plan.mesh.items()
+        if size != new[axis]
+    ]
+    processes = process_group().size
+    before = f"JAX_NUM_CPU_DEVICES={plan.mesh.devices} jaxdist ..."
+    if platform != "cpu":
+        before = f"JAX_PLATFORMS=cpu {before}"
+    if processes > 1:
+        before = f"--devices-per-process {-(-plan.mesh.devices // processes)}"
+    raise BadInput(
+        "the mesh is larger than the devices",
+        rule="the axes of plan.mesh multiply to at most the devices that are here",
+        values=f"{plan.title} needs {plan.mesh.devices}, "
+        f"here are {device_count} ({platform})",
+        remedy=[" ".join(words), f"or on fake devices: {before}"],
     )
-    return small, f"plan {plan.title} becomes {small.title}: {counted}"
 
 
 def check_even_split(plan: Plan, device_count: int, num_processes: int) -> None:
     """Refuse a plan that leaves devices of several processes idle.
+
+    jax builds a mesh from the devices of all processes, and a process without any of
+    them in the mesh can neither feed it nor read from it.
 
     Args:
         plan: fitted to the devices.
@@ -145,6 +174,7 @@ def check_even_split(plan: Plan, device_count: int, num_processes: int) -> None:
     wanted = plan.mesh.devices
     if wanted == device_count:
         return
+    # Each process brings as many devices, so their number divides that of the mesh.
     fewer = max(n for n in range(1, num_processes + 1) if wanted % n == 0)
     raise BadInput(
         "the processes do not share the plan evenly",
@@ -168,6 +198,7 @@ def shrink_plan(plan: Plan, device_count: int) -> Plan:
     """
     sizes = dict(plan.mesh.items())
     left = device_count
+    # The first axes take what there is: data parallelism changes the step least.
     for axis in dict.fromkeys(_SHRINK_ORDER):
         old = sizes[axis]
         sizes[axis] = max(n for n in range(1, old + 1) if old % n == 0 and n <= left)
@@ -177,6 +208,7 @@ def shrink_plan(plan: Plan, device_count: int) -> Plan:
 
 def _count_devices(platform: str) -> tuple[str, int]:
     """Return the platform that is really used, and its number of devices."""
+    # Importing jax takes a second, and on a processor the variables say the number.
     fixed = requested_virtual_devices(os.environ)
     if platform == "cpu" and "jax" not in sys.modules and fixed:
         return platform, fixed
@@ -191,25 +223,3 @@ def _count_devices(platform: str) -> tuple[str, int]:
             values=str(error).splitlines()[0],
             remedy=["jaxdist doctor", "or without it: JAX_PLATFORMS=cpu jaxdist ..."],
         ) from error
-
-
-def _too_large(plan: Plan, small: Plan, devices: int, platform: str) -> BadInput:
-    new = dict(small.mesh.items())
-    words = [
-        f"plan.mesh.{axis}={new[axis]}"
-        for axis, size in plan.mesh.items()
-        if size != new[axis]
-    ]
-    processes = process_group().size
-    before = f"JAX_NUM_CPU_DEVICES={plan.mesh.devices} jaxdist ..."
-    if platform != "cpu":
-        before = f"JAX_PLATFORMS=cpu {before}"
-    if processes > 1:
-        before = f"--devices-per-process {-(-plan.mesh.devices // processes)}"
-    return BadInput(
-        "the mesh is larger than the devices",
-        rule="the axes of plan.mesh multiply to at most the devices that are here",
-        values=f"{plan.title} needs {plan.mesh.devices}, "
-        f"here are {devices} ({platform})",
-        remedy=[" ".join(words), f"or on fake devices: {before}"],
-    )

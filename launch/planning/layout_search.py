@@ -13,7 +13,7 @@ from jaxdist.launch.planning.search_space import LayoutQuery, parse_compressors
 
 if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster
-    from jaxdist.launch.config.provenance import ResolvedConfig
+    from jaxdist.launch.config.resolve import ResolvedConfig
     from jaxdist.launch.training.job.abstract_step import StepDescriber
     from jaxdist.planner.layouts.objective import ObjectiveKind, PlanObjective
     from jaxdist.planner.layouts.ranking import MergedRanking, PlanRanking

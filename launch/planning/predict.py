@@ -14,7 +14,7 @@ from jaxdist.launch.terminal.console import make_table, print_next_commands, pri
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from jaxdist.launch.config.provenance import ResolvedConfig
+    from jaxdist.launch.config.resolve import ResolvedConfig
     from jaxdist.oracle.predict import Prediction
 
 

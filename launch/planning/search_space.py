@@ -12,7 +12,7 @@ from jaxdist.core.plan.reduction import AlgorithmName
 
 if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster
-    from jaxdist.launch.config.provenance import ResolvedConfig
+    from jaxdist.launch.config.resolve import ResolvedConfig
     from jaxdist.launch.training.job.abstract_step import StepDescriber
     from jaxdist.planner.layouts.cost_estimate import CostEstimate
 

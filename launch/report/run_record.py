@@ -22,7 +22,7 @@ from jaxdist.launch.run_folder.goodput import (
 )
 from jaxdist.launch.run_folder.jsonl import JsonRow, read_json_object, read_jsonl
 from jaxdist.launch.run_folder.perfetto_trace import complete_spans
-from jaxdist.launch.training.adapt.restart_decision import RestartDecision
+from jaxdist.launch.training.adapt.plan_search import RestartDecision
 
 
 @dataclass(frozen=True, kw_only=True)

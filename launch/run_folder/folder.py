@@ -1,6 +1,11 @@
 """Run folders: where the files of a run are, and how a run is named."""
 
+import fcntl
+import json
 import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,7 +110,7 @@ class RunFolder:
 
     @property
     def lock_file(self) -> Path:
-        """File that the process at work here holds locked."""
+        """File that the process that works here has locked."""
         return self.path / ".claim"
 
     @property
@@ -129,18 +134,24 @@ def find_run(name_or_path: str, *, folder: str | Path = "runs") -> RunFolder:
     Raises:
         BadInput: there is no run; names one that is spelled like it.
     """
+    # Runs are typed by name more often than by path, so the name goes first.
     for path in (Path(folder, name_or_path), Path(name_or_path)):
         if RunFolder(path).exists:
             return RunFolder(path)
+    names = run_names(folder)
+    listed = f"no runs in {folder}/; start one with: jaxdist train digits"
+    if names:
+        more = ", ..." if names[8:] else ""
+        listed = f"runs in {folder}/: {', '.join(names[:8])}{more}"
     if Path(name_or_path).is_dir():
         raise BadInput(
             f"{name_or_path} holds no run",
             rule="the folder of a run has a config.lock.json",
-            remedy=_known_runs(folder),
+            remedy=listed,
         )
-    near = did_you_mean(Path(name_or_path).name, run_names(folder))
+    near = did_you_mean(Path(name_or_path).name, names)
     meant = f"did you mean {near}? " if near else ""
-    raise BadInput(f"no run {name_or_path}", remedy=meant + _known_runs(folder))
+    raise BadInput(f"no run {name_or_path}", remedy=meant + listed)
 
 
 def run_names(folder: str | Path = "runs") -> tuple[str, ...]:
@@ -166,15 +177,27 @@ def check_writable(path: Path, *, key: str = "run.dir") -> None:
 def is_writable(path: Path) -> bool:
     """Tell whether a folder can be written, or made where it is not there yet."""
     place = nearest_existing_folder(path)
+    # Asked, not tried: a folder that was made to try would be left behind by a run that
+    # is refused. Making a file in a folder needs both bits.
     return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
 
 
 def not_writable_error(path: Path, obstacle: Path, key: str = "run.dir") -> BadInput:
     """Say that a folder cannot be written, and what stands in the way."""
+    if not obstacle.is_dir():
+        what = "a file"
+    elif os.statvfs(obstacle).f_flag & os.ST_RDONLY:
+        what = "on a disk that is mounted read-only"
+    else:
+        try:
+            owner = obstacle.owner()
+        except KeyError:  # a user without a name, as in many containers
+            owner = str(obstacle.stat().st_uid)
+        what = f"owner {owner}, mode {obstacle.stat().st_mode & 0o777:o}"
     return BadInput(
         f"{path} cannot be written",
         rule="the folder of a run is writable",
-        values=f"{obstacle} is {_obstacle(obstacle)}",
+        values=f"{obstacle} is {what}",
         remedy=f"{key}=FOLDER, a folder of yours",
     )
 
@@ -185,30 +208,54 @@ def nearest_existing_folder(path: Path) -> Path:
     return next(place for place in (path, *path.parents) if place.exists())
 
 
+@contextmanager
+def folder_lock(folder: RunFolder) -> Iterator[RunFolder]:
+    """Make a run folder and lock it for this process.
+
+    Raises:
+        BadInput: the folder cannot be written, or another process works in it. Then
+            nothing was made.
+    """
+    check_writable(folder.path)
+    place = nearest_existing_folder(folder.path)
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        # Close-on-exec: a process that is started from here must not keep the lock.
+        file = os.open(folder.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as refused:
+        raise not_writable_error(folder.path, place) from refused
+    try:
+        # The operating system holds the lock, so it ends with the process, however that
+        # ends: a kill leaves nothing stale behind.
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as busy:
+            who = "a process that does not say its name"
+            with suppress(ValueError, KeyError):
+                holder = json.loads(os.pread(file, 4096, 0))
+                who = f"process {holder['pid']} on {holder['host']}"
+            raise BadInput(
+                f"another process is at work in {folder.path}",
+                rule="one process at a time works in a run folder",
+                values=who,
+                remedy=f"run.name={folder.name}-2, or wait for it to end",
+            ) from busy
+        # Whom the next process that finds the lock taken can name.
+        # The file stays: a lock on a deleted file would exclude nobody.
+        mine = {"pid": os.getpid(), "host": socket.gethostname()}
+        os.ftruncate(file, 0)
+        os.pwrite(file, json.dumps(mine).encode(), 0)
+        try:
+            yield folder
+        finally:
+            os.ftruncate(file, 0)
+    finally:
+        os.close(file)
+
+
 def write_atomic(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old text or the new one, never a part."""
+    # Renaming within a folder is atomic on POSIX, so the part lies beside the file.
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)
-
-
-def _known_runs(folder: str | Path) -> str:
-    names = run_names(folder)
-    if not names:
-        return f"no runs in {folder}/; start one with: jaxdist train digits"
-    return f"runs in {folder}/: {', '.join(names[:8])}{', ...' if names[8:] else ''}"
-
-
-def _obstacle(place: Path) -> str:
-    if not place.is_dir():
-        return "a file"
-    if os.statvfs(place).f_flag & os.ST_RDONLY:
-        return "on a disk that is mounted read-only"
-    return f"owner {_owner(place)}, mode {place.stat().st_mode & 0o777:o}"
-
-
-def _owner(place: Path) -> str:
-    try:
-        return place.owner()
-    except KeyError:  # a user without a name, as in many containers
-        return str(place.stat().st_uid)

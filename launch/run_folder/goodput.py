@@ -1,4 +1,4 @@
-"""Goodput: of the time since a run first began, how much its final state is made of.
+"""Goodput: the share of a run's wall clock that its final state is made of.
 
 sitting 1   compile, steps 1 ... 7, killed        steps 6 and 7 are lost
             (nothing runs)                        restart
@@ -6,7 +6,7 @@ sitting 2   compile, restore, steps 6 ... 60      goodput: steps 1 ... 5 and 6 .
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -72,11 +72,13 @@ def compute_goodput(spans: Sequence[SpanRow]) -> Goodput:
         return Goodput(attempts=0, wall_s=0.0)
     last = _last_attempt_by_step(sittings)
     parts: dict[str, float] = defaultdict(float)
+    # What a later sitting computed again, from an older checkpoint, is lost.
     for number, one in enumerate(sittings):
         for row in one:
             again = row["name"] == "compute" and last[row["step"]] > number
             parts["lost" if again else row["name"]] += row["seconds"]
     for before, after in pairwise(sittings):
+        # Two sittings may be on two hosts whose clocks differ.
         parts["restart"] += max(0.0, after[0]["start"] - _end_time(before))
     wall = _end_time(sittings[-1]) - sittings[0][0]["start"]
     return Goodput(attempts=len(sittings), wall_s=wall, phases_s=dict(parts))
@@ -90,26 +92,32 @@ def list_attempts(spans: Sequence[SpanRow]) -> tuple[RunAttempt, ...]:
     """
     found = _completed_spans(spans)
     last = _last_attempt_by_step(found)
-    return tuple(_attempt(one, number, last) for number, one in enumerate(found))
-
-
-def _attempt(
-    rows: Sequence[SpanRow], number: int, last: Mapping[int, int]
-) -> RunAttempt:
-    steps = [row["step"] for row in rows if row["name"] == "compute"]
-    return RunAttempt(
-        start=rows[0]["start"],
-        end=_end_time(rows),
-        first_step=min(steps, default=None),
-        last_step=max(steps, default=None),
-        lost_steps=sum(last[step] > number for step in steps),
-    )
+    attempts = []
+    for number, rows in enumerate(found):
+        steps = [row["step"] for row in rows if row["name"] == "compute"]
+        attempts.append(
+            RunAttempt(
+                start=rows[0]["start"],
+                end=_end_time(rows),
+                first_step=min(steps, default=None),
+                last_step=max(steps, default=None),
+                lost_steps=sum(last[step] > number for step in steps),
+            )
+        )
+    return tuple(attempts)
 
 
 def _completed_spans(spans: Sequence[SpanRow]) -> list[list[SpanRow]]:
     """Return the phases that ended, by sitting."""
-    found = ([row for row in one if "seconds" in row] for one in _split_attempts(spans))
-    return [one for one in found if one]
+    sittings: list[list[SpanRow]] = [[]]
+    for row in spans:
+        # Each sitting compiles before its first step, and says so when it begins to:
+        # that row is the only mark between two sittings.
+        if row["name"] == "compile" and row["step"] == 0 and "begin" in row:
+            sittings.append([])
+        if "seconds" in row:
+            sittings[-1].append(row)
+    return [rows for rows in sittings if rows]
 
 
 def _last_attempt_by_step(attempts: Sequence[Sequence[SpanRow]]) -> dict[int, int]:
@@ -120,18 +128,6 @@ def _last_attempt_by_step(attempts: Sequence[Sequence[SpanRow]]) -> dict[int, in
         for row in one
         if row["name"] == "compute"
     }
-
-
-def _split_attempts(spans: Sequence[SpanRow]) -> Iterator[list[SpanRow]]:
-    """Cut the rows where a sitting begins: it compiles before its first step."""
-    sitting: list[SpanRow] = []
-    for row in spans:
-        begins = row["name"] == "compile" and row["step"] == 0 and "begin" in row
-        if begins and sitting:
-            yield sitting
-            sitting = []
-        sitting.append(row)
-    yield sitting
 
 
 def _end_time(attempt: Sequence[SpanRow]) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 JsonRow = dict[str, Any]
-_TAIL_BYTES: Final = 16_384
+_TAIL_BYTES: Final = 1 << 16
 """Bytes of a file's end in which a last line is looked for."""
 
 
@@ -31,6 +31,8 @@ def read_jsonl(path: Path) -> JsonLines:
         path: the file; one that does not exist reads as empty.
     """
     try:
+        # A line may end within a character, which is no UTF-8; replaced, the line is
+        # still no JSON, and is counted.
         texts = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return JsonLines()
@@ -56,10 +58,11 @@ def read_last_row(path: Path, kind: str) -> JsonRow | None:
     """
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
             lines = file.read().decode(errors="replace").split("\n")
-    except FileNotFoundError:
+    except OSError:
         return None
+    # The first of these lines may have lost its beginning, the last one its end.
     rows = (_parse(line) for line in reversed(lines))
     return next((row for row in rows if row and row.get("kind") == kind), None)
 

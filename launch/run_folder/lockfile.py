@@ -1,4 +1,7 @@
-"""The lock file: every value of a run's configuration, who set it, and the versions."""
+"""The lock file of a run: its configuration, versions and samples, and what may change.
+
+A run that goes on reads it, and refuses settings that would make it another run.
+"""
 
 import hashlib
 import json
@@ -11,15 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 import jaxdist
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.config.provenance import ResolvedConfig
+from jaxdist.launch.config.overrides import format_override
+from jaxdist.launch.config.resolve import ResolvedConfig
 from jaxdist.launch.config.tree import (
     flatten_config,
+    format_value,
+    is_sequence_type,
     key_types,
     nearest_key,
     replace_values,
 )
-from jaxdist.launch.config.value_text import is_sequence_type
 from jaxdist.launch.run_folder.folder import RunFolder, write_atomic
+from jaxdist.pipeline.plan_schedule import updates_per_step
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
@@ -39,6 +45,13 @@ TRACKED_PACKAGES: Final = (
     "numpy",
 )
 """Packages whose version can change what a run computes."""
+RESUME_FIXED_KEYS: Final = (
+    *("name", "seed", "precision", "model."),
+    *("data.name", "data.batch", "data.path", "data.context", "data.stride"),
+    *("data.size", "data.samples", "data.order", "data.damaged"),
+    *("plan.reduce.", "plan.outer.", "plan.mesh.replica", "plan.shuffle."),
+)
+"""Keys (or their beginnings) that a run keeps: they fix its state and its samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +73,8 @@ def installed_versions() -> dict[str, str]:
     found = {"jaxdist": jaxdist.__version__}
     for package in TRACKED_PACKAGES:
         try:
+            # Read from the metadata of the package: to import all of them takes
+            # seconds.
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             found[package] = "not installed"
@@ -69,12 +84,13 @@ def installed_versions() -> dict[str, str]:
 def fingerprint_samples(train: "Source", validation: "Source") -> SampleFingerprints:
     """Name the samples of a run: another content or order is another name."""
 
-    def named(source: "Source") -> str:
-        # A fingerprint of one's own may be any text, and differ at its end alone.
+    found = {}
+    for part, source in (("train", train), ("test", validation)):
+        # The fingerprint of a user's source may be any text, and differ only at its
+        # end, so it is hashed before it is cut.
         digest = hashlib.sha256(source.fingerprint.encode()).hexdigest()
-        return f"{len(source):,} samples, {digest[:16]}"
-
-    return {"train": named(train), "test": named(validation)}
+        found[part] = f"{len(source):,} samples, {digest[:16]}"
+    return found
 
 
 def write_config_lock(
@@ -135,11 +151,23 @@ def lock_from_json(text: str) -> ConfigLock:
     known = key_types(Experiment)
     for key in tree["values"]:
         if key not in known:
-            raise _unknown_key_error(key, tree["packages"].get("jaxdist", "unknown"))
+            # A key that was renamed or dropped since: a guess would train another
+            # network under the same name.
+            version = tree["packages"].get("jaxdist", "unknown")
+            near = nearest_key(key, known)
+            raise BadInput(
+                f"the lock file has an unknown key {key}",
+                rule="this version knows every key of the run",
+                values=f"written by jaxdist {version}, read by {jaxdist.__version__}"
+                + (f"; nearest key: {near}" if near else ""),
+                remedy=f"pip install jaxdist=={version}",
+            )
+    # JSON has lists where the configuration has tuples.
     found = {
         key: tuple(row["value"]) if is_sequence_type(known[key]) else row["value"]
         for key, row in tree["values"].items()
     }
+    # Keys that are newer than the file have their defaults, and count as such.
     blank = Experiment(name=str(found["name"]))
     origins: dict[str, Any] = dict.fromkeys(flatten_config(blank), "default")
     origins |= {key: row["by"] for key, row in tree["values"].items()}
@@ -155,12 +183,107 @@ def lock_from_json(text: str) -> ConfigLock:
     )
 
 
-def _unknown_key_error(key: str, version: str) -> BadInput:
-    near = nearest_key(key, key_types(Experiment))
-    return BadInput(
-        f"the lock file has an unknown key {key}",
-        rule="this version knows every key of the run",
-        values=f"written by jaxdist {version}, read by {jaxdist.__version__}"
-        + (f"; nearest key: {near}" if near else ""),
-        remedy=f"pip install jaxdist=={version}",
+@dataclass(frozen=True, kw_only=True)
+class ConfigChange:
+    """A key with two values."""
+
+    key: str
+    """Key of the configuration, or name of a package."""
+    old: Any
+    """Value in the first configuration."""
+    new: Any
+    """Value in the second one."""
+
+    @property
+    def text(self) -> str:
+        """The change in words: `epochs 30, now 40`."""
+        return f"{self.key} {format_value(self.old)}, now {format_value(self.new)}"
+
+
+def changed_keys(old: Experiment, new: Experiment) -> tuple[ConfigChange, ...]:
+    """Return the keys whose values differ, in the order of the tree."""
+    return _differences(flatten_config(old), flatten_config(new))
+
+
+def changed_packages(old: ConfigLock, new: ConfigLock) -> tuple[ConfigChange, ...]:
+    """Return the packages whose versions differ."""
+    return _differences(old.packages, new.packages)
+
+
+def check_resume(old: Experiment, new: Experiment) -> tuple[ConfigChange, ...]:
+    """Return what a resumed run changes, all of it allowed.
+
+    Raises:
+        BadInput: a changed key that the state or the order of the samples rests on, or
+            weights that would move more often, or less, in a step.
+    """
+    # Everything else may change: a run may be prolonged, moved to other devices, or be
+    # saved more often.
+    changes = changed_keys(old, new)
+    rename = format_override("run.name", f"{new.run.name}-2")
+    # The learning rate and the moments of the optimizer are counted in updates, and a
+    # schedule without a flush makes several in a step.
+    was, now = (
+        updates_per_step(each.plan, each.optim.accumulate) for each in (old, new)
+    )
+    if was != now:
+        schedule, count = old.plan.pipe.schedule, old.optim.accumulate
+        raise BadInput(
+            "the run was started with another number of updates a step",
+            rule="a resumed run moves its weights as often in a step as before, once "
+            "or, with a schedule without a flush, several times",
+            values=f"{was} with plan.pipe.schedule = {schedule}, "
+            f"optim.accumulate = {count}; now {now} with "
+            f"{new.plan.pipe.schedule}, {new.optim.accumulate}",
+            remedy=(
+                f"plan.pipe.schedule={schedule} optim.accumulate={count}",
+                f"or start another run: {rename}",
+            ),
+        )
+    barred = [change for change in changes if change.key.startswith(RESUME_FIXED_KEYS)]
+    if not barred:
+        return changes
+    raise BadInput(
+        f"the run was started with another {barred[0].key}",
+        rule="a resumed run keeps its network, its samples, its number format, and "
+        "how its devices sum",
+        values="; ".join(change.text for change in barred),
+        remedy=[
+            " ".join(format_override(change.key, change.old) for change in barred),
+            f"or start another run: {rename}",
+        ],
+    )
+
+
+def check_same_samples(old: SampleFingerprints, new: SampleFingerprints) -> None:
+    """Refuse to go on with other samples than a run was started with.
+
+    Args:
+        old: what its lock file says; a part that it does not name may be any.
+        new: what was opened.
+
+    Raises:
+        BadInput: the part of the data set that is another one.
+    """
+    # A lock of an older version names no parts: then any samples are accepted.
+    changed = [part for part, name in old.items() if new.get(part, name) != name]
+    if changed:
+        raise BadInput(
+            f"the {changed[0]} samples are not those that the run was started with",
+            rule="a resumed run keeps its samples and their order",
+            values="; ".join(f"{p}: {old[p]}, now {new[p]}" for p in changed),
+            remedy=(
+                "data.dir=, data.path= or data.name= as they were",
+                "or start another run: run.name=NAME",
+            ),
+        )
+
+
+def _differences(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> tuple[ConfigChange, ...]:
+    return tuple(
+        ConfigChange(key=key, old=old.get(key), new=new.get(key))
+        for key in {**old, **new}
+        if old.get(key) != new.get(key)
     )

@@ -1,7 +1,7 @@
 """A run's spans as a trace that Perfetto opens: one track a phase."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,33 @@ def chrome_trace(spans: Iterable[Mapping[str, Any]], name: str = "run") -> Trace
     [(0, 500000)]
     """
     whole = complete_spans(spans)
-    tracks = _tracks(span["name"] for span in whole)
+    # One track (a thread, to the viewer) for each phase, in the order of the phases.
+    used = dict.fromkeys(span["name"] for span in whole)
+    tracks = [n for n in PHASES if n in used] + [n for n in used if n not in PHASES]
+    process = {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": name}}
+    events: list[TraceEvent] = [process]
+    for tid, track in enumerate(tracks):
+        at = {"ph": "M", "pid": 0, "tid": tid}
+        events.append(at | {"name": "thread_name", "args": {"name": track}})
+        # Without a sort index the viewer orders tracks by their first event.
+        events.append(at | {"name": "thread_sort_index", "args": {"sort_index": tid}})
+
     origin = min((span["start"] for span in whole), default=0.0)
-    events = [_slice_event(span, origin, tracks) for span in whole]
-    events.sort(key=lambda event: event["ts"])
-    return {
-        "traceEvents": _metadata_events(name, tracks) + events,
-        "displayTimeUnit": "ms",
-    }
+    slices = [
+        {
+            "ph": "X",
+            "name": span["name"],
+            "pid": 0,
+            "tid": tracks.index(span["name"]),
+            # The format counts in microseconds.
+            "ts": round(1e6 * (span["start"] - origin)),
+            "dur": round(1e6 * span["seconds"]),
+            "args": {key: span[key] for key in ("step", "unfinished") if key in span},
+        }
+        for span in whole
+    ]
+    slices.sort(key=lambda event: event["ts"])
+    return {"traceEvents": events + slices, "displayTimeUnit": "ms"}
 
 
 def write_trace(folder: Path, path: Path) -> Path:
@@ -46,53 +65,20 @@ def write_trace(folder: Path, path: Path) -> Path:
 
 
 def complete_spans(spans: Iterable[Mapping[str, Any]]) -> list[JsonRow]:
-    """Give every span an end: an announced one without an end lasts to the last moment.
+    """Give every span an end: one that never ended lasts to the last known moment.
 
     Returns:
         One row a span, in the order of the file; the ones without an end have
         `unfinished` set.
     """
     rows = [dict(s) for s in spans if "name" in s and "start" in s]
-    ended = {_span_key(row) for row in rows if not row.get("begin")}
+    # A long phase is written twice, as it begins and as it ends.
+    ended = {(row["name"], row["start"]) for row in rows if not row.get("begin")}
     last = max((row["start"] + row.get("seconds", 0.0) for row in rows), default=0.0)
     return [
         row | {"seconds": last - row["start"], "unfinished": True}
         if row.get("begin")
         else row | {"seconds": row.get("seconds", 0.0)}
         for row in rows
-        if not (row.get("begin") and _span_key(row) in ended)
+        if not (row.get("begin") and (row["name"], row["start"]) in ended)
     ]
-
-
-def _span_key(row: Mapping[str, Any]) -> tuple[str, float]:
-    return row["name"], row["start"]
-
-
-def _tracks(names: Iterable[str]) -> Sequence[str]:
-    """Order the names as phases are ordered; unknown ones stand after them."""
-    used = dict.fromkeys(names)
-    return [n for n in PHASES if n in used] + [n for n in used if n not in PHASES]
-
-
-def _slice_event(span: JsonRow, origin: float, tracks: Sequence[str]) -> TraceEvent:
-    args = {key: span[key] for key in ("step", "unfinished") if key in span}
-    return {
-        "ph": "X",
-        "name": span["name"],
-        "pid": 0,
-        "tid": tracks.index(span["name"]),
-        "ts": round(1e6 * (span["start"] - origin)),
-        "dur": round(1e6 * span["seconds"]),
-        "args": args,
-    }
-
-
-def _metadata_events(name: str, tracks: Sequence[str]) -> list[TraceEvent]:
-    """Name the process and its tracks, and keep the tracks in order."""
-    process = {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": name}}
-    events: list[TraceEvent] = [process]
-    for tid, track in enumerate(tracks):
-        at = {"ph": "M", "pid": 0, "tid": tid}
-        events.append(at | {"name": "thread_name", "args": {"name": track}})
-        events.append(at | {"name": "thread_sort_index", "args": {"sort_index": tid}})
-    return events

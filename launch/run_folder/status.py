@@ -1,6 +1,5 @@
-"""State: what becomes of a run, read from its folder, whether it goes or has ended."""
+"""Status: whether a run goes, has ended or has died, read from its folder."""
 
-import json
 import socket
 import time
 from collections.abc import Mapping
@@ -10,14 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from jaxdist.launch.run_folder.folder import RunFolder, find_run
-from jaxdist.launch.run_folder.jsonl import read_json_object
+from jaxdist.launch.run_folder.jsonl import read_json_object, read_last_row
 
 STALE_STATUS_S: Final = 30.0
 """Seconds without news after which a run counts as silent."""
-_TAIL_BYTES: Final = 1 << 16
-"""Bytes from the end of the metrics in which a line of a step is looked for."""
-
-
 RUNNING: Final = "going"
 """State of a run that has not said that it has ended."""
 
@@ -36,7 +31,7 @@ class ProcessStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class StatusRecord:
-    """What the file says."""
+    """What the status file of a run says."""
 
     state: str
     """`going`, `done`, `stopped` (asked to end), or `failed`."""
@@ -98,6 +93,8 @@ def list_started_runs(folder: str | Path) -> list[RunFolder]:
 def find_started_run(name_or_path: str, folder: str | Path) -> RunFolder:
     """Return the run that a name or a path means; also one that still compiles.
 
+    The lock file, by which `find_run` knows a run, is written after compiling.
+
     Raises:
         BadInput: there is no run; names one that is spelled like it.
     """
@@ -113,7 +110,10 @@ def read_run_status(folder: RunFolder) -> RunStatus:
     Args:
         folder: of a run that was started.
     """
-    news, last = read_status_record(folder.status), _last_train_row(folder.metrics)
+    # The status file has what processes say of themselves, the metrics what was really
+    # done, and the summary how it ended.
+    news = read_status_record(folder.status)
+    last = read_last_row(folder.metrics, "train") or {}
     found: dict[str, Any] = {
         "name": folder.name,
         "folder": str(folder.path),
@@ -121,13 +121,22 @@ def read_run_status(folder: RunFolder) -> RunStatus:
         "loss": last.get("loss"),
         "line_s": _file_age_s(folder.metrics),
     }
+    # A run of an older version, or one whose status file was deleted.
     if news is None:
         ended = read_json_object(folder.summary) or {}
         state, step = ended.get("status", "unknown"), ended.get("steps", 0)
         return RunStatus(**found | {"state": state, "step": max(step, found["step"])})
+    # A process of this machine can be looked up. Of another machine's only the age of
+    # its news is known: too old, and the run is silent, which need not be dead.
+    state, age_s = news.state, _file_age_s(folder.status)
+    if state == RUNNING:
+        if news.host == socket.gethostname() and not _is_alive(news.pid, news.began):
+            state = "dead"
+        elif age_s is None or age_s >= STALE_STATUS_S:
+            state = "silent"
     return RunStatus(
         **found,
-        state=_current_state(news, _file_age_s(folder.status)),
+        state=state,
         steps=news.steps,
         restarts=news.sitting - 1,
         count=news.count,
@@ -135,41 +144,18 @@ def read_run_status(folder: RunFolder) -> RunStatus:
     )
 
 
-def _current_state(record: StatusRecord, age_s: float | None) -> str:
-    """Tell what has become of a run by its last news."""
-    if record.state != RUNNING:
-        return record.state
-    if record.host == socket.gethostname() and not _is_alive(record.pid, record.began):
-        return "dead"
-    return RUNNING if age_s is not None and age_s < STALE_STATUS_S else "silent"
-
-
 def _is_alive(pid: int, start_time: float) -> bool:
     """Tell whether a process of this machine that was there then is there now."""
+    # Imported here: most who read a status look at runs of other machines.
     import psutil
 
     try:
         process = psutil.Process(pid)
         gone = process.status() == psutil.STATUS_ZOMBIE
+        # A pid may have been given to a younger process meanwhile.
         return not gone and process.create_time() <= start_time + 1
     except psutil.NoSuchProcess:
         return False
-
-
-def _last_train_row(metrics: Path) -> Mapping[str, Any]:
-    """Return the last line of a step that was trained."""
-    try:
-        with metrics.open("rb") as file:
-            file.seek(max(file.seek(0, 2) - _TAIL_BYTES, 0))
-            lines = file.read().splitlines()
-    except OSError:
-        return {}
-    for line in reversed(lines):
-        with suppress(ValueError):
-            row = json.loads(line)
-            if isinstance(row, dict) and row.get("kind") == "train":
-                return row
-    return {}
 
 
 def _file_age_s(path: Path) -> float | None:
@@ -181,11 +167,12 @@ def _file_age_s(path: Path) -> float | None:
 
 
 def read_status_record(path: Path) -> StatusRecord | None:
-    """Read the file; None where there is none that this version can read."""
+    """Read a status file; None where there is none that this version can read."""
     found = read_json_object(path)
     if found is None:
         return None
     with suppress(TypeError, AttributeError, ValueError):
+        # JSON has only text as keys. Fields of another version raise a TypeError.
         places = {int(n): ProcessStatus(**at) for n, at in found["processes"].items()}
         return StatusRecord(**{**found, "processes": places})
     return None

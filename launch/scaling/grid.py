@@ -8,9 +8,8 @@ from typing import Final, Literal, cast, get_args
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.reduction import AlgorithmName
-from jaxdist.launch.config.tree import flatten_config
-from jaxdist.launch.config.validation import nearest_multiples, smaller_divisors
-from jaxdist.launch.config.value_text import format_value
+from jaxdist.launch.config.resolve import nearest_multiples, smaller_divisors
+from jaxdist.launch.config.tree import flatten_config, format_value
 from jaxdist.launch.launchers.local import MAX_LOCAL_PROCESSES
 from jaxdist.launch.launchers.program import check_option_range
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from jaxdist.core.errors import BadInput
-    from jaxdist.launch.config.provenance import SettingSource
+    from jaxdist.launch.config.resolve import SettingSource
 
 MAX_WIDTH: Final = 100
 """Columns that are used at most, and where the output is not a terminal."""

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes: the opening, the progress line, the closing."""
+"""What the terminal shows while a run goes: the opening and the progress line."""
 
 import contextlib
 from collections import Counter
@@ -12,7 +12,6 @@ from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.terminal.console import console
 from jaxdist.launch.terminal.progress_bar import ProgressBar
 from jaxdist.launch.terminal.run_header import TerminalRunHeader, pluralize
-from jaxdist.launch.training.host_cache import sample_store_text
 from jaxdist.launch.training.job.optimizer_schedule import schedule_from_task
 from jaxdist.launch.training.job.shuffle_quality import shuffle_line
 from jaxdist.launch.training.session import TrainingSession
@@ -35,8 +34,10 @@ class ConsoleReporter:
     """
 
     def __init__(self, *, quiet: bool) -> None:
+        # With --json standard output has the one JSON object and nothing else.
         self._console: Console = console(error=quiet)
         self._quiet, self._stack = quiet, contextlib.ExitStack()
+        # It is made when the run begins: until then nothing can be shown.
         self._progress_bar: ProgressBar | None = None
         self._batch, self._mean_step_s = 0, 0.0
 
@@ -63,12 +64,16 @@ class ConsoleReporter:
                 steps=course.steps,
                 epochs=session.job.config.epochs,
                 start_step=session.start_step,
+                # On standard error, so that the facts can be piped without the progress
+                # line.
                 console=console(error=True),
             )
         )
 
     def on_step(self, *, step: int, loss: float, step_s: float) -> None:
         """Move the progress line; the pace is a running mean of step times."""
+        # Exponential smoothing: the pace follows a change within some ten steps, and
+        # one slow step hardly moves it.
         old = self._mean_step_s or step_s
         self._mean_step_s = old + _EMA_WEIGHT * (step_s - old)
         if self._progress_bar is not None:
@@ -77,7 +82,7 @@ class ConsoleReporter:
             )
 
     def on_evaluation(self, *, step: int, metrics: EvalMetrics) -> None:
-        """Show nothing: the closing has the last score and the report all of them."""
+        """Show nothing: the summary has the last score and the report all of them."""
 
     def print_line(self, text: str) -> None:
         """Show a line above the progress line."""
@@ -90,7 +95,7 @@ class ConsoleReporter:
 
 
 class NullReporter(contextlib.nullcontext["NullReporter"]):
-    """Shows nothing: one process of a run speaks for all."""
+    """Shows nothing: process 0 of a run shows it for all."""
 
     def __enter__(self) -> "NullReporter":
         return self
@@ -109,65 +114,60 @@ class NullReporter(contextlib.nullcontext["NullReporter"]):
 
 
 def make_run_header(session: TrainingSession) -> TerminalRunHeader:
-    """Gather the facts of a beginning."""
-    job, config = session.job, session.job.config
-    schedule = schedule_from_task(
-        config, job.layout.plan, job.layout.task, job.run_schedule
-    )
+    """Return the facts of a beginning, as the opening shows them."""
+    job, config, program = session.job, session.job.config, session.program
+    plan = job.plan
+    schedule = schedule_from_task(config, plan, job.layout.task, job.run_schedule)
+    shuffle, data = shuffle_line(job.order, config.epochs), config.data
+    if data.store != "none":
+        place = {"memory": "in memory", "disk": "on disk"}[data.store]
+        source = {"origin": "the data set", "peers": "peers"}[data.exchange]
+        shuffle += f"; kept {place}, brought by {source}"
+
+    # What was measured and chosen has a line of its own; all other changes of the plan
+    # are warnings, before what is wrong with checkpoints and the compiled step.
+    chosen = [a.text for a in job.adjustments if a.key == "plan.reduce.via"]
+    changed = [a.text for a in job.adjustments if a.key != "plan.reduce.via"]
+    warnings = [*job.warnings, *changed]
+    if not job.is_chain:
+        warnings.append(NO_CHAIN_WARNING.format(config.model.name))
+    skipped = session.restored.skipped_checkpoints if session.restored else ()
+    warnings += [f"checkpoint {s.step} skipped: {s.reason}" for s in skipped]
+    warnings += [" ".join(str(error).split()) for error in program.differences]
+    every, steps = plan.outer.every, job.run_schedule.steps
+    if plan.replicas > 1 and steps % every:
+        # Replicas train on their own between two outer steps, which average them.
+        warnings.append(
+            f"{pluralize(steps % every, 'step')} behind the last outer step: what "
+            "they learn is in no replica's parameters but its own "
+            f"(plan.outer.every={every})"
+        )
     return TerminalRunHeader(
-        experiment=session.resolved.experiment,
-        plan=job.layout.plan,
-        platform=session.prepared.platform,
-        is_virtual=session.prepared.platform == "cpu"
-        and job.layout.plan.mesh.devices > 1,
+        experiment=job.resolved.experiment,
+        plan=plan,
+        platform=job.platform,
+        is_virtual=job.platform == "cpu" and plan.mesh.devices > 1,
         processes=process_group().size,
         model=config.model.name,
-        parameter_count=session.program.num_params,
+        parameter_count=program.num_params,
         data=config.data.name,
-        train_samples=session.sample_counts[0],
-        test_samples=session.sample_counts[1],
+        train_samples=len(job.sources[0]),
+        test_samples=len(job.sources[1]),
         batch=job.order.batch,
         epochs=config.epochs,
         steps=job.run_schedule.steps,
         folder=session.folder.path,
         resumed_at=session.start_step if session.restored is not None else None,
-        value_sources=Counter(session.resolved.sources.values()),
-        audit=audit_line(session.program),
-        memory_bytes=session.program.memory_bytes,
+        value_sources=Counter(job.resolved.sources.values()),
+        audit=audit_line(program),
+        memory_bytes=program.memory_bytes,
         learning_rate=f"{schedule.peak_rate_text}, warm-up "
         f"{pluralize(schedule.ramp.steps, 'step')}",
         weight_decay=schedule.weight_decay_text,
-        shuffle=shuffle_line(job.order, config.epochs) + sample_store_text(config.data),
-        all_reduce=session.all_reduce_choice,
-        warnings=_warnings(session),
+        shuffle=shuffle,
+        all_reduce="".join(chosen),
+        warnings=warnings,
     )
-
-
-def _warnings(start: TrainingSession) -> list[str]:
-    skipped = start.restored.skipped_checkpoints if start.restored is not None else ()
-    return [
-        *start.prepared.warnings,
-        *(
-            []
-            if start.job.is_chain
-            else [NO_CHAIN_WARNING.format(start.job.config.model.name)]
-        ),
-        *(f"checkpoint {s.step} skipped: {s.reason}" for s in skipped),
-        *(" ".join(str(error).split()) for error in start.program.differences),
-        *_outer_step_warnings(start),
-    ]
-
-
-def _outer_step_warnings(start: TrainingSession) -> list[str]:
-    """Say where a run ends between two outer steps."""
-    every, steps = start.job.layout.plan.outer.every, start.job.run_schedule.steps
-    if start.job.layout.plan.replicas == 1 or not steps % every:
-        return []
-    return [
-        f"{pluralize(steps % every, 'step')} behind the last outer step: what they "
-        "learn is "
-        f"in no replica's parameters but its own (plan.outer.every={every})"
-    ]
 
 
 def audit_line(program: Program) -> str:

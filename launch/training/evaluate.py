@@ -1,20 +1,13 @@
-"""Evaluating: a job, or a checkpoint of a run that was trained, on held-out samples."""
+"""Evaluating a job, or a checkpoint of a run, on the held-out samples."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import jax
-
-from jaxdist.core.plan import Plan
 from jaxdist.input.device_feed import eval_feed
-from jaxdist.input.registry import open_data
-from jaxdist.launch.config import Experiment
 from jaxdist.launch.distributed.preemption import never_stop
 from jaxdist.launch.run_folder.folder import RunFolder
-from jaxdist.launch.training.checkpoints import open_checkpoints
-from jaxdist.launch.training.job.batch_spec import feature_spec
-from jaxdist.launch.training.job.job import Job, make_job
+from jaxdist.launch.training.job.job import Job
 from jaxdist.train.evaluate import Evaluator
 
 if TYPE_CHECKING:
@@ -31,6 +24,7 @@ def make_evaluator(
         validation: the held-out samples.
         should_stop: whether to end here, and from then on; asked after every batch.
     """
+    # All batches have one shape, the last one padded, so that one program serves all.
     shapes = job.eval_shapes
     shardings = job.layout.batch_shardings(shapes)
     size = shapes["id"].shape[0]
@@ -38,6 +32,7 @@ def make_evaluator(
         layout=job.layout,
         batch_shapes=shapes,
         should_stop=should_stop,
+        # Each evaluation reads the held-out samples anew, from the first on.
         batches=lambda: eval_feed(
             validation,
             size,
@@ -49,13 +44,12 @@ def make_evaluator(
 
 
 def evaluate_checkpoint(
-    config: Experiment, plan: Plan, folder: RunFolder, step: int | None
+    job: Job, folder: RunFolder, step: int | None
 ) -> tuple[int, dict[str, Any]]:
     """Score one checkpoint.
 
     Args:
-        config: configuration of the run.
-        plan: layout to evaluate on.
+        job: of the configuration that the run was trained with.
         folder: the run.
         step: its step; None takes the newest.
 
@@ -65,15 +59,15 @@ def evaluate_checkpoint(
     Raises:
         BadInput: there is no such checkpoint, or it is damaged.
     """
-    jax.config.update("jax_enable_x64", config.precision == "float64")
-    train, test = open_data(config.data, feature_spec(config))
-    job = make_job(config, plan, train)
-    checkpoints = open_checkpoints(folder, config.checkpoint.keep)
+    from jaxdist.train.checkpoint.checkpoints import Checkpoints
+
+    keep = job.config.checkpoint.keep
+    checkpoints = Checkpoints(folder.checkpoints, max_to_keep=keep)
+    # An evaluation needs the weights alone; the rest is most of the bytes.
     scored = replace(job.layout.stored, opt=None, feedback=None, replicas=None)
     try:
         restored = checkpoints.restore(step, scored)
     finally:
         checkpoints.close()
-    return int(restored.step), make_evaluator(job, test)(
-        job.layout.from_checkpoint(restored.state)
-    )
+    evaluate = make_evaluator(job, job.sources[1])
+    return int(restored.step), evaluate(job.layout.from_checkpoint(restored.state))

@@ -1,8 +1,7 @@
-"""Generating text with a run that was trained on characters."""
+"""Generating text, or the caption of a clip, with a checkpoint of a run."""
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,53 +45,44 @@ def generate_text(
     Raises:
         BadInput: the run is no language model, or the prompt is not for it.
     """
-    notes = reader.read_manifest(
-        reader.checkpoint_folder(folder.checkpoints, checkpoint)
-    )
-    vocabulary = notes.about.get("vocabulary", "")
+    path = reader.checkpoint_folder(folder.checkpoints, checkpoint)
+    manifest = reader.read_manifest(path)
+    # The manifest is read first: a prompt that is refused costs no reading of weights.
+    about, vocabulary = manifest.about, manifest.about.get("vocabulary", "")
     if not vocabulary:
-        raise _not_language_model_error(folder, notes.about)
-    places = {character: place for place, character in enumerate(vocabulary)}
-    if unknown := sorted(set(prompt) - set(places)):
-        raise _unknown_characters_error(unknown, vocabulary)
-    jax.config.update("jax_enable_x64", _is_float64(notes))
-    network, _ = load(folder.path, notes.step)
+        settings = about.get("recipe", {}).get("settings", {})
+        raise BadInput(
+            f"{folder.name} writes no text",
+            rule="text comes from a run that was trained on text (data.name=text)",
+            values=f"{folder.name} trained {settings.get('name', 'a network')} "
+            f"with {about.get('experiment', 'an experiment')}",
+            remedy="jaxdist train characters data.path=FILE",
+        )
+    tokens = {character: token for token, character in enumerate(vocabulary)}
+    if unknown := sorted(set(prompt) - set(tokens)):
+        shown = ", ".join(map(repr, unknown[:8])) + ", ..." * (len(unknown) > 8)
+        known = "".join(filter(str.isprintable, vocabulary))
+        raise BadInput(
+            "the prompt has characters that the run has never seen",
+            rule="a prompt is of the characters of the text that was trained on",
+            values=f"unknown: {shown}",
+            remedy=f"use some of: {known[:70]}{' ...' if len(known) > 70 else ''}",
+        )
+
+    # Without 64 bit jax would read a float64 checkpoint as float32.
+    is_wide = any(leaf.dtype == "float64" for leaf in manifest.leaves.values())
+    jax.config.update("jax_enable_x64", is_wide)
+    network, _ = load(folder.path, manifest.step)
+    # The stream has no end of its own: as many tokens are taken as are asked for.
     stream = generate(
         network,
-        [places[character] for character in prompt],
-        context_length=notes.about["recipe"]["settings"]["context"],
+        [tokens[character] for character in prompt],
+        context_length=about["recipe"]["settings"]["context"],
         temperature=temperature,
         seed=seed,
     )
-    return notes.step, "".join(
-        vocabulary[token] for token in islice(stream, max_tokens)
-    )
-
-
-def _is_float64(notes: Any) -> bool:
-    return any(leaf.dtype == "float64" for leaf in notes.leaves.values())
-
-
-def _not_language_model_error(folder: RunFolder, about: Any) -> BadInput:
-    settings = about.get("recipe", {}).get("settings", {})
-    return BadInput(
-        f"{folder.name} writes no text",
-        rule="text comes from a run that was trained on text (data.name=text)",
-        values=f"{folder.name} trained {settings.get('name', 'a network')} "
-        f"with {about.get('experiment', 'an experiment')}",
-        remedy="jaxdist train characters data.path=FILE",
-    )
-
-
-def _unknown_characters_error(unknown: list[str], vocabulary: str) -> BadInput:
-    shown = ", ".join(map(repr, unknown[:8])) + ", ..." * (len(unknown) > 8)
-    known = "".join(filter(str.isprintable, vocabulary))
-    return BadInput(
-        "the prompt has characters that the run has never seen",
-        rule="a prompt is of the characters of the text that was trained on",
-        values=f"unknown: {shown}",
-        remedy=f"use some of: {known[:70]}{' ...' if len(known) > 70 else ''}",
-    )
+    text = "".join(vocabulary[token] for token in islice(stream, max_tokens))
+    return manifest.step, text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +92,7 @@ class ClipCaption:
     checkpoint: int
     """Step of the checkpoint that said it."""
     generated: str
-    """The likeliest words, each behind those before it."""
+    """The likeliest words, each after those before it."""
     reference: str
     """What the data says."""
 
@@ -127,33 +117,26 @@ def caption_clip(
     Raises:
         BadInput: no such clip or checkpoint.
     """
-    notes = reader.read_manifest(
-        reader.checkpoint_folder(folder.checkpoints, checkpoint)
-    )
+    path = reader.checkpoint_folder(folder.checkpoints, checkpoint)
+    manifest = reader.read_manifest(path)
     _, test = open_data(config.data, feature_spec(config))
-    number = _clip_index(prompt, len(test))
-    with jax.enable_x64(config.precision == "float64"):
-        network, _ = load(folder.path, notes.step)
-        sample = test.get(np.array([number]))
-        clip = jnp.asarray(sample["clip"], config.precision)
-        said = nnx.jit(lambda network, clip: network.caption(clip, max_words))(
-            network, clip
+    if not prompt.isdecimal() or int(prompt) >= len(test):
+        raise BadInput(
+            f"no held-out clip {prompt}",
+            rule="the prompt of a run on clips is the number of a held-out clip",
+            values=f"clips 0 to {format_count(len(test) - 1)}",
+            remedy="--prompt 0",
         )
-    vocabulary = notes.about["vocabulary"]
+    with jax.enable_x64(config.precision == "float64"):
+        network, _ = load(folder.path, manifest.step)
+        sample = test.get(np.array([int(prompt)]))
+        clip = jnp.asarray(sample["clip"], config.precision)
+        # One program for all words: their number is a constant of it.
+        caption = nnx.jit(lambda network, clip: network.caption(clip, max_words))
+        said = caption(network, clip)
+    vocabulary = manifest.about["vocabulary"]
     return ClipCaption(
-        checkpoint=notes.step,
+        checkpoint=manifest.step,
         generated=decode_caption(said[0].tolist(), vocabulary),
         reference=decode_caption(sample["target"][0].tolist(), vocabulary),
-    )
-
-
-def _clip_index(prompt: str, clips: int) -> int:
-    """Read the number of a held-out clip."""
-    if prompt.isdecimal() and int(prompt) < clips:
-        return int(prompt)
-    raise BadInput(
-        f"no held-out clip {prompt}",
-        rule="the prompt of a run on clips is the number of a held-out clip",
-        values=f"clips 0 to {format_count(clips - 1)}",
-        remedy="--prompt 0",
     )

@@ -1,7 +1,7 @@
 """Preflight: what all processes of a run must have alike, compared before a step.
 
 Processes that run different programs wait for each other for ever, each in another
-collective, and nothing says why. So each says what it has, and process 0 compares.
+collective, and nothing says why. So each publishes what it has, and process 0 compares.
 """
 
 import json
@@ -10,20 +10,17 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.config.tree import flatten_config
-from jaxdist.launch.config.value_text import format_value
+from jaxdist.launch.config.tree import flatten_config, format_value
 from jaxdist.launch.devices.prepare import PreparedDevices
 from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.run_folder.lockfile import installed_versions
 
 if TYPE_CHECKING:
-    from jaxdist.partition.flops import LayerFlops
-    from jaxdist.train.layout import Layout
-    from jaxdist.train.program import Program
+    from jaxdist.train.program import LoweredProgram, Program
 
 _PREFLIGHT_KEY: Final = "jaxdist/preflight"
 _GATHER_TIMEOUT_MS: Final = 600_000
@@ -43,12 +40,13 @@ def check_settings(group: ProcessGroup, config: Experiment) -> None:
     Raises:
         BadInput: naming the process that differs, in what, and how.
     """
-    facts = {key: format_value(value) for key, value in flatten_config(config).items()}
-    what = {
-        key: text for key, text in facts.items() if not key.startswith(_HOST_LOCAL_KEYS)
-    }
-    versions = {"Python": platform.python_version(), **installed_versions()}
-    check_identical(group, "settings", {**versions, **what})
+    if group.kv_store is None:
+        return
+    facts = {"Python": platform.python_version(), **installed_versions()}
+    for key, value in flatten_config(config).items():
+        if not key.startswith(_HOST_LOCAL_KEYS):
+            facts[key] = format_value(value)
+    check_identical(group, "settings", facts)
 
 
 def check_device_counts(group: ProcessGroup, prepared: PreparedDevices) -> None:
@@ -61,18 +59,18 @@ def check_device_counts(group: ProcessGroup, prepared: PreparedDevices) -> None:
         return
     import jax
 
+    # Counted now that jax has them: the variables that ask for devices need not be
+    # obeyed.
     here = f"{jax.local_device_count()} of {prepared.platform}"
     check_identical(group, "devices", {"devices": here})
     check_clock_skew(group)
 
 
-def check_lowered(
-    group: ProcessGroup,
-    layout: "Layout",
-    lowered: Any,
-    layer_flops: "Sequence[LayerFlops]",
-) -> None:
+def check_lowered(group: ProcessGroup, lowered: "LoweredProgram") -> None:
     """Refuse processes whose steps differ, before they are compiled.
+
+    Compilers of several processes may exchange what they have found, and would wait for
+    each other for ever where the steps are not the same.
 
     Raises:
         BadInput: naming the process that differs, in what, and how.
@@ -81,13 +79,15 @@ def check_lowered(
         return
     from jaxdist.train.lowered_fingerprint import operation_counts, step_outline
 
+    layout, step = lowered.layout, lowered.step
     plan = {
         f"plan.{k}": format_value(v) for k, v in flatten_config(layout.plan).items()
     }
-    check_identical(
-        group, "step", {**plan, **step_outline(layout, lowered, layer_flops)}
-    )
-    check_identical(group, "step in detail", operation_counts(lowered))
+    outline = step_outline(layout, step, lowered.layer_flops)
+    # The outline comes first: it tells a difference as a person would look for it, in
+    # parameters and FLOPs, where counts of operations only say that there is one.
+    check_identical(group, "step", {**plan, **outline})
+    check_identical(group, "step in detail", operation_counts(step))
 
 
 def check_program(group: ProcessGroup, program: "Program") -> None:
@@ -100,7 +100,7 @@ def check_program(group: ProcessGroup, program: "Program") -> None:
         return
     from jaxdist.train.lowered_fingerprint import short_hash
 
-    # Not lines of source: hosts may have the same file in different places.
+    # Lines of source are left out: hosts may have the same file in different places.
     moves = [replace(move, source_location="") for move in program.collectives]
     found = f"{len(moves)} (hash {short_hash(repr(moves))})"
     check_identical(group, "program", {"collectives": found})
@@ -121,18 +121,17 @@ def check_identical(group: ProcessGroup, name: str, facts: ProcessFacts) -> None
     """
     if group.kv_store is None:
         return
-    key, said = f"{_PREFLIGHT_KEY}/{name}", json.dumps(dict(facts))
+    # Process 0 compares and all read its verdict, so that all of them end, or none.
+    store, key = group.kv_store, f"{_PREFLIGHT_KEY}/{name}"
     if group.is_primary:
-        found = [
-            facts,
-            *(_read_facts(group, key, rank) for rank in range(1, group.size)),
-        ]
-        group.kv_store.key_value_set(f"{key}/verdict", describe_differences(found))
+        found = [facts]
+        for rank in range(1, group.size):
+            text = store.blocking_key_value_get(f"{key}/{rank}", _GATHER_TIMEOUT_MS)
+            found.append(json.loads(text))
+        store.key_value_set(f"{key}/verdict", describe_differences(found))
     else:
-        group.kv_store.key_value_set(f"{key}/{group.rank}", said)
-    verdict = group.kv_store.blocking_key_value_get(
-        f"{key}/verdict", _GATHER_TIMEOUT_MS
-    )
+        store.key_value_set(f"{key}/{group.rank}", json.dumps(dict(facts)))
+    verdict = store.blocking_key_value_get(f"{key}/verdict", _GATHER_TIMEOUT_MS)
     if not verdict:
         return
     raise BadInput(
@@ -140,12 +139,6 @@ def check_identical(group: ProcessGroup, name: str, facts: ProcessFacts) -> None
         rule="every process has the same packages, configuration, devices and step",
         values=verdict,
         remedy="the same command and the same environment on every host",
-    )
-
-
-def _read_facts(mine: ProcessGroup, key: str, rank: int) -> ProcessFacts:
-    return json.loads(
-        mine.kv_store.blocking_key_value_get(f"{key}/{rank}", _GATHER_TIMEOUT_MS)
     )
 
 
@@ -158,50 +151,44 @@ def describe_differences(facts_by_rank: Sequence[ProcessFacts]) -> str:
     >>> describe_differences([{"jax": "0.10"}, {"jax": "0.11"}, {"jax": "0.10"}])
     'rank 1: jax 0.11 (others: 0.10)'
     """
-    names = {name: None for facts in facts_by_rank for name in facts}
-    rows = [row for name in names for row in _find_outliers(name, facts_by_rank)]
+    who = "rank 0" if len(facts_by_rank) == 2 else "others"
+    rows = []
+    for name in dict.fromkeys(name for facts in facts_by_rank for name in facts):
+        had = [facts.get(name, "none") for facts in facts_by_rank]
+        # Where as many have one value as the other, process 0's is what was meant.
+        usual = max(had, key=lambda value: (had.count(value), value == had[0]))
+        rows += [
+            f"rank {rank}: {name} {value} ({who}: {usual})"
+            for rank, value in enumerate(had)
+            if value != usual
+        ]
     more = f"; and {len(rows) - _MAX_SHOWN} more" if len(rows) > _MAX_SHOWN else ""
     return "; ".join(rows[:_MAX_SHOWN]) + more
 
 
-def _find_outliers(name: str, found: Sequence[ProcessFacts]) -> list[str]:
-    had = [facts.get(name, "none") for facts in found]
-    # Of as many on either side, process 0's is the one that was meant.
-    usual = max(had, key=lambda value: (had.count(value), value == had[0]))
-    who = "rank 0" if len(found) == 2 else "others"
-    return [
-        f"rank {rank}: {name} {value} ({who}: {usual})"
-        for rank, value in enumerate(had)
-        if value != usual
-    ]
-
-
 def check_clock_skew(group: ProcessGroup) -> None:
-    """JaxdistWarning, in process 0, on hosts whose clocks differ from its own.
+    """Warn, in process 0, of hosts whose clocks differ from its own.
 
     Every process calls it, at the same place.
     """
-    if group.kv_store is None:
+    store, key = group.kv_store, f"{_PREFLIGHT_KEY}/clock"
+    if store is None:
         return
-    group.kv_store.wait_at_barrier(f"{_PREFLIGHT_KEY}/clock", _GATHER_TIMEOUT_MS)
+    # All leave the barrier within milliseconds, so what their clocks say then differs
+    # by as much as the clocks do.
+    store.wait_at_barrier(key, _GATHER_TIMEOUT_MS)
     now = time.time()
     if not group.is_primary:
-        group.kv_store.key_value_set(f"{_PREFLIGHT_KEY}/clock/{group.rank}", repr(now))
+        store.key_value_set(f"{key}/{group.rank}", repr(now))
         return
-    times = {
-        rank: float(
-            group.kv_store.blocking_key_value_get(
-                f"{_PREFLIGHT_KEY}/clock/{rank}", _GATHER_TIMEOUT_MS
-            )
-        )
-        for rank in range(1, group.size)
-    }
-    off = {
-        rank: at - now
-        for rank, at in times.items()
-        if abs(at - now) > _MAX_CLOCK_SKEW_S
-    }
+    off = {}
+    for rank in range(1, group.size):
+        at = store.blocking_key_value_get(f"{key}/{rank}", _GATHER_TIMEOUT_MS)
+        if abs(float(at) - now) > _MAX_CLOCK_SKEW_S:
+            off[rank] = float(at) - now
     if off:
+        # Nothing in a run compares clocks of two hosts, so this is no error; but
+        # whoever reads the logs of several hosts does.
         said = ", ".join(f"rank {rank} {s:+.1f} s" for rank, s in off.items())
         text = f"clocks differ from that of process 0: {said}; times in logs do too"
         warnings.warn(JaxdistWarning(text), stacklevel=2)

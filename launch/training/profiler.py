@@ -1,14 +1,8 @@
-"""Profiling: a jax.profiler trace of a window of steps."""
+"""Profiling: a trace of a window of steps, and what each step in it was spent on."""
 
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from jaxdist.core.errors import BadInput
-
-if TYPE_CHECKING:
-    import jax
 from typing import TYPE_CHECKING, Final
 
 import jax
@@ -36,34 +30,11 @@ from jaxdist.profile.trace_breakdown import (
 from jaxdist.train.step import UPDATE_SCOPE as UPDATE_OF_STEP
 
 if TYPE_CHECKING:
-    from jaxdist.collectives.hlo_collectives import CollectiveOp
-    from jaxdist.train.layout import Layout
     from jaxdist.train.program import Program
 
 
 StepWindow = tuple[int, int]
 """First and last step to profile, counted from 1."""
-
-
-def parse_step_window(text: str | None) -> StepWindow | None:
-    """Read `steps=A:B`.
-
-    Raises:
-        BadInput: another form, or a window without steps.
-
-    >>> parse_step_window("steps=10:15")
-    (10, 15)
-    """
-    if text is None:
-        return None
-    found = re.fullmatch(r"steps=(\d+):(\d+)", text)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
-        raise BadInput(
-            f"no window of steps {text}",
-            rule="--profile takes steps=FIRST:LAST, counted from 1",
-            remedy="--profile steps=10:15",
-        )
-    return int(found[1]), int(found[2])
 
 
 def trace_steps(
@@ -83,32 +54,23 @@ def trace_steps(
     if window is None:
         yield from batches
         return
-    import jax
-
+    # Calls of Python are left out: to trace each makes a step several times longer.
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
     tracing = False
     try:
         for step, batch in enumerate(batches, start=start_step + 1):
             if step == window[0]:
-                jax.profiler.start_trace(
-                    str(folder), profiler_options=_profile_options()
-                )
+                jax.profiler.start_trace(str(folder), profiler_options=options)
                 tracing = True
             if step == window[1] + 1 and tracing:
                 jax.profiler.stop_trace()
                 tracing = False
             yield batch
     finally:
+        # Also a run that ends inside of the window leaves a whole trace.
         if tracing:
             jax.profiler.stop_trace()
-
-
-def _profile_options() -> "jax.profiler.ProfileOptions":
-    """Leave calls of Python out: to watch each makes a step several times longer."""
-    import jax
-
-    options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0
-    return options
 
 
 _INSTRUCTION: Final = re.compile(r"^\s*(?:ROOT\s+)?%?([\w.\-]+) = .+? ([\w\-]+)\(")
@@ -135,14 +97,17 @@ def write_step_breakdown(
     Returns:
         Whether there was a trace with a whole step in it.
     """
+    # The folder keeps the traces of earlier sittings, whose step may be another one.
     found = [p for p in traces.rglob("*.xplane.pb") if p.stat().st_mtime >= start_time]
     if not found:
         return False
+    # A trace has the events of all programs; the name of the module picks the step's.
     text = program.compiled_step.as_text() or ""
     newest = max(found, key=lambda path: path.stat().st_mtime)
     spans = read_spans(newest, text.partition("HloModule ")[2].partition(",")[0])
     devices = device_breakdowns(spans, instruction_terms(program))
     if devices:
+        # Emulated devices share the cores: a reader needs both numbers to judge waits.
         cores = available_cores()
         record = StepBreakdown(
             cores=cores, processes=jax.process_count(), devices=devices
@@ -152,70 +117,49 @@ def write_step_breakdown(
 
 
 def instruction_terms(program: "Program") -> dict[str, InstructionLabel]:
-    """Tell of each instruction of a compiled step what it is a part of."""
+    """Return for each instruction of a compiled step which part of the step it is.
+
+    A trace knows instructions of HLO by their names. Where they come from is in their
+    metadata: `op_name` has the scopes of jax, networks and this package, such as
+    `jit(step)/transpose(jvp(block1))/conv/...`.
+    """
     layers = frozenset(modules_by_path(task_network(program.layout.task)))
-    text = program.compiled_step.as_text() or ""
-    found = dict(_compute_terms(text, layers))
-    moves = (
-        (move.instruction_name, _collective_term(move, program.layout))
-        for move in program.collectives
-    )
-    return found | dict(moves)
-
-
-def _compute_terms(
-    text: str, layers: frozenset[str]
-) -> Iterator[tuple[str, InstructionLabel]]:
-    lines = (line for part in split_computations(text).values() for line in part)
-    for line in lines:
+    text, found = program.compiled_step.as_text() or "", {}
+    for line in (x for part in split_computations(text).values() for x in part):
         said = _INSTRUCTION.match(line)
         if said is None or said[2] in _CONTAINER_OPS:
             continue
-        name = OP_NAME.search(line)
-        scopes = re.split(r"[/():]+", name[1]) if name else []
+        match = OP_NAME.search(line)
+        name = match[1] if match else ""
+        scopes = re.split(r"[/():]+", name)
         if _UPDATE_SCOPES.intersection(scopes):
-            yield said[1], InstructionLabel(term=UPDATE)
-            continue
-        if name and BUCKET_SCOPE in name[1]:
-            yield said[1], InstructionLabel(term=COMPRESSION)
-            continue
-        inside = [scope for scope in scopes if scope in layers]
-        yield (
-            said[1],
-            InstructionLabel(
+            found[said[1]] = InstructionLabel(term=UPDATE)
+        elif BUCKET_SCOPE in name:
+            found[said[1]] = InstructionLabel(term=COMPRESSION)
+        else:
+            # The innermost layer counts; jax calls the backward pass `transpose`.
+            inside = [scope for scope in scopes if scope in layers]
+            stage = _STAGE.search(name)
+            found[said[1]] = InstructionLabel(
                 term=COMPUTE,
                 layer=inside[-1] if inside else "",
                 is_backward="transpose" in scopes,
-                stage_work=_pipeline_stage(name[1] if name else ""),
-            ),
+                stage_work=(stage[2], int(stage[1])) if stage else None,
+            )
+
+    # Collectives are named as the plan names them. Several rows of the ledger may have
+    # one kind and the same axes: then the scopes say which one it is, and the size.
+    rows = [row for ledger in program.layout.ledgers for row in ledger.rows]
+    for move in program.collectives:
+        name, scopes = move.op_name, re.split(r"[/():]+", move.op_name)
+        best = max(
+            (r for r in rows if (r.kind, r.axes) == (move.kind, move.axes)),
+            key=lambda r: (name.count(r.layer), scopes.count(r.what), r.payload),
+            default=None,
         )
-
-
-def _collective_term(move: "CollectiveOp", layout: "Layout") -> InstructionLabel:
-    """Name a collective as its plan does; of several, by its scopes."""
-    scopes = re.split(r"[/():]+", move.op_name)
-    rows = [
-        row
-        for ledger in layout.ledgers
-        for row in ledger.rows
-        if (row.kind, row.axes) == (move.kind, move.axes)
-    ]
-    best = max(
-        rows,
-        key=lambda row: (
-            move.op_name.count(row.layer),
-            scopes.count(row.what),
-            row.payload,
-        ),
-        default=None,
-    )
-    what = best.what if best else move.kind
-    term = f"{what}, {' x '.join(move.axes) or 'unknown devices'}"
-    return InstructionLabel(
-        term=term, wait_term=BUBBLE if "pipe" in move.axes else WAIT
-    )
-
-
-def _pipeline_stage(name: str) -> tuple[str, int] | None:
-    found = _STAGE.search(name)
-    return (found[2], int(found[1])) if found else None
+        what = best.what if best else move.kind
+        found[move.instruction_name] = InstructionLabel(
+            term=f"{what}, {' x '.join(move.axes) or 'unknown devices'}",
+            wait_term=BUBBLE if "pipe" in move.axes else WAIT,
+        )
+    return found

@@ -1,10 +1,10 @@
-"""Training: a resolved configuration run from its start, or its newest checkpoint."""
+"""Training: a job, run from its start or from its newest checkpoint to its end."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
-from functools import partial
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -12,28 +12,36 @@ from typing import TYPE_CHECKING
 import jax
 
 from jaxdist.core.run_record import Run
-from jaxdist.input.device_feed import Feed, train_feed
-from jaxdist.launch.config.provenance import ResolvedConfig
-from jaxdist.launch.devices.prepare import PreparedDevices
+from jaxdist.input.device_feed import train_feed
+from jaxdist.input.device_put import local_rows
+from jaxdist.input.local_shuffle.setup import Keep, check_local_rows, check_no_workers
+from jaxdist.launch.distributed.network_interface import peer_facing_address
 from jaxdist.launch.distributed.preemption import batches_until, never_stop
 from jaxdist.launch.distributed.process_group import ProcessGroup, process_group
-from jaxdist.launch.run_folder.folder import RunFolder, write_atomic
-from jaxdist.launch.run_folder.folder_lock import folder_lock
-from jaxdist.launch.training.checkpoints import RunCheckpointer, open_checkpoints
+from jaxdist.launch.run_folder.folder import (
+    RunFolder,
+    check_writable,
+    folder_lock,
+    run_folder,
+    write_atomic,
+)
+from jaxdist.launch.run_folder.lockfile import write_config_lock
 from jaxdist.launch.training.evaluate import make_evaluator
 from jaxdist.launch.training.job.job import Job
-from jaxdist.launch.training.observers import run_observers
+from jaxdist.launch.training.job.shuffle_quality import measure_shuffle_quality
+from jaxdist.launch.training.monitor.heartbeat import StatusWriter
+from jaxdist.launch.training.monitor.stragglers import StragglerMonitor
+from jaxdist.launch.training.monitor.watchdog import HangWatchdog
 from jaxdist.launch.training.preflight import check_lowered, check_program
-from jaxdist.launch.training.prepare import PreparedRun, prepare_run
 from jaxdist.launch.training.profiler import write_step_breakdown
-from jaxdist.launch.training.session import RunObserver, TrainingSession
-from jaxdist.launch.training.summary import summarize_run, write_shuffle_quality
-from jaxdist.partition.audit import ignore_difference, raise_difference
-from jaxdist.train import program as programs
-from jaxdist.train.loop import FitResult, fit
+from jaxdist.launch.training.session import (
+    RunObserver,
+    TrainingSession,
+    summarize_run,
+)
+from jaxdist.train.loop import fit
 from jaxdist.train.metrics import Recorder
-from jaxdist.train.program import Program
-from jaxdist.train.run_schedule import RunSchedule
+from jaxdist.train.program import Program, initial_state, lower_program
 from jaxdist.train.state import TrainState
 
 if TYPE_CHECKING:
@@ -44,8 +52,7 @@ BatchIterator = Iterator[Mapping[str, jax.Array]]
 
 
 def train(
-    resolved: ResolvedConfig,
-    prepared: PreparedDevices,
+    job: Job,
     observer: RunObserver,
     *,
     start_time: float,
@@ -54,11 +61,10 @@ def train(
     ] = lambda batches, start: batches,
     should_stop: Callable[[], bool] = never_stop,
 ) -> tuple[Run, RunFolder]:
-    """Run a configuration to its end, or until asked to end.
+    """Run a job to its end, or until asked to end.
 
     Args:
-        resolved: checked settings.
-        prepared: the plan fitted to the devices.
+        job: settled for training.
         observer: is shown what happens.
         start_time: when the command started, Unix seconds.
         wrap_batches: wraps the batches, to profile some steps for example.
@@ -67,93 +73,164 @@ def train(
     Raises:
         BadInput: it cannot run as asked; nothing was written.
     """
-    jax.config.update("jax_enable_x64", resolved.config.precision == "float64")
-    mine = process_group()
-    work = prepare_run(resolved, prepared, mine)
+    from jaxdist.train.checkpoint.checkpoints import Checkpoints
+
+    group, folder, config = process_group(), run_folder(job.config), job.config
+    source, held_out = job.sources
+    sample_store = _sample_store(job, group, folder)
     with ExitStack() as stack:
-        own = work.folder if mine.is_primary else _temporary_folder(stack)
-        with mine.primary_first("claim"):
+        # Process 0 alone writes the run. The others write the same files, so that no
+        # code has to ask, into a folder that is deleted in the end.
+        own = folder
+        if not group.is_primary:
+            own = RunFolder(Path(stack.enter_context(TemporaryDirectory())))
+        with group.primary_first("claim"):
             stack.enter_context(folder_lock(own))
-        to = stack.enter_context(
-            run_observers(
-                work.job,
-                mine,
-                work.folder,
-                own,
-                print_line=observer.print_line,
-                on_cpu=work.auto_reduce.prepared.platform == "cpu",
-                start_time=start_time,
+
+        # Observers end in reverse order. The recorder is told of each phase and tells
+        # the others; it ends last, since they write while they end.
+        watchdog = HangWatchdog(group, config.run.hang_s, folder.stacks)
+        stragglers = StragglerMonitor(
+            group,
+            config.run.straggler_every,
+            observer.print_line,
+            own.stragglers,
+            on_cpu=job.platform == "cpu",
+        )
+
+        def on_phase(phase: str, step: int) -> None:
+            watchdog.on_phase(phase, step)
+            stragglers.on_phase(phase, step)
+
+        recorder = Recorder(
+            own.metrics, own.spans, start_time, on_phase, stragglers.on_input_starvation
+        )
+        stack.callback(recorder.close)
+        stack.enter_context(watchdog)
+        stack.enter_context(stragglers)
+        status = stack.enter_context(
+            StatusWriter(own.status, job.run_schedule.steps, group, watchdog.heartbeats)
+        )
+
+        checkpoints = Checkpoints(
+            folder.checkpoints, max_to_keep=config.checkpoint.keep
+        )
+        stack.callback(checkpoints.close)
+        program, state, restored = _compile_and_restore(
+            job, checkpoints, recorder, group
+        )
+        check_program(group, program)
+        session = TrainingSession(
+            job=job, program=program, folder=folder, restored=restored
+        )
+        start = session.start_step
+
+        # The run is accepted. Its settings are written only now: a run that is refused
+        # keeps the values that it was trained with.
+        status.mark_accepted()
+        write_config_lock(own, job.resolved, job.sample_fingerprints)
+        write_atomic(own.plan, job.plan.to_json())
+        recorder.resume_from(start)
+        observer.on_start(session)
+
+        # An earlier sitting may have been asked to end during the evaluation after its
+        # last step. Process 0 has the record of it, so it decides for all.
+        schedule = job.run_schedule
+        was_missed = group.broadcast_bool(
+            "test",
+            start > 0
+            and schedule.is_evaluation_step(start)
+            and not recorder.was_evaluated(start),
+        )
+        layout = job.layout
+        feed = stack.enter_context(
+            train_feed(
+                source,
+                job.order,
+                program.batch_shardings,
+                shapes=layout.padded_shapes(layout.batch_shapes),
+                dtypes=layout.task.objective.dtypes,
+                max_shift=config.data.shift,
+                start=start,
+                threads=config.data.prefetch_workers,
+                sample_store=sample_store,
             )
         )
-        checkpoints = open_checkpoints(work.folder, work.job.config.checkpoint.keep)
-        stack.callback(checkpoints.close)
-        start, state = _start_session(work, checkpoints, to.recorder, mine)
-        check_program(mine, start.program)
-        to.status_writer.mark_accepted()
-        work.write_config(own)
-        to.recorder.resume_from(start.start_step)
-        observer.on_start(start)
-        feed = stack.enter_context(_train_feed(start, work))
-        batches = batches_until(wrap_batches(feed, start.start_step), should_stop)
-        judge = make_evaluator(work.job, work.sources[1], should_stop)
         outcome = fit(
-            start.program,
+            program,
             state,
-            batches,
-            schedule=_run_schedule(start, to.recorder, mine),
-            evaluate=judge,
-            checkpointer=RunCheckpointer(checkpoints, start.resolved, work.job),
-            recorder=to.recorder,
+            batches_until(wrap_batches(feed, start), should_stop),
+            schedule=replace(schedule, resume_evaluation=was_missed),
+            evaluate=make_evaluator(job, held_out, should_stop),
+            checkpointer=RunCheckpointer(checkpoints, job),
+            recorder=recorder,
             callback=observer,
-            learning_rates=work.job.learning_rates,
+            learning_rates=job.learning_rates,
         )
-        run = _finish_session(start, outcome, to.recorder, checkpoints, feed)
+
+        # What is under way is waited for: saves, and the exchange of samples, which
+        # would be counted in parts.
+        with recorder.phase("checkpoint", schedule.steps):
+            checkpoints.wait()
+        feed.close()
+        store = feed.store_runtime
+        run = summarize_run(
+            session,
+            outcome,
+            recorder,
+            checkpoint=max(checkpoints.steps(), default=None),
+            sample_exchange={} if store is None else store.sample_counts(),
+        )
         write_atomic(own.summary, run.to_json())
-        if mine.is_primary:
-            write_shuffle_quality(own, start, work.sources[0], run.steps)
-        write_step_breakdown(start.program, own.traces, start_time, own.step_breakdown)
-        to.status_writer.finish(run.status)
-    return run, work.folder
+        if group.is_primary:
+            epochs = run.steps * job.order.batch / len(source)
+            quality = measure_shuffle_quality(job.order, source, epochs)
+            if quality is not None:
+                write_atomic(own.shuffle_quality, json.dumps(quality, indent=2) + "\n")
+        write_step_breakdown(program, own.traces, start_time, own.step_breakdown)
+        status.finish(run.status)
+    return run, folder
 
 
-def _temporary_folder(stack: ExitStack) -> RunFolder:
-    """Return a folder for what process 0 alone writes of a run; it goes in the end."""
-    return RunFolder(Path(stack.enter_context(TemporaryDirectory())))
+def _sample_store(job: Job, group: ProcessGroup, folder: RunFolder) -> Keep | None:
+    """Return how this process stores samples; None where it stores none.
 
+    Every process of the run calls it at the same time, before anything is written.
 
-def _start_session(
-    work: PreparedRun,
-    checkpoints: "Checkpoints",
-    recorder: Recorder,
-    mine: ProcessGroup,
-) -> tuple[TrainingSession, TrainState]:
-    """Compile the step, and compute or read the first state."""
-    program, state, restored = _compile_and_restore(
-        work.job, checkpoints, recorder, mine
-    )
-    start = TrainingSession(
-        job=work.job,
-        program=program,
-        folder=work.folder,
-        prepared=work.auto_reduce.prepared,
-        resolved=work.auto_reduce.resolved,
-        sample_counts=(len(work.sources[0]), len(work.sources[1])),
-        restored=restored,
-        all_reduce_choice=work.auto_reduce.message,
-    )
-    return start, state
+    Raises:
+        BadInput: samples that these processes cannot store, a folder that cannot be
+            written, or no such interface.
+    """
+    data = job.config.data
+    if data.store == "none":
+        return None
+    check_no_workers(data.prefetch_workers)
+    shardings = job.layout.batch_shardings(job.layout.batch_shapes)
+    rows = local_rows(shardings.values(), job.order.batch)
+    check_local_rows(job.sources[0], job.order, rows)
+    # Runs on one machine have a folder each.
+    own = Path(data.store_dir) / folder.name if data.store == "disk" else None
+    if own is not None:
+        check_writable(own, key="data.store_dir")
+    with_peers = data.exchange == "peers"
+    address = peer_facing_address(group, data.interface) if with_peers else ""
+    return Keep(folder=own, interface=address)
 
 
 def _compile_and_restore(
-    job: Job, checkpoints: "Checkpoints", recorder: Recorder, mine: ProcessGroup
+    job: Job, checkpoints: "Checkpoints", recorder: Recorder, group: ProcessGroup
 ) -> "tuple[Program, TrainState, RestoredState | None]":
-    """Compile the step while the first state is computed or read."""
-    fresh = not checkpoints.steps()
+    """Compile the step, and compute the first state or read the newest one."""
     with recorder.phase("compile", 0), ThreadPoolExecutor(1) as pool:
-        first = pool.submit(programs.initial_state, job.layout) if fresh else None
-        differs = raise_difference if job.config.audit == "fail" else ignore_difference
-        seen = partial(check_lowered, mine, job.layout)
-        program = programs.compile_program(job.layout, differs, seen)
+        # XLA compiles without the interpreter lock, so a fresh state is computed
+        # meanwhile. A checkpoint is read afterwards, in a phase of its own.
+        fresh = not checkpoints.steps()
+        first = pool.submit(initial_state, job.layout) if fresh else None
+        lowered = lower_program(job.layout)
+        check_lowered(group, lowered)
+        program = lowered.compile()
+        if job.config.audit == "fail":
+            program.raise_difference()
         if first is not None:
             return program, first.result(), None
     with recorder.phase("checkpoint", 0):
@@ -163,52 +240,23 @@ def _compile_and_restore(
     return program, job.layout.from_checkpoint(restored.state), restored
 
 
-def _train_feed(start: TrainingSession, work: PreparedRun) -> Feed:
-    layout, data = start.job.layout, start.job.config.data
-    return train_feed(
-        work.sources[0],
-        start.job.order,
-        start.program.batch_shardings,
-        shapes=layout.padded_shapes(layout.batch_shapes),
-        dtypes=layout.task.objective.dtypes,
-        max_shift=data.shift,
-        start=start.start_step,
-        threads=data.prefetch_workers,
-        sample_store=work.sample_store,
-    )
+class RunCheckpointer:
+    """Saves states, each with what a reader needs to know of its run.
 
+    Args:
+        checkpoints: where.
+        job: what runs.
+    """
 
-def _run_schedule(
-    start: TrainingSession, recorder: Recorder, mine: ProcessGroup
-) -> RunSchedule:
-    """Return the course; all processes owe the evaluation that process 0 misses."""
-    step, course = start.start_step, start.job.run_schedule
-    # The sitting before was asked to end in an evaluation.
-    owed = (
-        step > 0
-        and course.is_evaluation_step(step)
-        and not recorder.was_evaluated(step)
-    )
-    return replace(course, resume_evaluation=mine.broadcast_bool("test", owed))
+    def __init__(self, checkpoints: "Checkpoints", job: Job) -> None:
+        self._checkpoints, self._layout = checkpoints, job.layout
+        self._metadata = {
+            "experiment": job.resolved.experiment,
+            "recipe": asdict(job.model_spec),
+            "plan": json.loads(job.plan.to_json()),
+            "vocabulary": job.vocabulary,
+        }
 
-
-def _finish_session(
-    start: TrainingSession,
-    outcome: FitResult,
-    recorder: Recorder,
-    checkpoints: "Checkpoints",
-    feed: Feed,
-) -> Run:
-    """Wait for what is under way, and write down what happened."""
-    with recorder.phase("checkpoint", start.job.run_schedule.steps):
-        checkpoints.wait()
-    feed.close()  # what is under way would be counted in parts
-    return summarize_run(
-        start,
-        outcome,
-        recorder,
-        checkpoint=max(checkpoints.steps(), default=None),
-        sample_exchange={}
-        if feed.store_runtime is None
-        else feed.store_runtime.sample_counts(),
-    )
+    def save(self, state: TrainState) -> None:
+        """Save a state; returns before it is on disk."""
+        self._checkpoints.save(self._layout.to_checkpoint(state), self._metadata)

@@ -8,11 +8,10 @@ import time
 import traceback
 from pathlib import Path
 
-from jaxdist.launch.config.resolve import resolve_config
-from jaxdist.launch.devices.prepare import prepare_devices
 from jaxdist.launch.distributed.initialize import initialize
 from jaxdist.launch.distributed.preemption import PreemptionHandler
 from jaxdist.launch.distributed.process_group import process_group
+from jaxdist.launch.training.job.settle import JobRequest, settle
 
 SLOW_S = 1.0
 """A step with fewer processes: there is time to take one back before the end."""
@@ -28,11 +27,11 @@ def main(folder, count, dies_at, ends_at, *words):
         ends_at: last step of this sitting, 0 for that of the run.
     """
     rank, folder = initialize(), Path(folder)
-    resolved = resolve_config("digits", words)
     mine, died = process_group(), folder / "died"
     whole = mine.size == int(count)
     with PreemptionHandler(mine) as ends:
-        prepared = prepare_devices(resolved.config.plan, explicit=True)
+        request = JobRequest(experiment="digits", overrides=words)
+        settled = settle(request, mine, for_training=True)
         from jaxdist.launch.training.console_reporter import NullReporter
         from jaxdist.launch.training.train import train
 
@@ -54,8 +53,7 @@ def main(folder, count, dies_at, ends_at, *words):
 
         with NullReporter() as silent:
             run, _ = train(
-                resolved,
-                prepared,
+                settled,
                 silent,
                 start_time=time.time(),
                 wrap_batches=traced,

@@ -7,16 +7,15 @@ import sys
 import time
 from pathlib import Path
 
-from jaxdist.launch.config.resolve import resolve_config
-from jaxdist.launch.devices.prepare import prepare_devices
 from jaxdist.launch.distributed.initialize import initialize
 from jaxdist.launch.distributed.process_group import process_group
+from jaxdist.launch.training.job.settle import JobRequest, settle
 
 
 def main(trace, dies_at, *words):
     rank = initialize()
-    resolved = resolve_config("digits", words)
-    prepared = prepare_devices(resolved.config.plan, explicit=True)
+    request = JobRequest(experiment="digits", overrides=words)
+    job = settle(request, process_group(), for_training=True)
     from jaxdist.launch.training.console_reporter import NullReporter
     from jaxdist.launch.training.train import train
 
@@ -32,7 +31,7 @@ def main(trace, dies_at, *words):
                 yield batch
 
     with NullReporter() as silent:
-        train(resolved, prepared, silent, start_time=time.time(), wrap_batches=traced)
+        train(job, silent, start_time=time.time(), wrap_batches=traced)
 
 
 if __name__ == "__main__":

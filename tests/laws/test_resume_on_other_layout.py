@@ -34,12 +34,12 @@ ELSEWHERE = {
 TRACED = """
 import json, os, signal, sys, time
 from pathlib import Path
-from jaxdist.launch.devices.prepare import prepare_devices
-from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.distributed.process_group import process_group
+from jaxdist.launch.training.job.settle import JobRequest, settle
 
 trace, dies_at, words = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-resolved = resolve_config("digits", words)
-prepared = prepare_devices(resolved.config.plan, explicit=True)
+request = JobRequest(experiment="digits", overrides=words)
+job = settle(request, process_group(), for_training=True)
 
 import numpy as np
 from jaxdist.launch.training.console_reporter import ConsoleReporter
@@ -56,7 +56,7 @@ def traced(batches, start):
             yield batch
 
 with ConsoleReporter(quiet=True) as terminal:
-    train(resolved, prepared, terminal, start_time=time.time(), wrap_batches=traced)
+    train(job, terminal, start_time=time.time(), wrap_batches=traced)
 """
 
 

@@ -60,24 +60,24 @@ def run(args: Namespace) -> int:
             sys.stdout.write(f"{args.experiment}\n{survey}\n")
         return int(bool(survey.findings) and not args.warn)
 
-    from jaxdist.launch.config.resolve import resolve_config
-    from jaxdist.launch.devices.prepare import prepare_devices
+    from jaxdist.launch.distributed.process_group import process_group
+    from jaxdist.launch.training.job.settle import JobRequest, settle
 
-    resolved = resolve_config(args.experiment, args.overrides)
-    prepared = prepare_devices(resolved.config.plan, explicit=resolved.plan_is_explicit)
+    request = JobRequest(experiment=args.experiment, overrides=args.overrides)
+    job = settle(request, process_group())
 
     # From here on jax is imported: it sees the devices that were just prepared.
     from jaxdist.launch.analysis.audit import audit
 
-    found = audit(resolved, prepared)
+    found = audit(job)
     if args.json:
         print_json(found.as_dict())
     else:
         words = " ".join((args.experiment, *args.overrides))
-        _print_audit(console(), found, prepared.title, words)
+        _print_audit(console(), found, job.devices, words)
     for error in found.program.differences:
         # Everything was printed before: the error says only which difference was first.
-        if not (args.warn or resolved.config.audit == "warn"):
+        if not (args.warn or job.config.audit == "warn"):
             raise error
         console(error=True).print(f"warn: {error}", soft_wrap=True)
     return 0

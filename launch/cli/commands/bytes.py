@@ -57,26 +57,23 @@ def run(args: Namespace) -> int:
         check_wire_traffic,
         measure_wire_traffic,
     )
-    from jaxdist.launch.config.resolve import resolve_config
-    from jaxdist.launch.devices.prepare import prepare_devices
+    from jaxdist.launch.distributed.process_group import process_group
+    from jaxdist.launch.training.job.settle import JobRequest, settle
 
-    resolved = resolve_config(args.experiment, args.overrides)
-    prepared = prepare_devices(resolved.config.plan, explicit=resolved.plan_is_explicit)
+    request = JobRequest(experiment=args.experiment, overrides=args.overrides)
+    job = settle(request, process_group())
     if args.wire:
-        check_wire_traffic(prepared.plan)
+        check_wire_traffic(job.plan)
 
     # From here on jax is imported: it sees the devices that were just prepared.
-    from jaxdist.launch.analysis.step_traffic import (
-        count_step_traffic,
-        experiment_layout,
-    )
+    from jaxdist.launch.analysis.step_traffic import count_step_traffic
 
     # The step is compiled here for fake devices; the hosts compile it again.
-    traffic, wire = count_step_traffic(experiment_layout(resolved, prepared)), None
+    traffic, wire = count_step_traffic(job.layout), None
     if args.wire:
         words = args.experiment, *args.overrides
-        wire = measure_wire_traffic(words, prepared.plan.mesh.devices)
-    title = f"{resolved.experiment}    {prepared.plan.title}    {prepared.title}"
+        wire = measure_wire_traffic(words, job.plan.mesh.devices)
+    title = f"{args.experiment}    {job.plan.title}    {job.devices}"
     return _print_traffic(args, title, traffic, wire)
 
 

@@ -27,8 +27,7 @@ def run(args: Namespace) -> int:
     """Print the resolved tree."""
     from jaxdist.launch.config.provenance import SETTING_SOURCE_NAMES
     from jaxdist.launch.config.resolve import resolve_config
-    from jaxdist.launch.config.tree import flatten_config
-    from jaxdist.launch.config.value_text import format_value
+    from jaxdist.launch.config.tree import flatten_config, format_value
 
     resolved = resolve_config(args.experiment, args.overrides)
     now, sources = flatten_config(resolved.config), resolved.sources

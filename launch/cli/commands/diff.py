@@ -29,10 +29,13 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(args: Namespace) -> int:
     """Print the keys and the package versions that differ."""
-    from jaxdist.launch.config.value_text import format_value
-    from jaxdist.launch.run_folder.config_diff import changed_keys, changed_packages
+    from jaxdist.launch.config.tree import format_value
     from jaxdist.launch.run_folder.folder import find_run
-    from jaxdist.launch.run_folder.lockfile import read_config_lock
+    from jaxdist.launch.run_folder.lockfile import (
+        changed_keys,
+        changed_packages,
+        read_config_lock,
+    )
 
     runs = [find_run(name, folder=args.dir) for name in (args.run_a, args.run_b)]
     old, new = (read_config_lock(run) for run in runs)

@@ -25,19 +25,19 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(args: Namespace) -> int:
     """Evaluate and print the score."""
-    from jaxdist.launch.devices.prepare import prepare_devices
+    from jaxdist.launch.distributed.process_group import process_group
     from jaxdist.launch.run_folder.folder import find_run
     from jaxdist.launch.run_folder.lockfile import read_config_lock
+    from jaxdist.launch.training.job.settle import settle
 
     folder = find_run(args.run, folder=args.dir)
-    config = read_config_lock(folder).resolved.config
     # The layout changes nothing in the score: it may shrink to what is here.
-    prepared = prepare_devices(config.plan, explicit=False)
+    job = settle(read_config_lock(folder).resolved, process_group())
 
     from jaxdist.launch.training.console_reporter import accuracy_line
     from jaxdist.launch.training.evaluate import evaluate_checkpoint
 
-    step, score = evaluate_checkpoint(config, prepared.plan, folder, args.checkpoint)
+    step, score = evaluate_checkpoint(job, folder, args.checkpoint)
     if args.json:
         print_json({"run": folder.name, "checkpoint": step, **score})
     else:

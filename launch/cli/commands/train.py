@@ -1,10 +1,13 @@
 """`jaxdist train EXPERIMENT`: run an experiment to its end, or go on with it."""
 
 import os
+import re
 from argparse import Namespace
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_experiment_arguments,
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jaxdist.core.run_record import Run
+    from jaxdist.launch.training.session import RunObserver
 
 summary = "train an experiment; the same command again goes on with it"
 
@@ -51,8 +55,6 @@ def run(args: Namespace) -> int:
     # The time to the first step counts from the start of the process, imports included.
     started = psutil.Process().create_time()
 
-    from jaxdist.launch.config.plan_file import check_plan_target, load_plan_overrides
-    from jaxdist.launch.config.resolve import resolve_config
     from jaxdist.launch.distributed.environment import is_multi_process
     from jaxdist.launch.distributed.initialize import (
         WATCHED_HEARTBEAT_TIMEOUT_S,
@@ -60,44 +62,28 @@ def run(args: Namespace) -> int:
     )
     from jaxdist.launch.distributed.preemption import PreemptionHandler
     from jaxdist.launch.distributed.process_group import EXIT_RESTART, process_group
-    from jaxdist.launch.training.adapt.cluster_state import (
-        apply_saved_plan,
-        load_cluster_state,
-        prepare_cluster_devices,
-    )
-    from jaxdist.launch.training.preflight import check_device_counts, check_settings
-    from jaxdist.launch.training.profiler import parse_step_window
+    from jaxdist.launch.training.job.settle import JobRequest, settle
 
     # jax.distributed must be initialized before anything asks for devices.
     if is_multi_process(os.environ):
         initialize(WATCHED_HEARTBEAT_TIMEOUT_S)
-    mine = process_group()
-    with PreemptionHandler(mine) as ends:
-        # Process 0 reads the settings first: what it refuses is said once, and data
-        # that is downloaded is there for the others. Devices must not be counted
-        # inside, since jax counts them in all processes at once.
-        with mine.primary_first("settings"):
+    group = process_group()
+    with PreemptionHandler(group) as preemption, ExitStack() as stack:
+        with group.primary_first("profile"):
             # One process is profiled: traces of several on a host have the same name.
-            window = parse_step_window(args.profile) if mine.is_primary else None
-            # Overrides stand behind the plan's: what is typed wins over the file.
-            words = [*(load_plan_overrides(args.plan) if args.plan else ())]
-            words += args.overrides
-            resolved = resolve_config(args.experiment, words)
-            machine = load_cluster_state(
-                args.cluster, resolved, mine.size, is_adaptive=args.adapt
-            )
-            if args.plan:
-                given = machine.given if machine else None
-                check_plan_target(args.plan, resolved, given)
-            # A run that has planned again goes on under its own plan.
-            resolved = apply_saved_plan(resolved, words, machine)
-        check_settings(mine, resolved.config)
-        prepared = prepare_cluster_devices(machine, resolved)
-        check_device_counts(mine, prepared)
+            window = _parse_step_window(args.profile) if group.is_primary else None
+        request = JobRequest(
+            experiment=args.experiment,
+            overrides=args.overrides,
+            plan_file=args.plan,
+            cluster=args.cluster,
+            adapts=args.adapt,
+        )
+        job = settle(request, group, for_training=True)
 
         # From here on jax is imported: it sees the devices that were just prepared.
         from jaxdist.launch.run_folder.folder import run_folder
-        from jaxdist.launch.training.adapt.controller import adaptive_observer
+        from jaxdist.launch.training.adapt.controller import AdaptationController
         from jaxdist.launch.training.console_reporter import (
             ConsoleReporter,
             NullReporter,
@@ -105,33 +91,56 @@ def run(args: Namespace) -> int:
         from jaxdist.launch.training.profiler import trace_steps
         from jaxdist.launch.training.train import train
 
-        # Only the primary prints; each process has the folder, to write its own traces.
-        trace = run_folder(resolved.config).traces
-        shown = ConsoleReporter(quiet=args.json) if mine.is_primary else NullReporter()
-        with (
-            shown as terminal,
-            adaptive_observer(
-                machine,
-                terminal,
-                mine,
-                start_time=started,
-                request_stop=ends.request_stop,
-            ) as observer,
-        ):
-            record, folder = train(
-                resolved,
-                prepared,
-                observer,
-                start_time=started,
-                wrap_batches=lambda batches, start: trace_steps(
-                    batches, start, window, trace
-                ),
-                should_stop=ends,
+        observer: RunObserver = NullReporter()
+        if group.is_primary:
+            observer = stack.enter_context(ConsoleReporter(quiet=args.json))
+        if job.cluster is not None:
+            observer = stack.enter_context(
+                AdaptationController(
+                    observer,
+                    group,
+                    job.cluster,
+                    start_time=started,
+                    request_stop=preemption.request_stop,
+                )
             )
-        if mine.is_primary:
+        traces = run_folder(job.config).traces
+        record, folder = train(
+            job,
+            observer,
+            start_time=started,
+            wrap_batches=lambda batches, start: trace_steps(
+                batches, start, window, traces
+            ),
+            should_stop=preemption,
+        )
+        # The progress line is taken away before anything else is printed.
+        stack.close()
+        if group.is_primary:
             _print_summary(record, folder.path, args.json)
     # A launcher starts a stopped run again; without one the same command goes on.
     return EXIT_RESTART if record.status == "stopped" else 0
+
+
+def _parse_step_window(text: str | None) -> tuple[int, int] | None:
+    """Read `steps=A:B`, the first and last step to profile, counted from 1.
+
+    Raises:
+        BadInput: another form, or a window without steps.
+
+    >>> _parse_step_window("steps=10:15")
+    (10, 15)
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"steps=(\d+):(\d+)", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise BadInput(
+            f"no window of steps {text}",
+            rule="--profile takes steps=FIRST:LAST, counted from 1",
+            remedy="--profile steps=10:15",
+        )
+    return int(found[1]), int(found[2])
 
 
 def _print_summary(run_record: "Run", folder: "Path", as_json: bool) -> None:

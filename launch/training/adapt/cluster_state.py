@@ -1,25 +1,95 @@
-"""Machine: on what a run is said to be, and the plan that it has there by now."""
+"""The cluster that a run is said to be on, and the plan that it has adapted to there.
 
+A plan that was adapted lies in the folder of the run, so whatever starts the run again
+finds it there.
+"""
+
+import hashlib
+import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.config.plan_file import plan_to_overrides
-from jaxdist.launch.config.provenance import ResolvedConfig
-from jaxdist.launch.config.resolve import resolve_config
-from jaxdist.launch.devices.prepare import PreparedDevices, prepare_devices
+from jaxdist.core.plan import Plan
+from jaxdist.launch.config.resolve import ResolvedConfig
 from jaxdist.launch.distributed.environment import planned_process_count
-from jaxdist.launch.run_folder.folder import run_folder
-from jaxdist.launch.training.adapt.saved_plan import SavedPlan, read_saved_plan
+from jaxdist.launch.run_folder.folder import run_folder, write_atomic
+from jaxdist.launch.run_folder.jsonl import read_json_object
 from jaxdist.meshes.clusters.load import load_cluster
-from jaxdist.oracle.predict import check_device_count
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedPlan:
+    """What a run has changed its plan to."""
+
+    # Plan and cluster are kept as JSON, which is all that their file needs.
+    asked: str
+    """Digest of the cluster that was given: for another one the plan does not hold."""
+    processes: int
+    """Number of processes that it is for."""
+    step: int
+    """Steps that were done before."""
+    why: str
+    """What had changed."""
+    plan: Mapping[str, Any]
+    """The plan, as its JSON has it."""
+    cluster: Mapping[str, Any]
+    """The cluster since then, as its JSON has it."""
+
+    @property
+    def now(self) -> Plan:
+        """The plan."""
+        return Plan.from_json(json.dumps(self.plan))
+
+    @property
+    def since(self) -> Cluster:
+        """The cluster."""
+        return Cluster.from_json(json.dumps(self.cluster))
+
+    @property
+    def text(self) -> str:
+        """The same for a person."""
+        return f"plan {self.now.label}, adapted after step {self.step:,}: {self.why}"
+
+
+def digest_cluster(cluster: Cluster) -> str:
+    """Return a digest of a cluster's numbers."""
+    return hashlib.sha256(cluster.to_json().encode()).hexdigest()[:16]
+
+
+def write_saved_plan(path: Path, saved_plan: SavedPlan) -> None:
+    """Write the plan that the next sitting runs."""
+    write_atomic(path, json.dumps(asdict(saved_plan), indent=2) + "\n")
+
+
+def read_saved_plan(path: Path, cluster: Cluster, processes: int) -> SavedPlan | None:
+    """Read the plan; None where it is missing, or for another cluster or number.
+
+    Args:
+        path: the file.
+        cluster: the cluster that is given now.
+        processes: how many there are now.
+    """
+    found = read_json_object(path)
+    if found is None:
+        return None
+    # The digest is that of all numbers: a cluster file that was edited since makes the
+    # plan void, for it was found with other numbers.
+    with suppress(TypeError):  # fields of another version
+        saved = SavedPlan(**found)
+        if (saved.asked, saved.processes) == (digest_cluster(cluster), processes):
+            return saved
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterState:
-    """Where a run is."""
+    """The cluster that a run is on, as it was given and as it is now."""
 
     name: str
     """The cluster as it was typed."""
@@ -28,7 +98,7 @@ class ClusterState:
     adapts: bool
     """Whether the run may change its plan."""
     earlier: SavedPlan | None
-    """What an earlier sitting has changed the plan to."""
+    """The plan that an earlier sitting has changed to."""
     fewer: str = ""
     """That not all processes are here, where the plan is not for those that are."""
 
@@ -37,21 +107,11 @@ class ClusterState:
         """The cluster with what an earlier sitting has measured."""
         return self.earlier.since if self.earlier else self.given
 
-    @property
-    def written(self) -> int | None:
-        """Processes that the plan is written for; None where the launcher says it."""
-        return self.earlier.processes if self.earlier else None
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What to tell the user."""
-        return (self.earlier.text,) if self.earlier else ()
-
 
 def load_cluster_state(
     name: str | None, resolved: ResolvedConfig, num_processes: int, *, is_adaptive: bool
 ) -> ClusterState | None:
-    """Return where a run is; None where nobody has said it.
+    """Return the cluster that a run is on; None where none was named.
 
     Args:
         name: of a cluster, or of its file.
@@ -63,64 +123,24 @@ def load_cluster_state(
         BadInput: no such cluster, or none to adapt to.
     """
     if name is None:
-        _require_cluster(is_adaptive)
+        if is_adaptive:
+            raise BadInput(
+                "nothing says on which machine it runs",
+                rule="--adapt plans again for a cluster with the numbers of now",
+                values="--adapt, no --cluster",
+                remedy=(
+                    "--cluster testbed --adapt",
+                    "jaxdist calibrate measures yours",
+                ),
+            )
         return None
-    given, folder = load_cluster(name), run_folder(resolved.config)
-    earlier = (
-        read_saved_plan(folder.saved_plan, given, num_processes)
-        if is_adaptive
-        else None
-    )
-    written = planned_process_count(os.environ, num_processes)
-    less = f"{num_processes} of {written} processes are here"
-    fewer = less if num_processes < written and earlier is None else ""
+    given, path = load_cluster(name), run_folder(resolved.config).saved_plan
+    # Without --adapt the run has the plan that was asked for, whatever lies there.
+    earlier = read_saved_plan(path, given, num_processes) if is_adaptive else None
+    planned = planned_process_count(os.environ, num_processes)
+    # A saved plan is for exactly the processes that are here.
+    is_short = num_processes < planned and earlier is None
+    fewer = f"{num_processes} of {planned} processes are here" if is_short else ""
     return ClusterState(
         name=name, given=given, adapts=is_adaptive, earlier=earlier, fewer=fewer
     )
-
-
-def apply_saved_plan(
-    resolved: ResolvedConfig,
-    overrides: Sequence[str],
-    cluster_state: ClusterState | None,
-) -> ResolvedConfig:
-    """Return the configuration with the plan that the run has by now.
-
-    Args:
-        resolved: what was asked for.
-        overrides: the overrides that it was asked for with.
-        cluster_state: where it runs.
-    """
-    if cluster_state is None or cluster_state.earlier is None:
-        return resolved
-    return resolve_config(
-        resolved.experiment, [*overrides, *plan_to_overrides(cluster_state.earlier.now)]
-    )
-
-
-def prepare_cluster_devices(
-    cluster_state: ClusterState | None, resolved: ResolvedConfig
-) -> PreparedDevices:
-    """Prepare the devices for the plan that a run has by now.
-
-    Raises:
-        BadInput: an explicit plan that does not fit.
-    """
-    plan, explicit = resolved.config.plan, resolved.plan_is_explicit
-    if cluster_state is None:
-        return prepare_devices(plan, explicit=explicit)
-    found = prepare_devices(
-        plan, explicit=explicit, planned_processes=cluster_state.written
-    )
-    check_device_count(found.plan, cluster_state.given)
-    return replace(found, warnings=(*found.warnings, *cluster_state.notes))
-
-
-def _require_cluster(is_adaptive: bool) -> None:
-    if is_adaptive:
-        raise BadInput(
-            "nothing says on which machine it runs",
-            rule="--adapt plans again for a cluster with the numbers of now",
-            values="--adapt, no --cluster",
-            remedy=("--cluster testbed --adapt", "jaxdist calibrate measures yours"),
-        )

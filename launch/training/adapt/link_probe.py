@@ -1,4 +1,4 @@
-"""Sounding: what the links and the devices of a run carry, measured between two steps.
+"""The link probe: what the links and devices of a run carry, measured between steps.
 
 Every process exchanges some bytes with every other one, all pairs of a round at once,
 and computes a product; a process is in one pair of a round:
@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,7 +23,6 @@ from jaxdist.launch.distributed.process_group import ProcessGroup
 
 if TYPE_CHECKING:
     import jax
-    from jax.sharding import Mesh
 
 _AXIS: Final = "host"
 _TARGET_S: Final = 0.02
@@ -38,7 +38,7 @@ _PROBE_KEY: Final = "jaxdist/sounded"
 
 @dataclass(frozen=True, kw_only=True)
 class LinkMeasurement:
-    """What was measured once."""
+    """The links and devices of a run, measured once."""
 
     rates: Mapping[tuple[int, int], float]
     """Bytes a second that two processes send each other, each way; lower rank first."""
@@ -75,6 +75,7 @@ def round_robin_pairs(num_processes: int) -> tuple[tuple[tuple[int, int], ...], 
     circle: list[int] = list(range(num_processes + num_processes % 2))
     found = []
     for _ in circle[1:]:
+        # With an odd number one place is empty, and who meets it sits the round out.
         half = len(circle) // 2
         met = zip(circle[:half], reversed(circle[half:]), strict=True)
         pairs = sorted((min(pair), max(pair)) for pair in met)
@@ -114,6 +115,8 @@ def merge_measurements(
 
 def probe_message_bytes(cluster: Cluster) -> int:
     """Return the bytes of an exchange: enough to tell a rate, over in a moment."""
+    # The slowest link sets the size: long enough that its latency does not count, and
+    # short enough that nobody notices a pause in training.
     rate = min(level.bandwidth.value for level in cluster.levels)
     return int(min(max(_TARGET_S * rate, _MIN_BYTES), _MAX_BYTES)) // 4 * 4
 
@@ -136,12 +139,13 @@ class LinkProbe:
         programs = self._made = self._made or _ProbePrograms(
             self._mine.size, self._size
         )
-        if first:  # what is compiled and connected is not what is measured
+        if first:  # compiling and connecting must not be measured
             programs.measure()
         own = programs.measure()
         self._number += 1
         if self._mine.kv_store is None:
             return merge_measurements([own], self._size)
+        # A key of the store is written once, so each measurement has keys of its own.
         key = f"{_PROBE_KEY}/{self._number}"
         self._mine.kv_store.key_value_set(
             f"{key}/{self._mine.rank:06}", json.dumps(asdict(own))
@@ -160,84 +164,62 @@ class LinkProbe:
 
 
 class _ProbePrograms:
-    """What is run: a meeting, a product, and an exchange for each round."""
+    """The programs that are timed: a meeting, a product, and a round's exchanges."""
 
     def __init__(self, count: int, size: int) -> None:
         import jax
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-        self._mesh, self._rank = _host_mesh(count), jax.process_index()
-        self._pairs = round_robin_pairs(count)
-        self._bytes = self._spread(np.zeros(size // 4, np.float32))
-        self._meets = self._over(lambda x: jax.lax.psum(x, _AXIS))
-        self._one = self._spread(np.ones(1, np.float32))
-        self._exchanges = [
-            self._over(_pairwise_exchange(pairs)) for pairs in self._pairs
-        ]
-        mine = self._mesh.devices.flat[self._rank]
-        self._square = jax.device_put(
-            np.ones((_MATMUL_SIZE, _MATMUL_SIZE), np.float32), mine
-        )
+        # One device of each process is enough: all of them share the host's links. The
+        # first one wins, since later ones come first in the reversed list.
+        first = {device.process_index: device for device in reversed(jax.devices())}
+        mesh = Mesh(np.array([first[rank] for rank in range(count)]), (_AXIS,))
+        along, self._rank = PartitionSpec(_AXIS), jax.process_index()
+        place = NamedSharding(mesh, along)
+        zeros, one = np.zeros(size // 4, np.float32), np.ones(1, np.float32)
+        self._bytes = jax.make_array_from_process_local_data(place, zeros)
+        self._one = jax.make_array_from_process_local_data(place, one)
+        square = np.ones((_MATMUL_SIZE, _MATMUL_SIZE), np.float32)
+        self._square = jax.device_put(square, mesh.devices.flat[self._rank])
         self._multiply = jax.jit(lambda x: x @ x)
 
+        # The sum makes all processes meet, so that an exchange begins everywhere at
+        # once. In an exchange the two of each pair send each other what they have.
+        self._pairs = round_robin_pairs(count)
+        calls: list[Callable[[Any], Any]] = [lambda x: jax.lax.psum(x, _AXIS)]
+        for pairs in self._pairs:
+            both = [way for one, two in pairs for way in ((one, two), (two, one))]
+            calls.append(partial(jax.lax.ppermute, axis_name=_AXIS, perm=both))
+        self._meets, *self._exchanges = (
+            jax.jit(jax.shard_map(call, mesh=mesh, in_specs=along, out_specs=along))
+            for call in calls
+        )
+
     def measure(self) -> ProcessMeasurement:
-        """Run all of it, everybody at once."""
+        """Run all of it, in all processes at once."""
         self._timed(self._meets, self._one)
+        # The fastest of several is what the hardware can do; the rest was disturbed.
         product = min(
             self._timed(self._multiply, self._square) for _ in range(_MATMUL_REPEATS)
         )
+        rounds = []
+        for pairs, exchange in zip(self._pairs, self._exchanges, strict=True):
+            took = []
+            for _ in range(_EXCHANGE_REPEATS):
+                self._timed(self._meets, self._one)
+                took.append(self._timed(exchange, self._bytes))
+            # Every process runs the program of a round, also one that sits it out.
+            is_in = any(self._rank in pair for pair in pairs)
+            rounds.append(min(took) if is_in else 0.0)
         return ProcessMeasurement(
-            rounds=tuple(map(self._round, self._pairs, self._exchanges)),
-            product=product,
-            host=socket.gethostname(),
+            rounds=tuple(rounds), product=product, host=socket.gethostname()
         )
-
-    def _round(
-        self, pairs: Sequence[tuple[int, int]], exchange: "Callable[..., Any]"
-    ) -> float:
-        took = []
-        for _ in range(_EXCHANGE_REPEATS):
-            self._timed(self._meets, self._one)
-            took.append(self._timed(exchange, self._bytes))
-        return min(took) if any(self._rank in pair for pair in pairs) else 0.0
 
     @staticmethod
     def _timed(call: "Callable[..., Any]", x: "jax.Array") -> float:
         import jax
 
+        # jax returns before a program has ended: only what is waited for is timed.
         begun = time.perf_counter()
         jax.block_until_ready(call(x))
         return time.perf_counter() - begun
-
-    def _over(self, call: "Callable[[Any], Any]") -> "Callable[..., Any]":
-        """Compile a call over one device of each process."""
-        import jax
-        from jax.sharding import PartitionSpec
-
-        along = PartitionSpec(_AXIS)
-        return jax.jit(
-            jax.shard_map(call, mesh=self._mesh, in_specs=along, out_specs=along)
-        )
-
-    def _spread(self, each: "np.ndarray") -> "jax.Array":
-        import jax
-        from jax.sharding import NamedSharding, PartitionSpec
-
-        place = NamedSharding(self._mesh, PartitionSpec(_AXIS))
-        return jax.make_array_from_process_local_data(place, each)
-
-
-def _host_mesh(count: int) -> "Mesh":
-    """Return a mesh of the first device of each process."""
-    import jax
-    from jax.sharding import Mesh
-
-    first = {device.process_index: device for device in reversed(jax.devices())}
-    return Mesh(np.array([first[rank] for rank in range(count)]), (_AXIS,))
-
-
-def _pairwise_exchange(pairs: Sequence[tuple[int, int]]) -> "Callable[[Any], Any]":
-    """Return a call in which two of a pair hand each other what they have."""
-    import jax
-
-    both = [way for one, two in pairs for way in ((one, two), (two, one))]
-    return lambda x: jax.lax.ppermute(x, _AXIS, both)

@@ -1,4 +1,4 @@
-"""A specimen: a network on abstract shapes, as `jaxdist profile` reads it."""
+"""A network on abstract shapes, as `jaxdist profile` reads it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -75,6 +75,8 @@ def load_profile_config(
     Raises:
         BadInput: there is no such network, or a word cannot be used.
     """
+    # A network goes before an experiment of the same name, such as `alexnet`: a profile
+    # is of the network.
     if source in registry.model_names():
         start, data = ProfileConfig(model=ModelConfig(name=source)), None
     elif source in experiment_names() or source.endswith(".py") or "/" in source:
@@ -96,17 +98,18 @@ def load_profile_config(
 
 
 def profile_model(config: ProfileConfig, data: "DataConfig | None" = None) -> "Profile":
-    """Read a specimen's profile: traced on abstract shapes, nothing computed.
+    """Return a network's profile: traced on abstract shapes, nothing computed.
 
     Args:
         config: the network and its input.
-        data: the input has the size of its samples, unless the specimen says one.
+        data: the input has the size of its samples, unless `config` has one.
 
     Raises:
         BadInput: the network cannot take an input of this size.
     """
     import jax
 
+    from jaxdist.launch.training.job.abstract_step import bind_dropout_rng
     from jaxdist.profile.network_profile import profile_network
 
     # Nothing is computed: leave accelerators to those who use them.
@@ -123,13 +126,29 @@ def profile_model(config: ProfileConfig, data: "DataConfig | None" = None) -> "P
         except BadInput:
             raise
         except (TypeError, ValueError, ZeroDivisionError) as error:
-            raise _invalid_input_error(config, inputs[0].shape[1:], error) from error
+            # Strides and windows have eaten the input up: some layer of the network has
+            # nothing left to compute on, and says so in words of its own.
+            size, model = "ROWS, of its own data", config.model
+            if not registry.is_user_model(model):
+                is_text = registry.takes_tokens(model)
+                size = str(
+                    registry.context_length(model)
+                    if is_text
+                    else registry.image_shape(model)[0]
+                )
+            shape = " x ".join(map(str, inputs[0].shape[1:]))
+            raise BadInput(
+                f"{model.name} cannot take this input",
+                rule="an input is large enough that every layer returns something",
+                values=f"input {shape}: {str(error).splitlines()[0]}",
+                remedy=f"input.size={size}",
+            ) from error
 
 
 def abstract_inputs(
     config: ProfileConfig, data: "DataConfig | None" = None
 ) -> "tuple[jax.ShapeDtypeStruct, ...]":
-    """Return the shapes of what a specimen is called on, the batch first.
+    """Return the shapes of what a network is called on, the batch first.
 
     Args:
         config: says the batch, and the size unless it is left open.
@@ -142,19 +161,30 @@ def abstract_inputs(
         asked = data.context if data else registry.context_length(config.model)
         return (jax.ShapeDtypeStruct((config.batch, size or asked), "int32"),)
     if registry.takes_clips(config.model):
-        return _clip_shapes(config, data)
+        # Clips [B, T, H, W, C] and their words [B, L].
+        clip, words = registry.clip_shapes(config.model)
+        if data:
+            clip, words = _sample_shapes(config, data, "clip", "words")
+        frames, *sides, channels = clip
+        sides = sides if size is None else [size] * len(sides)
+        clips = (config.batch, frames, *sides, channels)
+        return (
+            jax.ShapeDtypeStruct(clips, config.precision),
+            jax.ShapeDtypeStruct((config.batch, *words), "int32"),
+        )
     shape = (
         _sample_shapes(config, data, "image")[0]
         if data and size is None
         else registry.image_shape(config.model)
     )
+    # A size that is asked for is that of every side: the input is square, or cubic.
     rows = shape[:-1] if size is None else [size] * len(shape[:-1])
     whole = (config.batch, *rows, shape[-1])
     return (jax.ShapeDtypeStruct(whole, config.precision),)
 
 
 def abstract_network(config: ProfileConfig) -> "nnx.Module":
-    """Build a specimen's network on shapes alone."""
+    """Build a network on shapes alone."""
     from jaxdist.profile.abstract import build_abstract_network
 
     return build_abstract_network(
@@ -162,37 +192,8 @@ def abstract_network(config: ProfileConfig) -> "nnx.Module":
     )
 
 
-def bind_dropout_rng(network: "nnx.Module", batch: int) -> None:
-    """Give the dropout of a traced network its noise."""
-    import jax
-    import jax.numpy as jnp
-
-    from jaxdist.layers import bind
-
-    bind(network, jax.random.key(0), jnp.arange(batch, dtype=jnp.int32))
-
-
-def _clip_shapes(
-    specimen: ProfileConfig, data: "DataConfig | None"
-) -> "tuple[jax.ShapeDtypeStruct, ...]":
-    """Return the shapes of clips `[B, T, H, W, C]` and of their words `[B, L]`."""
-    import jax
-
-    made_for = registry.clip_shapes(specimen.model)
-    clip, words = _sample_shapes(specimen, data, "clip", "words") if data else made_for
-    frames, *rows, channels = clip
-    if specimen.input.size is not None:
-        rows = [specimen.input.size] * len(rows)
-    return (
-        jax.ShapeDtypeStruct(
-            (specimen.batch, frames, *rows, channels), specimen.precision
-        ),
-        jax.ShapeDtypeStruct((specimen.batch, *words), "int32"),
-    )
-
-
 def _sample_shapes(
-    specimen: ProfileConfig, data: "DataConfig", *keys: str
+    config: ProfileConfig, data: "DataConfig", *keys: str
 ) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of what a sample of a data set has."""
     import numpy as np
@@ -200,28 +201,7 @@ def _sample_shapes(
     from jaxdist.input.registry import open_data
     from jaxdist.launch.training.job.batch_spec import feature_spec
 
-    of = Experiment(name="", data=data, model=specimen.model)
+    # One sample is read: its shape is that of all.
+    of = Experiment(name="", data=data, model=config.model)
     first = open_data(data, feature_spec(of))[0].get(np.zeros(1, np.int64))
     return tuple(tuple(first[key].shape[1:]) for key in keys)
-
-
-def _invalid_input_error(
-    specimen: ProfileConfig, shape: Sequence[int], error: Exception
-) -> BadInput:
-    """Say that a network does not run on an input of this shape."""
-    return BadInput(
-        f"{specimen.model.name} cannot take this input",
-        rule="an input is large enough that every layer returns something",
-        values=f"input {' x '.join(map(str, shape))}: {str(error).splitlines()[0]}",
-        remedy=_suggest_input_size(specimen.model),
-    )
-
-
-def _suggest_input_size(model: ModelConfig) -> str:
-    if registry.is_user_model(model):
-        return "input.size=ROWS, of its own data"
-    tokens = registry.takes_tokens(model)
-    made_for = (
-        registry.context_length(model) if tokens else registry.image_shape(model)[0]
-    )
-    return f"input.size={made_for}"

@@ -1,4 +1,4 @@
-"""Described: an experiment's step under a plan, for the oracle; nothing is computed.
+"""Describing an experiment's step under a plan, for the oracle; nothing is computed.
 
 The mesh has no devices, so a layout for 1,024 of them is described on a laptop.
 """
@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax.sharding import AbstractMesh, AxisType
 
 from jaxdist.core.axes import AXES
@@ -16,13 +18,18 @@ from jaxdist.core.plan import Plan
 from jaxdist.core.profile import Profile
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.training.job.abstract_model import bind_dropout_rng
 from jaxdist.launch.training.job.batch_spec import (
     batch_shapes,
     feature_spec,
     fit_model_config,
 )
-from jaxdist.launch.training.job.job import make_model_spec, make_task, task_network
+from jaxdist.launch.training.job.job import (
+    Job,
+    make_model_spec,
+    make_task,
+    task_network,
+)
+from jaxdist.layers import bind
 from jaxdist.models.registry import objective_for
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.profile.layer_calls import LayerCall, trace_calls
@@ -35,9 +42,6 @@ from jaxdist.train.peak_memory import device_batch_bytes, step_temporary_bytes
 
 if TYPE_CHECKING:
     from jaxdist.train.task import Task
-from math import prod
-
-from jaxdist.launch.training.job.job import Job
 
 _MAX_FAST_TRACE_LAYERS: Final = 1000
 """Layers of a network whose step is traced soon: ResNet-152 has about 500."""
@@ -61,6 +65,8 @@ class StepDescriber:
         self.config, self.shapes = _with_batch_shapes(config)
         self.task: Task = _make_abstract_task(self.config)
         self.profile = profile_task(self.task, self.shapes, config.model.name)
+        # What is traced of blocks is the same under many plans; a search describes
+        # hundreds.
         self.trace_cache = TraceCache()
 
     @property
@@ -74,7 +80,7 @@ class StepDescriber:
         Raises:
             BadInput: the network or the batch cannot be split that way.
         """
-        return self._describe(self.layout(plan), plan)
+        return _describe(self.layout(plan), plan, self.profile, self.shapes)
 
     @property
     def is_fast_to_trace(self) -> bool:
@@ -82,7 +88,7 @@ class StepDescriber:
         return len(self.profile.layers) <= _MAX_FAST_TRACE_LAYERS
 
     def describe_traced(self, plan: Plan) -> StepDescription:
-        """Describe the step under a plan, with what its program keeps at most.
+        """Describe the step under a plan, with the peak memory of its program.
 
         It takes as long as tracing the step: 0.5 to 8 s, and minutes where it has a
         thousand layers.
@@ -91,29 +97,17 @@ class StepDescriber:
             BadInput: as `describe`.
         """
         layout = self.layout(plan)
-        case = self._describe(layout, plan)
-        beside = {
+        traced = {
             "batch": device_batch_bytes(layout),
             "temporaries": step_temporary_bytes(layout),
         }
-        return replace(case, traced_bytes=beside)
-
-    def _describe(self, layout: Layout, plan: Plan) -> StepDescription:
-        stages = layout.slot_layout.stages.blocks if layout.slot_layout else ()
-        return StepDescription(
-            profile=self.profile,
-            plan=plan,
-            ledgers=layout.ledgers,
-            microbatches=layout.task.microbatches,
-            stages=stages,
-            dtype=self.dtype,
-            state_bytes=state_bytes(layout),
-            batch_bytes=sum(map(_array_bytes, self.shapes.values())),
-        )
+        described = _describe(layout, plan, self.profile, self.shapes)
+        return replace(described, traced_bytes=traced)
 
     def layout(self, plan: Plan) -> Layout:
         """Lay the step out on a mesh without devices."""
         sizes = tuple(size for _, size in plan.mesh.items())
+        # Shardings and `shard_map` take it like a mesh of devices while nothing is run.
         mesh: Any = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
         micro = plan.microbatches or self.task.microbatches
         task = self.task.in_parts(micro)
@@ -128,6 +122,7 @@ def profile_task(task: "Task", shapes: BatchShapes, name: str) -> Profile:
         shapes: of the batch.
         name: of the network.
     """
+    # Activations have the precision of the run, whatever the samples have.
     inputs = cast_floats(task.objective.model_inputs(shapes), task.dtype)
     samples = shapes["id"].shape[0]
     return profile_network(
@@ -136,6 +131,14 @@ def profile_task(task: "Task", shapes: BatchShapes, name: str) -> Profile:
         name=name,
         prepare=lambda network: bind_dropout_rng(network, samples),
     )
+
+
+def bind_dropout_rng(network: nnx.Module, batch: int) -> None:
+    """Bind the random numbers of the dropout of a network that is traced.
+
+    Dropout draws them from a key and the numbers of the samples; any will do here.
+    """
+    bind(network, jax.random.key(0), jnp.arange(batch, dtype=jnp.int32))
 
 
 def abstract_task(config: Experiment) -> tuple["Task", BatchShapes]:
@@ -149,6 +152,8 @@ def abstract_task(config: Experiment) -> tuple["Task", BatchShapes]:
 
 
 def _make_abstract_task(config: Experiment) -> "Task":
+    # The rate has the shape of the count, as the optimizer wants it; its value is never
+    # used.
     return make_task(config, make_model_spec(config), lambda count: 0.0 * count)
 
 
@@ -171,36 +176,27 @@ def state_bytes(layout: Layout) -> dict[str, int]:
     """Return the bytes of the state on one device, by term: exact."""
     state, specs = layout.state_shapes, layout.specs
     fields = {
-        "parameters": "params",
-        "statistics": "stats",
-        "optimizer": "opt",
-        "averages": "average",
-        "residuals": "feedback",
+        "params": "parameters",
+        "stats": "statistics",
+        "step": "statistics",
+        "opt": "optimizer",
+        "average": "averages",
+        "feedback": "residuals",
         "replicas": "replicas",
     }
-    found = {
-        term: sum(
-            _bytes_per_device(leaf, spec, layout.plan)
-            for leaf, spec in zip(
-                jax.tree.leaves(getattr(state, name)),
-                jax.tree.leaves(getattr(specs, name)),
-                strict=True,
-            )
-        )
-        for term, name in fields.items()
-    }
-    found["statistics"] += _bytes_per_device(state.step, specs.step, layout.plan)
+    found = dict.fromkeys(fields.values(), 0)
+    for name, term in fields.items():
+        leaves = jax.tree.leaves(getattr(state, name))
+        of = jax.tree.leaves(getattr(specs, name))
+        for leaf, spec in zip(leaves, of, strict=True):
+            # An entry of a spec is None, the name of an axis, or a tuple of names.
+            axes = [
+                axis
+                for entry in spec
+                for axis in ((entry,) if isinstance(entry, str) else entry or ())
+            ]
+            found[term] += _array_bytes(leaf) // layout.plan.mesh.size(*axes)
     return {term: size for term, size in found.items() if size}
-
-
-def _bytes_per_device(leaf: jax.ShapeDtypeStruct, spec: Any, plan: Plan) -> int:
-    """Return the bytes of an array that lie on one device."""
-    axes = [
-        name
-        for names in spec
-        for name in ((names,) if isinstance(names, str) else names or ())
-    ]
-    return _array_bytes(leaf) // plan.mesh.size(*axes)
 
 
 def _array_bytes(array: jax.ShapeDtypeStruct) -> int:
@@ -208,15 +204,17 @@ def _array_bytes(array: jax.ShapeDtypeStruct) -> int:
 
 
 def _with_batch_shapes(config: Experiment) -> tuple[Experiment, BatchShapes]:
-    """Return the shapes of a batch: of the data, or, without it, of the network's own.
+    """Return the shapes of a batch, and the configuration fitted to the data.
 
-    A plan is described before anybody has copied a data set to the machine.
+    A plan is described before anybody has copied a data set to the machine: without the
+    data the shapes are those that the network was made for.
     """
     objective = objective_for(config.model)
     try:
         train, _ = open_data(config.data, feature_spec(config))
     except BadInput:
         fields = feature_spec(config)
+        # A user's network says nothing of its input: it cannot do without samples.
         if set(objective.dtypes) - set(fields):
             raise
         known = {key: fields[key].shape for key in objective.dtypes}
@@ -225,6 +223,7 @@ def _with_batch_shapes(config: Experiment) -> tuple[Experiment, BatchShapes]:
         read = batch_shapes(config, objective, train)
         known = {key: read[key].shape[1:] for key in objective.dtypes}
     batch = config.data.batch
+    # Each sample has a number, from which its dropout and its augmentation are drawn.
     dtypes = {**objective.dtypes, "id": "int32"}
     return config, {
         key: jax.ShapeDtypeStruct((batch, *known.get(key, ())), np.dtype(dtype))
@@ -238,22 +237,21 @@ def describe_job(job: Job) -> StepDescription:
     Args:
         job: what runs.
     """
-    layout, config = job.layout, job.config
-    task, batch = layout.task, config.data.batch
-    profile = profile_network(
-        task_network(task),
-        cast_floats(task.objective.model_inputs(layout.batch_shapes), task.dtype),
-        name=config.model.name,
-        prepare=lambda network: bind_dropout_rng(network, batch),
-    )
-    arrays = layout.batch_shapes.values()
+    layout, shapes = job.layout, job.layout.batch_shapes
+    profile = profile_task(layout.task, shapes, job.config.model.name)
+    return _describe(layout, job.plan, profile, shapes)
+
+
+def _describe(
+    layout: Layout, plan: Plan, profile: Profile, shapes: BatchShapes
+) -> StepDescription:
     return StepDescription(
         profile=profile,
-        plan=layout.plan,
+        plan=plan,
         ledgers=layout.ledgers,
-        microbatches=task.microbatches,
+        microbatches=layout.task.microbatches,
         stages=layout.slot_layout.stages.blocks if layout.slot_layout else (),
-        dtype=np.dtype(task.dtype).name,
+        dtype=np.dtype(layout.task.dtype).name,
         state_bytes=state_bytes(layout),
-        batch_bytes=sum(prod(x.shape) * x.dtype.itemsize for x in arrays),
+        batch_bytes=sum(map(_array_bytes, shapes.values())),
     )

@@ -1,8 +1,8 @@
-"""Samples: what a data set has, held against the network that shall train on it."""
+"""What a network is trained on, and whether the samples of a data set fit it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -34,9 +34,11 @@ if TYPE_CHECKING:
 def feature_spec(config: Experiment) -> FeatureSpec:
     """Return what the network of a configuration is trained on."""
     if is_user_model(config.model):
-        # Only its own file knows more; its samples are most often its own as well.
+        # Only the user's file knows what the network takes; most often the samples come
+        # from the user as well.
         side = config.data.size
         return {"image": Feature(shape=(side, side, 3))} if side else {}
+    # None, a setting that is left open, is no bound: the data set decides.
     outputs = output_size(config.model)
     if takes_tokens(config.model):
         tokens = Feature(shape=(config.data.context,), upper_bound=outputs)
@@ -60,11 +62,40 @@ def batch_shapes(
         BadInput: the samples are not what the network is trained on.
     """
     sample, batch = source.get(np.zeros(1, np.int64)), config.data.batch
-    _check_features(config, objective, sample)
+    network, data = config.model.name, config.data.name
+    if missing := [key for key in objective.dtypes if key not in sample]:
+        raise BadInput(
+            f"{network} cannot be trained on {data}",
+            rule=f"{network} is trained on {', '.join(objective.dtypes)}",
+            values=f"{data} has {', '.join(sample)}, no {', '.join(missing)}",
+            remedy="another model.name, or another data.name",
+        )
+    # Images are [N, H, W, C], volumes [N, D, H, W, C], clips [N, T, H, W, C]: a network
+    # is convolutional, so only their rank and channels must fit.
+    shape: tuple[int, ...] = ()
     if "image" in objective.dtypes:
-        _check_image_shape(config, sample["image"].shape[1:])
-    if "clip" in objective.dtypes:
-        _check_image_shape(config, sample["clip"].shape[2:])
+        shape = sample["image"].shape[1:]
+    elif "clip" in objective.dtypes:
+        shape = sample["clip"].shape[2:]
+    is_user = is_user_model(config.model)
+    made_for = image_shape(config.model) if shape and not is_user else shape
+    if len(made_for) != len(shape) or made_for[-1:] != shape[-1:]:
+        raise BadInput(
+            "the network is made for other images",
+            rule="an image has the dims and the channels that the network reads",
+            values=f"{network} is made for {list(made_for)}, "
+            f"samples of {data} are {list(shape)}",
+            remedy=f"model.channels={shape[-1]}"
+            if len(made_for) == len(shape)
+            else "another model.name, or another data.name",
+        )
+    if len(shape) > 3 and config.data.shift:
+        raise BadInput(
+            "volumes are not shifted",
+            rule="data.shift moves images [H, W, C]",
+            values=f"data.shift = {config.data.shift}, samples are {list(shape)}",
+            remedy="data.shift=0",
+        )
     shapes = {key: (batch, *sample[key].shape[1:]) for key in objective.dtypes}
     return {
         key: jax.ShapeDtypeStruct(shapes.get(key, (batch,)), np.dtype(dtype))
@@ -73,12 +104,14 @@ def batch_shapes(
 
 
 def fit_model_config(config: Experiment, source: "Source") -> ModelConfig:
-    """Return the network's settings, those left open taken from the data.
+    """Return the network's settings, those left open (None) taken from the data.
 
     Raises:
         BadInput: the network has no room for the data's vocabulary or windows, or for
             the classes of the images.
     """
+    # Only sources of this package know their classes or vocabulary before all samples
+    # are read.
     model, known = config.model, len(source_vocabulary(source))
     if isinstance(source, DecodedImages | LabelledImages | LabelledArrays):
         _check_capacity("classes", model.classes, source.classes, "in the data")
@@ -99,11 +132,16 @@ def fit_model_config(config: Experiment, source: "Source") -> ModelConfig:
 
 
 def source_vocabulary(source: "Source") -> Sequence[str]:
-    """Return the characters or words that tokens stand for; none where none do."""
+    """Return the characters or words that tokens stand for; empty without tokens."""
     return source.vocabulary if isinstance(source, TextWindows | Clips) else ""
 
 
 def _check_capacity(key: str, configured: int | None, required: int, what: str) -> None:
+    """Refuse a network that has no room for all tokens, or all classes, of the data.
+
+    A larger one is allowed: its last rows are never trained.
+    """
+    # jax raises no error for a label or a token beyond the last output.
     if configured is not None and configured < required:
         raise BadInput(
             f"the network's {key} is too small for the data",
@@ -111,40 +149,3 @@ def _check_capacity(key: str, configured: int | None, required: int, what: str) 
             values=f"model.{key} = {configured}, {required} {what}",
             remedy=f"model.{key}={required}, or model.{key}=None takes the data's",
         )
-
-
-def _check_features(config: Experiment, objective: "Objective", sample: Any) -> None:
-    if missing := [key for key in objective.dtypes if key not in sample]:
-        network, data = config.model.name, config.data.name
-        raise BadInput(
-            f"{network} cannot be trained on {data}",
-            rule=f"{network} is trained on {_join_names(objective.dtypes)}",
-            values=f"{data} has {_join_names(sample)}, no {_join_names(missing)}",
-            remedy="another model.name, or another data.name",
-        )
-
-
-def _check_image_shape(config: Experiment, shape: tuple[int, ...]) -> None:
-    rank = len(shape)
-    made_for = shape if is_user_model(config.model) else image_shape(config.model)
-    if len(made_for) != rank or made_for[-1] != shape[-1]:
-        raise BadInput(
-            "the network is made for other images",
-            rule="an image has the dims and the channels that the network reads",
-            values=f"{config.model.name} is made for {list(made_for)}, "
-            f"samples of {config.data.name} are {list(shape)}",
-            remedy=f"model.channels={shape[-1]}"
-            if len(made_for) == rank
-            else "another model.name, or another data.name",
-        )
-    if rank > 3 and config.data.shift:
-        raise BadInput(
-            "volumes are not shifted",
-            rule="data.shift moves images [H, W, C]",
-            values=f"data.shift = {config.data.shift}, samples are {list(shape)}",
-            remedy="data.shift=0",
-        )
-
-
-def _join_names(keys: Iterable[str]) -> str:
-    return ", ".join(keys)

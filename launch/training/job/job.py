@@ -1,18 +1,26 @@
 """A job: a checked configuration turned into the values that the engine runs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
-from jaxdist.core.errors import BadInput
+from jaxdist.calibrate.reduction_timings import measure_reduction_link
+from jaxdist.collectives.autotune import select_fastest
+from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS, make_algorithm
+from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
+from jaxdist.core.text.formatting import format_size
 from jaxdist.input.local_shuffle.partial import order_from_config
 from jaxdist.input.order import SampleOrder
 from jaxdist.launch.config import Experiment
+from jaxdist.launch.config.resolve import ResolvedConfig
+from jaxdist.launch.config.tree import replace_values
+from jaxdist.launch.devices.prepare import describe_devices
 from jaxdist.launch.training.job.batch_spec import (
     batch_shapes,
     fit_model_config,
@@ -20,6 +28,7 @@ from jaxdist.launch.training.job.batch_spec import (
 )
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.registry import is_user_model, objective_for
+from jaxdist.partition.gradient_buckets import DATA_AXIS, plan_reduction
 from jaxdist.partition.spatial_check import check_flax_layers, check_spatial_split
 from jaxdist.pipeline.plan_schedule import updates_per_step
 from jaxdist.train.build_layout import build_layout
@@ -31,6 +40,7 @@ from jaxdist.train.task import ModelSpec, Task
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
+    from jaxdist.launch.training.adapt.cluster_state import ClusterState
 
 
 RateFunction = Callable[[Any], Any]
@@ -38,11 +48,21 @@ RateFunction = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Adjustment:
+    """A difference between the plan that was asked for and the plan that runs."""
+
+    key: str
+    """The setting, or the group of settings, that was changed: `plan.mesh`."""
+    text: str
+    """What it became and why, in a line."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """What `jaxdist train` runs, with nothing left to decide."""
 
     config: Experiment
-    """The configuration it was made of, the network's settings fitted to the data."""
+    """The configuration as it runs: the network fitted to the data, and the plan."""
     model_spec: ModelSpec
     """How its network is made, as data."""
     layout: Layout
@@ -55,6 +75,30 @@ class Job:
     """Learning rates of an array of steps."""
     vocabulary: Sequence[str]
     """Characters or words that tokens stand for; empty where there are none."""
+    resolved: ResolvedConfig
+    """The configuration as it was asked for, with who set each value."""
+    platform: str = "cpu"
+    """Kind of device: cpu, gpu or tpu."""
+    adjustments: tuple[Adjustment, ...] = ()
+    """How the plan differs from the one that was asked for, in order."""
+    warnings: tuple[str, ...] = ()
+    """What to tell the user of the machine, a sentence each."""
+    sources: "tuple[Source, ...]" = ()
+    """Training and held-out samples."""
+    sample_fingerprints: Mapping[str, str] = field(default_factory=dict)
+    """Fingerprints of the same, where the job continues or begins a run."""
+    cluster: "ClusterState | None" = None
+    """The cluster that it is said to run on."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that runs; there is no other one."""
+        return self.layout.plan
+
+    @property
+    def devices(self) -> str:
+        """Number and kind of its devices: `8 devices (cpu, fake)`."""
+        return describe_devices(self.plan, self.platform)
 
     @property
     def is_chain(self) -> bool:
@@ -64,14 +108,14 @@ class Job:
     @property
     def eval_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         """A global evaluation batch: padded to the mesh, with weights."""
-        plan = self.layout.plan
-        shards = plan.mesh.size(*plan.sample_axes)
+        shards = self.plan.mesh.size(*self.plan.sample_axes)
         size = -(-self.config.data.eval_batch_size // shards) * shards
-        sized = {
-            k: _shape_struct(size, *s.shape[1:], dtype=s.dtype)
-            for k, s in self.layout.batch_shapes.items()
+        shapes = {
+            key: jax.ShapeDtypeStruct((size, *s.shape[1:]), s.dtype)
+            for key, s in self.layout.batch_shapes.items()
         }
-        return {**sized, "weight": _shape_struct(size, dtype=jnp.float32)}
+        # The weight is 0 for what pads the last batch, and 1 for samples.
+        return {**shapes, "weight": jax.ShapeDtypeStruct((size,), jnp.float32)}
 
 
 def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
@@ -86,34 +130,111 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
         BadInput: more devices than there are, a network for other images, a plan that
             it cannot take, or more steps than can be counted.
     """
-    config = replace(config, model=fit_model_config(config, train))
+    asked = ResolvedConfig(experiment=config.name, config=config, sources={})
+    # What devices and data decided is written into the configuration, so that
+    # `job.config.plan` is the plan that runs.
+    config = replace(config, plan=plan, model=fit_model_config(config, train))
     order = make_sample_order(config, len(train))
-    course, per_epoch = make_run_schedule(config, len(train)), len(train) / order.batch
-    rate = make_learning_rate(config.optim, course.steps, per_epoch, config.data.batch)
-    each = rate_per_update(plan, config.optim.accumulate, rate)
-    task = make_task(config, recipe := make_model_spec(config), each)
+    schedule = make_run_schedule(config, len(train))
+    epoch_steps = len(train) / order.batch
+    rate = make_learning_rate(
+        config.optim, schedule.steps, epoch_steps, config.data.batch
+    )
+    # The optimizer counts updates. A pipeline schedule without a flush makes several in
+    # a step, and the rate goes from that of the step to that of the next meanwhile.
+    updates = updates_per_step(plan, config.optim.accumulate)
+    update_rate = rate if updates == 1 else lambda count: rate(count / updates)
+    # How the network is made is data, so that a checkpoint can be read without the
+    # experiment.
+    model_spec = make_model_spec(config)
+    task = make_task(config, model_spec, update_rate)
     shapes = batch_shapes(config, task.objective, train)
     if is_user_model(config.model):
-        _check_user_model(task, plan, shapes)
+        # The layers of this package are tested under every layout; a user's network may
+        # hold one that is right on whole batches alone.
+        network = task_network(task)
+        check_flax_layers(network)
+        inputs = cast_floats(task.objective.model_inputs(shapes), task.dtype)
+        check_spatial_split(plan, network, inputs)
     return Job(
         config=config,
-        model_spec=recipe,
+        model_spec=model_spec,
         layout=build_layout(task, plan, build_mesh(plan), shapes),
         order=order,
-        run_schedule=course,
+        run_schedule=schedule,
+        # Compiled: without it each operation of the rate would be a program of its own.
         learning_rates=jax.jit(rate),
         vocabulary=source_vocabulary(train),
+        resolved=asked,
     )
 
 
+def choose_all_reduce(
+    config: Experiment, plan: Plan, train: "Source"
+) -> tuple[str, str]:
+    """Choose how gradients are summed, for `plan.reduce.via=auto`, by measurements.
+
+    Args:
+        config: checked settings.
+        plan: the layout to run, fitted to the devices.
+        train: the training samples.
+
+    Returns:
+        The name of the algorithm, and what was measured and chosen in a line.
+
+    Raises:
+        BadInput: algorithms that cannot be chosen from.
+    """
+    among = plan.reduce.among
+    # A hierarchical sum is over two axes, and the link is measured along one.
+    able = [name for name in ALL_REDUCE_ALGORITHMS if name != "hierarchical"]
+    wrong = [name for name in among if name not in able]
+    if wrong or "exact" not in among:
+        near = did_you_mean(wrong[0], able) if wrong else None
+        fixed = [near or "int8" if name in wrong else name for name in among]
+        words = fixed if "exact" in fixed else ["exact", *fixed]
+        raise BadInput(
+            "these ways to sum cannot be chosen from",
+            rule="plan.reduce.among names ways over one axis, exact among them",
+            values=f"plan.reduce.among = {','.join(among)}; there are "
+            f"{', '.join(able)}",
+            remedy=f"plan.reduce.among={','.join(dict.fromkeys(words))}",
+        )
+    if plan.mesh.size(DATA_AXIS) == 1:
+        return "exact", "exact: one device along data"
+
+    algorithms = [make_algorithm(plan.reduce.by(name)) for name in among]
+    layout = make_job(config, plan, train).layout
+    # Measured on the very devices that will sum, with each algorithm's own messages.
+    link = measure_reduction_link(layout.mesh, DATA_AXIS, algorithms)
+    # `auto` puts no gradients into buckets, so those of an algorithm that sends all of
+    # them stand for the sizes of the messages.
+    ring = replace_values(plan, {"reduce.via": "ring"})
+    shapes = [
+        [layout.param_shardings[leaf].local_shape(plan) for leaf in bucket.leaf_indices]
+        for bucket in plan_reduction(ring, layout.param_shardings).buckets
+    ]
+    chosen = algorithms[0]
+    if shapes:
+        dtype, sizes = np.dtype(layout.task.param_dtype), {DATA_AXIS: link.devices}
+        chosen = select_fastest(algorithms, shapes, dtype, sizes, link)
+    rate = format_size(round(link.bytes_per_s))
+    text = (
+        f"{chosen.name}, out of {', '.join(among)}; {link.devices} devices along "
+        f"{DATA_AXIS}, {rate}/s each, measured"
+    )
+    return chosen.name, text
+
+
 def make_sample_order(config: Experiment, samples: int) -> SampleOrder:
-    """Return which samples of so many each step takes.
+    """Return which of `samples` training samples each step takes.
 
     Raises:
         BadInput: a batch or partitions that the samples cannot fill.
     """
     asked, batch = config.plan.shuffle, config.data.batch
     shards = config.plan.mesh.batch_shards * config.optim.accumulate
+    # The order is cut into whole batches: with fewer samples there would be no step.
     if samples < batch:
         raise BadInput(
             "there are fewer training samples than a batch has",
@@ -125,13 +246,14 @@ def make_sample_order(config: Experiment, samples: int) -> SampleOrder:
 
 
 def make_run_schedule(config: Experiment, samples: int) -> RunSchedule:
-    """Return when things happen in a run over so many training samples.
+    """Return when to evaluate, save and end, with `samples` training samples.
 
     Raises:
         BadInput: more steps than can be counted.
     """
-    order = make_sample_order(config, samples)
-    if order.steps(config.epochs) >= 2**31:
+    steps = make_sample_order(config, samples).steps(config.epochs)
+    # The state counts steps in an int32.
+    if steps >= 2**31:
         raise BadInput(
             "the run has too many steps",
             rule="a run has fewer than 2,147,483,648 steps",
@@ -139,28 +261,15 @@ def make_run_schedule(config: Experiment, samples: int) -> RunSchedule:
             f"data.batch = {config.data.batch}",
             remedy="epochs=100",
         )
+    saving, epoch_steps = config.checkpoint, samples / config.data.batch
     return RunSchedule(
-        steps=order.steps(config.epochs),
+        steps=steps,
         samples=samples,
         batch_size=config.data.batch,
-        checkpoint_interval=config.checkpoint.interval(samples / config.data.batch),
+        checkpoint_interval=saving.every_steps
+        or max(1, round(saving.every_epochs * epoch_steps)),
         max_consecutive_skips=config.optim.skip_nonfinite,
     )
-
-
-def rate_per_update(plan: Plan, microbatches: int, rate: RateFunction) -> RateFunction:
-    """Return the rate of an update, counted from the first of the run.
-
-    In a step of a schedule without a flush weights move several times: the rate then
-    goes from that of the step to that of the next.
-
-    Args:
-        plan: the layout.
-        microbatches: of a step.
-        rate: rate of each step, from 0.
-    """
-    most = updates_per_step(plan, microbatches)
-    return rate if most == 1 else lambda count: rate(count / most)
 
 
 def make_model_spec(config: Experiment) -> ModelSpec:
@@ -173,7 +282,11 @@ def make_model_spec(config: Experiment) -> ModelSpec:
 
 
 def make_task(config: Experiment, model_spec: ModelSpec, rate: RateFunction) -> Task:
-    """Return the configuration's task, its parameters moved at this rate."""
+    """Return the configuration's task, with this learning rate.
+
+    In bfloat16 only activations are narrow: parameters stay float32, since most updates
+    are smaller than the last bit of a bfloat16.
+    """
     full = jnp.float64 if config.precision == "float64" else jnp.float32
     narrow = config.precision == "bfloat16"
     return Task(
@@ -188,20 +301,6 @@ def make_task(config: Experiment, model_spec: ModelSpec, rate: RateFunction) -> 
     )
 
 
-def _check_user_model(
-    task: Task, plan: Plan, shapes: Mapping[str, jax.ShapeDtypeStruct]
-) -> None:
-    """Refuse a network that is right on whole batches alone; ours are held to laws."""
-    network = task_network(task)
-    check_flax_layers(network)
-    inputs = cast_floats(task.objective.model_inputs(shapes), task.dtype)
-    check_spatial_split(plan, network, inputs)
-
-
 def task_network(task: Task) -> nnx.Module:
     """Return a task's network on shapes alone."""
     return nnx.merge(task.graph, task.state.params, task.state.stats)
-
-
-def _shape_struct(*shape: int, dtype: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype)

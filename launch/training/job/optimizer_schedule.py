@@ -1,4 +1,4 @@
-"""The schedule: how the weights of a run will move, known before it starts."""
+"""The schedule of an optimizer: rates, decay and statistics, before a run starts."""
 
 import math
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class EpochRate:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSchedule:
-    """What an optimizer's settings come to on a data set, a batch and a layout."""
+    """What an optimizer's settings amount to with a data set, a batch and a layout."""
 
     optim: OptimConfig
     """The settings."""
@@ -109,46 +109,41 @@ def schedule_from_task(
     config: Experiment, plan: Plan, task: Task, run_schedule: RunSchedule
 ) -> OptimizerSchedule:
     """Return the schedule of a job's parts; arguments are as a `Job` has them."""
-    per_epoch, replicas = (
-        run_schedule.samples / run_schedule.batch_size,
-        plan.batch_shards,
-    )
-    params = task.state.params
+    steps, batch = run_schedule.steps, run_schedule.batch_size
+    per_epoch, params = run_schedule.samples / batch, task.state.params
     marked = jax.tree.leaves(weight_decay_mask(params))
     sizes = [leaf.size for leaf in jax.tree.leaves(params)]
-    kept = [size for size, decayed in zip(sizes, marked) if decayed]
+    decaying = [size for size, decays in zip(sizes, marked) if decays]
+
+    # A batch norm has the statistics of a replica's microbatch, or of a part of it; a
+    # global one averages them over all replicas, which is the same as one large batch.
+    sharing = 0
+    if jax.tree.leaves(task.state.stats):
+        sharing = config.data.batch // plan.batch_shards // config.optim.accumulate
+        is_global = config.model.norm == "global"
+        sharing *= plan.mesh.batch_shards if is_global else config.model.norm_group
+
+    # The rate at the first step of each epoch, all in one call of a compiled function.
+    # Steps are int32 as in the state, so that rounding is that of the run.
+    rate = make_learning_rate(config.optim, steps, per_epoch, batch)
+    first = [round(epoch * per_epoch) for epoch in range(math.ceil(config.epochs))]
+    counts = np.array([step for step in first if step < steps], np.int32)
+    with jax.numpy_dtype_promotion("standard"):
+        rates = np.asarray(jax.jit(rate)(counts))
+    epochs = tuple(
+        EpochRate(epoch=number, step=int(step) + 1, rate=float(rate))
+        for number, (step, rate) in enumerate(zip(counts, rates), start=1)
+    )
     return OptimizerSchedule(
         optim=config.optim,
-        ramp=make_warmup(
-            config.optim, run_schedule.steps, per_epoch, run_schedule.batch_size
-        ),
-        batch=run_schedule.batch_size,
-        replicas=replicas,
-        steps=run_schedule.steps,
+        ramp=make_warmup(config.optim, steps, per_epoch, batch),
+        batch=batch,
+        replicas=plan.batch_shards,
+        steps=steps,
+        # Counted from 1, as steps are shown everywhere.
         milestones=tuple(round(e * per_epoch) + 1 for e in config.optim.milestones),
-        leaves=(len(kept), len(sizes)),
-        numbers=(sum(kept), sum(sizes)),
-        sharing=_batch_norm_samples(config, plan)
-        if jax.tree.leaves(task.state.stats)
-        else 0,
-        epochs=_epoch_rates(config, run_schedule),
-    )
-
-
-def _batch_norm_samples(config: Experiment, plan: Plan) -> int:
-    each = config.data.batch // plan.batch_shards // config.optim.accumulate
-    everyone = config.model.norm == "global"
-    return each * (plan.mesh.batch_shards if everyone else config.model.norm_group)
-
-
-def _epoch_rates(config: Experiment, course: RunSchedule) -> tuple[EpochRate, ...]:
-    per_epoch = course.samples / course.batch_size
-    rate = make_learning_rate(config.optim, course.steps, per_epoch, course.batch_size)
-    first = [round(epoch * per_epoch) for epoch in range(math.ceil(config.epochs))]
-    steps = np.array([step for step in first if step < course.steps], np.int32)
-    with jax.numpy_dtype_promotion("standard"):
-        rates = np.asarray(jax.jit(rate)(steps))
-    return tuple(
-        EpochRate(epoch=number, step=int(step) + 1, rate=float(rate))
-        for number, (step, rate) in enumerate(zip(steps, rates), start=1)
+        leaves=(len(decaying), len(sizes)),
+        numbers=(sum(decaying), sum(sizes)),
+        sharing=sharing,
+        epochs=epochs,
     )

@@ -1,4 +1,4 @@
-"""Shuffling: what an experiment's exchange of samples comes to, before it trains."""
+"""The quality of partial shuffling: as it is predicted, and as it was measured."""
 
 import math
 from typing import TYPE_CHECKING, Any, Final
@@ -47,6 +47,7 @@ def forecast_quality(
     order = order_from_config(
         shuffle, num_samples=samples, batch=config.data.batch, seed=config.seed
     )
+    # A configuration with a part to exchange has this order.
     assert isinstance(order, PartialShuffleOrder)
     return predict_quality(order.shuffle, labels)
 
@@ -56,12 +57,13 @@ def read_labels(source: "Source") -> NDArray[np.integer[Any]] | None:
     label = source.get(np.arange(min(len(source), 1))).get("label")
     if label is None or label.ndim != 1 or not np.issubdtype(label.dtype, np.integer):
         return None
+    # Samples are read in parts: a whole data set of images may not fit into memory.
     parts = np.array_split(np.arange(len(source)), -(-len(source) // 4096))
     return np.concatenate([source.get(ids)["label"] for ids in parts])
 
 
 def shuffle_line(order: "SampleOrder", epochs: float) -> str:
-    """Say in a line how samples are exchanged; empty where they are not held apart.
+    """Say in a line how samples are exchanged; empty where each epoch draws from all.
 
     >>> from jaxdist.input.local_shuffle.shuffle import PartialShuffle
     >>> shuffle = PartialShuffle.from_fraction(samples=1437, partitions=64, q=0.1)
@@ -81,12 +83,12 @@ def shuffle_line(order: "SampleOrder", epochs: float) -> str:
 def measure_shuffle_quality(
     order: "SampleOrder", source: "Source", epochs: float
 ) -> dict[str, Any] | None:
-    """Measure how well an order has mixed samples, beside what was forecast of it.
+    """Measure how well an order has mixed samples, beside what was predicted.
 
     Args:
         order: of a run.
         source: its training samples.
-        epochs: that it has made.
+        epochs: that were trained.
 
     Returns:
         Plain values; None where each epoch draws from all samples.
@@ -94,8 +96,14 @@ def measure_shuffle_quality(
     if not isinstance(order, PartialShuffleOrder):
         return None
     shuffle, count = order.shuffle, len(source)
+    # Labels tell how far the classes of a partition are from those of the whole set.
     labels = read_labels(source) if count <= _MAX_LABELLED_SAMPLES else None
     quality = predict_quality(shuffle, labels)
+    # Samples mix exponentially, so epochs 0, 1, 2, 4, ... and the last one show it; to
+    # trace an order back to an epoch takes time for every epoch between.
+    last = max(0, math.ceil(epochs) - 1)
+    powers = (1 << n for n in range(last.bit_length()))
+    traced = sorted({0, *(power for power in powers if power < last), last})
     rows = [
         {
             "epoch": epoch,
@@ -106,7 +114,7 @@ def measure_shuffle_quality(
             else measured_class_distance(shuffle, labels, epoch),
             "distance_forecast": quality.class_distance(epoch),
         }
-        for epoch in _doubling(max(0, math.ceil(epochs) - 1))
+        for epoch in traced
         if epoch * count <= _MAX_TRACED_SAMPLES
     ]
     return {
@@ -116,13 +124,3 @@ def measure_shuffle_quality(
         "floor": quality.class_distance_floor,
         "measured": rows,
     }
-
-
-def _doubling(last: int) -> list[int]:
-    """Return 0, 1, 2, 4, ... and the last one.
-
-    >>> _doubling(6), _doubling(0)
-    ([0, 1, 2, 4, 6], [0])
-    """
-    powers = [1 << n for n in range(last.bit_length())]
-    return sorted({0, *(power for power in powers if power < last), last})

@@ -1,7 +1,7 @@
-"""Bulletin: what a run says of itself while it goes, in a file of its folder.
+"""The status file: where each process of a run is, written while the run goes.
 
-Whoever sees the folder knows where each process is, without asking any of them: a run
-that has died cannot be asked.
+It is read from the folder of the run, without asking a process: a run that has died
+cannot be asked.
 """
 
 import json
@@ -19,7 +19,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.run_folder.folder import write_atomic
 from jaxdist.launch.run_folder.status import RUNNING, read_status_record
-from jaxdist.launch.training.monitor.hang_report import ProcessHeartbeat
+from jaxdist.launch.training.monitor.watchdog import ProcessHeartbeat
 
 HEARTBEAT_INTERVAL_S: Final = 2.0
 """Seconds from one writing to the next."""
@@ -45,6 +45,7 @@ class StatusWriter:
         before = read_status_record(path)
         self._path, self._heartbeats, self._stop_event = path, heartbeats, Event()
         self._is_writer, self._accepted = group.is_primary, False
+        # Read before the first write: see `__exit__`.
         self._previous_text = path.read_text("utf-8") if path.exists() else None
         self._record: dict[str, Any] = {
             "sitting": 1 if before is None else before.sitting + 1,
@@ -70,41 +71,40 @@ class StatusWriter:
     ) -> None:
         if self._stop_event.is_set():
             return
-        if isinstance(error, BadInput) and not self._accepted:
-            self._restore_previous()
-        else:
+        if not isinstance(error, BadInput) or self._accepted:
+            # Ctrl-C asks a run to end; any other error has ended it.
             by_hand = kind is None or kind is KeyboardInterrupt
             self.finish("stopped" if by_hand else "failed")
+            return
+        # The settings were refused, so the run is what it was before: its old status is
+        # put back.
+        self._stop_event.set()
+        if self._is_writer:
+            self._thread.join(HEARTBEAT_INTERVAL_S)
+            with suppress(OSError):
+                if self._previous_text is None:
+                    self._path.unlink(missing_ok=True)
+                else:
+                    write_atomic(self._path, self._previous_text)
 
     def mark_accepted(self) -> None:
-        """Note that the run goes on: what refuses it from now on is news of it."""
+        """Note that the settings are accepted: later errors are errors of the run."""
         self._accepted = True
 
     def finish(self, state: str) -> None:
-        """Write the last news of this sitting."""
+        """Write the final state of this sitting."""
         self._stop_event.set()
         if self._is_writer:
             self._thread.join(HEARTBEAT_INTERVAL_S)
             self._write(state)
-
-    def _restore_previous(self) -> None:
-        """Leave what there was: who refuses to go on with a run says nothing of it."""
-        self._stop_event.set()
-        if not self._is_writer:
-            return
-        self._thread.join(HEARTBEAT_INTERVAL_S)
-        with suppress(OSError):
-            if self._previous_text is None:
-                self._path.unlink(missing_ok=True)
-            else:
-                write_atomic(self._path, self._previous_text)
 
     def _run(self) -> None:
         while not self._stop_event.wait(HEARTBEAT_INTERVAL_S):
             self._write(RUNNING)
 
     def _write(self, state: str) -> None:
-        # A full disk ends a run where it loses something; here it loses nothing.
+        # A full disk must not end the run here, where nothing is lost. A thread of its
+        # own writes: a disk that hangs must not stop heartbeats between processes.
         with suppress(OSError):
             places = {
                 str(rank): {"host": said.host, "step": said.step, "phase": said.phase}

@@ -1,8 +1,9 @@
-"""Watch: a step that does not end is noticed, with the process that is stuck named.
+"""The watchdog: a step that does not end is noticed, and the stuck process is named.
 
-The threads of a process go on while it waits in a collective. One says, again and
+The threads of a process go on while it waits in a collective. One publishes, again and
 again, where the process is; one looks at how long it has been there, and asks who is
-behind (`jaxdist.launch.training.monitor.hang_report`).
+behind. All processes of a run go through the same places in the same order, so one that
+is behind is stuck; and one that says nothing any more is stopped, or its host is gone.
 """
 
 import faulthandler
@@ -13,7 +14,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,13 +24,6 @@ from types import TracebackType
 from typing import Final, Self
 
 from jaxdist.launch.distributed.process_group import EXIT_RESTART, ProcessGroup
-from jaxdist.launch.training.monitor.hang_report import (
-    HangReport,
-    ProcessHeartbeat,
-    diagnose_hang,
-    unresponsive_text,
-    waiting_text,
-)
 
 HANG_LIMIT_STEPS: Final = 20
 """Median steps that a step may take, where that is longer than the limit in seconds."""
@@ -42,6 +36,96 @@ _INSTALLED_PATH: Final = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|
 _FINISHED: Final = -1
 """Beat of a process that has done its work."""
 _HEARTBEAT_KEY: Final = "jaxdist/place"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessHeartbeat:
+    """What a process has published of itself."""
+
+    number: int
+    """How many places it has been at: the same number is the same place."""
+    step: int
+    """Step of the run."""
+    phase: str
+    """Phase of the step."""
+    beat: int
+    """How often it has published."""
+    line: str
+    """Line of the source at which its main thread is."""
+    host: str = ""
+    """Name of its machine."""
+
+    @property
+    def where(self) -> str:
+        """The place in words."""
+        return f"step {self.step}, {self.phase or 'between phases'}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HangReport:
+    """Which process is stuck."""
+
+    text: str
+    """For a person."""
+    speaker: int
+    """The process that says it."""
+
+
+def diagnose_hang(
+    before: Mapping[int, ProcessHeartbeat],
+    after: Mapping[int, ProcessHeartbeat],
+    group: ProcessGroup,
+    local: ProcessHeartbeat,
+    waited_s: float,
+) -> HangReport:
+    """Say which process is stuck.
+
+    Args:
+        before: what each process had said when one of them was too late.
+        after: the same a few beats later; nothing where process 0 did not answer.
+        group: the process that asks, among those of its run.
+        local: where it is.
+        waited_s: seconds that it has been there.
+    """
+    rank, waits_ = group.rank, waiting_text(group.rank, local, waited_s)
+    if not after:
+        # Process 0 answers for all, so without it each knows only of itself; of those
+        # that are left, rank 1 says it.
+        text = f"rank {rank} in {local.where}, for {waited_s:.0f} s, at {local.line}"
+        if rank:
+            gone = "rank 0 says nothing any more, is stopped or gone"
+            text = f"{gone}; {text}"
+        return HangReport(text=f"stuck: {text}", speaker=1 if rank else 0)
+    # A process that has not spoken since is stopped or gone. If all have, the one that
+    # has been at the fewest places is behind, and the others wait for it.
+    silent = [r for r in range(group.size) if before.get(r) == after.get(r)]
+    speaker = min(set(after) - set(silent), default=rank)
+    if silent:
+        said = unresponsive_text({r: after.get(r) for r in silent})
+        return HangReport(text=f"{said}; {waits_}", speaker=speaker)
+    least = min(said.number for said in after.values())
+    behind = [r for r, said in after.items() if said.number == least]
+    if len(behind) < len(after):
+        where = "; ".join(
+            f"rank {r} in {after[r].where}, at {after[r].line}" for r in behind
+        )
+        return HangReport(text=f"stuck: {where}; {waits_}", speaker=speaker)
+    text = f"stuck: no rank is behind, all are in {local.where}, for {waited_s:.0f} s"
+    return HangReport(text=f"{text}, at {local.line}", speaker=speaker)
+
+
+def waiting_text(rank: int, local: ProcessHeartbeat, waited_s: float) -> str:
+    """Say where a process waits."""
+    return f"rank {rank} waits in {local.where}, for {waited_s:.0f} s"
+
+
+def unresponsive_text(ranks: Mapping[int, ProcessHeartbeat | None]) -> str:
+    """Name the processes that say nothing any more."""
+    last = "; ".join(
+        f"rank {r}, last in {said.where if said else 'no step'}"
+        for r, said in ranks.items()
+    )
+    return f"stuck: {last}: it says nothing any more, is stopped or gone"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +154,7 @@ def phase_limit_s(phase: str, min_limit_s: float, step_times: Sequence[float]) -
     >>> phase_limit_s("compute", 60, []), phase_limit_s("compile", 60, [])
     (600, 3600)
     """
+    # A large network on a slow machine has steps of minutes: the limit grows with them.
     step = max(min_limit_s, HANG_LIMIT_STEPS * median(step_times or [0]))
     times = _LIMIT_FACTORS.get(phase, _DEFAULT_LIMIT_FACTOR)
     return step * (max(times, _DEFAULT_LIMIT_FACTOR) if not step_times else times)
@@ -86,11 +171,14 @@ class HangWatchdog:
 
     def __init__(self, group: ProcessGroup, min_limit_s: float, stacks: Path) -> None:
         self._group, self._min_limit_s, self._stacks = group, min_limit_s, stacks
+        # Some thirty beats within the limit: a beat that is late or lost is no alarm.
         self._interval_s = min(max(min_limit_s / 30, 0.1), 2.0)
         self._position, self._step_times = PhasePosition(), deque[float](maxlen=100)
         self._step_start = (0, 0.0)
         self._resume_time, self._stop_event = 0.0, Event()
         self._last_heartbeats: dict[int, tuple[int, float]] = {group.rank: (0, 0.0)}
+        # Two threads: publishing blocks while process 0 does not answer, and just then
+        # somebody must watch.
         self._threads = [Thread(target=self._watch, daemon=True)]
         if group.kv_store is not None:
             self._threads.append(Thread(target=self._send_heartbeats, daemon=True))
@@ -117,6 +205,8 @@ class HangWatchdog:
         self._position = PhasePosition(
             phase_index=old.phase_index + 1, step=step, phase=phase, start_time=now
         )
+        # From one step to the next: an evaluation between two of them does
+        # not move the median.
         if phase == "compute" and step != self._step_start[0]:
             before, at = self._step_start
             if step == before + 1:
@@ -131,7 +221,7 @@ class HangWatchdog:
         }
 
     def _watch(self) -> None:
-        """Look how long the process has been where it is."""
+        """Look how long the process has been where it is, and whether others speak."""
         self._resume_time = last = time.monotonic()
         while not self._stop_event.wait(self._interval_s):
             now = time.monotonic()
@@ -141,14 +231,22 @@ class HangWatchdog:
             last = now
             self._check_heartbeats(now)
             place = self._position
-            most = phase_limit_s(place.phase, self._min_limit_s, list(self._step_times))
-            if (
-                place.phase_index
-                and now - max(place.start_time, self._resume_time)
-                > _QUERY_FRACTION * most
-            ):
-                self._confirm_hang(place)
-                last = time.monotonic()
+            limit = phase_limit_s(
+                place.phase, self._min_limit_s, list(self._step_times)
+            )
+            there_s = now - max(place.start_time, self._resume_time)
+            if not place.phase_index or there_s <= _QUERY_FRACTION * limit:
+                continue
+            # The others are asked twice, some beats apart: those that have spoken in
+            # between are alive. The process may go on meanwhile.
+            before, pause_s = self._read_heartbeats(), 2.5 * self._interval_s
+            has_moved = self._stop_event.wait(pause_s) or self._position is not place
+            after = self._read_heartbeats() if before and not has_moved else {}
+            is_over = self._stop_event.is_set() or self._position is not place
+            if not is_over:
+                own, waited = make_heartbeat(place), now - place.start_time
+                self._abort(diagnose_hang(before, after, self._group, own, waited))
+            last = time.monotonic()
 
     def _check_heartbeats(self, now: float) -> None:
         """End the process where another says nothing any more, whatever it does.
@@ -174,54 +272,39 @@ class HangWatchdog:
                 self._abort(HangReport(text=text, speaker=0))
             self._abort(diagnose_hang({}, {}, mine, own, waited))
 
-    def _confirm_hang(self, place: PhasePosition) -> None:
-        """Ask the others where they are; end the process unless it has gone on."""
-        asked, before = time.monotonic(), self._read_heartbeats()
-        if self._stop_event.wait(2.5 * self._interval_s) or self._position is not place:
-            return
-        after = self._read_heartbeats() if before else {}
-        if self._stop_event.is_set() or self._position is not place:
-            return
-        waited = asked - place.start_time
-        own = make_heartbeat(place)
-        self._abort(diagnose_hang(before, after, self._group, own, waited))
-
     def _abort(self, found: HangReport) -> None:
         """Write what all threads do, say who is stuck, and leave."""
+        # Written first: whoever looks for the reason needs the stacks most.
         path = self._stacks / f"r{self._group.rank:02}.txt"
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("w") as file:
                 faulthandler.dump_traceback(file, all_threads=True)
         if self._group.rank != found.speaker:
-            # Who speaks leaves first, and the launcher ends the others.
+            # The process that speaks ends first; then the launcher ends the others.
             time.sleep(5 * self._interval_s)
         sys.stderr.write(f"{found.text}\n  stacks   {self._stacks}\n")
         sys.stderr.flush()
+        # No clean end: the main thread is in a collective and would not leave it.
         os._exit(EXIT_RESTART)
 
     def _send_heartbeats(self) -> None:
-        """Say where the process is, again and again."""
-        beat = 0
-        while not self._stop_event.wait(self._interval_s):
-            beat += 1
-            said = make_heartbeat(self._position, beat)
-            self._send_heartbeat(said)
-        self._send_heartbeat(make_heartbeat(self._position, _FINISHED))
-
-    def _send_heartbeat(self, said: ProcessHeartbeat) -> None:
-        # Process 0 is gone, or does not answer: who looks on sees it by the beat.
-        with suppress(RuntimeError):
-            self._group.kv_store.key_value_set(
-                f"{_HEARTBEAT_KEY}/{self._group.rank:06}",
-                json.dumps(asdict(said)),
-                allow_overwrite=True,
-            )
-            if not self._group.is_primary:
-                self._last_heartbeats[0] = said.beat, time.monotonic()
+        """Publish where the process is, again and again."""
+        key, beat = f"{_HEARTBEAT_KEY}/{self._group.rank:06}", 0
+        while beat != _FINISHED:
+            beat = _FINISHED if self._stop_event.wait(self._interval_s) else beat + 1
+            text = json.dumps(asdict(make_heartbeat(self._position, beat)))
+            # Without an answer process 0 is gone, which the beat before tells in time.
+            with suppress(RuntimeError):
+                self._group.kv_store.key_value_set(key, text, allow_overwrite=True)
+                if not self._group.is_primary:
+                    self._last_heartbeats[0] = beat, time.monotonic()
 
     def _read_heartbeats(self) -> dict[int, ProcessHeartbeat]:
-        """Return what each process has said last; nothing where process 0 is silent."""
+        """Return what each process has said last; nothing where process 0 is silent.
+
+        The store has no timeout for reading a folder, so a thread asks.
+        """
         heard: dict[int, ProcessHeartbeat] = {}
         if self._group.kv_store is None:
             return heard
@@ -240,24 +323,21 @@ class HangWatchdog:
 
 
 def make_heartbeat(position: PhasePosition, sequence: int = 0) -> ProcessHeartbeat:
-    """Return what this process says of a place of its own."""
+    """Return what this process publishes of a place that it is at."""
+    # The innermost line of the main thread that is of no installed package: a user
+    # looks for the place in a script, not in jax.
+    frame = innermost = sys._current_frames().get(main_thread().ident or 0)
+    while frame is not None and _INSTALLED_PATH.search(frame.f_code.co_filename):
+        frame = frame.f_back
+    line, found = "no line", frame or innermost
+    if found is not None:
+        code = found.f_code
+        line = f"{code.co_filename}:{found.f_lineno} ({code.co_name})"
     return ProcessHeartbeat(
         number=position.phase_index,
         step=position.step,
         phase=position.phase,
         beat=sequence,
-        line=_main_thread_line(),
+        line=line,
         host=socket.gethostname(),
     )
-
-
-def _main_thread_line() -> str:
-    """Return the innermost line of the main thread that no installed package has."""
-    frame = innermost = sys._current_frames().get(main_thread().ident or 0)
-    while frame is not None and _INSTALLED_PATH.search(frame.f_code.co_filename):
-        frame = frame.f_back
-    found = frame or innermost
-    if found is None:
-        return "no line"
-    code = found.f_code
-    return f"{code.co_filename}:{found.f_lineno} ({code.co_name})"

@@ -12,10 +12,10 @@ from jaxdist.launch.cli.main import main
 from jaxdist.launch.training.job.abstract_model import (
     abstract_inputs,
     abstract_network,
-    bind_dropout_rng,
     load_profile_config,
     profile_model,
 )
+from jaxdist.launch.training.job.abstract_step import bind_dropout_rng
 from jaxdist.models import registry
 from jaxdist.models.config import ModelConfig
 from jaxdist.profile.trace import as_function, with_gradient

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from jaxdist.launch.cli.main import main
-from jaxdist.launch.config.recipes import recipe_overrides
-from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.config.resolve import recipe_overrides, resolve_config
 from jaxdist.launch.training.job.job import (
     make_model_spec,
     make_run_schedule,

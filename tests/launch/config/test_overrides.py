@@ -3,10 +3,12 @@
 import pytest
 
 from jaxdist.core.errors import BadInput, MultipleErrors
+from jaxdist.input.config import DataConfig
 from jaxdist.launch.config import CheckpointConfig, Experiment
 from jaxdist.launch.config.overrides import format_override
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.config.tree import flatten_config, key_types
+from jaxdist.launch.training.job.job import make_run_schedule
 
 
 def refused(*words, source="digits"):
@@ -139,7 +141,15 @@ def test_remedies_can_be_pasted_into_a_shell():
     assert format_override("run.name", "a b") == "'run.name=a b'"
 
 
-def test_a_checkpoint_interval_is_at_least_a_step():
-    assert CheckpointConfig(every_epochs=0.001).interval(22.4) == 1
-    assert CheckpointConfig(every_epochs=0.5).interval(22.4) == 11
-    assert CheckpointConfig(every_steps=7).interval(22.4) == 7
+@pytest.mark.parametrize(
+    ("how", "steps"),
+    [
+        ({"every_epochs": 0.001}, 1),
+        ({"every_epochs": 0.5}, 11),
+        ({"every_steps": 7}, 7),
+    ],
+)
+def test_a_checkpoint_interval_is_at_least_a_step(how, steps):
+    saving, data = CheckpointConfig(**how), DataConfig(batch=10)
+    config = Experiment(name="mine", checkpoint=saving, data=data)
+    assert make_run_schedule(config, 224).checkpoint_interval == steps

@@ -5,8 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.config.resolve import resolve_config
-from jaxdist.launch.config.validation import nearest_multiples, smaller_divisors
+from jaxdist.launch.config.resolve import (
+    nearest_multiples,
+    resolve_config,
+    smaller_divisors,
+)
 
 
 def refused(*words):

@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from jaxdist.launch.config.value_text import (
+from jaxdist.launch.config.tree import (
     describe_type,
     format_value,
     literal_choices,

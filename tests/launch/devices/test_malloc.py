@@ -7,13 +7,13 @@ import pytest
 
 from jaxdist.core.plan import Plan
 from jaxdist.launch.devices import prepare
-from jaxdist.launch.devices.malloc import retain_freed_memory
+from jaxdist.launch.devices.jax_environment import retain_freed_memory
 from jaxdist.launch.devices.platform import Platform
 
 SIZE = 64 << 20
 PROGRAM = f"""
 import resource, sys
-from jaxdist.launch.devices.malloc import retain_freed_memory
+from jaxdist.launch.devices.jax_environment import retain_freed_memory
 if sys.argv[1:]:
     assert retain_freed_memory()
 

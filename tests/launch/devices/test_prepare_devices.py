@@ -46,7 +46,7 @@ else:
     cache = str(jax.config.jax_compilation_cache_dir)
     jax.jit(lambda x: x + 1)(1.0).block_until_ready()
     print(json.dumps({
-        "title": found.plan.title, "devices": found.title, "notes": found.warnings,
+        "title": found.plan.title, "devices": found.title, "notes": found.warnings + found.adjustments,
         "early": early, "count": jax.device_count(), "cache": cache,
         "files": len(os.listdir(cache)) if os.path.isdir(cache) else 0,
         "metadata": jax.config.jax_compilation_cache_include_metadata_in_key,

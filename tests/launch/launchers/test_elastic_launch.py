@@ -27,7 +27,7 @@ from jaxdist.launch.launchers.processes.restart import RestartPolicy
 from jaxdist.launch.launchers.ssh import parse_hosts
 from jaxdist.launch.testbed.host_pool import EmulatedPool
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.launch.training.monitor.hang_report import ProcessHeartbeat, diagnose_hang
+from jaxdist.launch.training.monitor.watchdog import ProcessHeartbeat, diagnose_hang
 
 BEGIN = """
 import os, pathlib, signal, sys, time

@@ -9,15 +9,13 @@ import jaxdist
 from jaxdist.core.errors import BadInput
 from jaxdist.input.sources import ArraySource
 from jaxdist.launch.config.resolve import resolve_config
-from jaxdist.launch.run_folder.config_diff import (
+from jaxdist.launch.run_folder.folder import RunFolder
+from jaxdist.launch.run_folder.lockfile import (
+    ConfigLock,
     changed_keys,
     changed_packages,
     check_resume,
     check_same_samples,
-)
-from jaxdist.launch.run_folder.folder import RunFolder
-from jaxdist.launch.run_folder.lockfile import (
-    ConfigLock,
     fingerprint_samples,
     installed_versions,
     lock_from_json,

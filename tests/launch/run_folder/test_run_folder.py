@@ -15,16 +15,16 @@ from jaxdist.launch.run_folder.folder import (
     RunFolder,
     check_writable,
     find_run,
+    folder_lock,
     run_names,
     write_atomic,
 )
-from jaxdist.launch.run_folder.folder_lock import folder_lock
 
 HOLDER = """
 import sys
 from pathlib import Path
 from pathlib import Path
-from jaxdist.launch.run_folder.folder_lock import folder_lock
+from jaxdist.launch.run_folder.folder import folder_lock
 from jaxdist.launch.run_folder.folder import RunFolder
 with folder_lock(RunFolder(Path(sys.argv[1]))):
     print("held", flush=True)

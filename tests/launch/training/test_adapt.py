@@ -11,12 +11,18 @@ from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.launchers.processes.loopback import Loopback
-from jaxdist.launch.training.adapt.diagnosis import diagnose
-from jaxdist.launch.training.adapt.drift_detector import (
+from jaxdist.launch.training.adapt.cluster_state import (
+    SavedPlan,
+    digest_cluster,
+    read_saved_plan,
+    write_saved_plan,
+)
+from jaxdist.launch.training.adapt.diagnosis import (
     BASELINE_STEPS,
     DRIFT_WARMUP_STEPS,
     DRIFT_WINDOW,
     DriftDetector,
+    diagnose,
 )
 from jaxdist.launch.training.adapt.link_probe import (
     LinkMeasurement,
@@ -24,13 +30,7 @@ from jaxdist.launch.training.adapt.link_probe import (
     merge_measurements,
     round_robin_pairs,
 )
-from jaxdist.launch.training.adapt.restart_decision import can_resume, decide_restart
-from jaxdist.launch.training.adapt.saved_plan import (
-    SavedPlan,
-    digest_cluster,
-    read_saved_plan,
-    write_saved_plan,
-)
+from jaxdist.launch.training.adapt.plan_search import can_resume, decide_restart
 from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.meshes.clusters.what_if import apply_overrides
 

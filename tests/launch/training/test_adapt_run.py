@@ -12,7 +12,7 @@ import pytest
 from jaxdist.core.plan import Plan
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.adapt.controller import LinkProbe
-from jaxdist.launch.training.adapt.drift_detector import (
+from jaxdist.launch.training.adapt.diagnosis import (
     BASELINE_STEPS,
     DRIFT_WARMUP_STEPS,
 )

@@ -10,7 +10,7 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.config import RunConfig
 from jaxdist.launch.launchers.processes.loopback import Loopback
-from jaxdist.launch.training.monitor.straggler_stats import (
+from jaxdist.launch.training.monitor.stragglers import (
     ProcessStepTime,
     find_stragglers,
 )

@@ -10,8 +10,11 @@ from jaxdist.launch.config import RunConfig
 from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.launchers.processes.group import ProcessesFailed
 from jaxdist.launch.launchers.processes.loopback import Loopback
-from jaxdist.launch.training.monitor.hang_report import ProcessHeartbeat, diagnose_hang
-from jaxdist.launch.training.monitor.watchdog import phase_limit_s
+from jaxdist.launch.training.monitor.watchdog import (
+    ProcessHeartbeat,
+    diagnose_hang,
+    phase_limit_s,
+)
 
 BEGIN = """
 import os, signal, sys, time

@@ -1,0 +1,175 @@
+"""Settling: what a command asks for becomes one job, with nothing left to decide.
+
+words       an experiment, overrides, a plan file, a cluster   one configuration
+devices     those that are here, of the processes that are     a plan that fits them
+record      what the run has chosen when it began              the same choice again
+samples     opened, the same as those of the run               a network that fits them
+links       measured, for plan.reduce.via=auto                 one way to sum gradients
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from jaxdist.launch.config.plan_file import (
+    check_plan_target,
+    load_plan_overrides,
+    plan_to_overrides,
+)
+from jaxdist.launch.config.resolve import ResolvedConfig, resolve_config
+from jaxdist.launch.config.tree import replace_values
+from jaxdist.launch.devices.prepare import prepare_devices
+from jaxdist.launch.distributed.process_group import ProcessGroup
+from jaxdist.launch.run_folder.folder import check_writable, run_folder
+from jaxdist.launch.run_folder.lockfile import (
+    check_resume,
+    check_same_samples,
+    fingerprint_samples,
+    read_config_lock,
+)
+from jaxdist.launch.training.adapt.cluster_state import ClusterState, load_cluster_state
+from jaxdist.launch.training.preflight import check_device_counts, check_settings
+from jaxdist.oracle.predict import check_device_count
+
+if TYPE_CHECKING:
+    from jaxdist.launch.training.job.job import Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest:
+    """What a command line asks for."""
+
+    experiment: str
+    """Name of an experiment, or path of a file that has one."""
+    overrides: Sequence[str] = ()
+    """Overrides, `key.sub=value`; they win over a plan file."""
+    plan_file: str | None = None
+    """Path of a plan to run."""
+    cluster: str | None = None
+    """The cluster that it runs on: a name, or the path of a file."""
+    adapts: bool = False
+    """Whether the run may change its plan while it goes."""
+
+
+def settle(
+    request: JobRequest | ResolvedConfig,
+    group: ProcessGroup,
+    *,
+    for_training: bool = False,
+) -> "Job":
+    """Decide all that a job needs decided, in every process of a run at the same time.
+
+    Call it before anything imports jax: devices are prepared in it. Nothing changes the
+    plan afterwards; what has changed it here is listed in `Job.adjustments`.
+
+    Args:
+        request: what a command asks for, or the recorded configuration of a run, whose
+            plan may then shrink to the devices that are here.
+        group: the process among those of its run.
+        for_training: hold the job against the folder of its run, which it begins or
+            continues, and measure what was left open. Otherwise nothing is measured,
+            and gradients of `plan.reduce.via=auto` are summed exactly.
+
+    Raises:
+        BadInput: it cannot run as asked; nothing was written.
+    """
+    cluster: ClusterState | None = None
+    if isinstance(request, ResolvedConfig):
+        resolved, explicit = request, False
+    else:
+        with group.primary_first("settings"):
+            resolved, cluster = _resolve(request, group)
+        explicit = resolved.plan_is_explicit
+    # Compared before devices are counted: jax waits there for all processes, and those
+    # that disagree may never come.
+    check_settings(group, resolved.config)
+
+    saved = cluster.earlier if cluster else None
+    devices = prepare_devices(
+        resolved.config.plan,
+        explicit=explicit,
+        # A saved plan is for the processes that were there when it was found.
+        planned_processes=saved.processes if saved else None,
+    )
+    if cluster is not None:
+        check_device_count(devices.plan, cluster.given)
+    check_device_counts(group, devices)
+
+    # From here on jax is imported: it sees the devices that were just prepared.
+    import jax
+
+    from jaxdist.input.registry import open_data
+    from jaxdist.launch.training.job.batch_spec import feature_spec
+    from jaxdist.launch.training.job.job import Adjustment, choose_all_reduce, make_job
+
+    jax.config.update("jax_enable_x64", resolved.config.precision == "float64")
+    changes = [Adjustment(key="plan.mesh", text=text) for text in devices.adjustments]
+    changes += [Adjustment(key="plan", text=saved.text)] if saved else []
+    is_open = for_training and resolved.config.plan.reduce.via == "auto"
+    via = said = ""
+    fingerprints = {}
+    with group.primary_first("folder and samples"):
+        folder, before = run_folder(resolved.config), None
+        if for_training:
+            check_writable(folder.path)
+            before = read_config_lock(folder) if folder.exists else None
+        # A sum that was chosen by measurements holds for the whole run: the residuals
+        # in its checkpoints are those of one algorithm.
+        if before is not None and is_open:
+            via = before.resolved.config.plan.reduce.via
+            said = f"{via}, as this run began"
+            resolved = _with_algorithm(resolved, via)
+        if before is not None:
+            check_resume(before.resolved.config, resolved.config)
+        config = resolved.config
+        # Process 0 goes first: it may download and prepare a data set that others then
+        # find.
+        sources = open_data(config.data, feature_spec(config))
+        if for_training:
+            fingerprints = dict(fingerprint_samples(*sources))
+        if before is not None:
+            check_same_samples(before.sample_fingerprints, fingerprints)
+
+    # Links are measured by all processes at once, so not inside `primary_first`.
+    if is_open and not via:
+        via, said = choose_all_reduce(config, devices.plan, sources[0])
+        resolved = _with_algorithm(resolved, via)
+    plan = devices.plan
+    if via:
+        plan = replace_values(plan, {"reduce.via": via})
+        changes.append(Adjustment(key="plan.reduce.via", text=said))
+    return replace(
+        make_job(resolved.config, plan, sources[0]),
+        resolved=resolved,
+        platform=devices.platform,
+        adjustments=tuple(changes),
+        warnings=devices.warnings,
+        sources=sources,
+        sample_fingerprints=fingerprints,
+        cluster=cluster,
+    )
+
+
+def _resolve(
+    request: JobRequest, group: ProcessGroup
+) -> tuple[ResolvedConfig, ClusterState | None]:
+    """Return the configuration of a request, with the plan that its run has by now."""
+    from_file = load_plan_overrides(request.plan_file) if request.plan_file else ()
+    # The last word for a key holds, so what is typed wins over the file.
+    words = [*from_file, *request.overrides]
+    resolved = resolve_config(request.experiment, words)
+    cluster = load_cluster_state(
+        request.cluster, resolved, group.size, is_adaptive=request.adapts
+    )
+    if request.plan_file:
+        given = cluster.given if cluster else None
+        check_plan_target(request.plan_file, resolved, given)
+    if cluster is not None and cluster.earlier is not None:
+        adapted = plan_to_overrides(cluster.earlier.now)
+        resolved = resolve_config(request.experiment, [*words, *adapted])
+    return resolved, cluster
+
+
+def _with_algorithm(resolved: ResolvedConfig, via: str) -> ResolvedConfig:
+    config = replace_values(resolved.config, {"plan.reduce.via": via})
+    return replace(resolved, config=config)
