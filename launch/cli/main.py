@@ -21,7 +21,13 @@ from jaxdist.core.errors import (
 )
 from jaxdist.launch.cli import commands
 from jaxdist.launch.cli.parser import CommandParser
-from jaxdist.launch.distributed.process_group import EXIT_RESTART, process_group
+from jaxdist.launch.distributed.exit_codes import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_RESTART,
+)
+from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.terminal.console import print_error
 
 EXIT_CODES: Final = "exit codes: 0 done, 1 failed, 2 bad input, 75 try again"
@@ -106,25 +112,27 @@ def _handle_error(error: BaseException) -> int:
         case SystemExit():  # argparse, after --help
             code = int(error.code or 0)
         case DiskFullError() as full:
-            code = _print_once(1, lambda: print_error(full))
+            code = _print_once(EXIT_FAILED, lambda: print_error(full))
         case BadInput() as refusal:
-            code = _print_once(2, lambda: print_error(refusal))
+            code = _print_once(EXIT_BAD_INPUT, lambda: print_error(refusal))
         case FatalError():
-            code = _print_once(1, lambda: sys.stderr.write(f"error: {error}\n"))
+            code = _print_once(
+                EXIT_FAILED, lambda: sys.stderr.write(f"error: {error}\n")
+            )
         case RetryableError():
-            code = _print_once(75, lambda: sys.stderr.write(f"{error}\n"))
+            code = _print_once(EXIT_RESTART, lambda: sys.stderr.write(f"{error}\n"))
         case KeyboardInterrupt():
             sys.stderr.write("\nstopped from the keyboard\n")
-            code = 130
+            code = EXIT_INTERRUPTED
         case BrokenPipeError():
             # The reader, `head` for one, has enough: the rest goes nowhere, quietly.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = 1
+            code = EXIT_FAILED
         case OSError(errno=errno.ENOSPC | errno.EDQUOT) as met:
-            code = _print_once(1, lambda: print_error(_disk_full_error(met)))
+            code = _print_once(EXIT_FAILED, lambda: print_error(_disk_full_error(met)))
         case _:
             traceback.print_exception(error)
-            code = 1
+            code = EXIT_FAILED
     return code
 
 

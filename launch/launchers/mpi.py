@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.launchers.processes.group import ProcessSpec
-from jaxdist.launch.launchers.processes.output import exit_on_signals
-from jaxdist.launch.launchers.processes.stream import run_and_stream
+from jaxdist.launch.launchers.processes.group import (
+    ProcessSpec,
+    exit_on_signals,
+    run_and_stream,
+)
 from jaxdist.launch.launchers.program import check_option_range
 from jaxdist.launch.launchers.ssh import FORWARDED_VARS, parse_hosts
 

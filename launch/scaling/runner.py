@@ -10,8 +10,11 @@ import psutil
 
 from jaxdist.core.errors import FatalError
 from jaxdist.core.text.formatting import format_percent
-from jaxdist.launch.launchers.processes.output import exit_on_signals
-from jaxdist.launch.launchers.processes.stream import ProcessFailure, run_and_stream
+from jaxdist.launch.launchers.processes.group import (
+    ProcessFailure,
+    exit_on_signals,
+    run_and_stream,
+)
 from jaxdist.launch.launchers.program import our_command
 from jaxdist.launch.scaling.grid import ScalingRun
 from jaxdist.launch.scaling.results import FailedRun, ScalingResult

@@ -4,7 +4,6 @@ Processes that run different programs wait for each other for ever, each in anot
 collective, and nothing says why. So each says what it has, and process 0 compares.
 """
 
-import json
 import platform
 import time
 import warnings
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from jaxdist.train.layout import Layout
     from jaxdist.train.program import Program
 
-_PREFLIGHT_KEY: Final = "jaxdist/preflight"
-_GATHER_TIMEOUT_MS: Final = 600_000
+_TIMEOUT_S: Final = 600.0
+"""Seconds in which all processes come to the same check."""
 _MAX_SHOWN: Final = 4
 """Differences that are named."""
 _MAX_CLOCK_SKEW_S: Final = 1.0
@@ -119,19 +118,9 @@ def check_identical(group: ProcessGroup, name: str, facts: ProcessFacts) -> None
     Raises:
         BadInput: naming the process that differs, in what, and how.
     """
-    if group.kv_store is None:
-        return
-    key, said = f"{_PREFLIGHT_KEY}/{name}", json.dumps(dict(facts))
-    if group.is_primary:
-        found = [
-            facts,
-            *(_read_facts(group, key, rank) for rank in range(1, group.size)),
-        ]
-        group.kv_store.key_value_set(f"{key}/verdict", describe_differences(found))
-    else:
-        group.kv_store.key_value_set(f"{key}/{group.rank}", said)
-    verdict = group.kv_store.blocking_key_value_get(
-        f"{key}/verdict", _GATHER_TIMEOUT_MS
+    gathered = group.gather(f"preflight/{name}", dict(facts), _TIMEOUT_S)
+    verdict = group.broadcast(
+        f"preflight/{name}", describe_differences(gathered), _TIMEOUT_S
     )
     if not verdict:
         return
@@ -140,12 +129,6 @@ def check_identical(group: ProcessGroup, name: str, facts: ProcessFacts) -> None
         rule="every process has the same packages, configuration, devices and step",
         values=verdict,
         remedy="the same command and the same environment on every host",
-    )
-
-
-def _read_facts(mine: ProcessGroup, key: str, rank: int) -> ProcessFacts:
-    return json.loads(
-        mine.kv_store.blocking_key_value_get(f"{key}/{rank}", _GATHER_TIMEOUT_MS)
     )
 
 
@@ -181,24 +164,12 @@ def check_clock_skew(group: ProcessGroup) -> None:
 
     Every process calls it, at the same place.
     """
-    if group.kv_store is None:
-        return
-    group.kv_store.wait_at_barrier(f"{_PREFLIGHT_KEY}/clock", _GATHER_TIMEOUT_MS)
+    # All leave the barrier at about the same moment, and read their clocks there.
+    group.barrier("preflight/clock", _TIMEOUT_S)
     now = time.time()
-    if not group.is_primary:
-        group.kv_store.key_value_set(f"{_PREFLIGHT_KEY}/clock/{group.rank}", repr(now))
-        return
-    times = {
-        rank: float(
-            group.kv_store.blocking_key_value_get(
-                f"{_PREFLIGHT_KEY}/clock/{rank}", _GATHER_TIMEOUT_MS
-            )
-        )
-        for rank in range(1, group.size)
-    }
     off = {
         rank: at - now
-        for rank, at in times.items()
+        for rank, at in enumerate(group.gather("preflight/clock", now, _TIMEOUT_S))
         if abs(at - now) > _MAX_CLOCK_SKEW_S
     }
     if off:

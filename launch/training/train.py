@@ -189,7 +189,7 @@ def _run_schedule(
         and course.is_evaluation_step(step)
         and not recorder.was_evaluated(step)
     )
-    return replace(course, resume_evaluation=mine.broadcast_bool("test", owed))
+    return replace(course, resume_evaluation=mine.broadcast("owed evaluation", owed))
 
 
 def _finish_session(

@@ -53,12 +53,13 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.config.plan_file import check_plan_target, load_plan_overrides
     from jaxdist.launch.config.resolve import resolve_config
     from jaxdist.launch.distributed.environment import is_multi_process
+    from jaxdist.launch.distributed.exit_codes import EXIT_RESTART
     from jaxdist.launch.distributed.initialize import (
         WATCHED_HEARTBEAT_TIMEOUT_S,
         initialize,
     )
     from jaxdist.launch.distributed.preemption import PreemptionHandler
-    from jaxdist.launch.distributed.process_group import EXIT_RESTART, process_group
+    from jaxdist.launch.distributed.process_group import process_group
     from jaxdist.launch.training.adapt.cluster_state import (
         apply_saved_plan,
         load_cluster_state,

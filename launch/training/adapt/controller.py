@@ -6,9 +6,9 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from jaxdist.launch.distributed.launcher_messages import announce_replan
+from jaxdist.launch.distributed.agree import StepAgreement
+from jaxdist.launch.distributed.launcher_messages import MessageKind, send_to_launcher
 from jaxdist.launch.distributed.process_group import ProcessGroup
-from jaxdist.launch.distributed.synced_pause import SyncedPause
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.training.adapt.cluster_state import ClusterState
 from jaxdist.launch.training.adapt.link_probe import LinkProbe, probe_message_bytes
@@ -74,7 +74,7 @@ class AdaptationController:
             LinkProbe(group, probe_message_bytes(cluster_state.now)),
         )
         self._lookout: Replanner | None = None
-        self._agreed: SyncedPause | None = None
+        self._agreed: StepAgreement | None = None
         self._folder: RunFolder | None = None
 
     def __enter__(self) -> Self:
@@ -92,7 +92,7 @@ class AdaptationController:
         """Show the beginning, and be ready to sound before the first step."""
         self._onlooker.on_start(session)
         self._folder = session.folder
-        agreed = SyncedPause(self._mine, session.start_step + 1)
+        agreed = StepAgreement(self._mine, "pause", session.start_step + 1)
         self._agreed = self._stack.enter_context(agreed)
         if self._mine.is_primary:
             self._lookout = Replanner(
@@ -122,7 +122,7 @@ class AdaptationController:
 
     def due(self, step: int) -> bool:
         """Whether to sound before this step."""
-        return self._agreed is not None and self._agreed.due(step)
+        return self._agreed is not None and self._agreed.reached(step) == step
 
     def pause(self) -> None:
         """Sound."""
@@ -134,5 +134,5 @@ class AdaptationController:
         """Leave the plan where the next sitting finds it, and end this one."""
         assert self._folder is not None
         write_saved_plan(self._folder.saved_plan, change)
-        announce_replan()
+        send_to_launcher(MessageKind.ADAPTING)
         self._ends()

@@ -57,11 +57,11 @@ class CpuTimeMonitor(BackgroundThread):
             computed=now[0] - ran, waited=waited, stood=now[2] - stood
         )
 
-    def goes_on(self) -> None:
+    def run(self) -> None:
         """Add up by how much later than asked for this thread wakes."""
         mine = _THREADS_FOLDER / str(get_native_id())
         last, had = time.monotonic(), _thread_delay(mine)
-        while not self.over.wait(_TICK_S):
+        while not self.stopped.wait(_TICK_S):
             now, has = time.monotonic(), _thread_delay(mine)
             # What this thread waited for a processor, others did as well.
             late = now - last - _TICK_S - (has - had) / 1e9

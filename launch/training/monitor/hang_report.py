@@ -39,6 +39,8 @@ class HangReport:
 
     text: str
     """For a person."""
+    ranks: tuple[int, ...]
+    """The ranks that are stuck or gone, for the launcher; none where all wait."""
     speaker: int
     """The process that says it."""
 
@@ -62,23 +64,26 @@ def diagnose_hang(
     rank = group.rank
     waits_ = waiting_text(rank, local, waited_s)
     if not after:
-        return HangReport(
-            text=_isolated_text(local, waited_s, rank), speaker=1 if rank else 0
-        )
+        text = _isolated_text(local, waited_s, rank)
+        return HangReport(text=text, ranks=(0,), speaker=1 if rank else 0)
     silent = [r for r in range(group.size) if before.get(r) == after.get(r)]
     speaker = min(set(after) - set(silent), default=rank)
     if silent:
         said = unresponsive_text({r: after.get(r) for r in silent})
-        return HangReport(text=f"{said}; {waits_}", speaker=speaker)
+        return HangReport(
+            text=f"{said}; {waits_}", ranks=tuple(silent), speaker=speaker
+        )
     least = min(said.number for said in after.values())
     behind = [r for r, said in after.items() if said.number == least]
     if len(behind) < len(after):
         where = "; ".join(
             f"rank {r} in {after[r].where}, at {after[r].line}" for r in behind
         )
-        return HangReport(text=f"stuck: {where}; {waits_}", speaker=speaker)
+        return HangReport(
+            text=f"stuck: {where}; {waits_}", ranks=tuple(behind), speaker=speaker
+        )
     text = f"stuck: no rank is behind, all are in {local.where}, for {waited_s:.0f} s"
-    return HangReport(text=f"{text}, at {local.line}", speaker=speaker)
+    return HangReport(text=f"{text}, at {local.line}", ranks=(), speaker=speaker)
 
 
 def waiting_text(rank: int, local: ProcessHeartbeat, waited_s: float) -> str:

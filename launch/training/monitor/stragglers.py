@@ -25,7 +25,7 @@ from jaxdist.launch.training.monitor.straggler_stats import (
     find_stragglers,
 )
 
-_STEP_TIME_KEY: Final = "jaxdist/share"
+_STEP_TIME: Final = "step time"
 _POLL_S: Final = 0.2
 _GATHER_TIMEOUT_S: Final = 60.0
 _WARMUP_STEPS: Final = 5
@@ -190,8 +190,7 @@ class StragglerMonitor:
 
     def _exchange(self, share: ProcessStepTime) -> None:
         """Say a share; in process 0, compare those of all."""
-        key, text = f"{_STEP_TIME_KEY}/{self._group.rank:06}", json.dumps(asdict(share))
-        self._group.kv_store.key_value_set(key, text, allow_overwrite=True)
+        self._group.publish(_STEP_TIME, asdict(share))
         shares = self._gather(share) if self._group.is_primary else []
         for late in find_stragglers(shares)[:_MAX_REPORTED]:
             row = asdict(late) | {"time": time.time()}
@@ -203,8 +202,8 @@ class StragglerMonitor:
         """Wait for the shares of all over the same steps; none where one is amiss."""
         end = time.monotonic() + _GATHER_TIMEOUT_S
         while time.monotonic() < end and not self._stop_event.is_set():
-            rows = sorted(self._group.kv_store.key_value_dir_get(_STEP_TIME_KEY))
-            found = [ProcessStepTime(**json.loads(text)) for _, text in rows]
+            rows = self._group.published(_STEP_TIME).values()
+            found = [ProcessStepTime(**fields) for fields in rows]
             if len(found) == self._group.size:
                 if all(other.last == share.last for other in found):
                     return found

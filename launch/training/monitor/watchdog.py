@@ -6,7 +6,6 @@ behind (`jaxdist.launch.training.monitor.hang_report`).
 """
 
 import faulthandler
-import json
 import os
 import re
 import socket
@@ -22,7 +21,9 @@ from threading import Event, Thread, main_thread
 from types import TracebackType
 from typing import Final, Self
 
-from jaxdist.launch.distributed.process_group import EXIT_RESTART, ProcessGroup
+from jaxdist.launch.distributed.exit_codes import EXIT_RESTART
+from jaxdist.launch.distributed.launcher_messages import MessageKind, send_to_launcher
+from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.training.monitor.hang_report import (
     HangReport,
     ProcessHeartbeat,
@@ -41,7 +42,7 @@ _QUERY_FRACTION: Final = 0.85
 _INSTALLED_PATH: Final = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<")
 _FINISHED: Final = -1
 """Beat of a process that has done its work."""
-_HEARTBEAT_KEY: Final = "jaxdist/place"
+_HEARTBEAT: Final = "heartbeat"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +172,7 @@ class HangWatchdog:
             if mine.is_primary:
                 others = {rank: heard.get(rank, own) for rank in silent}
                 text = f"{unresponsive_text(others)}; {waiting_text(0, own, waited)}"
-                self._abort(HangReport(text=text, speaker=0))
+                self._abort(HangReport(text=text, ranks=tuple(silent), speaker=0))
             self._abort(diagnose_hang({}, {}, mine, own, waited))
 
     def _confirm_hang(self, place: PhasePosition) -> None:
@@ -198,6 +199,7 @@ class HangWatchdog:
             time.sleep(5 * self._interval_s)
         sys.stderr.write(f"{found.text}\n  stacks   {self._stacks}\n")
         sys.stderr.flush()
+        send_to_launcher(MessageKind.STUCK, found.ranks)
         os._exit(EXIT_RESTART)
 
     def _send_heartbeats(self) -> None:
@@ -212,11 +214,7 @@ class HangWatchdog:
     def _send_heartbeat(self, said: ProcessHeartbeat) -> None:
         # Process 0 is gone, or does not answer: who looks on sees it by the beat.
         with suppress(RuntimeError):
-            self._group.kv_store.key_value_set(
-                f"{_HEARTBEAT_KEY}/{self._group.rank:06}",
-                json.dumps(asdict(said)),
-                allow_overwrite=True,
-            )
+            self._group.publish(_HEARTBEAT, asdict(said))
             if not self._group.is_primary:
                 self._last_heartbeats[0] = said.beat, time.monotonic()
 
@@ -228,10 +226,8 @@ class HangWatchdog:
 
         def ask() -> None:
             with suppress(RuntimeError):
-                for key, text in self._group.kv_store.key_value_dir_get(_HEARTBEAT_KEY):
-                    heard[int(key.rsplit("/")[-1])] = ProcessHeartbeat(
-                        **json.loads(text)
-                    )
+                for rank, fields in self._group.published(_HEARTBEAT).items():
+                    heard[rank] = ProcessHeartbeat(**fields)
 
         asking = Thread(target=ask, daemon=True)
         asking.start()

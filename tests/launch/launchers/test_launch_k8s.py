@@ -127,12 +127,12 @@ def test_what_cannot_be_started(words, wrong, capfd):
 
 
 def test_numbers_and_names_that_cannot_be():
-    usual = dict(command=("x",), name="x", nodes=1, image="x", volume="x")
+    usual = dict(command=("x",), name="x", nodes=1, image="x", volume_claim="x")
     for wrong, rule in [
         ({"nodes": 0}, "--nodes is between 1"),
-        ({"gpus": -1}, "--gpus-per-node is between 1"),
+        ({"gpus_per_node": -1}, "--gpus-per-node is between 1"),
         ({"name": "My run"}, "--name my-run"),
-        ({"volume": "-"}, "--volume run-1"),
+        ({"volume_claim": "-"}, "--volume run-1"),
     ]:
         with pytest.raises(BadInput, match=rule):
             JobSet(**usual | wrong)

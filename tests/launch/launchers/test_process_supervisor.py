@@ -110,7 +110,7 @@ def test_time_is_up():
 def test_a_process_has_the_processors_that_it_is_given():
     last = max(os.sched_getaffinity(0))
     (task,) = tasks("import os; print(*os.sched_getaffinity(0))")
-    (done,) = run_and_collect([replace(task, processors=(last,))], timeout=20)
+    (done,) = run_and_collect([replace(task, cpus=(last,))], timeout=20)
     assert done.stdout.split() == [str(last)]
 
 

@@ -26,9 +26,9 @@ mine, stacks = process_group(), Path(sys.argv[1])
 def steps(watch, number, seconds=0.02):
     for step in range(1, number + 1):
         for phase in "input", "compute":
-            watch.enters(phase, step)
+            watch.on_phase(phase, step)
             time.sleep(seconds)
-            watch.enters("", step)
+            watch.on_phase("", step)
 """
 
 
