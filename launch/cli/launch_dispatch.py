@@ -86,14 +86,14 @@ def _start_local_elastic(
 def start_mpi(args: Namespace, command: tuple[str, ...]) -> int:
     """Start processes under mpirun."""
     from jaxdist.launch.launchers.elastic.process_range import parse_process_count
-    from jaxdist.launch.launchers.mpi import mpi_launch, run_mpi
+    from jaxdist.launch.launchers.mpi import MpiLaunch, run_mpi
 
-    found = mpi_launch(
-        command,
+    found = MpiLaunch(
+        command=command,
         num_processes=parse_process_count(args.n, 100_000, "mpi"),
         hosts=args.hosts,
         devices_per_process=args.devices_per_process,
-        mpirun_options=args.mpirun or (),
+        mpirun_options=tuple(args.mpirun or ()),
     )
     if args.shows:
         return _print_text(found.shell_text(os.environ))
@@ -147,16 +147,16 @@ def _start_ssh_elastic(args: Namespace, found: "SshLaunch") -> int:
 
 def start_slurm(args: Namespace, command: tuple[str, ...]) -> int:
     """Submit a job."""
-    from jaxdist.launch.launchers.slurm import slurm_job, submit_slurm_job
+    from jaxdist.launch.launchers.slurm import SlurmJob, submit_slurm_job
 
     each = args.processes_per_node
-    job = slurm_job(
-        command,
+    job = SlurmJob(
+        command=command,
         nodes=args.nodes,
         processes_per_node=1 if each is None else each,
         devices_per_process=args.devices_per_process,
         max_requeues=args.requeues,
-        sbatch_options=args.sbatch or (),
+        sbatch_options=tuple(args.sbatch or ()),
     )
     return _print_text(job.shell_text() if args.shows else submit_slurm_job(job))
 

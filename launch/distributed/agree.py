@@ -11,7 +11,6 @@ exchange how far each is, and take the step after the furthest: none has begun i
 import sys
 from contextlib import suppress
 from threading import Lock, Thread
-from types import TracebackType
 from typing import Final, Self
 
 from jaxdist.launch.distributed.process_group import ProcessGroup
@@ -44,12 +43,7 @@ class StepAgreement:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stopped = True
         if self._group.kv_store is not None:
             # A thread that still waits in the store when the interpreter ends would

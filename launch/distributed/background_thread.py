@@ -2,11 +2,10 @@
 
 from abc import ABC, abstractmethod
 from threading import Event, Thread
-from types import TracebackType
 from typing import Self
 
+# Seconds in which a thread notices that it should stop.
 _JOIN_TIMEOUT_S = 1.0
-"""Seconds in which a thread notices that it should stop."""
 
 
 class BackgroundThread(ABC):
@@ -20,12 +19,7 @@ class BackgroundThread(ABC):
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stopped.set()
         self._thread.join(_JOIN_TIMEOUT_S)
 

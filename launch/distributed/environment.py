@@ -11,8 +11,8 @@ RANK_VAR: Final = "JAXDIST_RANK"
 """Rank of this process."""
 _NUM_PROCESSES_VAR: Final = "JAXDIST_HOSTS"
 _COORDINATOR_VAR: Final = "JAXDIST_COORDINATOR"
+# How many processes the plan is written for, where there may be fewer.
 _PLANNED_PROCESSES_VAR: Final = "JAXDIST_PLANNED"
-"""How many processes the plan is written for, where there may be fewer."""
 CLUSTER_DETECTION_VAR: Final = "JAXDIST_CLUSTER"
 """Scheduler that jax asks for the rank of this process: `slurm` or `ompi`."""
 

@@ -20,10 +20,10 @@ from jaxdist.launch.distributed.process_group import process_group
 _ATTEMPT_TIMEOUT_S: Final = 5.0
 _RETRY_S: Final = 0.1
 _START_TIMEOUT_S: Final = 60
+# Seconds until process 0 must listen: before it has given up waiting for the rest.
 _CONNECT_TIMEOUT_S: Final = _START_TIMEOUT_S - 5
-"""Seconds until process 0 must listen: before it has given up waiting for the rest."""
+# Seconds without a heartbeat after which jax ends all other processes.
 _HEARTBEAT_TIMEOUT_S: Final = 30
-"""Seconds without a heartbeat after which jax ends all other processes."""
 WATCHED_HEARTBEAT_TIMEOUT_S: Final = 600
 """The same where a watchdog of ours is to notice first, and to name who is stuck."""
 

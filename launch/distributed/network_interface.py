@@ -8,8 +8,8 @@ from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.launch.distributed.process_group import ProcessGroup, coordinator_host
 
 _TIMEOUT_S: Final = 60.0
+# Nothing is sent there: connecting a datagram socket only looks up the route.
 _DISCARD_PORT: Final = 9
-"""Nothing is sent there: connecting a datagram socket only looks up the route."""
 
 
 def peer_facing_address(group: ProcessGroup, interface: str = "") -> str:

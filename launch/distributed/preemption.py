@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from threading import Thread
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self, TypeVar
 
 from jaxdist.launch.distributed.agree import StepAgreement
@@ -52,12 +52,7 @@ class PreemptionHandler:
         self._agreement.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         signal.set_wakeup_fd(self._previous_wakeup_fd)
         # A run that ends because of the signal is not ended by the next one.
         ends = self._agreement.agreed_step <= self._polls
@@ -65,7 +60,7 @@ class PreemptionHandler:
             signal.SIGTERM, signal.SIG_IGN if ends else self._previous_handler
         )
         os.close(self._write)
-        self._agreement.__exit__(kind, error, trace)
+        self._agreement.__exit__(*error)
 
     def __call__(self) -> bool:
         """Poll: return whether to end here.

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+# A data set may be prepared meanwhile; a dead process is the watchdog's concern.
 _TIMEOUT_S: Final = 24 * 60 * 60.0
-"""A data set may be prepared meanwhile; a dead process is the watchdog's concern."""
 _PRINT_TIMEOUT_S: Final = 10.0
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
-"""Timed blocks: what whole blocks of a network were seen to take, by their samples.
+"""Timed blocks: measured times of whole blocks of a network, by samples.
 
-    log seconds(n)   straight over log n between the numbers of samples that were timed,
-                     as steep below the least; above the most proportional to n
+    log seconds(n)   linear in log n between the numbers of samples that were timed,
+                     with the first slope below them; above them proportional to n
     kept(n)          proportional to n, from the nearest
 
 A block is more than its products: what lies between them, and what is kept for the way
@@ -58,14 +58,9 @@ class BlockTiming:
             BadInput: it has other columns.
         """
         names = [field.name for field in fields(cls)]
-        numbers = row[1:]
-        if (
-            len(row) != len(names)
-            or not isinstance(row[0], str)
-            or any(
-                isinstance(x, bool) or not isinstance(x, int | float) for x in numbers
-            )
-        ):
+        # A bool is an int in Python, and no number of a table.
+        kinds = [isinstance(x, int | float) and type(x) is not bool for x in row[1:]]
+        if len(row) != len(names) or not isinstance(row[0], str) or not all(kinds):
             raise BadInput(
                 "no row of a block",
                 rule=f"[{', '.join(names)}], all but the key numbers",
@@ -77,10 +72,10 @@ class BlockTiming:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTimings:
-    """What a device was seen to take for blocks of networks."""
+    """Measured times of blocks of networks on a device."""
 
     origin: str
-    """As of a `Number`."""
+    """As of a `SourcedNumber`."""
     peak: float
     """FLOPs a second of the device then; blocks of a faster one take less by that."""
     timed: tuple[BlockTiming, ...]

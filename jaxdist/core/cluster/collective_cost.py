@@ -1,4 +1,4 @@
-"""A line: what one kind of collective takes among so many, as a level measured it.
+"""Measured cost of a kind of collective in groups of a size, on a level's links.
 
     seconds = (messages x alpha + share x sent / bandwidth) x bend(sent)
 

@@ -1,31 +1,17 @@
-"""Timed: what tables of timed work have in common, kernels and blocks of networks.
+"""What the tables of timed kernels and of timed blocks have in common.
 
 Seconds are those of a device of some peak; one of another peak takes as much longer or
 less.
 """
 
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 
-
-class Timed(Protocol):
-    """Work that was timed: a dataclass with the seconds of both passes."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def forward_s(self) -> float:
-        """Seconds of the forward pass."""
-
-    @property
-    def backward_s(self) -> float:
-        """Seconds of the backward pass."""
-
-
-WorkTiming = TypeVar("WorkTiming", bound=Timed)
+WorkTiming = TypeVar("WorkTiming", bound=Any)
+"""A dataclass with the seconds of both passes: `forward_s` and `backward_s`."""
 
 
 def check_peak(kind: str, peak: float, origin: str) -> None:
@@ -49,11 +35,6 @@ def check_peak(kind: str, peak: float, origin: str) -> None:
 
 
 def scale_time(timing: WorkTiming, factor: float) -> WorkTiming:
-    """Return timed work as if it took so many times as long.
-
-    Args:
-        timing: work that was timed.
-        factor: above 0.
-    """
+    """Return a timing with both of its times multiplied by a factor."""
     forward, backward = factor * timing.forward_s, factor * timing.backward_s
     return replace(timing, forward_s=forward, backward_s=backward)

@@ -1,14 +1,11 @@
 """The mesh: how many devices lie along each axis."""
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES, sub_axis_size
 from jaxdist.core.errors import BadInput
-from jaxdist.core.plan.json_fields import check_known_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,21 +67,3 @@ class MeshShape:
     def spatial_shards(self) -> int:
         """Into how many parts one sample is divided."""
         return self.size(*SPATIAL_AXES)
-
-
-def parse_mesh_sizes(tree: Any) -> dict[str, int]:
-    """Refuse sizes of a mesh that are no numbers.
-
-    Raises:
-        BadInput: one of them is none, or no axis has its name.
-    """
-    found = check_known_fields(MeshShape, tree, "plan.mesh")
-    for axis, size in found.items():
-        if type(size) is not int:
-            raise BadInput(
-                f"plan.mesh.{axis} is no number of devices",
-                rule="the size of an axis is a whole number",
-                values=f"plan.mesh.{axis} = {json.dumps(size)}",
-                remedy=f"plan.mesh.{axis}=2",
-            )
-    return found

@@ -13,13 +13,13 @@ ScheduleName = Literal[
 ASYNC_SCHEDULES: Final = ("pipedream", "pipedream-2bw")
 """Orders in which weights move while later microbatches are under way."""
 
+# Settings, what leaves them alone, and the orders that they are for.
 _BELONGS: Final = (
     ("replicas", (), ("pipedream",)),
     ("stashing", True, ("pipedream",)),
     ("vertical_sync", False, ("pipedream",)),
     ("group", 0, ("pipedream-2bw",)),
 )
-"""Settings, what leaves them alone, and the orders that they are for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,20 +69,18 @@ class PipelineConfig:
                 remedy=("plan.pipe.chunks=1", "plan.pipe.schedule=interleaved"),
             )
         for name, unset, orders in _BELONGS:
-            if getattr(self, name) != unset and self.schedule not in orders:
-                raise self._idle(name, orders[0])
+            value = getattr(self, name)
+            if value != unset and self.schedule not in orders:
+                shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+                raise BadInput(
+                    f"plan.pipe.{name} does nothing in this schedule",
+                    rule=f"plan.pipe.{name} is for plan.pipe.schedule={orders[0]}",
+                    values=f"plan.pipe.{name} = {shown}, "
+                    f"plan.pipe.schedule = {self.schedule}",
+                    remedy=f"plan.pipe.schedule={orders[0]}",
+                )
 
     @property
     def flows(self) -> bool:
         """Whether weights move while later microbatches are under way."""
         return self.schedule in ASYNC_SCHEDULES
-
-    def _idle(self, name: str, order: str) -> BadInput:
-        value = getattr(self, name)
-        shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
-        return BadInput(
-            f"plan.pipe.{name} does nothing in this schedule",
-            rule=f"plan.pipe.{name} is for plan.pipe.schedule={order}",
-            values=f"plan.pipe.{name} = {shown}, plan.pipe.schedule = {self.schedule}",
-            remedy=f"plan.pipe.schedule={order}",
-        )

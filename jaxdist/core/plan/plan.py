@@ -1,24 +1,19 @@
 """A plan: how the training of a network is split over devices, as plain data."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from types import MappingProxyType
-from typing import Final, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Final, Literal
 
 from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.plan.json_fields import (
-    check_known_fields,
-    check_object,
-    lists_to_tuples,
-)
-from jaxdist.core.plan.mesh import MeshShape, parse_mesh_sizes
+from jaxdist.core.plan.mesh import MeshShape
 from jaxdist.core.plan.outer import OuterConfig
 from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.core.plan.placement import MeshPlacement, axis_order, check_placement
 from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.core.plan.shuffle import ShuffleConfig
+from jaxdist.core.validation import check_fields
 
 PLAN_TARGET_KEY: Final = "made_for"
 """Key of a plan file that says what it was made for; no part of the plan."""
@@ -119,9 +114,9 @@ class Plan:
         >>> Plan(mesh=MeshShape(data=2, tensor=2), placement=("data",)).label
         'data 2 x tensor 2, data inside'
         """
-        return ", ".join((self.title, *self._settings()))
+        return ", ".join((self.title, *self._choices()))
 
-    def _settings(self) -> Iterator[str]:
+    def _choices(self) -> Iterator[str]:
         if self.inside:
             yield f"{' x '.join(self.inside)} inside"
         if self.microbatches > 1:
@@ -154,9 +149,8 @@ class Plan:
         """
         if not self.remat:
             return ()
-        return (*blocks,)[
-            : blocks.index(self.remat_until) if self.remat_until else None
-        ]
+        end = blocks.index(self.remat_until) if self.remat_until else None
+        return (*blocks,)[:end]
 
     @property
     def placed(self) -> MeshPlacement:
@@ -240,35 +234,47 @@ class Plan:
         Raises:
             BadInput: a field that no plan has.
         """
-        tree = check_object("a plan", json.loads(text))
-        tree = {key: value for key, value in tree.items() if key != PLAN_TARGET_KEY}
-        return cls(
-            **check_known_fields(cls, tree, "a plan")
-            | {
-                name: kind(
-                    **lists_to_tuples(
-                        check_known_fields(kind, tree.get(name, {}), f"plan.{name}")
+        tree = json.loads(text)
+        if isinstance(tree, dict):
+            tree.pop(PLAN_TARGET_KEY, None)
+        values = _check_known_fields(cls, tree, "a plan")
+        parts = {
+            "mesh": MeshShape,
+            "shuffle": ShuffleConfig,
+            "pipe": PipelineConfig,
+            "reduce": ReductionConfig,
+            "outer": OuterConfig,
+        }
+        for name, kind in parts.items():
+            part = _check_known_fields(kind, tree.get(name, {}), f"plan.{name}")
+            for axis, size in part.items() if name == "mesh" else ():
+                if type(size) is not int:
+                    raise BadInput(
+                        f"plan.mesh.{axis} is no number of devices",
+                        rule="the size of an axis is a whole number",
+                        values=f"plan.mesh.{axis} = {json.dumps(size)}",
+                        remedy=f"plan.mesh.{axis}=2",
                     )
-                )
-                for name, kind in _PARTS.items()
-            }
-            | {
-                "mesh": MeshShape(**parse_mesh_sizes(tree.get("mesh", {}))),
-                "idle": tuple(tree.get("idle", ())),
-                "placement": tuple(tree.get("placement", ())),
-            }
+            # Plans are hashable: the lists of JSON become tuples.
+            values[name] = kind(
+                **{k: tuple(v) if isinstance(v, list) else v for k, v in part.items()}
+            )
+        values["idle"] = tuple(tree.get("idle", ()))
+        values["placement"] = tuple(tree.get("placement", ()))
+        return cls(**values)
+
+
+def _check_known_fields(cls: type, tree: Any, context: str) -> dict[str, Any]:
+    """Return the fields of an object of JSON, all of which a dataclass has."""
+    if not isinstance(tree, dict):
+        raise BadInput(
+            f"{context} is no {type(tree).__name__}",
+            rule="a plan is an object of JSON, as a run folder's plan.json is",
+            values=json.dumps(tree)[:60],
+            remedy="jaxdist plan digits --cluster testbed --devices 4 -o plan.json",
         )
-
-
-_PARTS: Final[Mapping[str, type]] = MappingProxyType(
-    {
-        "shuffle": ShuffleConfig,
-        "pipe": PipelineConfig,
-        "reduce": ReductionConfig,
-        "outer": OuterConfig,
-    }
-)
-"""Fields of a plan that have fields of their own, but for the mesh."""
+    check_fields(tree, [field.name for field in fields(cls)], context)
+    return dict(tree)
 
 
 def check_plan(plan: Plan) -> None:
@@ -277,24 +283,13 @@ def check_plan(plan: Plan) -> None:
     Raises:
         BadInput: with the rule, the values and what to type instead.
     """
-    _check_idle(plan)
-    check_placement(plan.placement)
-    _check_split(plan)
-    _check_replicas(plan)
-    _check_microbatches(plan)
-    _check_remat(plan)
-
-
-def _check_idle(plan: Plan) -> None:
-    """Refuse names that are no axes."""
     for name in plan.idle:
         if name not in AXES:
             near = did_you_mean(name, AXES) or ", ".join(AXES)
             raise BadInput(f"no mesh axis {name}", remedy=f"did you mean {near}?")
+    check_placement(plan.placement)
 
-
-def _check_split(plan: Plan) -> None:
-    """Refuse an end of a split of images that is none."""
+    # Images can only be gathered where a spatial axis has split them.
     if plan.spatial_until and plan.mesh.spatial_shards == 1:
         raise BadInput(
             "no images are split that could be gathered",
@@ -311,32 +306,7 @@ def _check_split(plan: Plan) -> None:
             remedy=("plan.spatial_until=head", "plan.spatial_then=repeat"),
         )
 
-
-def _check_microbatches(plan: Plan) -> None:
-    """Refuse fewer parts than none."""
-    if plan.microbatches < 0:
-        raise BadInput(
-            "a plan has no such number of microbatches",
-            rule="plan.microbatches is a number of parts, or 0, which leaves it to "
-            "optim.accumulate",
-            values=f"plan.microbatches = {plan.microbatches}",
-            remedy="plan.microbatches=0",
-        )
-
-
-def _check_remat(plan: Plan) -> None:
-    """Refuse an end of what is computed again where nothing is."""
-    if plan.remat_until and not plan.remat:
-        raise BadInput(
-            "no blocks are computed again that could end",
-            rule="plan.remat_until is for plan.remat=true",
-            values=f"plan.remat_until = {plan.remat_until}, plan.remat = False",
-            remedy=("plan.remat=true", "plan.remat_until="),
-        )
-
-
-def _check_replicas(plan: Plan) -> None:
-    """Refuse replicas of stages that are not the devices of the pipe axis."""
+    # PipeDream gives stages different numbers of devices, all from the pipe axis.
     replicas, devices = plan.pipe.replicas, plan.mesh.pipe
     if replicas and (min(replicas) < 1 or sum(replicas) != devices):
         own = [max(1, count) for count in replicas]
@@ -348,4 +318,19 @@ def _check_replicas(plan: Plan) -> None:
             f"plan.mesh.pipe = {devices}",
             remedy=f"plan.pipe.replicas={','.join(map(str, own))} "
             f"plan.mesh.pipe={sum(own)}",
+        )
+    if plan.microbatches < 0:
+        raise BadInput(
+            "a plan has no such number of microbatches",
+            rule="plan.microbatches is a number of parts, or 0, which leaves it to "
+            "optim.accumulate",
+            values=f"plan.microbatches = {plan.microbatches}",
+            remedy="plan.microbatches=0",
+        )
+    if plan.remat_until and not plan.remat:
+        raise BadInput(
+            "no blocks are computed again that could end",
+            rule="plan.remat_until is for plan.remat=true",
+            values=f"plan.remat_until = {plan.remat_until}, plan.remat = False",
+            remedy=("plan.remat=true", "plan.remat_until="),
         )

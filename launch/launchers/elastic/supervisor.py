@@ -40,10 +40,10 @@ REJOIN_AFTER_S: Final = 30.0
 """Seconds before a place that was lost is asked again."""
 _MAX_BACKOFF_FACTOR: Final = 64
 _POLL_S: Final = 1.0
+# Seconds to wait for places, where too few are there to go on.
 _CAPACITY_TIMEOUT_S: Final = 600.0
-"""Seconds to wait for places, where too few are there to go on."""
+# Codes of processes that end because they were asked to.
 _RECALL_CODES: Final = (EXIT_RESTART, -SIGTERM, 128 + SIGTERM)
-"""Codes of processes that end because they were asked to."""
 
 
 class SlotBackoff:

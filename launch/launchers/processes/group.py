@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import IO, Final, NoReturn, Self
 
 from jaxdist.core.errors import FatalError
@@ -324,12 +324,7 @@ class _Supervisor:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()
 
     def wait(

@@ -12,7 +12,7 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.main import command_names, main
-from jaxdist.launch.launchers.local import check_port_free, local_launch
+from jaxdist.launch.launchers.local import local_launch
 from jaxdist.launch.launchers.processes.group import (
     ProcessFailure,
     ProcessSpec,
@@ -218,9 +218,9 @@ class TestBadInput:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
             with pytest.raises(BadInput, match=f"cannot listen at port {port}"):
-                check_port_free(port)
+                found("train", "digits", port=port)
         with pytest.raises(BadInput, match="between 1024 and 65535"):
-            check_port_free(80_000)
+            found("train", "digits", port=80_000)
 
 
 def test_print_shows_lines_for_a_shell_and_starts_nothing(tmp_path):
