@@ -60,10 +60,12 @@ class LayerProfile:
         """
         if len(self.weights) < 2 or not self.flops_forward:
             return None
+        # Weights are [taps..., inputs, outputs]; FLOPs tell how often each is used.
         *taps, inputs, outputs = self.weights
         if self.kind.endswith("Embed"):
             # Tied to the logits, a table multiplies features by its transpose.
             inputs, outputs = outputs, inputs
+        # Other layers with several leading dims (heads) are one product over them.
         spread = self.kind.endswith("Conv")
         return KernelShape(
             kind="convolution" if spread else "product",
@@ -143,7 +145,7 @@ class Profile:
         return tuple(block.name for block in self.blocks if block.cut_after)
 
     def layers_of(self, block: str) -> tuple[LayerProfile, ...]:
-        """Return the layers of a block; those of none are the last one's.
+        """Return the layers of a block; the last one has those of no block as well.
 
         Args:
             block: its name.

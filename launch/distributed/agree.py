@@ -67,6 +67,7 @@ class StepAgreement:
         Any process may ask for the first step; for more than one, always the same.
         """
         if self._group.kv_store is None:
+            # The lock: signals arrive in another thread than steps.
             with self._lock:
                 self.agreed_step = self._step + 1
             return

@@ -13,6 +13,7 @@ class BackgroundThread(ABC):
 
     def __init__(self) -> None:
         self.stopped = Event()
+        # A daemon: one that is stuck does not keep the interpreter from ending.
         self._thread = Thread(target=self.run, daemon=True)
 
     def __enter__(self) -> Self:

@@ -27,7 +27,10 @@ SINGLE_THREAD_VARS: Final = {
     "MKL_NUM_THREADS": "1",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
 }
+# TensorFlow's and XLA's logs from warnings on; and lines of Python at once, since a
+# process whose output is a pipe would keep 8 KiB of them when it is killed.
 _LOG_VARS: Final = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1"}
+# XLA's CPU backend has no collectives between processes without gloo.
 CPU_BACKEND_VARS: Final = {
     "JAX_PLATFORMS": "cpu",
     "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
@@ -105,11 +108,7 @@ def is_multi_process(environ: Mapping[str, str]) -> bool:
 
 
 def planned_process_count(environ: Mapping[str, str], num_processes: int) -> int:
-    """Return for how many processes the plan is written.
-
-    Args:
-        environ: the environment of one of them.
-        num_processes: how many there are.
+    """Return for how many processes the plan is written, where so many run.
 
     >>> planned_process_count({"JAXDIST_PLANNED": "4"}, 3), planned_process_count({}, 3)
     (4, 3)

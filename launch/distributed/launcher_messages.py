@@ -54,6 +54,7 @@ def send_to_launcher(kind: MessageKind, ranks: Sequence[int] = ()) -> None:
         # The variable reaches programs that a process starts; the pipe does not, and
         # the number may be that of any other file there. Its inode tells them apart.
         # A launcher that is gone is no reason to fail.
+        # Short writes to a pipe are atomic, so lines of two threads do not mix.
         with suppress(OSError):
             if os.fstat(descriptor).st_ino == inode:
                 os.write(descriptor, f"{text}\n".encode())

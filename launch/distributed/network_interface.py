@@ -47,6 +47,7 @@ def common_address(local: str, addresses: list[str]) -> str:
     >>> common_address("127.0.0.1", ["127.0.0.1", "127.0.0.1"])
     '127.0.0.1'
     """
+    # All on one machine: loopback is what reaches everybody.
     far = [address for address in addresses if not is_loopback(address)]
     return source_address(far[0]) if far and is_loopback(local) else local
 

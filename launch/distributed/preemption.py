@@ -41,6 +41,7 @@ class PreemptionHandler:
         # before a compilation or a collective has ended. The C handler writes the
         # number of each signal into this pipe at once, where a thread reads it.
         self._read, self._write = os.pipe()
+        # A C handler must not block where the pipe is full (Python demands it as well).
         os.set_blocking(self._write, False)
         self._previous_handler = signal.signal(signal.SIGTERM, _ignore_signal)
         # System calls of libraries are continued, not ended with EINTR.
@@ -67,6 +68,7 @@ class PreemptionHandler:
 
         Every process polls at the same places, as often.
         """
+        # The count goes first: a signal from now on finds something to save.
         self._polls += 1
         if self._polls == 1 and self._group.is_primary:
             send_to_launcher(MessageKind.TRAINING)
@@ -89,6 +91,7 @@ class PreemptionHandler:
                     "asked to end before the first step: nothing to save\n"
                 )
         sys.stderr.flush()
+        # From a thread only this ends the process while the main thread is in C.
         os._exit(EXIT_RESTART)
 
 

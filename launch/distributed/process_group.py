@@ -99,6 +99,7 @@ class ProcessGroup:
         """
         if self.kv_store is None:
             return value
+        # Behind the barrier every value is there, so one read of the folder has all.
         self._set(f"agree/{name}/{self.rank}", value)
         self.barrier(f"agree/{name}", timeout_s)
         values = self.kv_store.key_value_dir_get(f"jaxdist/agree/{name}")
@@ -163,6 +164,7 @@ class ProcessGroup:
 
 def process_group() -> ProcessGroup:
     """Return the process group of this process: itself alone where it joined none."""
+    # A process that never imported jax has not joined any, and need not import it now.
     state = _jax_distributed_state()
     if state is None or state.client is None:
         return ProcessGroup()
@@ -179,4 +181,5 @@ def coordinator_host() -> str:
 
 def _jax_distributed_state() -> Any:
     """Return what jax knows of the processes that joined; None without jax."""
+    # jax has no public name for its client of the key-value store.
     return getattr(sys.modules.get("jax._src.distributed"), "global_state", None)

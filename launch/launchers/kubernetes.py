@@ -41,6 +41,7 @@ DEFAULT_JOBSET_RESTARTS: Final = 3
 """How often a set is started again."""
 _MAX_NODES: Final = 100_000
 _MAX_GPUS: Final = 64
+# The completion index of an indexed job, which the kubelet gives each pod.
 _INDEX_FIELD: Final = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 # Pods have longer names, of at most 63 letters.
 _NAME_PATTERN: Final = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
@@ -107,6 +108,7 @@ class JobSet:
         )
         # Pods of an indexed job differ in their index alone, which is their rank.
         index = {"valueFrom": {"fieldRef": {"fieldPath": _INDEX_FIELD}}}
+        # Pods start minutes apart where nodes are added or images pulled.
         variables = {**place, START_TIMEOUT_VAR: str(START_TIMEOUT_S)}
         gpus = {"limits": {"nvidia.com/gpu": self.gpus_per_node}}
         container = {
@@ -141,6 +143,8 @@ class JobSet:
             "completionMode": "Indexed",
             "completions": self.nodes,
             "parallelism": self.nodes,
+            # The set starts all pods again; a job that did so with one pod alone would
+            # leave the others waiting for the one that they knew.
             "backoffLimit": 0,
             # What is refused fails the job with a reason of its own; the rest, 75 as
             # well, with that of more failed pods than the limit.

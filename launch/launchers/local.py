@@ -44,6 +44,7 @@ class LocalLaunch:
             devices_per_process=self.devices_per_process,
             planned_processes=self.planned_processes,
         )
+        # On the CPU: jax takes a GPU's whole memory, so processes cannot share it.
         return {**CPU_BACKEND_VARS, **mine}
 
     def process_specs(self, environ: Mapping[str, str]) -> list[ProcessSpec]:
@@ -75,12 +76,7 @@ def local_launch(
 ) -> LocalLaunch:
     """Return several processes of a command on this machine.
 
-    Args:
-        command: words that start each.
-        num_processes: how many processes.
-        devices_per_process: fake devices of each; None leaves that to the command.
-        port: of loopback, for process 0; None finds one.
-        planned_processes: how many the plan is written for; None: as many as there are.
+    Args are those of `LocalLaunch`, but for the port of process 0: None finds one.
 
     Raises:
         BadInput: numbers that cannot be, or a port that is taken.

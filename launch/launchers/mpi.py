@@ -53,7 +53,7 @@ class MpiLaunch:
         exported = [word for k, text in mine.items() for word in ("-x", f"{k}={text}")]
         hosts = () if self.hosts is None else parse_hosts(self.hosts)
         where = ("--host", ",".join(hosts)) if hosts else ()
-        # mpirun would bind each process to one core, and jax has a thread for each.
+        # mpirun would bind a process to a core or socket; jax has threads for all.
         how = "--bind-to", "none", "--tag-output", *where
         words = *how, *exported, *self.mpirun_options, *self.command
         return "mpirun", "-n", str(self.num_processes), *words

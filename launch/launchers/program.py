@@ -45,6 +45,7 @@ def program_command(
             rule=f"several processes do {' or '.join(MULTI_PROCESS_COMMANDS)} together",
             remedy=f"jaxdist {shlex.join(program)}",
         )
+    # Found out here, once, and not by every process in its own traceback.
     if shutil.which(name) is None:
         near = did_you_mean(name, [*MULTI_PROCESS_COMMANDS, "python"])
         raise BadInput(

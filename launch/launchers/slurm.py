@@ -83,6 +83,7 @@ def submit_slurm_job(job: SlurmJob) -> str:
             values="sbatch is not on PATH",
             remedy="the same with --print, and that on a login node",
         )
+    # sbatch exports the environment of the submission to the job (--export=ALL).
     environ = {**os.environ, **job.env_vars}
     done = subprocess.run(
         job.sbatch_argv, env=environ, capture_output=True, text=True, check=False

@@ -20,6 +20,7 @@ from jaxdist.launch.launchers.program import check_option_range
 
 COORDINATOR_PORT: Final = 29500
 """Where process 0 listens, unless another port is named."""
+# Without a terminal to ask for a password at, ssh fails instead of waiting for one.
 _SSH_OPTIONS: Final = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 _LISTEN_CODE: Final = "import socket; socket.create_server(('', {}))"
 FORWARDED_VARS: Final = ("PYTHONPATH", "VIRTUAL_ENV")
@@ -64,6 +65,8 @@ class SshLaunch:
         given = {name: environ[name] for name in FORWARDED_VARS if name in environ}
         variables = [f"{name}={text}" for name, text in {**given, **place}.items()]
         guard = sys.executable, "-m", "jaxdist.launch.launchers.ssh_guard"
+        # sshd drops most variables (AcceptEnv), so they go on the command line; exec
+        # leaves no shell between sshd and the guard that would take its signals.
         words = "exec", "env", *variables, *guard, *self.command
         return self.remote_argv(rank, shlex.join(words))
 
@@ -98,13 +101,8 @@ def ssh_launch(
 ) -> SshLaunch:
     """Return the processes of a command, one a host.
 
-    Args:
-        command: words that start it.
-        hosts: `a,b,c`, or a file with a host a line.
-        folder: where it runs on each host.
-        port: where process 0 listens.
-        devices_per_process: fake devices of each; None leaves that to the command.
-        remote_shell: words that begin a remote command line, options of ssh among them.
+    Args are those of `SshLaunch`, as they are typed: hosts are `a,b,c` or a file with a
+    host a line, and `remote_shell` is one text with options of ssh.
 
     Raises:
         BadInput: no hosts, hosts named twice, or numbers that cannot be.

@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
 
-from jaxdist.core.cluster.timing_table import check_peak, scale_time
+from jaxdist.core.cluster.kernel_timings import check_peak, scale_time
 from jaxdist.core.errors import BadInput
 from jaxdist.core.profile import Profile
 
@@ -109,6 +109,7 @@ class BlockTimings:
         known = self._by_key.get(key)
         if not known or samples <= 0:
             return None
+        # Kept bytes are exact and linear in samples, so the nearest entry suffices.
         near = min(known, key=lambda one: abs(math.log(one.samples / samples)))
         found = BlockTiming(
             key=key,
@@ -138,6 +139,7 @@ def block_signature(profile: Profile, block: str) -> str:
         Its kind and eight hexadecimal digits, as `Block-0123abcd`.
     """
     whole = next(one for one in profile.blocks if one.name == block)
+    # The last block also has the loss, so it is not the same as an equal one before it.
     last = whole is profile.blocks[-1]
     own = [
         (x.kind, x.weights, x.parameter_bytes, x.output_bytes // profile.batch)
@@ -158,5 +160,6 @@ def _between(points: Sequence[tuple[float, float]], size: float) -> float:
         return most * size / last
     after = next(i for i, (one, _) in enumerate(points) if i and size <= one)
     (low, at_low), (high, at_high) = points[after - 1], points[after]
+    # Noise can make more samples look faster; no block is predicted to be so.
     steep = math.log(at_high / at_low) / math.log(high / low)
     return at_low * math.exp(max(0.0, steep) * math.log(size / low))

@@ -201,6 +201,7 @@ def _tree(value: Any) -> Any:
     """Return plain values, without fields that are not known."""
     if isinstance(value, SourcedNumber):
         return value.tree()
+    # A table may have thousands of timings: as rows they need no names of fields.
     if isinstance(value, KernelTiming | BlockTiming):
         return value.row
     if isinstance(value, Mapping):

@@ -12,16 +12,18 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.core.cluster.timing_table import check_peak, scale_time
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.kernel_shape import KERNEL_KINDS, KernelKind, KernelShape
 
 FloatArray = NDArray[Any]
+WorkTiming = TypeVar("WorkTiming", bound=Any)
+"""A dataclass with the seconds of both passes: `forward_s` and `backward_s`."""
 
 # How fast the weight of a timed kernel falls with its distance.
 _POWER: Final = 4
@@ -84,7 +86,7 @@ class KernelTiming:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelTimings:
-    """What a device was seen to take for kernels."""
+    """Measured times of kernels on a device."""
 
     origin: str
     """As of a `SourcedNumber`."""
@@ -157,5 +159,27 @@ def _latest(timed: Iterable[KernelTiming]) -> tuple[KernelTiming, ...]:
 
 
 def _place(shape: KernelShape) -> FloatArray:
+    # Taps and inputs are summed over alike: an im2col product has their product.
     sizes = shape.uses, shape.taps * shape.inputs, shape.outputs
     return np.log2(sizes)
+
+
+def check_peak(kind: str, peak: float, origin: str) -> None:
+    """Refuse a table of timed work whose device computes nothing.
+
+    Raises:
+        BadInput: the peak is 0 or not a number.
+    """
+    if SourcedNumber(peak, origin).value == 0:
+        raise BadInput(
+            f"{kind} of a device that computes nothing",
+            rule="peak is the FLOPs a second of the device when they were timed",
+            values=f"peak: {peak:g}",
+            remedy="peak: 60 GFLOP/s",
+        )
+
+
+def scale_time(timing: WorkTiming, factor: float) -> WorkTiming:
+    """Return a timing with both of its times multiplied by a factor."""
+    forward, backward = factor * timing.forward_s, factor * timing.backward_s
+    return replace(timing, forward_s=forward, backward_s=backward)

@@ -1,4 +1,4 @@
-"""A level of a cluster: how units are connected, and what no machine can be."""
+"""A level of a cluster: the links between its units, checked for plausibility."""
 
 from dataclasses import dataclass
 from typing import Final

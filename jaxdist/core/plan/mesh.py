@@ -56,14 +56,15 @@ class MeshShape:
         >>> MeshShape(data=4, spatial_h=2).size("data[2]", "spatial_h")
         4
         """
+        # A part of an axis has its size in its name.
         return math.prod(sub_axis_size(name) or getattr(self, name) for name in axes)
 
     @property
     def batch_shards(self) -> int:
-        """Into how many parts the samples of a replica are divided."""
+        """Parts into which the samples of a replica are divided."""
         return self.size(*BATCH_AXES)
 
     @property
     def spatial_shards(self) -> int:
-        """Into how many parts one sample is divided."""
+        """Parts into which one sample is divided."""
         return self.size(*SPATIAL_AXES)

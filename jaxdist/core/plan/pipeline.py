@@ -1,4 +1,4 @@
-"""Pipe: where a network is cut into stages and in which order they work, as data."""
+"""The pipeline: where a network is cut into stages, and their schedule, as data."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -24,7 +24,7 @@ _BELONGS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineConfig:
-    """How the blocks of a network are dealt out along the pipe axis."""
+    """How the blocks of a network are divided into stages along the pipe axis."""
 
     cuts: tuple[str, ...] = ()
     """The first block of each stage but the first; empty balances FLOPs."""
@@ -61,6 +61,8 @@ class PipelineConfig:
                 values=f"plan.pipe.cuts = {','.join(self.cuts)}",
                 remedy=f"plan.pipe.cuts={','.join(dict.fromkeys(self.cuts))}",
             )
+        # PipeDream stashes weights of a stage for each microbatch under way; its
+        # schedules are defined for one stage a device.
         if self.flows and self.chunks > 1:
             raise BadInput(
                 f"{self.schedule} does not take chunks",

@@ -1,4 +1,4 @@
-"""Reduce: how the gradients of replicas are summed, as plain data."""
+"""The gradient reduction: how gradients are summed over devices, as plain data."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -44,12 +44,7 @@ class ReductionConfig:
     them, or whole by the steps of a named algorithm; auto: what a measurement at the
     start finds to be the fastest of `among`.
     """
-    among: tuple[str, ...] = (
-        "exact",
-        "ring",
-        "recursive_doubling",
-        "halving_doubling",
-    )
+    among: tuple[str, ...] = ("exact", "ring", "recursive_doubling", "halving_doubling")
     """What auto chooses from, by preference; lossy ways only where they are named."""
     density: float = 0.01
     """Part of the numbers that sparse ways send (random_k, top_k, sparse, aligned,

@@ -1,4 +1,4 @@
-"""Shuffle: from how far away the samples of an epoch are drawn, as plain data."""
+"""The shuffle: how far samples travel between hosts each epoch, as plain data."""
 
 from dataclasses import dataclass
 

@@ -57,11 +57,7 @@ class LocalPool:
         return self.local_launch(len(slots)).process_specs(os.environ)
 
     def local_launch(self, num_processes: int) -> LocalLaunch:
-        """Return so many processes.
-
-        Raises:
-            BadInput: numbers that cannot be, or a port that is taken.
-        """
+        """Return so many processes."""
         return local_launch(
             self.command,
             num_processes=num_processes,
@@ -89,6 +85,7 @@ class SshPool:
     def available(self, slots: Collection[int]) -> frozenset[int]:
         """Return those that can be reached."""
         asked = sorted(slots)
+        # At once: a host that is gone takes the whole connection timeout.
         with ThreadPoolExecutor(max(len(asked), 1)) as pool:
             errors = pool.map(partial(remote_python_error, self.launch), asked)
             return frozenset(slot for slot, why in zip(asked, errors) if not why)

@@ -75,6 +75,7 @@ def feasible_counts(
             values="model.norm = replica: of as many samples as a device has",
             remedy=("model.norm=global", f"or {_option_text(most, most)}"),
         )
+    # Of all counts, also below the least: the nearest that works is the remedy.
     why = {n: infeasible_reason(config, n, most) for n in range(1, most + 1)}
     if why[least]:
         works = [n for n in why if not why[n]]
@@ -102,6 +103,7 @@ def infeasible_reason(
     """Return why a configuration does not work on so many processes; empty: it does."""
     try:
         plan = resize_plan(config.plan, num_processes, planned_processes)
+        # Some algorithms take powers of two only, and say so when they are built.
         if plan.reduce.via in SCHEDULES and plan.mesh.data > 1:
             SCHEDULES[plan.reduce.via](plan.mesh.data)
     except BadInput as error:

@@ -53,7 +53,7 @@ def parse_process_range(text: str, maximum: int, option: str = "-n") -> ProcessR
 
 
 def parse_process_count(text: str, maximum: int, launcher: str) -> int:
-    """Read a number of processes where there is one number only.
+    """Read a number of processes for a launcher that takes no range.
 
     Raises:
         BadInput: it is none, or a range.

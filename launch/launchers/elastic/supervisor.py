@@ -179,6 +179,7 @@ def run_elastic(
             if not planned:
                 codes.append(failure.exit_code)
                 run.exclude_lost(slots, failure)
+                # Losses alone are counted: a start that takes a place back is planned.
                 if not wait_for_restart(codes, failure, policy):
                     return failure.exit_code
             slots = run.wait_for_slots()
@@ -232,6 +233,7 @@ class _ElasticRun:
             )
         if failure is None:
             return None, False
+        # All have ended, so every message has arrived, from whichever process it came.
         adapts = messages.adapting.is_set() and failure.returncode == EXIT_RESTART
         adapts = adapts and not messages.stuck_ranks(failure.rank)
         return failure, adapts or rejoin.is_recall(failure)
@@ -272,6 +274,7 @@ class _ElasticRun:
     def choose_slots(self, available: frozenset[int]) -> tuple[int, ...]:
         """Return as many of the places as can run; none where they are too few."""
         count = self._feasible.largest_feasible(len(available))
+        # The first places: names and ranks change as little as they can.
         return tuple(sorted(available))[:count]
 
     def _can_grow(self, slots: Sequence[int]) -> bool:

@@ -184,6 +184,7 @@ def run_and_collect(
         ProcessesFailed: a process did not end with 0, or not in time.
     """
     written: list[tuple[list[str], list[str]]] = [([], []) for _ in specs]
+    # False and True, whether a line is from standard error, are indices 0 and 1.
     with _Supervisor(
         specs, lambda rank, line, error: written[rank][error].append(line)
     ) as group:
@@ -321,6 +322,7 @@ class _Supervisor:
                 with suppress(BrokenPipeError):
                     pid = self.children[-1].process.pid
                     print(pid, file=reaper.stdin, flush=True)
+            # From here on the end of this context kills them; until here, an error.
             self._stack = stack.pop_all()
         return self
 
@@ -340,6 +342,7 @@ class _Supervisor:
             try:
                 child = self._ended.get(timeout=_POLL_S)
             except Empty:
+                # Between ends of processes: one that has failed goes before a recall.
                 if not recalled and should_recall():
                     recalled = True
                     self.terminate(save_grace_s)
@@ -432,6 +435,7 @@ class _Supervisor:
         """End a process and its children, and read what they have left."""
         signal_group(child.process, signal.SIGKILL)
         child.process.wait()
+        # A grandchild in a session of its own may hold the pipe for ever.
         for thread in child.readers:
             thread.join(FAILURE_GRACE_S)
 
@@ -461,10 +465,13 @@ def start_process(
     return subprocess.Popen(
         argv,
         env=env,
+        # Several processes that read one terminal would each get some of its lines.
         stdin=subprocess.PIPE if spec.ends_with_stdin else subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
         pass_fds=() if message_pipe is None else (message_pipe,),
+        # A session of its own: Ctrl-C at the terminal reaches the launcher alone, which
+        # gives its processes time to save.
         start_new_session=True,
     )
 

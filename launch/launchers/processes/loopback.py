@@ -1,4 +1,4 @@
-"""Loopback: processes of one program on this machine, joined over 127.0.0.1."""
+"""Processes of one program on this machine, joined over the loopback interface."""
 
 import os
 import socket
@@ -62,7 +62,7 @@ def process_specs(
         env: variables to add to each environment.
 
     Raises:
-        BadInput: neither one command nor one for each.
+        BadInput: there is neither one command nor one for each.
     """
     if len(commands) not in (1, count):
         raise BadInput(
@@ -99,6 +99,8 @@ def check_host_count(count: int, most: int = 64) -> int:
 
 def free_port() -> int:
     """Return a port of loopback that nobody listens at now."""
+    # Another process may take it before process 0 listens; a port cannot be reserved
+    # for somebody else, and a clash only fails this attempt.
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

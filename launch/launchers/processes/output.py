@@ -31,6 +31,7 @@ class PrefixedOutput:
         if _NOISE_PATTERN.search(line):
             return
         out = sys.stderr if error else sys.stdout
+        # An output in ASCII, as under cron or LANG=C, would raise at the bar.
         utf = (out.encoding or "").lower().startswith("utf")
         out.write(f"r{rank:0{self._digits}} {'│' if utf else '|'} {line}\n")
         out.flush()
@@ -38,6 +39,7 @@ class PrefixedOutput:
 
 def print_failure(failure: ProcessFailure, num_processes: int) -> None:
     """Print which process failed first, with its last lines, to standard error."""
+    # The two outputs are buffered apart; what was written first is to appear first.
     sys.stdout.flush()
     report = f"process {failure.rank} of {num_processes} {failure.exit_description}"
     if failure.returncode in (EXIT_BAD_INPUT, EXIT_RESTART):

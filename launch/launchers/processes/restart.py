@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, takewhile
+from itertools import takewhile
 from typing import Final
 
 from jaxdist.core.errors import BadInput
@@ -93,9 +93,11 @@ def run_with_restarts(
         0, or the exit code of the process that failed first in the last attempt.
     """
     codes: list[int] = []
+    attempt = 0
     with exit_on_signals():
-        for attempt in count():
+        while True:
             specs, messages = make_specs(attempt), ReceivedMessages()
+            attempt += 1
             failure = run_and_stream(
                 specs,
                 PrefixedOutput(len(specs)),
@@ -105,13 +107,13 @@ def run_with_restarts(
             )
             if failure is None:
                 return 0
-            # A run that is started again under another plan has not failed.
+            # A run that is started again under another plan has not failed, so it takes
+            # no restart from the budget and does not wait.
             if failure.returncode == EXIT_RESTART and messages.adapting.is_set():
                 continue
             codes.append(failure.exit_code)
             if not wait_for_restart(codes, failure, policy):
                 return failure.exit_code
-    raise AssertionError("attempts do not end")
 
 
 def wait_for_restart(
@@ -124,6 +126,8 @@ def wait_for_restart(
         failure: the last one.
         policy: how often.
     """
+    # A request to be started again counts as well: a hang that comes back every time
+    # ends with that code, and would be restarted for ever.
     if len(exit_codes) > policy.max_restarts or failure.returncode == EXIT_BAD_INPUT:
         return False
     pause = policy.backoff_s(exit_codes)
