@@ -46,8 +46,8 @@ class StepAgreement:
     def __exit__(self, *error: object) -> None:
         self._stopped = True
         if self._group.kv_store is not None:
-            # A thread that still waits in the store when the interpreter ends would
-            # crash there, so it is woken; unless process 0 is gone, and its store.
+            # The thread is woken, so that it does not wait in jax's client while that
+            # shuts down; unless process 0 is gone, and its store.
             with suppress(RuntimeError):
                 self._send(self._group.rank, _OVER)
             self._thread.join(1)

@@ -41,7 +41,7 @@ DEFAULT_JOBSET_RESTARTS: Final = 3
 """How often a set is started again."""
 _MAX_NODES: Final = 100_000
 _MAX_GPUS: Final = 64
-# The completion index of an indexed job, which the kubelet gives each pod.
+# The completion index of an indexed job: its controller gives each pod one.
 _INDEX_FIELD: Final = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 # Pods have longer names, of at most 63 letters.
 _NAME_PATTERN: Final = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")

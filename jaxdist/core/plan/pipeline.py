@@ -30,16 +30,14 @@ class PipelineConfig:
     """The first block of each stage but the first; empty balances FLOPs."""
     schedule: ScheduleName = "1f1b"
     """In which order stages work on microbatches; with pipedream each microbatch moves
-    the weights, while the ones behind it are under way.
-    """
+    the weights, while the ones behind it are under way."""
     chunks: int = 1
     """Stages that each device along the axis has."""
     replicas: tuple[int, ...] = ()
     """pipedream: devices of each stage; empty: one each."""
     stashing: bool = True
     """pipedream: whether a backward pass takes the weights of its forward pass; no:
-    the newest, which is the gradient of nothing, and there to be compared with.
-    """
+    the newest, which is the gradient of nothing, and there to be compared with."""
     vertical_sync: bool = False
     """pipedream: whether a microbatch takes weights of one age in all stages."""
     group: int = 0

@@ -36,30 +36,25 @@ class Plan:
     """Axes allowed to repeat the same work on purpose (to test or to measure)."""
     placement: tuple[str, ...] = ()
     """Axes that lie innermost on devices, behind all others, outer to inner: `pipe`
-    puts the stages side by side in a host. Empty leaves the order of the mesh.
-    """
+    puts the stages side by side in a host. Empty leaves the order of the mesh."""
     weights: TensorSplit = "pairs"
     """How the tensor axis splits weights: pairs of layers, filters, or channels;
-    sequence: pairs, and the tokens between them.
-    """
+    sequence: pairs, and the tokens between them."""
     zero: Literal[1, 3] = 3
     """What the fsdp axis shares out: 1 the optimizer's state, 3 parameters as well."""
     spatial_until: str = ""
     """Block before which the spatial axes end: images are gathered, and whole behind;
-    empty splits them as far as they go.
-    """
+    empty splits them as far as they go."""
     spatial_then: AfterSpatial = "repeat"
     """What devices that shared images do behind that block: repeat the same work, or
-    exchange rows for samples and have samples of their own.
-    """
+    exchange rows for samples and have samples of their own."""
     microbatches: int = 0
     """Parts of a batch whose gradients are added up in a step; 0 leaves that open."""
     remat: bool = False
     """Whether the inside of each block is computed again backward, not kept."""
     remat_until: str = ""
     """Block before which the insides of blocks are computed again; its own and those
-    behind it are kept. Empty computes all again.
-    """
+    behind it are kept. Empty computes all again."""
     pipe: PipelineConfig = field(default_factory=PipelineConfig)
     """How blocks are divided into stages along the pipe axis."""
     reduce: ReductionConfig = field(default_factory=ReductionConfig)
