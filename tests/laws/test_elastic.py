@@ -38,17 +38,17 @@ class Shelter:
 
     def __init__(self, folder, command, count, env):
         self.folder, self.command, self.count, self.env = folder, command, count, env
-        self.names, self.on = tuple(f"place {n}" for n in range(count)), []
+        self.slot_names, self.on = tuple(f"place {n}" for n in range(count)), []
 
-    def there(self, places):
+    def available(self, slots):
         lost = (self.folder / "died").exists() and not self._have_trained()
-        return frozenset(places) - ({1} if lost else set())
+        return frozenset(slots) - ({1} if lost else set())
 
-    def tasks(self, places, attempt):
-        self.on.append(tuple(places))
+    def process_specs(self, slots, attempt):
+        self.on.append(tuple(slots))
         each = local_launch(
             self.command,
-            num_processes=len(places),
+            num_processes=len(slots),
             devices_per_process=1,
             planned_processes=self.count,
         )
