@@ -1,4 +1,4 @@
-"""Made: names that arrays have in traced programs, for those who count their bytes."""
+"""Names of arrays in traced programs, by which their bytes are counted."""
 
 from typing import Final
 

@@ -2,27 +2,18 @@
 
 from typing import Final
 
-AXES: Final = (
-    "replica",
-    "pipe",
-    "data",
-    "fsdp",
-    "spatial_d",
-    "spatial_h",
-    "spatial_w",
-    "tensor",
-)
-"""Every legal axis, outermost first; axes of size 1 always exist in a mesh."""
-
 BATCH_AXES: Final = ("data", "fsdp")
 """Axes along which the samples of a replica are divided."""
-
 SPATIAL_AXES: Final = ("spatial_d", "spatial_h", "spatial_w")
 """Axes along which one sample is divided in depth, height and width."""
+# Devices are numbered host by host, so inner axes lie within a host. The order is that
+# of growing traffic: replicas average now and then, tensor shards meet in every layer.
+AXES: Final = ("replica", "pipe", *BATCH_AXES, *SPATIAL_AXES, "tensor")
+"""Every legal axis, outermost first; axes of size 1 always exist in a mesh."""
 
 
 def sub_axis_name(axis: str, devices: int) -> str:
-    """Name the groups of so many neighbours along an axis, where a sum stays inside.
+    """Name groups of so many neighbours along an axis, for sums within each group.
 
     >>> sub_axis_name("data", 4)
     'data[4]'
@@ -55,5 +46,6 @@ def spatial_axes(rank: int) -> tuple[str, ...]:
     >>> spatial_axes(5)
     ('spatial_d', 'spatial_h', 'spatial_w')
     """
+    # Depth goes first: an image has height and width, a volume all three.
     spatial = max(rank - 2, 0)
     return SPATIAL_AXES[-spatial:] if spatial in (2, 3) else ()

@@ -1,7 +1,7 @@
-"""A chain: what a network says of its blocks, besides how to call them.
+"""What a network declares of its blocks, besides how to call them.
 
-None of it speaks of devices: it says which layers work on each feature by itself, and
-so where a network's features may be dealt out.
+None of it is about devices: it says which layers work on each feature by itself, and
+so where features can be sharded without another collective.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Dtypes of sums: what is added up is at least float32."""
+"""Dtypes of accumulators: sums are at least float32."""
 
 from typing import Any
 
@@ -11,5 +11,6 @@ def accumulation_dtype(dtype: Any) -> np.dtype[Any]:
     >>> accumulation_dtype("float16"), accumulation_dtype("float64")
     (dtype('float32'), dtype('float64'))
     """
+    # bfloat16 has 8 bits of mantissa: a sum of more than 256 equal terms stops growing.
     given = np.dtype(dtype)
     return given if given.itemsize > 4 else np.dtype(np.float32)

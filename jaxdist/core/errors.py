@@ -1,4 +1,4 @@
-"""Errors that teach: the rule that was broken, the values, and the remedy to type."""
+"""Errors and warnings: with the broken rule, the values, and a remedy to type."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -53,7 +53,7 @@ class DiskFullError(BadInput):
 
 
 class FatalError(RuntimeError):
-    """A promise of jaxdist's own does not hold, so the run must not go on."""
+    """An invariant of jaxdist does not hold, so the run must not go on."""
 
 
 class RetryableError(RuntimeError):
@@ -66,6 +66,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     >>> did_you_mean("optm.lr", ["optim.lr", "seed"])
     'optim.lr'
     """
+    # At 0.6 two swapped or missing letters are found, and no unrelated word.
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return near[0] if near else None
 
@@ -113,6 +114,7 @@ def raise_all(errors: Sequence[BadInput]) -> None:
     Raises:
         BadInput: there is at least one.
     """
+    # Errors may be collections themselves; each mistake is shown once.
     flat = [one for error in errors for one in getattr(error, "each", (error,))]
     if len(flat) > 1:
         raise MultipleErrors(flat)

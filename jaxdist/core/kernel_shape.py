@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 KernelKind = Literal["product", "convolution"]
-
-
 KERNEL_KINDS: Final[tuple[KernelKind, ...]] = ("product", "convolution")
 
 
@@ -32,6 +30,7 @@ class KernelShape:
         >>> KernelShape(kind="convolution", **sizes).flops
         921600.0
         """
+        # Two for each weight and use: a multiplication and an addition.
         return 2.0 * self.taps * self.uses * self.inputs * self.outputs
 
     @property

@@ -1,4 +1,4 @@
-"""Names of functions: text that finds a function or class again, in another process.
+"""References to objects: text by which another process finds a function or class.
 
 `my.py:Net` is in a file, `my_package.nets:Net` in a module that can be imported.
 """
@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
 
+# Modules that were loaded from files; no real module is hidden by them, though a file
+# may well be called input.py.
 _PREFIX: Final = "_jaxdist_file_"
-"""Modules that were loaded from files; no real module is hidden by them, though a file
-may well be called input.py."""
 
 
 def is_object_reference(name: str) -> bool:
@@ -46,14 +46,21 @@ def object_reference(obj: Callable[..., Any]) -> str:
     >>> object_reference(did_you_mean)
     'jaxdist.core.errors:did_you_mean'
     """
-    module = sys.modules.get(obj.__module__)
-    if not obj.__qualname__.isidentifier() or module is None:
-        raise _no_name(obj, f"it is {obj.__qualname__}")
-    if module.__name__ != "__main__" and not module.__name__.startswith(_PREFIX):
-        return f"{module.__name__}:{obj.__qualname__}"
-    if not getattr(module, "__file__", None):
-        raise _no_name(obj, "it is in no file")
-    return f"{Path(str(module.__file__)).resolve()}:{obj.__qualname__}"
+    module, name = sys.modules.get(obj.__module__), obj.__qualname__
+    problem = f"it is {name}"
+    if name.isidentifier() and module is not None:
+        if module.__name__ != "__main__" and not module.__name__.startswith(_PREFIX):
+            return f"{module.__name__}:{name}"
+        # Another process has another __main__, and no module of a file: by its path.
+        if getattr(module, "__file__", None):
+            return f"{Path(str(module.__file__)).resolve()}:{name}"
+        problem = "it is in no file"
+    raise BadInput(
+        f"{name} has no name that another process can find",
+        rule="a function or class of your own stands at the top of a file",
+        values=problem,
+        remedy="def or class in the first column of a file",
+    )
 
 
 def resolve_object(name: str) -> Any:
@@ -66,7 +73,17 @@ def resolve_object(name: str) -> Any:
         BadInput: there is no such file, module or function, or the file fails.
     """
     home, _, function = name.rpartition(":")
-    module = load_module(Path(home)) if home.endswith(".py") else _imported(home)
+    try:
+        module = (
+            load_module(Path(home)) if home.endswith(".py") else import_module(home)
+        )
+    except ImportError as error:
+        raise BadInput(
+            f"no module {home}",
+            rule="a name is file.py:function or module:function",
+            values=str(error),
+            remedy=f"{home.replace('.', '/')}.py:FUNCTION, or PYTHONPATH=FOLDER",
+        ) from error
     if hasattr(module, function):
         return getattr(module, function)
     near = did_you_mean(function, [n for n in vars(module) if not n.startswith("_")])
@@ -81,7 +98,7 @@ def resolve_object(name: str) -> Any:
 def call_user_function(
     name: str, function: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """Call a function of somebody's own; its errors are told as bad input.
+    """Call a function of the user; its errors become bad input.
 
     Raises:
         BadInput: what it raised, with the line of its file.
@@ -101,15 +118,23 @@ def load_module(path: Path) -> ModuleType:
     Raises:
         BadInput: there is no such file, or it fails.
     """
-    if not path.is_file():
-        raise _no_file(path)
-    state = f"{path.resolve()} {path.stat().st_mtime_ns}"
-    name = f"{_PREFIX}{path.stem}_{sha256(state.encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec, name = None, ""
+    if path.is_file():
+        # The time of the last change is in the name, so an edited file is a new module.
+        state = f"{path.resolve()} {path.stat().st_mtime_ns}"
+        name = f"{_PREFIX}{path.stem}_{sha256(state.encode()).hexdigest()[:8]}"
+        if name in sys.modules:
+            return sys.modules[name]
+        spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise _no_file(path)
+        near = did_you_mean(str(path), map(str, path.parent.glob("*.py")))
+        raise BadInput(
+            f"no file {path}",
+            rule="a file stays where it was named, while runs of it are used",
+            values=f"looked in {path.parent.resolve()}",
+            remedy=f"did you mean {near}?" if near else f"mv FOLDER/{path.name} {path}",
+        )
+    # Registered before it runs, as importlib does: dataclasses look their module up.
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -122,20 +147,8 @@ def load_module(path: Path) -> ModuleType:
 
 
 def file_modules() -> tuple[ModuleType, ...]:
-    """Return the modules that were loaded from files: nobody can import them."""
+    """Return the modules that were loaded from files; no import finds them."""
     return tuple(m for name, m in sys.modules.items() if name.startswith(_PREFIX))
-
-
-def _imported(name: str) -> ModuleType:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise BadInput(
-            f"no module {name}",
-            rule="a name is file.py:function or module:function",
-            values=str(error),
-            remedy=f"{name.replace('.', '/')}.py:FUNCTION, or PYTHONPATH=FOLDER",
-        ) from error
 
 
 def _failed(path: Path, error: Exception, function: str = "") -> BadInput:
@@ -152,24 +165,4 @@ def _failed(path: Path, error: Exception, function: str = "") -> BadInput:
         remedy=f"mend {path}{at}"
         if function
         else f"python {path} shows the same error{at}",
-    )
-
-
-def _no_file(path: Path) -> BadInput:
-    here = [str(found) for found in path.parent.glob("*.py")]
-    near = did_you_mean(str(path), here)
-    return BadInput(
-        f"no file {path}",
-        rule="a file stays where it was named, while runs of it are used",
-        values=f"looked in {path.parent.resolve()}",
-        remedy=f"did you mean {near}?" if near else f"mv FOLDER/{path.name} {path}",
-    )
-
-
-def _no_name(thing: Callable[..., Any], values: str) -> BadInput:
-    return BadInput(
-        f"{thing.__qualname__} has no name that another process can find",
-        rule="a function or class of your own stands at the top of a file",
-        values=values,
-        remedy="def or class in the first column of a file",
     )

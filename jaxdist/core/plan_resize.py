@@ -1,4 +1,4 @@
-"""Fewer: what a plan becomes on fewer processes than it is written for.
+"""Resizing a plan to fewer processes than it is written for.
 
 4 processes   data 8 x tensor 2
 3             data 6 x tensor 2     the same devices a process, and all other axes
@@ -23,7 +23,7 @@ def resize_plan(plan: Plan, num_processes: int, planned_processes: int) -> Plan:
         planned_processes: how many there were to be.
 
     Raises:
-        BadInput: the axes that deal out the batch have no such part.
+        BadInput: the batch axes cannot be divided so.
 
     >>> from jaxdist.core.plan import MeshShape
     >>> resize_plan(Plan(mesh=MeshShape(data=8, tensor=2)), 3, 4).title
@@ -42,5 +42,6 @@ def resize_plan(plan: Plan, num_processes: int, planned_processes: int) -> Plan:
             remedy="plan.mesh.data="
             f"{planned_processes * max(1, mesh.data // planned_processes)}",
         )
+    # fsdp keeps as many shards as divide, since with fewer a device may lack memory.
     fsdp = math.gcd(shards, mesh.fsdp)
     return plan.on(replace(mesh, data=shards // fsdp, fsdp=fsdp))

@@ -1,7 +1,6 @@
 """A profile: what a network costs, layer by layer, and where it may be cut."""
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
@@ -61,10 +60,12 @@ class LayerProfile:
         """
         if len(self.weights) < 2 or not self.flops_forward:
             return None
+        # Weights are [taps..., inputs, outputs]; FLOPs tell how often each is used.
         *taps, inputs, outputs = self.weights
         if self.kind.endswith("Embed"):
-            # A table is asked how like its rows vectors are: it reads features.
+            # Tied to the logits, a table multiplies features by its transpose.
             inputs, outputs = outputs, inputs
+        # Other layers with several leading dims (heads) are one product over them.
         spread = self.kind.endswith("Conv")
         return KernelShape(
             kind="convolution" if spread else "product",
@@ -144,7 +145,7 @@ class Profile:
         return tuple(block.name for block in self.blocks if block.cut_after)
 
     def layers_of(self, block: str) -> tuple[LayerProfile, ...]:
-        """Return the layers of a block; those of none are the last one's.
+        """Return the layers of a block; the last one has those of no block as well.
 
         Args:
             block: its name.
@@ -169,18 +170,13 @@ class Profile:
     def from_json(cls, text: str) -> "Profile":
         """Read a profile that `to_json` wrote; totals are summed again."""
         tree = json.loads(text)
+        for row in (*tree["layers"], *tree["blocks"]):
+            row["weights"] = tuple(row.get("weights", ()))
         return cls(
             model=tree["model"],
             inputs=tuple(tree["inputs"]),
             batch=tree["batch"],
-            layers=tuple(_rows(LayerProfile, tree["layers"])),
-            blocks=tuple(_rows(BlockProfile, tree["blocks"])),
+            layers=tuple(LayerProfile(**row) for row in tree["layers"]),
+            blocks=tuple(BlockProfile(**row) for row in tree["blocks"]),
             note=tree["note"],
         )
-
-
-def _rows(kind: type, trees: Sequence[Mapping[str, Any]]) -> list[Any]:
-    return [
-        kind(**dict(tree) | {"weights": tuple(tree.get("weights", ()))})
-        for tree in trees
-    ]

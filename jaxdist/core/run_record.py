@@ -45,8 +45,7 @@ class Run:
     """How training samples were exchanged; empty: each epoch drew from all."""
     exchange: Mapping[str, int] = field(default_factory=dict)
     """Where process 0 had the samples that it keeps from, and how many it held at
-    most; empty: it keeps none.
-    """
+    most; empty: it keeps none."""
     samples_per_s: float = 0.0
     """Training samples a second: global batch over the median step time."""
     step_s: float = 0.0
@@ -65,8 +64,7 @@ class Run:
     """Bytes each device sends a step, by `collective, axis`: the plan's ledger."""
     collectives: Sequence[Mapping[str, Any]] = field(default_factory=list)
     """The same by the compiled step: `kind`, `axes`, `count`, payload bytes by the
-    `ledger` and in the `program`, and `wire`, what a device sends of it at least.
-    """
+    `ledger` and in the `program`, and `wire`, what a device sends of it at least."""
     memory_bytes: int = 0
     """Memory a device needs for the step: arguments, outputs and temporaries."""
     resumed_at: int | None = None

@@ -1,4 +1,4 @@
-"""Measured: where devices spent the steps that a profiler watched, as plain data."""
+"""A breakdown of profiled steps: where devices spent their time, as plain data."""
 
 import json
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from typing import Final
 COMPUTE: Final = "compute"
 UPDATE: Final = "update"
 COMPRESSION: Final = "packing"
-"""Term of the time in which gradients are packed and unpacked, and chosen from."""
+"""Term of the time in which gradients are compressed and decompressed."""
 WAIT: Final = "waiting"
 """Term of the time in which a collective waits for devices that are not there yet."""
 BUBBLE: Final = "bubble"
-"""The same where the collective hands on what a stage of a pipeline made."""
+"""The same where the collective carries activations between pipeline stages."""
 BETWEEN_STEPS: Final = "between steps"
 """Term of the time in which no program runs."""
 OTHER: Final = "other"
@@ -82,7 +82,8 @@ class StepBreakdown:
 
     @property
     def busiest(self) -> DeviceBreakdown:
-        """The device that computes longest: a step takes as long as its terms."""
+        """The device that computes longest."""
+        # The others wait for it, so its terms are those that a step is made of.
         return max(self.devices, key=lambda one: one.terms_s.get(COMPUTE, 0.0))
 
     def layer(self, name: str) -> LayerTime:

@@ -1,4 +1,4 @@
-"""Fields of a file or a table: those that are known, and the refusal of others."""
+"""Validation of tables from files, and of numbers: errors name the remedy."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from jaxdist.core.errors import BadInput, did_you_mean
 
 
 def check_fields(tree: object, known: Iterable[str], context: str) -> None:
-    """Refuse what is no table, and fields that are not known.
+    """Refuse what is no table, and unknown fields.
 
     Args:
         tree: what was read.
@@ -104,7 +104,7 @@ def load_yaml_mapping(
     Raises:
         BadInput: no file, or no table in it.
     """
-    # Not at the top: whoever reads no file does not wait for it.
+    # Imported here: commands that read no file start faster without it.
     import yaml
 
     if not path.is_file():

@@ -21,7 +21,13 @@ from jaxdist.core.errors import (
 )
 from jaxdist.launch.cli import commands
 from jaxdist.launch.cli.parser import CommandParser
-from jaxdist.launch.distributed.process_group import EXIT_RESTART, process_group
+from jaxdist.launch.distributed.exit_codes import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_RESTART,
+)
+from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.terminal.console import print_error
 
 Message = TypeVar("Message")
@@ -60,26 +66,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         except SystemExit as error:  # argparse, after --help
             code = int(error.code or 0)
         except BadInput as error:
-            code = 1 if isinstance(error, DiskFullError) else 2
+            full = isinstance(error, DiskFullError)
+            code = EXIT_FAILED if full else EXIT_BAD_INPUT
             _print_once(print_error, error)
         except FatalError as error:
-            code = 1
+            code = EXIT_FAILED
             _print_once(sys.stderr.write, f"error: {error}\n")
         except RetryableError as error:
-            code = 75
+            code = EXIT_RESTART
             _print_once(sys.stderr.write, f"{error}\n")
         except KeyboardInterrupt:
-            code = 130
+            code = EXIT_INTERRUPTED
             sys.stderr.write("\nstopped from the keyboard\n")
         except BrokenPipeError:
-            code = 1
+            code = EXIT_FAILED
             # The reader, `head` for one, has enough: the rest goes nowhere, quietly,
             # also when the interpreter flushes at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except Exception as error:
-            code = 1
+            code = EXIT_FAILED
             if isinstance(error, OSError) and error.errno in _FULL_DISK_ERRNOS:
-                full = DiskFullError(
+                no_space = DiskFullError(
                     "the disk is full",
                     rule="a run has room for its files; what was written before stays "
                     "good",
@@ -87,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     remedy="make room and repeat the command, or run.dir=FOLDER on "
                     "another disk",
                 )
-                _print_once(print_error, full)
+                _print_once(print_error, no_space)
             else:
                 traceback.print_exception(error)
     # Among several processes one that failed ends at once: jax would let it wait for

@@ -1,34 +1,29 @@
-"""Beside: a thread that goes on beside a block of code, and ends with it."""
+"""A thread that runs while a block of code does, and ends with it."""
 
 from abc import ABC, abstractmethod
 from threading import Event, Thread
-from types import TracebackType
 from typing import Self
 
+# Seconds in which a thread notices that it should stop.
 _JOIN_TIMEOUT_S = 1.0
-"""Seconds in which a thread ends that looks whether it should."""
 
 
 class BackgroundThread(ABC):
-    """A context whose thread runs `goes_on` until `over` is set, at the block's end."""
+    """A context whose thread runs `run` until `stopped` is set, at the block's end."""
 
     def __init__(self) -> None:
-        self.over = Event()
-        self._thread = Thread(target=self.goes_on, daemon=True)
+        self.stopped = Event()
+        # A daemon: one that is stuck does not keep the interpreter from ending.
+        self._thread = Thread(target=self.run, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.over.set()
+    def __exit__(self, *error: object) -> None:
+        self.stopped.set()
         self._thread.join(_JOIN_TIMEOUT_S)
 
     @abstractmethod
-    def goes_on(self) -> None:
-        """Do what is to be done, and look at `over` again and again."""
+    def run(self) -> None:
+        """Do the work of the thread; return once `stopped` is set."""

@@ -1,4 +1,4 @@
-"""Placed: which of several processes this one is, as its environment says it."""
+"""Environment variables that make a process one of several, and their reading."""
 
 import os
 import sys
@@ -8,39 +8,43 @@ from typing import Final
 from jaxdist.core.errors import BadInput
 
 RANK_VAR: Final = "JAXDIST_RANK"
-"""Says which process this is."""
+"""Rank of this process."""
 _NUM_PROCESSES_VAR: Final = "JAXDIST_HOSTS"
 _COORDINATOR_VAR: Final = "JAXDIST_COORDINATOR"
+# How many processes the plan is written for, where there may be fewer.
 _PLANNED_PROCESSES_VAR: Final = "JAXDIST_PLANNED"
-"""Says how many processes the plan is written for, where there may be fewer."""
 CLUSTER_DETECTION_VAR: Final = "JAXDIST_CLUSTER"
-"""Says which scheduler jax asks for the place of this process: `slurm`."""
+"""Scheduler that jax asks for the rank of this process: `slurm` or `ompi`."""
 
 START_TIMEOUT_VAR: Final = "JAXDIST_START_S"
-"""Says how many seconds processes wait for each other, where not 60."""
+"""How many seconds processes wait for each other at the start, where not 60."""
 
-# A host of a testbed has one thread, as its share of this machine's processors.
+# Several processes on one machine, each with a thread for every core, would measure
+# how they crowd each other out. One thread each is a host's share of the machine.
 SINGLE_THREAD_VARS: Final = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
 }
+# TensorFlow's and XLA's logs from warnings on; and lines of Python at once, since a
+# process whose output is a pipe would keep 8 KiB of them when it is killed.
 _LOG_VARS: Final = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1"}
+# XLA's CPU backend has no collectives between processes without gloo.
 CPU_BACKEND_VARS: Final = {
     "JAX_PLATFORMS": "cpu",
     "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
 }
-"""Variables by which jax computes on the processor alone."""
+"""Variables by which jax computes on the CPU alone."""
 
 
 def process_environment(
     environ: Mapping[str, str], *, rank: int, num_processes: int, coordinator: str
 ) -> dict[str, str]:
-    """Return the environment of one of several joined processes.
+    """Return the environment of one of several processes on the CPU.
 
-    Settings of jax that this process runs under are its own affair, so they are left
-    out; and a process has one thread and one device.
+    Each has one thread and one device. Settings of jax under which this process runs
+    are left out: they say how many devices it has, for example.
 
     Args:
         environ: the environment as it is.
@@ -61,7 +65,7 @@ def process_environment(
 def without_proxies(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without proxies.
 
-    They would stand between processes that speak to each other directly.
+    gRPC, through which processes find each other, would go through them.
 
     >>> without_proxies({"HOME": "/me", "http_proxy": "there"})
     {'HOME': '/me'}
@@ -84,25 +88,18 @@ def rank_variables(
         num_processes: how many there are.
         coordinator: `address:port` at which process 0 listens.
         devices_per_process: fake devices of the process; None leaves them to its
-        command. planned_processes: how many the plan is written for; None: as many as
-        there are.
+            command.
+        planned_processes: how many the plan is written for; None: as many as there are.
     """
-    each = (
-        {}
-        if devices_per_process is None
-        else {"JAX_NUM_CPU_DEVICES": str(devices_per_process)}
-    )
-    each |= (
-        {}
-        if planned_processes is None
-        else {_PLANNED_PROCESSES_VAR: str(planned_processes)}
-    )
-    mine = {
-        RANK_VAR: str(rank),
-        _NUM_PROCESSES_VAR: str(num_processes),
+    found = {
+        "JAX_NUM_CPU_DEVICES": devices_per_process,
+        _PLANNED_PROCESSES_VAR: planned_processes,
+        **_LOG_VARS,
+        RANK_VAR: rank,
+        _NUM_PROCESSES_VAR: num_processes,
         _COORDINATOR_VAR: coordinator,
     }
-    return {**each, **_LOG_VARS, **mine}
+    return {name: str(value) for name, value in found.items() if value is not None}
 
 
 def is_multi_process(environ: Mapping[str, str]) -> bool:
@@ -111,11 +108,7 @@ def is_multi_process(environ: Mapping[str, str]) -> bool:
 
 
 def planned_process_count(environ: Mapping[str, str], num_processes: int) -> int:
-    """Return for how many processes the plan is written.
-
-    Args:
-        environ: the environment of one of them.
-        num_processes: how many there are.
+    """Return for how many processes the plan is written, where so many run.
 
     >>> planned_process_count({"JAXDIST_PLANNED": "4"}, 3), planned_process_count({}, 3)
     (4, 3)
@@ -123,21 +116,11 @@ def planned_process_count(environ: Mapping[str, str], num_processes: int) -> int
     return int(environ.get(_PLANNED_PROCESSES_VAR, num_processes))
 
 
-def has_launcher(environ: Mapping[str, str]) -> bool:
-    """Tell whether a launcher of ours started this process, and reads its lines."""
-    return RANK_VAR in environ
-
-
-def is_elastic(environ: Mapping[str, str]) -> bool:
-    """Tell whether a process with this environment may be one of fewer."""
-    return _PLANNED_PROCESSES_VAR in environ
-
-
 def rank_assignment() -> tuple[int, int, str]:
     """Return (rank, processes, address of the coordinator) of this process.
 
     Raises:
-        BadInput: nobody started this process as one of several.
+        BadInput: this process was not started as one of several.
     """
     try:
         rank, count = int(os.environ[RANK_VAR]), int(os.environ[_NUM_PROCESSES_VAR])

@@ -1,7 +1,7 @@
-"""Joined processes: what makes several processes one jax program on the processor.
+"""Initialization of jax.distributed: several processes become one jax program.
 
-Whoever starts them gives each the environment of its rank; each calls `initialize()`
-first.
+Each process has the environment of its rank, and calls `initialize()` before anything
+else of jax.
 """
 
 import os
@@ -19,6 +19,13 @@ from jaxdist.launch.distributed.process_group import process_group
 
 _ATTEMPT_TIMEOUT_S: Final = 5.0
 _RETRY_S: Final = 0.1
+_START_TIMEOUT_S: Final = 60
+# Seconds until process 0 must listen: before it has given up waiting for the rest.
+_CONNECT_TIMEOUT_S: Final = _START_TIMEOUT_S - 5
+# Seconds without a heartbeat after which jax ends all other processes.
+_HEARTBEAT_TIMEOUT_S: Final = 30
+WATCHED_HEARTBEAT_TIMEOUT_S: Final = 600
+"""The same where a watchdog of ours is to notice first, and to name who is stuck."""
 
 
 def wait_for_coordinator(rank: int, coordinator: str, timeout_s: float) -> None:
@@ -27,47 +34,30 @@ def wait_for_coordinator(rank: int, coordinator: str, timeout_s: float) -> None:
     Args:
         rank: which process asks.
         coordinator: `address:port` of process 0.
-        timeout_s: until it must.
+        timeout_s: seconds until it must.
 
     Raises:
-        TryAgain: it does not, or what is between both hosts lets nothing through.
+        RetryableError: it does not, or a firewall between both hosts lets nothing
+            through.
     """
     host, _, port = coordinator.rpartition(":")
-    end = time.monotonic() + timeout_s
+    address, end = (host.strip("[]"), int(port)), time.monotonic() + timeout_s
     while True:
         left = max(end - time.monotonic(), _RETRY_S)
         try:
-            where = host.strip("[]"), int(port)
-            with socket.create_connection(where, timeout=min(left, _ATTEMPT_TIMEOUT_S)):
+            # jax would log every failed attempt and in the end abort the process, so
+            # it connects only after this has succeeded.
+            with socket.create_connection(address, min(left, _ATTEMPT_TIMEOUT_S)):
                 return
         except OSError as error:
             if time.monotonic() >= end:
                 raise RetryableError(
-                    _unreachable_message(rank, coordinator, timeout_s, error)
+                    f"process {rank} does not reach process 0\n"
+                    "  rule     process 0 listens at an address that all others reach\n"
+                    f"  values   {coordinator}, for {timeout_s:g} s: {error}\n"
+                    "  remedy   the network between the hosts, then the same command"
                 ) from error
         time.sleep(_RETRY_S)
-
-
-def _unreachable_message(
-    rank: int, coordinator: str, seconds: float, error: OSError
-) -> str:
-    return "\n".join(
-        (
-            f"process {rank} does not reach process 0",
-            "  rule     process 0 listens at an address that all others reach",
-            f"  values   {coordinator}, for {seconds:g} s: {error}",
-            "  remedy   the network between the hosts, then the same command",
-        )
-    )
-
-
-_START_TIMEOUT_S: Final = 60
-_CONNECT_TIMEOUT_S: Final = _START_TIMEOUT_S - 5
-"""Seconds until process 0 must listen: before it has given up waiting for the rest."""
-_HEARTBEAT_TIMEOUT_S: Final = 30
-"""Seconds without a word after which jax ends all other processes."""
-WATCHED_HEARTBEAT_TIMEOUT_S: Final = 600
-"""The same where the processes watch each other, and say what they see."""
 
 
 def initialize(heartbeat_timeout_s: int = _HEARTBEAT_TIMEOUT_S) -> int:
@@ -76,42 +66,34 @@ def initialize(heartbeat_timeout_s: int = _HEARTBEAT_TIMEOUT_S) -> int:
     Call it before anything computes: jax then sees one device of each process.
 
     Args:
-        heartbeat_timeout_s: seconds without a word after which a process counts as
-        dead.
+        heartbeat_timeout_s: seconds without a heartbeat after which a process counts
+            as dead.
 
     Raises:
-        BadInput: nobody started this process as one of several.
-        TryAgain: process 0 is not reached.
+        BadInput: this process was not started as one of several.
+        RetryableError: process 0 cannot be reached.
     """
-    if method := os.environ.get(CLUSTER_DETECTION_VAR):
-        _initialize_jax(heartbeat_timeout_s, detection_method=method)
-        return process_group().rank
-    rank, count, coordinator = rank_assignment()
-    if rank:
-        wait_for_coordinator(rank, coordinator, _CONNECT_TIMEOUT_S)
-    if count > 1:
-        _initialize_jax(heartbeat_timeout_s, coordinator, count, rank)
-    return rank
+    rank, count, coordinator = None, None, None
+    scheduler = os.environ.get(CLUSTER_DETECTION_VAR)
+    if not scheduler:
+        rank, count, coordinator = rank_assignment()
+        if rank:
+            wait_for_coordinator(rank, coordinator, _CONNECT_TIMEOUT_S)
+    if count != 1:
+        import jax
 
-
-def _initialize_jax(
-    heartbeat_timeout_s: int,
-    coordinator: str | None = None,
-    num_processes: int | None = None,
-    process_id: int | None = None,
-    detection_method: str | None = None,
-) -> None:
-    import jax
-
-    # That service would take SIGTERM from processes that have nothing to save yet, and
-    # from programs that never ask it; and a process on its own has none.
-    jax.config.update("jax_enable_preemption_service", False)
-    jax.distributed.initialize(
-        coordinator,
-        num_processes,
-        process_id,
-        # Who was told its place asks no scheduler, which might give it fewer devices.
-        cluster_detection_method=detection_method or "deactivate",
-        initialization_timeout=int(os.environ.get(START_TIMEOUT_VAR, _START_TIMEOUT_S)),
-        heartbeat_timeout_seconds=heartbeat_timeout_s,
-    )
+        # That service would take SIGTERM from processes that have nothing to save yet,
+        # and from programs that never ask it; a process on its own has no such service.
+        jax.config.update("jax_enable_preemption_service", False)
+        timeout_s = int(os.environ.get(START_TIMEOUT_VAR, _START_TIMEOUT_S))
+        jax.distributed.initialize(
+            coordinator,
+            count,
+            rank,
+            # With a rank of ours no scheduler is asked: jax would otherwise take fewer
+            # devices where it finds itself in a job of SLURM, for example.
+            cluster_detection_method=scheduler or "deactivate",
+            initialization_timeout=timeout_s,
+            heartbeat_timeout_seconds=heartbeat_timeout_s,
+        )
+    return process_group().rank

@@ -1,87 +1,102 @@
-"""Marks: the lines by which a process tells its launcher what nobody is shown.
+"""The channel from the processes of a run to the launcher that started them.
 
-They go the way of all lines, which is there on every host.
+A message is a line of JSON: `{"kind": "stuck", "ranks": [2]}`. It goes through a pipe
+that the process inherits, or, where no pipe goes (ssh), through standard error as a
+line that begins with a reserved prefix. The environment says which. Without a launcher
+that listens (SLURM, MPI, Kubernetes, by hand) nothing is sent.
 """
 
+import json
 import os
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
 from threading import Event
 from typing import Final
 
-from jaxdist.launch.distributed.environment import (
-    has_launcher,
-    is_elastic,
-    rank_assignment,
-)
-
-_TRAINING_MESSAGE: Final = "\x1etrains"
-_REPLAN_MESSAGE: Final = "\x1eadapts"
+CHANNEL_VAR: Final = "JAXDIST_LAUNCHER_CHANNEL"
+"""Where messages go: `pipe:FD:INODE`, or `stderr`. Unset: nowhere."""
+STDERR_CHANNEL: Final = "stderr"
+LINE_PREFIX: Final = "@jaxdist-launcher "
+"""Begins a message among the lines of standard error."""
 
 
-def announce_training() -> None:
-    """Say that there is something to save from now on, where a launcher listens."""
-    if is_elastic(os.environ) and rank_assignment()[0] == 0:
-        _send(_TRAINING_MESSAGE)
+class MessageKind(StrEnum):
+    """What a message says."""
+
+    TRAINING = "training"
+    """The run has something to save from now on."""
+    ADAPTING = "adapting"
+    """All processes end to be started again under another plan."""
+    STUCK = "stuck"
+    """This process ends because of others that hang, whose ranks it names."""
 
 
-def announce_replan() -> None:
-    """Say that all end to go on under another plan, where a launcher listens."""
-    if has_launcher(os.environ):
-        _send(_REPLAN_MESSAGE)
+@dataclass(frozen=True, kw_only=True)
+class LauncherMessage:
+    """A message of one process."""
+
+    kind: MessageKind
+    ranks: tuple[int, ...] = ()
 
 
-def _send(message: str) -> None:
-    sys.stderr.write(f"{message}\n")
-    sys.stderr.flush()
+def send_to_launcher(kind: MessageKind, ranks: Sequence[int] = ()) -> None:
+    """Send a message to the launcher of this process, where one listens."""
+    channel = os.environ.get(CHANNEL_VAR, "")
+    text = json.dumps({"kind": kind, "ranks": list(ranks)})
+    if channel == STDERR_CHANNEL:
+        sys.stderr.write(f"{LINE_PREFIX}{text}\n")
+        sys.stderr.flush()
+    elif channel:
+        descriptor, inode = map(int, channel.split(":")[1:])
+        # The variable reaches programs that a process starts; the pipe does not, and
+        # the number may be that of any other file there. Its inode tells them apart.
+        # A launcher that is gone is no reason to fail.
+        # Short writes to a pipe are atomic, so lines of two threads do not mix.
+        with suppress(OSError):
+            if os.fstat(descriptor).st_ino == inode:
+                os.write(descriptor, f"{text}\n".encode())
 
 
-class LauncherMessages:
-    """Shows lines, and hears that process 0 trains, or adapts its plan.
-
-    Args:
-        on_line: is told every other line: rank, line, and whether it is an error's.
-    """
-
-    def __init__(self, on_line: Callable[[int, str, bool], None]) -> None:
-        self.training_started, self.replan_announced, self._on_line = (
-            Event(),
-            Event(),
-            on_line,
-        )
-
-    def __call__(self, rank: int, line: str, error: bool) -> None:
-        """Show a line, or note what it says."""
-        if line == _TRAINING_MESSAGE:
-            self.training_started.set()
-        elif line == _REPLAN_MESSAGE:
-            self.replan_announced.set()
-        else:
-            self._on_line(rank, line, error)
+def pipe_channel(descriptor: int) -> str:
+    """Return the value of the variable for a pipe that a process inherits."""
+    return f"pipe:{descriptor}:{os.fstat(descriptor).st_ino}"
 
 
-_STUCK_PREFIX: Final = "stuck: "
-_NO_HEARTBEAT: Final = "says nothing any more"
+def parse_message(text: str) -> LauncherMessage | None:
+    """Return the message of a line of JSON; None where it is no message.
 
-
-def stuck_ranks(lines: Sequence[str]) -> tuple[int, ...]:
-    """Return the ranks that are stuck, or say nothing any more.
-
-    Args:
-        lines: what a process wrote last; the newest verdict counts.
-
-    >>> line = "stuck: rank 2 in step 8, input, at a.py:3 (f); rank 0 waits in ..."
-    >>> stuck_ranks([line])
+    >>> parse_message('{"kind": "stuck", "ranks": [2]}').ranks
     (2,)
-    >>> stuck_ranks(["nothing of that kind"])
-    ()
+    >>> parse_message("stuck: rank 2 in step 8")
     """
-    said = [line for line in lines if line.startswith(_STUCK_PREFIX)]
-    found: list[int] = []
-    for part in said[-1].removeprefix(_STUCK_PREFIX).split("; ") if said else ():
-        rank = re.match(r"rank (\d+)(?! waits)", part)
-        found += [int(rank[1])] if rank else []
-        if _NO_HEARTBEAT in part:
-            break  # what follows is who says it
-    return tuple(found)
+    try:
+        fields = json.loads(text)
+        ranks = tuple(map(int, fields["ranks"]))
+        return LauncherMessage(kind=MessageKind(fields["kind"]), ranks=ranks)
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+class ReceivedMessages:
+    """What the processes of one attempt have told their launcher."""
+
+    def __init__(self) -> None:
+        self.training, self.adapting = Event(), Event()
+        self._stuck_by_sender: dict[int, tuple[int, ...]] = {}
+
+    def __call__(self, rank: int, message: LauncherMessage) -> None:
+        """Note a message of a process."""
+        match message.kind:
+            case MessageKind.TRAINING:
+                self.training.set()
+            case MessageKind.ADAPTING:
+                self.adapting.set()
+            case MessageKind.STUCK:
+                self._stuck_by_sender[rank] = message.ranks
+
+    def stuck_ranks(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks that a process has named as stuck."""
+        return self._stuck_by_sender.get(rank, ())

@@ -1,96 +1,149 @@
-"""Company: the processes of one run; what one of them does, and the others wait for.
+"""The process group of a run: its ranks, and the collectives that need no devices.
 
-They speak through the key-value store that `jax.distributed` keeps in process 0, which
-works before any device does and while the main thread of another process is busy.
+Processes communicate through the key-value store that `jax.distributed` keeps in
+process 0. It works before any device does, and from a thread while the main thread is
+blocked in a collective or a compiler.
 """
 
+import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-_BARRIER_TIMEOUT_MS: Final = 24 * 60 * 60 * 1000
-"""A data set may be prepared meanwhile; who watches over processes ends a dead one."""
-_PRINT_TIMEOUT_MS: Final = 10_000
-EXIT_RESTART: Final = 75
-"""Exit code of a process that has ended in good order and is to be started again."""
-_SPEAKER, _SPOKEN = "jaxdist/speaker", "jaxdist/spoken"
+# A data set may be prepared meanwhile; a dead process is the watchdog's concern.
+_TIMEOUT_S: Final = 24 * 60 * 60.0
+_PRINT_TIMEOUT_S: Final = 10.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessGroup:
-    """A process among those of its run."""
+    """One process among those of its run.
+
+    Names of operations are used once: the store has no way to reuse a key safely.
+    Values are what JSON can hold. A process on its own never waits.
+    """
 
     rank: int = 0
     """Which process this is."""
     size: int = 1
     """How many there are."""
     kv_store: Any = None
-    """Keys and values that all of them see; None for a process on its own."""
+    """Client of the key-value store; None for a process on its own."""
 
     @property
     def is_primary(self) -> bool:
-        """Whether this process writes the files of the run and speaks for it."""
+        """Whether this is process 0, which writes the files and output of the run."""
         return self.rank == 0
+
+    def broadcast(self, name: str, value: T, timeout_s: float = _TIMEOUT_S) -> T:
+        """Return the value of process 0, in all processes.
+
+        Args:
+            name: name of this broadcast.
+            value: what process 0 sends; ignored in the others.
+            timeout_s: seconds that the others wait for process 0.
+        """
+        if self.kv_store is None or self.is_primary:
+            self._set(f"broadcast/{name}", value)
+            return value
+        received: T = self._get(f"broadcast/{name}", timeout_s)
+        return received
+
+    def gather(self, name: str, value: T, timeout_s: float = _TIMEOUT_S) -> list[T]:
+        """Return the values of all processes by rank in process 0, elsewhere none.
+
+        Args:
+            name: name of this gather.
+            value: the value of this process.
+            timeout_s: seconds that process 0 waits for each of the others.
+        """
+        if self.is_primary:
+            keys = [f"gather/{name}/{rank}" for rank in range(1, self.size)]
+            return [value, *(self._get(key, timeout_s) for key in keys)]
+        self._set(f"gather/{name}/{self.rank}", value)
+        return []
+
+    def barrier(self, name: str, timeout_s: float = _TIMEOUT_S) -> None:
+        """Wait until all processes are here."""
+        if self.kv_store is not None:
+            self.kv_store.wait_at_barrier(f"jaxdist/{name}", int(timeout_s * 1000))
 
     @contextmanager
     def primary_first(self, name: str) -> Iterator[None]:
-        """Do something in process 0 first, then in the others; all wait for all.
+        """Run a block in process 0 first, then in the others; all wait for all.
 
-        What process 0 refuses, no other process begins: there is one message. Devices
+        Where process 0 raises, no other process begins: there is one message. Devices
         must not be counted inside: jax does so in all processes at once.
 
         Args:
-            name: a name that each process uses once.
+            name: name of this block.
         """
-        if self.kv_store is None:
-            yield
-            return
-        done = f"jaxdist/{name}"
         if not self.is_primary:
-            self.kv_store.blocking_key_value_get(done, _BARRIER_TIMEOUT_MS)
+            self.broadcast(name, True)
         yield
         if self.is_primary:
-            self.kv_store.key_value_set(done, "done")
-        self.kv_store.wait_at_barrier(done, _BARRIER_TIMEOUT_MS)
+            self.broadcast(name, True)
+        self.barrier(name)
 
-    def broadcast_bool(self, name: str, value: bool) -> bool:
-        """Return what process 0 says, in all processes.
+    def agree(self, name: str, value: int, timeout_s: float = _TIMEOUT_S) -> int:
+        """Return the largest value of all processes, in all of them.
 
         Args:
-            name: a name that each process uses once.
-            value: what this process would say.
+            name: name of this agreement.
+            value: the value of this process.
+            timeout_s: seconds to wait for the others.
         """
         if self.kv_store is None:
             return value
-        key = f"jaxdist/told/{name}"
-        if self.is_primary:
-            self.kv_store.key_value_set(key, str(int(value)))
-        return self.kv_store.blocking_key_value_get(key, _BARRIER_TIMEOUT_MS) == "1"
+        # Behind the barrier every value is there, so one read of the folder has all.
+        self._set(f"agree/{name}/{self.rank}", value)
+        self.barrier(f"agree/{name}", timeout_s)
+        values = self.kv_store.key_value_dir_get(f"jaxdist/agree/{name}")
+        return max(int(text) for _, text in values)
+
+    def publish(self, name: str, value: object) -> None:
+        """Replace what this process has published under a name, for all to read."""
+        self._set(f"published/{name}/{self.rank}", value, overwrite=True)
+
+    def published(self, name: str) -> dict[int, Any]:
+        """Return by rank what each process has published last; waits for nobody."""
+        if self.kv_store is None:
+            return {}
+        found = self.kv_store.key_value_dir_get(f"jaxdist/published/{name}")
+        by_rank = {int(key.rpartition("/")[2]): json.loads(text) for key, text in found}
+        return dict(sorted(by_rank.items()))
 
     @contextmanager
     def elect_printer(self) -> Iterator[bool]:
-        """Let one process say what all of them may have met.
+        """Let one process print what all of them may have met.
 
-        Yields whether it is this one. The others leave after it has spoken.
+        Yields whether it is this one. The others leave after it has printed, or it
+        would be ended with them before it could.
         """
-        first = self._is_elected()
-        yield first
-        if self.kv_store is None:
-            return
+        elected = True
+        if self.kv_store is not None:
+            try:
+                # Setting a key that is there fails, so the first to set it is elected.
+                self._set("printer", self.rank)
+            except RuntimeError:  # taken; or process 0 is gone, which has printed
+                elected = False
+        yield elected
         # Without an answer process 0 is gone, and nothing is left to wait for.
         with suppress(RuntimeError):
-            if first:
-                self.kv_store.key_value_set(_SPOKEN, "spoken")
+            if elected:
+                self._set("printed", True)
             else:
-                self.kv_store.blocking_key_value_get(_SPOKEN, _PRINT_TIMEOUT_MS)
+                self._get("printed", _PRINT_TIMEOUT_S)
 
     def exit_process(self, code: int) -> int:
         """Return the exit code of this process, or, having failed among others, end it.
 
-        jax lets a process that ends wait for all others, which wait for this one.
+        A regular exit would wait in jax's shutdown barrier for the others, which wait
+        for this process in a collective.
         """
         if self.kv_store is not None and code:
             sys.stdout.flush()
@@ -98,18 +151,20 @@ class ProcessGroup:
             os._exit(code)
         return code
 
-    def _is_elected(self) -> bool:
-        if self.kv_store is None:
-            return True
-        try:
-            self.kv_store.key_value_set(_SPEAKER, str(self.rank))
-        except RuntimeError:  # taken; or process 0 is gone, which had its say
-            return False
-        return True
+    def _set(self, key: str, value: object, *, overwrite: bool = False) -> None:
+        if self.kv_store is not None:
+            self.kv_store.key_value_set(
+                f"jaxdist/{key}", json.dumps(value), allow_overwrite=overwrite
+            )
+
+    def _get(self, key: str, timeout_s: float) -> Any:
+        ms = int(timeout_s * 1000)
+        return json.loads(self.kv_store.blocking_key_value_get(f"jaxdist/{key}", ms))
 
 
 def process_group() -> ProcessGroup:
     """Return the process group of this process: itself alone where it joined none."""
+    # A process that never imported jax has not joined any, and need not import it now.
     state = _jax_distributed_state()
     if state is None or state.client is None:
         return ProcessGroup()
@@ -126,4 +181,5 @@ def coordinator_host() -> str:
 
 def _jax_distributed_state() -> Any:
     """Return what jax knows of the processes that joined; None without jax."""
+    # jax has no public name for its client of the key-value store.
     return getattr(sys.modules.get("jax._src.distributed"), "global_state", None)

@@ -24,6 +24,7 @@ from jaxdist.launch.distributed.environment import (
     START_TIMEOUT_VAR,
     rank_variables,
 )
+from jaxdist.launch.distributed.exit_codes import EXIT_BAD_INPUT
 from jaxdist.launch.launchers.program import check_option_range, program_command
 
 JOB_NAME: Final = "hosts"
@@ -40,10 +41,10 @@ DEFAULT_JOBSET_RESTARTS: Final = 3
 """How often a set is started again."""
 _MAX_NODES: Final = 100_000
 _MAX_GPUS: Final = 64
-_EXIT_BAD_INPUT: Final = 2
+# The completion index of an indexed job: its controller gives each pod one.
 _INDEX_FIELD: Final = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+# Pods have longer names, of at most 63 letters.
 _NAME_PATTERN: Final = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
-"""Pods have longer names, of at most 63 letters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,20 +74,18 @@ class JobSet:
 
     def __post_init__(self) -> None:
         check_option_range("--nodes", self.nodes, _MAX_NODES)
-        if self.gpus_per_node:
-            check_option_range("--gpus-per-node", self.gpus_per_node, _MAX_GPUS)
-        if self.devices_per_process is not None:
-            check_option_range(
-                "--devices-per-process", self.devices_per_process, _MAX_GPUS
-            )
+        check_option_range("--gpus-per-node", self.gpus_per_node or None, _MAX_GPUS)
+        check_option_range("--devices-per-process", self.devices_per_process, _MAX_GPUS)
         for option, text in (("--name", self.name), ("--volume", self.volume_claim)):
             if not _NAME_PATTERN.fullmatch(text):
+                near = re.sub(r"[^a-z0-9]+", "-", text.lower())[:36].strip("-")
+                near = near if near[:1].isalpha() else f"run-{near or 1}"
                 raise BadInput(
                     f"{text!r} is no name in a cluster",
                     rule=f"{option} is 1 to 40 small letters, digits and -, and begins "
                     "with a letter",
                     values=f"{option} {text}",
-                    remedy=f"{option} {_suggest_name(text)}",
+                    remedy=f"{option} {near}",
                 )
 
     @property
@@ -100,23 +99,79 @@ class JobSet:
         return "kubectl", *self.kubectl_options, "apply", "-f", "-"
 
     def manifest(self) -> dict[str, Any]:
-        """Return the manifest."""
+        """Return the manifest of the JobSet."""
+        place = rank_variables(
+            rank=0,
+            num_processes=self.nodes,
+            coordinator=self.coordinator,
+            devices_per_process=self.devices_per_process,
+        )
+        # Pods of an indexed job differ in their index alone, which is their rank.
+        index = {"valueFrom": {"fieldRef": {"fieldPath": _INDEX_FIELD}}}
+        # Pods start minutes apart where nodes are added or images pulled.
+        variables = {**place, START_TIMEOUT_VAR: str(START_TIMEOUT_S)}
+        gpus = {"limits": {"nvidia.com/gpu": self.gpus_per_node}}
+        container = {
+            "name": "process",
+            "image": self.image,
+            "command": list(self.command),
+            "workingDir": MOUNT_PATH,
+            "env": [
+                {"name": name, **(index if name == RANK_VAR else {"value": text})}
+                for name, text in variables.items()
+            ],
+            **({"resources": gpus} if self.gpus_per_node else {}),
+            "volumeMounts": [
+                {"name": "work", "mountPath": MOUNT_PATH},
+                {"name": "memory", "mountPath": "/dev/shm"},
+            ],
+        }
+        pod = {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": self.grace_s,
+            "containers": [container],
+            "volumes": [
+                {
+                    "name": "work",
+                    "persistentVolumeClaim": {"claimName": self.volume_claim},
+                },
+                # NCCL shares memory between the GPUs of a pod; the default is 64 MiB.
+                {"name": "memory", "emptyDir": {"medium": "Memory"}},
+            ],
+        }
+        job = {
+            "completionMode": "Indexed",
+            "completions": self.nodes,
+            "parallelism": self.nodes,
+            # The set starts all pods again; a job that did so with one pod alone would
+            # leave the others waiting for the one that they knew.
+            "backoffLimit": 0,
+            # What is refused fails the job with a reason of its own; the rest, 75 as
+            # well, with that of more failed pods than the limit.
+            "podFailurePolicy": {
+                "rules": [
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {"operator": "In", "values": [EXIT_BAD_INPUT]},
+                    }
+                ]
+            },
+            "template": {"spec": pod},
+        }
+        # By that reason the set ends: what was refused would be refused again.
+        refused = {
+            "name": "refused",
+            "action": "FailJobSet",
+            "onJobFailureReasons": ["PodFailurePolicy"],
+        }
+        jobs = [{"name": JOB_NAME, "replicas": 1, "template": {"spec": job}}]
         return {
             "apiVersion": "jobset.x-k8s.io/v1alpha2",
             "kind": "JobSet",
             "metadata": {"name": self.name},
             "spec": {
-                "failurePolicy": {
-                    "maxRestarts": self.max_restarts,
-                    "rules": [_FAIL_JOBSET_RULE],
-                },
-                "replicatedJobs": [
-                    {
-                        "name": JOB_NAME,
-                        "replicas": 1,
-                        "template": {"spec": self._job_spec()},
-                    }
-                ],
+                "failurePolicy": {"maxRestarts": self.max_restarts, "rules": [refused]},
+                "replicatedJobs": jobs,
             },
         }
 
@@ -124,90 +179,16 @@ class JobSet:
         """Return the manifest as YAML."""
         return yaml.safe_dump(self.manifest(), sort_keys=False, width=88)
 
-    def _job_spec(self) -> dict[str, Any]:
-        return {
-            "completionMode": "Indexed",
-            "completions": self.nodes,
-            "parallelism": self.nodes,
-            "backoffLimit": 0,
-            "podFailurePolicy": {"rules": [_FAIL_JOB_RULE]},
-            "template": {"spec": self._pod_spec()},
-        }
-
-    def _pod_spec(self) -> dict[str, Any]:
-        volumes = [
-            {"name": "work", "persistentVolumeClaim": {"claimName": self.volume_claim}},
-            {"name": "memory", "emptyDir": {"medium": "Memory"}},
-        ]
-        return {
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": self.grace_s,
-            "containers": [self._container_spec()],
-            "volumes": volumes,
-        }
-
-    def _container_spec(self) -> dict[str, Any]:
-        gpus = {"limits": {"nvidia.com/gpu": self.gpus_per_node}}
-        return {
-            "name": "process",
-            "image": self.image,
-            "command": list(self.command),
-            "workingDir": MOUNT_PATH,
-            "env": self._env_vars(),
-            **({"resources": gpus} if self.gpus_per_node else {}),
-            "volumeMounts": [
-                {"name": "work", "mountPath": MOUNT_PATH},
-                {"name": "memory", "mountPath": "/dev/shm"},
-            ],
-        }
-
-    def _env_vars(self) -> list[dict[str, Any]]:
-        place = rank_variables(
-            rank=0,
-            num_processes=self.nodes,
-            coordinator=self.coordinator,
-            devices_per_process=self.devices_per_process,
-        )
-        index = {"valueFrom": {"fieldRef": {"fieldPath": _INDEX_FIELD}}}
-        return [
-            {"name": name, **(index if name == RANK_VAR else {"value": text})}
-            for name, text in {**place, START_TIMEOUT_VAR: str(START_TIMEOUT_S)}.items()
-        ]
-
-
-_FAIL_JOB_RULE: Final = {
-    "action": "FailJob",
-    "onExitCodes": {"operator": "In", "values": [_EXIT_BAD_INPUT]},
-}
-"""What is refused fails the job with a reason of its own; the rest, 75 as well, with
-that of a pod too many."""
-_FAIL_JOBSET_RULE: Final = {
-    "name": "refused",
-    "action": "FailJobSet",
-    "onJobFailureReasons": ["PodFailurePolicy"],
-}
-"""By that reason the set ends: what was refused would be refused again."""
-
-
-def _suggest_name(text: str) -> str:
-    """Return a name like this one.
-
-    >>> _suggest_name("My_run"), _suggest_name("7")
-    ('my-run', 'run-7')
-    """
-    plain = re.sub(r"[^a-z0-9]+", "-", text.lower())[:36].strip("-")
-    return plain if plain[:1].isalpha() else f"run-{plain or 1}"
-
 
 def image_command(program: Sequence[str], commands: Sequence[str]) -> tuple[str, ...]:
-    """Return the words that start a program in an image, where nobody can look.
+    """Return the words that start a program in an image, whose PATH is not known here.
 
     Args:
         program: `train` with its words, or any program with its own.
-        commands: names of all commands of ours.
+        commands: names of all jaxdist commands.
 
     Raises:
-        BadInput: nothing to start, or a command of ours that one process does alone.
+        BadInput: nothing to start, or a jaxdist command for one process.
     """
     if program and program[0] not in commands:
         return tuple(program)
@@ -221,7 +202,7 @@ def submit_jobset(job: JobSet) -> str:
     Raises:
         BadInput: there is no kubectl here, or the cluster refuses the set.
     """
-    if shutil.which(job.kubectl_argv[0]) is None:
+    if shutil.which("kubectl") is None:
         raise BadInput(
             "no Kubernetes here",
             rule="launch k8s submits with kubectl",

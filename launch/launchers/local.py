@@ -17,7 +17,7 @@ from jaxdist.launch.launchers.processes.loopback import free_port
 from jaxdist.launch.launchers.program import check_option_range
 
 MAX_LOCAL_PROCESSES: Final = 64
-"""Processes that one machine is asked for."""
+"""The most processes that one machine is asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class LocalLaunch:
     """How many the plan is written for; None: as many as there are."""
 
     def env_vars(self, rank: int) -> dict[str, str]:
-        """Return the variables that a process has beyond this one's."""
+        """Return the variables that a process has besides ours."""
         mine = rank_variables(
             rank=rank,
             num_processes=self.num_processes,
@@ -44,6 +44,7 @@ class LocalLaunch:
             devices_per_process=self.devices_per_process,
             planned_processes=self.planned_processes,
         )
+        # On the CPU: jax takes a GPU's whole memory, so processes cannot share it.
         return {**CPU_BACKEND_VARS, **mine}
 
     def process_specs(self, environ: Mapping[str, str]) -> list[ProcessSpec]:
@@ -73,25 +74,29 @@ def local_launch(
     port: int | None = None,
     planned_processes: int | None = None,
 ) -> LocalLaunch:
-    """Return what several processes on this machine would be.
+    """Return several processes of a command on this machine.
 
-    Args:
-        command: words that start each.
-        num_processes: how many processes.
-        devices_per_process: fake devices of each; None leaves that to the command.
-        port: of loopback, for process 0; None finds one.
-        planned_processes: how many the plan is written for; None: as many as there are.
+    Args are those of `LocalLaunch`, but for the port of process 0: None finds one.
 
     Raises:
         BadInput: numbers that cannot be, or a port that is taken.
     """
-    check_option_range("-n", num_processes, MAX_LOCAL_PROCESSES)
-    if devices_per_process is not None:
-        check_option_range(
-            "--devices-per-process", devices_per_process, MAX_LOCAL_PROCESSES
-        )
+    most = MAX_LOCAL_PROCESSES
+    check_option_range("-n", num_processes, most)
+    check_option_range("--devices-per-process", devices_per_process, most)
     if port is not None:
-        check_port_free(port)
+        try:
+            with socket.socket() as tried:
+                # As process 0 will: a port in TIME_WAIT is free for it.
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                tried.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            raise BadInput(
+                f"process 0 cannot listen at port {port}",
+                rule="--port is free, and between 1024 and 65535",
+                values=str(error),
+                remedy="leave it out: a free one is found",
+            ) from error
     return LocalLaunch(
         command=tuple(command),
         num_processes=num_processes,
@@ -99,22 +104,3 @@ def local_launch(
         coordinator=f"127.0.0.1:{port or free_port()}",
         planned_processes=planned_processes,
     )
-
-
-def check_port_free(port: int) -> None:
-    """Refuse a port that process 0 could not listen at.
-
-    Raises:
-        BadInput: it is taken, or no port.
-    """
-    try:
-        with socket.socket() as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(("127.0.0.1", port))
-    except (OSError, OverflowError) as error:
-        raise BadInput(
-            f"process 0 cannot listen at port {port}",
-            rule="--port is free, and between 1024 and 65535",
-            values=str(error),
-            remedy="leave it out: a free one is found",
-        ) from error

@@ -1,4 +1,4 @@
-"""Request: which program several processes run, and how many there are."""
+"""The program that several processes run, and checks of its launch options."""
 
 import shlex
 import shutil
@@ -9,7 +9,7 @@ from typing import Final
 from jaxdist.core.errors import BadInput, did_you_mean
 
 MULTI_PROCESS_COMMANDS: Final = ("train", "calibrate")
-"""Commands that several processes do together."""
+"""Commands of jaxdist that run in several processes."""
 
 
 def our_command(words: Sequence[str]) -> tuple[str, ...]:
@@ -24,11 +24,11 @@ def program_command(
 
     Args:
         program: `train` with its words, or any program with its own.
-        command_names: names of all commands of ours.
+        command_names: names of all jaxdist commands.
 
     Raises:
-        BadInput: nothing to start, a command of ours that one process does alone, or
-            a program that is not there.
+        BadInput: nothing to start, a jaxdist command for one process, or a program
+            that is not there.
     """
     if not program:
         raise BadInput(
@@ -45,6 +45,7 @@ def program_command(
             rule=f"several processes do {' or '.join(MULTI_PROCESS_COMMANDS)} together",
             remedy=f"jaxdist {shlex.join(program)}",
         )
+    # Found out here, once, and not by every process in its own traceback.
     if shutil.which(name) is None:
         near = did_you_mean(name, [*MULTI_PROCESS_COMMANDS, "python"])
         raise BadInput(
@@ -55,13 +56,13 @@ def program_command(
     return tuple(program)
 
 
-def check_option_range(option: str, value: int, maximum: int) -> None:
-    """Refuse a number of processes, devices or hosts.
+def check_option_range(option: str, value: int | None, maximum: int) -> None:
+    """Refuse a number of processes, devices or hosts; None is an option not given.
 
     Raises:
-        BadInput: it is not between 1 and the most.
+        BadInput: it is not between 1 and the maximum.
     """
-    if not 1 <= value <= maximum:
+    if value is not None and not 1 <= value <= maximum:
         raise BadInput(
             f"{option} {value} cannot be",
             rule=f"{option} is between 1 and {maximum}",

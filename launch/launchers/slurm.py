@@ -4,7 +4,6 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,13 +20,17 @@ _MAX_PROCESSES_PER_NODE: Final = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmJob:
-    """A job: so many nodes, each with so many processes of a command."""
+    """A job: so many nodes, each with so many processes of a command.
+
+    Raises:
+        BadInput: numbers that cannot be.
+    """
 
     command: tuple[str, ...]
     """Words of the command line of each process."""
     nodes: int
     """How many nodes."""
-    each: int = 1
+    processes_per_node: int = 1
     """Processes a node."""
     devices_per_process: int | None = None
     """Fake devices of each; None leaves that to the command."""
@@ -36,15 +39,24 @@ class SlurmJob:
     sbatch_options: tuple[str, ...] = ()
     """More options of sbatch."""
 
+    def __post_init__(self) -> None:
+        for option, value, most in (
+            ("--nodes", self.nodes, _MAX_NODES),
+            ("--processes-per-node", self.processes_per_node, _MAX_PROCESSES_PER_NODE),
+            ("--devices-per-process", self.devices_per_process, 1024),
+            ("--requeues", self.max_requeues, MAX_RESTARTS),
+        ):
+            check_option_range(option, value, most)
+
     @property
     def sbatch_argv(self) -> tuple[str, ...]:
         """The command line that submits it."""
-        size = f"--nodes={self.nodes}", f"--ntasks-per-node={self.each}"
+        size = f"--nodes={self.nodes}", f"--ntasks-per-node={self.processes_per_node}"
         return "sbatch", *size, *self.sbatch_options, str(SBATCH_SCRIPT), *self.command
 
     @property
     def env_vars(self) -> dict[str, str]:
-        """The variables that it is submitted with, which SLURM hands on."""
+        """The variables that it is submitted with, which SLURM passes to its tasks."""
         found = {
             "JAX_NUM_CPU_DEVICES": self.devices_per_process,
             "JAXDIST_REQUEUES": self.max_requeues,
@@ -54,52 +66,8 @@ class SlurmJob:
     def shell_text(self) -> str:
         """Return the command line for a shell, and the script that it submits."""
         before = [f"{name}={text}" for name, text in self.env_vars.items()]
-        return (
-            f"{shlex.join([*before, *self.sbatch_argv])}\n\n{SBATCH_SCRIPT.read_text()}"
-        )
-
-
-def slurm_job(
-    command: Sequence[str],
-    *,
-    nodes: int,
-    processes_per_node: int = 1,
-    devices_per_process: int | None = None,
-    max_requeues: int | None = None,
-    sbatch_options: Sequence[str] = (),
-) -> SlurmJob:
-    """Return the job that a command would be.
-
-    Args:
-        command: words that start it.
-        nodes: how many nodes.
-        processes_per_node: processes a node.
-        devices_per_process: fake devices of each; None leaves that to the command.
-        max_requeues: how often it is queued again where it ends with 75; None: as the
-            script says.
-        sbatch_options: more options of sbatch.
-
-    Raises:
-        BadInput: numbers that cannot be.
-    """
-    check_option_range("--nodes", nodes, _MAX_NODES)
-    check_option_range(
-        "--processes-per-node", processes_per_node, _MAX_PROCESSES_PER_NODE
-    )
-    if devices_per_process is not None:
-        check_option_range(
-            "--devices-per-process", devices_per_process, _MAX_PROCESSES_PER_NODE
-        )
-    if max_requeues is not None:
-        check_option_range("--requeues", max_requeues, MAX_RESTARTS)
-    return SlurmJob(
-        command=tuple(command),
-        nodes=nodes,
-        each=processes_per_node,
-        devices_per_process=devices_per_process,
-        max_requeues=max_requeues,
-        sbatch_options=tuple(sbatch_options),
-    )
+        line = shlex.join([*before, *self.sbatch_argv])
+        return f"{line}\n\n{SBATCH_SCRIPT.read_text()}"
 
 
 def submit_slurm_job(job: SlurmJob) -> str:
@@ -108,13 +76,14 @@ def submit_slurm_job(job: SlurmJob) -> str:
     Raises:
         BadInput: there is no sbatch here, or it refuses the job.
     """
-    if shutil.which(job.sbatch_argv[0]) is None:
+    if shutil.which("sbatch") is None:
         raise BadInput(
             "no SLURM here",
             rule="launch slurm submits with sbatch",
             values="sbatch is not on PATH",
             remedy="the same with --print, and that on a login node",
         )
+    # sbatch exports the environment of the submission to the job (--export=ALL).
     environ = {**os.environ, **job.env_vars}
     done = subprocess.run(
         job.sbatch_argv, env=environ, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""Ssh: a program started over ssh, one process a host."""
+"""SSH: a program started over ssh, one process a host."""
 
 import re
 import shlex
@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +20,7 @@ from jaxdist.launch.launchers.program import check_option_range
 
 COORDINATOR_PORT: Final = 29500
 """Where process 0 listens, unless another port is named."""
+# Without a terminal to ask for a password at, ssh fails instead of waiting for one.
 _SSH_OPTIONS: Final = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 _LISTEN_CODE: Final = "import socket; socket.create_server(('', {}))"
 FORWARDED_VARS: Final = ("PYTHONPATH", "VIRTUAL_ENV")
@@ -44,7 +47,10 @@ class SshLaunch:
     """How many processes the plan is written for; None: as many as hosts."""
 
     def for_attempt(self, number: int) -> "SshLaunch":
-        """Return the same at another port: that of before may not be free yet."""
+        """Return the launch of another attempt, at another port.
+
+        The last one may still be in TIME_WAIT on the host of process 0.
+        """
         return replace(self, port=self.port + number)
 
     def ssh_argv(self, rank: int, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -58,8 +64,11 @@ class SshLaunch:
         )
         given = {name: environ[name] for name in FORWARDED_VARS if name in environ}
         variables = [f"{name}={text}" for name, text in {**given, **place}.items()]
-        held = sys.executable, "-m", "jaxdist.launch.launchers.ssh_guard", *self.command
-        return self.remote_argv(rank, shlex.join(["exec", "env", *variables, *held]))
+        guard = sys.executable, "-m", "jaxdist.launch.launchers.ssh_guard"
+        # sshd drops most variables (AcceptEnv), so they go on the command line; exec
+        # leaves no shell between sshd and the guard that would take its signals.
+        words = "exec", "env", *variables, *guard, *self.command
+        return self.remote_argv(rank, shlex.join(words))
 
     def process_specs(self, environ: Mapping[str, str]) -> list[ProcessSpec]:
         """Return what is started here, by rank."""
@@ -72,10 +81,8 @@ class SshLaunch:
 
     def shell_text(self, environ: Mapping[str, str]) -> str:
         """Return the same as lines for a shell."""
-        ranks = range(len(self.hosts))
-        return "".join(
-            f"{shlex.join(self.ssh_argv(rank, environ))}\n" for rank in ranks
-        )
+        rows = (self.ssh_argv(rank, environ) for rank in range(len(self.hosts)))
+        return "".join(f"{shlex.join(row)}\n" for row in rows)
 
     def remote_argv(self, rank: int, command: str) -> tuple[str, ...]:
         """Return the words that run a command line on a host, in the folder."""
@@ -92,22 +99,16 @@ def ssh_launch(
     devices_per_process: int | None = None,
     remote_shell: str = "ssh",
 ) -> SshLaunch:
-    """Return the processes that a command would be.
+    """Return the processes of a command, one a host.
 
-    Args:
-        command: words that start it.
-        hosts: `a,b,c`, or a file with a host a line.
-        folder: where it runs on each host.
-        port: where process 0 listens.
-        devices_per_process: fake devices of each; None leaves that to the command.
-        remote_shell: words that begin a remote command line, options of ssh among them.
+    Args are those of `SshLaunch`, as they are typed: hosts are `a,b,c` or a file with a
+    host a line, and `remote_shell` is one text with options of ssh.
 
     Raises:
         BadInput: no hosts, hosts named twice, or numbers that cannot be.
     """
-    check_option_range("--port", COORDINATOR_PORT if port is None else port, 65_535)
-    if devices_per_process is not None:
-        check_option_range("--devices-per-process", devices_per_process, 1024)
+    check_option_range("--port", port, 65_535)
+    check_option_range("--devices-per-process", devices_per_process, 1024)
     return SshLaunch(
         hosts=parse_hosts(hosts),
         command=tuple(command),
@@ -119,13 +120,13 @@ def ssh_launch(
 
 
 def parse_hosts(text: str) -> tuple[str, ...]:
-    """Read hosts of a list or of a file, where `#` begins a remark.
+    """Read hosts from a list or a file, where `#` begins a comment.
 
     >>> parse_hosts("node1, me@node2")
     ('node1', 'me@node2')
 
     Raises:
-        BadInput: none, one that is named twice, or one that is no name.
+        BadInput: there is none, or one is named twice or is no name.
     """
     if re.fullmatch(r"\d+(:\d+)?", text.strip()):
         raise BadInput(
@@ -140,24 +141,21 @@ def parse_hosts(text: str) -> tuple[str, ...]:
     names = [host_name(host) for host in hosts]
     twice = sorted({name for name in names if names.count(name) > 1})
     wrong = [host for host in hosts if host.startswith("-") or len(host.split()) > 1]
-    if not hosts or twice or wrong:
+    problems = [f"{name} twice" for name in twice]
+    # One that begins with a dash would be an option of ssh, -oProxyCommand for example.
+    problems += [f"{host!r} is no name" for host in wrong]
+    if not hosts or problems:
         raise BadInput(
             "these hosts cannot be used",
             rule="--hosts is a,b,c or a file with a host a line, each named once",
-            values=", ".join(
-                [
-                    *(f"{name} twice" for name in twice),
-                    *(f"{host!r} is no name" for host in wrong),
-                ]
-            )
-            or f"no host in {text!r}",
+            values=", ".join(problems) or f"no host in {text!r}",
             remedy="--hosts node1,node2",
         )
     return hosts
 
 
 def host_name(host: str) -> str:
-    """Return a host without its user: what others call it.
+    """Return a host without its user: its name in the network.
 
     >>> host_name("me@node2")
     'node2'
@@ -166,17 +164,17 @@ def host_name(host: str) -> str:
 
 
 def check_hosts(launch: SshLaunch) -> None:
-    """Start nothing yet, on every host: it is reached, and has folder and Python.
+    """Check before anything is started that every host can take its process.
 
     Raises:
         BadInput: naming each host where that failed, and what ssh says.
     """
     check_ssh_installed(launch)
+    # The first host also tries to listen where process 0 will.
+    code = [_LISTEN_CODE.format(launch.port), *[""] * (len(launch.hosts) - 1)]
     with ThreadPoolExecutor(len(launch.hosts)) as pool:
-        said = list(
-            pool.map(lambda rank: _launch_error(launch, rank), range(len(launch.hosts)))
-        )
-    failed = [f"{host}: {why}" for host, why in zip(launch.hosts, said) if why]
+        errors = pool.map(partial(remote_python_error, launch), count(), code)
+    failed = [f"{host}: {why}" for host, why in zip(launch.hosts, errors) if why]
     if failed:
         raise BadInput(
             "not every host can take its process",
@@ -202,18 +200,11 @@ def check_ssh_installed(launch: SshLaunch) -> None:
         )
 
 
-def _launch_error(launch: SshLaunch, rank: int) -> str:
-    """Return why a host cannot take its process; nothing where it can."""
-    return remote_python_error(
-        launch, rank, _LISTEN_CODE.format(launch.port) if rank == 0 else ""
-    )
-
-
 def remote_python_error(launch: SshLaunch, rank: int, code: str = "") -> str:
-    """Return why a host cannot run a line of Python in the folder; nothing: it can."""
-    words = launch.remote_argv(
-        rank, shlex.join(["exec", sys.executable, "-S", "-c", code])
-    )
+    """Return why a host cannot run a line of Python in the folder; empty: it can."""
+    # Without site-packages (-S) Python starts fast, and the answer is the same.
+    python = shlex.join(["exec", sys.executable, "-S", "-c", code])
+    words = launch.remote_argv(rank, python)
     done = subprocess.run(
         words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )

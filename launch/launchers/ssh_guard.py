@@ -1,8 +1,8 @@
-"""Held: a command that ends with the connection over which it was started.
+"""Runs a command on a remote host that ends with the ssh connection of its launcher.
 
-Over ssh nothing tells a program that whoever started it is gone, except the end of its
-standard input. So that is read here, and the command has none. Who ends it on purpose
-writes there how many seconds it has.
+Over ssh nothing tells a program that its launcher is gone, except the end of its
+standard input. So that is read here, and the command has none. A launcher that ends the
+command on purpose first writes there how many seconds it has.
 """
 
 import os
@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from threading import Thread
 
+from jaxdist.launch.distributed.launcher_messages import CHANNEL_VAR, STDERR_CHANNEL
 from jaxdist.launch.launchers.processes.group import (
+    FAILURE_GRACE_S,
     ProcessSpec,
     signal_group,
     start_process,
 )
-from jaxdist.launch.launchers.processes.stream import FAILURE_GRACE_S
 
 
 def run_until_stdin_closes(command: Sequence[str]) -> int:
@@ -27,8 +28,9 @@ def run_until_stdin_closes(command: Sequence[str]) -> int:
     Returns:
         Its exit code; 128 and the signal where one ended it.
     """
-    task = ProcessSpec(command=tuple(command), env=dict(os.environ))
-    child = start_process(task, None, None)
+    # ssh forwards three streams and no pipe, so messages go among the error lines.
+    env = {**os.environ, CHANNEL_VAR: STDERR_CHANNEL}
+    child = start_process(ProcessSpec(command=tuple(command), env=env), None, None)
     Thread(target=_terminate_on_stdin_eof, args=(child,), daemon=True).start()
     code = child.wait()
     signal_group(child, signal.SIGKILL)
@@ -36,13 +38,13 @@ def run_until_stdin_closes(command: Sequence[str]) -> int:
 
 
 def _terminate_on_stdin_eof(process: subprocess.Popen[bytes]) -> None:
-    said = b""
+    last = b""
     while read := os.read(0, 1 << 16):
-        said = read
+        last = read
     signal_group(process, signal.SIGTERM)
-    grace = FAILURE_GRACE_S
+    grace = FAILURE_GRACE_S  # the launcher is gone without a word
     with suppress(ValueError):
-        grace = float(said)
+        grace = float(last)
     with suppress(subprocess.TimeoutExpired):
         process.wait(grace)
     signal_group(process, signal.SIGKILL)

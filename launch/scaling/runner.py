@@ -11,8 +11,7 @@ import psutil
 from jaxdist.core.errors import FatalError
 from jaxdist.core.run_record import Run
 from jaxdist.core.text.formatting import format_percent
-from jaxdist.launch.launchers.processes.output import exit_on_signals
-from jaxdist.launch.launchers.processes.stream import run_and_stream
+from jaxdist.launch.launchers.processes.group import exit_on_signals, run_and_stream
 from jaxdist.launch.launchers.program import our_command
 from jaxdist.launch.run_folder.jsonl import read_json_object, read_jsonl
 from jaxdist.launch.scaling.grid import ScalingRun

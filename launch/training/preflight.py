@@ -4,7 +4,6 @@ Processes that run different programs wait for each other for ever, each in anot
 collective, and nothing says why. So each publishes what it has, and process 0 compares.
 """
 
-import json
 import platform
 import time
 import warnings
@@ -22,8 +21,8 @@ from jaxdist.launch.run_folder.lockfile import installed_versions
 if TYPE_CHECKING:
     from jaxdist.train.program import LoweredProgram, Program
 
-_PREFLIGHT_KEY: Final = "jaxdist/preflight"
-_GATHER_TIMEOUT_MS: Final = 600_000
+_TIMEOUT_S: Final = 600.0
+"""Seconds in which all processes come to the same check."""
 _MAX_SHOWN: Final = 4
 """Differences that are named."""
 _MAX_CLOCK_SKEW_S: Final = 1.0
@@ -122,16 +121,9 @@ def check_identical(group: ProcessGroup, name: str, facts: ProcessFacts) -> None
     if group.kv_store is None:
         return
     # Process 0 compares and all read its verdict, so that all of them end, or none.
-    store, key = group.kv_store, f"{_PREFLIGHT_KEY}/{name}"
-    if group.is_primary:
-        found = [facts]
-        for rank in range(1, group.size):
-            text = store.blocking_key_value_get(f"{key}/{rank}", _GATHER_TIMEOUT_MS)
-            found.append(json.loads(text))
-        store.key_value_set(f"{key}/verdict", describe_differences(found))
-    else:
-        store.key_value_set(f"{key}/{group.rank}", json.dumps(dict(facts)))
-    verdict = store.blocking_key_value_get(f"{key}/verdict", _GATHER_TIMEOUT_MS)
+    key = f"preflight/{name}"
+    gathered = group.gather(key, dict(facts), _TIMEOUT_S)
+    verdict = group.broadcast(key, describe_differences(gathered), _TIMEOUT_S)
     if not verdict:
         return
     raise BadInput(
@@ -171,21 +163,15 @@ def check_clock_skew(group: ProcessGroup) -> None:
 
     Every process calls it, at the same place.
     """
-    store, key = group.kv_store, f"{_PREFLIGHT_KEY}/clock"
-    if store is None:
-        return
     # All leave the barrier within milliseconds, so what their clocks say then differs
     # by as much as the clocks do.
-    store.wait_at_barrier(key, _GATHER_TIMEOUT_MS)
+    group.barrier("preflight/clock", _TIMEOUT_S)
     now = time.time()
-    if not group.is_primary:
-        store.key_value_set(f"{key}/{group.rank}", repr(now))
-        return
-    off = {}
-    for rank in range(1, group.size):
-        at = store.blocking_key_value_get(f"{key}/{rank}", _GATHER_TIMEOUT_MS)
-        if abs(float(at) - now) > _MAX_CLOCK_SKEW_S:
-            off[rank] = float(at) - now
+    off = {
+        rank: at - now
+        for rank, at in enumerate(group.gather("preflight/clock", now, _TIMEOUT_S))
+        if abs(at - now) > _MAX_CLOCK_SKEW_S
+    }
     if off:
         # Nothing in a run compares clocks of two hosts, so this is no error; but
         # whoever reads the logs of several hosts does.

@@ -136,8 +136,8 @@ def train(
         # An earlier sitting may have been asked to end during the evaluation after its
         # last step. Process 0 has the record of it, so it decides for all.
         schedule = job.run_schedule
-        was_missed = group.broadcast_bool(
-            "test",
+        was_missed = group.broadcast(
+            "missed evaluation",
             start > 0
             and schedule.is_evaluation_step(start)
             and not recorder.was_evaluated(start),

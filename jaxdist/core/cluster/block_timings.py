@@ -1,7 +1,7 @@
-"""Timed blocks: what whole blocks of a network were seen to take, by their samples.
+"""Timed blocks: measured times of whole blocks of a network, by samples.
 
-    log seconds(n)   straight over log n between the numbers of samples that were timed,
-                     as steep below the least; above the most proportional to n
+    log seconds(n)   linear in log n between the numbers of samples that were timed,
+                     with the first slope below them; above them proportional to n
     kept(n)          proportional to n, from the nearest
 
 A block is more than its products: what lies between them, and what is kept for the way
@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
 
-from jaxdist.core.cluster.timing_table import check_peak, scale_time
+from jaxdist.core.cluster.kernel_timings import check_peak, scale_time
 from jaxdist.core.errors import BadInput
 from jaxdist.core.profile import Profile
 
@@ -58,14 +58,9 @@ class BlockTiming:
             BadInput: it has other columns.
         """
         names = [field.name for field in fields(cls)]
-        numbers = row[1:]
-        if (
-            len(row) != len(names)
-            or not isinstance(row[0], str)
-            or any(
-                isinstance(x, bool) or not isinstance(x, int | float) for x in numbers
-            )
-        ):
+        # A bool is an int in Python, and no number of a table.
+        kinds = [isinstance(x, int | float) and type(x) is not bool for x in row[1:]]
+        if len(row) != len(names) or not isinstance(row[0], str) or not all(kinds):
             raise BadInput(
                 "no row of a block",
                 rule=f"[{', '.join(names)}], all but the key numbers",
@@ -77,10 +72,10 @@ class BlockTiming:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTimings:
-    """What a device was seen to take for blocks of networks."""
+    """Measured times of blocks of networks on a device."""
 
     origin: str
-    """As of a `Number`."""
+    """As of a `SourcedNumber`."""
     peak: float
     """FLOPs a second of the device then; blocks of a faster one take less by that."""
     timed: tuple[BlockTiming, ...]
@@ -114,6 +109,7 @@ class BlockTimings:
         known = self._by_key.get(key)
         if not known or samples <= 0:
             return None
+        # Kept bytes are exact and linear in samples, so the nearest entry suffices.
         near = min(known, key=lambda one: abs(math.log(one.samples / samples)))
         found = BlockTiming(
             key=key,
@@ -143,6 +139,7 @@ def block_signature(profile: Profile, block: str) -> str:
         Its kind and eight hexadecimal digits, as `Block-0123abcd`.
     """
     whole = next(one for one in profile.blocks if one.name == block)
+    # The last block also has the loss, so it is not the same as an equal one before it.
     last = whole is profile.blocks[-1]
     own = [
         (x.kind, x.weights, x.parameter_bytes, x.output_bytes // profile.batch)
@@ -163,5 +160,6 @@ def _between(points: Sequence[tuple[float, float]], size: float) -> float:
         return most * size / last
     after = next(i for i, (one, _) in enumerate(points) if i and size <= one)
     (low, at_low), (high, at_high) = points[after - 1], points[after]
+    # Noise can make more samples look faster; no block is predicted to be so.
     steep = math.log(at_high / at_low) / math.log(high / low)
     return at_low * math.exp(max(0.0, steep) * math.log(size / low))

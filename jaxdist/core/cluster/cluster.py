@@ -1,8 +1,8 @@
-"""A cluster: what computes and what connects, level by level, as plain data."""
+"""A cluster: devices and the levels of links between them, as plain data."""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from itertools import accumulate
 from operator import mul
 from typing import Any, Final
@@ -27,7 +27,7 @@ class Cluster:
     name: str
     """As in `--cluster NAME`."""
     device: Device
-    """All are alike."""
+    """Every device is one of these."""
     levels: tuple[Level, ...]
     """Innermost first; their sizes multiply to the devices."""
     source: str = ""
@@ -74,10 +74,10 @@ class Cluster:
         return self.sizes[-1]
 
     def level_of(self, devices: int) -> int:
-        """Return the innermost level that so many neighbouring devices are within.
+        """Return the innermost level, counted from 0, that connects so many devices.
 
         Args:
-            devices: that stand side by side, the first at a unit's start.
+            devices: neighbours, the first of which is the first of a unit.
 
         Raises:
             BadInput: more than the cluster has.
@@ -98,7 +98,7 @@ class Cluster:
 
     @property
     def paths(self) -> list[str]:
-        """Paths of `numbers`, and those of its own that nobody gave: `price`."""
+        """Paths of `numbers`, and of its own fields that are None: `price`."""
         known = [name for name, _ in self.numbers()]
         return known + [x.name for x in fields(self) if getattr(self, x.name) is None]
 
@@ -135,62 +135,57 @@ class Cluster:
         check_required_fields(values["device"], ("efficiency", "flops"), "a device")
         device = _read(Device, values["device"], "a device")
         curve = _read(EfficiencyCurve, device["efficiency"], "an efficiency")
-        curve["points"] = tuple((float(a), float(b)) for a, b in curve["points"])
+        curve["points"] = _float_pairs(curve["points"])
         device["efficiency"] = EfficiencyCurve(**curve)
         if device.get("kernels"):
-            device["kernels"] = _kernels(device["kernels"])
+            kernels = _read(KernelTimings, device["kernels"], "kernels")
+            kernels["timed"] = tuple(map(KernelTiming.of_row, kernels["timed"]))
+            device["kernels"] = KernelTimings(**kernels)
         if device.get("blocks"):
-            device["blocks"] = _blocks(device["blocks"])
+            blocks = _read(BlockTimings, device["blocks"], "blocks")
+            blocks["timed"] = tuple(map(BlockTiming.of_row, blocks["timed"]))
+            device["blocks"] = BlockTimings(**blocks)
         for table in ("flops", "packing"):
             device[table] = {
                 name: _number(value, f"{table}.{name}")
                 for name, value in device.get(table, {}).items()
             }
-        levels = tuple(map(_level, values["levels"]))
-        return cls(**values | {"device": Device(**device), "levels": levels})
+        levels = []
+        for entry in values["levels"]:
+            level = _read(Level, entry, "a level")
+            lines = [_read(CollectiveCost, x, "a line") for x in level.get("lines", ())]
+            level["lines"] = tuple(
+                CollectiveCost(**line | {"bend": _float_pairs(line.get("bend", ()))})
+                for line in lines
+            )
+            levels.append(Level(**level))
+        made = {"device": Device(**device), "levels": tuple(levels)}
+        return cls(**values | made)
 
 
-def _kernels(tree: Mapping[str, Any]) -> KernelTimings:
-    """Read rows of [kind, taps, uses, inputs, outputs, seconds, seconds]."""
-    values = _read(KernelTimings, tree, "kernels")
-    return KernelTimings(
-        **values | {"timed": tuple(map(KernelTiming.of_row, values["timed"]))}
-    )
-
-
-def _blocks(tree: Mapping[str, Any]) -> BlockTimings:
-    """Read rows of [key, samples, seconds, seconds, bytes]."""
-    values = _read(BlockTimings, tree, "blocks")
-    timed = tuple(map(BlockTiming.of_row, values["timed"]))
-    return BlockTimings(**values | {"timed": timed})
-
-
-def _level(tree: Mapping[str, Any]) -> Level:
-    values = _read(Level, tree, "a level")
-    return Level(**values | {"lines": tuple(map(_line, values.get("lines", ())))})
-
-
-def _line(tree: Mapping[str, Any]) -> CollectiveCost:
-    values = _read(CollectiveCost, tree, "a line")
-    bend = tuple((float(a), float(b)) for a, b in values.get("bend", ()))
-    return CollectiveCost(**values | {"bend": bend})
+def _float_pairs(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[float, float], ...]:
+    # PyYAML reads 1e6 as text: floats of YAML 1.1 have a point.
+    return tuple((float(a), float(b)) for a, b in pairs)
 
 
 def _read(kind: type, tree: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the fields of a table, with its numbers as `SourcedNumber`."""
     known = {field.name: field for field in fields(kind)}
     check_fields(tree, known, where)
-    check_required_fields(tree, [n for n, f in known.items() if _is_needed(f)], where)
-    numbers = [name for name in tree if "Number" in str(known[name].type)]
-    return dict(tree) | {
+    needed = [
+        name
+        for name, field in known.items()
+        if field.default is MISSING and field.default_factory is MISSING
+    ]
+    check_required_fields(tree, needed, where)
+    # Annotations say which fields are numbers, so that a new one is read by itself;
+    # mappings of numbers are read where their names are known.
+    numbers = {
         name: _number(tree[name], f"{where}: {name}")
-        for name in numbers
-        if "Mapping" not in str(known[name].type)
+        for name in tree
+        if "Number" in str(known[name].type) and "Mapping" not in str(known[name].type)
     }
-
-
-def _is_needed(known: Field[Any]) -> bool:
-    return known.default is MISSING and known.default_factory is MISSING
+    return dict(tree) | numbers
 
 
 def _number(value: Any, where: str) -> SourcedNumber | None:
@@ -206,6 +201,7 @@ def _tree(value: Any) -> Any:
     """Return plain values, without fields that are not known."""
     if isinstance(value, SourcedNumber):
         return value.tree()
+    # A table may have thousands of timings: as rows they need no names of fields.
     if isinstance(value, KernelTiming | BlockTiming):
         return value.row
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""A line: what one kind of collective takes among so many, as a level measured it.
+"""Measured cost of a kind of collective in groups of a size, on a level's links.
 
     seconds = (messages x alpha + share x sent / bandwidth) x bend(sent)
 
@@ -37,7 +37,7 @@ class CollectiveCost:
     share: SourcedNumber
     """Seconds of its bytes, over those at the level's bandwidth."""
     inside: int | None = None
-    """Of those, in one unit of the level below; None: however they lie."""
+    """Devices of a group in one unit of the level below; None: any number."""
     bend: CorrectionPoints = ()
     """(bytes that a device sends, seconds over those of the line), bytes ascending."""
     skew: SourcedNumber = _TOGETHER
@@ -68,7 +68,7 @@ class CollectiveCost:
             )
 
     def times(self, sent_bytes: float) -> float:
-        """Return how many times as long as the line one collective takes.
+        """Return the time of one collective over that of the line, by its bytes.
 
         Between two points it is straight over the logarithm of the bytes; outside it
         is that of the nearest point.
@@ -81,15 +81,7 @@ class CollectiveCost:
         >>> line.times(1e5), line.times(1e9)
         (1.5, 2.0)
         """
-        before = None
-        for size, times in self.bend:
-            if sent_bytes <= size:
-                if before is None:
-                    return times
-                part = math.log(sent_bytes / before[0]) / math.log(size / before[0])
-                return before[1] + part * (times - before[1])
-            before = size, times
-        return before[1] if before else 1.0
+        return interpolate(self.bend, sent_bytes) if self.bend else 1.0
 
     @property
     def name(self) -> str:
@@ -98,7 +90,7 @@ class CollectiveCost:
         return f"{self.kind}/{self.devices}{lies}"
 
     def apart(self, per_unit: int) -> float:
-        """Return how differently a group lies, 0 where it lies as what was measured.
+        """Return how far a group's layout is from the measured one; 0: the same.
 
         Args:
             per_unit: devices of the group in one unit of the level below.
@@ -110,4 +102,24 @@ class CollectiveCost:
         >>> line.apart(4), line.apart(2) < line.apart(1)
         (0.0, True)
         """
+        # By ratio: half as many devices inside are as far off as twice as many.
         return abs(math.log(per_unit / (self.inside or per_unit)))
+
+
+def interpolate(points: CorrectionPoints, size: float) -> float:
+    """Return a value between points, linear in the logarithm of the size.
+
+    Sizes span decades. Outside the points it is the value of the nearest one.
+
+    Args:
+        points: (size, value), sizes ascending.
+        size: where it is asked for, above 0.
+    """
+    (low, start), *others = points
+    if size <= low:
+        return start
+    for high, end in others:
+        if size <= high:
+            return start + math.log(size / low) / math.log(high / low) * (end - start)
+        low, start = high, end
+    return start

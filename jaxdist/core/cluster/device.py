@@ -1,12 +1,12 @@
-"""A device: what it computes, keeps and moves, and how fast kernels of a size are."""
+"""A device: its peak FLOP rates, memory, and the efficiency of kernels by size."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 from jaxdist.core.cluster.block_timings import BlockTimings
+from jaxdist.core.cluster.collective_cost import interpolate
 from jaxdist.core.cluster.kernel_timings import KernelTimings
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
@@ -35,7 +35,7 @@ class EfficiencyCurve:
                 values=f"{[list(point) for point in self.points]}",
                 remedy="[[1e6, 0.05], [1e9, 0.6]]",
             )
-        SourcedNumber(0, self.origin)
+        SourcedNumber(0, self.origin)  # refuses an origin of no known kind
 
     def at(self, flops: float) -> float:
         """Return the share that a kernel of so many FLOPs reaches.
@@ -46,15 +46,9 @@ class EfficiencyCurve:
         >>> EfficiencyCurve(points=((1e6, 0.1), (1e8, 0.5)), origin="given: me").at(1e7)
         0.3
         """
-        before = None
-        for size, share in self.points:
-            if flops <= size:
-                if before is None:
-                    return share
-                part = math.log(flops / before[0]) / math.log(size / before[0])
-                return round(before[1] + part * (share - before[1]), 12)
-            before = size, share
-        return self.points[-1][1]
+        share, sizes = interpolate(self.points, flops), [x for x, _ in self.points]
+        # Logarithms differ in the last digit between C libraries.
+        return round(share, 12) if sizes[0] < flops <= sizes[-1] else share
 
 
 @dataclass(frozen=True, kw_only=True)

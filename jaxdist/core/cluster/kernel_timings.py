@@ -1,4 +1,4 @@
-"""Kernels: products and convolutions that were timed, and what another one takes.
+"""Timed kernels: products and convolutions, and what one of another shape takes.
 
     seconds = FLOPs / rate,   log rate = sum_i v_i log rate_i / sum_i v_i,
     v_i = 1 / d_i^4,          d_i = distance to the timed kernel i
@@ -12,21 +12,23 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.core.cluster.timing_table import check_peak, scale_time
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.kernel_shape import KERNEL_KINDS, KernelKind, KernelShape
 
 FloatArray = NDArray[Any]
+WorkTiming = TypeVar("WorkTiming", bound=Any)
+"""A dataclass with the seconds of both passes: `forward_s` and `backward_s`."""
 
+# How fast the weight of a timed kernel falls with its distance.
 _POWER: Final = 4
-"""How fast the weight of a timed kernel falls with its distance."""
+# Distance at which a kernel is the timed one.
 _HERE: Final = 1e-6
-"""Distance at which a kernel is the timed one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +86,10 @@ class KernelTiming:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelTimings:
-    """What a device was seen to take for kernels."""
+    """Measured times of kernels on a device."""
 
     origin: str
-    """As of a `Number`."""
+    """As of a `SourcedNumber`."""
     peak: float
     """FLOPs a second of the device then; kernels of a faster one take less by that."""
     timed: tuple[KernelTiming, ...]
@@ -99,7 +101,8 @@ class KernelTimings:
     def with_more(self, newer: "KernelTimings") -> "KernelTimings":
         """Add kernels; those timed again replace what they took before.
 
-        What a device of the peak of `newer` takes for the others stays as it is.
+        Older seconds are scaled to the peak of the newer table, so what any device
+        takes for them stays as it is.
         """
         before = (scale_time(one, self.peak / newer.peak) for one in self.timed)
         return replace(newer, timed=_latest((*before, *newer.timed)))
@@ -122,6 +125,8 @@ class KernelTimings:
         places, rates = self._of_kind[shape.kind]
         if not len(places) or shape.flops <= 0:
             return None
+        # Inverse distance weighting. With the floor a timed kernel outweighs all others
+        # instead of being divided by 0.
         distance = np.linalg.norm(places - _place(shape), axis=1)
         near = np.maximum(distance, _HERE) ** -_POWER
         forward, backward = np.exp(near @ rates / near.sum())
@@ -136,7 +141,15 @@ class KernelTimings:
         for kind in KERNEL_KINDS:
             each = [kernel for kernel in latest if kernel.shape.kind == kind]
             places = np.array([_place(kernel.shape) for kernel in each])
-            found[kind] = places, np.array([_rates(kernel) for kernel in each])
+            # A backward pass has two products of the size of the forward pass's one.
+            rates = [
+                (
+                    math.log(x.shape.flops / x.forward_s),
+                    math.log(2 * x.shape.flops / x.backward_s),
+                )
+                for x in each
+            ]
+            found[kind] = places, np.array(rates)
         return found
 
 
@@ -146,11 +159,27 @@ def _latest(timed: Iterable[KernelTiming]) -> tuple[KernelTiming, ...]:
 
 
 def _place(shape: KernelShape) -> FloatArray:
+    # Taps and inputs are summed over alike: an im2col product has their product.
     sizes = shape.uses, shape.taps * shape.inputs, shape.outputs
     return np.log2(sizes)
 
 
-def _rates(kernel: KernelTiming) -> tuple[float, float]:
-    flops = kernel.shape.flops
-    forward, backward = flops / kernel.forward_s, 2 * flops / kernel.backward_s
-    return math.log(forward), math.log(backward)
+def check_peak(kind: str, peak: float, origin: str) -> None:
+    """Refuse a table of timed work whose device computes nothing.
+
+    Raises:
+        BadInput: the peak is 0 or not a number.
+    """
+    if SourcedNumber(peak, origin).value == 0:
+        raise BadInput(
+            f"{kind} of a device that computes nothing",
+            rule="peak is the FLOPs a second of the device when they were timed",
+            values=f"peak: {peak:g}",
+            remedy="peak: 60 GFLOP/s",
+        )
+
+
+def scale_time(timing: WorkTiming, factor: float) -> WorkTiming:
+    """Return a timing with both of its times multiplied by a factor."""
+    forward, backward = factor * timing.forward_s, factor * timing.backward_s
+    return replace(timing, forward_s=forward, backward_s=backward)

@@ -1,4 +1,4 @@
-"""A level of a cluster: how units are connected, and what no machine can be."""
+"""A level of a cluster: the links between its units, checked for plausibility."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,8 +9,8 @@ from jaxdist.core.errors import BadInput
 
 SPEED_OF_LIGHT: Final = 299_792_458.0
 """Metres a second, which nothing passes."""
+# Metres of a cable whose length is not given, at least.
 _SHORTEST: Final = 0.01
-"""Metres of a cable whose length is not given, at least."""
 _FULL: Final = SourcedNumber(1.0, "assumed: all that is sent gets through at once")
 
 
@@ -38,42 +38,38 @@ class Level:
     """Collectives that were measured; others are what alpha and bandwidth make them."""
 
     def __post_init__(self) -> None:
-        _check_level(self)
-
-
-def _check_level(level: Level) -> None:
-    """Refuse what no machine is."""
-    where = f"level {level.name}"
-    if level.size < 1 or level.ports < 1:
-        raise BadInput(
-            f"{where} connects nothing",
-            rule="size and ports are whole numbers above 0",
-            values=f"size = {level.size}, ports = {level.ports}",
-            remedy="size: 1",
-        )
-    metres = level.length.value if level.length else _SHORTEST
-    if level.alpha.value < metres / SPEED_OF_LIGHT:
-        raise BadInput(
-            f"{where} is faster than light",
-            rule=f"alpha is at least length / {SPEED_OF_LIGHT:,.0f} m/s",
-            values=f"alpha = {level.alpha.value:g} s over {metres:g} m",
-            remedy=f"alpha: {1e9 * metres / SPEED_OF_LIGHT:.2g} ns, or what was "
-            "measured",
-        )
-    if level.bandwidth.value == 0 or level.oversubscription.value < 1:
-        raise BadInput(
-            f"{where} lets nothing through, or more than is sent",
-            rule="bandwidth is above 0, oversubscription is 1 or above",
-            values=f"bandwidth = {level.bandwidth.value:g} B/s, "
-            f"oversubscription = {level.oversubscription.value:g}",
-            remedy="oversubscription: 2 where half of it gets through",
-        )
-    most = level.ports * (level.port_bandwidth or level.bandwidth).value
-    if level.bandwidth.value > most * (1 + 1e-9):
-        raise BadInput(
-            f"{where} has more bandwidth than ports",
-            rule="bandwidth is at most ports x port_bandwidth",
-            values=f"{level.bandwidth.value:g} B/s > {level.ports} x "
-            f"{level.port_bandwidth} B/s",
-            remedy=f"bandwidth: {most / 1e9:g} GB/s",
-        )
+        where = f"level {self.name}"
+        alpha, rate = self.alpha.value, self.bandwidth.value
+        if self.size < 1 or self.ports < 1:
+            raise BadInput(
+                f"{where} connects nothing",
+                rule="size and ports are whole numbers above 0",
+                values=f"size = {self.size}, ports = {self.ports}",
+                remedy="size: 1",
+            )
+        # A latency in the wrong unit is found by physics: no message outruns light.
+        metres = self.length.value if self.length else _SHORTEST
+        if alpha < metres / SPEED_OF_LIGHT:
+            raise BadInput(
+                f"{where} is faster than light",
+                rule=f"alpha is at least length / {SPEED_OF_LIGHT:,.0f} m/s",
+                values=f"alpha = {alpha:g} s over {metres:g} m",
+                remedy=f"alpha: {1e9 * metres / SPEED_OF_LIGHT:.2g} ns, or what was "
+                "measured",
+            )
+        if rate == 0 or self.oversubscription.value < 1:
+            raise BadInput(
+                f"{where} lets nothing through, or more than is sent",
+                rule="bandwidth is above 0, oversubscription is 1 or above",
+                values=f"bandwidth = {rate:g} B/s, "
+                f"oversubscription = {self.oversubscription.value:g}",
+                remedy="oversubscription: 2 where half of it gets through",
+            )
+        most = self.ports * (self.port_bandwidth or self.bandwidth).value
+        if rate > most * (1 + 1e-9):  # rounding: 12.5e9 may be read as 4 x 3.125e9
+            raise BadInput(
+                f"{where} has more bandwidth than ports",
+                rule="bandwidth is at most ports x port_bandwidth",
+                values=f"{rate:g} B/s > {self.ports} x {self.port_bandwidth} B/s",
+                remedy=f"bandwidth: {most / 1e9:g} GB/s",
+            )

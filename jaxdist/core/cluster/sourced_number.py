@@ -1,4 +1,4 @@
-"""A number with its origin: what a figure of a machine is, and whence."""
+"""A number with its provenance: a figure of a machine, and its source."""
 
 import math
 from dataclasses import dataclass

@@ -1,14 +1,11 @@
 """The mesh: how many devices lie along each axis."""
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES, sub_axis_size
 from jaxdist.core.errors import BadInput
-from jaxdist.core.plan.json_fields import check_known_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,32 +56,15 @@ class MeshShape:
         >>> MeshShape(data=4, spatial_h=2).size("data[2]", "spatial_h")
         4
         """
+        # A part of an axis has its size in its name.
         return math.prod(sub_axis_size(name) or getattr(self, name) for name in axes)
 
     @property
     def batch_shards(self) -> int:
-        """Into how many parts the samples of a replica are divided."""
+        """Parts into which the samples of a replica are divided."""
         return self.size(*BATCH_AXES)
 
     @property
     def spatial_shards(self) -> int:
-        """Into how many parts one sample is divided."""
+        """Parts into which one sample is divided."""
         return self.size(*SPATIAL_AXES)
-
-
-def parse_mesh_sizes(tree: Any) -> dict[str, int]:
-    """Refuse sizes of a mesh that are no numbers.
-
-    Raises:
-        BadInput: one of them is none, or no axis has its name.
-    """
-    found = check_known_fields(MeshShape, tree, "plan.mesh")
-    for axis, size in found.items():
-        if type(size) is not int:
-            raise BadInput(
-                f"plan.mesh.{axis} is no number of devices",
-                rule="the size of an axis is a whole number",
-                values=f"plan.mesh.{axis} = {json.dumps(size)}",
-                remedy=f"plan.mesh.{axis}=2",
-            )
-    return found

@@ -1,4 +1,4 @@
-"""Outer: how replicas that train on their own come together, as plain data."""
+"""The outer loop: how replicas that train on their own average their parameters."""
 
 from dataclasses import dataclass
 

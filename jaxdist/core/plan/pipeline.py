@@ -1,4 +1,4 @@
-"""Pipe: where a network is cut into stages and in which order they work, as data."""
+"""The pipeline: where a network is cut into stages, and their schedule, as data."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -13,33 +13,31 @@ ScheduleName = Literal[
 ASYNC_SCHEDULES: Final = ("pipedream", "pipedream-2bw")
 """Orders in which weights move while later microbatches are under way."""
 
+# Settings, what leaves them alone, and the orders that they are for.
 _BELONGS: Final = (
     ("replicas", (), ("pipedream",)),
     ("stashing", True, ("pipedream",)),
     ("vertical_sync", False, ("pipedream",)),
     ("group", 0, ("pipedream-2bw",)),
 )
-"""Settings, what leaves them alone, and the orders that they are for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineConfig:
-    """How the blocks of a network are dealt out along the pipe axis."""
+    """How the blocks of a network are divided into stages along the pipe axis."""
 
     cuts: tuple[str, ...] = ()
     """The first block of each stage but the first; empty balances FLOPs."""
     schedule: ScheduleName = "1f1b"
     """In which order stages work on microbatches; with pipedream each microbatch moves
-    the weights, while the ones behind it are under way.
-    """
+    the weights, while the ones behind it are under way."""
     chunks: int = 1
     """Stages that each device along the axis has."""
     replicas: tuple[int, ...] = ()
     """pipedream: devices of each stage; empty: one each."""
     stashing: bool = True
     """pipedream: whether a backward pass takes the weights of its forward pass; no:
-    the newest, which is the gradient of nothing, and there to be compared with.
-    """
+    the newest, which is the gradient of nothing, and there to be compared with."""
     vertical_sync: bool = False
     """pipedream: whether a microbatch takes weights of one age in all stages."""
     group: int = 0
@@ -61,6 +59,8 @@ class PipelineConfig:
                 values=f"plan.pipe.cuts = {','.join(self.cuts)}",
                 remedy=f"plan.pipe.cuts={','.join(dict.fromkeys(self.cuts))}",
             )
+        # PipeDream stashes weights of a stage for each microbatch under way; its
+        # schedules are defined for one stage a device.
         if self.flows and self.chunks > 1:
             raise BadInput(
                 f"{self.schedule} does not take chunks",
@@ -69,20 +69,18 @@ class PipelineConfig:
                 remedy=("plan.pipe.chunks=1", "plan.pipe.schedule=interleaved"),
             )
         for name, unset, orders in _BELONGS:
-            if getattr(self, name) != unset and self.schedule not in orders:
-                raise self._idle(name, orders[0])
+            value = getattr(self, name)
+            if value != unset and self.schedule not in orders:
+                shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+                raise BadInput(
+                    f"plan.pipe.{name} does nothing in this schedule",
+                    rule=f"plan.pipe.{name} is for plan.pipe.schedule={orders[0]}",
+                    values=f"plan.pipe.{name} = {shown}, "
+                    f"plan.pipe.schedule = {self.schedule}",
+                    remedy=f"plan.pipe.schedule={orders[0]}",
+                )
 
     @property
     def flows(self) -> bool:
         """Whether weights move while later microbatches are under way."""
         return self.schedule in ASYNC_SCHEDULES
-
-    def _idle(self, name: str, order: str) -> BadInput:
-        value = getattr(self, name)
-        shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
-        return BadInput(
-            f"plan.pipe.{name} does nothing in this schedule",
-            rule=f"plan.pipe.{name} is for plan.pipe.schedule={order}",
-            values=f"plan.pipe.{name} = {shown}, plan.pipe.schedule = {self.schedule}",
-            remedy=f"plan.pipe.schedule={order}",
-        )

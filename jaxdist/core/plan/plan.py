@@ -1,24 +1,19 @@
 """A plan: how the training of a network is split over devices, as plain data."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from types import MappingProxyType
-from typing import Final, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Final, Literal
 
 from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.plan.json_fields import (
-    check_known_fields,
-    check_object,
-    lists_to_tuples,
-)
-from jaxdist.core.plan.mesh import MeshShape, parse_mesh_sizes
+from jaxdist.core.plan.mesh import MeshShape
 from jaxdist.core.plan.outer import OuterConfig
 from jaxdist.core.plan.pipeline import PipelineConfig
-from jaxdist.core.plan.placement import MeshPlacement, axis_order, check_placement
+from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.core.plan.shuffle import ShuffleConfig
+from jaxdist.core.validation import check_fields
 
 PLAN_TARGET_KEY: Final = "made_for"
 """Key of a plan file that says what it was made for; no part of the plan."""
@@ -41,32 +36,27 @@ class Plan:
     """Axes allowed to repeat the same work on purpose (to test or to measure)."""
     placement: tuple[str, ...] = ()
     """Axes that lie innermost on devices, behind all others, outer to inner: `pipe`
-    puts the stages side by side in a host. Empty leaves the order of the mesh.
-    """
+    puts the stages side by side in a host. Empty leaves the order of the mesh."""
     weights: TensorSplit = "pairs"
     """How the tensor axis splits weights: pairs of layers, filters, or channels;
-    sequence: pairs, and the tokens between them.
-    """
+    sequence: pairs, and the tokens between them."""
     zero: Literal[1, 3] = 3
     """What the fsdp axis shares out: 1 the optimizer's state, 3 parameters as well."""
     spatial_until: str = ""
     """Block before which the spatial axes end: images are gathered, and whole behind;
-    empty splits them as far as they go.
-    """
+    empty splits them as far as they go."""
     spatial_then: AfterSpatial = "repeat"
     """What devices that shared images do behind that block: repeat the same work, or
-    exchange rows for samples and have samples of their own.
-    """
+    exchange rows for samples and have samples of their own."""
     microbatches: int = 0
     """Parts of a batch whose gradients are added up in a step; 0 leaves that open."""
     remat: bool = False
     """Whether the inside of each block is computed again backward, not kept."""
     remat_until: str = ""
     """Block before which the insides of blocks are computed again; its own and those
-    behind it are kept. Empty computes all again.
-    """
+    behind it are kept. Empty computes all again."""
     pipe: PipelineConfig = field(default_factory=PipelineConfig)
-    """How blocks are dealt out along the pipe axis."""
+    """How blocks are divided into stages along the pipe axis."""
     reduce: ReductionConfig = field(default_factory=ReductionConfig)
     """How gradients are summed over the data axis."""
     shuffle: ShuffleConfig = field(default_factory=ShuffleConfig)
@@ -75,23 +65,95 @@ class Plan:
     """How replicas along the replica axis come together."""
 
     def __post_init__(self) -> None:
-        check_plan(self)
+        for name in self.idle:
+            if name not in AXES:
+                known = did_you_mean(name, AXES) or ", ".join(AXES)
+                raise BadInput(f"no mesh axis {name}", remedy=f"did you mean {known}?")
+        rule = f"plan.placement has some of {', '.join(AXES)}, each once"
+        values = f"plan.placement = {','.join(self.placement)}"
+        for name in self.placement:
+            if name not in AXES:
+                near = did_you_mean(name, AXES)
+                raise BadInput(
+                    f"no mesh axis {name} to be placed",
+                    rule=rule,
+                    values=values,
+                    remedy=f"did you mean {near}?" if near else "plan.placement=pipe",
+                )
+        once = tuple(dict.fromkeys(self.placement))
+        if once != self.placement:
+            raise BadInput(
+                "an axis lies on devices in one place",
+                rule=rule,
+                values=values,
+                remedy=f"plan.placement={','.join(once)}",
+            )
+
+        # Images can only be gathered where a spatial axis has split them.
+        if self.spatial_until and self.mesh.spatial_shards == 1:
+            raise BadInput(
+                "no images are split that could be gathered",
+                rule="plan.spatial_until is for a spatial axis larger than one",
+                values=f"plan.spatial_until = {self.spatial_until}, "
+                "every spatial axis has one device",
+                remedy=("plan.mesh.spatial_h=2", "plan.spatial_until="),
+            )
+        if self.spatial_then == "samples" and not self.spatial_until:
+            raise BadInput(
+                "rows are exchanged for samples nowhere",
+                rule="plan.spatial_then is for plan.spatial_until, the block where",
+                values="plan.spatial_then = samples, plan.spatial_until is empty",
+                remedy=("plan.spatial_until=head", "plan.spatial_then=repeat"),
+            )
+
+        # PipeDream gives stages different numbers of devices, all from the pipe axis.
+        replicas, devices = self.pipe.replicas, self.mesh.pipe
+        if replicas and (min(replicas) < 1 or sum(replicas) != devices):
+            own = [max(1, count) for count in replicas]
+            raise BadInput(
+                "the replicas of stages are not the devices of the pipe axis",
+                rule="plan.pipe.replicas has the devices of each stage, at least one "
+                "each, and their sum is plan.mesh.pipe",
+                values=f"plan.pipe.replicas = {','.join(map(str, replicas))}, "
+                f"plan.mesh.pipe = {devices}",
+                remedy=f"plan.pipe.replicas={','.join(map(str, own))} "
+                f"plan.mesh.pipe={sum(own)}",
+            )
+        if self.microbatches < 0:
+            raise BadInput(
+                "a plan has no such number of microbatches",
+                rule="plan.microbatches is a number of parts, or 0, which leaves it to "
+                "optim.accumulate",
+                values=f"plan.microbatches = {self.microbatches}",
+                remedy="plan.microbatches=0",
+            )
+        if self.remat_until and not self.remat:
+            raise BadInput(
+                "no blocks are computed again that could end",
+                rule="plan.remat_until is for plan.remat=true",
+                values=f"plan.remat_until = {self.remat_until}, plan.remat = False",
+                remedy=("plan.remat=true", "plan.remat_until="),
+            )
 
     def on(self, mesh: MeshShape) -> "Plan":
-        """Return the plan on another mesh; what needs an axis goes with the axis.
+        """Return the plan on another mesh, without settings of axes that this lacks.
 
         >>> plan = Plan(mesh=MeshShape(data=2, spatial_h=2), spatial_until="head")
         >>> plan.on(MeshShape(data=2)).title
         'data 2'
         """
-        one = replace(
+        # Cuts and replicas of stages are counted for one number of stages.
+        pipe = self.pipe if mesh.pipe == self.mesh.pipe else PipelineConfig()
+        outer = self.outer if mesh.replica > 1 else OuterConfig()
+        split = mesh.spatial_shards > 1
+        return replace(
             self,
-            outer=self.outer if mesh.replica > 1 else OuterConfig(),
-            pipe=self.pipe if mesh.pipe == self.mesh.pipe else PipelineConfig(),
+            mesh=mesh,
+            outer=outer,
+            pipe=pipe,
+            spatial_until=self.spatial_until if split else "",
+            spatial_then=self.spatial_then if split else "repeat",
         )
-        if mesh.spatial_shards > 1:
-            return replace(one, mesh=mesh)
-        return replace(one, mesh=mesh, spatial_until="", spatial_then="repeat")
 
     @property
     def title(self) -> str:
@@ -119,9 +181,9 @@ class Plan:
         >>> Plan(mesh=MeshShape(data=2, tensor=2), placement=("data",)).label
         'data 2 x tensor 2, data inside'
         """
-        return ", ".join((self.title, *self._settings()))
+        return ", ".join((self.title, *self._choices()))
 
-    def _settings(self) -> Iterator[str]:
+    def _choices(self) -> Iterator[str]:
         if self.inside:
             yield f"{' x '.join(self.inside)} inside"
         if self.microbatches > 1:
@@ -154,18 +216,18 @@ class Plan:
         """
         if not self.remat:
             return ()
-        return (*blocks,)[
-            : blocks.index(self.remat_until) if self.remat_until else None
-        ]
+        end = blocks.index(self.remat_until) if self.remat_until else None
+        return (*blocks,)[:end]
 
     @property
     def placed(self) -> MeshPlacement:
         """The mesh on devices.
 
-        >>> Plan(placement=("pipe",)).placed.order[-1]
-        'pipe'
+        >>> Plan(placement=("pipe", "data")).placed.order[-3:]
+        ('tensor', 'pipe', 'data')
         """
-        return MeshPlacement(mesh=self.mesh, order=axis_order(self.placement))
+        others = (axis for axis in AXES if axis not in self.placement)
+        return MeshPlacement(mesh=self.mesh, order=(*others, *self.placement))
 
     @property
     def inside(self) -> tuple[str, ...]:
@@ -174,9 +236,10 @@ class Plan:
         >>> Plan(mesh=MeshShape(data=2, tensor=2), placement=("tensor",)).inside
         ()
         """
+        # Axes of one device lie nowhere, so moving them changes nothing.
         real = [a for a in self.placed.order if self.mesh.size(a) > 1]
-        as_ever = real == sorted(real, key=AXES.index)
-        return () if as_ever else tuple(a for a in self.placement if a in real)
+        usual = real == sorted(real, key=AXES.index)
+        return () if usual else tuple(a for a in self.placement if a in real)
 
     @property
     def replicas(self) -> int:
@@ -186,6 +249,7 @@ class Plan:
         >>> Plan(mesh=MeshShape(replica=2), outer=OuterConfig(every=50)).replicas
         2
         """
+        # Without outer steps nothing ever averages them: the axis only repeats work.
         alone = self.outer.every and "replica" not in self.idle
         return self.mesh.replica if alone else 1
 
@@ -200,6 +264,7 @@ class Plan:
         devices = 1 if "pipe" in self.idle else self.mesh.pipe
         if devices == 1:
             return 1
+        # PipeDream's stages may share out devices unevenly; others have equal chunks.
         return len(self.pipe.replicas) or devices * self.pipe.chunks
 
     @property
@@ -215,8 +280,8 @@ class Plan:
     @property
     def sample_axes(self) -> tuple[str, ...]:
         """Axes along which devices have samples of their own where the loss is made."""
-        dealt = self.spatial_then == "samples"
-        return (*self.batch_axes, *SPATIAL_AXES) if dealt else self.batch_axes
+        own = self.spatial_then == "samples"
+        return (*self.batch_axes, *SPATIAL_AXES) if own else self.batch_axes
 
     @property
     def sum_axes(self) -> tuple[str, ...]:
@@ -235,117 +300,49 @@ class Plan:
     def from_json(cls, text: str) -> "Plan":
         """Read a plan that `to_json` wrote.
 
-        What a file says it was made for is no part of the plan.
+        A file also says what it was made for, which is no part of the plan.
 
         Raises:
             BadInput: a field that no plan has.
         """
-        tree = check_object("a plan", json.loads(text))
-        tree = {key: value for key, value in tree.items() if key != PLAN_TARGET_KEY}
-        return cls(
-            **check_known_fields(cls, tree, "a plan")
-            | {
-                name: kind(
-                    **lists_to_tuples(
-                        check_known_fields(kind, tree.get(name, {}), f"plan.{name}")
+        tree = json.loads(text)
+        if isinstance(tree, dict):
+            tree.pop(PLAN_TARGET_KEY, None)
+        values = _check_known_fields(cls, tree, "a plan")
+        parts = {
+            "mesh": MeshShape,
+            "shuffle": ShuffleConfig,
+            "pipe": PipelineConfig,
+            "reduce": ReductionConfig,
+            "outer": OuterConfig,
+        }
+        for name, kind in parts.items():
+            part = _check_known_fields(kind, tree.get(name, {}), f"plan.{name}")
+            for axis, size in part.items() if name == "mesh" else ():
+                if type(size) is not int:
+                    raise BadInput(
+                        f"plan.mesh.{axis} is no number of devices",
+                        rule="the size of an axis is a whole number",
+                        values=f"plan.mesh.{axis} = {json.dumps(size)}",
+                        remedy=f"plan.mesh.{axis}=2",
                     )
-                )
-                for name, kind in _PARTS.items()
-            }
-            | {
-                "mesh": MeshShape(**parse_mesh_sizes(tree.get("mesh", {}))),
-                "idle": tuple(tree.get("idle", ())),
-                "placement": tuple(tree.get("placement", ())),
-            }
-        )
+            # Plans are hashable: the lists of JSON become tuples.
+            values[name] = kind(
+                **{k: tuple(v) if isinstance(v, list) else v for k, v in part.items()}
+            )
+        values["idle"] = tuple(tree.get("idle", ()))
+        values["placement"] = tuple(tree.get("placement", ()))
+        return cls(**values)
 
 
-_PARTS: Final[Mapping[str, type]] = MappingProxyType(
-    {
-        "shuffle": ShuffleConfig,
-        "pipe": PipelineConfig,
-        "reduce": ReductionConfig,
-        "outer": OuterConfig,
-    }
-)
-"""Fields of a plan that have fields of their own, but for the mesh."""
-
-
-def check_plan(plan: Plan) -> None:
-    """Refuse settings that do not go together.
-
-    Raises:
-        BadInput: with the rule, the values and what to type instead.
-    """
-    _check_idle(plan)
-    check_placement(plan.placement)
-    _check_split(plan)
-    _check_replicas(plan)
-    _check_microbatches(plan)
-    _check_remat(plan)
-
-
-def _check_idle(plan: Plan) -> None:
-    """Refuse names that are no axes."""
-    for name in plan.idle:
-        if name not in AXES:
-            near = did_you_mean(name, AXES) or ", ".join(AXES)
-            raise BadInput(f"no mesh axis {name}", remedy=f"did you mean {near}?")
-
-
-def _check_split(plan: Plan) -> None:
-    """Refuse an end of a split of images that is none."""
-    if plan.spatial_until and plan.mesh.spatial_shards == 1:
+def _check_known_fields(cls: type, tree: Any, context: str) -> dict[str, Any]:
+    """Return the fields of an object of JSON, all of which a dataclass has."""
+    if not isinstance(tree, dict):
         raise BadInput(
-            "no images are split that could be gathered",
-            rule="plan.spatial_until is for a spatial axis larger than one",
-            values=f"plan.spatial_until = {plan.spatial_until}, "
-            "every spatial axis has one device",
-            remedy=("plan.mesh.spatial_h=2", "plan.spatial_until="),
+            f"{context} is no {type(tree).__name__}",
+            rule="a plan is an object of JSON, as a run folder's plan.json is",
+            values=json.dumps(tree)[:60],
+            remedy="jaxdist plan digits --cluster testbed --devices 4 -o plan.json",
         )
-    if plan.spatial_then == "samples" and not plan.spatial_until:
-        raise BadInput(
-            "rows are exchanged for samples nowhere",
-            rule="plan.spatial_then is for plan.spatial_until, the block where",
-            values="plan.spatial_then = samples, plan.spatial_until is empty",
-            remedy=("plan.spatial_until=head", "plan.spatial_then=repeat"),
-        )
-
-
-def _check_microbatches(plan: Plan) -> None:
-    """Refuse fewer parts than none."""
-    if plan.microbatches < 0:
-        raise BadInput(
-            "a plan has no such number of microbatches",
-            rule="plan.microbatches is a number of parts, or 0, which leaves it to "
-            "optim.accumulate",
-            values=f"plan.microbatches = {plan.microbatches}",
-            remedy="plan.microbatches=0",
-        )
-
-
-def _check_remat(plan: Plan) -> None:
-    """Refuse an end of what is computed again where nothing is."""
-    if plan.remat_until and not plan.remat:
-        raise BadInput(
-            "no blocks are computed again that could end",
-            rule="plan.remat_until is for plan.remat=true",
-            values=f"plan.remat_until = {plan.remat_until}, plan.remat = False",
-            remedy=("plan.remat=true", "plan.remat_until="),
-        )
-
-
-def _check_replicas(plan: Plan) -> None:
-    """Refuse replicas of stages that are not the devices of the pipe axis."""
-    replicas, devices = plan.pipe.replicas, plan.mesh.pipe
-    if replicas and (min(replicas) < 1 or sum(replicas) != devices):
-        own = [max(1, count) for count in replicas]
-        raise BadInput(
-            "the replicas of stages are not the devices of the pipe axis",
-            rule="plan.pipe.replicas has the devices of each stage, at least one each, "
-            "and their sum is plan.mesh.pipe",
-            values=f"plan.pipe.replicas = {','.join(map(str, replicas))}, "
-            f"plan.mesh.pipe = {devices}",
-            remedy=f"plan.pipe.replicas={','.join(map(str, own))} "
-            f"plan.mesh.pipe={sum(own)}",
-        )
+    check_fields(tree, [field.name for field in fields(cls)], context)
+    return dict(tree)

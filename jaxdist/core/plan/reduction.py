@@ -1,4 +1,4 @@
-"""Reduce: how the gradients of replicas are summed, as plain data."""
+"""The gradient reduction: how gradients are summed over devices, as plain data."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -42,19 +42,12 @@ class ReductionConfig:
     via: AlgorithmName = "exact"
     """The way gradients travel along the data axis: whole, in fewer bits, a part of
     them, or whole by the steps of a named algorithm; auto: what a measurement at the
-    start finds to be the fastest of `among`.
-    """
-    among: tuple[str, ...] = (
-        "exact",
-        "ring",
-        "recursive_doubling",
-        "halving_doubling",
-    )
+    start finds to be the fastest of `among`."""
+    among: tuple[str, ...] = ("exact", "ring", "recursive_doubling", "halving_doubling")
     """What auto chooses from, by preference; lossy ways only where they are named."""
     density: float = 0.01
     """Part of the numbers that sparse ways send (random_k, top_k, sparse, aligned,
-    hierarchical).
-    """
+    hierarchical)."""
     rank: int = 4
     """Columns of the thin matrices of `power`."""
     ranks: tuple[str, ...] = ()
@@ -63,16 +56,14 @@ class ReductionConfig:
     """Numbers that share a scale (fp8, int8, int4), at most."""
     bucket_mib: float = 16.0
     """Gradients are joined until they have so many MiB, and each bucket is summed by
-    itself.
-    """
+    itself."""
     dense_below: int = 1024
     """Arrays of fewer numbers are summed exactly, as vectors always are."""
     feedback: bool = True
     """Whether what is not sent is added to the next step's gradients."""
     momentum: float = 0.0
     """Nesterov momentum of all gradients, gathered before they are packed (momentum
-    correction); in place of the optimizer's.
-    """
+    correction); in place of the optimizer's."""
     warm_up: int = 0
     """First steps whose gradients are summed exactly over the data axis."""
     scatter: StatelessCompressor = "exact"

@@ -1,4 +1,4 @@
-"""Shuffle: from how far away the samples of an epoch are drawn, as plain data."""
+"""The shuffle: how far samples travel between hosts each epoch, as plain data."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,10 @@ class ShuffleConfig:
 
     q: float | None = None
     """Part of its samples that a partition exchanges an epoch: 0 keeps every sample
-    where it is, none draws each epoch's order from all samples.
-    """
+    where it is, none draws each epoch's order from all samples."""
     partitions: int | None = None
     """Parts of the data set that keep and exchange samples; none: as many as fit the
-    batch, at most 4,096. Hosts hold equally many of them each.
-    """
+    batch, at most 4,096. Hosts hold equally many of them each."""
 
     def __post_init__(self) -> None:
         if self.q is not None and not 0 <= self.q <= 1:

@@ -21,6 +21,7 @@ def format_size(value: float, unit: str = "B") -> str:
     ('548 kB', '8 B', '13.9 GB', '0 B')
     """
     for step, prefix in _STEPS:
+        # What rounds to 1,000 at three digits has the next prefix: 1 MB, not 1000 kB.
         if abs(value) >= 0.9995 * step:
             return f"{_three(value / step)} {prefix}{unit}"
     return f"{value:.0f} {unit}"
@@ -52,6 +53,7 @@ def format_percent(fraction: float, decimals: int = 1) -> str:
 
 def _three(value: float) -> str:
     """Round to three significant digits, never to an exponent."""
+    # The bounds are where rounding adds a digit: 9.995 is written 10.0.
     magnitude = abs(value)
     decimals = 0 if magnitude >= 99.95 else 1 if magnitude >= 9.995 else 2
     return f"{value:.{decimals}f}"

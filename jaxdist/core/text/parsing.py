@@ -2,29 +2,27 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from jaxdist.core.errors import BadInput
 
-_PREFIX: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-_BINARY: Final = {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40}
-_TIMES: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "ps": 1e-12}
-_LENGTHS: Final = {"m": 1.0, "km": 1e3, "cm": 1e-2, "mm": 1e-3}
-_NUMBER: Final = r"\s*([-+]?[0-9.]+(?:e[-+]?[0-9]+)?)\s*"
-_MOST: Final = 1e16
-"""Bytes a second above which a link is taken for a slip of the unit."""
-SPEED_OF_LIGHT: Final = 299_792_458.0
-"""Metres a second, which nothing passes."""
+_SI: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_BINARY: Final = {"ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+# Kilo is written k and K; M, G and T are not mega, giga and tera in small letters.
+_PREFIXES: Final = {**_SI, **_BINARY, "K": 1e3, "Ki": 2.0**10}
+_NUMBER: Final = r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*"
+# Bytes a second above which a link is taken for a slip of the unit.
+_MAX_RATE: Final = 1e16
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Kind:
-    """A kind of quantity: how it is written, and which of them there are."""
+class _Quantity:
+    """A kind of quantity: its units, and which values there are."""
 
-    of_text: Callable[[str], float | None]
-    """Reads text; None where it is no such quantity."""
+    scales: Mapping[str, float]
+    """SI units in one of each unit."""
     example: str
     """One, or several, as people write them."""
     within: Callable[[float], bool]
@@ -32,9 +30,9 @@ class _Kind:
     rule: str
     """The same in words."""
     nobody: str
-    """What is said of one that there is not, `{}` being it."""
+    """What an error says of a value that there is not, with `{}` for it."""
     unit: str
-    """Of the number."""
+    """SI unit, for errors."""
 
     def read(self, value: object, where: str) -> float:
         """Return the number in SI units.
@@ -45,7 +43,17 @@ class _Kind:
         if isinstance(value, int | float) and not isinstance(value, bool):
             number: float | None = float(value)
         else:
-            number = self.of_text(str(value).strip())
+            text = str(value).strip()
+            found = re.fullmatch(_NUMBER + r"(\D.*)", text)
+            unit = found[2] if found else ""
+            # Networks are sold in Gbit/s, Gbit, gbit and Gbps of bits: in any case.
+            unit = unit.lower() if "bit" in unit.lower() else unit
+            scale = self.scales.get(unit)
+            try:
+                # Text like 1e-5 is a number, not one of the unit `e-5`.
+                number = float(found[1]) * scale if found and scale else float(text)
+            except ValueError:
+                number = None
         if number is None or math.isnan(number):
             raise BadInput(
                 f"{where}: {value} is no such quantity",
@@ -132,84 +140,53 @@ def parse_flop_rate(value: object, context: str) -> float:
     return _WORK_RATE.read(value, context)
 
 
-def _bytes_a_second(text: str) -> float | None:
-    bits = re.fullmatch(
-        _NUMBER + r"([kmgt]?)bits?(?:/s|ps)?", text.lower(), re.IGNORECASE
-    )
-    if bits:
-        return _float(bits[1], _PREFIX[bits[2]] / 8)
-    found = re.fullmatch(_NUMBER + r"((?:[kKMGT]i?)?)B(?:/s|ps)", text)
-    if found:
-        scale = {**_PREFIX, **_BINARY}[found[2].lower()]
-        return _float(found[1], scale)
-    return _float(text, 1.0)
-
-
-def _bytes(text: str) -> float | None:
-    found = re.fullmatch(_NUMBER + r"((?:[kKMGT]i?)?)B", text)
-    if found:
-        return _float(found[1], {**_PREFIX, **_BINARY}[found[2].lower()])
-    return _float(text, 1.0)
-
-
-def _flops(text: str) -> float | None:
-    found = re.fullmatch(_NUMBER + r"([kKMGTP]?)FLOP(?:S|s|/s)", text)
-    if found:
-        return _float(found[1], {**_PREFIX, "p": 1e15}[found[2].lower()])
-    return _float(text, 1.0)
-
-
-def _seconds(text: str) -> float | None:
-    found = re.fullmatch(_NUMBER + r"(s|ms|us|µs|ns|ps)", text)
-    return _float(found[1], _TIMES[found[2]]) if found else _float(text, 1.0)
-
-
-def _metres(text: str) -> float | None:
-    found = re.fullmatch(_NUMBER + r"(m|km|cm|mm)", text)
-    return _float(found[1], _LENGTHS[found[2]]) if found else _float(text, 1.0)
-
-
-def _float(text: str, scale: float) -> float | None:
-    try:
-        return float(text) * scale
-    except ValueError:
-        return None
-
-
-_BANDWIDTH: Final = _Kind(
-    of_text=_bytes_a_second,
+_BYTES: Final = {f"{prefix}B": scale for prefix, scale in _PREFIXES.items()}
+_BITS: Final = {
+    f"{prefix.lower()}{bit}": scale / 8
+    for prefix, scale in _SI.items()
+    for bit in ("bit", "bits")
+}
+_BANDWIDTH: Final = _Quantity(
+    scales={
+        **{f"{unit}{per}": x for unit, x in _BYTES.items() for per in ("/s", "ps")},
+        **{f"{unit}{per}": x for unit, x in _BITS.items() for per in ("", "/s", "ps")},
+    },
     example="12.5GB/s or 100gbit",
-    within=lambda rate: 0 < rate <= _MOST,
+    within=lambda rate: 0 < rate <= _MAX_RATE,
     rule="a bandwidth is above 0 and at most 10 PB/s",
     nobody="no link has {}",
     unit="B/s",
 )
-_TIME: Final = _Kind(
-    of_text=_seconds,
+_TIME: Final = _Quantity(
+    scales={"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "ps": 1e-12},
     example="0.5us",
     within=lambda time: 0 <= time <= 60,
     rule="a latency is between 0 and a minute",
     nobody="no link takes {}",
     unit="s",
 )
-_LENGTH: Final = _Kind(
-    of_text=_metres,
+_LENGTH: Final = _Quantity(
+    scales={"m": 1.0, "km": 1e3, "cm": 1e-2, "mm": 1e-3},
     example="3m",
     within=lambda length: 0 <= length < math.inf,
     rule="a length is 0 or above",
     nobody="no cable is {} long",
     unit="m",
 )
-_VOLUME: Final = _Kind(
-    of_text=_bytes,
+_VOLUME: Final = _Quantity(
+    scales=_BYTES,
     example="16 GB",
     within=lambda size: 0 <= size < math.inf,
     rule="bytes are 0 or above",
     nobody="nothing has {}",
     unit="B",
 )
-_WORK_RATE: Final = _Kind(
-    of_text=_flops,
+_WORK_RATE: Final = _Quantity(
+    scales={
+        f"{prefix}{work}": scale
+        for prefix, scale in {**_SI, "K": 1e3, "P": 1e15}.items()
+        for work in ("FLOPS", "FLOPs", "FLOP/s")
+    },
     example="312 TFLOP/s",
     within=lambda rate: 0 < rate <= 1e18,
     rule="FLOPs a second are above 0 and at most 1e18",

@@ -1,6 +1,6 @@
-"""Words and colours: what a term is called and how it is drawn, in every room.
+"""Colours of terms, the same in the report, plots and the terminal.
 
-The report, plots and the terminal read them here. Cool colours: a device computes.
+ Cool colours: a device computes.
 Warm colours: bytes move on a link, one hue an axis. Green and olive: storage.
 """
 
@@ -10,7 +10,7 @@ from typing import Final
 from jaxdist.core.axes import AXES, SPATIAL_AXES
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Colour:
     """One meaning in the two themes, as `#RRGGBB`; never one derived from the other."""
 
@@ -24,55 +24,43 @@ class Colour:
 
 FILLS: Final = {
     "forward": Colour(
-        light="#2870E1",
-        dark="#71C9F4",
-        meaning="forward pass; activations in memory; evaluation",
+        "#2870E1", "#71C9F4", "forward pass; activations in memory; evaluation"
     ),
     "backward": Colour(
-        light="#1E4964",
-        dark="#2C68EC",
-        meaning="backward pass; useful steps; the one series of a plain plot",
+        "#1E4964",
+        "#2C68EC",
+        "backward pass; useful steps; the one series of a plain plot",
     ),
-    "update": Colour(light="#091420", dark="#DCEAEF", meaning="optimizer update"),
+    "update": Colour("#091420", "#DCEAEF", "optimizer update"),
     "data": Colour(
-        light="#9D4812",
-        dark="#E54015",
-        meaning="traffic along data and fsdp; communication buffers",
+        "#9D4812", "#E54015", "traffic along data and fsdp; communication buffers"
     ),
-    "spatial": Colour(
-        light="#B88D0F", dark="#E9C01E", meaning="traffic along the spatial axes"
-    ),
-    "tensor": Colour(light="#E466B7", dark="#D86BA7", meaning="traffic along tensor"),
-    "pipe": Colour(light="#6C2093", dark="#8C60BC", meaning="traffic along pipe"),
-    "input": Colour(
-        light="#0EA964", dark="#1A9760", meaning="input wait, reading, exchange"
-    ),
-    "checkpoint": Colour(
-        light="#49482B", dark="#AFB55E", meaning="checkpoint stall, writing"
-    ),
-    "wait": Colour(
-        light="#7F8890", dark="#8A939C", meaning="held but not used; always hatched"
-    ),
+    "spatial": Colour("#B88D0F", "#E9C01E", "traffic along the spatial axes"),
+    "tensor": Colour("#E466B7", "#D86BA7", "traffic along tensor"),
+    "pipe": Colour("#6C2093", "#8C60BC", "traffic along pipe"),
+    "input": Colour("#0EA964", "#1A9760", "input wait, reading, exchange"),
+    "checkpoint": Colour("#49482B", "#AFB55E", "checkpoint stall, writing"),
+    "wait": Colour("#7F8890", "#8A939C", "held but not used; always hatched"),
 }
 """Marks that carry a meaning, in the order of terms."""
 
 SURFACES: Final = {
-    "paper": Colour(light="#FFFFFF", dark="#14171A", meaning="page"),
-    "panel": Colour(light="#F5F6F4", dark="#1B1F23", meaning="the row of this run"),
-    "ink": Colour(light="#1B2026", dark="#E7EAED", meaning="text, capacity lines"),
-    "muted": Colour(light="#56606A", dark="#A2ABB4", meaning="units, notes, ticks"),
-    "line": Colour(light="#D8DCDF", dark="#2F353B", meaning="grid, row rules"),
-    "axis": Colour(light="#8B949C", dark="#6F7982", meaning="axes, table head rule"),
-    "link": Colour(light="#1B5FA8", dark="#8BC1F7", meaning="links, focus ring"),
+    "paper": Colour("#FFFFFF", "#14171A", "page"),
+    "panel": Colour("#F5F6F4", "#1B1F23", "the row of this run"),
+    "ink": Colour("#1B2026", "#E7EAED", "text, capacity lines"),
+    "muted": Colour("#56606A", "#A2ABB4", "units, notes, ticks"),
+    "line": Colour("#D8DCDF", "#2F353B", "grid, row rules"),
+    "axis": Colour("#8B949C", "#6F7982", "axes, table head rule"),
+    "link": Colour("#1B5FA8", "#8BC1F7", "links, focus ring"),
 }
 """Paper, text and lines."""
 
 TEXT_ON: Final = {
-    "on-forward": Colour(light="#FFFFFF", dark="#14171A", meaning="on forward"),
-    "on-backward": Colour(light="#FFFFFF", dark="#FFFFFF", meaning="on backward"),
-    "on-data": Colour(light="#FFFFFF", dark="#14171A", meaning="on data"),
-    "on-spatial": Colour(light="#1B2026", dark="#14171A", meaning="on spatial"),
-    "on-tensor": Colour(light="#1B2026", dark="#14171A", meaning="on tensor"),
+    "on-forward": Colour("#FFFFFF", "#14171A", "on forward"),
+    "on-backward": Colour("#FFFFFF", "#FFFFFF", "on backward"),
+    "on-data": Colour("#FFFFFF", "#14171A", "on data"),
+    "on-spatial": Colour("#1B2026", "#14171A", "on spatial"),
+    "on-tensor": Colour("#1B2026", "#14171A", "on tensor"),
 }
 """Text that stands inside a fill."""
 
@@ -105,6 +93,7 @@ def collective_fill(label: str) -> str:
     >>> collective_fill("all-reduce, data x spatial_h")
     'data'
     """
+    # A label of a sum by what it sums has no axis, and falls through to `data`.
     along = label.rpartition(", ")[2].split(" x ")[0].split(" ")[0]
     if along in SPATIAL_AXES:
         return "spatial"

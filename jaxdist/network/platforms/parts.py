@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from jaxdist.core.cluster.level import SPEED_OF_LIGHT
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.text.parsing import (
-    SPEED_OF_LIGHT,
     parse_bandwidth,
     parse_duration,
     parse_length,

@@ -248,16 +248,16 @@ def _start_ssh(args: Namespace) -> int:
 
 
 def _start_slurm(args: Namespace) -> int:
-    from jaxdist.launch.launchers.slurm import slurm_job, submit_slurm_job
+    from jaxdist.launch.launchers.slurm import SlurmJob, submit_slurm_job
 
     # SLURM starts jobs again itself, by `--requeues`, when they end with the code 75.
-    job = slurm_job(
-        _command(args),
+    job = SlurmJob(
+        command=_command(args),
         nodes=args.nodes,
         processes_per_node=args.processes_per_node,
         devices_per_process=args.devices_per_process,
         max_requeues=args.requeues,
-        sbatch_options=args.sbatch,
+        sbatch_options=tuple(args.sbatch),
     )
     return _print_text(job.shell_text() if args.shows else submit_slurm_job(job))
 
@@ -298,15 +298,15 @@ def _start_k8s(args: Namespace) -> int:
 
 def _start_mpi(args: Namespace) -> int:
     from jaxdist.launch.launchers.elastic.process_range import parse_process_count
-    from jaxdist.launch.launchers.mpi import mpi_launch, run_mpi
+    from jaxdist.launch.launchers.mpi import MpiLaunch, run_mpi
 
     # A lost rank ends an MPI job, so there is one number of processes and no range.
-    launch = mpi_launch(
-        _command(args),
+    launch = MpiLaunch(
+        command=_command(args),
         num_processes=parse_process_count(args.n, 100_000, "mpi"),
         hosts=args.hosts,
         devices_per_process=args.devices_per_process,
-        mpirun_options=args.mpirun,
+        mpirun_options=tuple(args.mpirun),
     )
     if args.shows:
         return _print_text(launch.shell_text(os.environ))

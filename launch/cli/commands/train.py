@@ -56,12 +56,13 @@ def run(args: Namespace) -> int:
     started = psutil.Process().create_time()
 
     from jaxdist.launch.distributed.environment import is_multi_process
+    from jaxdist.launch.distributed.exit_codes import EXIT_RESTART
     from jaxdist.launch.distributed.initialize import (
         WATCHED_HEARTBEAT_TIMEOUT_S,
         initialize,
     )
     from jaxdist.launch.distributed.preemption import PreemptionHandler
-    from jaxdist.launch.distributed.process_group import EXIT_RESTART, process_group
+    from jaxdist.launch.distributed.process_group import process_group
     from jaxdist.launch.training.job.settle import JobRequest, settle
 
     # jax.distributed must be initialized before anything asks for devices.

@@ -1,10 +1,11 @@
-"""Grounds: the places where an elastic run may have processes, and which are there."""
+"""Pools of places where an elastic run may have processes, and which are there."""
 
 import os
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import Protocol
 
 from jaxdist.launch.launchers.local import LocalLaunch, local_launch
 from jaxdist.launch.launchers.processes.group import ProcessSpec
@@ -13,9 +14,6 @@ from jaxdist.launch.launchers.ssh import (
     check_ssh_installed,
     remote_python_error,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 class HostPool(Protocol):
@@ -47,7 +45,7 @@ class LocalPool:
 
     @property
     def slot_names(self) -> tuple[str, ...]:
-        """They have numbers only."""
+        """Their numbers."""
         return tuple(f"place {place}" for place in range(self.num_slots))
 
     def available(self, slots: Collection[int]) -> frozenset[int]:
@@ -59,11 +57,7 @@ class LocalPool:
         return self.local_launch(len(slots)).process_specs(os.environ)
 
     def local_launch(self, num_processes: int) -> LocalLaunch:
-        """Return so many processes.
-
-        Raises:
-            BadInput: numbers that cannot be, or a port that is taken.
-        """
+        """Return so many processes."""
         return local_launch(
             self.command,
             num_processes=num_processes,
@@ -91,17 +85,13 @@ class SshPool:
     def available(self, slots: Collection[int]) -> frozenset[int]:
         """Return those that can be reached."""
         asked = sorted(slots)
+        # At once: a host that is gone takes the whole connection timeout.
         with ThreadPoolExecutor(max(len(asked), 1)) as pool:
-            said = pool.map(
-                lambda place: remote_python_error(self.launch, place), asked
-            )
-            return frozenset(place for place, why in zip(asked, said) if not why)
+            errors = pool.map(partial(remote_python_error, self.launch), asked)
+            return frozenset(slot for slot, why in zip(asked, errors) if not why)
 
     def process_specs(self, slots: Sequence[int], attempt: int) -> list[ProcessSpec]:
         """Return what is started from here, by rank."""
-        hosts = tuple(self.launch.hosts[place] for place in slots)
-        return (
-            replace(self.launch, hosts=hosts)
-            .for_attempt(attempt)
-            .process_specs(os.environ)
-        )
+        hosts = tuple(self.launch.hosts[slot] for slot in slots)
+        launch = replace(self.launch, hosts=hosts).for_attempt(attempt)
+        return launch.process_specs(os.environ)

@@ -1,11 +1,10 @@
-"""Able: with how many processes a run works, where there may be fewer than its most.
+"""Process counts with which an elastic run works, up to its maximum.
 
 4 processes   data 8 x tensor 2    batch 64, 8 on each shard
-3             data 6 x tensor 2    64 does not divide: 3 are not able, 2 of them go on
+3             data 6 x tensor 2    64 does not divide over 6: two of the 3 go on
 2             data 4 x tensor 2    batch 64, 16 on each shard
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ from jaxdist.core.plan_resize import resize_plan
 from jaxdist.launch.launchers.elastic.process_range import ProcessRange
 
 if TYPE_CHECKING:
-    from jaxdist.core.plan import Plan
     from jaxdist.launch.config import Experiment
 
 
@@ -48,7 +46,7 @@ class FeasibleCounts:
 def feasible_counts(
     config: "Experiment", process_range: ProcessRange
 ) -> FeasibleCounts:
-    """Say with how many processes a configuration works.
+    """Return with how many processes a configuration works.
 
     Args:
         config: checked settings.
@@ -57,77 +55,64 @@ def feasible_counts(
     Raises:
         BadInput: not with the least or the most of them; naming the nearest that do.
     """
-    _check_even_split(config, process_range)
-    _check_batch_norm(config, process_range)
-    why = {
-        n: infeasible_reason(config, n, process_range.max_processes)
-        for n in range(1, process_range.max_processes + 1)
-    }
-    if why[process_range.min_processes]:
-        works = [n for n in why if not why[n]]
-        raise BadInput(
-            f"{process_range.min_processes} of {process_range.max_processes} "
-            "processes cannot run this plan",
-            rule="with fewer processes the axis data is shorter, and the batch "
-            "divides over it",
-            values=why[process_range.min_processes],
-            remedy=" or ".join(
-                _option_text(n, process_range.max_processes)
-                for n in _nearest_feasible(process_range, works)
-            ),
-        )
-    between = {
-        n: why[n]
-        for n in range(process_range.min_processes, process_range.max_processes + 1)
-    }
-    return FeasibleCounts(
-        counts=tuple(n for n, reason in between.items() if not reason),
-        infeasible_reasons=tuple(filter(None, between.values())),
-        reports_training=True,
-    )
-
-
-def _check_even_split(config: "Experiment", span: ProcessRange) -> None:
-    """Refuse a most that does not share the devices of the plan."""
+    least, most = process_range.min_processes, process_range.max_processes
     devices = config.plan.mesh.devices
-    if devices % span.max_processes:
+    if devices % most:
         fits = [n for n in range(1, devices + 1) if devices % n == 0]
-        near = min(fits, key=lambda n: (abs(n - span.max_processes), n))
+        near = min(fits, key=lambda n: (abs(n - most), n))
         raise BadInput(
             "the most processes do not share the plan evenly",
             rule="the devices of the plan divide over the most processes",
-            values=f"{config.plan.title}: {devices} devices, {span.max_processes} "
-            "processes",
-            remedy=f"{_option_text(min(span.min_processes, near), near)}, or a plan of "
-            f"{span.max_processes * max(1, devices // span.max_processes)} devices",
+            values=f"{config.plan.title}: {devices} devices, {most} processes",
+            remedy=f"{_option_text(min(least, near), near)}, or a plan of "
+            f"{most * max(1, devices // most)} devices",
         )
-
-
-def _check_batch_norm(config: "Experiment", span: ProcessRange) -> None:
-    """Refuse batch statistics that are of as many samples as a device has."""
-    if not span.is_fixed and config.model.norm == "replica":
+    # With fewer processes a device has more samples, and so would its batch statistics.
+    if not process_range.is_fixed and config.model.norm == "replica":
         raise BadInput(
             "batch statistics would be of other samples with fewer processes",
             rule="an elastic run computes the same on any number of processes",
             values="model.norm = replica: of as many samples as a device has",
-            remedy=(
-                "model.norm=global",
-                f"or {_option_text(span.max_processes, span.max_processes)}",
-            ),
+            remedy=("model.norm=global", f"or {_option_text(most, most)}"),
         )
+    # Of all counts, also below the least: the nearest that works is the remedy.
+    why = {n: infeasible_reason(config, n, most) for n in range(1, most + 1)}
+    if why[least]:
+        works = [n for n in why if not why[n]]
+        below = [n for n in works if n < least][-1:]
+        above = [n for n in works if n > least][:1]
+        nearest = sorted([*above, *below], key=lambda n: abs(n - least))
+        raise BadInput(
+            f"{least} of {most} processes cannot run this plan",
+            rule="with fewer processes the axis data is shorter, and the batch "
+            "divides over it",
+            values=why[least],
+            remedy=" or ".join(_option_text(n, most) for n in nearest),
+        )
+    between = range(least, most + 1)
+    return FeasibleCounts(
+        counts=tuple(n for n in between if not why[n]),
+        infeasible_reasons=tuple(why[n] for n in between if why[n]),
+        reports_training=True,
+    )
 
 
 def infeasible_reason(
     config: "Experiment", num_processes: int, planned_processes: int
 ) -> str:
-    """Say why a configuration does not work on so many processes; empty: it does."""
+    """Return why a configuration does not work on so many processes; empty: it does."""
     try:
         plan = resize_plan(config.plan, num_processes, planned_processes)
+        # Some algorithms take powers of two only, and say so when they are built.
         if plan.reduce.via in SCHEDULES and plan.mesh.data > 1:
             SCHEDULES[plan.reduce.via](plan.mesh.data)
     except BadInput as error:
         return f"with {num_processes}, {error.values}"
-    if plan.mesh.data == 1 < config.plan.mesh.data and _has_error_feedback(plan):
+    # Compressors keep what they did not send for the next step (error feedback). On one
+    # device nothing is sent, so a checkpoint's rest would never be added.
+    ways = plan.reduce.among if plan.reduce.via == "auto" else (plan.reduce.via,)
+    keeps_rest = any(way != "exact" and way not in SCHEDULES for way in ways)
+    if plan.mesh.data == 1 < config.plan.mesh.data and keeps_rest:
         return (
             f"with {num_processes}, {plan.title}: nothing is sent along data, and what "
             f"plan.reduce.via = {plan.reduce.via} had not sent has no place"
@@ -137,19 +122,6 @@ def infeasible_reason(
         broken = f"data.batch = {batch} is no multiple of {parts}"
         return f"with {num_processes}, {plan.title}: {broken}"
     return ""
-
-
-def _has_error_feedback(plan: "Plan") -> bool:
-    """Whether a way that gradients may take leaves something for the next step."""
-    ways = plan.reduce.among if plan.reduce.via == "auto" else (plan.reduce.via,)
-    return any(way != "exact" and way not in SCHEDULES for way in ways)
-
-
-def _nearest_feasible(span: ProcessRange, works: Sequence[int]) -> list[int]:
-    """Return the numbers that work next to the least one, nearest first."""
-    below = [n for n in works if n < span.min_processes][-1:]
-    above = [n for n in works if n > span.min_processes][:1]
-    return sorted([*above, *below], key=lambda n: abs(n - span.min_processes))
 
 
 def _option_text(least: int, most: int) -> str:

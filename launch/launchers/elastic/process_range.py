@@ -1,4 +1,4 @@
-"""Span: how many processes a run may have, from the least to the most."""
+"""How many processes a run may have: one number, or a range."""
 
 import re
 from dataclasses import dataclass
@@ -27,32 +27,33 @@ def parse_process_range(text: str, maximum: int, option: str = "-n") -> ProcessR
 
     Args:
         text: `4` or `2:4`.
-        maximum: processes that can be asked for.
+        maximum: the most processes that can be asked for.
         option: where it was given.
 
     Raises:
-        BadInput: it is neither, or beyond the most.
+        BadInput: it is neither, or beyond the maximum.
 
     >>> parse_process_range("2:4", 64), parse_process_range("4", 64).is_fixed
     (ProcessRange(min_processes=2, max_processes=4), True)
     """
     found = re.fullmatch(r"(-?\d+)(?::(-?\d+))?", text.strip())
-    if found is None:
-        raise _invalid_range(option, text, f"{option} 4, or {option} 2:4")
-    span = ProcessRange(
-        min_processes=int(found[1]), max_processes=int(found[2] or found[1])
-    )
-    if span.min_processes > span.max_processes:
-        raise _invalid_range(
-            option, text, f"{option} {span.max_processes}:{span.min_processes}"
+    low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if found is None or low > high:
+        remedy = f"{option} {high}:{low}" if found else f"{option} 4, or {option} 2:4"
+        raise BadInput(
+            f"{option} {text} is no number of processes",
+            rule=f"{option} is a number, or the least and the most with a colon "
+            "between",
+            values=f"{option} {text}",
+            remedy=remedy,
         )
-    check_option_range(option, span.min_processes, maximum)
-    check_option_range(option, span.max_processes, maximum)
-    return span
+    check_option_range(option, low, maximum)
+    check_option_range(option, high, maximum)
+    return ProcessRange(min_processes=low, max_processes=high)
 
 
 def parse_process_count(text: str, maximum: int, launcher: str) -> int:
-    """Read a number of processes where there is one number only.
+    """Read a number of processes for a launcher that takes no range.
 
     Raises:
         BadInput: it is none, or a range.
@@ -66,13 +67,4 @@ def parse_process_count(text: str, maximum: int, launcher: str) -> int:
         "starts as many as it is asked for",
         values=f"-n {text}",
         remedy=f"-n {span.max_processes}",
-    )
-
-
-def _invalid_range(option: str, text: str, remedy: str) -> BadInput:
-    return BadInput(
-        f"{option} {text} is no number of processes",
-        rule=f"{option} is a number, or the least and the most with a colon between",
-        values=f"{option} {text}",
-        remedy=remedy,
     )

@@ -1,4 +1,4 @@
-"""Loopback: processes of one program on this machine, joined over 127.0.0.1."""
+"""Processes of one program on this machine, joined over the loopback interface."""
 
 import os
 import socket
@@ -43,8 +43,8 @@ class Loopback:
             ProcessesFailed: a process failed or was late; all were ended.
         """
         coordinator = f"127.0.0.1:{free_port()}"
-        tasks = process_specs(commands, self.num_processes, coordinator, env or {})
-        return run_and_collect(tasks, timeout=timeout)
+        specs = process_specs(commands, self.num_processes, coordinator, env or {})
+        return run_and_collect(specs, timeout=timeout)
 
 
 def process_specs(
@@ -53,7 +53,7 @@ def process_specs(
     coordinator: str,
     env: Mapping[str, str],
 ) -> list[ProcessSpec]:
-    """Make the tasks of joined processes.
+    """Return the processes of one jax program on the CPU, each with its rank.
 
     Args:
         commands: one for all, or one for each.
@@ -62,20 +62,23 @@ def process_specs(
         env: variables to add to each environment.
 
     Raises:
-        BadInput: neither one command nor one for each.
+        BadInput: there is neither one command nor one for each.
     """
-    return [
-        ProcessSpec(
-            command=tuple(command),
-            env={
-                **process_environment(
-                    os.environ, rank=rank, num_processes=count, coordinator=coordinator
-                ),
-                **env,
-            },
+    if len(commands) not in (1, count):
+        raise BadInput(
+            "commands and hosts do not match",
+            rule="there is one command for all hosts, or one for each",
+            values=f"{len(commands)} commands, {count} hosts",
+            remedy=f"run(command), or run(*commands) with {count} of them",
         )
-        for rank, command in enumerate(commands_by_rank(commands, count))
-    ]
+    specs = []
+    for rank in range(count):
+        command = tuple(commands[rank if len(commands) > 1 else 0])
+        place = process_environment(
+            os.environ, rank=rank, num_processes=count, coordinator=coordinator
+        )
+        specs.append(ProcessSpec(command=command, env={**place, **env}))
+    return specs
 
 
 def check_host_count(count: int, most: int = 64) -> int:
@@ -94,30 +97,10 @@ def check_host_count(count: int, most: int = 64) -> int:
     )
 
 
-def commands_by_rank(commands: Sequence[Sequence[str]], count: int) -> list[list[str]]:
-    """Give each host its command.
-
-    >>> commands_by_rank([["hostname"]], 2)
-    [['hostname'], ['hostname']]
-
-    Raises:
-        BadInput: neither one command nor one for each.
-    """
-    given = [list(command) for command in commands]
-    if len(given) == 1:
-        return given * count
-    if len(given) == count:
-        return given
-    raise BadInput(
-        "commands and hosts do not match",
-        rule="there is one command for all hosts, or one for each",
-        values=f"{len(given)} commands, {count} hosts",
-        remedy=f"run(command), or run(*commands) with {count} of them",
-    )
-
-
 def free_port() -> int:
-    """Find a port of loopback that nobody listens at now."""
+    """Return a port of loopback that nobody listens at now."""
+    # Another process may take it before process 0 listens; a port cannot be reserved
+    # for somebody else, and a clash only fails this attempt.
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

@@ -1,24 +1,19 @@
-"""Merged: several processes as one view, with one end."""
+"""Output of several processes as one: each line with its rank, and one report."""
 
 import re
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
 
-from jaxdist.launch.distributed.process_group import EXIT_RESTART
-from jaxdist.launch.launchers.processes.stream import ProcessFailure, SignalExit
+from jaxdist.launch.distributed.exit_codes import EXIT_BAD_INPUT, EXIT_RESTART
+from jaxdist.launch.launchers.processes.group import ProcessFailure
 
+# Lines of gloo for each group of devices, and of jax where another process has died.
+# No setting turns them off, and who died first is reported in the end.
 _NOISE_PATTERN: Final = re.compile(
     r"\[Gloo\] Rank |connected to \d+ peer ranks|coordination_service_agent\.cc"
     r"|Terminating process because the JAX distributed service|coordination_service "
     r"while calling|grpc_status"
 )
-"""Lines of gloo for each group of devices, and of jax where another process has died:
-nothing turns them off, and who died first is said in the end."""
-_EXIT_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 class PrefixedOutput:
@@ -36,46 +31,22 @@ class PrefixedOutput:
         if _NOISE_PATTERN.search(line):
             return
         out = sys.stderr if error else sys.stdout
+        # An output in ASCII, as under cron or LANG=C, would raise at the bar.
         utf = (out.encoding or "").lower().startswith("utf")
         out.write(f"r{rank:0{self._digits}} {'│' if utf else '|'} {line}\n")
         out.flush()
 
 
 def print_failure(failure: ProcessFailure, num_processes: int) -> None:
-    """Print which process failed first, behind what it has written itself."""
+    """Print which process failed first, with its last lines, to standard error."""
+    # The two outputs are buffered apart; what was written first is to appear first.
     sys.stdout.flush()
-    sys.stderr.write(failure_report(failure, num_processes))
+    report = f"process {failure.rank} of {num_processes} {failure.exit_description}"
+    if failure.returncode in (EXIT_BAD_INPUT, EXIT_RESTART):
+        # A program that refuses, or asks to be started again, has said why itself.
+        report = f"{report}, so all were ended"
+    else:
+        lines = (f"\n  {line}" for line in failure.last_lines)
+        report = f"error: {report}; its last lines:{''.join(lines)}"
+    sys.stderr.write(f"{report}\n")
     sys.stderr.flush()
-
-
-def failure_report(failure: ProcessFailure, num_processes: int) -> str:
-    """Say which process failed first, with its last lines.
-
-    A program that refuses, or asks to be started again, has said all that there is.
-    """
-    head = f"process {failure.rank} of {num_processes} {failure.exit_description}"
-    if failure.returncode in (2, EXIT_RESTART):
-        return f"{head}, so all were ended\n"
-    lines = [
-        f"error: {head}; its last lines:",
-        *(f"  {one}" for one in failure.last_lines),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-@contextmanager
-def exit_on_signals() -> Iterator[None]:
-    """Let what ends this process end those that it has started first."""
-    before = {one: signal.signal(one, _raise_signal_exit) for one in _EXIT_SIGNALS}
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-
-def _raise_signal_exit(number: int, frame: FrameType | None) -> NoReturn:
-    # Those who stop a job may do so twice; what has begun to end is not hurried.
-    for one in _EXIT_SIGNALS:
-        signal.signal(one, signal.SIG_IGN)
-    raise SignalExit(number)

@@ -1,31 +1,27 @@
-"""Supervision: processes that are started again, all of them, where one has failed."""
+"""Restarts: all processes are started again where one of them has failed."""
 
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, takewhile
+from itertools import takewhile
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.distributed.launcher_messages import LauncherMessages
-from jaxdist.launch.distributed.process_group import EXIT_RESTART
-from jaxdist.launch.launchers.processes.group import ProcessSpec
-from jaxdist.launch.launchers.processes.output import (
-    PrefixedOutput,
-    exit_on_signals,
-    print_failure,
-)
-from jaxdist.launch.launchers.processes.stream import (
+from jaxdist.launch.distributed.exit_codes import EXIT_BAD_INPUT, EXIT_RESTART
+from jaxdist.launch.distributed.launcher_messages import ReceivedMessages
+from jaxdist.launch.launchers.processes.group import (
     SAVE_GRACE_S,
     ProcessFailure,
+    ProcessSpec,
+    exit_on_signals,
     run_and_stream,
 )
+from jaxdist.launch.launchers.processes.output import PrefixedOutput, print_failure
 
 MAX_RESTARTS: Final = 1000
-"""Restarts that are asked for."""
-_EXIT_BAD_INPUT: Final = 2
+"""The most restarts that can be asked for."""
 _MAX_BACKOFF_S: Final = 60.0
 
 
@@ -39,9 +35,9 @@ class RestartPolicy:
     """Seconds to save and end, where the launcher is asked to end."""
 
     def backoff_s(self, exit_codes: Sequence[int]) -> float:
-        """Return the seconds to wait before the next attempt.
+        """Return the seconds to wait before the next attempt: exponential backoff.
 
-        What fails again and again is given time; who asks to be started again is not.
+        Failures in a row double the time; a request to be started again resets it.
 
         Args:
             exit_codes: exit codes of the attempts so far.
@@ -52,68 +48,69 @@ class RestartPolicy:
         >>> tuple(RestartPolicy().backoff_s(c) for c in ([1, 1, 75], [1, 1, 75, 1]))
         (1.0, 1.0)
         """
-        failed = list(
-            takewhile(lambda code: code != EXIT_RESTART, reversed(exit_codes))
-        )
-        return min(2.0 ** max(len(failed) - 1, 0), _MAX_BACKOFF_S)
+        in_a_row = takewhile(lambda code: code != EXIT_RESTART, reversed(exit_codes))
+        return min(2.0 ** max(len([*in_a_row]) - 1, 0), _MAX_BACKOFF_S)
 
 
 def restart_policy(
     max_restarts: int | None, save_grace_s: float | None
 ) -> RestartPolicy:
-    """Return what was asked for; None is as it is by itself.
+    """Return a checked policy.
+
+    Args:
+        max_restarts: starts after the first one; None: the default.
+        save_grace_s: seconds to save and end; None: the default.
 
     Raises:
-        BadInput: numbers that cannot be.
+        BadInput: a number is out of range.
     """
-    found = RestartPolicy(
-        max_restarts=0 if max_restarts is None else max_restarts,
-        save_grace_s=SAVE_GRACE_S if save_grace_s is None else save_grace_s,
-    )
-    if 0 <= found.max_restarts <= MAX_RESTARTS and 0 < found.save_grace_s < float(
-        "inf"
-    ):
-        return found
-    raise BadInput(
-        "processes are not started again like that",
-        rule=f"--restarts is between 0 and {MAX_RESTARTS}, --grace above 0 seconds",
-        values=f"--restarts {found.max_restarts}, --grace {found.save_grace_s:g}",
-        remedy="--restarts 3 --grace 30",
-    )
+    restarts = 0 if max_restarts is None else max_restarts
+    grace_s = SAVE_GRACE_S if save_grace_s is None else save_grace_s
+    if not (0 <= restarts <= MAX_RESTARTS and 0 < grace_s < float("inf")):
+        raise BadInput(
+            "processes are not started again like that",
+            rule=f"--restarts is between 0 and {MAX_RESTARTS}, --grace above 0 seconds",
+            values=f"--restarts {restarts}, --grace {grace_s:g}",
+            remedy="--restarts 3 --grace 30",
+        )
+    return RestartPolicy(max_restarts=restarts, save_grace_s=grace_s)
 
 
 def run_with_restarts(
     make_specs: Callable[[int], Sequence[ProcessSpec]], policy: RestartPolicy
 ) -> int:
-    """Run processes, their lines on our own output, and start them again.
+    """Run processes, print their lines, and start all again where one fails.
 
     What they refuse (exit code 2) they would refuse again. Everything else is tried
-    again, the request to do so (75) as well: a run goes on from what it has saved.
+    again, the request to do so (75) as well: a run resumes from what it has saved.
 
     Args:
-        make_specs: returns what to start, by rank, for an attempt counted from 0. An
-            attempt has an address of its own for process 0.
+        make_specs: returns what to start, by rank, for an attempt counted from 0. Each
+            attempt has another address for process 0: its port may still be in use.
         policy: how often.
 
     Returns:
         0, or the exit code of the process that failed first in the last attempt.
     """
     codes: list[int] = []
-    numbers = count()
+    attempt = 0
     with exit_on_signals():
         while True:
-            tasks = make_specs(next(numbers))
-            shown = LauncherMessages(PrefixedOutput(len(tasks)))
+            specs, messages = make_specs(attempt), ReceivedMessages()
+            attempt += 1
             failure = run_and_stream(
-                tasks,
-                shown,
+                specs,
+                PrefixedOutput(len(specs)),
+                on_message=messages,
                 save_grace_s=policy.save_grace_s,
-                on_failure=partial(print_failure, num_processes=len(tasks)),
+                on_failure=partial(print_failure, num_processes=len(specs)),
             )
             if failure is None:
                 return 0
-            if failure.returncode == EXIT_RESTART and shown.replan_announced.is_set():
-                continue  # no failure: it goes on under another plan
+            # A run that is started again under another plan has not failed, so it takes
+            # no restart from the budget and does not wait.
+            if failure.returncode == EXIT_RESTART and messages.adapting.is_set():
+                continue
             codes.append(failure.exit_code)
             if not wait_for_restart(codes, failure, policy):
                 return failure.exit_code
@@ -122,14 +119,16 @@ def run_with_restarts(
 def wait_for_restart(
     exit_codes: Sequence[int], failure: ProcessFailure, policy: RestartPolicy
 ) -> bool:
-    """Wait for the time of the next attempt; whether there is one.
+    """Wait until the next attempt, and return whether there is one.
 
     Args:
         exit_codes: exit codes of the attempts so far.
         failure: the last one.
         policy: how often.
     """
-    if len(exit_codes) > policy.max_restarts or failure.returncode == _EXIT_BAD_INPUT:
+    # A request to be started again counts as well: a hang that comes back every time
+    # ends with that code, and would be restarted for ever.
+    if len(exit_codes) > policy.max_restarts or failure.returncode == EXIT_BAD_INPUT:
         return False
     pause = policy.backoff_s(exit_codes)
     again = f"{len(exit_codes)} of {policy.max_restarts}"

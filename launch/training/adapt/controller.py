@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import FatalError
-from jaxdist.launch.distributed.launcher_messages import announce_replan
+from jaxdist.launch.distributed.agree import StepAgreement
+from jaxdist.launch.distributed.launcher_messages import MessageKind, send_to_launcher
 from jaxdist.launch.distributed.process_group import ProcessGroup
-from jaxdist.launch.distributed.synced_pause import SyncedPause
 from jaxdist.launch.training.adapt.cluster_state import (
     ClusterState,
     SavedPlan,
@@ -83,7 +83,7 @@ class AdaptationController:
         self._startup_s, self._stack = 0.0, ExitStack()
         self._probe = LinkProbe(group, probe_message_bytes(cluster_state.now))
         self._replanner: Replanner | None = None
-        self._pause: SyncedPause | None = None
+        self._pause: StepAgreement | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -101,7 +101,7 @@ class AdaptationController:
         self._observer.on_start(session)
         # The first measurement, before the first step, is what later ones are compared
         # with.
-        pause = SyncedPause(self._group, session.start_step + 1)
+        pause = StepAgreement(self._group, "pause", session.start_step + 1)
         self._pause = self._stack.enter_context(pause)
         if self._group.is_primary:
             self._replanner = Replanner(
@@ -132,7 +132,7 @@ class AdaptationController:
 
     def is_due(self, step: int) -> bool:
         """Whether to measure before this step."""
-        return self._pause is not None and self._pause.due(step)
+        return self._pause is not None and self._pause.reached(step) == step
 
     def on_pause(self) -> None:
         """Measure the links and devices, in all processes at once."""
@@ -317,7 +317,7 @@ class Replanner:
             cluster=json.loads(pending.cluster.to_json()),
         )
         write_saved_plan(self._folder.saved_plan, change)
-        announce_replan()
+        send_to_launcher(MessageKind.ADAPTING)
         self._request_stop()
 
     def _log(self, kind: str, **values: Any) -> None:

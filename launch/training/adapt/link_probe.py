@@ -8,7 +8,6 @@ and computes a product; a process is in one pair of a round:
 Nothing else is on the links meanwhile: all processes come to it before the same step.
 """
 
-import json
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +31,7 @@ _MAX_BYTES: Final = 1 << 24
 _EXCHANGE_REPEATS: Final = 2
 _MATMUL_REPEATS: Final = 40
 _MATMUL_SIZE: Final = 384
-_GATHER_TIMEOUT_MS: Final = 600_000
-_PROBE_KEY: Final = "jaxdist/sounded"
+_GATHER_TIMEOUT_S: Final = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,23 +141,13 @@ class LinkProbe:
             programs.measure()
         own = programs.measure()
         self._number += 1
-        if self._mine.kv_store is None:
-            return merge_measurements([own], self._size)
-        # A key of the store is written once, so each measurement has keys of its own.
-        key = f"{_PROBE_KEY}/{self._number}"
-        self._mine.kv_store.key_value_set(
-            f"{key}/{self._mine.rank:06}", json.dumps(asdict(own))
+        # A name of the group is used once, so each measurement has one of its own.
+        gathered = self._mine.gather(
+            f"links/{self._number}", asdict(own), _GATHER_TIMEOUT_S
         )
         if not self._mine.is_primary:
             return None
-        owns = [
-            ProcessMeasurement(
-                **json.loads(
-                    self._mine.kv_store.blocking_key_value_get(name, _GATHER_TIMEOUT_MS)
-                )
-            )
-            for name in (f"{key}/{rank:06}" for rank in range(self._mine.size))
-        ]
+        owns = [ProcessMeasurement(**fields) for fields in gathered]
         return merge_measurements(owns, self._size)
 
 

@@ -45,7 +45,7 @@ _TICK_S: Final = 0.05
 _WAKEUP_TOLERANCE_S: Final = 0.03
 """A thread wakes this late on a machine that is only busy."""
 _THREADS_FOLDER: Final = Path("/proc/self/task")
-_STEP_TIME_KEY: Final = "jaxdist/share"
+_STEP_TIME: Final = "step time"
 _POLL_S: Final = 0.2
 _GATHER_TIMEOUT_S: Final = 60.0
 _WARMUP_STEPS: Final = 5
@@ -204,11 +204,11 @@ class CpuTimeMonitor(BackgroundThread):
             computed=now[0] - ran, waited=waited, stood=now[2] - stood
         )
 
-    def goes_on(self) -> None:
+    def run(self) -> None:
         """Add up by how much later than asked for this thread wakes."""
         mine = _THREADS_FOLDER / str(get_native_id())
         last, had = time.monotonic(), _thread_delay(mine)
-        while not self.over.wait(_TICK_S):
+        while not self.stopped.wait(_TICK_S):
             now, has = time.monotonic(), _thread_delay(mine)
             # What this thread waited for a processor, others did as well.
             late = now - last - _TICK_S - (has - had) / 1e9
@@ -372,16 +372,14 @@ class StragglerMonitor:
 
     def _compare(self, share: ProcessStepTime) -> None:
         """Publish a share; in process 0, compare those of all over the same steps."""
-        store = self._group.kv_store
-        key = f"{_STEP_TIME_KEY}/{self._group.rank:06}"
-        store.key_value_set(key, json.dumps(asdict(share)), allow_overwrite=True)
+        self._group.publish(_STEP_TIME, asdict(share))
         if not self._group.is_primary:
             return
         shares: list[ProcessStepTime] = []
         end = time.monotonic() + _GATHER_TIMEOUT_S
         while time.monotonic() < end and not self._stop_event.is_set():
-            rows = sorted(store.key_value_dir_get(_STEP_TIME_KEY))
-            found = [ProcessStepTime(**json.loads(text)) for _, text in rows]
+            rows = self._group.published(_STEP_TIME).values()
+            found = [ProcessStepTime(**fields) for fields in rows]
             if any(other.last > share.last for other in found):
                 return  # another process is a window further: this one is lost
             if [other.last for other in found] == [share.last] * self._group.size:

@@ -7,7 +7,6 @@ is behind is stuck; and one that says nothing any more is stopped, or its host i
 """
 
 import faulthandler
-import json
 import os
 import re
 import socket
@@ -23,7 +22,9 @@ from threading import Event, Thread, main_thread
 from types import TracebackType
 from typing import Final, Self
 
-from jaxdist.launch.distributed.process_group import EXIT_RESTART, ProcessGroup
+from jaxdist.launch.distributed.exit_codes import EXIT_RESTART
+from jaxdist.launch.distributed.launcher_messages import MessageKind, send_to_launcher
+from jaxdist.launch.distributed.process_group import ProcessGroup
 
 HANG_LIMIT_STEPS: Final = 20
 """Median steps that a step may take, where that is longer than the limit in seconds."""
@@ -35,7 +36,7 @@ _QUERY_FRACTION: Final = 0.85
 _INSTALLED_PATH: Final = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<")
 _FINISHED: Final = -1
 """Beat of a process that has done its work."""
-_HEARTBEAT_KEY: Final = "jaxdist/place"
+_HEARTBEAT: Final = "heartbeat"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,8 @@ class HangReport:
 
     text: str
     """For a person."""
+    ranks: tuple[int, ...]
+    """The ranks that are stuck or gone, for the launcher; none where all wait."""
     speaker: int
     """The process that says it."""
 
@@ -95,23 +98,26 @@ def diagnose_hang(
         if rank:
             gone = "rank 0 says nothing any more, is stopped or gone"
             text = f"{gone}; {text}"
-        return HangReport(text=f"stuck: {text}", speaker=1 if rank else 0)
+        speaker = 1 if rank else 0
+        return HangReport(text=f"stuck: {text}", ranks=(0,), speaker=speaker)
     # A process that has not spoken since is stopped or gone. If all have, the one that
     # has been at the fewest places is behind, and the others wait for it.
     silent = [r for r in range(group.size) if before.get(r) == after.get(r)]
     speaker = min(set(after) - set(silent), default=rank)
     if silent:
         said = unresponsive_text({r: after.get(r) for r in silent})
-        return HangReport(text=f"{said}; {waits_}", speaker=speaker)
+        text = f"{said}; {waits_}"
+        return HangReport(text=text, ranks=tuple(silent), speaker=speaker)
     least = min(said.number for said in after.values())
     behind = [r for r, said in after.items() if said.number == least]
     if len(behind) < len(after):
         where = "; ".join(
             f"rank {r} in {after[r].where}, at {after[r].line}" for r in behind
         )
-        return HangReport(text=f"stuck: {where}; {waits_}", speaker=speaker)
+        text = f"stuck: {where}; {waits_}"
+        return HangReport(text=text, ranks=tuple(behind), speaker=speaker)
     text = f"stuck: no rank is behind, all are in {local.where}, for {waited_s:.0f} s"
-    return HangReport(text=f"{text}, at {local.line}", speaker=speaker)
+    return HangReport(text=f"{text}, at {local.line}", ranks=(), speaker=speaker)
 
 
 def waiting_text(rank: int, local: ProcessHeartbeat, waited_s: float) -> str:
@@ -269,7 +275,7 @@ class HangWatchdog:
             if mine.is_primary:
                 others = {rank: heard.get(rank, own) for rank in silent}
                 text = f"{unresponsive_text(others)}; {waiting_text(0, own, waited)}"
-                self._abort(HangReport(text=text, speaker=0))
+                self._abort(HangReport(text=text, ranks=tuple(silent), speaker=0))
             self._abort(diagnose_hang({}, {}, mine, own, waited))
 
     def _abort(self, found: HangReport) -> None:
@@ -285,18 +291,19 @@ class HangWatchdog:
             time.sleep(5 * self._interval_s)
         sys.stderr.write(f"{found.text}\n  stacks   {self._stacks}\n")
         sys.stderr.flush()
+        send_to_launcher(MessageKind.STUCK, found.ranks)
         # No clean end: the main thread is in a collective and would not leave it.
         os._exit(EXIT_RESTART)
 
     def _send_heartbeats(self) -> None:
         """Publish where the process is, again and again."""
-        key, beat = f"{_HEARTBEAT_KEY}/{self._group.rank:06}", 0
+        beat = 0
         while beat != _FINISHED:
             beat = _FINISHED if self._stop_event.wait(self._interval_s) else beat + 1
-            text = json.dumps(asdict(make_heartbeat(self._position, beat)))
+            heartbeat = make_heartbeat(self._position, beat)
             # Without an answer process 0 is gone, which the beat before tells in time.
             with suppress(RuntimeError):
-                self._group.kv_store.key_value_set(key, text, allow_overwrite=True)
+                self._group.publish(_HEARTBEAT, asdict(heartbeat))
                 if not self._group.is_primary:
                     self._last_heartbeats[0] = beat, time.monotonic()
 
@@ -311,10 +318,8 @@ class HangWatchdog:
 
         def ask() -> None:
             with suppress(RuntimeError):
-                for key, text in self._group.kv_store.key_value_dir_get(_HEARTBEAT_KEY):
-                    heard[int(key.rsplit("/")[-1])] = ProcessHeartbeat(
-                        **json.loads(text)
-                    )
+                for rank, fields in self._group.published(_HEARTBEAT).items():
+                    heard[rank] = ProcessHeartbeat(**fields)
 
         asking = Thread(target=ask, daemon=True)
         asking.start()

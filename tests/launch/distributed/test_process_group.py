@@ -36,6 +36,22 @@ def test_process_0_goes_first_and_all_wait_for_all(tmp_path):
     assert [each.stdout for each in done] == ["first\nTrue\n", "then\nTrue\n"]
 
 
+def test_values_are_gathered_broadcast_and_agreed_on():
+    text = """
+        print(mine.gather("ranks", {"rank": rank}))
+        print(mine.broadcast("word", f"of {rank}"), mine.agree("step", 7 - rank))
+        mine.publish("beat", rank)
+        mine.publish("beat", 10 * rank)
+        mine.barrier("all have published")
+        print(mine.published("beat"))
+    """
+    done = Loopback(3).run(python(text), timeout=60)
+    gathered = [[{"rank": 0}, {"rank": 1}, {"rank": 2}], [], []]
+    assert [each.stdout.splitlines() for each in done] == [
+        [str(values), "of 0 7", "{0: 0, 1: 10, 2: 20}"] for values in gathered
+    ]
+
+
 def test_one_of_them_speaks_and_the_others_leave_after_it():
     text = """
         with mine.elect_printer() as first:
@@ -70,3 +86,7 @@ def test_a_process_on_its_own_asks_nobody():
     with alone.primary_first("one"), alone.elect_printer() as first:
         assert first
     assert alone.exit_process(3) == 3
+    assert alone.gather("a", 1) == [1]
+    assert alone.broadcast("a", 1) == alone.agree("a", 1) == 1
+    assert alone.published("a") == {}
+    alone.barrier("a")

@@ -10,7 +10,6 @@ from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan_resize import resize_plan
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.config.resolve import resolve_config
-from jaxdist.launch.distributed.launcher_messages import stuck_ranks
 from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.launchers.elastic.host_pool import LocalPool
 from jaxdist.launch.launchers.elastic.process_counts import (
@@ -38,6 +37,10 @@ if rank == 0:
     with (folder / "starts").open("a") as file:
         print(count, planned, file=file)
 (folder / f"begun-{rank}").touch()
+
+def tell(kind, ranks=()):
+    from jaxdist.launch.distributed.launcher_messages import send_to_launcher
+    send_to_launcher(kind, ranks)
 
 def others():
     while not all((folder / f"begun-{r}").exists() for r in range(count)):
@@ -93,8 +96,7 @@ def test_whom_the_hang_doctor_names_is_lost(tmp_path, capfd):
         if count == 1: sys.exit()
         others()
         if rank == 1: time.sleep(60)
-        stuck = "stuck: rank 1 in step 8, input, at mine.py:31 (read); rank 0 waits in"
-        print(stuck, file=sys.stderr, flush=True)
+        tell("stuck", [1])
         sys.exit(75)
     """
     code, starts, err = launched(capfd, tmp_path, text)
@@ -159,7 +161,7 @@ CUT = """
         while not (folder / "cut").exists(): time.sleep(0.01)
         if rank == 2: time.sleep(60)
         # One that is cut off and one that is not accuse each other.
-        print("stuck: rank 2, last in step 8, input: it says nothing any more, is")
+        tell("stuck", [2])
         os._exit(75)
     if count == 2:
         time.sleep(1)
@@ -192,7 +194,6 @@ def test_a_host_whose_link_is_cut_is_lost_and_back_when_it_is_mended(tmp_path, c
 def test_nobody_is_taken_back_before_there_is_something_to_save(tmp_path, capfd):
     """Process 0 says so; what it writes for the launcher is not shown."""
     text = """
-        from jaxdist.launch.distributed.launcher_messages import announce_training
         if first and rank == 1:
             others()
             sys.exit(1)
@@ -200,7 +201,7 @@ def test_nobody_is_taken_back_before_there_is_something_to_save(tmp_path, capfd)
         if count == 1:
             time.sleep(3)
             (folder / "trains").touch()
-            announce_training()
+            tell("training")
         if count == 1 or first: ends_when_asked()
         assert (folder / "trains").exists()
     """
@@ -210,7 +211,7 @@ def test_nobody_is_taken_back_before_there_is_something_to_save(tmp_path, capfd)
         run_elastic(ground, able, RestartPolicy(max_restarts=1), rejoin_after_s=1.5)
         == 0
     )
-    assert "trains" not in "".join(capfd.readouterr())
+    assert "training" not in "".join(capfd.readouterr())
 
 
 def config(*words):
@@ -296,11 +297,11 @@ def said(number, beat, phase="compute"):
         ({0: (5, 1), 1: (5, 1)}, {0: (5, 2), 1: (5, 2)}, 0, ()),
     ],
 )
-def test_every_verdict_is_read_as_it_is_meant(before, after, rank, named):
+def test_every_verdict_names_ranks_for_the_launcher(before, after, rank, named):
     given = [{r: said(*x) for r, x in each.items()} for each in (before, after)]
     mine = ProcessGroup(rank=rank, size=max(2, len(before)))
     found = diagnose_hang(*given, mine, said(5, 2), 52.0)
-    assert stuck_ranks([found.text, "  stacks   runs/digits/stacks"]) == named
+    assert found.ranks == named
 
 
 class TestWords:

@@ -12,10 +12,13 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.main import command_names, main
-from jaxdist.launch.launchers.local import check_port_free, local_launch
-from jaxdist.launch.launchers.processes.group import ProcessSpec
-from jaxdist.launch.launchers.processes.output import failure_report
-from jaxdist.launch.launchers.processes.stream import ProcessFailure, run_and_stream
+from jaxdist.launch.launchers.local import local_launch
+from jaxdist.launch.launchers.processes.group import (
+    ProcessFailure,
+    ProcessSpec,
+    run_and_stream,
+)
+from jaxdist.launch.launchers.processes.output import print_failure
 from jaxdist.launch.launchers.program import program_command
 
 RANK = "import os; rank = int(os.environ['JAXDIST_RANK'])\n"
@@ -107,11 +110,11 @@ class TestFailures:
             "error: process 0 of 1 was ended by SIGKILL",
         )
 
-    def test_who_refuses_has_said_why(self):
-        refused = failure_report(
-            ProcessFailure(rank=0, returncode=2, last_lines=("error: no",)), 2
-        )
-        assert refused == "process 0 of 2 ended with 2, so all were ended\n"
+    def test_who_refuses_has_said_why(self, capsys):
+        refused = ProcessFailure(rank=0, returncode=2, last_lines=("error: no",))
+        print_failure(refused, 2)
+        said = capsys.readouterr().err
+        assert said == "process 0 of 2 ended with 2, so all were ended\n"
 
     def test_who_does_not_end_when_asked_is_killed(self, tmp_path):
         pid = tmp_path / "pid"
@@ -215,9 +218,9 @@ class TestBadInput:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
             with pytest.raises(BadInput, match=f"cannot listen at port {port}"):
-                check_port_free(port)
+                found("train", "digits", port=port)
         with pytest.raises(BadInput, match="between 1024 and 65535"):
-            check_port_free(80_000)
+            found("train", "digits", port=80_000)
 
 
 def test_print_shows_lines_for_a_shell_and_starts_nothing(tmp_path):

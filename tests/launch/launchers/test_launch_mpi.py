@@ -9,7 +9,7 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.main import main
-from jaxdist.launch.launchers.mpi import mpi_launch
+from jaxdist.launch.launchers.mpi import MpiLaunch
 
 system = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[3]
@@ -84,6 +84,6 @@ def test_without_open_mpi_the_command_is_named(monkeypatch, capfd):
 
 def test_hosts_and_numbers_that_cannot_be():
     with pytest.raises(BadInput, match="-n is between 1"):
-        mpi_launch(["true"], num_processes=0)
+        MpiLaunch(command=("true",), num_processes=0)
     with pytest.raises(BadInput, match="a twice"):
-        mpi_launch(["true"], num_processes=2, hosts="a,a")
+        MpiLaunch(command=("true",), num_processes=2, hosts="a,a")

@@ -13,7 +13,7 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.main import main
-from jaxdist.launch.launchers.slurm import SBATCH_SCRIPT, slurm_job
+from jaxdist.launch.launchers.slurm import SBATCH_SCRIPT, SlurmJob
 
 system = [pytest.mark.system, pytest.mark.slurm, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[3]
@@ -226,9 +226,9 @@ def test_without_slurm_the_command_is_named(monkeypatch, capfd):
 
 def test_numbers_that_cannot_be():
     with pytest.raises(BadInput, match="--nodes is between 1"):
-        slurm_job(["true"], nodes=0)
+        SlurmJob(command=("true",), nodes=0)
     with pytest.raises(BadInput, match="--processes-per-node is between 1"):
-        slurm_job(["true"], nodes=1, processes_per_node=0)
+        SlurmJob(command=("true",), nodes=1, processes_per_node=0)
 
 
 @pytest.mark.parametrize(

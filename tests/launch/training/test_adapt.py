@@ -247,13 +247,13 @@ def python(text):
 
 def test_all_pause_before_the_same_step_each_time_that_one_asks():
     text = """
-        from jaxdist.launch.distributed.synced_pause import SyncedPause
+        from jaxdist.launch.distributed.agree import StepAgreement
 
         due, mine, step = [], process_group(), 0
-        with SyncedPause(mine, 3) as agreed:
+        with StepAgreement(mine, "pause", 3) as agreed:
             while len(due) < 3:
                 step += 1
-                due += [step] * agreed.due(step)
+                due += [step] * (agreed.reached(step) == step)
                 # Two steps may be under way, as where devices are handed them ahead.
                 time.sleep(0.001 * (1 + rank))
                 if step % 3 == 0:
@@ -291,7 +291,9 @@ def test_who_adapts_is_started_again_and_not_for_a_failure(tmp_path, capfd):
     text = f"""
         import os, time
         from pathlib import Path
-        from jaxdist.launch.distributed.launcher_messages import announce_replan
+        from jaxdist.launch.distributed.launcher_messages import (
+            MessageKind, send_to_launcher
+        )
 
         rank = int(os.environ["JAXDIST_RANK"])
         begun = Path({str(begun)!r})
@@ -300,7 +302,7 @@ def test_who_adapts_is_started_again_and_not_for_a_failure(tmp_path, capfd):
         with begun.open("a") as file:
             print("begun", file=file)
         if len(begun.read_text().split()) < 3:
-            announce_replan()
+            send_to_launcher(MessageKind.ADAPTING)
             os._exit(75)
         os._exit(3)
     """
@@ -310,4 +312,4 @@ def test_who_adapts_is_started_again_and_not_for_a_failure(tmp_path, capfd):
     assert code == 3
     assert begun.read_text().split() == ["begun"] * 3
     assert "restart" not in said
-    assert "adapts" not in said
+    assert "adapting" not in said

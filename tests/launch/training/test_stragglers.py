@@ -43,7 +43,7 @@ def steps(*windows, every=10):
                 slow.on_input_starvation()
             slow.on_phase("compute", step)
             computes(how["works"])
-            mine.kv_store.wait_at_barrier(f"{step}", 60_000)
+            mine.barrier(f"{step}", 60)
             slow.on_phase("", step)
         time.sleep(2)
 """
