@@ -25,8 +25,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(args: Namespace) -> int:
     """Print the resolved tree."""
-    from jaxdist.launch.config.provenance import SETTING_SOURCE_NAMES
-    from jaxdist.launch.config.resolve import resolve_config
+    from jaxdist.launch.config.resolve import SETTING_SOURCE_NAMES, resolve_config
     from jaxdist.launch.config.tree import flatten_config, format_value
 
     resolved = resolve_config(args.experiment, args.overrides)
