@@ -49,7 +49,7 @@ IN_HOST, BETWEEN = (4e-6, 40e9), (90e-6, 6e9)
 
 def took(kind, payload, among, hosts):
     """The seconds of a collective, where rings that leave a host share its links."""
-    inside = hosts.inside(among)
+    inside = hosts.group_devices_per_host(among)
     alpha, rate = IN_HOST if inside is None else BETWEEN
     rate /= 1 if inside is None else hosts.devices / inside
     odd = 1 + 0.2 * KINDS.index(kind) + 0.03 * (inside or 0)
@@ -63,7 +63,7 @@ def took(kind, payload, among, hosts):
 
 def plainly(kind, payload, among, hosts):
     """The same without anything odd."""
-    inside = hosts.inside(among)
+    inside = hosts.group_devices_per_host(among)
     alpha, rate = IN_HOST if inside is None else BETWEEN
     rate /= 1 if inside is None else hosts.devices / inside
     sent = wire_bytes(kind, payload, among.devices)

@@ -132,7 +132,7 @@ def test_float64_stays_float64_and_bfloat16_narrow(batch):
     assert out.dtype == jnp.bfloat16
     with jax.enable_x64(True):
         task = Task(model=model_factory(TINY), optimizer=None, param_dtype=jnp.float64)
-        wide = jax.eval_shape(task.network)
+        wide = nnx.eval_shape(lambda: task._build(nnx.Rngs(0)))
         clip = jax.ShapeDtypeStruct(CLIP, jnp.float64)
         out = nnx.eval_shape(lambda m, *x: m(*x), wide, clip, shapes[1])
         assert out.dtype == jnp.float64

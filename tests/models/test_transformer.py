@@ -146,11 +146,8 @@ def test_float64_stays_float64_and_bfloat16_narrow(name):
     )
     assert nnx.eval_shape(lambda m, x: m(x), narrow, tokens()).dtype == jnp.bfloat16
     with jax.enable_x64(True):
-        wide = jax.eval_shape(
-            Task(
-                model=model_factory(how), optimizer=None, param_dtype=jnp.float64
-            ).network
-        )
+        task = Task(model=model_factory(how), optimizer=None, param_dtype=jnp.float64)
+        wide = nnx.eval_shape(lambda: task._build(nnx.Rngs(0)))
         assert nnx.eval_shape(lambda m, x: m(x), wide, tokens()).dtype == jnp.float64
 
 

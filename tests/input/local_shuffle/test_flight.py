@@ -177,7 +177,7 @@ def test_another_token_is_refused(cluster):
     keepers[0].fetcher.token = "guess"
     train(order, keepers, 20)
     assert keepers[0].fetcher.fetched_count == 0
-    assert keepers[0].counts.dataset_reads == keepers[0].counts.exchanged > 0
+    assert keepers[0].counts.dataset_reads == keepers[0].counts.received > 0
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "10.1.2.3:80", "host2:80"])
