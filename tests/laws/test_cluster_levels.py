@@ -51,23 +51,23 @@ def took(kind, payload, among, hosts):
     """The seconds of a collective, where rings that leave a host share its links."""
     inside = hosts.group_devices_per_host(among)
     alpha, rate = IN_HOST if inside is None else BETWEEN
-    rate /= 1 if inside is None else hosts.devices / inside
+    rate /= 1 if inside is None else hosts.devices_per_host / inside
     odd = 1 + 0.2 * KINDS.index(kind) + 0.03 * (inside or 0)
     start = (
-        odd * message_count(kind, among.devices) * alpha * (2 if payload > 9e6 else 1)
+        odd * message_count(kind, among.size) * alpha * (2 if payload > 9e6 else 1)
     )
     # The smallest differs enough from the next to be a measurement of its own.
     start *= 0.3 if payload < 4096 else 1
-    return start + odd * wire_bytes(kind, payload, among.devices) / rate
+    return start + odd * wire_bytes(kind, payload, among.size) / rate
 
 
 def plainly(kind, payload, among, hosts):
     """The same without anything odd."""
     inside = hosts.group_devices_per_host(among)
     alpha, rate = IN_HOST if inside is None else BETWEEN
-    rate /= 1 if inside is None else hosts.devices / inside
-    sent = wire_bytes(kind, payload, among.devices)
-    return message_count(kind, among.devices) * alpha + sent / rate
+    rate /= 1 if inside is None else hosts.devices_per_host / inside
+    sent = wire_bytes(kind, payload, among.size)
+    return message_count(kind, among.size) * alpha + sent / rate
 
 
 def chains_of(hosts, took=took):
