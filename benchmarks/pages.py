@@ -1,0 +1,164 @@
+"""Makes docs/benchmarks.md and docs/results from the files of benchmarks/results.
+
+    python benchmarks/pages.py
+
+A section a file: what it measures, the command, date and machine, one table, notes. A
+test holds that the pages in the checkout are what this makes.
+"""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+MADE = "<!-- Made by `make results` from benchmarks/results: change those files. -->"
+
+INTRO = """\
+Measured figures by topic. Each table has its command, date and machine; the figures are \
+also files, one a benchmark, in [benchmarks/results](../benchmarks/results). Peers are \
+measured in the same process or the same minutes, in turn: compare ratios, not \
+milliseconds between days. No accelerator was measured.
+
+Ranges are the least and the most of the readings, ± is half of a 95 % interval of the \
+mean, and an empty cell was not measured. To record a benchmark again see \
+[CONTRIBUTING.md](../CONTRIBUTING.md#record-a-benchmark)."""
+
+
+def load_results():
+    """{name: result} of all files, by name."""
+    files = sorted(RESULTS.glob("*.json"))
+    return {p.stem: json.loads(p.read_text(encoding="utf-8")) for p in files}
+
+
+def page_names():
+    """{page: (title, introduction, names of its results)}, from _pages.json."""
+    return json.loads((RESULTS.parent / "pages.json").read_text(encoding="utf-8"))
+
+
+def number(value):
+    """Write a number with separators of thousands; texts stay as they are."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return f"{value:,}"
+
+
+def cell(one, with_unit, with_n):
+    """Write a value with its spread."""
+    text = number(one["value"])
+    if with_unit and one["unit"]:
+        text += f" {one['unit']}"
+    spread = one["spread"] or {}
+    if "interval_95" in spread:
+        text += f" ± {number(spread['interval_95'])}"
+    inside = [" to ".join(map(number, spread["range"]))] if "range" in spread else []
+    inside += [f"n = {one['n']}"] if with_n and one["n"] else []
+    return text + (f" ({'; '.join(inside)})" if inside else "")
+
+
+def table(result):
+    """Lay rows out as Markdown: a row a case, a column a figure."""
+    rows = result["rows"]
+    figures = list(dict.fromkeys(one["figure"] for one in rows))
+    cases = list(dict.fromkeys(one["case"] for one in rows))
+    found = {(one["case"], one["figure"]): one for one in rows}
+    with_n = len({one["n"] for one in rows}) > 1
+    columns = []  # a title and the cells by case
+    for figure in figures:
+        own = [one for one in rows if one["figure"] == figure]
+        units = {one["unit"] for one in own if not isinstance(one["value"], str)}
+        title = figure or "measured"
+        if len(units) == 1 and (unit := next(iter(units))):
+            title += f", {unit}"
+        cells = {one["case"]: cell(one, len(units) > 1, with_n) for one in own}
+        goals = {one["case"]: one["goal"] for one in own if one["goal"]}
+        if goals:
+            columns.append(("goal" if len(figures) == 1 else f"{figure}: goal", goals))
+        columns.append((title, cells))
+    sources = {case: found[case, figures[0]].get("source") for case in cases
+               if (case, figures[0]) in found}
+    if any(sources.values()):
+        columns.append(("source", sources))
+    lines = [[result.get("case_name", "case"), *(title for title, _ in columns)]]
+    lines.append(["---"] * len(lines[0]))
+    lines += [[c, *(cells.get(c) or "" for _, cells in columns)] for c in cases]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def machine_line(machine):
+    """Write a machine in one line."""
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, "
+        f"Python {machine['python']}, jax {machine['jax']}"
+    )
+
+
+def section(result, usual):
+    """Write the section of one result."""
+    yield f"## {result['title']}\n"
+    yield f"{result['measures']}\n"
+    if result["not_run"]:
+        yield f"<!-- not run: {result['not_run']} -->"
+    yield f"```bash\n{result['command']}\n```\n"
+    said = [result["date"]]
+    if result["machine"] != usual:
+        said.append(machine_line(result["machine"]))
+    if result["conditions"]:
+        said.append(result["conditions"])
+    counts = {one["n"] for one in result["rows"]}
+    if len(counts) == 1 and (n := counts.pop()):
+        said.append(f"{n} readings each")
+    goal = f" Goal: {result['goal']}." if result["goal"] else ""
+    yield f"{'; '.join(said)}.{goal}\n"
+    yield f"{table(result)}\n"
+    yield from (f"{note}\n" for note in result["notes"])
+
+
+def usual_machine(results):
+    """Return the machine of most results, which pages name once."""
+    machines = Counter(json.dumps(r["machine"]) for r in results.values())
+    return json.loads(machines.most_common(1)[0][0])
+
+
+def make_pages():
+    """{path: text} of the index and of every page."""
+    results, pages = load_results(), page_names()
+    usual = usual_machine(results)
+    machine = f"Machine, where nothing else is said: {machine_line(usual)}."
+    index = [f"# Benchmarks\n\n{MADE}\n\n{INTRO}\n\n{machine}\n"]
+    made = {}
+    for name, page in pages.items():
+        index.append(f"## [{page['title']}](results/{name}.md)\n\n{page['intro']}\n")
+        index.append("| table | measured | date |\n|---|---|---|")
+        parts = [f"# {page['title']}\n\n{MADE}\n\n{page['intro']} {machine}\n"]
+        for key in page["results"]:
+            result = results[key]
+            anchor = slug(result["title"])
+            link = f"[{result['title']}](results/{name}.md#{anchor})"
+            index.append(f"| {link} | {result['measures']} | {result['date']} |")
+            parts += section(result, usual)
+        index.append("")
+        path = ROOT / "docs" / "results" / f"{name}.md"
+        made[path] = "\n".join(parts).rstrip() + "\n"
+    made[ROOT / "docs" / "benchmarks.md"] = "\n".join(index).rstrip() + "\n"
+    return made
+
+
+def slug(title):
+    """Return the anchor that a heading has."""
+    kept = (c for c in title.lower() if c.isalnum() or c in " -_")
+    return "".join(kept).replace(" ", "-")
+
+
+def main():
+    pages = make_pages()
+    (ROOT / "docs" / "results").mkdir(exist_ok=True)
+    for path, text in pages.items():
+        path.write_text(text, encoding="utf-8")
+        print(f"{path.relative_to(ROOT)}: {text.count(chr(10))} lines")
+
+
+if __name__ == "__main__":
+    main()
