@@ -25,15 +25,81 @@ mean, and an empty cell was not measured. To record a benchmark again see \
 [CONTRIBUTING.md](../CONTRIBUTING.md#record-a-benchmark)."""
 
 
+PAGES = {
+    "step": (
+        "Speed of a step",
+        "What the framework costs beside a hand-written loop, and its kernels on CPUs.",
+        ("overhead", "first_step", "maxima", "convolutions", "convolutions_step")
+        + ("memory", "profile", "commands", "tests"),
+    ),
+    "learning": (
+        "Learning",
+        "What trainings reach: whole ones, with compressed sums, with outer loops and "
+        "without a flush.",
+        ("accuracy", "characters", "to_accuracy", "reducers_digits")
+        + ("reducers_characters", "reducers_fashion_mnist", "outer_words")
+        + ("outer_digits", "without_flush", "without_flush_rates"),
+    ),
+    "communication": (
+        "Communication",
+        "What sums cost: packing, shaped links, step lists and the automatic choice.",
+        ("links", "links_64mib", "links_64mib_slow", "links_rounds", "compress")
+        + ("regret", "overlap", "overlap_alone", "algorithms", "scaling"),
+    ),
+    "pipelines": (
+        "Pipelines",
+        "Steps in stages: time, memory, compilation, and training on slow links.",
+        ("pipelines_steps", "pipelines_ticks", "executed_eager", "pipelines_compile")
+        + ("pipelines_memory", "flow_links", "flow_links_dense"),
+    ),
+    "planning": (
+        "Planning and prediction",
+        "How long searches take, how well steps and memory are predicted, and what "
+        "choices cost.",
+        ("executed", "executed_best", "executed_regret", "plans", "plans_commands")
+        + ("first_plan", "stages", "memory_predicted", "recalibrated", "adapt"),
+    ),
+    "input": (
+        "Input",
+        "How fast samples come, from disks, slow origins and peers in trouble.",
+        ("input_rate", "wait", "ids", "input_links", "input_faults")
+        + ("partial_shuffle",),
+    ),
+    "faults": (
+        "Faults and elastic runs",
+        "What a fault costs on two shared cores, and what a run takes to go on. Random "
+        "faults train the tiny network of `benchmarks/faults_net.py`.",
+        ("faults_soak", "faults_kill", "faults_term", "faults_stop")
+        + ("faults_false_alarms", "elastic", "checkpoint_stall", "stragglers")
+        + ("preflight", "testbed_cycles", "testbed_psum"),
+    ),
+    "network": (
+        "Networks",
+        "What a simulation of networks gives; see [network.md](../network.md) and "
+        "[algorithms.md](../algorithms.md).",
+        ("network_design", "network_tables", "sparse_hosts", "network_simgrid")
+        + ("network_scale",),
+    ),
+    "published": (
+        "Measurements of others",
+        "Predictions of rows that others measured and published; see "
+        "[oracle.md](../oracle.md) and [paradl.md](../paradl.md).",
+        ("oracle_rows", "oracle_rows_one", "oracle_rows_several", "paradl_rows"),
+    ),
+    "guarantees": (
+        "What tests hold",
+        "What must hold exactly or to rounding, and the tests that hold it.",
+        ("guarantees_layouts", "guarantees_sums", "guarantees_pipelines")
+        + ("guarantees_input", "guarantees_network", "guarantees_faults"),
+    ),
+}
+"""{page: (title, introduction, its results)}: a file of the name makes a section."""
+
+
 def load_results():
     """{name: result} of all files, by name."""
     files = sorted(RESULTS.glob("*.json"))
     return {p.stem: json.loads(p.read_text(encoding="utf-8")) for p in files}
-
-
-def page_names():
-    """{page: (title, introduction, names of its results)}, from _pages.json."""
-    return json.loads((RESULTS.parent / "pages.json").read_text(encoding="utf-8"))
 
 
 def number(value):
@@ -63,7 +129,6 @@ def table(result):
     rows = result["rows"]
     figures = list(dict.fromkeys(one["figure"] for one in rows))
     cases = list(dict.fromkeys(one["case"] for one in rows))
-    found = {(one["case"], one["figure"]): one for one in rows}
     with_n = len({one["n"] for one in rows}) > 1
     columns = []  # a title and the cells by case
     for figure in figures:
@@ -77,9 +142,8 @@ def table(result):
         if goals:
             columns.append(("goal" if len(figures) == 1 else f"{figure}: goal", goals))
         columns.append((title, cells))
-    sources = {case: found[case, figures[0]].get("source") for case in cases
-               if (case, figures[0]) in found}
-    if any(sources.values()):
+    sources = {one["case"]: one["source"] for one in rows if "source" in one}
+    if sources:
         columns.append(("source", sources))
     lines = [[result.get("case_name", "case"), *(title for title, _ in columns)]]
     lines.append(["---"] * len(lines[0]))
@@ -124,20 +188,22 @@ def usual_machine(results):
 
 def make_pages():
     """{path: text} of the index and of every page."""
-    results, pages = load_results(), page_names()
+    results = load_results()
     usual = usual_machine(results)
     machine = f"Machine, where nothing else is said: {machine_line(usual)}."
     index = [f"# Benchmarks\n\n{MADE}\n\n{INTRO}\n\n{machine}\n"]
-    made = {}
-    for name, page in pages.items():
-        index.append(f"## [{page['title']}](results/{name}.md)\n\n{page['intro']}\n")
+    made: dict[Path, str] = {}
+    for name, (title, intro, names) in PAGES.items():
+        head = f"## [{title}](results/{name}.md)"
+        index.append(f"{head}\n\n{intro.replace('](../', '](')}\n")
         index.append("| table | measured | date |\n|---|---|---|")
-        parts = [f"# {page['title']}\n\n{MADE}\n\n{page['intro']} {machine}\n"]
-        for key in page["results"]:
+        parts = [f"# {title}\n\n{MADE}\n\n{intro} {machine}\n"]
+        for key in names:
             result = results[key]
             anchor = slug(result["title"])
             link = f"[{result['title']}](results/{name}.md#{anchor})"
-            index.append(f"| {link} | {result['measures']} | {result['date']} |")
+            measures = result["measures"].replace("](../", "](")
+            index.append(f"| {link} | {measures} | {result['date']} |")
             parts += section(result, usual)
         index.append("")
         path = ROOT / "docs" / "results" / f"{name}.md"

@@ -101,7 +101,7 @@ def this_machine() -> dict[str, Any]:
         cpu = found[1]
     return {
         "cpu": cpu,
-        "cores": len(psutil.Process().cpu_affinity()),
+        "cores": os.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9),
         "python": platform.python_version(),
         "jax": version("jax"),
