@@ -11,7 +11,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS)
 # run by the commands of the pages, and by laws that start processes.
 PLAIN := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
-.PHONY: train test laws laws-all system-tests system-packages commands check format env env-dev clean
+.PHONY: train test laws laws-all system-tests system-packages commands results check format env env-dev clean
 
 train: env
 	$(BIN)/jaxdist train digits
@@ -48,6 +48,10 @@ system-packages:
 # Every command that the README and docs/ show, in a fresh copy of the checkout.
 commands:
 	$(PYTHON) .ci/commands.py
+
+# The pages of measured figures, from benchmarks/results.
+results:
+	$(PYTHON) benchmarks/pages.py
 
 check: env-dev
 	$(BIN)/ruff format --check .

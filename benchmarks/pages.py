@@ -7,6 +7,7 @@ test holds that the pages in the checkout are what this makes.
 """
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -15,9 +16,9 @@ RESULTS = ROOT / "benchmarks" / "results"
 MADE = "<!-- Made by `make results` from benchmarks/results: change those files. -->"
 
 INTRO = """\
-Measured figures by topic. Each table has its command, date and machine; the figures are \
-also files, one a benchmark, in [benchmarks/results](../benchmarks/results). Peers are \
-measured in the same process or the same minutes, in turn: compare ratios, not \
+Measured figures by topic. Each table has its command, date and machine; the figures \
+are also files, one a benchmark, in [benchmarks/results](../benchmarks/results). Peers \
+are measured in the same process or the same minutes, in turn: compare ratios, not \
 milliseconds between days. No accelerator was measured.
 
 Ranges are the least and the most of the readings, ± is half of a 95 % interval of the \
@@ -29,56 +30,115 @@ PAGES = {
     "step": (
         "Speed of a step",
         "What the framework costs beside a hand-written loop, and its kernels on CPUs.",
-        ("overhead", "first_step", "maxima", "convolutions", "convolutions_step")
-        + ("memory", "profile", "commands", "tests"),
+        (
+            "overhead",
+            "first_step",
+            "maxima",
+            "convolutions",
+            "convolutions_step",
+            "memory",
+            "profile",
+            "commands",
+            "tests",
+        ),
     ),
     "learning": (
         "Learning",
         "What trainings reach: whole ones, with compressed sums, with outer loops and "
         "without a flush.",
-        ("accuracy", "characters", "to_accuracy", "reducers_digits")
-        + ("reducers_characters", "reducers_fashion_mnist", "outer_words")
-        + ("outer_digits", "without_flush", "without_flush_rates"),
+        (
+            "accuracy",
+            "characters",
+            "to_accuracy",
+            "reducers_digits",
+            "reducers_characters",
+            "reducers_fashion_mnist",
+            "outer_words",
+            "outer_digits",
+            "without_flush",
+            "without_flush_rates",
+        ),
     ),
     "communication": (
         "Communication",
         "What sums cost: packing, shaped links, step lists and the automatic choice.",
-        ("links", "links_64mib", "links_64mib_slow", "links_rounds", "compress")
-        + ("regret", "overlap", "overlap_alone", "algorithms", "scaling"),
+        (
+            "links",
+            "links_64mib",
+            "links_64mib_slow",
+            "links_rounds",
+            "compress",
+            "regret",
+            "overlap",
+            "overlap_alone",
+            "algorithms",
+            "scaling",
+        ),
     ),
     "pipelines": (
         "Pipelines",
         "Steps in stages: time, memory, compilation, and training on slow links.",
-        ("pipelines_steps", "pipelines_ticks", "executed_eager", "pipelines_compile")
-        + ("pipelines_memory", "flow_links", "flow_links_dense"),
+        (
+            "pipelines_steps",
+            "pipelines_ticks",
+            "executed_eager",
+            "pipelines_compile",
+            "pipelines_memory",
+            "flow_links",
+            "flow_links_dense",
+        ),
     ),
     "planning": (
         "Planning and prediction",
         "How long searches take, how well steps and memory are predicted, and what "
         "choices cost.",
-        ("executed", "executed_best", "executed_regret", "plans", "plans_commands")
-        + ("first_plan", "stages", "memory_predicted", "recalibrated", "adapt"),
+        (
+            "executed",
+            "executed_best",
+            "executed_regret",
+            "plans",
+            "plans_commands",
+            "first_plan",
+            "stages",
+            "memory_predicted",
+            "recalibrated",
+            "adapt",
+        ),
     ),
     "input": (
         "Input",
         "How fast samples come, from disks, slow origins and peers in trouble.",
-        ("input_rate", "wait", "ids", "input_links", "input_faults")
-        + ("partial_shuffle",),
+        ("input_rate", "wait", "ids", "input_links", "input_faults", "partial_shuffle"),
     ),
     "faults": (
         "Faults and elastic runs",
         "What a fault costs on two shared cores, and what a run takes to go on. Random "
         "faults train the tiny network of `benchmarks/faults_net.py`.",
-        ("faults_soak", "faults_kill", "faults_term", "faults_stop")
-        + ("faults_false_alarms", "elastic", "checkpoint_stall", "stragglers")
-        + ("preflight", "testbed_cycles", "testbed_psum"),
+        (
+            "faults_soak",
+            "faults_kill",
+            "faults_term",
+            "faults_stop",
+            "faults_false_alarms",
+            "elastic",
+            "checkpoint_stall",
+            "stragglers",
+            "preflight",
+            "testbed_cycles",
+            "testbed_psum",
+        ),
     ),
     "network": (
         "Networks",
         "What a simulation of networks gives; see [network.md](../network.md) and "
         "[algorithms.md](../algorithms.md).",
-        ("network_design", "network_tables", "sparse_hosts", "network_simgrid")
-        + ("network_scale",),
+        (
+            "network_design",
+            "network_tables",
+            "sparse_hosts",
+            "network_simgrid",
+            "network_scale",
+        ),
     ),
     "published": (
         "Measurements of others",
@@ -89,8 +149,14 @@ PAGES = {
     "guarantees": (
         "What tests hold",
         "What must hold exactly or to rounding, and the tests that hold it.",
-        ("guarantees_layouts", "guarantees_sums", "guarantees_pipelines")
-        + ("guarantees_input", "guarantees_network", "guarantees_faults"),
+        (
+            "guarantees_layouts",
+            "guarantees_sums",
+            "guarantees_pipelines",
+            "guarantees_input",
+            "guarantees_network",
+            "guarantees_faults",
+        ),
     ),
 }
 """{page: (title, introduction, its results)}: a file of the name makes a section."""
@@ -139,9 +205,9 @@ def table(result):
             title += f", {unit}"
         cells = {one["case"]: cell(one, len(units) > 1, with_n) for one in own}
         goals = {one["case"]: one["goal"] for one in own if one["goal"]}
-        if goals:
-            columns.append(("goal" if len(figures) == 1 else f"{figure}: goal", goals))
         columns.append((title, cells))
+        if goals:
+            columns.append(("goal", goals))
     sources = {one["case"]: one["source"] for one in rows if "source" in one}
     if sources:
         columns.append(("source", sources))
@@ -202,7 +268,8 @@ def make_pages():
             result = results[key]
             anchor = slug(result["title"])
             link = f"[{result['title']}](results/{name}.md#{anchor})"
-            measures = result["measures"].replace("](../", "](")
+            first, *_ = re.split(r"[.:;](?: |$)", result["measures"])
+            measures = first.replace("](../", "](")
             index.append(f"| {link} | {measures} | {result['date']} |")
             parts += section(result, usual)
         index.append("")

@@ -1,13 +1,13 @@
 """Results of benchmarks as data: one file a benchmark in benchmarks/results.
 
 A benchmark that was given `--record` hands its rows to `write_result`. What the file
-said before about the benchmark (its title, what it measures, its goals and notes) stays;
+said before about the benchmark (its title, what it measures, goals and notes) stays;
 rows, date, machine and command are those of the run. `make results` makes the pages of
 docs/results from the files.
 
-A row has a `case`, the `figure` that was taken of it (null where there is only one), its
-`value` and `unit`, a `spread` ({"range": [least, most]} or {"interval_95": half-width},
-null where none was taken), `n` readings behind it, and a `goal` as text.
+A row has a `case`, the `figure` that was taken of it (null where there is only one),
+its `value` and `unit`, a `spread` ({"range": [least, most]} or {"interval_95":
+half-width}, null where none was taken), `n` readings behind it, and a `goal` as text.
 """
 
 import argparse
@@ -121,7 +121,7 @@ def write_result(
         name: of the file; a benchmark with several tables has a file for each.
         rows: what was measured.
         folder: where the files are.
-        described: `title`, `measures` and the other texts, in place of those in the file.
+        described: `title`, `measures` and other texts, in place of those in the file.
             A new file needs these two.
     """
     path = folder / f"{name}.json"
@@ -148,9 +148,7 @@ def format_result(result: dict[str, Any]) -> str:
     head = {key: result[key] for key in FIELDS if key != "rows"}
     head |= {key: value for key, value in result.items() if key not in FIELDS}
     text = json.dumps(head, indent=1, ensure_ascii=False).removesuffix("\n}")
-    rows = ",\n".join(
-        "  " + json.dumps(r, ensure_ascii=False) for r in result["rows"]
-    )
+    rows = ",\n".join("  " + json.dumps(r, ensure_ascii=False) for r in result["rows"])
     return f'{text},\n "rows": [\n{rows}\n ]\n}}\n'
 
 
