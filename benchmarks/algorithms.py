@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from record import add_record_option, row, write_result
 
 from jaxdist.collectives.algorithms.registry import SCHEDULES
 from jaxdist.collectives.permutes import permutes
@@ -48,14 +49,18 @@ def timed(program, x):
     return time.perf_counter() - start
 
 
-def row(steps, size, seconds, ratio):
-    """Lay out one list: its steps, its bytes in arrays, and what was measured."""
+def figures(steps, size, seconds, ratios):
+    """Return a list's steps, its bytes in arrays, and what was measured."""
     arrays = busiest_rank_bytes(steps, size, 4) / (4 * size)
     moves = sum(len(step) for step in permutes(steps))
-    return (
-        f"| `{steps.name}` | {len(steps.steps)} | {moves} | {arrays:.2f} S "
-        f"| {1e3 * seconds:.1f} | {ratio:.2f} |\n"
-    )
+    case, n = f"`{steps.name}`", len(seconds)
+    return [
+        row(case, len(steps.steps), "", figure="steps", n=n),
+        row(case, moves, "", figure="permutes", n=n),
+        row(case, arrays, "S", figure="sent by the busiest", n=n),
+        row(case, 1e3 * statistics.median(seconds), "ms", figure="a call", n=n),
+        row(case, statistics.median(ratios), "", figure="over psum", n=n),
+    ]
 
 
 def main():
@@ -63,6 +68,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--size", type=int, default=1 << 20, help="float32 numbers")
+    add_record_option(parser)
     args = parser.parse_args()
     ranks = jax.device_count()
     mesh = build_mesh(Plan(mesh=MeshShape(data=ranks)))
@@ -75,12 +81,24 @@ def main():
         [timed(program, x) for program in (psum, *programs)] for _ in range(args.rounds)
     ]
     base, *others = zip(*times)
-    middle = 1e3 * statistics.median(base)
+    middle, n = 1e3 * statistics.median(base), args.rounds
+    made = [
+        row("`lax.psum`", middle, "ms", figure="a call", n=n),
+        row("`lax.psum`", 1, "", figure="over psum", n=n),
+    ]
     sys.stdout.write(f"{HEAD}\n|---|---|---|---|---|---|\n")
     sys.stdout.write(f"| `lax.psum` | | | | {middle:.1f} | 1 |\n")
     for steps, seconds in zip(lists, others, strict=True):
-        ratio = statistics.median(a / b for a, b in zip(seconds, base, strict=True))
-        sys.stdout.write(row(steps, args.size, statistics.median(seconds), ratio))
+        ratios = [a / b for a, b in zip(seconds, base, strict=True)]
+        own = figures(steps, args.size, seconds, ratios)
+        count, moves, arrays, ms, ratio = (one["value"] for one in own)
+        sys.stdout.write(
+            f"| `{steps.name}` | {count} | {moves} | {arrays:.2f} S | {ms:.1f} "
+            f"| {ratio:.2f} |\n"
+        )
+        made += own
+    if args.record:
+        write_result("algorithms", made)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 import jax
 import jax.numpy as jnp
 from jax import lax
+from record import add_record_option, row, write_result
 
 from jaxdist.collectives.compress.codec import (
     Bf16Codec,
@@ -62,7 +63,9 @@ def rows():
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
-    rounds = parser.parse_args().rounds
+    add_record_option(parser)
+    args = parser.parse_args()
+    rounds = args.rounds
     x = jax.random.normal(jax.random.key(0), (NUMBERS,))
     runs = {name: jax.jit(run) for name, run in rows().items()}
     for run in runs.values():
@@ -74,12 +77,22 @@ def main() -> None:
             jax.block_until_ready(run(x))
             seconds[name].append(time.perf_counter() - start)
     first, *_ = seconds.values()
+    made = []
     for name, times in seconds.items():
         ratios = sorted(a / b for a, b in zip(times, first))
-        print(
-            f"{name:34} {1e3 * statistics.median(times):8.2f} ms   "
-            f"{statistics.median(ratios):6.2f} x  ({ratios[1]:.2f} to {ratios[-2]:.2f})"
+        middle = statistics.median(ratios)
+        ms = 1e3 * statistics.median(times)
+        inner = ratios[1:-1]  # an interrupted call is no figure of the code
+        made.append(row(name, ms, "ms", figure="a call", n=rounds))
+        made.append(
+            row(name, middle, "passes", figure="in passes", readings=inner, n=rounds)
         )
+        print(
+            f"{name:34} {ms:8.2f} ms   {middle:6.2f} x  "
+            f"({ratios[1]:.2f} to {ratios[-2]:.2f})"
+        )
+    if args.record:
+        write_result("compress", made)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import jax.numpy as jnp
 from jax import lax
+from record import add_record_option, row, write_result
 
 from jaxdist.layers.conv_gradients import convolve
 from jaxdist.layers.halo_conv import halo_conv
@@ -25,13 +26,13 @@ from jaxdist.layers.window import make_windows
 TURNS, ROUNDS = 10, 5
 WAYS = {"jax": convolve, "jaxdist": halo_conv}
 CASES = {
-    "3x3": ((64, 8, 8, 16), (3, 3), 16),
-    "3x3 stride 2": ((64, 16, 16, 16), (3, 3), 32, 2),
-    "1x1 stride 2": ((64, 16, 16, 16), (1, 1), 32, 2),
-    "7x7 stride 2": ((16, 32, 32, 3), (7, 7), 16, 2),
-    "5x5 in 2 groups": ((16, 13, 13, 32), (5, 5), 32, 1, 2),
-    "3x3x3": ((4, 8, 8, 8, 16), (3, 3, 3), 16),
-    "3x3x3 stride 2": ((4, 8, 8, 8, 16), (3, 3, 3), 16, 2),
+    "3x3, 64 x 8 x 8 x 16": ((64, 8, 8, 16), (3, 3), 16),
+    "3x3 stride 2, 64 x 16 x 16 x 16": ((64, 16, 16, 16), (3, 3), 32, 2),
+    "1x1 stride 2, the same images": ((64, 16, 16, 16), (1, 1), 32, 2),
+    "7x7 stride 2, 16 x 32 x 32 x 3": ((16, 32, 32, 3), (7, 7), 16, 2),
+    "5x5 in 2 groups, 16 x 13 x 13 x 32": ((16, 13, 13, 32), (5, 5), 32, 1, 2),
+    "3x3x3, 4 x 8 x 8 x 8 x 16": ((4, 8, 8, 8, 16), (3, 3, 3), 16),
+    "3x3x3 stride 2, the same volumes": ((4, 8, 8, 8, 16), (3, 3, 3), 16, 2),
 }
 """Shape of the input, taps, features; a stride and groups where they are not 1."""
 
@@ -82,29 +83,43 @@ def milliseconds(function, arrays, times):
     return 1e3 * min(seconds) / times
 
 
+def result_rows(measured):
+    """Yield the rows that are recorded."""
+    places = {"plain": "outside", "loop": "in a loop"}
+    for one in measured:
+        for way, said in (("jax", "JAX"), ("jaxdist", "jaxdist")):
+            case = f"{one['case']}, to its {one['gradient']}"
+            figure = f"{places[one['place']]}: {said}"
+            yield row(case, one[way], "ms", figure=figure, n=ROUNDS)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true")
-    as_json = parser.parse_args().json
+    add_record_option(parser)
+    args = parser.parse_args()
+    as_json = args.json
     if not as_json:
-        print(f"{'ms':16} {'gradient to':11} {'where':6}", *(f"{w:>8}" for w in WAYS))
+        print(f"{'ms':34} {'gradient to':11} {'where':6}", *(f"{w:>8}" for w in WAYS))
     rows = []
     for case, how in CASES.items():
         for wanted, name in enumerate(("input", "kernel")):
             for place in ("plain", "loop"):
-                row = {"case": case, "gradient": name, "place": place}
+                one = {"case": case, "gradient": name, "place": place}
                 for way in WAYS:
                     grad, arrays = gradient(way, wanted, *how)
                     if place == "loop":
-                        row[way] = milliseconds(looped(grad), arrays, TURNS)
+                        one[way] = milliseconds(looped(grad), arrays, TURNS)
                     else:
-                        row[way] = milliseconds(grad, arrays, 1)
-                rows.append(row)
+                        one[way] = milliseconds(grad, arrays, 1)
+                rows.append(one)
                 if not as_json:
-                    figures = (f"{row[way]:8.2f}" for way in WAYS)
-                    print(f"{case:16} {name:11} {place:6}", *figures, flush=True)
+                    figures = (f"{one[way]:8.2f}" for way in WAYS)
+                    print(f"{case:34} {name:11} {place:6}", *figures, flush=True)
     if as_json:
         print(json.dumps(rows))
+    if args.record:
+        write_result("convolutions", list(result_rows(rows)))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
+
+from record import add_record_option, row, write_result
 
 HERE = Path(__file__).resolve().parent
 
@@ -67,13 +70,33 @@ def one_round() -> list[float]:
         return [*cold, by_hand(folder), by_jaxdist(folder, "warm")]
 
 
+def result_rows(rows: list[list[float]]) -> list[dict[str, Any]]:
+    """Return the rows that are recorded."""
+    made = []
+    cold_hand, cold, warm_hand, warm = map(list, zip(*rows))
+    for case, ours, hand in (("cold", cold, cold_hand), ("warm", warm, warm_hand)):
+        ratios = [a / b for a, b in zip(ours, hand)]
+        figures = (
+            ("ratio", "", ratios),
+            ("jaxdist", "s", ours),
+            ("by hand", "s", hand),
+        )
+        for figure, unit, readings in figures:
+            middle = statistics.median(readings)
+            made.append(row(case, middle, unit, figure=figure, readings=readings))
+    return made
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
+    add_record_option(parser)
     args = parser.parse_args()
     rows = [one_round() for _ in range(args.rounds)]
+    if args.record:
+        write_result("first_step", result_rows(rows))
     names = ("cold_hand_s", "cold_s", "warm_hand_s", "warm_s")
     result = {n: statistics.median(c) for n, c in zip(names, zip(*rows))}
     result["cold_ratio"] = statistics.median(b / a for a, b, _, _ in rows)

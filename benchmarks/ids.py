@@ -7,11 +7,14 @@ permutation of as many numbers, timed in the same process; then the first batch 
 resume at epoch 90 of ImageNet's size, and those that follow.
 """
 
+import argparse
 import resource
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from record import add_record_option, row, write_result
 
 from jaxdist.input.keyed_permutation import permute
 from jaxdist.input.local_shuffle.partial import PartialShuffleOrder
@@ -30,7 +33,8 @@ def seconds(call: Callable[[], object]) -> float:
     return min(found)
 
 
-def one_epoch() -> None:
+def one_epoch() -> list[dict[str, Any]]:
+    """Time an epoch of partitions; return the rows that are recorded."""
     shuffle = PartialShuffle.from_fraction(samples=10**9, partitions=512, q=0.1, seed=1)
     slots = np.arange(shuffle.size(7))
     own = np.full_like(slots, 7)
@@ -44,9 +48,16 @@ def one_epoch() -> None:
     both = step + order
     print(f"  with the reading order  {1e3 * both:5.0f} ms   {both / numpy:.2f} x")
     print(f"  peak memory             {peak:5.0f} MB")
+    return [
+        row("one epoch", step / numpy, "permutations", n=ROUNDS),
+        row("with the reading order", both / numpy, "permutations", n=ROUNDS),
+        row("memory", peak, "MB"),
+    ]
 
 
-def first_batches() -> None:
+def first_batches() -> list[dict[str, Any]]:
+    """Time the first batches of an epoch; return the rows that are recorded."""
+    made = []
     print("1,281,167 samples, epoch 90, batches of 4,096, Q = 0.1")
     for partitions in (16, 512, 4096):
         shuffle = PartialShuffle.from_fraction(
@@ -64,8 +75,16 @@ def first_batches() -> None:
             f"  {partitions:5,} partitions   first {first:.2f} s, then "
             f"{1e3 * rest:.0f} ms a batch"
         )
+        made.append(row(f"first batch, {partitions:,} partitions", first, "s"))
+        per_sample = 1e6 * rest / order.batch
+        made.append(row(f"a sample after it, {partitions:,}", per_sample, "µs"))
+    return made
 
 
 if __name__ == "__main__":
-    one_epoch()
-    first_batches()
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    add_record_option(options)
+    given = options.parse_args()
+    result = [*one_epoch(), *first_batches()]
+    if given.record:
+        write_result("ids", result)

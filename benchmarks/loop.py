@@ -15,6 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from record import add_record_option, row, write_result
+
 from jaxdist.launch.config.registry import experiment_names
 
 TINY = (
@@ -56,18 +58,18 @@ def looped(name, devices, cluster, folder):
     return run
 
 
-def row(run):
-    """Write a comparison as a row of a table."""
+def figures(run):
+    """Return the figures of a comparison, in ms and %."""
     terms = {term["name"]: term["measured"] for term in run["terms"]}
     whole = sum(s for name, s in terms.items() if name != "memory")
     step, memory = run["step"], run["terms"][-1]
-    first = run["misses"][0]
-    return (
-        f"{run['plan']} | {1e3 * step['predicted']:.1f} | {1e3 * step['measured']:.1f} "
-        f"| {100 * step['accurate']:.0f} % | {100 * whole / step['measured']:.0f} % "
-        f"| {100 * memory['accurate']:.0f} % "
-        f"| {first['term']} {1e3 * first['seconds']:+.1f}"
-    )
+    return {
+        "predicted, ms": 1e3 * step["predicted"],
+        "measured, ms": 1e3 * step["measured"],
+        "step accurate, %": 100 * step["accurate"],
+        "terms add up to, %": 100 * whole / step["measured"],
+        "memory accurate, %": 100 * memory["accurate"],
+    }
 
 
 def main():
@@ -75,22 +77,42 @@ def main():
     parser.add_argument("names", nargs="*", default=sorted(experiment_names()))
     parser.add_argument("--devices", type=int, default=2)
     parser.add_argument("--cluster", default="cpu-fake")
+    add_record_option(parser)
     given = parser.parse_args()
     print(
-        "| experiment | plan | predicted, ms | measured, ms | step | terms add up to "
-        "| memory | largest miss, ms |\n|---|---|---|---|---|---|---|---|"
+        "| experiment | plan | predicted, ms | measured, ms | step, % | terms add up to, "
+        "% | memory, % | largest miss, ms |\n|---|---|---|---|---|---|---|---|"
     )
-    failed = 0
+    failed, rows = 0, []
     with tempfile.TemporaryDirectory() as folder:
         for name in given.names:
             try:
                 run = looped(name, given.devices, given.cluster, Path(folder))
-                print(f"| {name} | {row(run)} |", flush=True)
+                found, miss = figures(run), run["misses"][0]
+                shown = " | ".join(f"{value:.1f}" for value in found.values())
+                print(
+                    f"| {name} | {run['plan']} | {shown} "
+                    f"| {miss['term']} {1e3 * miss['seconds']:+.1f} |",
+                    flush=True,
+                )
+                rows.append(row(name, run["plan"], "", figure="plan"))
+                for title, value in found.items():
+                    figure, _, unit = title.rpartition(", ")
+                    rows.append(row(name, value, unit, figure=figure))
             except RuntimeError as error:
                 failed += 1
                 what, _, told = str(error).partition("\n")
                 print(f"| {name} | failed: {what} |", flush=True)
                 print(told, file=sys.stderr)
+    if given.record:
+        write_result(
+            "loop",
+            rows,
+            title="Plan, run, compare",
+            measures="The step and the memory of every experiment at a tiny size under "
+            "the plan that `jaxdist plan` chooses for fake devices of this machine, "
+            "predicted and measured.",
+        )
     return failed
 
 

@@ -17,18 +17,29 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from record import add_record_option, row, write_result
 
 from jaxdist.layers.pool import max_over_windows
 from jaxdist.layers.window import make_windows
 
 ROUNDS = 15
 CASES = {
-    "VGG-16, narrow": ((12, 32, 32, 16), 2, 2, "VALID"),
-    "VGG-16": ((8, 112, 112, 64), 2, 2, "VALID"),
-    "ResNet-50": ((2, 112, 112, 64), 3, 2, 1),
-    "AlexNet": ((4, 27, 27, 96), 3, 2, "VALID"),
-    "GoogLeNet, a branch": ((8, 28, 28, 192), 3, 1, 1),
-    "CosmoFlow": ((1, 32, 32, 32, 16), 2, 2, "VALID"),
+    "VGG-16 with 16 filters, 12 x 32 x 32 x 16, 2 x 2": (
+        (12, 32, 32, 16),
+        2,
+        2,
+        "VALID",
+    ),
+    "VGG-16, 8 x 112 x 112 x 64, 2 x 2": ((8, 112, 112, 64), 2, 2, "VALID"),
+    "ResNet-50, 2 x 112 x 112 x 64, 3 x 3, stride 2": ((2, 112, 112, 64), 3, 2, 1),
+    "AlexNet, 4 x 27 x 27 x 96, 3 x 3, stride 2": ((4, 27, 27, 96), 3, 2, "VALID"),
+    "GoogLeNet, a branch, 8 x 28 x 28 x 192, 3 x 3, stride 1": (
+        (8, 28, 28, 192),
+        3,
+        1,
+        1,
+    ),
+    "CosmoFlow, 32 x 32 x 32 x 16, 2 x 2 x 2": ((1, 32, 32, 32, 16), 2, 2, "VALID"),
 }
 """Shape of the input, extent of the window, stride and padding."""
 
@@ -86,12 +97,27 @@ def rows():
         }
 
 
+def result_rows(measured):
+    """Yield the rows that are recorded."""
+    for one in measured:
+        for name, key in (("forward", "forward_ms"), ("both passes", "both_ms")):
+            for way, ms in zip(("JAX", "jaxdist"), one[key], strict=True):
+                yield row(one["case"], ms, "ms", figure=f"{name}: {way}", n=ROUNDS)
+        ratio = "both passes: JAX over jaxdist"
+        yield row(one["case"], one["times"], "", figure=ratio, n=ROUNDS)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true")
+    add_record_option(parser)
     asked = parser.parse_args()
-    for row in rows():
-        print(json.dumps(row) if asked.json else "  ".join(map(str, row.values())))
+    measured = []
+    for one in rows():
+        measured.append(one)
+        print(json.dumps(one) if asked.json else "  ".join(map(str, one.values())))
+    if asked.record:
+        write_result("maxima", list(result_rows(measured)))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from record import add_record_option, row, write_result
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.reduction import ReductionConfig
@@ -121,15 +122,24 @@ def main() -> None:
     """Print a row for each split."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print JSON")
-    json_asked = parser.parse_args().json
+    add_record_option(parser)
+    args = parser.parse_args()
     task = make_task()
     rows = {name: measure(task, plan) for name, plan in SPLITS.items()}
-    if json_asked:
+    if args.record:
+        made = [
+            row(name, size / 1e6, "MB", figure=what)
+            for name, sizes in rows.items()
+            for what, size in sizes.items()
+        ]
+        write_result("memory", made)
+    if args.json:
         print(json.dumps(rows, indent=2))
         return
     print(f"{'MB':28}" + "".join(f"{key:>12}" for key in rows["data 4"]))
-    for name, row in rows.items():
-        print(f"{name:28}" + "".join(f"{value / 1e6:>12.1f}" for value in row.values()))
+    for name, sizes in rows.items():
+        figures = "".join(f"{value / 1e6:>12.1f}" for value in sizes.values())
+        print(f"{name:28}{figures}")
 
 
 if __name__ == "__main__":

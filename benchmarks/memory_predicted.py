@@ -14,6 +14,7 @@ import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
 import numpy as np
+from record import add_record_option, row, write_result
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
@@ -72,11 +73,15 @@ def compiled(subject: StepDescriber, plan: Plan):
 
 
 def main():
-    args = argparse.ArgumentParser()
-    args.add_argument("--only")
-    cluster, errors = load_cluster("testbed"), []
-    for name, config in pairs(args.parse_args().only):
-        row = {"network": name}
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", metavar="NAME")
+    add_record_option(parser)
+    args = parser.parse_args()
+    if args.only and args.record:
+        parser.error("a record is of all networks")
+    cluster, errors, worst = load_cluster("testbed"), [], {}
+    for name, config in pairs(args.only):
+        head = {"network": name}
         try:
             if isinstance(config, str):
                 raise BadInput(config)
@@ -84,12 +89,15 @@ def main():
             found = predict(subject.describe_traced(config.plan), cluster)
             measured = compiled(subject, config.plan)
         except BadInput as error:
-            print(json.dumps(row | {"refused": str(error).splitlines()[0]}), flush=True)
+            print(
+                json.dumps(head | {"refused": str(error).splitlines()[0]}), flush=True
+            )
             continue
         errors.append(found.memory_bytes / measured - 1)
+        worst[errors[-1]] = f"{name}, {config.plan.title}"
         print(
             json.dumps(
-                row
+                head
                 | {
                     "plan": config.plan.title,
                     "remat": config.plan.remat,
@@ -101,17 +109,22 @@ def main():
             ),
             flush=True,
         )
-    sizes = np.abs(errors)
-    print(
-        json.dumps(
-            {
-                "pairs": len(errors),
-                "mean": float(sizes.mean()),
-                "p95": float(np.percentile(sizes, 95)),
-                "worst": max(errors, key=abs),
-            }
-        )
-    )
+    sizes, most = np.abs(errors), max(errors, key=abs)
+    found = {
+        "pairs": len(errors),
+        "mean": float(sizes.mean()),
+        "p95": float(np.percentile(sizes, 95)),
+        "worst": most,
+    }
+    print(json.dumps(found))
+    if args.record:
+        n = len(errors)
+        rows = [
+            row("all, mean error", 100 * found["mean"], "%", n=n),
+            row("all, 95th percentile", 100 * found["p95"], "%", n=n),
+            row(f"all, worst: {worst[most]}", 100 * most, "%", n=n),
+        ]
+        write_result("memory_predicted", rows)
 
 
 if __name__ == "__main__":

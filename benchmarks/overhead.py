@@ -24,6 +24,7 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 import jax
 import numpy as np
 from handwritten import Hand
+from record import add_record_option, row, write_result
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.input.device_feed import train_feed
@@ -159,6 +160,23 @@ def summary(rows):
     }
 
 
+def result_rows(rows):
+    """Return the rows that are recorded."""
+    columns = dict(zip(("step", "hand step", "loop", "hand loop"), zip(*rows)))
+    made = []
+    for name in ("step", "loop"):
+        ours, hand = columns[name], columns[f"hand {name}"]
+        ratios = [a / b for a, b in zip(ours, hand)]
+        made.append(
+            row(name, statistics.median(ratios), "", figure="ratio", readings=ratios)
+        )
+        for figure, seconds in (("jaxdist", ours), ("by hand", hand)):
+            times = [1e3 * s for s in seconds]
+            middle = statistics.median(times)
+            made.append(row(name, middle, "ms", figure=figure, readings=times))
+    return made
+
+
 def main():
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -166,6 +184,7 @@ def main():
     parser.add_argument("--steps", type=int, default=20, help="steps a round")
     parser.add_argument("--mesh", default="data=4,spatial_h=2")
     parser.add_argument("--json", action="store_true")
+    add_record_option(parser)
     args = parser.parse_args()
     sizes = {k: int(v) for k, v in (p.split("=") for p in args.mesh.split(","))}
     plan = Plan(mesh=MeshShape(**sizes))
@@ -180,7 +199,10 @@ def main():
             samples["label"].astype(np.int32),
         )
         batch = ours.job.order.batch
-        result = summary(measure(ours, hand, args.rounds, args.steps, batch))
+        rows = measure(ours, hand, args.rounds, args.steps, batch)
+    result = summary(rows)
+    if args.record:
+        write_result("overhead", result_rows(rows))
     result |= {"mesh": plan.title, "batch": batch}
     if args.json:
         json.dump(result, sys.stdout, indent=2)

@@ -3,11 +3,14 @@
 python benchmarks/plans.py [commands]
 """
 
+import argparse
 import json
 import resource
 import subprocess
 import sys
 import time
+
+from record import add_record_option, row, write_result
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.config.resolve import resolve_config
@@ -34,27 +37,43 @@ COMMANDS = (
 
 
 def main():
-    for words in COMMANDS:
-        command(words)
-    if sys.argv[1:] == ["commands"]:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", nargs="?", choices=("all", "commands"), default="all")
+    add_record_option(parser)
+    args = parser.parse_args()
+    whole = [one for words in COMMANDS for one in command(words)]
+    if args.record:
+        write_result("plans_commands", whole)
+    if args.what == "commands":
         return
     begun = time.perf_counter()
     resolved = resolve_config("resnet152", ("data.batch=32768",))
     subject = StepDescriber(resolved.config)
-    print(f"ResNet-152 read: {time.perf_counter() - begun:.1f} s")
+    rows = [row("the network read", time.perf_counter() - begun, "s")]
+    print(f"ResNet-152 read: {rows[0]['value']:.1f} s")
+    predictions = {}
     for mesh in (MeshShape(data=1024), MeshShape(data=512, spatial_h=2)):
         for again in ("first", "again", "again"):
             begun = time.perf_counter()
             made = predict(subject.describe(Plan(mesh=mesh)), load_cluster("abci"))
             took = time.perf_counter() - begun
+            if mesh.devices == mesh.data:
+                case = "the first" if again == "first" else "warm"
+                predictions[f"a prediction, {case}"] = took
             print(f"{made.plan}, {again}: {took:.2f} s, step {made.step_s:.3f} s")
+    rows += [row(case, took, "s") for case, took in predictions.items()]
     for devices in (64, 256, 1024):
-        order(subject, resolved, devices, ())
-    order(subject, resolved, 1024, ("int8", "sparse"))
+        rows += order(subject, resolved, devices, ())
+    rows += order(subject, resolved, 1024, ("int8", "sparse"))
+    if args.record:
+        write_result("plans", rows)
 
 
 def command(words):
-    """Print how long a whole `jaxdist plan` takes, its start included."""
+    """Print how long a whole `jaxdist plan` takes, its start included.
+
+    Returns the rows that are recorded.
+    """
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     told = subprocess.run(
         [sys.executable, "-m", "jaxdist.launch", "plan", *words, "--json"],
@@ -72,10 +91,17 @@ def command(words):
         f"{found['layouts']:,} ordered, {found['described']} described; "
         f"{best['plan']['mesh']}, {best['step_s']:.2f} s a step"
     )
+    network = "GPT-3-175B" if words[0] == "gpt2_small" else "ResNet-152"
+    case = f"{network} on {words[-1]} of {words[-3]}"
+    return [
+        row(case, took, "s", figure="command"),
+        row(case, found["layouts"], "", figure="layouts"),
+        row(case, found["described"], "", figure="described"),
+    ]
 
 
 def order(subject, resolved, devices, lossy):
-    """Print how long the plans of so many devices take to order."""
+    """Print how long the plans of so many devices take to order, and return it."""
     question = LayoutQuery(
         resolved=resolved,
         describer=subject,
@@ -92,6 +118,12 @@ def order(subject, resolved, devices, lossy):
         f"{devices} devices: {len(coarse.space):,} plans listed in {listed:.2f} s "
         f"(what axes move described), ordered in {took:.2f} s, one core"
     )
+    case = f"plans on {devices:,} devices" + ", with lossy sums" * bool(lossy)
+    return [
+        row(f"{case}, ordered", took, "s"),
+        row(f"{case}, listed", listed, "s"),
+        row(f"{case}, number", len(coarse.space), ""),
+    ]
 
 
 if __name__ == "__main__":

@@ -128,6 +128,10 @@ def write_result(
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     goals = {(r["case"], r["figure"]): r["goal"] for r in before.get("rows", ())}
     rows = [r | {"goal": goals.get((r["case"], r["figure"]), r["goal"])} for r in rows]
+    for case, figure in sorted(goals.keys() - {(r["case"], r["figure"]) for r in rows}):
+        if goals[case, figure]:
+            what = f"{case}, {figure}" if figure else case
+            print(f"no figure any more for a goal: {what}", file=sys.stderr)
     script = Path(sys.argv[0]).name
     words = [word for word in sys.argv[1:] if word != "--record"]
     result = {"not_run": None, "goal": None, "notes": [], **before, **described}

@@ -17,6 +17,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from record import add_record_option, row, write_result
+
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # 95 %, n = 2 ... 10
 TASKS = {
     "digits": ("epochs=15", "plan.mesh.spatial_h=1"),
@@ -49,26 +51,32 @@ def rows(task: str) -> dict[str, tuple[str, ...]]:
     }
 
 
-def score(folder: Path, task: str, row: str, seed: int, data: str) -> dict:
+def score(folder: Path, task: str, sums: str, seed: int, data: str) -> dict:
     """Train once, or read what an earlier call has trained."""
-    plain = row.replace(" ", "").replace("%", "").replace(",", "-")
+    plain = sums.replace(" ", "").replace("%", "").replace(",", "-")
     name = f"{task}-{plain}-{seed}"
     summary = folder / name / "summary.json"
     if not summary.exists():
         words = [f"run.dir={folder}", f"run.name={name}", f"seed={seed}"]
-        words += [*rows(task)[row], *[f"data.path={data}"] * bool(data)]
+        words += [*rows(task)[sums], *[f"data.path={data}"] * bool(data)]
         command = [sys.executable, "-m", "jaxdist.launch", "train", task, *words]
         subprocess.run(command, check=True, capture_output=True)
     return json.loads(summary.read_text())
 
 
-def interval(values: list[float]) -> str:
-    """Return the mean and the half-width of its 95 % interval (Student's t)."""
+def interval(values: list[float]) -> float | None:
+    """Return the half-width of the mean's 95 % interval (Student's t)."""
     if len(values) < 2:
-        return f"{values[0]:+7.3f}"
+        return None
     t = STUDENT[min(len(values) - 2, len(STUDENT) - 1)]
-    spread = statistics.stdev(values) / len(values) ** 0.5
-    return f"{statistics.mean(values):+7.3f} ± {t * spread:.3f}"
+    return t * statistics.stdev(values) / len(values) ** 0.5
+
+
+def written(values: list[float]) -> str:
+    """Write a mean with its interval."""
+    half = interval(values)
+    mean = f"{statistics.mean(values):+7.3f}"
+    return mean if half is None else f"{mean} ± {half:.3f}"
 
 
 def main() -> None:
@@ -80,24 +88,39 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--folder", type=Path, default=Path("runs/reducers"))
     parser.add_argument("--rows", nargs="*", default=list(rows("digits")))
+    add_record_option(parser)
     given = parser.parse_args()
 
-    def runs(row: str) -> list[dict]:
+    def runs(sums: str) -> list[dict]:
         each = range(given.seeds)
-        return [score(given.folder, given.task, row, i, given.data) for i in each]
+        return [score(given.folder, given.task, sums, i, given.data) for i in each]
 
-    exact = runs("exact")
-    for row in given.rows:
-        found = runs(row)
+    exact, made = runs("exact"), []
+    for name in given.rows:
+        found = runs(name)
         points = [100 * (a["accuracy"] - b["accuracy"]) for a, b in zip(found, exact)]
         losses = [100 * (a["loss"] / b["loss"] - 1) for a, b in zip(found, exact)]
         mean = 100 * statistics.mean(run["accuracy"] for run in found)
         sent = sum(found[0]["bytes_by_collective"].values())
         print(
-            f"{row:22} {mean:6.2f} %   points {interval(points)}   "
-            f"loss {interval(losses)} %   {sent:>9,} bytes a step",
+            f"{name:22} {mean:6.2f} %   points {written(points)}   "
+            f"loss {written(losses)} %   {sent:>9,} bytes a step",
             flush=True,
         )
+        n = len(found)
+        made.append(row(name, mean, "%", figure="accuracy", n=n))
+        if name != "exact":
+            for figure, unit, each in (
+                ("difference", "points", points),
+                ("loss, relative difference", "%", losses),
+            ):
+                middle, half = statistics.mean(each), interval(each)
+                made.append(
+                    row(name, middle, unit, figure=figure, interval_95=half, n=n)
+                )
+        made.append(row(name, sent, "B", figure="a step", n=n))
+    if given.record:
+        write_result(f"reducers_{given.task}", made)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import random
 import time
 from pathlib import Path
 
+from record import add_record_option, row, write_result
+
 from jaxdist.planner.stages.cost_conventions import COST_CONVENTIONS
 from jaxdist.planner.stages.graph import LayerGraph, Node
 from jaxdist.planner.stages.link_hierarchy import parse_link_levels
@@ -99,7 +101,7 @@ def translation(layers=8):
 
 
 def measured(graph, sizes, **how):
-    """Print the seconds of a search and what it found."""
+    """Print the seconds of a search and what it found; return the recorded row."""
     rates = RATES[-len(sizes) :]
     seconds = []
     for _ in range(3):
@@ -122,27 +124,34 @@ def measured(graph, sizes, **how):
         ]
     )
     print(f"{what}, {more}: {min(seconds):.3f} s, {found.config}", flush=True)
+    return row(f"{what}, {more}", min(seconds), "s", n=len(seconds))
 
 
 def main():
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    add_record_option(parser)
+    args = parser.parse_args()
     large, talk = residual(), translation()
     files = [
         parse_pipedream_profile((FILES / f"{name}.txt").read_text(), name)
         for name in ("vgg16", "resnet50", "gnmt")
     ]
-    for sizes in ((4, 4), (8, 2), (2, 8), (16,)):
-        measured(large, sizes)
-    measured(large, (4, 4), cost_convention=COST_CONVENTIONS["sum"])
-    measured(large, (4, 4), memory_budget=MemoryBudget(limit=16e9))
-    measured(large, (4, 4), cuts="any")
+    rows = [measured(large, sizes) for sizes in ((4, 4), (8, 2), (2, 8), (16,))]
+    rows += [
+        measured(large, (4, 4), cost_convention=COST_CONVENTIONS["sum"]),
+        measured(large, (4, 4), memory_budget=MemoryBudget(limit=16e9)),
+        measured(large, (4, 4), cuts="any"),
+    ]
     for sizes in ((4, 4), (16,)):
-        measured(talk, sizes)
-        measured(talk, sizes, cuts="any")
-        measured(talk, sizes, cuts="any", cost_convention=COST_CONVENTIONS["sum"])
+        rows += [
+            measured(talk, sizes),
+            measured(talk, sizes, cuts="any"),
+            measured(talk, sizes, cuts="any", cost_convention=COST_CONVENTIONS["sum"]),
+        ]
     for graph in files:
-        measured(graph, (16,))
-        measured(graph, (16,), cuts="any")
+        rows += [measured(graph, (16,)), measured(graph, (16,), cuts="any")]
+    if args.record:
+        write_result("stages", rows)
 
 
 if __name__ == "__main__":
