@@ -80,8 +80,8 @@ def main():
     add_record_option(parser)
     given = parser.parse_args()
     print(
-        "| experiment | plan | predicted, ms | measured, ms | step, % | terms add up to, "
-        "% | memory, % | largest miss, ms |\n|---|---|---|---|---|---|---|---|"
+        "| experiment | plan | predicted, ms | measured, ms | step, % "
+        "| terms add up to, % | memory, % | largest miss, ms |\n|---|---|---|---|---|---|---|---|"
     )
     failed, rows = 0, []
     with tempfile.TemporaryDirectory() as folder:

@@ -24,7 +24,7 @@ from jaxdist.layers.window import make_windows
 
 ROUNDS = 15
 CASES = {
-    "VGG-16 with 16 filters, 12 x 32 x 32 x 16, 2 x 2": (
+    "VGG-16, narrow, 12 x 32 x 32 x 16, 2 x 2": (
         (12, 32, 32, 16),
         2,
         2,
@@ -33,7 +33,7 @@ CASES = {
     "VGG-16, 8 x 112 x 112 x 64, 2 x 2": ((8, 112, 112, 64), 2, 2, "VALID"),
     "ResNet-50, 2 x 112 x 112 x 64, 3 x 3, stride 2": ((2, 112, 112, 64), 3, 2, 1),
     "AlexNet, 4 x 27 x 27 x 96, 3 x 3, stride 2": ((4, 27, 27, 96), 3, 2, "VALID"),
-    "GoogLeNet, a branch, 8 x 28 x 28 x 192, 3 x 3, stride 1": (
+    "GoogLeNet, 8 x 28 x 28 x 192, 3 x 3, stride 1": (
         (8, 28, 28, 192),
         3,
         1,
