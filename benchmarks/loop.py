@@ -81,7 +81,8 @@ def main():
     given = parser.parse_args()
     print(
         "| experiment | plan | predicted, ms | measured, ms | step, % "
-        "| terms add up to, % | memory, % | largest miss, ms |\n|---|---|---|---|---|---|---|---|"
+        "| terms add up to, % | memory, % | largest miss, ms |\n"
+        "|---|---|---|---|---|---|---|---|"
     )
     failed, rows = 0, []
     with tempfile.TemporaryDirectory() as folder:

@@ -179,6 +179,9 @@ def number(value):
 
 def cell(one, with_unit, with_n):
     """Write a value with its spread."""
+    if one["value"] is None:  # only the least and the most are known
+        text = " to ".join(map(number, one["spread"]["range"]))
+        return f"{text} {one['unit']}" if with_unit else text
     text = number(one["value"])
     if with_unit and one["unit"]:
         text += f" {one['unit']}"

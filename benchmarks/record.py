@@ -6,8 +6,9 @@ rows, date, machine and command are those of the run. `make results` makes the p
 docs/results from the files.
 
 A row has a `case`, the `figure` that was taken of it (null where there is only one),
-its `value` and `unit`, a `spread` ({"range": [least, most]} or {"interval_95":
-half-width}, null where none was taken), `n` readings behind it, and a `goal` as text.
+its `value` (a number, a text, or null where only a range is known) and `unit`, a
+`spread` ({"range": [least, most]} or {"interval_95": half-width}, null where none was
+taken), `n` readings behind it, and a `goal` as text.
 """
 
 import argparse
@@ -173,6 +174,8 @@ def check_result(result: dict[str, Any]) -> None:
         if (key := (one["case"], one["figure"])) in seen:
             raise ValueError(f"{key} is there twice")
         seen.add(key)
+        if one["value"] is None and "range" not in (one["spread"] or {}):
+            raise ValueError(f"{key} has neither a value nor a range")
         match one["spread"]:
             case None | {"interval_95": int() | float()}:
                 pass

@@ -125,6 +125,7 @@ def test_recording_again_keeps_texts_and_goals_but_no_figure(record, tmp_path):
         ({"rows": [ROW("a", 1, "s")] * 2}, "is there twice"),
         ({"rows": [{"case": "a"}]}, "has no figure"),
         ({"rows": [ROW("a", 1, "s") | {"spread": 3}]}, "no spread"),
+        ({"rows": [ROW("a", 1, "s") | {"value": None}]}, "neither a value nor a range"),
         ({"rows": [ROW("a", 1, "s") | {"spread": {"range": [2, 1]}}]}, "no range"),
     ],
 )
