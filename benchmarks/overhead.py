@@ -122,7 +122,7 @@ def measure(ours, hand, rounds, steps, batch):
 
     def step_ours():
         for _ in range(steps):
-            ours.state, loss = ours.program.step(ours.state, ready)
+            ours.state, loss = ours.program.compiled_step(ours.state, ready)
         jax.block_until_ready(loss)
 
     def step_hand():

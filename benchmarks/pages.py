@@ -179,18 +179,18 @@ def number(value):
 
 def cell(one, with_unit, with_n):
     """Write a value with its spread."""
-    if one["value"] is None:  # only the least and the most are known
-        text = " to ".join(map(number, one["spread"]["range"]))
-        return f"{text} {one['unit']}" if with_unit else text
-    text = number(one["value"])
-    if with_unit and one["unit"]:
-        text += f" {one['unit']}"
     spread = one["spread"] or {}
+    unit = f" {one['unit']}" if with_unit and one["unit"] else ""
+    between = " to ".join(map(number, spread.get("range", ())))
+    readings = f"n = {one['n']}" if with_n and one["n"] else ""
+    if one["value"] is None:  # only the least and the most are known
+        text, inside = between + unit, [readings]
+    else:
+        text, inside = number(one["value"]) + unit, [between, readings]
     if "interval_95" in spread:
         text += f" ± {number(spread['interval_95'])}"
-    inside = [" to ".join(map(number, spread["range"]))] if "range" in spread else []
-    inside += [f"n = {one['n']}"] if with_n and one["n"] else []
-    return text + (f" ({'; '.join(inside)})" if inside else "")
+    said = "; ".join(filter(None, inside))
+    return f"{text} ({said})" if said else text
 
 
 def table(result):
