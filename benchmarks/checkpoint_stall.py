@@ -20,6 +20,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from record import add_record_option, row, write_result
+
 RESNET = (
     *("resnet50", "data.name=synthetic", "data.size=64", "data.batch=8"),
     *("plan.mesh.data=1", "plan.mesh.spatial_h=1", "optim.lr=1e-3"),
@@ -63,9 +65,10 @@ def stall(run: Path) -> dict[str, Any]:
     # A state is written in some seconds, so the steps of those are the ones after it.
     behind, others = [], []
     ends = [row["time"] for row in rows if row["step"] in saves]
-    for row in rows[FIRST // 2 :]:
-        since = min((row["time"] - at for at in ends if row["time"] > at), default=99.0)
-        (behind if since < 10 else others).append(row["step_s"])
+    for step in rows[FIRST // 2 :]:
+        at = step["time"]
+        since = min((at - end for end in ends if at > end), default=99.0)
+        (behind if since < 10 else others).append(step["step_s"])
     step = statistics.median(others)
     after = statistics.median(behind)
     apart = statistics.mean(b - a for a, b in pairwise(ends))
@@ -89,6 +92,7 @@ def main() -> None:
     help_ = "seconds between checkpoints; shares are always those of a minute"
     parser.add_argument("--apart", type=float, default=60, help=help_)
     parser.add_argument("words", nargs="*", default=RESNET)
+    add_record_option(parser)
     args = parser.parse_args()
     words = list(args.words)
     batch = next(int(w.split("=")[1]) for w in words if w.startswith("data.batch="))
@@ -102,6 +106,16 @@ def main() -> None:
         size = sum(p.stat().st_size for p in run.rglob("*") if "checkpoints" in p.parts)
         found = stall(run)
     kept = min(found["checkpoints"] + 1, 3)
+    if args.record:
+        n, after = found["checkpoints"], found["step_within_10_s_after_s"]
+        rows = [
+            row("loop stands, of a minute", 100 * found["stood_share"], "%", n=n),
+            row("a save", found["stood_s"], "s", n=n),
+            row("the longest save", found["longest_s"], "s", n=n),
+            row("step behind a save", 1e3 * after, "ms", n=found["steps_after"]),
+            row("other steps", 1e3 * found["step_s"], "ms"),
+        ]
+        write_result("checkpoint_stall", rows)
     print(json.dumps({"words": words, **found, "checkpoint_MB": size / kept / 1e6}))
 
 

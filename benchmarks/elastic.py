@@ -20,6 +20,7 @@ from threading import Thread
 from typing import Any
 
 import psutil
+from record import add_record_option, row, write_result
 
 BATCH = 96
 WORDS = (
@@ -120,6 +121,7 @@ def main() -> None:
     parser.add_argument("--after", type=float, default=20)
     parser.add_argument("--data", help="folder of prepared data")
     parser.add_argument("--seed", type=int, default=0)
+    add_record_option(parser)
     args = parser.parse_args()
     chance, found = random.Random(args.seed), []
     for _ in range(args.trials):
@@ -135,6 +137,14 @@ def main() -> None:
         print(
             f"{key:10} median {statistics.median(values):6.2f}  most {max(values):6.2f}"
         )
+    if args.record:
+        rows = []
+        for case, key in (("two train again", "fewer_s"), ("three again", "all_s")):
+            values = [trial[key] for trial in found]
+            n, middle = len(values), statistics.median(values)
+            rows.append(row(f"{case}, median", middle, "s", n=n))
+            rows.append(row(f"{case}, most", max(values), "s", n=n))
+        write_result("elastic", rows)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from record import add_record_option, row, write_result
 
 BATCH, ROW = 128, 3073
 WAYS = {
@@ -132,6 +133,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--torch", help="a python that has torch and array_record")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    add_record_option(parser)
     given = parser.parse_args()
     if given.child:
         way, path = given.child
@@ -149,13 +151,20 @@ def main() -> None:
                 command += ["--records", str(given.records)]
                 out = subprocess.run(command, check=True, stdout=subprocess.PIPE)
                 found[name].append(float(json.loads(out.stdout.splitlines()[-1])))
-    base = statistics.median(found["grain, 16 threads"])
+    base, rows = statistics.median(found["grain, 16 threads"]), []
     for name, rates in found.items():
         middle = statistics.median(rates)
         print(
             f"{name:26} {middle:>9,.0f} samples/s ({min(rates):,.0f} to "
             f"{max(rates):,.0f})   {middle / base:5.2f} x grain"
         )
+        n = len(rates)
+        rows += [
+            row(name, middle, "samples/s", figure="rate", readings=rates),
+            row(name, middle / base, "", figure="over grain", n=n),
+        ]
+    if given.record:
+        write_result("input_rate", rows)
 
 
 if __name__ == "__main__":

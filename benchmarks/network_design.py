@@ -7,7 +7,10 @@ shares and shares by round trip; then sparse sums against dense ones by density;
 how long simulations take.
 """
 
+import argparse
 import time
+
+from record import add_record_option, row, write_result
 
 from jaxdist.network.contention_search import minimize_contention
 from jaxdist.network.lower_bound import bandwidth_lower_bound
@@ -27,13 +30,14 @@ NETWORKS = (
     ("torus 32x32", "torus", {}),
     ("star", "star", {}),
 )
-LISTS = (
-    "halving_doubling_far",
-    "halving_doubling",
-    "striped_halving_doubling",
-    "swing",
-    "ring",
-)
+LISTS = {
+    "halving_doubling_far": "farthest first (textbook)",
+    "halving_doubling": "nearest first",
+    "striped_halving_doubling": "striped",
+    "swing": "Swing",
+    "ring": "ring",
+}
+"""What results call the lists."""
 DENSITIES = tuple(1 / part for part in (512, 256, 128, 64, 32, 16, 8, 4))
 
 
@@ -42,11 +46,12 @@ def made(name, ranks, settings, sharing="maxmin"):
 
 
 def lists():
-    """Print the table of networks and lists, and the best way that is found."""
+    """Print networks and lists, and the best way that is found; return the rows."""
+    rows = []
     print(f"| network | ports | {' | '.join(LISTS)} | best found |")
     for label, name, settings in NETWORKS:
         cells = []
-        for each in LISTS:
+        for each, figure in LISTS.items():
             steps = schedule_by_name(each, RANKS)
             both = [
                 1e3
@@ -56,17 +61,28 @@ def lists():
                 for rule in ("maxmin", "rtt")
             ]
             same = abs(both[0] - both[1]) < 5e-4
+            rows.append(row(label, both[0], "ms", figure=figure))
+            if not same:
+                by_trip = f"{figure}, shares by round trip"
+                rows.append(row(label, both[1], "ms", figure=by_trip))
             cells.append(f"{both[0]:.3f}" if same else f"{both[0]:.3f} / {both[1]:.3f}")
         on = made(name, RANKS, settings)
         best = minimize_contention(RANKS, BYTES, on)[0]
         cells.append(f"{1e3 * best.simulation.seconds:.3f} {best.schedule.name}")
+        rows += [
+            row(label, on.topology.ports, "", figure="ports"),
+            row(label, 1e3 * best.simulation.seconds, "ms", figure="best found"),
+            row(label, best.schedule.name, "", figure="by"),
+        ]
         print(f"| {label} | {on.topology.ports} | {' | '.join(cells)} |", flush=True)
     bound = bandwidth_lower_bound(made("star", RANKS, {}).topology, RANKS, BYTES)
     print(f"bound by one link a host: {1e3 * bound:.3f} ms")
+    return rows
 
 
 def sparse():
-    """Print hierarchical and flat sparse sums beside dense ones, by density."""
+    """Print sparse sums beside dense ones, by density; return the rows."""
+    rows = []
     abci, smpi = find_topology("abci", 32, {}), protocol_overheads("smpi")
     on = NetworkModel(topology=abci, overheads=smpi, sharing="rtt")
     flat, two = schedule_by_name("ring", 32), schedule_by_name("two_level_ring", 32, 4)
@@ -81,10 +97,18 @@ def sparse():
             f"({near / dense - 1:+.1%} to dense, {near / far - 1:+.1%} to flat sparse)",
             flush=True,
         )
+        case, flat_part = f"1/{1 / density:g}", 100 * (near / far - 1)
+        rows += [
+            row(case, 1e3 * near, "ms", figure="two levels"),
+            row(case, 100 * (near / dense - 1), "%", figure="to dense in two levels"),
+            row(case, flat_part, "%", figure="to the flat sparse ring"),
+        ]
+    return rows
 
 
 def speed():
-    """Print how long simulations take, lists and networks made anew."""
+    """Print how long simulations take, lists and networks anew; return the rows."""
+    rows = []
     for name, network, ranks, settings in (
         ("ring", "star", 256, {}),
         ("halving_doubling_far", "fat_tree", 1024, {"oversubscription": 2}),
@@ -99,9 +123,16 @@ def speed():
         took, work = time.perf_counter() - begun, time.process_time() - worked
         ms, where = 1e3 * found.seconds, f"{on.topology.name}, {ranks:,} ranks"
         print(f"{name} on {where}: {ms:.3f} ms in {took:.1f} s, {work:.1f} s of CPU")
+        rows.append(row(f"{name} on {where}", work, "s"))
+    return rows
 
 
 if __name__ == "__main__":
-    lists()
-    sparse()
-    speed()
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    add_record_option(parser)
+    args = parser.parse_args()
+    parts = {"network_design": lists, "sparse_hosts": sparse, "network_scale": speed}
+    for result, part in parts.items():
+        made_rows = part()
+        if args.record:
+            write_result(result, made_rows)

@@ -94,11 +94,16 @@ def accuracy(folder: Path, which: str, q: str, seed: int, words: list[str]) -> f
 
 
 def main() -> None:
+    # Runs read this file as an experiment, from another folder: not at its top.
+    from record import add_record_option, row, write_result
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path("runs/partial_shuffle"))
     parser.add_argument("words", nargs="*", metavar="key.sub=value")
-    given = parser.parse_args()
+    add_record_option(parser)
+    given, rows = parser.parse_args(), []
+    names = {"replica": "statistics of each replica", "shared": "of the whole batch"}
     print("statistics   q     held out, mean (least to most)")
     for which in ("replica", "shared"):
         for q in PARTS:
@@ -108,6 +113,10 @@ def main() -> None:
             ]
             low, mean, high = min(found), statistics.mean(found), max(found)
             print(f"{which:10}  {q:4}  {mean:6.2f} % ({low:.1f} to {high:.1f})")
+            case = "global" if q == "none" else f"Q = {q}"
+            rows.append(row(case, mean, "%", figure=names[which], readings=found))
+    if given.record:
+        write_result("partial_shuffle", rows)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 RESULTS = Path(__file__).resolve().parent / "results"
 ROW_FIELDS = ("case", "figure", "value", "unit", "spread", "n", "goal")
 FIELDS = {
@@ -103,7 +101,9 @@ def this_machine() -> dict[str, Any]:
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),
-        "memory_gb": round(psutil.virtual_memory().total / 1e9),
+        "memory_gb": round(
+            os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+        ),
         "python": platform.python_version(),
         "jax": version("jax"),
     }
