@@ -63,7 +63,7 @@ def row(
 
     Args:
         case: what was measured.
-        value: the figure; it is kept to four significant digits.
+        value: the figure; it is kept to five significant digits.
         unit: of the value and its spread.
         figure: which figure of the case, where there are several.
         readings: all that the value stands for; their range is the spread.
@@ -88,8 +88,8 @@ def row(
 
 
 def rounded(value: float) -> float:
-    """Keep four significant digits: timings have no more."""
-    return value if isinstance(value, int) else float(f"{value:.4g}")
+    """Keep five significant digits, which tell simulated times apart."""
+    return value if isinstance(value, int) else float(f"{value:.5g}")
 
 
 def this_machine() -> dict[str, Any]:
@@ -98,12 +98,11 @@ def this_machine() -> dict[str, Any]:
     info = Path("/proc/cpuinfo")
     if info.exists() and (found := re.search(r"model name\s*: (.+)", info.read_text())):
         cpu = found[1]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),
-        "memory_gb": round(
-            os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-        ),
+        "memory_gb": round(memory / 1e9),
         "python": platform.python_version(),
         "jax": version("jax"),
     }

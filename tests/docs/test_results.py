@@ -98,7 +98,7 @@ def test_recording_writes_figures_date_machine_and_command(record):
     made = record(rows, title="Speed", measures="Seconds of a step.")
     assert made["command"] == "python benchmarks/overhead.py --rounds 3"
     assert made["machine"]["cores"] >= 1
-    assert made["rows"][0]["value"] == 0.1235
+    assert made["rows"][0]["value"] == 0.12346
     assert made["rows"][0]["spread"] == {"range": [0.1, 0.2]}
     assert made["rows"][0]["n"] == 3
 
