@@ -84,9 +84,7 @@ def main() -> None:
         ms = 1e3 * statistics.median(times)
         inner = ratios[1:-1]  # an interrupted call is no figure of the code
         made.append(row(name, ms, "ms", figure="a call", n=rounds))
-        made.append(
-            row(name, middle, "passes", figure="in passes", readings=inner, n=rounds)
-        )
+        made.append(row(name, middle, "", figure="passes", readings=inner, n=rounds))
         print(
             f"{name:34} {ms:8.2f} ms   {middle:6.2f} x  "
             f"({ratios[1]:.2f} to {ratios[-2]:.2f})"

@@ -110,6 +110,7 @@ def main():
             "loop",
             rows,
             title="Plan, run, compare",
+            not_run="minutes for each experiment",
             measures="The step and the memory of every experiment at a tiny size under "
             "the plan that `jaxdist plan` chooses for fake devices of this machine, "
             "predicted and measured.",

@@ -198,7 +198,9 @@ def table(result):
     rows = result["rows"]
     figures = list(dict.fromkeys(one["figure"] for one in rows))
     cases = list(dict.fromkeys(one["case"] for one in rows))
-    with_n = len({one["n"] for one in rows}) > 1
+    counts = {case: {one["n"] for one in rows if one["case"] == case} for case in cases}
+    varied = len({one["n"] for one in rows}) > 1
+    with_n = varied and any(len(own) > 1 for own in counts.values())
     columns = []  # a title and the cells by case
     for figure in figures:
         own = [one for one in rows if one["figure"] == figure]
@@ -211,6 +213,10 @@ def table(result):
         columns.append((title, cells))
         if goals:
             columns.append(("goal", goals))
+    if varied and not with_n:
+        columns.append(
+            ("n", {case: str(own.pop() or "") for case, own in counts.items()})
+        )
     sources = {one["case"]: one["source"] for one in rows if "source" in one}
     if sources:
         columns.append(("source", sources))

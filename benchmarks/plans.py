@@ -1,6 +1,6 @@
 """How long a search for a plan takes: whole commands, and ordering by estimate.
 
-python benchmarks/plans.py [commands]
+python benchmarks/plans.py [commands] [--record]
 """
 
 import argparse
