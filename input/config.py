@@ -80,9 +80,6 @@ class DataConfig:
                     values=f"data.{key} = {value}",
                     remedy=f"data.{key}={low}",
                 )
-        self._check_store()
-
-    def _check_store(self) -> None:
         if (self.store == "disk") != bool(self.store_dir):
             raise BadInput(
                 "a disk and its folder go together",

@@ -9,7 +9,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan.shuffle import Global, ShuffleConfig
-from jaxdist.input.batch_assembly import Dtypes
 from jaxdist.input.device_feed import Feed, train_feed
 from jaxdist.input.loader_state import ResumePoint, resume_step
 from jaxdist.input.local_shuffle.partial import order_from_config
@@ -70,7 +69,13 @@ def loader(
         shuffle, num_samples=len(source), batch=global_batch, seed=seed
     )
     step = resume_step(start, order, lambda: source_fingerprint(source))
-    dtypes, rows = _dtypes(source), NamedSharding(mesh, PartitionSpec(axes))
+    # A batch has the source's own dtypes; 64 bits only where jax has them.
+    dtypes = {
+        key: jax.dtypes.canonicalize_dtype(array.dtype).name
+        for key, array in source.get(np.zeros(1, np.int64)).items()
+        if key != "id"
+    }
+    rows = NamedSharding(mesh, PartitionSpec(axes))
     return train_feed(
         source,
         order,
@@ -105,13 +110,3 @@ def _check_batch(mesh: Mesh, axes: tuple[str, ...], batch: int, samples: int) ->
             values=f"{samples} samples, global_batch = {batch}",
             remedy=f"global_batch={max(samples // shards, 1) * shards}",
         )
-
-
-def _dtypes(source: Source) -> Dtypes:
-    """Return the dtype of each key in a batch: the source's own, 64 bits as jax has."""
-    found = source.get(np.zeros(1, np.int64))
-    return {
-        key: jax.dtypes.canonicalize_dtype(array.dtype).name
-        for key, array in found.items()
-        if key != "id"
-    }

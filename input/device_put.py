@@ -1,6 +1,6 @@
 """Placing: a host's rows of a global batch, put on the devices it has."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -68,27 +68,17 @@ def device_put_batch(
         shape = shapes[name].shape if name in shapes else own
 
         def piece(index: Index | None) -> NDArray[Any]:
+            # The rows of a device are contiguous in the global batch, and so are they
+            # among this host's sorted rows.
             held = index or ()
+            first, last, _ = held[0].indices(batch)
+            begin = int(np.searchsorted(rows, first))
+            part = array[(slice(begin, begin + last - first), *held[1:])]
+            # Where the layout pads dims to divide them, the samples end early.
             wanted = [len(range(*i.indices(n))) for i, n in zip(held, shape)]
-            return _pad_to_shape(array[_local_index(held, rows, batch)], wanted)
+            behind = [(0, n - have) for n, have in zip(wanted, part.shape)]
+            return np.pad(part, behind) if any(n for _, n in behind) else part
 
         return jax.make_array_from_callback(shape, shardings[name], piece)
 
     return {name: lay(name, array) for name, array in local.items()}
-
-
-def _pad_to_shape(array: NDArray[Any], wanted: Sequence[int]) -> NDArray[Any]:
-    """Add zeros behind an array along the dims where more is wanted.
-
-    >>> _pad_to_shape(np.array([[1, 2]]), [2, 3]).tolist()
-    [[1, 2, 0], [0, 0, 0]]
-    """
-    behind = [(0, n - have) for n, have in zip(wanted, array.shape)]
-    return np.pad(array, behind) if any(n for _, n in behind) else array
-
-
-def _local_index(index: Index, rows: Rows, batch: int) -> Index:
-    """Translate an index of the global batch to one of this host's rows."""
-    first, last, _ = index[0].indices(batch)
-    begin = int(np.searchsorted(rows, first))
-    return (slice(begin, begin + last - first), *index[1:])

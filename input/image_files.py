@@ -110,15 +110,26 @@ class DecodedImages:
         self, ids: NDArray[np.integer[Any]], crop: Callable[[int, int, int], Crop]
     ) -> Arrays:
         """Decode images and cut `crop(row, width, height)` out of each."""
+        from PIL import ImageOps
+        from PIL.Image import Resampling
+
         files = self._encoded.read(ids.tolist())
-        opened = (
-            self._decode(data, i) for i, (data, _) in zip(ids, files, strict=True)
-        )
-        images = [
-            self._crop_and_resize(x, crop(row, *x.size)) for row, x in enumerate(opened)
-        ]
+        shape = self._rows, self._columns, self._channels
+        images = np.empty((len(files), *shape), np.uint8)
+        for row, (sample, (data, _)) in enumerate(zip(ids, files, strict=True)):
+            image = self._decode(data, sample)
+            part = crop(row, *image.size)
+            # The box has parts of pixels: resize cuts and scales in one interpolation.
+            size = (self._columns, self._rows)
+            seen = image.resize(size, Resampling.BILINEAR, box=part.box)
+            seen = ImageOps.mirror(seen) if part.flip else seen
+            images[row] = np.asarray(seen).reshape(shape)
+
+        # Mean 0 and standard deviation 1 over ImageNet.
+        mean = np.float32(255) * np.array(_MEAN[self._channels], np.float32)
+        spread = np.float32(255) * np.array(_STD[self._channels], np.float32)
         labels = np.array([label for _, label in files], np.int32)
-        return {"image": _normalize(np.stack(images)), "label": labels}
+        return {"image": (images - mean) / spread, "label": labels}
 
     def _decode(self, data: bytes, sample: int) -> "Image":
         """Decode one file, in the channels that are read."""
@@ -134,16 +145,6 @@ class DecodedImages:
                 values=f"{len(data):,} B: {error}",
                 remedy=self._encoded.remedy,
             ) from error
-
-    def _crop_and_resize(self, image: "Image", crop: Crop) -> NDArray[np.uint8]:
-        """Scale a part of an image: uint8 [rows, columns, channels]."""
-        from PIL import ImageOps
-        from PIL.Image import Resampling
-
-        size = (self._columns, self._rows)
-        part = image.resize(size, Resampling.BILINEAR, box=crop.box)
-        seen = ImageOps.mirror(part) if crop.flip else part
-        return np.asarray(seen).reshape(self._rows, self._columns, self._channels)
 
 
 class EncodedImageSource:
@@ -200,11 +201,3 @@ class StoredEncodedImages:
     def fingerprint(self) -> str:
         """That of the images."""
         return self._encoded.fingerprint
-
-
-def _normalize(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Shift and scale colours to mean 0 and standard deviation 1 over ImageNet."""
-    channels = images.shape[-1]
-    mean = np.float32(255) * np.array(_MEAN[channels], np.float32)
-    spread = np.float32(255) * np.array(_STD[channels], np.float32)
-    return (images - mean) / spread

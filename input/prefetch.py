@@ -1,4 +1,4 @@
-"""Ahead: batches that are made before they are asked for, in threads or processes.
+"""Prefetch: batches that are made before they are needed, in threads or processes.
 
 Threads are the default: reading and decoding a batch at once leaves Python little to
 do. Processes are for samples whose decoding keeps several cores busy in Python. Each
@@ -74,42 +74,34 @@ def prefetch_batches(
 
     def made_there(batch: Batch) -> Any:
         register_thread()
-        return finish(_copy_batch(batch))
+        # A copy: the memory that is shared with a worker is used again.
+        own = {key: np.array(array, subok=False) for key, array in batch.items()}
+        return finish(own)
 
+    threads = workers if isinstance(workers, int) else workers.threads
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + 1)
     steps = grain.MapDataset.range(start, stop)
     if isinstance(workers, int):
-        return iter(steps.map(made_here).to_iter_dataset(_read_options(workers)))
-    _register_pickles()
-    several = grain.MultiprocessingOptions(
-        num_workers=workers.count, per_worker_buffer_size=2
-    )
-    apart = steps.map(assembler).to_iter_dataset(_read_options(workers.threads))
-    brought = apart.mp_prefetch(several, _follow_parent).map(made_there)
-    return iter(
-        grain.experimental.ThreadPrefetchIterDataset(brought, prefetch_buffer_size=2)
-    )
+        return iter(steps.map(made_here).to_iter_dataset(options))
 
-
-def _read_options(threads: int) -> Any:
-    import grain
-
-    return grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + 1)
-
-
-def _copy_batch(batch: Batch) -> Batch:
-    """Copy a batch out of memory that is shared with a worker, which ends here."""
-    return {key: np.array(array, subok=False) for key, array in batch.items()}
-
-
-def _register_pickles() -> None:
-    """Make what workers need known to libraries below."""
+    # Whole batches are made in workers, not samples: a batch is a function of the step,
+    # so no iterator has a state, and another number of workers changes nothing.
     import cloudpickle
     from absl import flags
 
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()  # grain reads flags that nobody has parsed here
     for module in file_modules():
+        # Modules loaded from a file by its path: a worker cannot import them by name.
         cloudpickle.register_pickle_by_value(module)
+    several = grain.MultiprocessingOptions(
+        num_workers=workers.count, per_worker_buffer_size=2
+    )
+    apart = steps.map(assembler).to_iter_dataset(options)
+    brought = apart.mp_prefetch(several, _follow_parent).map(made_there)
+    return iter(
+        grain.experimental.ThreadPrefetchIterDataset(brought, prefetch_buffer_size=2)
+    )
 
 
 def _follow_parent(worker: int, workers: int) -> None:

@@ -65,7 +65,7 @@ def prepare(folder: Path, make: Callable[[Path], None]) -> None:
 
 
 def verify_checksums(folder: Path) -> None:
-    """Hold a prepared data set against its list of checksums.
+    """Check a prepared data set against its list of checksums.
 
     Raises:
         BadInput: a file is missing or has other content than was written.
@@ -88,35 +88,23 @@ def verify_checksums(folder: Path) -> None:
 def _publish(folder: Path, make: Callable[[Path], None]) -> None:
     """Make the data set out of sight, then move it into place."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _remove_stale(folder)
+    for left in folder.parent.glob(f".{folder.name}-*"):
+        with suppress(FileNotFoundError):  # another process removes it as well
+            if time.time() - left.stat().st_mtime > _STALE_AFTER_S:
+                shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(
         prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True
     ) as hidden:
         make(Path(hidden))
         made = Path(hidden, folder.name)
-        _write_checksums(made)
+        files = sorted(path for path in made.rglob("*") if path.is_file())
+        lines = [f"{_digest(x)}  {x.relative_to(made).as_posix()}" for x in files]
+        (made / CHECKSUM_FILE).write_text("\n".join(lines) + "\n")
         try:
             made.rename(folder)
         except OSError:
             if not folder.exists():  # else another process was first: its work stands
                 raise
-
-
-def _remove_stale(folder: Path) -> None:
-    """Remove hidden folders that killed processes left."""
-    for left in folder.parent.glob(f".{folder.name}-*"):
-        with suppress(FileNotFoundError):
-            if time.time() - left.stat().st_mtime > _STALE_AFTER_S:
-                shutil.rmtree(left, ignore_errors=True)
-
-
-def _write_checksums(folder: Path) -> None:
-    """List every file with its checksum."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    lines = [
-        f"{_digest(path)}  {path.relative_to(folder).as_posix()}" for path in files
-    ]
-    (folder / CHECKSUM_FILE).write_text("\n".join(lines) + "\n")
 
 
 def _digest(path: Path) -> str:

@@ -8,7 +8,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.object_reference import is_object_reference
+from jaxdist.core.object_reference import (
+    call_user_function,
+    is_object_reference,
+    resolve_object,
+)
 from jaxdist.input.config import DataConfig
 from jaxdist.input.feature_spec import FeatureSpec
 
@@ -41,20 +45,18 @@ def is_known(config: DataConfig) -> bool:
     """
     kind, _, rest = config.name.partition(":")
     if kind in _PREFIXES and config.name != kind:
-        return bool(rest) and (kind != "tfds" or _is_tfds(rest))
+        return bool(rest) and (kind != "tfds" or bool(re.fullmatch(_TFDS_NAME, rest)))
     name = config.name
     if is_object_reference(name) or name in (*dataset_names(), *COMMON_TFDS_NAMES):
         return True
-    if not _is_tfds(name):
+    if not re.fullmatch(_TFDS_NAME, name):
         return False
+    # TFDS has hundreds of data sets, whose list takes seconds to import: a name that is
+    # near to none of ours may be one of them.
     prepared = Path(config.dir, re.split("[:/]", name)[0]).is_dir()
     return (
         prepared or did_you_mean(name, (*dataset_names(), *COMMON_TFDS_NAMES)) is None
     )
-
-
-def _is_tfds(name: str) -> bool:
-    return re.fullmatch(_TFDS_NAME, name) is not None
 
 
 def unknown_dataset_error(name: str, values: str = "") -> BadInput:
@@ -88,20 +90,20 @@ def open_data(
 
     if not is_known(config):
         raise unknown_dataset_error(config.name)
-    opener, asked = _select_opener(config)
-    train, test = opener(asked, _with_image_size(config, features))
-    return (sort_by_label(train) if config.order == "label" else train), test
-
-
-def _select_opener(config: DataConfig) -> "tuple[DatasetOpener, DataConfig]":
-    """Return who opens a data set, and its name or path without the kind before it."""
     kind, _, rest = config.name.partition(":")
-    if kind == "tfds" and rest:
-        return _tfds, replace(config, name=rest)
-    if kind == "numpy" and rest:
-        return _numpy, replace(config, path=rest)
     other = _user_data if is_object_reference(config.name) else _tfds
-    return _OPENERS.get(config.name, other), config
+    opener, asked = _OPENERS.get(config.name, other), config
+    if kind == "tfds" and rest:
+        opener, asked = _tfds, replace(config, name=rest)
+    elif kind == "numpy" and rest:
+        opener, asked = _numpy, replace(config, path=rest)
+
+    image = features.get("image")
+    if config.size is not None and image is not None:
+        shape = (*[config.size] * (len(image.shape) - 1), image.shape[-1])
+        features = {**features, "image": replace(image, shape=shape)}
+    train, test = opener(asked, features)
+    return (sort_by_label(train) if config.order == "label" else train), test
 
 
 def _digits(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
@@ -166,18 +168,41 @@ def _tfds(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
 
 
 def _user_data(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.user_data import open_user_data
+    """Call the function of one's own that the name refers to.
 
-    return open_user_data(config.name)
+    It takes nothing and returns the training and the held-out samples: sources, or
+    dicts of arrays, [N, ...] each, which become sources.
+    """
+    import numpy as np
+
+    from jaxdist.input.sources import ArraySource
+
+    made = call_user_function(config.name, resolve_object(config.name))
+    if not isinstance(made, tuple) or len(made) != 2:
+        size = f" of {len(made)}" if isinstance(made, (tuple, list)) else ""
+        raise _no_samples_error(config.name, f"it returned {type(made).__name__}{size}")
+    sources = []
+    for part in made:
+        if isinstance(part, Mapping):
+            part = ArraySource({key: np.asarray(array) for key, array in part.items()})
+        elif not all(hasattr(part, member) for member in ("get", "__len__")):
+            size = f" of {len(part)}" if isinstance(part, (tuple, list)) else ""
+            raise _no_samples_error(
+                config.name, f"one of the two is {type(part).__name__}{size}"
+            )
+        sources.append(part)
+    train, test = sources
+    return train, test
 
 
-def _with_image_size(config: DataConfig, wanted: FeatureSpec) -> FeatureSpec:
-    """Return what is wanted, images in the size that the configuration sets."""
-    image = wanted.get("image")
-    if config.size is None or image is None:
-        return wanted
-    shape = (*[config.size] * (len(image.shape) - 1), image.shape[-1])
-    return {**wanted, "image": replace(image, shape=shape)}
+def _no_samples_error(name: str, values: str) -> BadInput:
+    return BadInput(
+        f"{name} gives no samples",
+        rule="a data function takes nothing and returns (train, test): sources, or "
+        "arrays",
+        values=values,
+        remedy='return {"image": ..., "label": ...}, {"image": ..., "label": ...}',
+    )
 
 
 DatasetOpener = Callable[[DataConfig, FeatureSpec], "tuple[Source, Source]"]

@@ -82,7 +82,26 @@ def open_text(
     Raises:
         BadInput: no such file, no text, or too little of it.
     """
-    text = _read(path)
+    if not path:
+        raise BadInput(
+            "there is no text to read",
+            rule="data.name=text reads the file data.path",
+            values="data.path is empty",
+            remedy=_REMEDY,
+        )
+    if Path(path).is_dir():
+        files = sorted(Path(path).rglob("*.txt"))
+        if not files:
+            raise BadInput(
+                f"no text in {path}",
+                rule="a folder of texts has files that end in .txt",
+                values=f"{path} has none",
+                remedy=_REMEDY,
+            )
+        text = "".join(_read_file(file) + END_OF_TEXT for file in files)
+    else:
+        text = _read_file(Path(path))
+
     tokens, vocabulary = encode_characters(text)
     border = len(text) * 9 // 10
     held_out = len(text) - border
@@ -109,31 +128,10 @@ def encode_characters(text: str) -> tuple[NDArray[np.int32], str]:
     >>> encode_characters("banana")[1], encode_characters("banana")[0].tolist()
     ('abn', [1, 0, 2, 0, 2, 0])
     """
+    # As fixed-width numbers NumPy sorts them at once, whatever their number.
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     known, tokens = np.unique(codes, return_inverse=True)
     return tokens.astype(np.int32), "".join(map(chr, known.tolist()))
-
-
-def _read(path: str) -> str:
-    """Read a file, or those of a folder, or say why there is no text."""
-    if not path:
-        raise BadInput(
-            "there is no text to read",
-            rule="data.name=text reads the file data.path",
-            values="data.path is empty",
-            remedy=_REMEDY,
-        )
-    if not Path(path).is_dir():
-        return _read_file(Path(path))
-    files = sorted(Path(path).rglob("*.txt"))
-    if not files:
-        raise BadInput(
-            f"no text in {path}",
-            rule="a folder of texts has files that end in .txt",
-            values=f"{path} has none",
-            remedy=_REMEDY,
-        )
-    return "".join(_read_file(file) + END_OF_TEXT for file in files)
 
 
 def _read_file(path: Path) -> str:

@@ -27,7 +27,19 @@ class Volumes:
 
     def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
         """Read samples: int [n] to `image` [n, D, H, W, C] and `target` [n, m]."""
-        samples = [_load(self._files[i]) for i in ids]
+        samples: list[dict[str, NDArray[Any]]] = []
+        for path in (self._files[i] for i in ids):
+            try:
+                with np.load(path) as file:
+                    samples.append({key: file[key] for key in ("image", "target")})
+            except (OSError, KeyError, ValueError, BadZipFile) as error:
+                raise BadInput(
+                    f"{path} is no volume",
+                    rule="a volume is an .npz file with image [D, H, W, C] and "
+                    "target [n]",
+                    values=str(error),
+                    remedy=f"np.savez('{path}', image=..., target=...)",
+                ) from error
         return {key: np.stack([s[key] for s in samples]) for key in ("image", "target")}
 
     @property
@@ -57,16 +69,3 @@ def open_volumes(path: str) -> tuple[Volumes, Volumes]:
             remedy=["data.path=FOLDER", "data.name=synthetic, random volumes"],
         )
     return Volumes(found[0]), Volumes(found[1])
-
-
-def _load(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        with np.load(path) as file:
-            return {key: file[key] for key in ("image", "target")}
-    except (OSError, KeyError, ValueError, BadZipFile) as error:
-        raise BadInput(
-            f"{path} is no volume",
-            rule="a volume is an .npz file with image [D, H, W, C] and target [n]",
-            values=str(error),
-            remedy=f"np.savez('{path}', image=..., target=...)",
-        ) from error
