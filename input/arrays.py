@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.sources import Arrays
+from jaxdist.input.sources import Arrays, SampleIds
 
 _IDX_FILES: Final = {
     "train_x": "train-images-idx3-ubyte",
@@ -54,8 +54,9 @@ class LabelledImages:
     def __len__(self) -> int:
         return len(self._labels)
 
-    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+    def get(self, ids: SampleIds) -> Arrays:
         """Read samples: int [n] to `image` [n, H, W, C] in [0, 1] and `label` [n]."""
+        # Bytes are held, a quarter of the memory of float32, and scaled batch by batch.
         return {
             "image": self._images[ids] / np.float32(255),
             "label": self._labels[ids],
@@ -134,12 +135,14 @@ def _read(path: str) -> Mapping[str, NDArray[Any]]:
                 )
         return {key: _read_idx(files[0]) for key, files in idx.items()}
 
+    # Without IDX files: one .npz file, named or alone in its folder.
     packed = [root] if root.suffix == ".npz" else sorted(root.glob("*.npz"))
     if not path or len(packed) != 1 or not packed[0].is_file():
         known = sorted(each.name for each in root.glob("*"))[:5] if path else []
         listed = f"{path} holds {', '.join(known) or 'nothing'}"
         raise _no_arrays_error(path, listed if path else "data.path is empty")
     try:
+        # Arrays of objects are refused: they are pickles, which run code when loaded.
         with np.load(packed[0]) as file:
             return {key: file[key] for key in _IDX_FILES}
     except (OSError, KeyError, ValueError, BadZipFile) as error:

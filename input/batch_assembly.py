@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from jaxdist.input.keyed_permutation import bounded_int, hash64
 from jaxdist.input.order import SampleOrder
-from jaxdist.input.sources import Arrays, EpochVaryingSource, Source
+from jaxdist.input.sources import Arrays, EpochVaryingSource, SampleIds, Source
 
 Rows = NDArray[np.int64]
 """Rows of the global batch, sorted."""
@@ -46,6 +46,7 @@ class TrainBatchAssembler:
     def __call__(self, step: int, rows: Rows) -> Batch:
         """Make the keys that are read and `id` of these rows of a step's batch."""
         ids, epochs = self.order.ids(step, rows), self.order.epochs(step, rows)
+        # Such a source augments by itself: its crops take the place of shifts.
         if isinstance(self.source, EpochVaryingSource):
             seen = self.source.vary(ids, epochs, self.order.seed)
             return _cast(seen, ids, self.dtypes)
@@ -84,6 +85,8 @@ class EvalBatchAssembler:
         last sample, so that no network sees anything unusual.
         """
         ids = step * self.batch + rows
+        # Every step has a full batch: another shape would be compiled again, and
+        # devices of other hosts would wait for theirs.
         real = ids < len(self.source)
         ids = np.minimum(ids, len(self.source) - 1)
         batch = _cast(self.source.get(ids), ids, self.dtypes)
@@ -91,7 +94,7 @@ class EvalBatchAssembler:
         return {**batch, "weight": real.astype(np.float32)}
 
 
-def _cast(samples: Arrays, ids: NDArray[np.integer[Any]], dtypes: Dtypes) -> Batch:
+def _cast(samples: Arrays, ids: SampleIds, dtypes: Dtypes) -> Batch:
     """Give samples the types every batch has, and their ids."""
     batch = {key: np.asarray(samples[key], dtype) for key, dtype in dtypes.items()}
     return {**batch, "id": ids.astype(np.int32)}
@@ -126,8 +129,11 @@ def shift_images(
         (samples, height + 2 * max_shift, width + 2 * max_shift, channels), images.dtype
     )
     framed[:, max_shift:-max_shift, max_shift:-max_shift] = images
+    # A view: no window is copied before it is chosen.
     windows = sliding_window_view(framed, (height, width), axis=(1, 2))
+    # A window that starts further up shows the image further down.
     moved = windows[np.arange(samples), max_shift - down, max_shift - right]
+    # The view has the channels before rows and columns; devices take contiguous arrays.
     return np.ascontiguousarray(np.moveaxis(moved, 1, -1))
 
 

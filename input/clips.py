@@ -9,14 +9,13 @@ import hashlib
 import zipfile
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.special_tokens import BOS_ID, EOS_ID, PAD_ID, SPECIAL_TOKENS
-from jaxdist.input.sources import Arrays
+from jaxdist.input.sources import Arrays, SampleIds
 
 Pixels = NDArray[np.uint8]
 
@@ -56,7 +55,7 @@ class Clips:
     def __len__(self) -> int:
         return len(self._clips)
 
-    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+    def get(self, ids: SampleIds) -> Arrays:
         """Read samples: int [n] to new arrays [n, ...].
 
         Returns:
@@ -65,6 +64,7 @@ class Clips:
         """
         target = self._target[ids]
         words = np.full_like(target, BOS_ID)
+        # Teacher forcing: the network reads each word and is asked for the next.
         words[:, 1:] = np.where(target == EOS_ID, PAD_ID, target)[:, :-1]
         clip = self._clips[ids] / np.float32(255)
         return {"clip": clip, "words": words, "target": target}
@@ -100,6 +100,7 @@ def decode_caption(tokens: Sequence[int], vocabulary: Sequence[str]) -> str:
     >>> decode_caption([3, 4, 2, 4], ("<padding>", "<begin>", "<end>", "a", "b"))
     'a b'
     """
+    # A network may say more behind the end; it means nothing.
     ends = [place for place, token in enumerate(tokens) if token == EOS_ID]
     said = tokens[: ends[0]] if ends else tokens
     return " ".join(vocabulary[token] for token in said)

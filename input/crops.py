@@ -69,9 +69,12 @@ def random_resized_crop(
     >>> first == random_resized_crop(500, 400, seed=0, epoch=0, sample=3)
     True
     """
+    # Philox is counter-based: a generator of its own for each image costs little, and
+    # its numbers depend on the key alone.
     draw = np.random.Generator(
         np.random.Philox(key=int(hash64(seed, _KEY_DOMAIN, epoch, sample)[0]))
     )
+    # Drawn first and always: the number of attempts must not change it.
     flip = bool(draw.random() < 0.5)
     for _ in range(_MAX_ATTEMPTS):
         # The area evenly, the ratio of the sides evenly on a logarithmic scale: tall

@@ -62,12 +62,14 @@ def loader(
     (4,)
     """
     mesh = mesh or Mesh(np.asarray(jax.devices()[:1]), ("data",))
+    # A batch is split along the first axis: data parallel, as meshes are written.
     axes = (mesh.axis_names[0],) if over is None else over
     axes = (axes,) if isinstance(axes, str) else tuple(axes)
     _check_batch(mesh, axes, global_batch, len(source))
     order = order_from_config(
         shuffle, num_samples=len(source), batch=global_batch, seed=seed
     )
+    # The fingerprint may read the whole source: it is asked for only to resume.
     step = resume_step(start, order, lambda: source_fingerprint(source))
     # A batch has the source's own dtypes; 64 bits only where jax has them.
     dtypes = {

@@ -26,6 +26,7 @@ def local_rows(shardings: Iterable[NamedSharding], batch: int) -> Rows:
     """
     pieces: list[Index] = []
     for sharding in shardings:
+        # Only the first dim matters here: other dims are cut out of rows that are held.
         by_row = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:1]))
         held = by_row.addressable_devices_indices_map((batch,)).values()
         pieces += [piece for piece in held if piece is not None]
@@ -38,6 +39,7 @@ def covered_rows(pieces: Iterable[Index], batch: int) -> Rows:
     >>> covered_rows([(slice(4, 6),), (slice(0, 2),), (slice(4, 6),)], 8).tolist()
     [0, 1, 4, 5]
     """
+    # As a set: devices that hold copies name the same rows.
     ranges = {piece[0].indices(batch) for piece in pieces}
     return np.unique(np.concatenate([np.arange(*bounds) for bounds in ranges]))
 
@@ -79,6 +81,7 @@ def device_put_batch(
             behind = [(0, n - have) for n, have in zip(wanted, part.shape)]
             return np.pad(part, behind) if any(n for _, n in behind) else part
 
+        # Called for the devices of this process only: no host needs the whole batch.
         return jax.make_array_from_callback(shape, shardings[name], piece)
 
     return {name: lay(name, array) for name, array in local.items()}

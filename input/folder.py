@@ -50,6 +50,7 @@ class FolderImages:
             BadInput: a file that is no longer there, or may not be read.
         """
         with _unreadable_file_errors():
+            # One file after the other: grain reads several batches at once.
             return [(self._files[i][0].read_bytes(), self._files[i][1]) for i in ids]
 
     def name(self, sample: int) -> str:

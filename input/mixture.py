@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.keyed_permutation import hash64, permute
-from jaxdist.input.sources import Arrays, EpochVaryingSource, Source
+from jaxdist.input.sources import Arrays, EpochVaryingSource, SampleIds, Source
 
-SampleIds = NDArray[np.integer[Any]]
 _KEY_DOMAIN: Final = 0x313C5
 """Marks the keys of mixtures."""
 
@@ -44,9 +43,7 @@ class Mixture:
     """
 
     def __init__(
-        self,
-        sources: Mapping[str, tuple[Source, float]],
-        samples: int | None = None,
+        self, sources: Mapping[str, tuple[Source, float]], samples: int | None = None
     ) -> None:
         wrong = [name for name, (_, weight) in sources.items() if not weight > 0]
         if wrong or not sources:
@@ -97,10 +94,12 @@ class Mixture:
 
     def get(self, ids: SampleIds) -> Arrays:
         """Read samples as they are in the first epoch."""
+        # For evaluation, which has no epochs.
         return self.vary(ids, np.zeros_like(ids), 0)
 
     def vary(self, ids: SampleIds, epochs: SampleIds, seed: int) -> Arrays:
         """Read samples as they are in their epochs, a function of (seed, epoch, id)."""
+        # Ids are in the order of the sources: those of one are a range.
         owner = np.searchsorted(self._bounds, ids, side="right") - 1
         found: dict[str, NDArray[Any]] = {}
         for number in np.unique(owner).tolist():
@@ -137,6 +136,7 @@ def largest_remainder_split(weights: Sequence[float], samples: int) -> list[int]
     """
     exact = [samples * weight / sum(weights) for weight in weights]
     parts = [int(x) for x in exact]
+    # Ties go to the earlier source, so that the parts are the same everywhere.
     by_rest = sorted(range(len(parts)), key=lambda i: (parts[i] - exact[i], i))
     for i in by_rest[: samples - sum(parts)]:
         parts[i] += 1

@@ -71,6 +71,7 @@ class GlobalShuffleOrder:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        # Ids are int32: jax has no int64 unless it is switched on.
         if not 1 <= self.num_samples < 2**31 or self.batch < 1:
             raise BadInput(
                 "no order for this many samples",
@@ -80,6 +81,7 @@ class GlobalShuffleOrder:
 
     def ids(self, step: int, rows: NDArray[Any] | None = None) -> NDArray[np.int32]:
         """Name the samples of a step's rows, of all if none are given: int32."""
+        # A step may hold rows of two epochs or more.
         epochs, places = np.divmod(self._positions(step, rows), self.num_samples)
         return permute(hash64(self.seed, epochs), places, self.num_samples).astype(
             np.int32

@@ -110,12 +110,14 @@ def _follow_parent(worker: int, workers: int) -> None:
     Ctrl-C and SIGTERM reach a whole group of processes; the parent may have to finish a
     step first, for which it needs its batches.
     """
+    # See above: only the end of the parent ends a worker.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
 
     def follow() -> None:
+        # Waits for the end of the process itself, also by SIGKILL; no polling.
         parent.join()
         os._exit(1)
 

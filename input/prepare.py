@@ -33,6 +33,7 @@ def ensure_prepared(folder: Path, make: Callable[[Path], None]) -> None:
         BadInput: the folder cannot be written, or holds a damaged data set; a damaged
             data set is left as it is.
     """
+    # Checked also where it was just made: reading back finds a disk that lies.
     try:
         if not folder.exists():
             _publish(folder, make)
@@ -75,6 +76,7 @@ def verify_checksums(folder: Path) -> None:
         raise _corrupt_error(
             folder, f"{folder} holds {count} files, none named {CHECKSUM_FILE}"
         )
+    # An empty list is damaged too: it has no name.
     for line in (folder / CHECKSUM_FILE).read_text().splitlines() or [""]:
         digest, _, name = line.partition("  ")
         path = folder / name
@@ -92,11 +94,13 @@ def _publish(folder: Path, make: Callable[[Path], None]) -> None:
         with suppress(FileNotFoundError):  # another process removes it as well
             if time.time() - left.stat().st_mtime > _STALE_AFTER_S:
                 shutil.rmtree(left, ignore_errors=True)
+    # Beside the target: a rename is atomic only within a file system.
     with tempfile.TemporaryDirectory(
         prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True
     ) as hidden:
         make(Path(hidden))
         made = Path(hidden, folder.name)
+        # Before the rename: a reader that sees the folder sees its list.
         files = sorted(path for path in made.rglob("*") if path.is_file())
         lines = [f"{_digest(x)}  {x.relative_to(made).as_posix()}" for x in files]
         (made / CHECKSUM_FILE).write_text("\n".join(lines) + "\n")

@@ -1,7 +1,7 @@
 """Data sets by name."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +27,10 @@ COMMON_TFDS_NAMES: Final = (
 )
 """Data sets of TFDS that are meant when a name is near; it has hundreds."""
 NO_FEATURES: Final[FeatureSpec] = MappingProxyType({})
+_NAMES: Final = (
+    *("arrays", "clips", "digits", "folder", "moving_digits", "numpy", "synthetic"),
+    *("text", "volumes"),
+)
 _PREFIXES: Final = ("tfds", "numpy")
 """What may stand before a name or path: `tfds:mnist`, `numpy:my.npz`."""
 _TFDS_NAME: Final = r"[a-z][a-z0-9_]*(/[\w.-]+)?(:[\d.*]+)?"
@@ -34,7 +38,7 @@ _TFDS_NAME: Final = r"[a-z][a-z0-9_]*(/[\w.-]+)?(:[\d.*]+)?"
 
 def dataset_names() -> tuple[str, ...]:
     """Name every data set that can be opened; imports nothing heavy."""
-    return tuple(_OPENERS)
+    return _NAMES
 
 
 def is_known(config: DataConfig) -> bool:
@@ -86,89 +90,87 @@ def open_data(
     Raises:
         BadInput: no such data set, or its folder is damaged or cannot be written.
     """
-    from jaxdist.input.permuted_source import sort_by_label
+    from jaxdist.input.sources import sort_by_label
 
     if not is_known(config):
         raise unknown_dataset_error(config.name)
+    # `numpy:my.npz` has its path in its name.
     kind, _, rest = config.name.partition(":")
-    other = _user_data if is_object_reference(config.name) else _tfds
-    opener, asked = _OPENERS.get(config.name, other), config
-    if kind == "tfds" and rest:
-        opener, asked = _tfds, replace(config, name=rest)
-    elif kind == "numpy" and rest:
-        opener, asked = _numpy, replace(config, path=rest)
+    if kind == "numpy" and rest:
+        config = replace(config, name=kind, path=rest)
 
+    # Images are read in the size that the configuration sets, else in the network's.
     image = features.get("image")
     if config.size is not None and image is not None:
         shape = (*[config.size] * (len(image.shape) - 1), image.shape[-1])
         features = {**features, "image": replace(image, shape=shape)}
-    train, test = opener(asked, features)
+    opened: tuple[Source, Source]
+    if kind == "tfds" and rest:
+        # Said to be TFDS's, also where a data set of ours has the name.
+        from jaxdist.input.tfds_images import open_tfds
+
+        opened = open_tfds(rest, Path(config.dir), features)
+    else:
+        opened = _open_named(config, features)
+    train, test = opened
     return (sort_by_label(train) if config.order == "label" else train), test
 
 
-def _digits(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.digits import open_digits
+def _open_named(config: DataConfig, features: FeatureSpec) -> "tuple[Source, Source]":
+    """Open a data set by its name; imports only what this one needs."""
+    directory = Path(config.dir)
+    opened: tuple[Source, Source]
+    match config.name:
+        case "arrays":
+            from jaxdist.input.arrays import open_arrays
 
-    return open_digits(Path(config.dir))
+            opened = open_arrays(config.path, config.size)
+        case "clips":
+            from jaxdist.input.clips import open_clips
 
+            opened = open_clips(config.path)
+        case "digits":
+            from jaxdist.input.digits import open_digits
 
-def _text(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.text import open_text
+            opened = open_digits(directory)
+        case "folder":
+            from jaxdist.input.folder import open_image_folder
 
-    return open_text(config.path, context=config.context, stride=config.stride)
+            skip = directory if config.damaged == "skip" else None
+            opened = open_image_folder(config.path, features, skip)
+        case "moving_digits":
+            from jaxdist.input.moving_digits import open_moving_digits
 
+            opened = open_moving_digits(directory)
+        case "numpy":
+            from jaxdist.input.numpy_files import open_numpy
 
-def _synthetic(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.synthetic import open_synthetic
+            opened = open_numpy(config.path)
+        case "synthetic":
+            from jaxdist.input.synthetic import open_synthetic
 
-    return open_synthetic(wanted, config.samples)
+            opened = open_synthetic(features, config.samples)
+        case "text":
+            from jaxdist.input.text import open_text
 
+            opened = open_text(
+                config.path, context=config.context, stride=config.stride
+            )
+        case "volumes":
+            from jaxdist.input.volumes import open_volumes
 
-def _folder(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.folder import open_image_folder
+            opened = open_volumes(config.path)
+        case name if is_object_reference(name):
+            opened = _open_user_data(name)
+        case name:
+            from jaxdist.input.tfds_images import open_tfds
 
-    skip = Path(config.dir) if config.damaged == "skip" else None
-    return open_image_folder(config.path, wanted, skip)
-
-
-def _arrays(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.arrays import open_arrays
-
-    return open_arrays(config.path, config.size)
-
-
-def _numpy(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.numpy_files import open_numpy
-
-    return open_numpy(config.path)
-
-
-def _volumes(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.volumes import open_volumes
-
-    return open_volumes(config.path)
-
-
-def _clips(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.clips import open_clips
-
-    return open_clips(config.path)
-
-
-def _moving_digits(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.moving_digits import open_moving_digits
-
-    return open_moving_digits(Path(config.dir))
+            opened = open_tfds(name, directory, features)
+    return opened
 
 
-def _tfds(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.tfds_images import open_tfds
-
-    return open_tfds(config.name, Path(config.dir), wanted)
-
-
-def _user_data(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    """Call the function of one's own that the name refers to.
+def _open_user_data(name: str) -> "tuple[Source, Source]":
+    """Call the function of one's own that a name refers to.
 
     It takes nothing and returns the training and the held-out samples: sources, or
     dicts of arrays, [N, ...] each, which become sources.
@@ -177,20 +179,21 @@ def _user_data(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source
 
     from jaxdist.input.sources import ArraySource
 
-    made = call_user_function(config.name, resolve_object(config.name))
+    made = call_user_function(name, resolve_object(name))
     if not isinstance(made, tuple) or len(made) != 2:
         size = f" of {len(made)}" if isinstance(made, (tuple, list)) else ""
-        raise _no_samples_error(config.name, f"it returned {type(made).__name__}{size}")
-    sources = []
+        raise _no_samples_error(name, f"it returned {type(made).__name__}{size}")
+    sources: list[Source] = []
     for part in made:
         if isinstance(part, Mapping):
-            part = ArraySource({key: np.asarray(array) for key, array in part.items()})
-        elif not all(hasattr(part, member) for member in ("get", "__len__")):
+            arrays = {key: np.asarray(array) for key, array in part.items()}
+            sources.append(ArraySource(arrays))
+        elif all(hasattr(part, member) for member in ("get", "__len__")):
+            sources.append(part)
+        else:
             size = f" of {len(part)}" if isinstance(part, (tuple, list)) else ""
-            raise _no_samples_error(
-                config.name, f"one of the two is {type(part).__name__}{size}"
-            )
-        sources.append(part)
+            found = f"one of the two is {type(part).__name__}{size}"
+            raise _no_samples_error(name, found)
     train, test = sources
     return train, test
 
@@ -203,19 +206,3 @@ def _no_samples_error(name: str, values: str) -> BadInput:
         values=values,
         remedy='return {"image": ..., "label": ...}, {"image": ..., "label": ...}',
     )
-
-
-DatasetOpener = Callable[[DataConfig, FeatureSpec], "tuple[Source, Source]"]
-_OPENERS: Final[Mapping[str, DatasetOpener]] = MappingProxyType(
-    {
-        "arrays": _arrays,
-        "clips": _clips,
-        "digits": _digits,
-        "folder": _folder,
-        "moving_digits": _moving_digits,
-        "numpy": _numpy,
-        "synthetic": _synthetic,
-        "text": _text,
-        "volumes": _volumes,
-    }
-)

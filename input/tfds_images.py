@@ -33,6 +33,7 @@ class TfdsImages:
     def read(self, ids: Iterable[int]) -> Sequence[tuple[bytes, int]]:
         """Read JPEG or PNG files and their labels."""
         image, label = self._keys
+        # One call reads the records of a batch together.
         rows = self._split.__getitems__(list(ids))
         return [(row[image], int(row[label])) for row in rows]
 
@@ -111,6 +112,7 @@ def _open_builder(name: str, directory: Path) -> Any:
     from tensorflow_datasets.core.registered import DatasetNotFoundError
     from tensorflow_datasets.core.utils.file_utils import list_data_dirs
 
+    # TFDS's own folders come after ours: ~/tensorflow_datasets and what is registered.
     homes = dict.fromkeys([directory, *map(Path, list_data_dirs())])
     for home in homes:
         try:

@@ -134,8 +134,10 @@ class PeerClient:
             By id what came and is whole: its arrays, `[1, ...]` a key.
         """
         found: dict[int, dict[str, Any]] = {}
+        # One call a host, for all that comes from it.
         for host in np.unique(hosts).tolist():
             address, asked = self.addresses[host], ids[hosts == host]
+            # Left alone for a while after a failure.
             if self._retry_at.get(address, 0.0) > time.monotonic():
                 continue
             words = {"ids": asked.tolist(), "token": self.token}

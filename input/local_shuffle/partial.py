@@ -64,12 +64,14 @@ class PartialShuffleOrder:
                     f"plan.shuffle.partitions={math.gcd(self.batch, count)}",
                 ),
             )
+        # Ids are int32, as in a batch.
         if self.num_samples >= 2**31:
             raise BadInput(
                 "no order for this many samples",
                 rule="at most 2,147,483,647 samples",
                 values=f"{self.num_samples} samples",
             )
+        # The class is frozen.
         object.__setattr__(self, "_block_cache", _BlockCache(self.shuffle))
 
     @property
@@ -106,6 +108,7 @@ class PartialShuffleOrder:
             What leaves, what comes, and the partition that each comes from: int64.
         """
         epochs, rounds, owners = self._row_positions(step, None)
+        # A partition is read once a round: the round is the position in its order.
         sent = self.shuffle.outgoing_index(rounds)
         own = (owners >= partitions.start) & (owners < partitions.stop) & (sent >= 0)
         gone, came, source = (np.zeros(0, np.int64) for _ in range(3))
@@ -163,6 +166,7 @@ class PartialShuffleOrder:
         stream = np.arange(step * self.batch, (step + 1) * self.batch, dtype=np.int64)
         epochs, places = np.divmod(stream, self.num_samples)
         rounds, partitions = np.divmod(places, self.shuffle.partitions)
+        # Stable: two rows of a partition stay in the order of the stream.
         by_row = np.argsort(partitions, kind="stable")
         by_row = by_row if rows is None else by_row[rows]
         return epochs[by_row], rounds[by_row], partitions[by_row]

@@ -59,18 +59,15 @@ class SampleStoreRuntime:
     """
 
     def __init__(
-        self,
-        source: Source,
-        order: SampleOrder,
-        rows: Rows,
-        config: Keep,
-        start: int,
+        self, source: Source, order: SampleOrder, rows: Rows, config: Keep, start: int
     ) -> None:
+        # Before any collective call: every process refuses alike, and none waits.
         check_local_rows(source, order, rows)
         host, hosts = host_index_and_count(rows, order.batch)
         # Processes of one machine that hold the same rows have a store each.
         mine = f"process-{jax.process_index()}"
         own = None if config.folder is None else config.folder / mine
+        # Images are stored compressed, and decoded when a batch reads them.
         stored = source.stored if isinstance(source, DecodingSource) else source
         self.source = make_local_shuffle_source(
             stored, order, host=host, num_hosts=hosts, folder=own
@@ -114,6 +111,7 @@ class SampleStoreRuntime:
 
     def close(self) -> None:
         """End the exchange and serve no more; closing twice does no harm."""
+        # The exchange first: it asks peers.
         self._exchanger.close()
         if self._client is not None:
             self._client.close()
@@ -173,6 +171,7 @@ def host_index_and_count(rows: Rows, batch: int) -> tuple[int, int]:
     (2, 4)
     """
     count, first = len(rows), int(rows[0])
+    # Partitions go to hosts in order, and rows of a batch are sorted by partition.
     even = batch % count == 0 and first % count == 0
     if not even or int(rows[-1]) - first != count - 1:
         raise BadInput(
@@ -204,6 +203,7 @@ def check_no_workers(workers: int | Workers) -> None:
     Raises:
         BadInput: there would be some.
     """
+    # A worker would get a copy of the store as it was when the worker began.
     if isinstance(workers, Workers):
         raise BadInput(
             "worker processes do not see the samples that are kept",

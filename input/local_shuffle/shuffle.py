@@ -83,6 +83,7 @@ class PartialShuffle:
                 values=f"{samples} samples, {partitions} partitions",
                 remedy=f"plan.shuffle.partitions={max(samples, 1)}, or fewer",
             )
+        # Of the smaller size: every partition sends equally many.
         slots = samples // partitions
         exchanged = round(q * slots) if partitions > 1 else 0
         if q and not exchanged and partitions > 1:
@@ -215,6 +216,7 @@ class PartialShuffle:
         cells: IntArray,
     ) -> IntArray:
         """Apply partitions' reading orders: `permute` maps positions to slots."""
+        # Hashed once a partition and then looked up: there are far fewer than samples.
         keys = hash64(self.seed, epoch, np.arange(self.partitions))[partition]
         larger = partition < self.remainder
         if larger.all() or not larger.any():

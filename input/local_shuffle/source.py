@@ -15,10 +15,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.batch_assembly import Batch, BatchAssembler, Rows
@@ -26,7 +25,7 @@ from jaxdist.input.local_shuffle.partial import PartialShuffleOrder
 from jaxdist.input.local_shuffle.shuffle import IntArray, valid_host_counts
 from jaxdist.input.local_shuffle.store import ArrayStore, ByteStore, make_store
 from jaxdist.input.order import SampleOrder
-from jaxdist.input.sources import Arrays, EpochVaryingSource, Source
+from jaxdist.input.sources import Arrays, EpochVaryingSource, SampleIds, Source
 
 _FILL_CHUNK: Final = 1024
 """Samples that are read of the data set at once when a store is filled."""
@@ -120,13 +119,14 @@ class LocalShuffleSource:
         # A store on disk may still hold most of them from an earlier run.
         gone = wanted[self.store.is_missing(wanted)]
         fitting, filled = gone[: self.store.free_slots], 0
+        # In chunks: all at once would be in memory beside the store.
         for ids in np.array_split(fitting, -(-len(fitting) // _FILL_CHUNK) or 1):
             if len(ids):
                 filled += self.store.put(ids, self.dataset.get(ids))
         self.counts.initial_reads += filled
         self.counts.capacity_misses += len(gone) - filled
 
-    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+    def get(self, ids: SampleIds) -> Arrays:
         """Read samples: int [n] to new arrays [n, ...]."""
         found, good = self.store.get(ids)
         self.counts.store_hits += int(good.sum())
@@ -169,6 +169,7 @@ class LocalShuffleSource:
             arrivals.append((rest, self.dataset.get(rest)))
 
         for ids, samples in arrivals:
+            # A store that is smaller than asked for, on a full disk, takes what fits.
             room = self.store.free_slots
             fitting = {key: array[:room] for key, array in samples.items()}
             kept = self.store.put(ids[:room], fitting)
@@ -254,6 +255,7 @@ def make_local_shuffle_source(
     # A partition may have one sample more than others. What left stays for two steps'
     # worth of reads at most: see max_retention_steps.
     places = each * (kept.shuffle.slots + 1) + 2 * kept.batch // num_hosts
+    # Another number of hosts has other partitions: its stores lie beside.
     own = None if folder is None else folder / f"host-{host}-of-{num_hosts}"
     store = make_store(source, places, own)
     return LocalShuffleSource(
@@ -276,6 +278,7 @@ def max_retention_steps(order: PartialShuffleOrder) -> int:
     """
     reads = order.batch // order.shuffle.partitions
     k, n = order.shuffle.exchange_count, order.shuffle.slots
+    # Nothing ever leaves.
     if not k:
         return _MAX_HOST_LAG_STEPS
     return max(0, min(_MAX_HOST_LAG_STEPS, (2 * reads - 1) * n // (k * reads)))
@@ -309,6 +312,7 @@ def check_storable(
                 f"plan.shuffle.partitions={num_hosts}, or a multiple",
             ),
         )
+    # A stored crop would be seen again in every epoch.
     if isinstance(source, EpochVaryingSource):
         raise BadInput(
             "these samples cannot be kept",

@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput, FatalError, JaxdistWarning
 from jaxdist.core.text.formatting import format_count
-from jaxdist.input.sources import Arrays, Source
+from jaxdist.input.sources import Arrays, SampleIds, Source
 
-SampleIds = NDArray[np.integer[Any]]
 SampleBytes = dict[str, bytes]
 _NO_SLOT: Final = -1
 _DISK_FULL_ERRNOS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
@@ -91,6 +90,7 @@ class ArrayStore:
         self._index = self._arrays.pop("notes")
         held = np.nonzero(self._index[:, 0])[0]
         self._slots = {int(self._index[p, 0]) - 1: int(p) for p in held}
+        # Taken from the end: the first slots first.
         self._free_slots = sorted(set(range(capacity)) - set(self._slots.values()))[
             ::-1
         ]
@@ -173,6 +173,7 @@ class ArrayStore:
             for sample in ids:
                 place = self._slots.pop(int(sample), None)
                 if place is not None:
+                    # The bytes stay where they are until the slot is used again.
                     self._index[place, 0] = 0
                     self._free_slots.append(place)
 
@@ -233,6 +234,7 @@ class ByteStore:
 
     def put(self, ids: SampleIds, samples: Arrays) -> int:
         """Keep samples `[n, ...]`; return for how many there was room."""
+        # Outside the lock: it takes longer than the rest.
         sums = checksums(samples).tolist() if len(ids) else []
         kept = 0
         with self._lock:
