@@ -29,7 +29,7 @@ from jaxdist.input.device_put import (
 from jaxdist.input.loader_state import LoaderState, make_loader_state
 from jaxdist.input.local_shuffle.setup import Keep, SampleStoreRuntime, check_no_workers
 from jaxdist.input.order import SampleOrder
-from jaxdist.input.prefetch import LocalBatchAssembler, Workers, prefetch_batches
+from jaxdist.input.prefetch import Workers, prefetch_batches
 from jaxdist.input.sources import Source, source_fingerprint
 
 _UNBOUNDED: Final = 2**62
@@ -78,7 +78,8 @@ class Feed:
         # Placing runs in the read threads too: the copy to the device overlaps the
         # step.
         batches = prefetch_batches(
-            LocalBatchAssembler(assembler=assembler, rows=rows),
+            assembler,
+            rows,
             placed,
             lambda: seen.add(current_thread()),
             start=start,

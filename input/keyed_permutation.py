@@ -116,7 +116,8 @@ def _feistel(
 ) -> UInt64Array:
     """Permute the cells of a rows x columns grid."""
     tall, wide = np.uint64(rows), np.uint64(columns)
-    high, low = _split_cells(cells, tall)
+    high = cells // tall
+    low = cells - high * tall  # faster than a remainder
     turns = keys + _ROUND_CONSTANTS
     # Each round adds a hash of one coordinate to the other, which is undone by
     # subtracting it: a permutation whatever the hash. Sums stay below twice the size.
@@ -131,7 +132,8 @@ def _inverse_feistel(
 ) -> UInt64Array:
     """Undo `_feistel`: the same rounds, last first."""
     tall, wide = np.uint64(rows), np.uint64(columns)
-    high, low = _split_cells(cells, tall)
+    high = cells // tall
+    low = cells - high * tall  # faster than a remainder
     turns = keys + _ROUND_CONSTANTS
     # The size is added before the hash is taken away: unsigned numbers have no sign.
     for even, odd in zip(turns[-2::-2], turns[::-2]):
@@ -142,14 +144,6 @@ def _inverse_feistel(
             low + tall - bounded_int(rows, _mix_upper(even + high)), tall
         )
     return high * tall + low
-
-
-def _split_cells(
-    cells: UInt64Array, tall: np.uint64
-) -> tuple[UInt64Array, UInt64Array]:
-    """Return the column and the row of each cell."""
-    high = cells // tall
-    return high, cells - high * tall
 
 
 def _reduce_once(sums: UInt64Array, size: np.uint64) -> UInt64Array:

@@ -41,21 +41,12 @@ class SampleOrder(Protocol):
         """Count the steps until this many epochs, or parts of one, are wholly drawn."""
 
 
-def steps_for_epochs(epochs: float, num_samples: int, batch: int) -> int:
-    """Count the steps until this many epochs of n samples are wholly drawn.
-
-    >>> steps_for_epochs(1, 10, 4)
-    3
-    """
-    return math.ceil(epochs * num_samples / batch)
-
-
 @dataclass(frozen=True, kw_only=True)
 class GlobalShuffleOrder:
     """Each epoch is a permutation of all samples.
 
     Args:
-        n: samples in the data set.
+        num_samples: in the data set.
         batch: samples a step, over all devices together.
         seed: another seed is another order, in every epoch.
 
@@ -93,7 +84,7 @@ class GlobalShuffleOrder:
 
     def steps(self, epochs: float) -> int:
         """Count the steps until this many epochs, or parts of one, are wholly drawn."""
-        return steps_for_epochs(epochs, self.num_samples, self.batch)
+        return math.ceil(epochs * self.num_samples / self.batch)
 
     def _positions(self, step: int, rows: NDArray[Any] | None) -> NDArray[np.int64]:
         """Positions of a step's rows in the endless stream: int64."""

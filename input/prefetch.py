@@ -33,22 +33,9 @@ class Workers:
     """That prepare batches in each."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LocalBatchAssembler:
-    """A host's rows of a step; is sent to worker processes."""
-
-    assembler: BatchAssembler
-    """What is in the batch of a step."""
-    rows: Rows
-    """Of the global batch."""
-
-    def __call__(self, step: int) -> Batch:
-        """Make the rows of a step."""
-        return self.assembler(step, self.rows)
-
-
 def prefetch_batches(
-    assembler: LocalBatchAssembler,
+    assembler: BatchAssembler,
+    rows: Rows,
     finish: Callable[[Batch], Any],
     register_thread: Callable[[], Any],
     *,
@@ -59,7 +46,8 @@ def prefetch_batches(
     """Iterate over steps, made ahead of time; close the iterator in the end.
 
     Args:
-        assembler: makes the rows of a step.
+        assembler: what is in the batch of a step; is sent to worker processes.
+        rows: of the global batch that this host reads.
         finish: what is done with them here, in a thread.
         register_thread: told so in each of these threads, for each step.
         start: first step.
@@ -68,9 +56,12 @@ def prefetch_batches(
     """
     import grain
 
+    def make(step: int) -> Batch:
+        return assembler(step, rows)
+
     def made_here(step: int) -> Any:
         register_thread()
-        return finish(assembler(step))
+        return finish(make(step))
 
     def made_there(batch: Batch) -> Any:
         register_thread()
@@ -97,7 +88,7 @@ def prefetch_batches(
     several = grain.MultiprocessingOptions(
         num_workers=workers.count, per_worker_buffer_size=2
     )
-    apart = steps.map(assembler).to_iter_dataset(options)
+    apart = steps.map(make).to_iter_dataset(options)
     brought = apart.mp_prefetch(several, _follow_parent).map(made_there)
     return iter(
         grain.experimental.ThreadPrefetchIterDataset(brought, prefetch_buffer_size=2)

@@ -23,7 +23,7 @@ from jaxdist.input.local_shuffle.shuffle import (
     PartialShuffle,
     default_partitions,
 )
-from jaxdist.input.order import GlobalShuffleOrder, SampleOrder, steps_for_epochs
+from jaxdist.input.order import GlobalShuffleOrder, SampleOrder
 
 _BLOCK_SAMPLES: Final = 1 << 14
 """Samples of a round or several that are traced back at once."""
@@ -157,7 +157,7 @@ class PartialShuffleOrder:
 
     def steps(self, epochs: float) -> int:
         """Count the steps until this many epochs, or parts of one, are wholly drawn."""
-        return steps_for_epochs(epochs, self.num_samples, self.batch)
+        return math.ceil(epochs * self.num_samples / self.batch)
 
     def _row_positions(
         self, step: int, rows: NDArray[Any] | None

@@ -61,8 +61,7 @@ class SampleStoreRuntime:
     def __init__(
         self, source: Source, order: SampleOrder, rows: Rows, config: Keep, start: int
     ) -> None:
-        # Before any collective call: every process refuses alike, and none waits.
-        check_local_rows(source, order, rows)
+        # Refused before any collective call: no process waits for another.
         host, hosts = host_index_and_count(rows, order.batch)
         # Processes of one machine that hold the same rows have a store each.
         mine = f"process-{jax.process_index()}"
