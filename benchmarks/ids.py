@@ -40,7 +40,8 @@ def one_epoch() -> list[dict[str, Any]]:
     own = np.full_like(slots, 7)
     draw = np.random.default_rng(0)
     numpy = seconds(lambda: draw.permutation(slots.size))
-    step = seconds(lambda: shuffle.previous_locations(3, SampleLocations(own, slots)))
+    places = SampleLocations(own, slots)
+    step = seconds(lambda: shuffle.trace(places, 4, 3))
     order = seconds(lambda: shuffle.apply_read_order(permute, 4, own, slots))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{slots.size:,} slots; NumPy's permutation of as many: {1e3 * numpy:.0f} ms")

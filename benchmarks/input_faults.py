@@ -35,10 +35,10 @@ import pyarrow as pa
 
 from jaxdist.core.plan.shuffle import Partial
 from jaxdist.input.batch_assembly import TrainBatchAssembler
-from jaxdist.input.local_shuffle.async_exchange import AsyncExchanger
 from jaxdist.input.local_shuffle.flight import PeerClient, PeerServer
 from jaxdist.input.local_shuffle.partial import order_from_config
 from jaxdist.input.local_shuffle.source import (
+    AsyncExchanger,
     make_local_shuffle_source,
     max_retention_steps,
 )

@@ -20,6 +20,9 @@ _LAZY_NAMES: Final = {
     "sampler": "jaxdist.input.data_sampler",
 }
 
+# Type checkers see plain imports; at run time `__getattr__` imports one when it is
+# used. Submodules are not named like `loader` and `sampler`: an imported submodule
+# becomes an attribute of its package, and would stand in place of the function.
 if TYPE_CHECKING:
     from jaxdist.core.plan.shuffle import Global as Global
     from jaxdist.core.plan.shuffle import Local as Local
@@ -40,4 +43,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
+    # For completion: lazy names are no globals yet.
     return [*globals(), *_LAZY_NAMES]

@@ -5,11 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from jaxdist.core.errors import BadInput
-from jaxdist.input.sources import Arrays
+from jaxdist.input.sources import Arrays, SampleIds
 
 RecordDecoder = Callable[[Sequence[bytes]], Arrays]
 """Records of a batch to its arrays `[n, ...]`, one a key."""
@@ -30,6 +27,7 @@ class ArrayRecordSource:
     """
 
     def __init__(self, paths: Sequence[str | Path], decode: RecordDecoder) -> None:
+        # Not at the top: it is a compiled library that only such files need.
         from array_record.python.array_record_data_source import ArrayRecordDataSource
 
         self._paths = [Path(path) for path in paths]
@@ -47,12 +45,14 @@ class ArrayRecordSource:
     def __len__(self) -> int:
         return len(self._records)
 
-    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+    def get(self, ids: SampleIds) -> Arrays:
         """Read samples: int [n], n > 0, to new arrays [n, ...], in one call."""
+        # One call of the reader reads the records of a batch.
         return self._decode(self._records.__getitems__(ids.tolist()))
 
     @property
     def fingerprint(self) -> str:
         """Digest of the files' names and sizes; no record is read."""
+        # Names without folders: a copy in another place has the same samples.
         sizes = [(path.name, path.stat().st_size) for path in self._paths]
         return hashlib.sha256(f"{len(self)} {sizes}".encode()).hexdigest()

@@ -4,8 +4,16 @@ FOLDER/train-images-idx3-ubyte    FOLDER/train-labels-idx1-ubyte    (or .gz)
 FOLDER/t10k-images-idx3-ubyte     FOLDER/t10k-labels-idx1-ubyte     (or .gz)
 
 FILE.npz, or the one in FOLDER: train_x, train_y, test_x, test_y
+
+An IDX file holds one array of bytes (Y. LeCun, C. Cortes and C. Burges, "The MNIST
+database", section on its files):
+
+    0 0 8 n    8: unsigned bytes; n: number of dims
+    n x 4 B    sizes, big-endian
+    the rest   numbers, the last dim fastest
 """
 
+import gzip
 import hashlib
 from collections.abc import Mapping
 from functools import cached_property
@@ -17,8 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.idx import read_idx
-from jaxdist.input.sources import Arrays
+from jaxdist.input.sources import Arrays, SampleIds
 
 _IDX_FILES: Final = {
     "train_x": "train-images-idx3-ubyte",
@@ -26,6 +33,7 @@ _IDX_FILES: Final = {
     "test_x": "t10k-images-idx3-ubyte",
     "test_y": "t10k-labels-idx1-ubyte",
 }
+_UINT8_MAGIC: Final = b"\x00\x00\x08"
 
 
 class LabelledImages:
@@ -46,8 +54,9 @@ class LabelledImages:
     def __len__(self) -> int:
         return len(self._labels)
 
-    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+    def get(self, ids: SampleIds) -> Arrays:
         """Read samples: int [n] to `image` [n, H, W, C] in [0, 1] and `label` [n]."""
+        # Bytes are held, a quarter of the memory of float32, and scaled batch by batch.
         return {
             "image": self._images[ids] / np.float32(255),
             "label": self._labels[ids],
@@ -81,82 +90,98 @@ def open_arrays(
     """
     found = _read(path)
     parts = [(found[f"{part}_x"], found[f"{part}_y"]) for part in ("train", "test")]
+    # Over both parts: a class that only one of them has is a class of the network.
     classes = 1 + max(int(labels.max(initial=0)) for _, labels in parts)
-    train, test = (_make_images(path, *part, classes, size) for part in parts)
+    sources = []
+    for images, labels in parts:
+        pixels = images[..., None] if images.ndim == 3 else images  # grey: 1 channel
+        whole = images.dtype == np.uint8 and np.issubdtype(labels.dtype, np.integer)
+        same = labels.ndim == 1 and pixels.ndim == 4 and len(pixels) == len(labels)
+        if not (whole and same and len(labels) and labels.min() >= 0):
+            shown = (f"{x.dtype} {list(x.shape)}" for x in (images, labels))
+            raise _no_arrays_error(path, f"images {next(shown)}, labels {next(shown)}")
+
+        count, high, wide, channels = pixels.shape
+        if size is not None and not size == high == wide:
+            if high != wide or high % size:
+                raise BadInput(
+                    f"images of {high} x {wide} are not cut to {size} x {size}",
+                    rule="data.size divides the rows of square images, for "
+                    "data.name=arrays",
+                    values=f"data.size = {size}",
+                    remedy="data.size=None, or half of the rows",
+                )
+            # Average pooling, rounded back to the bytes that are held in memory.
+            side = high // size
+            squares = pixels.reshape(count, size, side, size, side, channels)
+            pixels = np.rint(squares.mean((2, 4))).astype(np.uint8)
+        sources.append(LabelledImages(pixels, labels, classes))
+    train, test = sources
     return train, test
 
 
 def _read(path: str) -> Mapping[str, NDArray[Any]]:
     """Read the four arrays, of IDX files where there are any."""
     root = Path(path)
-    if path and any(_find_idx(root, name) for name in _IDX_FILES.values()):
-        return {key: _read_one(root, name) for key, name in _IDX_FILES.items()}
+    idx = {
+        key: [p for p in (root / name, root / f"{name}.gz") if p.is_file()]
+        for key, name in _IDX_FILES.items()
+    }
+    if path and any(idx.values()):
+        for key, name in _IDX_FILES.items():
+            if not idx[key]:
+                raise _no_arrays_error(
+                    str(root), f"no {name} and no {name}.gz in {root}"
+                )
+        return {key: _read_idx(files[0]) for key, files in idx.items()}
+
+    # Without IDX files: one .npz file, named or alone in its folder.
     packed = [root] if root.suffix == ".npz" else sorted(root.glob("*.npz"))
     if not path or len(packed) != 1 or not packed[0].is_file():
         known = sorted(each.name for each in root.glob("*"))[:5] if path else []
         listed = f"{path} holds {', '.join(known) or 'nothing'}"
         raise _no_arrays_error(path, listed if path else "data.path is empty")
     try:
+        # Arrays of objects are refused: they are pickles, which run code when loaded.
         with np.load(packed[0]) as file:
             return {key: file[key] for key in _IDX_FILES}
     except (OSError, KeyError, ValueError, BadZipFile) as error:
         raise _no_arrays_error(path, f"{packed[0]}: {error}") from error
 
 
-def _find_idx(root: Path, name: str) -> Path | None:
-    """Find a file as it is, or packed."""
-    both = (root / name, root / f"{name}.gz")
-    return next((path for path in both if path.is_file()), None)
+def _read_idx(path: Path) -> NDArray[np.uint8]:
+    """Read a file of unsigned bytes, unpacked with gzip where its name ends in `.gz`.
 
-
-def _read_one(root: Path, name: str) -> NDArray[np.uint8]:
-    if (path := _find_idx(root, name)) is None:
-        raise _no_arrays_error(str(root), f"no {name} and no {name}.gz in {root}")
-    return read_idx(path)
-
-
-def _make_images(
-    path: str,
-    images: NDArray[Any],
-    labels: NDArray[Any],
-    classes: int,
-    size: int | None,
-) -> LabelledImages:
-    """Hold images and labels against each other; a grey image gets its one channel."""
-    pixels = images[..., None] if images.ndim == 3 else images
-    whole = images.dtype == np.uint8 and np.issubdtype(labels.dtype, np.integer)
-    same = labels.ndim == 1 and pixels.ndim == 4 and len(pixels) == len(labels)
-    if not (whole and same and len(labels) and labels.min() >= 0):
-        shown = (f"{x.dtype} {list(x.shape)}" for x in (images, labels))
-        raise _no_arrays_error(path, f"images {next(shown)}, labels {next(shown)}")
-    return LabelledImages(_average_pool(pixels, size), labels, classes)
-
-
-def _average_pool(images: NDArray[np.uint8], size: int | None) -> NDArray[np.uint8]:
-    """Make images smaller: a pixel is the mean of a square, rounded."""
-    count, high, wide, channels = images.shape
-    if size is None or size == high == wide:
-        return images
-    if high != wide or high % size:
+    Raises:
+        BadInput: it cannot be read, is no such file, or is cut short.
+    """
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        if content[:3] != _UINT8_MAGIC or len(content) < 4 + 4 * content[3]:
+            raise ValueError(f"it begins with {content[:4].hex(' ') or 'nothing'}")
+        start = 4 + 4 * content[3]
+        shape = np.frombuffer(content[4:start], ">u4").tolist()
+        numbers = np.frombuffer(content, np.uint8, offset=start)
+        if len(numbers) != np.prod(shape, dtype=np.int64):
+            raise ValueError(f"shape {shape}, {len(numbers):,} numbers")
+    except (OSError, EOFError, ValueError) as error:
         raise BadInput(
-            f"images of {high} x {wide} are not cut to {size} x {size}",
-            rule="data.size divides the rows of square images, for data.name=arrays",
-            values=f"data.size = {size}",
-            remedy="data.size=None, or half of the rows",
-        )
-    side = high // size
-    squares = images.reshape(count, size, side, size, side, channels)
-    return np.rint(squares.mean((2, 4))).astype(np.uint8)
+            f"{path.name} is no whole IDX file",
+            rule="an IDX file of images or labels begins with 00 00 08 and its sizes, "
+            "and holds as many bytes as they say",
+            values=f"{path}: {error}",
+            remedy=f"rm {path}    # and download it again",
+        ) from error
+    return numbers.reshape(shape)
 
 
 def _no_arrays_error(path: str, values: str) -> BadInput:
     return BadInput(
         f"no arrays of labelled images in {path or 'data.path'}",
         rule=f"a folder has {', '.join(_IDX_FILES.values())} (or each with .gz), or "
-        "one "
-        f".npz file of {', '.join(_IDX_FILES)}: images uint8 [N, H, W] or [N, H, W, "
-        "C], "
-        "labels [N] from 0",
+        f"one .npz file of {', '.join(_IDX_FILES)}: images uint8 [N, H, W] or "
+        "[N, H, W, C], labels [N] from 0",
         values=values,
         remedy=(
             "data.path=FOLDER, with files of github.com/zalandoresearch/fashion-mnist",

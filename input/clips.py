@@ -9,14 +9,13 @@ import hashlib
 import zipfile
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.special_tokens import BOS_ID, EOS_ID, PAD_ID, SPECIAL_TOKENS
-from jaxdist.input.sources import Arrays
+from jaxdist.input.sources import Arrays, SampleIds
 
 Pixels = NDArray[np.uint8]
 
@@ -45,12 +44,18 @@ class Clips:
         length: int,
     ) -> None:
         self.captions, self.vocabulary = tuple(captions), vocabulary
-        self._clips, self._target = clips, encode_captions(captions, vocabulary, length)
+        self._clips = clips
+        places = {word: place for place, word in enumerate(vocabulary)}
+        # A caption's words, `EOS_ID`, and then `PAD_ID`: int32 [N, length].
+        self._target = np.full((len(captions), length), PAD_ID, np.int32)
+        for row, caption in zip(self._target, captions):
+            words = [*(places[word] for word in caption.split()), EOS_ID]
+            row[: len(words)] = words
 
     def __len__(self) -> int:
         return len(self._clips)
 
-    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+    def get(self, ids: SampleIds) -> Arrays:
         """Read samples: int [n] to new arrays [n, ...].
 
         Returns:
@@ -59,6 +64,7 @@ class Clips:
         """
         target = self._target[ids]
         words = np.full_like(target, BOS_ID)
+        # Teacher forcing: the network reads each word and is asked for the next.
         words[:, 1:] = np.where(target == EOS_ID, PAD_ID, target)[:, :-1]
         clip = self._clips[ids] / np.float32(255)
         return {"clip": clip, "words": words, "target": target}
@@ -88,27 +94,13 @@ def max_caption_length(captions: Sequence[str]) -> int:
     return 1 + max(len(caption.split()) for caption in captions)
 
 
-def encode_captions(
-    captions: Sequence[str], vocabulary: Sequence[str], length: int
-) -> NDArray[np.int32]:
-    """Return each caption's words as places in the vocabulary, int32 [N, length].
-
-    Behind the last word is `EOS_ID`, and then `PAD_ID`.
-    """
-    places = {word: place for place, word in enumerate(vocabulary)}
-    rows = np.full((len(captions), length), PAD_ID, np.int32)
-    for row, caption in zip(rows, captions):
-        words = [*(places[word] for word in caption.split()), EOS_ID]
-        row[: len(words)] = words
-    return rows
-
-
 def decode_caption(tokens: Sequence[int], vocabulary: Sequence[str]) -> str:
     """Return the words before the first `EOS_ID`.
 
     >>> decode_caption([3, 4, 2, 4], ("<padding>", "<begin>", "<end>", "a", "b"))
     'a b'
     """
+    # A network may say more behind the end; it means nothing.
     ends = [place for place, token in enumerate(tokens) if token == EOS_ID]
     said = tokens[: ends[0]] if ends else tokens
     return " ".join(vocabulary[token] for token in said)
@@ -126,29 +118,26 @@ def open_clips(path: str) -> tuple[Clips, Clips]:
     Raises:
         BadInput: no such file, or not what a file of clips holds.
     """
-    clips, captions = _read(path)
+    try:
+        with np.load(path or "no path", allow_pickle=False) as file:
+            clips, texts = file["clip"], file["caption"]
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise _no_clips_error(path, f"{type(error).__name__}: {error}") from error
+    if clips.dtype != np.uint8 or clips.ndim != 5 or texts.dtype.kind != "U":
+        found = f"clip {clips.dtype} {list(clips.shape)}, caption {texts.dtype}"
+        raise _no_clips_error(path, found)
+    if texts.shape != clips.shape[:1] or len(texts) < 2:
+        found = f"{len(clips)} clips, captions {list(texts.shape)}"
+        raise _no_clips_error(path, found)
+
+    # One vocabulary for both parts: held-out captions may have words of their own.
+    captions = [str(caption) for caption in texts]
     vocabulary, length = build_vocabulary(captions), max_caption_length(captions)
     border = len(captions) * 9 // 10
     return (
         Clips(clips[:border], captions[:border], vocabulary, length),
         Clips(clips[border:], captions[border:], vocabulary, length),
     )
-
-
-def _read(path: str) -> tuple[Pixels, list[str]]:
-    """Read a file of clips whole, or say why it is none."""
-    try:
-        with np.load(path or "no path", allow_pickle=False) as file:
-            clips, captions = file["clip"], file["caption"]
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise _no_clips_error(path, f"{type(error).__name__}: {error}") from error
-    if clips.dtype != np.uint8 or clips.ndim != 5 or captions.dtype.kind != "U":
-        found = f"clip {clips.dtype} {list(clips.shape)}, caption {captions.dtype}"
-        raise _no_clips_error(path, found)
-    if captions.shape != clips.shape[:1] or len(captions) < 2:
-        found = f"{len(clips)} clips, captions {list(captions.shape)}"
-        raise _no_clips_error(path, found)
-    return clips, [str(caption) for caption in captions]
 
 
 def _no_clips_error(path: str, values: str) -> BadInput:

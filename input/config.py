@@ -68,6 +68,8 @@ class DataConfig:
     """Processes that prepare batches, each with so many threads; 0: the run's own."""
 
     def __post_init__(self) -> None:
+        # Before anything is opened: a slip ends the run at once, with a value that
+        # works.
         counts = ("batch", "eval_batch", "context", "stride", "size", "samples")
         least = dict.fromkeys(counts, 1)
         least |= {"shift": 0, "threads": 1, "workers": 0}
@@ -80,9 +82,6 @@ class DataConfig:
                     values=f"data.{key} = {value}",
                     remedy=f"data.{key}={low}",
                 )
-        self._check_store()
-
-    def _check_store(self) -> None:
         if (self.store == "disk") != bool(self.store_dir):
             raise BadInput(
                 "a disk and its folder go together",
@@ -102,6 +101,7 @@ class DataConfig:
     @property
     def prefetch_workers(self) -> "int | Workers":
         """Threads or processes that prepare batches."""
+        # Not at the top: reading settings imports neither NumPy nor grain.
         from jaxdist.input.prefetch import Workers
 
         return Workers(self.workers, self.threads) if self.workers else self.threads

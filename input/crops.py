@@ -69,29 +69,29 @@ def random_resized_crop(
     >>> first == random_resized_crop(500, 400, seed=0, epoch=0, sample=3)
     True
     """
+    # Philox is counter-based: a generator of its own for each image costs little, and
+    # its numbers depend on the key alone.
     draw = np.random.Generator(
         np.random.Philox(key=int(hash64(seed, _KEY_DOMAIN, epoch, sample)[0]))
     )
+    # Drawn first and always: the number of attempts must not change it.
     flip = bool(draw.random() < 0.5)
-    shapes = (_draw_size(width * height, draw) for _ in range(_MAX_ATTEMPTS))
-    fitting = ((w, h) for w, h in shapes if w <= width and h <= height)
-    if (found := next(fitting, None)) is None:  # the image is long and thin
-        return replace(_center_square(width, height, min(width, height)), flip=flip)
-    across, down = found
-    return Crop(
-        left=(width - across) * draw.random(),
-        top=(height - down) * draw.random(),
-        width=across,
-        height=down,
-        flip=flip,
-    )
-
-
-def _draw_size(area: int, draw: np.random.Generator) -> tuple[float, float]:
-    """Draw width and height: the area evenly, their ratio on a logarithmic scale."""
-    part = area * draw.uniform(*_AREA_RANGE)
-    ratio = math.exp(draw.uniform(-_MAX_LOG_ASPECT, _MAX_LOG_ASPECT))
-    return math.sqrt(part * ratio), math.sqrt(part / ratio)
+    for _ in range(_MAX_ATTEMPTS):
+        # The area evenly, the ratio of the sides evenly on a logarithmic scale: tall
+        # parts are as frequent as wide ones.
+        part = width * height * draw.uniform(*_AREA_RANGE)
+        ratio = math.exp(draw.uniform(-_MAX_LOG_ASPECT, _MAX_LOG_ASPECT))
+        across, down = math.sqrt(part * ratio), math.sqrt(part / ratio)
+        if across <= width and down <= height:
+            return Crop(
+                left=(width - across) * draw.random(),
+                top=(height - down) * draw.random(),
+                width=across,
+                height=down,
+                flip=flip,
+            )
+    # The image is long and thin: no such shape fits.
+    return replace(_center_square(width, height, min(width, height)), flip=flip)
 
 
 def _center_square(width: int, height: int, side: float) -> Crop:

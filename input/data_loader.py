@@ -9,7 +9,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan.shuffle import Global, ShuffleConfig
-from jaxdist.input.batch_assembly import Dtypes
 from jaxdist.input.device_feed import Feed, train_feed
 from jaxdist.input.loader_state import ResumePoint, resume_step
 from jaxdist.input.local_shuffle.partial import order_from_config
@@ -63,14 +62,44 @@ def loader(
     (4,)
     """
     mesh = mesh or Mesh(np.asarray(jax.devices()[:1]), ("data",))
+    # A batch is split along the first axis: data parallel, as meshes are written.
     axes = (mesh.axis_names[0],) if over is None else over
     axes = (axes,) if isinstance(axes, str) else tuple(axes)
-    _check_batch(mesh, axes, global_batch, len(source))
+    unknown = [axis for axis in axes if axis not in mesh.shape]
+    if unknown:
+        raise BadInput(
+            f"the mesh has no axis {unknown[0]}",
+            values=f"its axes are {', '.join(mesh.axis_names)}",
+            remedy=f"over={mesh.axis_names[0]!r}",
+        )
+    shards = int(np.prod([mesh.shape[axis] for axis in axes]))
+    if global_batch % shards or not global_batch:
+        raise BadInput(
+            "the batch does not divide over the mesh",
+            rule="global_batch is a multiple of the devices along the axes of samples",
+            values=f"global_batch = {global_batch}, {shards} along {' x '.join(axes)}",
+            remedy=f"global_batch={max(-(-global_batch // shards), 1) * shards}",
+        )
+    if len(source) < global_batch:
+        raise BadInput(
+            "the source is smaller than a batch",
+            rule="a step draws different samples",
+            values=f"{len(source)} samples, global_batch = {global_batch}",
+            remedy=f"global_batch={max(len(source) // shards, 1) * shards}",
+        )
+
     order = order_from_config(
         shuffle, num_samples=len(source), batch=global_batch, seed=seed
     )
+    # The fingerprint may read the whole source: it is asked for only to resume.
     step = resume_step(start, order, lambda: source_fingerprint(source))
-    dtypes, rows = _dtypes(source), NamedSharding(mesh, PartitionSpec(axes))
+    # A batch has the source's own dtypes; 64 bits only where jax has them.
+    dtypes = {
+        key: jax.dtypes.canonicalize_dtype(array.dtype).name
+        for key, array in source.get(np.zeros(1, np.int64)).items()
+        if key != "id"
+    }
+    rows = NamedSharding(mesh, PartitionSpec(axes))
     return train_feed(
         source,
         order,
@@ -80,38 +109,3 @@ def loader(
         threads=threads,
         sample_store=keep,
     )
-
-
-def _check_batch(mesh: Mesh, axes: tuple[str, ...], batch: int, samples: int) -> None:
-    unknown = [axis for axis in axes if axis not in mesh.shape]
-    if unknown:
-        raise BadInput(
-            f"the mesh has no axis {unknown[0]}",
-            values=f"its axes are {', '.join(mesh.axis_names)}",
-            remedy=f"over={mesh.axis_names[0]!r}",
-        )
-    shards = int(np.prod([mesh.shape[axis] for axis in axes]))
-    if batch % shards or not batch:
-        raise BadInput(
-            "the batch does not divide over the mesh",
-            rule="global_batch is a multiple of the devices along the axes of samples",
-            values=f"global_batch = {batch}, {shards} along {' x '.join(axes)}",
-            remedy=f"global_batch={max(-(-batch // shards), 1) * shards}",
-        )
-    if samples < batch:
-        raise BadInput(
-            "the source is smaller than a batch",
-            rule="a step draws different samples",
-            values=f"{samples} samples, global_batch = {batch}",
-            remedy=f"global_batch={max(samples // shards, 1) * shards}",
-        )
-
-
-def _dtypes(source: Source) -> Dtypes:
-    """Return the dtype of each key in a batch: the source's own, 64 bits as jax has."""
-    found = source.get(np.zeros(1, np.int64))
-    return {
-        key: jax.dtypes.canonicalize_dtype(array.dtype).name
-        for key, array in found.items()
-        if key != "id"
-    }

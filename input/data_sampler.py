@@ -50,6 +50,7 @@ class Sampler:
 
     def ids(self, step: int) -> list[int]:
         """Return this rank's samples of a step (from 0)."""
+        # Ranks take contiguous rows, as the hosts of `loader` do on one mesh axis.
         own = self.order.batch // self.world_size
         mine: list[int] = self.order.ids(step)[self.rank * own :][:own].tolist()
         return mine
@@ -108,6 +109,7 @@ def sampler(
     order = order_from_config(
         shuffle, num_samples=samples, batch=global_batch, seed=seed
     )
+    # Checked before the first batch: a state of another order would go on unnoticed.
     step = resume_step(start, order, lambda: data)
     return Sampler(
         order=order, rank=rank, world_size=world, start=step, fingerprint=data

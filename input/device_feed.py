@@ -6,7 +6,6 @@ runs it ahead of time in grain's read threads and places the pieces on the devic
 
 from collections.abc import Callable, Mapping
 from threading import Thread, current_thread
-from types import TracebackType
 from typing import Any, Final, Self
 from weakref import finalize
 
@@ -28,13 +27,9 @@ from jaxdist.input.device_put import (
     local_rows,
 )
 from jaxdist.input.loader_state import LoaderState, make_loader_state
-from jaxdist.input.local_shuffle.setup import (
-    Keep,
-    SampleStoreRuntime,
-    check_no_workers,
-)
+from jaxdist.input.local_shuffle.setup import Keep, SampleStoreRuntime, check_no_workers
 from jaxdist.input.order import SampleOrder
-from jaxdist.input.prefetch import LocalBatchAssembler, Workers, prefetch_batches
+from jaxdist.input.prefetch import Workers, prefetch_batches
 from jaxdist.input.sources import Source, source_fingerprint
 
 _UNBOUNDED: Final = 2**62
@@ -80,8 +75,11 @@ class Feed:
         self.store_runtime, self._state_at = store_runtime, state_at
         self.step = start
         """Steps that are done: this many batches of the run were given."""
+        # Placing runs in the read threads too: the copy to the device overlaps the
+        # step.
         batches = prefetch_batches(
-            LocalBatchAssembler(assembler=assembler, rows=rows),
+            assembler,
+            rows,
             placed,
             lambda: seen.add(current_thread()),
             start=start,
@@ -90,6 +88,8 @@ class Feed:
         )
         self._open_batches = [batches]
         """Empty when the feed is closed."""
+        # Runs when the feed is closed, is collected, or at the exit of the program,
+        # whichever is first, and once only.
         self._finalizer = finalize(
             self, _close_batches, self._open_batches, seen, store_runtime
         )
@@ -101,6 +101,8 @@ class Feed:
         if not self._open_batches:
             raise ValueError("this feed is closed")
         batch: dict[str, jax.Array] = next(self._open_batches[0])
+        # Counted when it is handed out, not when it is made: batches that wait here are
+        # made again after a resume.
         self.step += 1
         return batch
 
@@ -121,12 +123,7 @@ class Feed:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -146,6 +143,7 @@ def _close_batches(
     # grain tells its threads to end but does not wait for the batch in the making.
     for thread in threads - {current_thread()}:
         thread.join()
+    # Last: no thread reads the store any more.
     if kept is not None:
         kept.close()
 
@@ -188,6 +186,7 @@ def train_feed(
 
     kept = None
     if sample_store is not None:
+        # A store is in this process; it is filled before the first batch is made.
         check_no_workers(threads)
         rows = local_rows(shardings.values(), order.batch)
         kept = SampleStoreRuntime(source, order, rows, sample_store, start)

@@ -1,6 +1,6 @@
 """Placing: a host's rows of a global batch, put on the devices it has."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ def local_rows(shardings: Iterable[NamedSharding], batch: int) -> Rows:
     """
     pieces: list[Index] = []
     for sharding in shardings:
+        # Only the first dim matters here: other dims are cut out of rows that are held.
         by_row = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:1]))
         held = by_row.addressable_devices_indices_map((batch,)).values()
         pieces += [piece for piece in held if piece is not None]
@@ -38,6 +39,7 @@ def covered_rows(pieces: Iterable[Index], batch: int) -> Rows:
     >>> covered_rows([(slice(4, 6),), (slice(0, 2),), (slice(4, 6),)], 8).tolist()
     [0, 1, 4, 5]
     """
+    # As a set: devices that hold copies name the same rows.
     ranges = {piece[0].indices(batch) for piece in pieces}
     return np.unique(np.concatenate([np.arange(*bounds) for bounds in ranges]))
 
@@ -68,27 +70,18 @@ def device_put_batch(
         shape = shapes[name].shape if name in shapes else own
 
         def piece(index: Index | None) -> NDArray[Any]:
+            # The rows of a device are contiguous in the global batch, and so are they
+            # among this host's sorted rows.
             held = index or ()
+            first, last, _ = held[0].indices(batch)
+            begin = int(np.searchsorted(rows, first))
+            part = array[(slice(begin, begin + last - first), *held[1:])]
+            # Where the layout pads dims to divide them, the samples end early.
             wanted = [len(range(*i.indices(n))) for i, n in zip(held, shape)]
-            return _pad_to_shape(array[_local_index(held, rows, batch)], wanted)
+            behind = [(0, n - have) for n, have in zip(wanted, part.shape)]
+            return np.pad(part, behind) if any(n for _, n in behind) else part
 
+        # Called for the devices of this process only: no host needs the whole batch.
         return jax.make_array_from_callback(shape, shardings[name], piece)
 
     return {name: lay(name, array) for name, array in local.items()}
-
-
-def _pad_to_shape(array: NDArray[Any], wanted: Sequence[int]) -> NDArray[Any]:
-    """Add zeros behind an array along the dims where more is wanted.
-
-    >>> _pad_to_shape(np.array([[1, 2]]), [2, 3]).tolist()
-    [[1, 2, 0], [0, 0, 0]]
-    """
-    behind = [(0, n - have) for n, have in zip(wanted, array.shape)]
-    return np.pad(array, behind) if any(n for _, n in behind) else array
-
-
-def _local_index(index: Index, rows: Rows, batch: int) -> Index:
-    """Translate an index of the global batch to one of this host's rows."""
-    first, last, _ = index[0].indices(batch)
-    begin = int(np.searchsorted(rows, first))
-    return (slice(begin, begin + last - first), *index[1:])

@@ -44,6 +44,7 @@ def open_digits(directory: Path) -> tuple[Source, Source]:
 
 def decode(features: Arrays) -> Arrays:
     """Turn stored features into a batch: uint8 [n, 8, 8] to float32 [n, 16, 16, 1]."""
+    # Doubled to 16 x 16: networks halve images several times.
     images = (features["image"] / np.float32(16)).repeat(2, axis=1).repeat(2, axis=2)
     return {"image": images[..., None], "label": features["label"].astype(np.int32)}
 
@@ -56,6 +57,7 @@ def build(directory: Path) -> None:
     Raises:
         RuntimeError: that process failed, with what it said.
     """
+    # The same module path: the package may not be installed, only found from here.
     script = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         "from jaxdist.input.digits_builder import write\n"

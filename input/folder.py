@@ -4,8 +4,11 @@ FOLDER/train/cat/1.jpg    FOLDER/test/cat/7.jpg (or validation, or val)
 """
 
 import hashlib
+import io
+import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,17 +16,15 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput, JaxdistWarning
-from jaxdist.input.corrupt_images import find_corrupt_images
 from jaxdist.input.feature_spec import FeatureSpec, image_shape
 from jaxdist.input.image_files import DecodedImages
 
 _SUFFIXES: Final = (".jpg", ".jpeg", ".png")
-LabelledPaths = list[tuple[Path, int]]
-"""Files and their labels."""
 _EVAL_SPLITS: Final = ("validation", "val", "test")
 """Folders that a run is scored on, the first that is there."""
 _MAX_FINGERPRINT_FILES: Final = 256
 """Files of a split whose content is in its fingerprint, evenly among all."""
+_DECODE_THREADS: Final = 4
 
 
 class FolderImages:
@@ -49,6 +50,7 @@ class FolderImages:
             BadInput: a file that is no longer there, or may not be read.
         """
         with _unreadable_file_errors():
+            # One file after the other: grain reads several batches at once.
             return [(self._files[i][0].read_bytes(), self._files[i][1]) for i in ids]
 
     def name(self, sample: int) -> str:
@@ -64,6 +66,8 @@ class FolderImages:
         """
         digest, every = hashlib.sha256(), -(-len(self._files) // _MAX_FINGERPRINT_FILES)
         with _unreadable_file_errors():
+            # The size of every file, and the content of some: reading all of ImageNet
+            # would take longer than many runs. Times differ between copies.
             for path, label in self._files:
                 name, size = f"{path.parent.name}/{path.name}", path.stat().st_size
                 digest.update(f"{name} {label} {size}\n".encode())
@@ -104,9 +108,8 @@ def open_image_folder(
     Args:
         path: the folder (`data.path`).
         features: what the network reads.
-        corrupt_cache: folder for notes of damaged images, which are left out; none: no
-        image is
-            looked at, and one that cannot be decoded ends the run.
+        corrupt_cache: folder for the list of damaged images, which are left out; none:
+            no image is looked at, and one that cannot be decoded ends the run.
 
     Returns:
         Images to train on and those held out; classes in the order of their names.
@@ -116,37 +119,71 @@ def open_image_folder(
             held-out images have.
     """
     shape, found = image_shape(features, "folder"), list_image_folder(path)
-    splits = [*found.splits.values()]
-    if corrupt_cache is not None:
-        splits = [_drop_corrupt(files, corrupt_cache) for files in splits]
-    train, test = (
-        DecodedImages(FolderImages(files, len(found.classes)), shape)
-        for files in splits
-    )
+    splits = []
+    for files in found.splits.values():
+        bad: frozenset[Path] = frozenset()
+        if corrupt_cache is not None:
+            bad = find_corrupt_images([path for path, _ in files], corrupt_cache)
+        if bad:
+            first = ", ".join(str(path) for path in sorted(bad)[:5])
+            more = ", ..." if len(bad) > 5 else ""
+            warnings.warn(
+                f"{len(bad):,} of {len(files):,} images cannot be decoded and are left "
+                f"out: {first}{more}",
+                JaxdistWarning,
+                stacklevel=2,
+            )
+        if len(bad) == len(files):
+            raise _no_images_error(str(Path(path)), "every one is damaged")
+        whole = [(path, label) for path, label in files if path not in bad]
+        splits.append(DecodedImages(FolderImages(whole, len(found.classes)), shape))
+    train, test = splits
     return train, test
 
 
-def _drop_corrupt(files: LabelledPaths, notes: Path) -> LabelledPaths:
-    """Leave out what cannot be decoded, and say what.
+def find_corrupt_images(files: Sequence[Path], cache_folder: Path) -> frozenset[Path]:
+    """Return which image files cannot be decoded, each of them read once.
 
-    Raises:
-        BadInput: nothing is left.
+    Args:
+        files: the images.
+        cache_folder: folder in which the result is kept, for these names, sizes and
+            times of change; files that changed are read again.
     """
-    bad = find_corrupt_images([path for path, _ in files], notes)
-    if bad:
-        first = ", ".join(str(path) for path in sorted(bad)[:5])
-        more = ", ..." if len(bad) > 5 else ""
-        warnings.warn(
-            f"{len(bad):,} of {len(files):,} images cannot be decoded and are left "
-            f"out: {first}{more}",
-            JaxdistWarning,
-            stacklevel=2,
-        )
-    if len(bad) == len(files):
-        raise _no_images_error(
-            str(files[0][0].parent.parent.parent), "every one is damaged"
-        )
-    return [(path, label) for path, label in files if path not in bad]
+    digest = hashlib.sha256()
+    for path in files:
+        try:
+            seen = path.stat()
+            version = f"{seen.st_size} {seen.st_mtime_ns}"
+        except OSError as error:  # a link to nothing
+            version = f"unreadable, {error.errno}"
+        digest.update(f"{path} {version}\n".encode())
+    index = cache_folder / f"images-{digest.hexdigest()[:16]}.json"
+    if index.is_file():
+        return frozenset(map(Path, json.loads(index.read_text(encoding="utf-8"))))
+
+    # Pillow releases the interpreter's lock while it decodes: threads are enough.
+    with ThreadPoolExecutor(_DECODE_THREADS) as pool:
+        whole = pool.map(_is_decodable, files)
+        found = [path for path, good in zip(files, whole, strict=True) if not good]
+
+    # Written aside and renamed: other processes of a run may look at the same time.
+    cache_folder.mkdir(parents=True, exist_ok=True)
+    part = index.with_suffix(".part")
+    part.write_text(json.dumps([str(path) for path in found]), encoding="utf-8")
+    part.replace(index)
+    return frozenset(found)
+
+
+def _is_decodable(path: Path) -> bool:
+    """Tell whether a file is an image that can be decoded to its end."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(path.read_bytes())) as file:
+            file.load()
+    except (OSError, ValueError, SyntaxError):  # Pillow's, by format
+        return False
+    return True
 
 
 def list_image_folder(path: str) -> ImageFolderListing:
@@ -159,29 +196,28 @@ def list_image_folder(path: str) -> ImageFolderListing:
     tested = next((s for s in _EVAL_SPLITS if (root / s).is_dir()), _EVAL_SPLITS[0])
     if not path or not (root / "train").is_dir() or not (root / tested).is_dir():
         raise _no_images_error(path, f"looked for {root / 'train'} and {root / tested}")
+
+    # A label is a place in the sorted names of train, in both parts.
     names = sorted(each.name for each in (root / "train").iterdir() if each.is_dir())
-    splits = {split: _list_split(root / split, names) for split in ("train", tested)}
+    splits = {}
+    for split in (root / "train", root / tested):
+        held = {each.name for each in split.iterdir() if each.is_dir()}
+        if others := sorted(held - set(names)):
+            raise BadInput(
+                f"{split} has classes that are not trained",
+                rule="every class has a folder in train",
+                values=", ".join(others[:5]),
+                remedy=f"mkdir {split.parent / 'train' / others[0]}, with images",
+            )
+        splits[split.name] = [
+            (path, label)
+            for label, name in enumerate(names)
+            for path in sorted((split / name).glob("*"))
+            if path.suffix.lower() in _SUFFIXES
+        ]
+        if not splits[split.name]:
+            raise _no_images_error(str(split.parent), f"no image in {split}")
     return ImageFolderListing(classes=tuple(names), splits=splits)
-
-
-def _list_split(split: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
-    """List a split's images, by class and name."""
-    if others := sorted({e.name for e in split.iterdir() if e.is_dir()} - set(names)):
-        raise BadInput(
-            f"{split} has classes that are not trained",
-            rule="every class has a folder in train",
-            values=", ".join(others[:5]),
-            remedy=f"mkdir {split.parent / 'train' / others[0]}, with images",
-        )
-    files = [
-        (path, label)
-        for label, name in enumerate(names)
-        for path in sorted((split / name).glob("*"))
-        if path.suffix.lower() in _SUFFIXES
-    ]
-    if not files:
-        raise _no_images_error(str(split.parent), f"no image in {split}")
-    return files
 
 
 def _no_images_error(path: str, values: str) -> BadInput:

@@ -85,6 +85,7 @@ def prepare_folder(path: str, name: str, directory: Path) -> ImageFolderListing:
             values=f"others are named {', '.join(dataset_names())}",
             remedy="--name my_photos",
         )
+    # Listed first: a folder that is no data set leaves nothing behind.
     listing = list_image_folder(path)
     prepare(directory / name, partial(_write, listing, name))
     return listing

@@ -2,14 +2,13 @@
 
 import io
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.crops import Crop, center_crop, random_resized_crop
-from jaxdist.input.sources import Arrays, Source
+from jaxdist.input.sources import Arrays, SampleIds, Source
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -31,20 +30,16 @@ class EncodedImages(Protocol):
 
     def __len__(self) -> int:
         """Count the images."""
-        ...
 
     def read(self, ids: Iterable[int]) -> Sequence[tuple[bytes, int]]:
         """Read JPEG or PNG files and their labels."""
-        ...
 
     def name(self, sample: int) -> str:
         """Name one image as a person finds it."""
-        ...
 
     @property
     def fingerprint(self) -> str:
         """Name the images and their order."""
-        ...
 
 
 class DecodedImages:
@@ -72,16 +67,11 @@ class DecodedImages:
     def __len__(self) -> int:
         return len(self._encoded)
 
-    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+    def get(self, ids: SampleIds) -> Arrays:
         """Read the middle of images: int [n] to `image` float32 and `label` int32."""
         return self._decode_crops(ids, lambda row, *size: center_crop(*size))
 
-    def vary(
-        self,
-        ids: NDArray[np.integer[Any]],
-        epochs: NDArray[np.integer[Any]],
-        seed: int,
-    ) -> Arrays:
+    def vary(self, ids: SampleIds, epochs: SampleIds, seed: int) -> Arrays:
         """Read the part that each image shows in its epoch, as `get` does."""
 
         def drawn(row: int, width: int, height: int) -> Crop:
@@ -107,24 +97,37 @@ class DecodedImages:
         return DecodedImages(StoredEncodedImages(stored, self._encoded), shape)
 
     def _decode_crops(
-        self, ids: NDArray[np.integer[Any]], crop: Callable[[int, int, int], Crop]
+        self, ids: SampleIds, crop: Callable[[int, int, int], Crop]
     ) -> Arrays:
         """Decode images and cut `crop(row, width, height)` out of each."""
+        from PIL import ImageOps
+        from PIL.Image import Resampling
+
         files = self._encoded.read(ids.tolist())
-        opened = (
-            self._decode(data, i) for i, (data, _) in zip(ids, files, strict=True)
-        )
-        images = [
-            self._crop_and_resize(x, crop(row, *x.size)) for row, x in enumerate(opened)
-        ]
+        shape = self._rows, self._columns, self._channels
+        images = np.empty((len(files), *shape), np.uint8)
+        for row, (sample, (data, _)) in enumerate(zip(ids, files, strict=True)):
+            image = self._decode(data, sample)
+            part = crop(row, *image.size)
+            # The box has parts of pixels: resize cuts and scales in one interpolation.
+            size = (self._columns, self._rows)
+            seen = image.resize(size, Resampling.BILINEAR, box=part.box)
+            seen = ImageOps.mirror(seen) if part.flip else seen
+            images[row] = np.asarray(seen).reshape(shape)
+
+        # Mean 0 and standard deviation 1 over ImageNet.
+        mean = np.float32(255) * np.array(_MEAN[self._channels], np.float32)
+        spread = np.float32(255) * np.array(_STD[self._channels], np.float32)
         labels = np.array([label for _, label in files], np.int32)
-        return {"image": _normalize(np.stack(images)), "label": labels}
+        return {"image": (images - mean) / spread, "label": labels}
 
     def _decode(self, data: bytes, sample: int) -> "Image":
         """Decode one file, in the channels that are read."""
         from PIL import Image
 
         try:
+            # Converted: files in grey, with a palette or with transparency are among
+            # photographs.
             with Image.open(io.BytesIO(data)) as file:
                 return file.convert(_MODES[self._channels])
         except (OSError, ValueError, SyntaxError) as error:
@@ -134,16 +137,6 @@ class DecodedImages:
                 values=f"{len(data):,} B: {error}",
                 remedy=self._encoded.remedy,
             ) from error
-
-    def _crop_and_resize(self, image: "Image", crop: Crop) -> NDArray[np.uint8]:
-        """Scale a part of an image: uint8 [rows, columns, channels]."""
-        from PIL import ImageOps
-        from PIL.Image import Resampling
-
-        size = (self._columns, self._rows)
-        part = image.resize(size, Resampling.BILINEAR, box=crop.box)
-        seen = ImageOps.mirror(part) if crop.flip else part
-        return np.asarray(seen).reshape(self._rows, self._columns, self._channels)
 
 
 class EncodedImageSource:
@@ -159,10 +152,11 @@ class EncodedImageSource:
     def __len__(self) -> int:
         return len(self._encoded)
 
-    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+    def get(self, ids: SampleIds) -> Arrays:
         """Read files: int [n] to `file`, bytes objects [n], and `label` int32 [n]."""
         read = self._encoded.read(ids.tolist())
         files = np.empty(len(read), object)
+        # Assigned: NumPy would turn a list of bytes into strings of one width.
         files[:] = [data for data, _ in read]
         return {"file": files, "label": np.array([x for _, x in read], np.int32)}
 
@@ -189,6 +183,7 @@ class StoredEncodedImages:
 
     def read(self, ids: Iterable[int]) -> Sequence[tuple[bytes, int]]:
         """Read files and their labels."""
+        # The store of a host, which reads the data set for what it does not have.
         found = self._files.get(np.array(list(ids), np.int64))
         return list(zip(found["file"].tolist(), found["label"].tolist(), strict=True))
 
@@ -200,11 +195,3 @@ class StoredEncodedImages:
     def fingerprint(self) -> str:
         """That of the images."""
         return self._encoded.fingerprint
-
-
-def _normalize(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Shift and scale colours to mean 0 and standard deviation 1 over ImageNet."""
-    channels = images.shape[-1]
-    mean = np.float32(255) * np.array(_MEAN[channels], np.float32)
-    spread = np.float32(255) * np.array(_STD[channels], np.float32)
-    return (images - mean) / spread

@@ -1,4 +1,4 @@
-"""Keyed hash and permutation: random choices as pure functions of what they are for.
+"""Keyed hash and permutation: random numbers as pure functions of what they are for.
 
 No state and no table: the value for one sample is known without computing any other,
 so every host, thread and restart agrees. The numbers are frozen: changing any of them
@@ -39,7 +39,13 @@ def hash64(*parts: ArrayLike) -> UInt64Array:
     """
     hashed = np.full(1, _GOLDEN)
     for part in parts:
-        hashed = _mix((_as_uint64(part) + _GOLDEN) ^ (hashed * _CHAIN))
+        whole = np.uint64(part & (2**64 - 1)) if isinstance(part, int) else part
+        # Arrays of one element, not scalars: arrays wrap around silently where
+        # NumPy's scalars warn of an overflow.
+        words = np.atleast_1d(np.asarray(whole)).astype(np.uint64) + _GOLDEN
+        # The chain makes the hash depend on the order of the parts.
+        words = _mix_upper(words ^ (hashed * _CHAIN))
+        hashed = words ^ (words >> np.uint64(31))
     return hashed
 
 
@@ -56,7 +62,7 @@ def permute(keys: UInt64Array, positions: ArrayLike, size: int) -> NDArray[np.in
     """Permute [0, n) by a key, one position at a time.
 
     Alternating Feistel rounds on a grid of about sqrt(n) x sqrt(n); the few cells
-    beyond n walk on along their cycle until they are inside.
+    beyond n are permuted again until they are inside (cycle walking).
 
     Args:
         keys: one key a position, or one for all: uint64 [m] or [1].
@@ -86,16 +92,16 @@ def inverse_permute(
 def _cycle_walk(
     cipher: GridPermutation, keys: UInt64Array, cells: ArrayLike, n: int
 ) -> NDArray[np.int64]:
-    """Apply a permutation of a grid until every cell is below n, a stretch at a time.
-
-    A stretch and what is computed of it fit into a cache close to the core: 2 million
-    cells take half of the time that they would take at once.
-    """
-    places = _as_uint64(cells)
+    """Apply a permutation of a grid until every cell is below n (cycle walking)."""
+    places = np.asarray(cells).astype(np.uint64)
     keys = np.broadcast_to(keys, places.shape)
+    # The smallest nearly square grid: fewer than `rows` cells lie beyond n, so hardly
+    # any cell needs a second round.
     rows = int(np.ceil(np.sqrt(n)))
     columns = -(-n // rows)
     found = np.empty(places.shape, np.int64)
+    # A chunk and its intermediate arrays fit into a core's cache: 2 million cells take
+    # half of the time that they take at once.
     for first in range(0, places.size, _CHUNK):
         part = slice(first, first + _CHUNK)
         own, inside = keys[part], cipher(keys[part], places[part], rows, columns)
@@ -110,8 +116,11 @@ def _feistel(
 ) -> UInt64Array:
     """Permute the cells of a rows x columns grid."""
     tall, wide = np.uint64(rows), np.uint64(columns)
-    high, low = _split_cells(cells, tall)
+    high = cells // tall
+    low = cells - high * tall  # faster than a remainder
     turns = keys + _ROUND_CONSTANTS
+    # Each round adds a hash of one coordinate to the other, which is undone by
+    # subtracting it: a permutation whatever the hash. Sums stay below twice the size.
     for even, odd in zip(turns[::2], turns[1::2]):
         low = _reduce_once(low + bounded_int(rows, _mix_upper(even + high)), tall)
         high = _reduce_once(high + bounded_int(columns, _mix_upper(odd + low)), wide)
@@ -123,8 +132,10 @@ def _inverse_feistel(
 ) -> UInt64Array:
     """Undo `_feistel`: the same rounds, last first."""
     tall, wide = np.uint64(rows), np.uint64(columns)
-    high, low = _split_cells(cells, tall)
+    high = cells // tall
+    low = cells - high * tall  # faster than a remainder
     turns = keys + _ROUND_CONSTANTS
+    # The size is added before the hash is taken away: unsigned numbers have no sign.
     for even, odd in zip(turns[-2::-2], turns[::-2]):
         high = _reduce_once(
             high + wide - bounded_int(columns, _mix_upper(odd + low)), wide
@@ -135,34 +146,12 @@ def _inverse_feistel(
     return high * tall + low
 
 
-def _split_cells(
-    cells: UInt64Array, tall: np.uint64
-) -> tuple[UInt64Array, UInt64Array]:
-    """Return the column and the row of each cell."""
-    high = cells // tall
-    return high, cells - high * tall
-
-
 def _reduce_once(sums: UInt64Array, size: np.uint64) -> UInt64Array:
     """Reduce sums of two numbers below a size; faster than a remainder."""
     return np.where(sums >= size, sums - size, sums)
 
 
-def _mix(words: UInt64Array) -> UInt64Array:
-    """Scramble all 64 bits (the finaliser of SplitMix64)."""
-    words = _mix_upper(words)
-    return words ^ (words >> np.uint64(31))
-
-
 def _mix_upper(words: UInt64Array) -> UInt64Array:
-    """Scramble the upper 32 bits: the same without its last step."""
+    """Scramble the upper 32 bits: SplitMix64's finaliser without its last xor-shift."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     return (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-
-
-def _as_uint64(values: ArrayLike) -> UInt64Array:
-    """Integers as arrays of 64 bits: arrays wrap around silently, scalars warn."""
-    if isinstance(values, int):
-        values = values & (2**64 - 1)
-        return np.array([values], np.uint64)
-    return np.atleast_1d(np.asarray(values)).astype(np.uint64)

@@ -51,6 +51,7 @@ def resume_step(
     """
     if isinstance(saved, int):
         return saved
+    # A state of another version may have other keys: they are compared first.
     now = _order_identity(order, fingerprint())
     step = saved.get("step")
     if set(saved) != {*now, "step"} or not isinstance(step, int) or step < 0:
@@ -73,6 +74,7 @@ def resume_step(
 
 def _order_identity(order: SampleOrder, data: str) -> LoaderState:
     """Return what a step counts in."""
+    # Hosts and processes are not in it: batches do not depend on their number.
     partial = order.shuffle if isinstance(order, PartialShuffleOrder) else None
     return {
         "version": _VERSION,
@@ -82,5 +84,6 @@ def _order_identity(order: SampleOrder, data: str) -> LoaderState:
         "batch": order.batch,
         "partitions": 0 if partial is None else partial.partitions,
         "exchanged": 0 if partial is None else partial.exchange_count,
+        # Cut: a fingerprint is of any length, and the state stays below 512 bytes.
         "data": hashlib.sha256(data.encode()).hexdigest()[:32],
     }

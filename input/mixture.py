@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.keyed_permutation import hash64, permute
-from jaxdist.input.sources import Arrays, EpochVaryingSource, Source
+from jaxdist.input.sources import Arrays, EpochVaryingSource, SampleIds, Source
 
-SampleIds = NDArray[np.integer[Any]]
 _KEY_DOMAIN: Final = 0x313C5
 """Marks the keys of mixtures."""
 
@@ -44,11 +43,31 @@ class Mixture:
     """
 
     def __init__(
-        self,
-        sources: Mapping[str, tuple[Source, float]],
-        samples: int | None = None,
+        self, sources: Mapping[str, tuple[Source, float]], samples: int | None = None
     ) -> None:
-        _check_sources(sources)
+        wrong = [name for name, (_, weight) in sources.items() if not weight > 0]
+        if wrong or not sources:
+            raise BadInput(
+                "these sources are no mixture",
+                rule="there is at least one source, and every weight is above 0",
+                values=f"weights of {', '.join(wrong)}" if wrong else "no source",
+                remedy='Mixture({"one": (source, 0.7), "other": (source, 0.3)})',
+            )
+        keys = {
+            name: sorted(source.get(np.zeros(1, np.int64)))
+            for name, (source, _) in sources.items()
+        }
+        first = next(iter(keys))
+        other = next((name for name in keys if keys[name] != keys[first]), None)
+        if other is not None:
+            raise BadInput(
+                f"{first} and {other} have other keys",
+                rule="all sources of a mixture have the same keys",
+                values=f"{first}: {', '.join(keys[first])}; {other}: "
+                f"{', '.join(keys[other])}",
+                remedy="a source that renames or leaves out keys",
+            )
+
         self._names = tuple(sources)
         self._sources = [source for source, _ in sources.values()]
         every = sum(len(source) for source in self._sources)
@@ -75,17 +94,29 @@ class Mixture:
 
     def get(self, ids: SampleIds) -> Arrays:
         """Read samples as they are in the first epoch."""
+        # For evaluation, which has no epochs.
         return self.vary(ids, np.zeros_like(ids), 0)
 
     def vary(self, ids: SampleIds, epochs: SampleIds, seed: int) -> Arrays:
         """Read samples as they are in their epochs, a function of (seed, epoch, id)."""
+        # Ids are in the order of the sources: those of one are a range.
         owner = np.searchsorted(self._bounds, ids, side="right") - 1
         found: dict[str, NDArray[Any]] = {}
         for number in np.unique(owner).tolist():
             rows = np.nonzero(owner == number)[0]
             first, part = self._bounds[number], self._sample_counts[number]
+            # Draws of one source, counted over all epochs; a pass takes each of its
+            # samples once, whether it is shorter or longer than an epoch.
             draws = epochs[rows].astype(np.int64) * part + ids[rows] - first
-            for name, array in self._read_draws(number, draws, seed).items():
+            source = self._sources[number]
+            passes, places = np.divmod(draws, len(source))
+            keys = hash64(seed, _KEY_DOMAIN, number, passes)
+            own = permute(keys, places, len(source))
+            if isinstance(source, EpochVaryingSource):
+                arrays = source.vary(own, passes, seed)
+            else:
+                arrays = source.get(own)
+            for name, array in arrays.items():
                 shape = (len(ids), *array.shape[1:])
                 found.setdefault(name, np.empty(shape, array.dtype))[rows] = array
         return found
@@ -96,51 +127,17 @@ class Mixture:
         each = zip(self._names, self._sources, self._sample_counts, strict=True)
         return "; ".join(f"{n} {s.fingerprint} {part}" for n, s, part in each)
 
-    def _read_draws(self, number: int, draws: NDArray[np.int64], seed: int) -> Arrays:
-        """Read draws of one source, counted over all epochs."""
-        source = self._sources[number]
-        passes, places = np.divmod(draws, len(source))
-        keys = hash64(seed, _KEY_DOMAIN, number, passes)
-        ids = permute(keys, places, len(source))
-        if isinstance(source, EpochVaryingSource):
-            return source.vary(ids, passes, seed)
-        return source.get(ids)
-
 
 def largest_remainder_split(weights: Sequence[float], samples: int) -> list[int]:
-    """Share out samples by weights, whole ones, the largest remainders first.
+    """Divide samples by weights, by the largest remainder method (Hamilton).
 
     >>> largest_remainder_split([1, 1, 1], 10), largest_remainder_split([0.7, 0.3], 5)
     ([4, 3, 3], [4, 1])
     """
     exact = [samples * weight / sum(weights) for weight in weights]
     parts = [int(x) for x in exact]
+    # Ties go to the earlier source, so that the parts are the same everywhere.
     by_rest = sorted(range(len(parts)), key=lambda i: (parts[i] - exact[i], i))
     for i in by_rest[: samples - sum(parts)]:
         parts[i] += 1
     return parts
-
-
-def _check_sources(sources: Mapping[str, tuple[Source, float]]) -> None:
-    wrong = [name for name, (_, weight) in sources.items() if not weight > 0]
-    if wrong or not sources:
-        raise BadInput(
-            "these sources are no mixture",
-            rule="there is at least one source, and every weight is above 0",
-            values=f"weights of {', '.join(wrong)}" if wrong else "no source",
-            remedy='Mixture({"one": (source, 0.7), "other": (source, 0.3)})',
-        )
-    keys = {
-        name: sorted(source.get(np.zeros(1, np.int64)))
-        for name, (source, _) in sources.items()
-    }
-    first = next(iter(keys))
-    other = next((name for name in keys if keys[name] != keys[first]), None)
-    if other is not None:
-        raise BadInput(
-            f"{first} and {other} have other keys",
-            rule="all sources of a mixture have the same keys",
-            values=f"{first}: {', '.join(keys[first])}; {other}: "
-            f"{', '.join(keys[other])}",
-            remedy="a source that renames or leaves out keys",
-        )

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jaxdist.input.clips import Clips, Pixels, build_vocabulary, max_caption_length
 from jaxdist.input.digits import open_digits
@@ -81,32 +80,26 @@ def render_clips(digits: Source, split_index: int) -> tuple[Pixels, list[str]]:
     images = (found["image"][:, ::2, ::2, 0] * 255).astype(np.uint8)
     draws = hash64(_KEY_DOMAIN, split_index, ids)
     motions = bounded_int(len(MOTIONS), draws).astype(np.int64)
-    places = [hash64(draws, dim) for dim in (1, 2)]
     captions = [
         f"{DIGIT_NAMES[label]} {MOTIONS[motion][0]}"
         for label, motion in zip(found["label"], motions)
     ]
-    return _draw_frames(images, _digit_corners(motions, places)), captions
 
-
-def _digit_corners(
-    motions: NDArray[np.int64], draws: list[NDArray[np.uint64]]
-) -> NDArray[np.int64]:
-    """Return the top left corner of each digit in each frame, [N, FRAMES, 2]."""
+    # The top left corner of each digit in each frame, [N, FRAMES, 2]: the first is
+    # drawn among those from which the whole way stays in the field.
     steps = np.array([step for _, *step in MOTIONS])[motions]
     way = steps * (NUM_FRAMES - 1)
     room = FRAME_SIZE - _DIGIT_SIZE - 2 * _MARGIN - np.abs(way) + 1
-    start = np.stack(draws, -1) % room.astype(np.uint64)
-    first = _MARGIN + start.astype(np.int64) - np.minimum(way, 0)
-    return first[:, None] + steps[:, None] * np.arange(NUM_FRAMES)[:, None]
+    start = np.stack([hash64(draws, dim) for dim in (1, 2)], -1)
+    start = (start % room.astype(np.uint64)).astype(np.int64)
+    first = _MARGIN + start - np.minimum(way, 0)
+    corners = first[:, None] + steps[:, None] * np.arange(NUM_FRAMES)[:, None]
 
-
-def _draw_frames(images: Pixels, corners: NDArray[np.int64]) -> Pixels:
-    """Draw each image on a dark screen, its corner where it is in each frame."""
-    count, size = len(images), np.arange(_DIGIT_SIZE)
-    clips = np.zeros((count, NUM_FRAMES, FRAME_SIZE, FRAME_SIZE, 1), np.uint8)
+    # All pixels of all digits are written at once, by index.
+    size = np.arange(_DIGIT_SIZE)
+    clips = np.zeros((len(ids), NUM_FRAMES, FRAME_SIZE, FRAME_SIZE, 1), np.uint8)
     rows, columns = corners[..., 0, None] + size, corners[..., 1, None] + size
-    clip, frame = np.ogrid[:count, :NUM_FRAMES]
+    clip, frame = np.ogrid[: len(ids), :NUM_FRAMES]
     place: Any = (
         clip[..., None, None],
         frame[..., None, None],
@@ -115,4 +108,4 @@ def _draw_frames(images: Pixels, corners: NDArray[np.int64]) -> Pixels:
         0,
     )
     clips[place] = images[:, None]
-    return clips
+    return clips, captions

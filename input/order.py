@@ -41,21 +41,12 @@ class SampleOrder(Protocol):
         """Count the steps until this many epochs, or parts of one, are wholly drawn."""
 
 
-def steps_for_epochs(epochs: float, num_samples: int, batch: int) -> int:
-    """Count the steps until this many epochs of n samples are wholly drawn.
-
-    >>> steps_for_epochs(1, 10, 4)
-    3
-    """
-    return math.ceil(epochs * num_samples / batch)
-
-
 @dataclass(frozen=True, kw_only=True)
 class GlobalShuffleOrder:
     """Each epoch is a permutation of all samples.
 
     Args:
-        n: samples in the data set.
+        num_samples: in the data set.
         batch: samples a step, over all devices together.
         seed: another seed is another order, in every epoch.
 
@@ -71,6 +62,7 @@ class GlobalShuffleOrder:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        # Ids are int32: jax has no int64 unless it is switched on.
         if not 1 <= self.num_samples < 2**31 or self.batch < 1:
             raise BadInput(
                 "no order for this many samples",
@@ -80,6 +72,7 @@ class GlobalShuffleOrder:
 
     def ids(self, step: int, rows: NDArray[Any] | None = None) -> NDArray[np.int32]:
         """Name the samples of a step's rows, of all if none are given: int32."""
+        # A step may hold rows of two epochs or more.
         epochs, places = np.divmod(self._positions(step, rows), self.num_samples)
         return permute(hash64(self.seed, epochs), places, self.num_samples).astype(
             np.int32
@@ -91,7 +84,7 @@ class GlobalShuffleOrder:
 
     def steps(self, epochs: float) -> int:
         """Count the steps until this many epochs, or parts of one, are wholly drawn."""
-        return steps_for_epochs(epochs, self.num_samples, self.batch)
+        return math.ceil(epochs * self.num_samples / self.batch)
 
     def _positions(self, step: int, rows: NDArray[Any] | None) -> NDArray[np.int64]:
         """Positions of a step's rows in the endless stream: int64."""

@@ -1,4 +1,4 @@
-"""Ahead: batches that are made before they are asked for, in threads or processes.
+"""Prefetch: batches that are made before they are needed, in threads or processes.
 
 Threads are the default: reading and decoding a batch at once leaves Python little to
 do. Processes are for samples whose decoding keeps several cores busy in Python. Each
@@ -33,22 +33,9 @@ class Workers:
     """That prepare batches in each."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LocalBatchAssembler:
-    """A host's rows of a step; is sent to worker processes."""
-
-    assembler: BatchAssembler
-    """What is in the batch of a step."""
-    rows: Rows
-    """Of the global batch."""
-
-    def __call__(self, step: int) -> Batch:
-        """Make the rows of a step."""
-        return self.assembler(step, self.rows)
-
-
 def prefetch_batches(
-    assembler: LocalBatchAssembler,
+    assembler: BatchAssembler,
+    rows: Rows,
     finish: Callable[[Batch], Any],
     register_thread: Callable[[], Any],
     *,
@@ -59,7 +46,8 @@ def prefetch_batches(
     """Iterate over steps, made ahead of time; close the iterator in the end.
 
     Args:
-        assembler: makes the rows of a step.
+        assembler: what is in the batch of a step; is sent to worker processes.
+        rows: of the global batch that this host reads.
         finish: what is done with them here, in a thread.
         register_thread: told so in each of these threads, for each step.
         start: first step.
@@ -68,48 +56,43 @@ def prefetch_batches(
     """
     import grain
 
+    def make(step: int) -> Batch:
+        return assembler(step, rows)
+
     def made_here(step: int) -> Any:
         register_thread()
-        return finish(assembler(step))
+        return finish(make(step))
 
     def made_there(batch: Batch) -> Any:
         register_thread()
-        return finish(_copy_batch(batch))
+        # A copy: the memory that is shared with a worker is used again.
+        own = {key: np.array(array, subok=False) for key, array in batch.items()}
+        return finish(own)
 
+    threads = workers if isinstance(workers, int) else workers.threads
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + 1)
     steps = grain.MapDataset.range(start, stop)
     if isinstance(workers, int):
-        return iter(steps.map(made_here).to_iter_dataset(_read_options(workers)))
-    _register_pickles()
-    several = grain.MultiprocessingOptions(
-        num_workers=workers.count, per_worker_buffer_size=2
-    )
-    apart = steps.map(assembler).to_iter_dataset(_read_options(workers.threads))
-    brought = apart.mp_prefetch(several, _follow_parent).map(made_there)
-    return iter(
-        grain.experimental.ThreadPrefetchIterDataset(brought, prefetch_buffer_size=2)
-    )
+        return iter(steps.map(made_here).to_iter_dataset(options))
 
-
-def _read_options(threads: int) -> Any:
-    import grain
-
-    return grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + 1)
-
-
-def _copy_batch(batch: Batch) -> Batch:
-    """Copy a batch out of memory that is shared with a worker, which ends here."""
-    return {key: np.array(array, subok=False) for key, array in batch.items()}
-
-
-def _register_pickles() -> None:
-    """Make what workers need known to libraries below."""
+    # Whole batches are made in workers, not samples: a batch is a function of the step,
+    # so no iterator has a state, and another number of workers changes nothing.
     import cloudpickle
     from absl import flags
 
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()  # grain reads flags that nobody has parsed here
     for module in file_modules():
+        # Modules loaded from a file by its path: a worker cannot import them by name.
         cloudpickle.register_pickle_by_value(module)
+    several = grain.MultiprocessingOptions(
+        num_workers=workers.count, per_worker_buffer_size=2
+    )
+    apart = steps.map(make).to_iter_dataset(options)
+    brought = apart.mp_prefetch(several, _follow_parent).map(made_there)
+    return iter(
+        grain.experimental.ThreadPrefetchIterDataset(brought, prefetch_buffer_size=2)
+    )
 
 
 def _follow_parent(worker: int, workers: int) -> None:
@@ -118,12 +101,14 @@ def _follow_parent(worker: int, workers: int) -> None:
     Ctrl-C and SIGTERM reach a whole group of processes; the parent may have to finish a
     step first, for which it needs its batches.
     """
+    # See above: only the end of the parent ends a worker.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
 
     def follow() -> None:
+        # Waits for the end of the process itself, also by SIGKILL; no polling.
         parent.join()
         os._exit(1)
 

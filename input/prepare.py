@@ -33,6 +33,7 @@ def ensure_prepared(folder: Path, make: Callable[[Path], None]) -> None:
         BadInput: the folder cannot be written, or holds a damaged data set; a damaged
             data set is left as it is.
     """
+    # Checked also where it was just made: reading back finds a disk that lies.
     try:
         if not folder.exists():
             _publish(folder, make)
@@ -65,7 +66,7 @@ def prepare(folder: Path, make: Callable[[Path], None]) -> None:
 
 
 def verify_checksums(folder: Path) -> None:
-    """Hold a prepared data set against its list of checksums.
+    """Check a prepared data set against its list of checksums.
 
     Raises:
         BadInput: a file is missing or has other content than was written.
@@ -75,6 +76,7 @@ def verify_checksums(folder: Path) -> None:
         raise _corrupt_error(
             folder, f"{folder} holds {count} files, none named {CHECKSUM_FILE}"
         )
+    # An empty list is damaged too: it has no name.
     for line in (folder / CHECKSUM_FILE).read_text().splitlines() or [""]:
         digest, _, name = line.partition("  ")
         path = folder / name
@@ -88,35 +90,25 @@ def verify_checksums(folder: Path) -> None:
 def _publish(folder: Path, make: Callable[[Path], None]) -> None:
     """Make the data set out of sight, then move it into place."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _remove_stale(folder)
+    for left in folder.parent.glob(f".{folder.name}-*"):
+        with suppress(FileNotFoundError):  # another process removes it as well
+            if time.time() - left.stat().st_mtime > _STALE_AFTER_S:
+                shutil.rmtree(left, ignore_errors=True)
+    # Beside the target: a rename is atomic only within a file system.
     with tempfile.TemporaryDirectory(
         prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True
     ) as hidden:
         make(Path(hidden))
         made = Path(hidden, folder.name)
-        _write_checksums(made)
+        # Before the rename: a reader that sees the folder sees its list.
+        files = sorted(path for path in made.rglob("*") if path.is_file())
+        lines = [f"{_digest(x)}  {x.relative_to(made).as_posix()}" for x in files]
+        (made / CHECKSUM_FILE).write_text("\n".join(lines) + "\n")
         try:
             made.rename(folder)
         except OSError:
             if not folder.exists():  # else another process was first: its work stands
                 raise
-
-
-def _remove_stale(folder: Path) -> None:
-    """Remove hidden folders that killed processes left."""
-    for left in folder.parent.glob(f".{folder.name}-*"):
-        with suppress(FileNotFoundError):
-            if time.time() - left.stat().st_mtime > _STALE_AFTER_S:
-                shutil.rmtree(left, ignore_errors=True)
-
-
-def _write_checksums(folder: Path) -> None:
-    """List every file with its checksum."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    lines = [
-        f"{_digest(path)}  {path.relative_to(folder).as_posix()}" for path in files
-    ]
-    (folder / CHECKSUM_FILE).write_text("\n".join(lines) + "\n")
 
 
 def _digest(path: Path) -> str:

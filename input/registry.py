@@ -1,14 +1,18 @@
 """Data sets by name."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.object_reference import is_object_reference
+from jaxdist.core.object_reference import (
+    call_user_function,
+    is_object_reference,
+    resolve_object,
+)
 from jaxdist.input.config import DataConfig
 from jaxdist.input.feature_spec import FeatureSpec
 
@@ -23,6 +27,10 @@ COMMON_TFDS_NAMES: Final = (
 )
 """Data sets of TFDS that are meant when a name is near; it has hundreds."""
 NO_FEATURES: Final[FeatureSpec] = MappingProxyType({})
+_NAMES: Final = (
+    *("arrays", "clips", "digits", "folder", "moving_digits", "numpy", "synthetic"),
+    *("text", "volumes"),
+)
 _PREFIXES: Final = ("tfds", "numpy")
 """What may stand before a name or path: `tfds:mnist`, `numpy:my.npz`."""
 _TFDS_NAME: Final = r"[a-z][a-z0-9_]*(/[\w.-]+)?(:[\d.*]+)?"
@@ -30,7 +38,7 @@ _TFDS_NAME: Final = r"[a-z][a-z0-9_]*(/[\w.-]+)?(:[\d.*]+)?"
 
 def dataset_names() -> tuple[str, ...]:
     """Name every data set that can be opened; imports nothing heavy."""
-    return tuple(_OPENERS)
+    return _NAMES
 
 
 def is_known(config: DataConfig) -> bool:
@@ -41,20 +49,18 @@ def is_known(config: DataConfig) -> bool:
     """
     kind, _, rest = config.name.partition(":")
     if kind in _PREFIXES and config.name != kind:
-        return bool(rest) and (kind != "tfds" or _is_tfds(rest))
+        return bool(rest) and (kind != "tfds" or bool(re.fullmatch(_TFDS_NAME, rest)))
     name = config.name
     if is_object_reference(name) or name in (*dataset_names(), *COMMON_TFDS_NAMES):
         return True
-    if not _is_tfds(name):
+    if not re.fullmatch(_TFDS_NAME, name):
         return False
+    # TFDS has hundreds of data sets, whose list takes seconds to import: a name that is
+    # near to none of ours may be one of them.
     prepared = Path(config.dir, re.split("[:/]", name)[0]).is_dir()
     return (
         prepared or did_you_mean(name, (*dataset_names(), *COMMON_TFDS_NAMES)) is None
     )
-
-
-def _is_tfds(name: str) -> bool:
-    return re.fullmatch(_TFDS_NAME, name) is not None
 
 
 def unknown_dataset_error(name: str, values: str = "") -> BadInput:
@@ -84,113 +90,119 @@ def open_data(
     Raises:
         BadInput: no such data set, or its folder is damaged or cannot be written.
     """
-    from jaxdist.input.permuted_source import sort_by_label
+    from jaxdist.input.sources import sort_by_label
 
     if not is_known(config):
         raise unknown_dataset_error(config.name)
-    opener, asked = _select_opener(config)
-    train, test = opener(asked, _with_image_size(config, features))
+    # `numpy:my.npz` has its path in its name.
+    kind, _, rest = config.name.partition(":")
+    if kind == "numpy" and rest:
+        config = replace(config, name=kind, path=rest)
+
+    # Images are read in the size that the configuration sets, else in the network's.
+    image = features.get("image")
+    if config.size is not None and image is not None:
+        shape = (*[config.size] * (len(image.shape) - 1), image.shape[-1])
+        features = {**features, "image": replace(image, shape=shape)}
+    opened: tuple[Source, Source]
+    if kind == "tfds" and rest:
+        # Said to be TFDS's, also where a data set of ours has the name.
+        from jaxdist.input.tfds_images import open_tfds
+
+        opened = open_tfds(rest, Path(config.dir), features)
+    else:
+        opened = _open_named(config, features)
+    train, test = opened
     return (sort_by_label(train) if config.order == "label" else train), test
 
 
-def _select_opener(config: DataConfig) -> "tuple[DatasetOpener, DataConfig]":
-    """Return who opens a data set, and its name or path without the kind before it."""
-    kind, _, rest = config.name.partition(":")
-    if kind == "tfds" and rest:
-        return _tfds, replace(config, name=rest)
-    if kind == "numpy" and rest:
-        return _numpy, replace(config, path=rest)
-    other = _user_data if is_object_reference(config.name) else _tfds
-    return _OPENERS.get(config.name, other), config
+def _open_named(config: DataConfig, features: FeatureSpec) -> "tuple[Source, Source]":
+    """Open a data set by its name; imports only what this one needs."""
+    directory = Path(config.dir)
+    opened: tuple[Source, Source]
+    match config.name:
+        case "arrays":
+            from jaxdist.input.arrays import open_arrays
+
+            opened = open_arrays(config.path, config.size)
+        case "clips":
+            from jaxdist.input.clips import open_clips
+
+            opened = open_clips(config.path)
+        case "digits":
+            from jaxdist.input.digits import open_digits
+
+            opened = open_digits(directory)
+        case "folder":
+            from jaxdist.input.folder import open_image_folder
+
+            skip = directory if config.damaged == "skip" else None
+            opened = open_image_folder(config.path, features, skip)
+        case "moving_digits":
+            from jaxdist.input.moving_digits import open_moving_digits
+
+            opened = open_moving_digits(directory)
+        case "numpy":
+            from jaxdist.input.numpy_files import open_numpy
+
+            opened = open_numpy(config.path)
+        case "synthetic":
+            from jaxdist.input.synthetic import open_synthetic
+
+            opened = open_synthetic(features, config.samples)
+        case "text":
+            from jaxdist.input.text import open_text
+
+            opened = open_text(
+                config.path, context=config.context, stride=config.stride
+            )
+        case "volumes":
+            from jaxdist.input.volumes import open_volumes
+
+            opened = open_volumes(config.path)
+        case name if is_object_reference(name):
+            opened = _open_user_data(name)
+        case name:
+            from jaxdist.input.tfds_images import open_tfds
+
+            opened = open_tfds(name, directory, features)
+    return opened
 
 
-def _digits(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.digits import open_digits
+def _open_user_data(name: str) -> "tuple[Source, Source]":
+    """Call the function of one's own that a name refers to.
 
-    return open_digits(Path(config.dir))
+    It takes nothing and returns the training and the held-out samples: sources, or
+    dicts of arrays, [N, ...] each, which become sources.
+    """
+    import numpy as np
 
+    from jaxdist.input.sources import ArraySource
 
-def _text(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.text import open_text
-
-    return open_text(config.path, context=config.context, stride=config.stride)
-
-
-def _synthetic(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.synthetic import open_synthetic
-
-    return open_synthetic(wanted, config.samples)
-
-
-def _folder(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.folder import open_image_folder
-
-    skip = Path(config.dir) if config.damaged == "skip" else None
-    return open_image_folder(config.path, wanted, skip)
-
-
-def _arrays(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.arrays import open_arrays
-
-    return open_arrays(config.path, config.size)
+    made = call_user_function(name, resolve_object(name))
+    if not isinstance(made, tuple) or len(made) != 2:
+        size = f" of {len(made)}" if isinstance(made, (tuple, list)) else ""
+        raise _no_samples_error(name, f"it returned {type(made).__name__}{size}")
+    sources: list[Source] = []
+    for part in made:
+        if isinstance(part, Mapping):
+            arrays = {key: np.asarray(array) for key, array in part.items()}
+            sources.append(ArraySource(arrays))
+        elif all(hasattr(part, member) for member in ("get", "__len__")):
+            sources.append(part)
+        else:
+            size = f" of {len(part)}" if isinstance(part, (tuple, list)) else ""
+            found = f"one of the two is {type(part).__name__}{size}"
+            raise _no_samples_error(name, found)
+    train, test = sources
+    return train, test
 
 
-def _numpy(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.numpy_files import open_numpy
-
-    return open_numpy(config.path)
-
-
-def _volumes(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.volumes import open_volumes
-
-    return open_volumes(config.path)
-
-
-def _clips(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.clips import open_clips
-
-    return open_clips(config.path)
-
-
-def _moving_digits(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.moving_digits import open_moving_digits
-
-    return open_moving_digits(Path(config.dir))
-
-
-def _tfds(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.tfds_images import open_tfds
-
-    return open_tfds(config.name, Path(config.dir), wanted)
-
-
-def _user_data(config: DataConfig, wanted: FeatureSpec) -> "tuple[Source, Source]":
-    from jaxdist.input.user_data import open_user_data
-
-    return open_user_data(config.name)
-
-
-def _with_image_size(config: DataConfig, wanted: FeatureSpec) -> FeatureSpec:
-    """Return what is wanted, images in the size that the configuration sets."""
-    image = wanted.get("image")
-    if config.size is None or image is None:
-        return wanted
-    shape = (*[config.size] * (len(image.shape) - 1), image.shape[-1])
-    return {**wanted, "image": replace(image, shape=shape)}
-
-
-DatasetOpener = Callable[[DataConfig, FeatureSpec], "tuple[Source, Source]"]
-_OPENERS: Final[Mapping[str, DatasetOpener]] = MappingProxyType(
-    {
-        "arrays": _arrays,
-        "clips": _clips,
-        "digits": _digits,
-        "folder": _folder,
-        "moving_digits": _moving_digits,
-        "numpy": _numpy,
-        "synthetic": _synthetic,
-        "text": _text,
-        "volumes": _volumes,
-    }
-)
+def _no_samples_error(name: str, values: str) -> BadInput:
+    return BadInput(
+        f"{name} gives no samples",
+        rule="a data function takes nothing and returns (train, test): sources, or "
+        "arrays",
+        values=values,
+        remedy='return {"image": ..., "label": ...}, {"image": ..., "label": ...}',
+    )

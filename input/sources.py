@@ -1,4 +1,4 @@
-"""Sources: samples by id, many at a time."""
+"""Sources: random access to samples by id, a batch at a time."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from jaxdist.core.errors import BadInput
 
 Arrays = Mapping[str, NDArray[Any]]
+SampleIds = NDArray[np.integer[Any]]
 
 
 class Source(Protocol):
@@ -18,36 +19,27 @@ class Source(Protocol):
 
     def __len__(self) -> int:
         """Count the samples."""
-        ...
 
-    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+    def get(self, ids: SampleIds) -> Arrays:
         """Read samples: int [n] to new arrays [n, ...], for one `image` and `label`.
 
         May be called from several threads at once.
         """
-        ...
 
     @property
     def fingerprint(self) -> str:
         """Name the samples and their order: another content, another fingerprint."""
-        ...
 
 
 @runtime_checkable
 class EpochVaryingSource(Protocol):
     """What a source has besides, where its samples differ between epochs."""
 
-    def vary(
-        self,
-        ids: NDArray[np.integer[Any]],
-        epochs: NDArray[np.integer[Any]],
-        seed: int,
-    ) -> Arrays:
+    def vary(self, ids: SampleIds, epochs: SampleIds, seed: int) -> Arrays:
         """Read samples as they are in their epochs, a function of (seed, epoch, id).
 
         May be called from several threads at once.
         """
-        ...
 
 
 @runtime_checkable
@@ -60,11 +52,9 @@ class DecodingSource(Protocol):
     @property
     def stored(self) -> Source:
         """What is kept: the same in every epoch, under the same ids."""
-        ...
 
     def over(self, stored: Source) -> Source:
         """Return the same samples, made of what another source stores."""
-        ...
 
 
 class ArraySource:
@@ -94,7 +84,7 @@ class ArraySource:
     def __len__(self) -> int:
         return self._length
 
-    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+    def get(self, ids: SampleIds) -> Arrays:
         """Read samples: int [n] to new arrays [n, ...]."""
         return {name: array[ids] for name, array in self._arrays.items()}
 
@@ -104,6 +94,7 @@ class ArraySource:
         digest = hashlib.sha256()
         for name, array in sorted(self._arrays.items()):
             digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            # The bytes of an array, without a copy of them as `bytes`.
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
@@ -127,8 +118,9 @@ class TfdsSource:
     def __len__(self) -> int:
         return len(self._split)
 
-    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+    def get(self, ids: SampleIds) -> Arrays:
         """Read samples: int [n], n > 0, to new arrays [n, ...]."""
+        # One call reads a batch: TFDS's source reads records together.
         rows = self._split.__getitems__(ids.tolist())
         return self._decode(
             {name: np.stack([r[name] for r in rows]) for name in rows[0]}
@@ -138,6 +130,68 @@ class TfdsSource:
     def fingerprint(self) -> str:
         """Digest of name, version, split and shards; no record is read."""
         return split_fingerprint(self._split)
+
+
+class PermutedSource:
+    """A source whose i-th sample is the `ids[i]`-th of another.
+
+    Args:
+        source: the other.
+        ids: one id of it for each of its samples.
+    """
+
+    def __init__(self, source: Source, ids: SampleIds) -> None:
+        self._source, self._ids = source, ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def get(self, ids: SampleIds) -> Arrays:
+        """Read samples: int [n] to new arrays [n, ...]."""
+        return self._source.get(self._ids[ids])
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the source's own and of the ids."""
+        digest = hashlib.sha256(self._source.fingerprint.encode())
+        digest.update(np.ascontiguousarray(self._ids, np.int64).data)
+        return digest.hexdigest()
+
+
+class EpochVaryingPermutedSource(PermutedSource):
+    """The same of a source whose samples differ between epochs."""
+
+    def vary(self, ids: SampleIds, epochs: SampleIds, seed: int) -> Arrays:
+        """Read samples as they are in their epochs."""
+        assert isinstance(self._source, EpochVaryingSource)
+        return self._source.vary(self._ids[ids], epochs, seed)
+
+
+def sort_by_label(source: Source) -> PermutedSource:
+    """Sort a source's samples by their label, those of one label as they were.
+
+    The worst order there is for samples that stay near to where they are stored: with
+    as many partitions as labels each would see one. Every sample is read once.
+
+    Raises:
+        BadInput: samples without a label.
+    """
+    every = source.get(np.arange(len(source)))
+    label = every.get("label")
+    if label is None or label.ndim != 1:
+        raise BadInput(
+            "these samples cannot be sorted by label",
+            rule="data.order=label is for samples of one label each",
+            values=f"a sample has {', '.join(every)}",
+            remedy="data.order=stored",
+        )
+    # Only where the other can: a batch assembler asks a source whether it varies.
+    kind = (
+        EpochVaryingPermutedSource
+        if isinstance(source, EpochVaryingSource)
+        else PermutedSource
+    )
+    return kind(source, np.argsort(label, kind="stable"))
 
 
 def source_fingerprint(source: Source) -> str:
@@ -159,6 +213,8 @@ def source_fingerprint(source: Source) -> str:
 
 def split_fingerprint(split: Any) -> str:
     """Digest name, version, split and shards of a TFDS data source; reads no record."""
+    # A prepared data set never changes: its version names its content, and the shards'
+    # sizes tell two preparations apart.
     info = split.dataset_info
     shards = {k: (v.shard_lengths, v.num_bytes) for k, v in info.splits.items()}
     text = f"{info.full_name} {split.split} {sorted(shards.items())}"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from jaxdist.core.errors import BadInput
 from jaxdist.input.feature_spec import Feature, FeatureSpec
 from jaxdist.input.keyed_permutation import hash64
-from jaxdist.input.sources import Arrays
+from jaxdist.input.sources import Arrays, SampleIds
 
 _KEY_DOMAIN: Final = 0x53594E5448
 """Keeps these draws apart from those of the order and of augmentation."""
@@ -39,8 +39,10 @@ class SyntheticSource:
     def __len__(self) -> int:
         return self._samples
 
-    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+    def get(self, ids: SampleIds) -> Arrays:
         """Draw samples: int [n] to new arrays [n, ...], float32 or int32."""
+        # Features are numbered in the order of their names: a mapping has no order to
+        # rely on.
         numbers = ids.astype(np.int64) + self._first
         return {
             name: np.stack(
@@ -72,6 +74,7 @@ def open_synthetic(
             values="the network is one of your own",
             remedy="a data set of your own: DataConfig(name=name_of(my_data))",
         )
+    # Ids of held-out samples follow those of training: none is in both.
     held_out = max(1, samples // 8)
     return SyntheticSource(features, samples), SyntheticSource(
         features, held_out, first_id=samples
@@ -80,6 +83,7 @@ def open_synthetic(
 
 def _draw(field: Feature, seed: np.uint64) -> NDArray[Any]:
     """Draw one array: whole numbers, or reals evenly spread over [-1, 1]."""
+    # One generator a sample: it depends on the id alone.
     draw = np.random.Generator(np.random.Philox(key=int(seed)))
     if field.upper_bound is not None:
         return draw.integers(field.upper_bound, size=field.shape, dtype=np.int32)

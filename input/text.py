@@ -9,14 +9,14 @@ side, so each of their characters is asked for once; training windows may overla
 import hashlib
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.text.formatting import format_count
-from jaxdist.input.sources import Arrays
+from jaxdist.input.sources import Arrays, SampleIds
 
 _REMEDY: Final = "data.path=FILE, a text in UTF-8, or a folder of them"
 END_OF_TEXT: Final = "\x03"
@@ -46,10 +46,12 @@ class TextWindows:
         self.vocabulary = vocabulary
 
     def __len__(self) -> int:
+        # A window needs one character more than it shows: the last target.
         return (len(self._tokens) - self._context - 1) // self._stride + 1
 
-    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+    def get(self, ids: SampleIds) -> Arrays:
         """Read windows: int [n] to `tokens` and `target`, one later, int32 [n, T]."""
+        # One gather for inputs and targets: they share all but one character.
         starts = ids.astype(np.int64)[:, None] * self._stride
         windows = self._tokens[starts + np.arange(self._context + 1)]
         return {"tokens": windows[:, :-1], "target": windows[:, 1:]}
@@ -82,8 +84,28 @@ def open_text(
     Raises:
         BadInput: no such file, no text, or too little of it.
     """
-    text = _read(path)
+    if not path:
+        raise BadInput(
+            "there is no text to read",
+            rule="data.name=text reads the file data.path",
+            values="data.path is empty",
+            remedy=_REMEDY,
+        )
+    if Path(path).is_dir():
+        files = sorted(Path(path).rglob("*.txt"))
+        if not files:
+            raise BadInput(
+                f"no text in {path}",
+                rule="a folder of texts has files that end in .txt",
+                values=f"{path} has none",
+                remedy=_REMEDY,
+            )
+        text = "".join(_read_file(file) + END_OF_TEXT for file in files)
+    else:
+        text = _read_file(Path(path))
+
     tokens, vocabulary = encode_characters(text)
+    # In the order of the text: shuffled windows would overlap with held-out ones.
     border = len(text) * 9 // 10
     held_out = len(text) - border
     if held_out <= context:
@@ -109,36 +131,16 @@ def encode_characters(text: str) -> tuple[NDArray[np.int32], str]:
     >>> encode_characters("banana")[1], encode_characters("banana")[0].tolist()
     ('abn', [1, 0, 2, 0, 2, 0])
     """
+    # As fixed-width numbers NumPy sorts them at once, whatever their number.
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     known, tokens = np.unique(codes, return_inverse=True)
     return tokens.astype(np.int32), "".join(map(chr, known.tolist()))
 
 
-def _read(path: str) -> str:
-    """Read a file, or those of a folder, or say why there is no text."""
-    if not path:
-        raise BadInput(
-            "there is no text to read",
-            rule="data.name=text reads the file data.path",
-            values="data.path is empty",
-            remedy=_REMEDY,
-        )
-    if not Path(path).is_dir():
-        return _read_file(Path(path))
-    files = sorted(Path(path).rglob("*.txt"))
-    if not files:
-        raise BadInput(
-            f"no text in {path}",
-            rule="a folder of texts has files that end in .txt",
-            values=f"{path} has none",
-            remedy=_REMEDY,
-        )
-    return "".join(_read_file(file) + END_OF_TEXT for file in files)
-
-
 def _read_file(path: Path) -> str:
     """Read a file whole."""
     try:
+        # As bytes: text mode would change line ends.
         text = path.read_bytes().decode("utf-8")
     except OSError as error:
         raise BadInput(

@@ -33,6 +33,7 @@ class TfdsImages:
     def read(self, ids: Iterable[int]) -> Sequence[tuple[bytes, int]]:
         """Read JPEG or PNG files and their labels."""
         image, label = self._keys
+        # One call reads the records of a batch together.
         rows = self._split.__getitems__(list(ids))
         return [(row[image], int(row[label])) for row in rows]
 
@@ -63,18 +64,45 @@ def open_tfds(
     Raises:
         BadInput: it is not there, in another format, or no labelled images.
     """
+    import tensorflow_datasets as tfds
+
     builder = _open_builder(name, directory)
-    shape = image_shape(features, name)
-    keys, classes = _label_features(name, builder.info)
-    held_out = [split for split in _EVAL_SPLITS if split in builder.info.splits]
-    if "train" not in builder.info.splits or not held_out:
+    shape, info = image_shape(features, name), builder.info
+    keys = info.supervised_keys or ("image", "label")
+    kinds = (tfds.features.Image, tfds.features.ClassLabel)
+    found: list[Any] = [dict(info.features).get(str(key)) for key in keys]
+    if len(found) != 2 or not all(map(isinstance, found, kinds)):
+        raise _not_labelled_images_error(name, f"it has {', '.join(info.features)}")
+    held_out = [split for split in _EVAL_SPLITS if split in info.splits]
+    if "train" not in info.splits or not held_out:
         raise _not_labelled_images_error(
-            name, f"its splits are {', '.join(builder.info.splits)}"
+            name, f"its splits are {', '.join(info.splits)}"
         )
-    splits = [
-        _open_split(builder, name, each, keys[0]) for each in ("train", held_out[0])
-    ]
-    train, test = (DecodedImages(TfdsImages(s, keys, classes), shape) for s in splits)
+
+    # Images stay compressed: they are decoded by Pillow, and cut before they are
+    # scaled. TFDS would decode with TensorFlow.
+    skip = {keys[0]: tfds.decode.SkipDecoding()}
+    try:
+        splits = [
+            builder.as_data_source(split, decoders=skip)
+            for split in ("train", held_out[0])
+        ]
+    except NotImplementedError as error:
+        # TFDS itself raises this of every format without random access; it is told
+        # here with the command that prepares the data set in another one.
+        form = info.file_format
+        raise BadInput(
+            f"{name} is prepared in a format without random access",
+            rule="samples are read by number, from ArrayRecord files",
+            values=f"{builder.data_dir} holds {form.value if form else 'others'}",
+            remedy=_prepare_command(name, Path(builder.data_dir).parent.parent)
+            + " --overwrite",
+        ) from error
+    classes = int(found[1].num_classes)
+    train, test = (
+        DecodedImages(TfdsImages(split, (keys[0], keys[1]), classes), shape)
+        for split in splits
+    )
     return train, test
 
 
@@ -84,6 +112,7 @@ def _open_builder(name: str, directory: Path) -> Any:
     from tensorflow_datasets.core.registered import DatasetNotFoundError
     from tensorflow_datasets.core.utils.file_utils import list_data_dirs
 
+    # TFDS's own folders come after ours: ~/tensorflow_datasets and what is registered.
     homes = dict.fromkeys([directory, *map(Path, list_data_dirs())])
     for home in homes:
         try:
@@ -108,39 +137,6 @@ def _prepare_command(name: str, directory: Path) -> str:
     by_hand = " --manual_dir=FOLDER_OF_ITS_TAR_FILES" * name.startswith("imagenet2012")
     options = f"--file_format=array_record --data_dir={directory}{by_hand}"
     return f"tfds build {name} {options}"
-
-
-def _label_features(name: str, info: Any) -> tuple[tuple[str, str], int]:
-    """Return the keys of image and label, and the number of classes."""
-    import tensorflow_datasets as tfds
-
-    keys = info.supervised_keys or ("image", "label")
-    kinds = (tfds.features.Image, tfds.features.ClassLabel)
-    found: list[Any] = [dict(info.features).get(str(key)) for key in keys]
-    if len(found) != 2 or not all(map(isinstance, found, kinds)):
-        raise _not_labelled_images_error(name, f"it has {', '.join(info.features)}")
-    return (keys[0], keys[1]), int(found[1].num_classes)
-
-
-def _open_split(builder: Any, name: str, split: str, image: str) -> Any:
-    """Open one split, images left compressed."""
-    import tensorflow_datasets as tfds
-
-    try:
-        return builder.as_data_source(
-            split, decoders={image: tfds.decode.SkipDecoding()}
-        )
-    except NotImplementedError as error:
-        # TFDS itself raises this of every format without random access; it is told
-        # here with the command that prepares the data set in another one.
-        form = builder.info.file_format
-        raise BadInput(
-            f"{name} is prepared in a format without random access",
-            rule="samples are read by number, from ArrayRecord files",
-            values=f"{builder.data_dir} holds {form.value if form else 'others'}",
-            remedy=_prepare_command(name, Path(builder.data_dir).parent.parent)
-            + " --overwrite",
-        ) from error
 
 
 def _not_labelled_images_error(name: str, values: str) -> BadInput:

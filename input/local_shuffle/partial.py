@@ -10,7 +10,6 @@ a row be of another host's partition.
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from jaxdist.input.local_shuffle.shuffle import (
     PartialShuffle,
     default_partitions,
 )
-from jaxdist.input.order import GlobalShuffleOrder, SampleOrder, steps_for_epochs
+from jaxdist.input.order import GlobalShuffleOrder, SampleOrder
 
 _BLOCK_SAMPLES: Final = 1 << 14
 """Samples of a round or several that are traced back at once."""
@@ -65,12 +64,14 @@ class PartialShuffleOrder:
                     f"plan.shuffle.partitions={math.gcd(self.batch, count)}",
                 ),
             )
+        # Ids are int32, as in a batch.
         if self.num_samples >= 2**31:
             raise BadInput(
                 "no order for this many samples",
                 rule="at most 2,147,483,647 samples",
                 values=f"{self.num_samples} samples",
             )
+        # The class is frozen.
         object.__setattr__(self, "_block_cache", _BlockCache(self.shuffle))
 
     @property
@@ -107,6 +108,7 @@ class PartialShuffleOrder:
             What leaves, what comes, and the partition that each comes from: int64.
         """
         epochs, rounds, owners = self._row_positions(step, None)
+        # A partition is read once a round: the round is the position in its order.
         sent = self.shuffle.outgoing_index(rounds)
         own = (owners >= partitions.start) & (owners < partitions.stop) & (sent >= 0)
         gone, came, source = (np.zeros(0, np.int64) for _ in range(3))
@@ -115,8 +117,8 @@ class PartialShuffleOrder:
             away, back, whose = self._host_exchange(
                 epoch, owners[now], sent[now], partitions
             )
-            # What comes at the end of an epoch may leave at the start of the next, in
-            # one step: it is never here.
+            # A step may hold the end of an epoch and the start of the next. What comes
+            # in the one and leaves in the other is never here.
             stays = ~np.isin(came, away)
             gone = np.concatenate([gone, away[~np.isin(away, came)]])
             came = np.concatenate([came[stays], back])
@@ -126,16 +128,16 @@ class PartialShuffleOrder:
     def partition_samples(self, step: int, partitions: range) -> IntArray:
         """Return the samples that a host's partitions hold before a step: sorted."""
         epoch, place = divmod(step * self.batch, self.num_samples)
+        # Partition w has been read once for each of w, w + V, w + 2 V, ... below place.
         rounds = [-(-(place - w) // self.shuffle.partitions) for w in partitions]
-        sent = [
-            np.nonzero(self.shuffle.outgoing_positions(epoch) < done)[0]
-            for done in rounds
-        ]
+        outgoing = np.arange(self.shuffle.exchange_count, dtype=np.int64)
+        positions = self.shuffle.outgoing_positions(outgoing)
+        sent = [outgoing[positions < done] for done in rounds]
         owners = np.repeat(partitions, [len(own) for own in sent])
         gone, came, _ = self._host_exchange(
             epoch, owners, np.concatenate(sent), partitions
         )
-        start = _concatenate([self.shuffle.ids(epoch, w) for w in partitions])
+        start = np.concatenate([self.shuffle.ids(epoch, w) for w in partitions])
         return np.union1d(np.setdiff1d(start, gone), came)
 
     def _host_exchange(
@@ -146,14 +148,16 @@ class PartialShuffleOrder:
         turn = shuffle.rotation(epoch, sent)
         to, source = ((owners + s * turn) % shuffle.partitions for s in (1, -1))
         away, back = (~np.isin(each, partitions) for each in (to, source))
-        places = sent[away] * shuffle.slots // max(shuffle.exchange_count, 1)
-        gone = shuffle.samples_at_positions(epoch, owners[away], places)
-        came = shuffle.incoming_samples(epoch, owners[back], sent[back])
+        # A sample that comes takes the slot of the one that leaves, and is read by its
+        # old partition at the same position of this epoch.
+        places = shuffle.outgoing_positions(sent)
+        gone = shuffle.samples_at_positions(epoch, owners[away], places[away])
+        came = shuffle.samples_at_positions(epoch, source[back], places[back])
         return gone, came, source[back]
 
     def steps(self, epochs: float) -> int:
         """Count the steps until this many epochs, or parts of one, are wholly drawn."""
-        return steps_for_epochs(epochs, self.num_samples, self.batch)
+        return math.ceil(epochs * self.num_samples / self.batch)
 
     def _row_positions(
         self, step: int, rows: NDArray[Any] | None
@@ -162,6 +166,7 @@ class PartialShuffleOrder:
         stream = np.arange(step * self.batch, (step + 1) * self.batch, dtype=np.int64)
         epochs, places = np.divmod(stream, self.num_samples)
         rounds, partitions = np.divmod(places, self.shuffle.partitions)
+        # Stable: two rows of a partition stay in the order of the stream.
         by_row = np.argsort(partitions, kind="stable")
         by_row = by_row if rows is None else by_row[rows]
         return epochs[by_row], rounds[by_row], partitions[by_row]
@@ -180,7 +185,7 @@ class _BlockCache:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type, tuple[PartialShuffle]]:
-        """Be sent to another process empty: what is traced is traced there."""
+        """Pickle it empty: a lock has no copy, and a worker traces what it reads."""
         return type(self), (self._shuffle,)
 
     def read(
@@ -189,40 +194,32 @@ class _BlockCache:
         """Return the samples read in rounds of epochs: int64 [m]."""
         blocks, inside = np.divmod(rounds, self._rounds)
         names = list(zip(*(x.tolist() for x in (epochs, blocks, partitions))))
-        held = self._load(dict.fromkeys(names))
-        return np.array([held[n][i] for n, i in zip(names, inside.tolist())], np.int64)
-
-    def _load(
-        self, names: dict[tuple[int, int, int], None]
-    ) -> dict[tuple[int, int, int], IntArray]:
+        wanted = dict.fromkeys(names)
         with self._lock:
-            held = {name: self._cache[name] for name in names if name in self._cache}
-        missing = [name for name in names if name not in held]
+            held = {name: self._cache[name] for name in wanted if name in self._cache}
+
+        # Tracing costs one pass a past epoch, whatever the number of samples: all
+        # partitions' missing blocks of one epoch and one stretch are traced together.
+        missing = [name for name in wanted if name not in held]
         for epoch, block in dict.fromkeys(name[:2] for name in missing):
             own = [w for e, b, w in missing if (e, b) == (epoch, block)]
-            held |= self._trace_block(epoch, block, own)
+            first = block * self._rounds
+            sizes = [min(self._rounds, self._shuffle.size(w) - first) for w in own]
+            found = self._shuffle.samples_at_positions(
+                epoch,
+                np.repeat(own, sizes),
+                np.concatenate([first + np.arange(size) for size in sizes]),
+            )
+            parts = np.split(found, np.cumsum(sizes)[:-1])
+            held |= {(epoch, block, w): ids for w, ids in zip(own, parts)}
+
+        # Threads read a few batches ahead of each other, and a batch may end an epoch
+        # and begin the next: the oldest blocks go only beyond several batches' worth.
         with self._lock:
             self._cache |= held
-            while len(self._cache) > _CACHE_FACTOR * len(names):
+            while len(self._cache) > _CACHE_FACTOR * len(wanted):
                 self._cache.popitem(last=False)
-        return held
-
-    def _trace_block(
-        self, epoch: int, block: int, partitions: list[int]
-    ) -> dict[tuple[int, int, int], IntArray]:
-        """Trace a block of each partition, all at once."""
-        first = block * self._rounds
-        sizes = [min(self._rounds, self._shuffle.size(w) - first) for w in partitions]
-        rounds = np.concatenate([first + np.arange(size) for size in sizes])
-        found = self._shuffle.samples_at_positions(
-            epoch, np.repeat(partitions, sizes), rounds
-        )
-        parts = np.split(found, np.cumsum(sizes)[:-1])
-        return {(epoch, block, w): ids for w, ids in zip(partitions, parts)}
-
-
-def _concatenate(parts: Sequence[IntArray]) -> IntArray:
-    return np.concatenate([np.zeros(0, np.int64), *parts])
+        return np.array([held[n][i] for n, i in zip(names, inside.tolist())], np.int64)
 
 
 def order_from_config(

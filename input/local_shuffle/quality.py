@@ -53,6 +53,7 @@ class ShuffleQuality:
     def decay(self) -> float:
         """L: what one epoch leaves of the difference from a random partition."""
         count, part = self.shuffle.partitions, self.shuffle.exchange_count
+        # One partition is the whole data set, mixed at once.
         if count == 1:
             return 0.0
         return 1 - part / self.shuffle.slots * count / (count - 1)
@@ -81,6 +82,7 @@ class ShuffleQuality:
             or self.initial_class_distance <= self.class_distance_floor
         ):
             return 0.0
+        # Nothing is exchanged (L = 1), or one epoch mixes all (L = 0).
         if not 0 < abs(self.decay) < 1:
             return 0.0 if self.decay == 0 else math.inf
         return math.log(
@@ -100,6 +102,7 @@ def predict_quality(
     if labels is None:
         return ShuffleQuality(shuffle=shuffle)
     parts = np.bincount(labels) / len(labels)
+    # TV_r, class by class.
     spread = np.sqrt(parts * (1 - parts) / (2 * math.pi * shuffle.slots))
     first = measured_class_distance(shuffle, labels, 0)
     return ShuffleQuality(
@@ -116,6 +119,7 @@ def measured_class_distance(
     whole = np.bincount(labels) / len(labels)
     held = shuffle.locate(epoch, np.arange(shuffle.samples)).partition
     shape = shuffle.partitions, len(whole)
+    # One histogram of (partition, class) pairs, not one a partition.
     both = np.bincount(held * shape[1] + labels, minlength=math.prod(shape))
     parts = both.reshape(shape)
     parts = parts / parts.sum(axis=1, keepdims=True)

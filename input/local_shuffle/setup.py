@@ -1,21 +1,18 @@
-"""Kept: this process's samples of a run, filled and joined with other hosts'."""
+"""Setup of a sample store: filled, connected to other hosts, and closed with a run."""
 
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.batch_assembly import BatchAssembler, Rows
-from jaxdist.input.local_shuffle.async_exchange import AsyncExchanger
-from jaxdist.input.local_shuffle.rendezvous import (
-    PeerGroup,
-    connect_peers,
-    host_index_and_count,
-)
 from jaxdist.input.local_shuffle.source import (
+    AsyncExchanger,
     LocalShuffleSource,
     check_storable,
     make_local_shuffle_source,
@@ -24,6 +21,12 @@ from jaxdist.input.local_shuffle.source import (
 from jaxdist.input.order import SampleOrder
 from jaxdist.input.prefetch import Workers
 from jaxdist.input.sources import DecodingSource, Source
+
+if TYPE_CHECKING:
+    from jaxdist.input.local_shuffle.flight import PeerClient, PeerServer
+
+_MAX_ADDRESS_BYTES = 256
+"""Bytes that an address may have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,27 +59,26 @@ class SampleStoreRuntime:
     """
 
     def __init__(
-        self,
-        source: Source,
-        order: SampleOrder,
-        rows: Rows,
-        config: Keep,
-        start: int,
+        self, source: Source, order: SampleOrder, rows: Rows, config: Keep, start: int
     ) -> None:
-        check_local_rows(source, order, rows)
+        # Refused before any collective call: no process waits for another.
         host, hosts = host_index_and_count(rows, order.batch)
         # Processes of one machine that hold the same rows have a store each.
         mine = f"process-{jax.process_index()}"
         own = None if config.folder is None else config.folder / mine
+        # Images are stored compressed, and decoded when a batch reads them.
         stored = source.stored if isinstance(source, DecodingSource) else source
         self.source = make_local_shuffle_source(
             stored, order, host=host, num_hosts=hosts, folder=own
         )
-        # Before anyone is told where it is: whoever asks finds what should be here.
+        # Filled before any peer learns the address: who asks finds what should be here.
         self.source.fill_store(start)
-        self._peer_group = (
-            _connect_peers(self.source, config.interface) if config.interface else None
-        )
+        self._server: PeerServer | None = None
+        self._client: PeerClient | None = None
+        if config.interface:
+            self._server, self._client = connect_peers(self.source, config.interface)
+            self.source.fetcher = self._client
+            self.source.retention_steps = max_retention_steps(self.source.order)
         keeping = self.source
         seen = source.over(keeping) if isinstance(source, DecodingSource) else keeping
         self._exchanger = AsyncExchanger(keeping, seen)
@@ -91,7 +93,7 @@ class SampleStoreRuntime:
         What is under way is waited for.
         """
         self._exchanger.wait()
-        counts, peers = self.source.counts, self._peer_group and self._peer_group.client
+        counts, peers = self.source.counts, self._client
         return {
             "kept": counts.store_hits,
             "filled": counts.initial_reads,
@@ -108,17 +110,79 @@ class SampleStoreRuntime:
 
     def close(self) -> None:
         """End the exchange and serve no more; closing twice does no harm."""
+        # The exchange first: it asks peers.
         self._exchanger.close()
-        if self._peer_group is not None:
-            self._peer_group.close()
+        if self._client is not None:
+            self._client.close()
+        if self._server is not None:
+            self._server.shutdown()
 
 
-def _connect_peers(own: LocalShuffleSource, interface: str) -> PeerGroup:
-    """Let hosts bring each other what moves."""
-    like = own.dataset.get(np.zeros(1, np.int64))
-    met = connect_peers(own.store, like, own.host, interface)
-    own.fetcher, own.retention_steps = met.client, max_retention_steps(own.order)
-    return met
+def connect_peers(
+    own: LocalShuffleSource, interface: str
+) -> tuple["PeerServer", "PeerClient"]:
+    """Serve this process's samples, and learn where those of the others are.
+
+    Every process of the program calls it at the same time.
+
+    Args:
+        own: this host's samples.
+        interface: address of this machine between hosts.
+    """
+    # Imported here: Arrow Flight is needed only where hosts serve each other.
+    from jax.experimental import multihost_utils
+
+    from jaxdist.input.local_shuffle.flight import PeerClient, PeerServer
+
+    # The first process draws the token: no other program knows it.
+    drawn = np.frombuffer(secrets.token_bytes(32), np.uint8)
+    token = multihost_utils.broadcast_one_to_all(drawn).tobytes().hex()
+    where = f"[{interface}]" if ":" in interface else interface  # IPv6
+    server = PeerServer(own.store, f"{where}:0", token)
+
+    # An all-gather needs arrays of one shape: addresses are padded with spaces.
+    said = f"{own.host} {server.address}".encode().ljust(_MAX_ADDRESS_BYTES)
+    every = multihost_utils.process_allgather(np.frombuffer(said, np.uint8))
+    known: dict[int, str] = {}
+    for row in np.asarray(every).reshape(jax.process_count(), -1):
+        number, address = row.tobytes().decode().split()
+        # Of several processes with the same rows, other hosts ask the first.
+        known.setdefault(int(number), address)
+    addresses = [known[number] for number in sorted(known)]
+    example = own.dataset.get(np.zeros(1, np.int64))
+    return server, PeerClient(addresses=addresses, example=example, token=token)
+
+
+def host_index_and_count(rows: Rows, batch: int) -> tuple[int, int]:
+    """Return which host this is, and how many there are, by its rows of a batch.
+
+    Processes that hold the same rows, of a network that is split between them, are one
+    host in this sense.
+
+    Args:
+        rows: of the global batch, sorted.
+        batch: rows of the global batch.
+
+    Raises:
+        BadInput: the rows are not one stretch as long as every other host's.
+
+    >>> host_index_and_count(np.arange(8, 12), 16)
+    (2, 4)
+    """
+    count, first = len(rows), int(rows[0])
+    # Partitions go to hosts in order, and rows of a batch are sorted by partition.
+    even = batch % count == 0 and first % count == 0
+    if not even or int(rows[-1]) - first != count - 1:
+        raise BadInput(
+            "this process has no samples of its own to keep",
+            rule="a process holds one stretch of a batch, as long as others'",
+            values=f"{count} of {batch} rows, {first} to {int(rows[-1])}",
+            remedy=(
+                "data.store=none (keep=None)",
+                "or a mesh whose first axis goes over processes",
+            ),
+        )
+    return first // count, batch // count
 
 
 def check_local_rows(source: Source, order: SampleOrder, rows: Rows) -> None:
@@ -138,6 +202,7 @@ def check_no_workers(workers: int | Workers) -> None:
     Raises:
         BadInput: there would be some.
     """
+    # A worker would get a copy of the store as it was when the worker began.
     if isinstance(workers, Workers):
         raise BadInput(
             "worker processes do not see the samples that are kept",

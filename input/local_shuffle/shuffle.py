@@ -83,6 +83,7 @@ class PartialShuffle:
                 values=f"{samples} samples, {partitions} partitions",
                 remedy=f"plan.shuffle.partitions={max(samples, 1)}, or fewer",
             )
+        # Of the smaller size: every partition sends equally many.
         slots = samples // partitions
         exchanged = round(q * slots) if partitions > 1 else 0
         if q and not exchanged and partitions > 1:
@@ -113,32 +114,32 @@ class PartialShuffle:
     def ids(self, epoch: int, partition: int) -> IntArray:
         """Return the samples that a partition holds in an epoch, by slot: int64 [n]."""
         slots = np.arange(self.size(partition))
-        return self.samples_at_slots(epoch, np.full_like(slots, partition), slots)
+        places = SampleLocations(np.full_like(slots, partition), slots)
+        first = self.trace(places, epoch, 0)
+        return self.first_sample(first.partition) + first.slot
 
     def read_order(self, epoch: int, partition: int) -> IntArray:
-        """Return the same samples as they are read."""
-        return self.samples_at_positions(epoch, *self._positions(partition))
+        """Return the same samples in the order in which the epoch reads them."""
+        positions = np.arange(self.size(partition))
+        owner = np.full_like(positions, partition)
+        return self.samples_at_positions(epoch, owner, positions)
 
     def samples_at_positions(
         self, epoch: int, partition: IntArray, position: IntArray
     ) -> IntArray:
         """Return the samples that partitions read at positions of an epoch: [m]."""
         slot = self.apply_read_order(permute, epoch, partition, position)
-        return self.samples_at_slots(epoch, partition, slot)
+        first = self.trace(SampleLocations(partition, slot), epoch, 0)
+        return self.first_sample(first.partition) + first.slot
 
-    def samples_at_slots(
-        self, epoch: int, partition: IntArray, slot: IntArray
-    ) -> IntArray:
-        """Return the samples that are at places when an epoch begins: int64 [m]."""
-        places = SampleLocations(partition, slot)
-        for before in range(epoch - 1, -1, -1):
-            places = self.previous_locations(before, places)
-        partition, slot = places
-        return partition * self.slots + np.minimum(partition, self.remainder) + slot
+    def first_sample(self, partition: IntArray) -> IntArray:
+        """Return the sample in slot 0 of partitions before any exchange: int64 [m]."""
+        return partition * self.slots + np.minimum(partition, self.remainder)
 
     def locate(self, epoch: int, ids: ArrayLike) -> SampleLocations:
-        """Return where samples are when an epoch begins; undoes `samples_at_slots`."""
+        """Return where samples are when an epoch begins."""
         sample = np.asarray(ids, np.int64)
+        # The first `remainder` partitions are one slot larger than the others.
         large = self.remainder * (self.slots + 1)
         behind = np.maximum(sample - large, 0)
         partition = np.where(
@@ -146,52 +147,65 @@ class PartialShuffle:
             sample // (self.slots + 1),
             self.remainder + behind // self.slots,
         )
-        first = partition * self.slots + np.minimum(partition, self.remainder)
-        places = SampleLocations(partition, sample - first)
-        for passed in range(epoch):
-            places = self.next_locations(passed, places)
+        slot = sample - self.first_sample(partition)
+        return self.trace(SampleLocations(partition, slot), 0, epoch)
+
+    def trace(self, places: SampleLocations, start: int, stop: int) -> SampleLocations:
+        """Follow samples through the exchanges between the starts of two epochs.
+
+        Args:
+            places: where the samples are when epoch `start` begins.
+            start: from 0.
+            stop: before `start` traces the samples back.
+
+        Returns:
+            Where the same samples are when epoch `stop` begins.
+        """
+        if not self.exchange_count:
+            return places
+        sign = 1 if start < stop else -1
+        # Exchange e lies between the starts of epochs e and e + 1.
+        for epoch in range(start, stop) if sign > 0 else range(start - 1, stop - 1, -1):
+            position = self.apply_read_order(inverse_permute, epoch, *places)
+            sent = self.outgoing_index(position)
+            moved = np.nonzero(sent >= 0)[0]
+            partition, slot = (part.copy() for part in places)
+            # A sample keeps its reading position and takes the slot that the other
+            # partition reads there. So one formula undoes the move: turn back, and
+            # apply the first partition's order to the same position.
+            turn = sign * self.rotation(epoch, sent[moved])
+            partition[moved] = (partition[moved] + turn) % self.partitions
+            slot[moved] = self.apply_read_order(
+                permute, epoch, partition[moved], position[moved]
+            )
+            places = SampleLocations(partition, slot)
         return places
-
-    def previous_locations(
-        self, epoch: int, places: SampleLocations
-    ) -> SampleLocations:
-        """Return where samples were at the start of an epoch, from the next one's."""
-        return self._exchange_locations(epoch, places, -1)
-
-    def next_locations(self, epoch: int, places: SampleLocations) -> SampleLocations:
-        """Return where samples are when the next epoch begins, from an epoch's."""
-        return self._exchange_locations(epoch, places, 1)
-
-    def outgoing_positions(self, epoch: int) -> IntArray:
-        """Return the positions of the reads that leave, the same in each partition."""
-        steps = np.arange(self.exchange_count, dtype=np.int64)
-        return steps * self.slots // max(self.exchange_count, 1)
 
     def rotation(self, epoch: int, outgoing: IntArray) -> IntArray:
         """Return how many partitions further the j-th outgoing reads go: int64 [m]."""
         others = max(self.partitions - 1, 1)
         begin = int(hash64(self.seed, _ROTATION_TAG, epoch)[0] % np.uint64(others))
-        return 1 + (_coprime_stride(others) * outgoing + begin) % others
-
-    def incoming_samples(
-        self, epoch: int, partition: IntArray, outgoing: IntArray
-    ) -> IntArray:
-        """Return the samples that come for the j-th outgoing reads of partitions: [m].
-
-        Each takes the slot of the sample that leaves, when the next epoch begins.
-        """
-        source = (partition - self.rotation(epoch, outgoing)) % self.partitions
-        return self.samples_at_positions(
-            epoch, source, outgoing * self.slots // max(self.exchange_count, 1)
+        # A stride without a common divisor visits every distance before it repeats
+        # one; near the golden section, even a few reads spread over all distances.
+        golden = max(round(0.618034 * others), 1)
+        stride = next(
+            g for g in range(golden, golden + others) if math.gcd(g, others) == 1
         )
+        return 1 + (stride * outgoing + begin) % others
+
+    def outgoing_positions(self, outgoing: IntArray) -> IntArray:
+        """Return the positions of the j-th outgoing reads, alike in each partition."""
+        return outgoing * self.slots // max(self.exchange_count, 1)
 
     def outgoing_index(self, position: IntArray) -> IntArray:
         """Return which of the outgoing reads positions are, -1 where they stay: [m]."""
         if not self.exchange_count:
             return np.full_like(position, -1)
+        # The only j with p_j at a position is the smallest with p_j at least there. The
+        # additional slot of a larger partition is never exchanged.
         sent = -(-position * self.exchange_count // self.slots)
         leaves = (sent < self.exchange_count) & (position < self.slots)
-        leaves &= sent * self.slots // self.exchange_count == position
+        leaves &= self.outgoing_positions(sent) == position
         return np.where(leaves, sent, -1)
 
     def apply_read_order(
@@ -202,45 +216,16 @@ class PartialShuffle:
         cells: IntArray,
     ) -> IntArray:
         """Apply partitions' reading orders: `permute` maps positions to slots."""
+        # Hashed once a partition and then looked up: there are far fewer than samples.
         keys = hash64(self.seed, epoch, np.arange(self.partitions))[partition]
         larger = partition < self.remainder
         if larger.all() or not larger.any():
             return permutation(keys, cells, self.slots + bool(larger.any()))
+        # A permutation has one size: partitions of either size take their own.
         found = np.empty_like(cells)
         for size, own in ((self.slots, ~larger), (self.slots + 1, larger)):
             found[own] = permutation(keys[own], cells[own], size)
         return found
-
-    def _exchange_locations(
-        self, epoch: int, places: SampleLocations, sign: int
-    ) -> SampleLocations:
-        """Move the places that an epoch exchanges; the others stay as they are."""
-        if not self.exchange_count:
-            return places
-        position = self.apply_read_order(inverse_permute, epoch, *places)
-        sent = self.outgoing_index(position)
-        moved = np.nonzero(sent >= 0)[0]
-        partition, slot = (part.copy() for part in places)
-        turn = sign * self.rotation(epoch, sent[moved])
-        partition[moved] = (partition[moved] + turn) % self.partitions
-        slot[moved] = self.apply_read_order(
-            permute, epoch, partition[moved], position[moved]
-        )
-        return SampleLocations(partition, slot)
-
-    def _positions(self, partition: int) -> tuple[IntArray, IntArray]:
-        positions = np.arange(self.size(partition))
-        return np.full_like(positions, partition), positions
-
-
-def _coprime_stride(size: int) -> int:
-    """Return a number near the golden section of a size, without a common divisor.
-
-    >>> [_coprime_stride(size) for size in (1, 2, 7, 31)]
-    [1, 1, 4, 19]
-    """
-    first = max(round(0.618034 * size), 1)
-    return next(g for g in range(first, first + size) if math.gcd(g, size) == 1)
 
 
 def default_partitions(batch: int, samples: int, q: float) -> int:

@@ -1,31 +1,38 @@
-"""Keeping: a source of which this host keeps its own partitions, and exchanges some.
+"""Local source: a host stores the samples of its partitions, and exchanges some.
 
-A batch reads what the host keeps. With each read that leaves, its place is given to the
-sample that comes for it: Q b samples a step, spread evenly. Whatever is missing, for
-any reason, is read from where the data set is.
+A batch reads the host's store. After each outgoing read, the sample that comes for it
+takes its slot: Q b samples a step, spread evenly. Whatever is missing, for any reason,
+is read from the data set.
+
+Exchanges follow the batches in a thread of their own. What comes is needed in the next
+epoch at the earliest: a peer that is slow or gone delays no batch, unless exchanges are
+half an epoch late.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from threading import Lock
+from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.local_shuffle.byte_store import ByteStore
-from jaxdist.input.local_shuffle.capacity import make_store
+from jaxdist.input.batch_assembly import Batch, BatchAssembler, Rows
 from jaxdist.input.local_shuffle.partial import PartialShuffleOrder
 from jaxdist.input.local_shuffle.shuffle import IntArray, valid_host_counts
-from jaxdist.input.local_shuffle.store import ArrayStore
+from jaxdist.input.local_shuffle.store import ArrayStore, ByteStore, make_store
 from jaxdist.input.order import SampleOrder
-from jaxdist.input.sources import Arrays, EpochVaryingSource, Source
+from jaxdist.input.sources import Arrays, EpochVaryingSource, SampleIds, Source
 
 _FILL_CHUNK: Final = 1024
 """Samples that are read of the data set at once when a store is filled."""
 _MAX_HOST_LAG_STEPS: Final = 8
 """Steps by which hosts may be apart: each makes batches ahead of training."""
+_MAX_LAG_STEPS: Final = 64
+"""Most steps by which exchanges are behind batches, however long an epoch is."""
 
 
 class SampleFetcher(Protocol):
@@ -60,13 +67,13 @@ class LocalShuffleSource:
     """A host's part of a source; is a `Source` of all of it.
 
     Args:
-        origin: all samples.
+        dataset: all samples.
         order: which are read when.
         host: this one.
-        hosts: how many there are.
+        num_hosts: how many there are.
         store: where this host's samples are kept.
-        peers: brings samples that come from other hosts; none: the origin has them.
-        slack: steps for which a sample that left is still here, for peers that are
+        fetcher: brings samples that come from other hosts; none: the data set has them.
+        retention_steps: for which a sample that left is still here, for peers that are
             behind.
 
     Raises:
@@ -109,15 +116,17 @@ class LocalShuffleSource:
         wanted = self.order.partition_samples(step, self.partitions)
         self.store.drop(np.setdiff1d(self.store.ids(), wanted).tolist())
         self._departures.clear()
+        # A store on disk may still hold most of them from an earlier run.
         gone = wanted[self.store.is_missing(wanted)]
         fitting, filled = gone[: self.store.free_slots], 0
+        # In chunks: all at once would be in memory beside the store.
         for ids in np.array_split(fitting, -(-len(fitting) // _FILL_CHUNK) or 1):
             if len(ids):
                 filled += self.store.put(ids, self.dataset.get(ids))
         self.counts.initial_reads += filled
         self.counts.capacity_misses += len(gone) - filled
 
-    def get(self, ids: NDArray[np.integer[Any]]) -> Arrays:
+    def get(self, ids: SampleIds) -> Arrays:
         """Read samples: int [n] to new arrays [n, ...]."""
         found, good = self.store.get(ids)
         self.counts.store_hits += int(good.sum())
@@ -125,46 +134,100 @@ class LocalShuffleSource:
             return found
         self.counts.store_misses += int((~good).sum())
         fresh = self.dataset.get(ids[~good])
+        # Copies: arrays made of bytes are read-only.
         arrays = {key: np.array(array) for key, array in found.items()}
         for key, array in arrays.items():
             array[~good] = fresh[key]
         return arrays
 
     def exchange(self, step: int) -> None:
-        """Give the places of what a step has read and what leaves to what comes."""
+        """Replace the samples that leave with a step by those that come."""
         gone, came, source = self.order.step_exchange(step, self.partitions)
         self._departures |= dict.fromkeys(gone.tolist(), step)
-        for sample in came.tolist():  # it may be one that left just now
+        for sample in came.tolist():  # one that left lately may come back
             self._departures.pop(sample, None)
+
         missing = self.store.is_missing(came)
-        brought = self._fetch_arrivals(came[missing], source[missing])
-        late = [
+
+        # Samples that left stay for a while, for peers that ask late.
+        expired = [
             sample
             for sample, at in self._departures.items()
             if at <= step - self.retention_steps
         ]
-        self.store.drop(late)
-        for sample in late:
+        self.store.drop(expired)
+        for sample in expired:
             del self._departures[sample]
-        for ids, samples in brought:
+
+        # What peers do not bring, for whatever reason, the data set has.
+        ids, hosts = came[missing], source[missing] // len(self.partitions)
+        found = self.fetcher.fetch(ids, hosts) if self.fetcher else {}
+        arrivals = [(np.array([sample]), arrays) for sample, arrays in found.items()]
+        rest = np.array([i for i in ids.tolist() if i not in found], np.int64)
+        self.counts.dataset_reads += len(rest)
+        if len(rest):
+            arrivals.append((rest, self.dataset.get(rest)))
+
+        for ids, samples in arrivals:
+            # A store that is smaller than asked for, on a full disk, takes what fits.
             room = self.store.free_slots
             fitting = {key: array[:room] for key, array in samples.items()}
             kept = self.store.put(ids[:room], fitting)
             self.counts.received += len(ids)
             self.counts.capacity_misses += len(ids) - kept
 
-    def _fetch_arrivals(
-        self, ids: IntArray, source: IntArray
-    ) -> Iterator[tuple[IntArray, Arrays]]:
-        """Yield samples that come, from peers as far as they have them."""
-        each = self.order.shuffle.partitions // self.num_hosts
-        found = self.fetcher.fetch(ids, source // each) if self.fetcher else {}
-        for sample, arrays in found.items():
-            yield np.array([sample]), arrays
-        rest = np.array([i for i in ids.tolist() if i not in found], np.int64)
-        self.counts.dataset_reads += len(rest)
-        if len(rest):
-            yield rest, self.dataset.get(rest)
+
+class AsyncExchanger:
+    """Exchanges that follow the batches in a thread; close it in the end.
+
+    Args:
+        source: the stored samples.
+        decoded_source: what batches read of them; none: the samples as stored.
+    """
+
+    def __init__(
+        self, source: LocalShuffleSource, decoded_source: Source | None = None
+    ) -> None:
+        self.source, self._decoded_source = source, decoded_source or source
+        # Half an epoch: what comes in an exchange is read in the next epoch.
+        self._max_pending = max(1, min(_MAX_LAG_STEPS, source.order.steps(1) // 2))
+        # One thread: exchanges of a store are in the order of the steps.
+        self._pool = ThreadPoolExecutor(1, "exchange")
+        self._pending: deque[Future[None]] = deque()
+        self._lock = Lock()
+
+    def assembler(self, read: Callable[[Source], BatchAssembler]) -> BatchAssembler:
+        """Return batches of the stored samples; an exchange follows each.
+
+        Args:
+            read: makes the batch assembler of a source.
+        """
+        assemble = read(self._decoded_source)
+
+        def assemble_and_exchange(step: int, rows: Rows) -> Batch:
+            batch = assemble(step, rows)
+            with self._lock:
+                self._pending.append(self._pool.submit(self.source.exchange, step))
+                # Results are taken in order, so that a failed exchange ends the
+                # batches; they are waited for only where too many are pending.
+                while self._pending and (
+                    self._pending[0].done() or len(self._pending) > self._max_pending
+                ):
+                    self._pending.popleft().result()
+            return batch
+
+        return assemble_and_exchange
+
+    def wait(self) -> None:
+        """Wait until all exchanges of the batches so far are done."""
+        with self._lock:
+            while self._pending:
+                self._pending.popleft().result()
+
+    def close(self) -> None:
+        """End the exchange; closing twice does no harm."""
+        self._pool.shutdown(cancel_futures=True)
+        self._pending.clear()
 
 
 def make_local_shuffle_source(
@@ -189,7 +252,10 @@ def make_local_shuffle_source(
     """
     kept = check_storable(source, order, num_hosts)
     each = kept.shuffle.partitions // num_hosts
+    # A partition may have one sample more than others. What left stays for two steps'
+    # worth of reads at most: see max_retention_steps.
     places = each * (kept.shuffle.slots + 1) + 2 * kept.batch // num_hosts
+    # Another number of hosts has other partitions: its stores lie beside.
     own = None if folder is None else folder / f"host-{host}-of-{num_hosts}"
     store = make_store(source, places, own)
     return LocalShuffleSource(
@@ -212,6 +278,7 @@ def max_retention_steps(order: PartialShuffleOrder) -> int:
     """
     reads = order.batch // order.shuffle.partitions
     k, n = order.shuffle.exchange_count, order.shuffle.slots
+    # Nothing ever leaves.
     if not k:
         return _MAX_HOST_LAG_STEPS
     return max(0, min(_MAX_HOST_LAG_STEPS, (2 * reads - 1) * n // (k * reads)))
@@ -220,7 +287,7 @@ def max_retention_steps(order: PartialShuffleOrder) -> int:
 def check_storable(
     source: Source, order: SampleOrder, num_hosts: int
 ) -> PartialShuffleOrder:
-    """Refuse samples that hosts cannot keep.
+    """Refuse samples that hosts cannot store.
 
     Raises:
         BadInput: they are drawn from everywhere, hosts do not divide, or samples are
@@ -233,23 +300,7 @@ def check_storable(
             values="shuffle = Global()",
             remedy="shuffle=Partial(q=0.1)",
         )
-    check_partition_hosts(order.shuffle.partitions, num_hosts)
-    if isinstance(source, EpochVaryingSource):
-        raise BadInput(
-            "these samples cannot be kept",
-            rule="what is kept is the same in every epoch",
-            values=f"{type(source).__name__} reads others in each",
-            remedy="leave them where they are: plan.shuffle.q alone",
-        )
-    return order
-
-
-def check_partition_hosts(partitions: int, num_hosts: int) -> None:
-    """Refuse hosts that cannot hold equally many partitions each.
-
-    Raises:
-        BadInput: naming the numbers of hosts that can.
-    """
+    partitions = order.shuffle.partitions
     if partitions % num_hosts:
         works = ", ".join(map(str, valid_host_counts(partitions)))
         raise BadInput(
@@ -261,3 +312,12 @@ def check_partition_hosts(partitions: int, num_hosts: int) -> None:
                 f"plan.shuffle.partitions={num_hosts}, or a multiple",
             ),
         )
+    # A stored crop would be seen again in every epoch.
+    if isinstance(source, EpochVaryingSource):
+        raise BadInput(
+            "these samples cannot be kept",
+            rule="what is kept is the same in every epoch",
+            values=f"{type(source).__name__} reads others in each",
+            remedy="leave them where they are: plan.shuffle.q alone",
+        )
+    return order

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.input.augment import draw_shifts, shift_images
+from jaxdist.input.batch_assembly import draw_shifts, shift_images
 
 
 def pictures(ids):

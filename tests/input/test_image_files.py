@@ -9,9 +9,8 @@ from PIL import Image
 from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.input.batch_assembly import EvalBatchAssembler, TrainBatchAssembler
 from jaxdist.input.config import DataConfig
-from jaxdist.input.corrupt_images import find_corrupt_images
 from jaxdist.input.feature_spec import Feature
-from jaxdist.input.folder import FolderImages
+from jaxdist.input.folder import FolderImages, find_corrupt_images
 from jaxdist.input.folder_builder import prepare_folder
 from jaxdist.input.image_files import DecodedImages
 from jaxdist.input.order import GlobalShuffleOrder

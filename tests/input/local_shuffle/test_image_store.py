@@ -12,8 +12,6 @@ from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.input import Keep, Partial
 from jaxdist.input.batch_assembly import TrainBatchAssembler
 from jaxdist.input.image_files import DecodedImages, EncodedImageSource
-from jaxdist.input.local_shuffle.byte_store import ByteStore
-from jaxdist.input.local_shuffle.capacity import make_store
 from jaxdist.input.local_shuffle.flight import PeerClient, PeerServer
 from jaxdist.input.local_shuffle.partial import order_from_config
 from jaxdist.input.local_shuffle.setup import SampleStoreRuntime
@@ -21,6 +19,7 @@ from jaxdist.input.local_shuffle.source import (
     make_local_shuffle_source,
     max_retention_steps,
 )
+from jaxdist.input.local_shuffle.store import ByteStore, make_store
 
 COUNT, BATCH, HOSTS = 64, 16, 2
 ORDER = order_from_config(
@@ -153,7 +152,7 @@ FULL = """
 import resource, sys, warnings
 import numpy as np
 from pathlib import Path
-from jaxdist.input.local_shuffle.byte_store import ByteStore
+from jaxdist.input.local_shuffle.store import ByteStore
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 files = np.array([b"a" * 10, b"b" * 2000, b"c" * 20, b"d" * 3000], object)
 store = ByteStore({"file": files[:1]}, 9, Path(sys.argv[1]))

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.input import ArraySource, Keep, Partial
 from jaxdist.input.batch_assembly import TrainBatchAssembler
-from jaxdist.input.local_shuffle.capacity import make_store
 from jaxdist.input.local_shuffle.partial import PartialShuffleOrder, order_from_config
 from jaxdist.input.local_shuffle.setup import SampleStoreRuntime
 from jaxdist.input.local_shuffle.shuffle import PartialShuffle, valid_host_counts
 from jaxdist.input.local_shuffle.source import LocalShuffleSource, max_retention_steps
-from jaxdist.input.local_shuffle.store import ArrayStore
+from jaxdist.input.local_shuffle.store import ArrayStore, make_store
 
 X = np.arange(3 * 320, dtype=np.float32).reshape(320, 3)
 SOURCE = ArraySource({"x": X, "y": np.arange(320)})

@@ -45,7 +45,9 @@ def test_samples_move_as_an_explicit_exchange_moves_them(shuffle, epoch):
     tables = [shuffle.ids(0, w) for w in range(count)]
     for passed in range(epoch):
         slot_at = [
-            shuffle.apply_read_order(permute, passed, *shuffle._positions(w))
+            shuffle.apply_read_order(
+                permute, passed, np.full(shuffle.size(w), w), np.arange(shuffle.size(w))
+            )
             for w in range(count)
         ]
         after = [table.copy() for table in tables]
@@ -81,8 +83,9 @@ def test_traffic_is_balanced_and_nothing_is_sent_to_oneself(shuffle, epoch):
 def test_places_are_found_in_both_directions(shuffle, epoch):
     ids = np.arange(shuffle.samples)
     places = shuffle.locate(epoch, ids)
-    assert np.array_equal(shuffle.samples_at_slots(epoch, *places), ids)
-    back = shuffle.previous_locations(epoch, shuffle.next_locations(epoch, places))
+    first = shuffle.trace(places, epoch, 0)
+    assert np.array_equal(shuffle.first_sample(first.partition) + first.slot, ids)
+    back = shuffle.trace(shuffle.trace(places, epoch, epoch + 1), epoch + 1, epoch)
     assert all(np.array_equal(a, b) for a, b in zip(places, back, strict=True))
 
 
@@ -98,7 +101,7 @@ def test_few_reads_that_leave_reach_other_hosts_alike():
 
 def test_reads_that_leave_are_spread_over_the_epoch():
     shuffle = PartialShuffle(samples=10_000, partitions=10, exchange_count=100)
-    assert set(np.diff(shuffle.outgoing_positions(3))) == {10}
+    assert set(np.diff(shuffle.outgoing_positions(np.arange(100)))) == {10}
 
 
 def test_samples_that_begin_in_one_slot_meet_as_often_as_others():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.local_shuffle.rendezvous import host_index_and_count
+from jaxdist.input.local_shuffle.setup import host_index_and_count
 from jaxdist.launch.launchers.processes.loopback import Loopback
 from jaxdist.launch.testbed.hosts import EmulatedCluster
 

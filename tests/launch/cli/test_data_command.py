@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.permuted_source import sort_by_label
 from jaxdist.input.registry import open_data
-from jaxdist.input.sources import ArraySource
+from jaxdist.input.sources import ArraySource, sort_by_label
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.config.resolve import resolve_config
 
