@@ -72,7 +72,11 @@ class ArrayStore:
         contents = {"samples": fingerprint, "arrays": laid}
         # The index has a row a slot: the sample's id + 1, and its checksum. Arrays
         # begin as zeros, so 0 marks a free slot.
-        shapes["notes"] = np.dtype(np.int64), (capacity, 2)
+        # A sample's own key may be called notes: the index then has another name.
+        index = "notes"
+        while index in shapes:
+            index += "_"
+        shapes[index] = np.dtype(np.int64), (capacity, 2)
         reuse = folder is not None and _open_folder(folder, contents, shapes)
         self._arrays: dict[str, NDArray[Any]] = {}
         for key, (dtype, shape) in shapes.items():
@@ -87,7 +91,7 @@ class ArrayStore:
                     size = int(np.prod(shape)) * dtype.itemsize
                     os.posix_fallocate(file.fileno(), 0, max(size, 1))
             self._arrays[key] = np.memmap(path, dtype, "r+", shape=shape)
-        self._index = self._arrays.pop("notes")
+        self._index = self._arrays.pop(index)
         held = np.nonzero(self._index[:, 0])[0]
         self._slots = {int(self._index[p, 0]) - 1: int(p) for p in held}
         # Taken from the end: the first slots first.

@@ -173,6 +173,16 @@ def test_a_full_store_says_so():
     assert store.ids().tolist() == [1, 5]
 
 
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_key_of_a_sample_may_have_the_name_of_the_index(tmp_path, on_disk):
+    example = {"notes": np.zeros((1, 3), np.float32)}
+    store = ArrayStore(example, 4, tmp_path if on_disk else None)
+    store.put(np.array([7]), {"notes": np.full((1, 3), 5, np.float32)})
+    found, good = store.get(np.array([7]))
+    assert good.all()
+    assert found["notes"].tolist() == [[5, 5, 5]]
+
+
 def test_hosts_that_do_not_divide_the_partitions_are_refused():
     order = order_of(80, 8, 2, 16)
     with pytest.raises(BadInput, match="do not divide over the hosts") as caught:
