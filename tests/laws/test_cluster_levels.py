@@ -53,9 +53,7 @@ def took(kind, payload, among, hosts):
     alpha, rate = IN_HOST if inside is None else BETWEEN
     rate /= 1 if inside is None else hosts.devices_per_host / inside
     odd = 1 + 0.2 * KINDS.index(kind) + 0.03 * (inside or 0)
-    start = (
-        odd * message_count(kind, among.size) * alpha * (2 if payload > 9e6 else 1)
-    )
+    start = odd * message_count(kind, among.size) * alpha * (2 if payload > 9e6 else 1)
     # The smallest differs enough from the next to be a measurement of its own.
     start *= 0.3 if payload < 4096 else 1
     return start + odd * wire_bytes(kind, payload, among.size) / rate

@@ -235,7 +235,7 @@ def test_nothing_is_adapted_to_without_a_cluster(capsys):
 BEGIN = """
 import os, sys, time
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 
 rank = initialize()
 """
