@@ -2,8 +2,10 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,20 @@ def imported(path):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_rooms_are_imported_as_part_of_jaxdist(path):
     assert not set(imported(path)) & ROOMS
+
+
+def test_every_package_inside_another_is_in_a_contract():
+    """Which packages may import which is held inside each package too."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    placed = set()
+    for contract in tomllib.loads(text)["tool"]["importlinter"]["contracts"]:
+        names = re.findall(r"[\w.]+", " ".join(contract["layers"]))
+        for container in contract.get("containers", [""]):
+            placed |= {f"{container}.{name}".lstrip(".") for name in names}
+    inits = (ROOT / "jaxdist").glob("**/__init__.py")
+    rooms = (path for room in ROOMS for path in (ROOT / room).glob("**/__init__.py"))
+    for path in {p.resolve() for p in (*inits, *rooms)} - {
+        ROOT / "jaxdist/__init__.py"
+    }:
+        package = ".".join(path.parent.relative_to(ROOT).parts)
+        assert f"jaxdist.{package.removeprefix('jaxdist.')}" in placed, package
