@@ -24,7 +24,7 @@ from record import add_record_option, row, write_result
 
 from jaxdist.collectives.algorithms.registry import SCHEDULES
 from jaxdist.collectives.permutes import permutes
-from jaxdist.collectives.schedule_executor import run
+from jaxdist.collectives.schedule_executor import run_schedule
 from jaxdist.collectives.schedule_traffic import busiest_rank_bytes
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.meshes.build import build_mesh
@@ -76,7 +76,9 @@ def main():
     x = jax.device_put(jnp.ones((ranks * args.size,), jnp.float32), rows)
     lists = [make(ranks) for make in SCHEDULES.values()]
     psum = compiled(lambda v: jax.lax.psum(v, "data"), x, mesh)
-    programs = [compiled(lambda v, s=s: run(s, v, "data"), x, mesh) for s in lists]
+    programs = [
+        compiled(lambda v, s=s: run_schedule(s, v, "data"), x, mesh) for s in lists
+    ]
     times = [
         [timed(program, x) for program in (psum, *programs)] for _ in range(args.rounds)
     ]

@@ -15,7 +15,7 @@ from jaxdist.input.device_feed import train_feed
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.devices.jax_environment import retain_freed_memory
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 from jaxdist.launch.training.job.batch_spec import feature_spec
 from jaxdist.launch.training.job.job import make_job
 from jaxdist.train.async_metrics import MAX_IN_FLIGHT_STEPS

@@ -14,7 +14,7 @@ from flax import nnx
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.pipeline import PipelineConfig
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 from jaxdist.launch.testbed.link_shaping import read_local_counters
 from jaxdist.layers import Conv, Linear, MaxPool
 from jaxdist.meshes.build import build_mesh

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.compress.powersgd import PowerSGD
 from jaxdist.collectives.primitives import psum
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 from jaxdist.launch.testbed.traffic_counter import TrafficCounter, shard_local_arrays
 
 TWO_LEVELS = ("hierarchical",)  # its inner axis stands for the devices of a host

@@ -14,7 +14,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.primitives import psum
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 from jaxdist.launch.testbed.traffic_counter import TrafficCounter, shard_local_arrays
 
 LAYERS, WIDTH, BATCH = 4, 1024, 256

@@ -15,7 +15,7 @@ from jaxdist.calibrate.reduction_timings import measure_reduction_link
 from jaxdist.collectives.autotune import select_fastest
 from jaxdist.collectives.primitives import psum
 from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 from jaxdist.launch.testbed.traffic_counter import TrafficCounter, shard_local_arrays
 
 EXACT = ("exact", "ring", "recursive_doubling", "halving_doubling")

@@ -32,7 +32,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, PartitionSpec
 from jaxdist.launch.testbed.traffic_counter import TrafficCounter, shard_local_arrays
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 
 initialize()
 mesh = jax.make_mesh((jax.process_count(),), ("data",), (AxisType.Auto,))

@@ -14,7 +14,7 @@ from flax import nnx
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.reduction import ReductionConfig
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 from jaxdist.launch.testbed.link_shaping import read_local_counters
 from jaxdist.launch.testbed.traffic_counter import TrafficCounter
 from jaxdist.layers.linear import Linear

@@ -4,13 +4,11 @@ import jax
 import numpy as np
 from flax import nnx
 
-from jaxdist.core.object_reference import object_reference
-from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.input.config import DataConfig
+from jaxdist import MeshShape, Plan, object_reference
+from jaxdist.input import DataConfig
 from jaxdist.launch.config import Experiment
 from jaxdist.layers import Conv, GlobalMean, Linear, MaxPool
-from jaxdist.models.config import ModelConfig
-from jaxdist.models.conv_blocks import Chain
+from jaxdist.models import Chain, ModelConfig
 
 
 class Stage(nnx.Module):

@@ -125,7 +125,14 @@ def read_collectives(text: str, mesh: Mapping[str, int]) -> tuple[CollectiveOp, 
         # A device alone moves nothing; the CPU backend leaves such collectives in.
         if group == 1:
             continue
-        name = OP_NAME.search(rest)
+        told = line.text
+        if 'is_spmd_generated="true"' in rest:
+            # Since jax 0.11 what the partitioner adds has the metadata of the array
+            # that moves; its first user tells which operation needed it, and where.
+            operand = re.compile(rf"\(.*%{re.escape(found['op'])}[,)]")
+            users = (user for user in text.splitlines() if operand.search(user))
+            told = next((user for user in users if sources.locate(user)), told)
+        name = OP_NAME.search(told)
         moves.append(
             CollectiveOp(
                 kind=kind,
@@ -135,7 +142,7 @@ def read_collectives(text: str, mesh: Mapping[str, int]) -> tuple[CollectiveOp, 
                 op_name=name[1] if name else "",
                 trip_count=line.trip_count,
                 bounded=line.bounded,
-                source_location=sources.locate(line.text),
+                source_location=sources.locate(told),
                 loops=line.loops,
                 has_uneven_groups=uneven,
                 instruction_name=found["op"],

@@ -21,7 +21,9 @@ from jaxdist.core.errors import BadInput
 AxisNames = str | tuple[str, ...]
 
 
-def run(schedule: CollectiveSchedule, x: jax.Array, axis: AxisNames) -> jax.Array:
+def run_schedule(
+    schedule: CollectiveSchedule, x: jax.Array, axis: AxisNames
+) -> jax.Array:
     """Sum an array over manual mesh axes by a schedule.
 
     y = Σ_r x_r on every rank, all with the same bits. As of `lax.psum` under

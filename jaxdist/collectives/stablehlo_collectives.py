@@ -14,13 +14,18 @@ from typing import Any, Final
 import numpy as np
 
 from jaxdist.collectives.hlo_collectives import COLLECTIVE_KINDS, CollectiveOp
-from jaxdist.collectives.replica_groups import axes_from_groups, axes_from_pairs
+from jaxdist.collectives.replica_groups import (
+    axes_from_groups,
+    axes_from_pairs,
+    replica_groups,
+)
 
 _KINDS: Final = {
     f"stablehlo.{kind.replace('-', '_')}": kind for kind in COLLECTIVE_KINDS
 }
 _CHOICES: Final = ("stablehlo.case", "stablehlo.if")
 _PLACE: Final = re.compile(r'"([^"]*)":(\d+)')
+_MESH_AXES: Final = re.compile(r"#stablehlo.replica_group_mesh_axes<mesh = @(\w+)(.*)")
 _NAME: Final = re.compile(r'loc\("([^"]*)"')
 
 
@@ -39,16 +44,24 @@ def read_stablehlo(module: Any, mesh: Mapping[str, int]) -> tuple[CollectiveOp, 
         for op in module.body.operations
         if op.operation.name == "func.func"
     }
-    program = _Program(functions, mesh)
+    meshes = {
+        op.attributes["sym_name"].value: {
+            axis: int(size) for axis, size in re.findall(r'"([^"]+)"=(\d+)', str(op))
+        }
+        for op in module.body.operations
+        if op.operation.name == "sdy.mesh"
+    }
+    program = _Program(functions, mesh, meshes)
     return tuple(program.inside(functions["main"]))
 
 
 @dataclass(frozen=True)
 class _Program:
-    """The functions of a module, and the mesh that they run on."""
+    """The functions of a module, the mesh that they run on, and those it declares."""
 
     functions: Mapping[str, Any]
     mesh: Mapping[str, int]
+    meshes: Mapping[str, Mapping[str, int]]
 
     def inside(self, op: Any) -> Iterator[CollectiveOp]:
         """Yield the collectives in the regions of an operation."""
@@ -90,7 +103,13 @@ class _Program:
             pairs = np.asarray(op.attributes["source_target_pairs"]).tolist()
             axes, group = axes_from_pairs(pairs, self.mesh)
         else:
-            groups = np.asarray(op.attributes["replica_groups"]).tolist()
+            listed = op.attributes["replica_groups"]
+            if by_axes := _MESH_AXES.match(str(listed)):
+                # Since jax 0.11: axes of a mesh of the program in place of devices.
+                names = re.findall(r'name = "([^"]+)"', by_axes[2])
+                groups = replica_groups(names, self.meshes[by_axes[1]])
+            else:
+                groups = np.asarray(listed).tolist()
             axes, group = axes_from_groups(groups, self.mesh), len(groups[0])
         if group == 1:  # a device alone moves nothing
             return

@@ -71,7 +71,7 @@ class BlockPadding:
         return (samples, *wide, *rest[len(wide) :])
 
 
-def fit(
+def fit_block_padding(
     plan: Plan,
     graph: nnx.GraphDef[nnx.Module],
     state: Sequence[Any],

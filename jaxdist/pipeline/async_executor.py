@@ -76,7 +76,7 @@ class VersionArrays:
 def version_arrays(schedule: AsyncSchedule) -> VersionArrays:
     """Write the weight versions that devices read and write as arrays.
 
-    >>> from jaxdist.pipeline.pipedream import pipedream
+    >>> from jaxdist.pipeline.pipedream_schedule import pipedream
     >>> version_arrays(pipedream((1, 1, 1), 6)).rows
     3
     """

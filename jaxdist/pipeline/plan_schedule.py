@@ -9,7 +9,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.pipeline.async_schedule import AsyncSchedule
 from jaxdist.pipeline.lockstep import lockstep_supersteps
-from jaxdist.pipeline.pipedream import pipedream, pipedream_2bw
+from jaxdist.pipeline.pipedream_schedule import pipedream, pipedream_2bw
 from jaxdist.pipeline.schedule_base import PipelineSchedule
 from jaxdist.pipeline.stage_placement import stage_placement
 from jaxdist.pipeline.sync_schedule import (

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
 from jaxdist.partition import axis_usage, data_parallel, tensor_parallel
-from jaxdist.partition.block_padding import fit
+from jaxdist.partition.block_padding import fit_block_padding
 from jaxdist.partition.gradient_buckets import plan_reduction
 from jaxdist.partition.ledger import ParameterReads, build_ledger
 from jaxdist.partition.outer_sync import plan_syncs
@@ -86,7 +86,7 @@ def build_layout(
         "alike",
         lambda: find_repeated_blocks(network, inputs, constant_rng_binder(inputs)),
     )
-    calls, padding = fit(
+    calls, padding = fit_block_padding(
         plan,
         task.graph,
         (state.params, state.stats),

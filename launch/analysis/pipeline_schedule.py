@@ -7,7 +7,7 @@ from typing import Any, Final
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.text.formatting import format_percent
 from jaxdist.pipeline.async_schedule import AsyncSchedule
-from jaxdist.pipeline.pipedream import pipedream, pipedream_2bw
+from jaxdist.pipeline.pipedream_schedule import pipedream, pipedream_2bw
 from jaxdist.pipeline.sync_schedule import (
     EAGER_1F1B,
     INTERLEAVED_SCHEDULES,

@@ -84,7 +84,7 @@ def measure_wire_traffic(command_args: Sequence[str], devices: int) -> WireTraff
 
 def _measure_host(command_args: Sequence[str]) -> int:
     """Run as one of the hosts, and return the bytes that it sends in a step."""
-    from jaxdist.launch.distributed.initialize import initialize
+    from jaxdist.launch.distributed import initialize
     from jaxdist.launch.distributed.process_group import process_group
     from jaxdist.launch.training.job.settle import JobRequest, settle
 

@@ -19,7 +19,7 @@ from jaxdist.launch.devices.jax_environment import requested_virtual_devices
 from jaxdist.launch.devices.platform import find_platform
 from jaxdist.launch.devices.prepare import PreparedDevices, prepare_devices
 from jaxdist.launch.distributed.environment import is_multi_process
-from jaxdist.launch.distributed.initialize import (
+from jaxdist.launch.distributed.jax_processes import (
     WATCHED_HEARTBEAT_TIMEOUT_S,
     initialize,
 )

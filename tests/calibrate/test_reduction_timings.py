@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(300)
 WORKER = """
 import jax
 from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 from jaxdist.calibrate.reduction_timings import measure_reduction_link
 
 initialize()

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.all_to_all import SWAP_PIECE_BYTES, all_to_all
+from jaxdist.collectives.compress.all_to_all import SWAP_PIECE_BYTES, all_to_all
 from jaxdist.collectives.compress.codec import BlockQuantizationCodec
 from jaxdist.collectives.compress.reduce_scatter_allgather import TwoPhaseAllReduce
 from jaxdist.collectives.hlo_collectives import read_collectives

@@ -87,6 +87,16 @@ def test_gathers_that_were_started_together_count_all_results():
     assert one(line) == ("all-gather", ("data",), 2, 40)
 
 
+def test_what_the_partitioner_adds_is_where_its_user_is():
+    """Since jax 0.11 the gather itself has the name of the argument that is gathered."""
+    text = """
+  %g = f32[8] all-gather(%p), replica_groups={{0,4}}, frontend_attributes={is_spmd_generated="true"}, metadata={op_name="images"}
+  %b = f32[8] bitcast(%g)
+  %c = f32[8] convolution(%g, %k), metadata={op_name="jit(f)/conv" source_file="a.py" source_line=3}"""
+    (move,) = read_collectives(text, MESH)
+    assert (move.op_name, move.source_location) == ("jit(f)/conv", "a.py:3")
+
+
 def test_wire_bytes_follow_the_ring():
     line = "%r = f32[200] all-reduce(%x), replica_groups=[1,8]<=[8], to_apply=%s"
     (move,) = read_collectives(line, MESH)

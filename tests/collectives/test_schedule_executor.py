@@ -14,7 +14,7 @@ from jaxdist.collectives.algorithms.non_power_of_two import floor_power_of_two
 from jaxdist.collectives.algorithms.registry import SCHEDULES, make_schedule
 from jaxdist.collectives.algorithms.replay import simulate_schedule
 from jaxdist.collectives.hlo_collectives import read_collectives
-from jaxdist.collectives.schedule_executor import run
+from jaxdist.collectives.schedule_executor import run_schedule
 from jaxdist.collectives.schedule_traffic import chunk_size, schedule_payload_bytes
 from jaxdist.core.errors import BadInput
 
@@ -52,7 +52,7 @@ def mapped(function, mesh, check_vma=False):
 
 def compiled(steps, x, mesh):
     axes = mesh.axis_names
-    return mapped(lambda v: run(steps, v, axes), mesh).lower(x).compile()
+    return mapped(lambda v: run_schedule(steps, v, axes), mesh).lower(x).compile()
 
 
 def normal(ranks, *shape, dtype=np.float32):
@@ -146,7 +146,7 @@ def test_several_axes_are_one_line_of_ranks(name):
 
 def test_one_axis_of_a_mesh_is_summed_and_others_are_not():
     mesh, x = mesh_of(data=2, fsdp=3), normal(6, 4)
-    y = mapped(lambda v: run(make_schedule("ring", 3), v, "fsdp"), mesh)(x)
+    y = mapped(lambda v: run_schedule(make_schedule("ring", 3), v, "fsdp"), mesh)(x)
     sums = x.reshape(2, 3, 4).sum(1, keepdims=True).repeat(3, 1).reshape(6, 4)
     np.testing.assert_allclose(y, sums, rtol=1e-6, atol=1e-6)
 
@@ -167,7 +167,7 @@ def test_gradients_are_those_of_psum(name, check_vma):
         mine = weights[lax.axis_index("data")]
         return jax.grad(lambda v: jnp.vdot(mine, total(v)))(v)
 
-    ours = partial(gradient, lambda v: run(steps, v, "data"))
+    ours = partial(gradient, lambda v: run_schedule(steps, v, "data"))
     theirs = partial(gradient, lambda v: lax.psum(v, "data"))
     got = np.asarray(mapped(ours, mesh, check_vma)(x))
     assert (got == got[0]).all()
@@ -178,7 +178,7 @@ def test_gradients_are_those_of_psum(name, check_vma):
 def test_what_is_equal_on_all_ranks_can_be_summed(check_vma):
     mesh, steps = mesh_of(data=4), make_schedule("ring", 4)
     each = jax.shard_map(
-        lambda x: run(steps, x, "data"),
+        lambda x: run_schedule(steps, x, "data"),
         mesh=mesh,
         in_specs=P(),
         out_specs=P("data"),
@@ -193,7 +193,7 @@ def test_batches_and_loops_and_recomputation_are_taken():
         mesh_of(data=4),
         normal(4, 3, 5),
     )
-    total = jax.checkpoint(lambda v: run(steps, v, "data"))
+    total = jax.checkpoint(lambda v: run_schedule(steps, v, "data"))
 
     def looped(v):
         again = lax.scan(lambda _, row: (None, total(row)), None, v)[1]
@@ -232,5 +232,5 @@ def test_a_ring_has_as_many_permutes_for_eight_ranks_as_for_two():
 def test_what_cannot_be_summed_is_refused(ranks, dtype, axis, remedy):
     steps, x = make_schedule("ring", ranks), jnp.zeros((4, 8), dtype)
     with pytest.raises(BadInput) as refused:
-        mapped(lambda v: run(steps, v, axis), mesh_of(data=4)).lower(x)
+        mapped(lambda v: run_schedule(steps, v, axis), mesh_of(data=4)).lower(x)
     assert remedy in refused.value.text()

@@ -11,9 +11,9 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.algorithms.registry import make_schedule
-from jaxdist.collectives.schedule_executor import run
+from jaxdist.collectives.schedule_executor import run_schedule
 from jaxdist.collectives.schedule_traffic import elements_per_rank
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 from jaxdist.launch.testbed.traffic_counter import TrafficCounter, shard_local_arrays
 
 TIMES = 3
@@ -39,7 +39,7 @@ def main(names, size, wired):
     exact = call(mesh, lambda v: lax.psum(v, "data"), x)()
     for name in names:
         steps = make_schedule(name, count)
-        sums = call(mesh, lambda v, steps=steps: run(steps, v, "data"), x)
+        sums = call(mesh, lambda v, steps=steps: run_schedule(steps, v, "data"), x)
         ours, theirs = (a.addressable_data(0) for a in (sums(), exact))
         found = {
             "name": name,

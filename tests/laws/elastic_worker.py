@@ -8,7 +8,7 @@ import time
 import traceback
 from pathlib import Path
 
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 from jaxdist.launch.distributed.preemption import PreemptionHandler
 from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.training.job.settle import JobRequest, settle

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.training.job.settle import JobRequest, settle
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from jaxdist.pipeline.pipedream import pipedream, pipedream_2bw
+from jaxdist.pipeline.pipedream_schedule import pipedream, pipedream_2bw
 from jaxdist.pipeline.sync_schedule import make_sync_schedule
 
 pytestmark = pytest.mark.laws

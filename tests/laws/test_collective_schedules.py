@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 from jaxdist.collectives.algorithms.non_power_of_two import floor_power_of_two
 from jaxdist.collectives.algorithms.registry import SCHEDULES, make_schedule
 from jaxdist.collectives.hlo_collectives import read_collectives
-from jaxdist.collectives.schedule_executor import run
+from jaxdist.collectives.schedule_executor import run_schedule
 from jaxdist.collectives.schedule_traffic import schedule_payload_bytes
 
 pytestmark = [pytest.mark.laws, pytest.mark.slow]
@@ -34,7 +34,7 @@ def test_step_list_is_psum(name, ranks):
     )
 
     def both(x):
-        return run(steps, x, "data"), jax.lax.psum(x, "data")
+        return run_schedule(steps, x, "data"), jax.lax.psum(x, "data")
 
     mapped = jax.shard_map(
         both, mesh=mesh, in_specs=P("data"), out_specs=P("data"), check_vma=False

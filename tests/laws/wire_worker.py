@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.primitives import psum, psum_scatter
 from jaxdist.inspect import bytes_of
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 from jaxdist.launch.testbed.traffic_counter import TrafficCounter, shard_local_arrays
 
 TIMES = 5

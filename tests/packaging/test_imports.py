@@ -2,8 +2,10 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -45,7 +47,7 @@ def test_help_needs_no_jax():
 
 def test_every_public_name_resolves():
     code = (
-        "import jaxdist; names = set(jaxdist._HOMES); "
+        "import jaxdist; names = set(jaxdist.__all__); "
         "assert names <= set(dir(jaxdist)); [getattr(jaxdist, n) for n in names]"
     )
     assert "jaxdist" in loaded_after(code)
@@ -62,7 +64,7 @@ def test_no_public_name_is_a_room():
     import jaxdist
 
     engine = {p.name for p in (ROOT / "jaxdist").iterdir() if p.is_dir()}
-    assert not engine & set(jaxdist._HOMES)
+    assert not engine & set(jaxdist.__all__)
 
 
 def imported(path):
@@ -77,3 +79,20 @@ def imported(path):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_rooms_are_imported_as_part_of_jaxdist(path):
     assert not set(imported(path)) & ROOMS
+
+
+def test_every_package_inside_another_is_in_a_contract():
+    """Which packages may import which is held inside each package too."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    placed = set()
+    for contract in tomllib.loads(text)["tool"]["importlinter"]["contracts"]:
+        names = re.findall(r"[\w.]+", " ".join(contract["layers"]))
+        for container in contract.get("containers", [""]):
+            placed |= {f"{container}.{name}".lstrip(".") for name in names}
+    inits = (ROOT / "jaxdist").glob("**/__init__.py")
+    rooms = (path for room in ROOMS for path in (ROOT / room).glob("**/__init__.py"))
+    for path in {p.resolve() for p in (*inits, *rooms)} - {
+        ROOT / "jaxdist/__init__.py"
+    }:
+        package = ".".join(path.parent.relative_to(ROOT).parts)
+        assert f"jaxdist.{package.removeprefix('jaxdist.')}" in placed, package

@@ -15,7 +15,7 @@ from jaxdist.models.config import ModelConfig
 from jaxdist.models.conv_blocks import Chain
 from jaxdist.models.registry import model_factory
 from jaxdist.partition import spatial_parallel, tensor_parallel
-from jaxdist.partition.block_padding import fit
+from jaxdist.partition.block_padding import fit_block_padding
 from jaxdist.partition.spatial_layers import call_ranges
 from jaxdist.train.task import Task
 
@@ -32,7 +32,9 @@ def read(config, until, rows=16, dtype=jnp.float32, how=None, **axes):
     task, channels = task_of(config), 1 if config.name == SMALL.name else 3
     plan = Plan(mesh=MeshShape(**axes), spatial_until=until, **(how or {}))
     image = jax.ShapeDtypeStruct((8, rows, rows, channels), dtype)
-    return plan, *fit(plan, task.graph, (task.state.params, task.state.stats), image)
+    return plan, *fit_block_padding(
+        plan, task.graph, (task.state.params, task.state.stats), image
+    )
 
 
 def moved(plan, calls, roles=None):
@@ -121,7 +123,7 @@ def test_halves_travel_as_they_are_and_are_summed_in_full():
     plan = Plan(mesh=MeshShape(spatial_h=2), spatial_until="block2")
     image = jax.ShapeDtypeStruct((8, 16, 16, 1), jnp.bfloat16)
     state = task.state.params, task.state.stats
-    calls, _ = fit(plan, task.graph, state, image)
+    calls, _ = fit_block_padding(plan, task.graph, state, image)
     numbers = 8 * 16 * 16 * 4
     assert moved(plan, calls) == [
         ("all-gather", "spatial_h", 2 * numbers),
@@ -190,7 +192,7 @@ def test_a_network_that_is_no_chain_there_is_refused(kind, says):
     plan = Plan(mesh=MeshShape(spatial_h=2), spatial_until="last")
     image = jax.ShapeDtypeStruct((2, 8, 8, 1), jnp.float32)
     with pytest.raises(BadInput, match="cannot end at last") as refused:
-        fit(plan, graph, state, image)
+        fit_block_padding(plan, graph, state, image)
     assert says in refused.value.values
 
 
@@ -206,4 +208,4 @@ def test_a_network_without_blocks_is_refused():
     plan = Plan(mesh=MeshShape(spatial_h=2), spatial_until="mean")
     image = jax.ShapeDtypeStruct((2, 8, 8, 1), jnp.float32)
     with pytest.raises(BadInput, match="Plain has no blocks"):
-        fit(plan, graph, (state,), image)
+        fit_block_padding(plan, graph, (state,), image)

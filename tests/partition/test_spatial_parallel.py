@@ -14,7 +14,7 @@ from jaxdist.layers import Conv, MaxPool
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_factory
 from jaxdist.partition import data_parallel, spatial_parallel
-from jaxdist.partition.block_padding import BlockPadding, fit
+from jaxdist.partition.block_padding import BlockPadding, fit_block_padding
 from jaxdist.profile.layer_calls import trace_calls
 from jaxdist.train.task import Task
 
@@ -31,7 +31,7 @@ def sized(rows=16, columns=16, config=None, **axes):
     """Calls and sizes of ResNet-8, or of another network, on images of so many rows."""
     channels, config = (1, SMALL) if config is None else (3, config)
     image = jax.ShapeDtypeStruct((8, rows, columns, channels), jnp.float32)
-    return fit(Plan(mesh=MeshShape(**axes)), *parts(config), image)
+    return fit_block_padding(Plan(mesh=MeshShape(**axes)), *parts(config), image)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_what_cannot_be_padded_is_named(kind, says):
     graph, params = nnx.split(nnx.eval_shape(lambda: Odd(kind)))
     image = jax.ShapeDtypeStruct((2, 3, 3, 1), jnp.float32)
     with pytest.raises(BadInput, match=says):
-        fit(Plan(mesh=MeshShape(spatial_h=2)), graph, (params,), image)
+        fit_block_padding(Plan(mesh=MeshShape(spatial_h=2)), graph, (params,), image)
 
 
 def test_one_device_moves_nothing(calls):
@@ -155,7 +155,7 @@ def test_rows_that_two_branches_need_are_fetched_once():
     graph, params = nnx.split(nnx.eval_shape(Reads))
     plan = Plan(mesh=MeshShape(spatial_h=2))
     image = jax.ShapeDtypeStruct((1, 7, 7, 1), jnp.float32)
-    calls, _ = fit(plan, graph, (params,), image)
+    calls, _ = fit_block_padding(plan, graph, (params,), image)
     rows = {
         row.layer: row.payload // 4
         for row in spatial_parallel.halo_traffic(plan, calls, {})

@@ -4,7 +4,7 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.pipeline.draw_text import draw_text
-from jaxdist.pipeline.pipedream import max_in_flight, pipedream, pipedream_2bw
+from jaxdist.pipeline.pipedream_schedule import max_in_flight, pipedream, pipedream_2bw
 
 
 def test_a_stage_of_two_written_out():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxdist.pipeline.pipedream import pipedream
+from jaxdist.pipeline.pipedream_schedule import pipedream
 from jaxdist.pipeline.schedule_arrays import NO_ENTRY, WORK_KINDS, schedule_arrays
 from jaxdist.pipeline.stage_placement import replicated_placement, round_robin_placement
 from jaxdist.pipeline.sync_schedule import forward_only, make_sync_schedule

@@ -22,7 +22,7 @@ from jaxdist.collectives.compress.method import (
     devices_along,
 )
 from jaxdist.collectives.permutes import PermuteStep, permutes
-from jaxdist.collectives.schedule_executor import run
+from jaxdist.collectives.schedule_executor import run_schedule
 from jaxdist.collectives.schedule_traffic import permutes_payload_bytes
 
 
@@ -82,7 +82,7 @@ class ScheduledAllReduce(FlatAllReduce):
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Run the schedule."""
-        return run(SCHEDULES[self.schedule](lax.axis_size(axes)), x, axes), x
+        return run_schedule(SCHEDULES[self.schedule](lax.axis_size(axes)), x, axes), x
 
     def vector_payloads(
         self, elements: int, itemsize: int, sizes: Mapping[str, int]

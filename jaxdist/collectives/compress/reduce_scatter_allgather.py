@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdist.collectives.all_to_all import all_to_all, all_to_all_payload
+from jaxdist.collectives.compress.all_to_all import all_to_all, all_to_all_payload
 from jaxdist.collectives.compress.codec import Codec
 from jaxdist.collectives.compress.method import (
     Axes,

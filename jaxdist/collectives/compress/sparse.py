@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdist.collectives.all_to_all import all_to_all
+from jaxdist.collectives.compress.all_to_all import all_to_all
 from jaxdist.collectives.compress.method import (
     Axes,
     Payload,

@@ -28,7 +28,11 @@ from jaxdist.profile.xla_cpu.fusion_groups import (
     op_users,
     remove_views,
 )
-from jaxdist.profile.xla_cpu.xla_rewrites import ancestor_masks, apply_xla_rewrites
+from jaxdist.profile.xla_cpu.xla_rewrites import (
+    ancestor_masks,
+    apply_xla_rewrites,
+    scan_counts,
+)
 
 _IN_PLACE = ELEMENTWISE | {
     "while",
@@ -228,7 +232,7 @@ def _body_bytes(op: FlatOp, flat: FlatProgram) -> int:
     carried: Sequence[ArrayId] = ()
     placed = set(flat.outs)
     if op.name == "scan":
-        first, many = op.params["num_consts"], op.params["num_carry"]
+        first, many = scan_counts(op.params)
         carried = args[first : first + many]
         # A fused kernel writes its row into the stacked result itself.
         stacked = set(flat.outs[many:]) - set(flat.outs[:many])

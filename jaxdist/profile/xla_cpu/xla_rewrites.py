@@ -10,9 +10,10 @@ padding of less than none   rows are cut off
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 from jaxdist.profile.flat_jaxpr import ArrayId, ArrayType, FlatOp, FlatProgram
 
@@ -39,7 +40,7 @@ def apply_xla_rewrites(flat: FlatProgram) -> None:
         elif op.name == "select_and_scatter_add":
             _rewrite_max_pool_gradient(flat, op)
         elif op.name == "scan":
-            stacked = op.outs[op.params["num_carry"] :]
+            stacked = op.outs[scan_counts(op.params)[1] :]
             op.ins = [*op.ins, *((flat.append_op(EARLY_OP, [], x), 0) for x in stacked)]
         elif op.name in ("add", "add_any"):
             # Scatter into what a scatter into zeros is added to, if nothing else reads.
@@ -189,3 +190,12 @@ def ancestor_masks(flat: FlatProgram, marked: Sequence[int]) -> list[int]:
             else:
                 left += open_
     return [needs or 0 for needs in found]
+
+
+def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many constants a `lax.scan` has, and how many arrays it carries."""
+    if "num_carry" in params:
+        return params["num_consts"], params["num_carry"]
+    # Since jax 0.11 there are trees in place of counts: constants, carry, scanned.
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(list(consts)), len(list(carry))

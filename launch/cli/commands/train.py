@@ -57,7 +57,7 @@ def run(args: Namespace) -> int:
 
     from jaxdist.launch.distributed.environment import is_multi_process
     from jaxdist.launch.distributed.exit_codes import EXIT_RESTART
-    from jaxdist.launch.distributed.initialize import (
+    from jaxdist.launch.distributed.jax_processes import (
         WATCHED_HEARTBEAT_TIMEOUT_S,
         initialize,
     )

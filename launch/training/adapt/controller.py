@@ -23,12 +23,6 @@ from jaxdist.core.errors import FatalError
 from jaxdist.launch.distributed.agree import StepAgreement
 from jaxdist.launch.distributed.launcher_messages import MessageKind, send_to_launcher
 from jaxdist.launch.distributed.process_group import ProcessGroup
-from jaxdist.launch.training.adapt.cluster_state import (
-    ClusterState,
-    SavedPlan,
-    digest_cluster,
-    write_saved_plan,
-)
 from jaxdist.launch.training.adapt.diagnosis import (
     DRIFT_WINDOW,
     Diagnosis,
@@ -48,6 +42,12 @@ from jaxdist.launch.training.adapt.plan_search import (
     search_overrides,
 )
 from jaxdist.launch.training.job.abstract_step import describe_job
+from jaxdist.launch.training.job.cluster_state import (
+    ClusterState,
+    SavedPlan,
+    digest_cluster,
+    write_saved_plan,
+)
 from jaxdist.oracle.predict import predict
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from jaxdist.train.task import ModelSpec, Task
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
-    from jaxdist.launch.training.adapt.cluster_state import ClusterState
+    from jaxdist.launch.training.job.cluster_state import ClusterState
 
 
 RateFunction = Callable[[Any], Any]

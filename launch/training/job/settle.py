@@ -27,7 +27,7 @@ from jaxdist.launch.run_folder.lockfile import (
     fingerprint_samples,
     read_config_lock,
 )
-from jaxdist.launch.training.adapt.cluster_state import ClusterState, load_cluster_state
+from jaxdist.launch.training.job.cluster_state import ClusterState, load_cluster_state
 from jaxdist.launch.training.preflight import check_device_counts, check_settings
 from jaxdist.oracle.predict import check_device_count
 

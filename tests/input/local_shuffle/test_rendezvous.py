@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from jaxdist.input import ArraySource, Keep, Partial, loader
 from jaxdist.launch.distributed.network_interface import peer_facing_address
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 
 rank = initialize()
 source = ArraySource({"x": np.arange(160), "y": np.arange(160.0)})

@@ -19,7 +19,7 @@ from jaxdist.launch.testbed.hosts import EmulatedCluster
 ASK = """
 from jaxdist.launch.distributed.network_interface import peer_facing_address
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 initialize()
 print(peer_facing_address(process_group()))
 """

@@ -15,7 +15,7 @@ from jaxdist.launch.launchers.processes.loopback import Loopback
 BEGIN = """
 import hashlib, os, signal, sys, threading, time
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 from jaxdist.launch.distributed.preemption import PreemptionHandler, batches_until
 
 rank = initialize() if "JAXDIST_RANK" in os.environ else 0

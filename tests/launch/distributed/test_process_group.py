@@ -13,7 +13,7 @@ BEGIN = """
 import sys, time
 from pathlib import Path
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 
 rank, mine = initialize(), process_group()
 """

@@ -71,7 +71,7 @@ def test_pods_with_these_variables_are_one_program_and_ask_no_cluster():
     """As in a pod: Kubernetes is there, and no account that may ask it."""
     text = (
         "import jax, warnings; warnings.simplefilter('error');"
-        "from jaxdist.launch.distributed.initialize import initialize; print(initialize(), jax.process_count())"
+        "from jaxdist.launch.distributed import initialize; print(initialize(), jax.process_count())"
     )
     tree = JobSet(
         command=("x",), name="x", nodes=2, image="x", volume_claim="x"

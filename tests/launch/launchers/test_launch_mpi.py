@@ -34,7 +34,7 @@ class TestMpi:
 
     def test_processes_are_one_jax_program(self, here, capfd):
         text = (
-            "import jax, sys; from jaxdist.launch.distributed.initialize import initialize\n"
+            "import jax, sys; from jaxdist.launch.distributed import initialize\n"
             "row = initialize(), jax.process_count(), jax.device_count()\n"
             # In one write: mpirun tags what it is given at once, and not lines.
             "sys.stdout.write(f'{row}\\n')"

@@ -126,7 +126,7 @@ class TestSlurm:
 
     def test_processes_of_a_job_are_one_jax_program(self, here, capfd):
         text = (
-            "import jax; from jaxdist.launch.distributed.initialize import initialize;"
+            "import jax; from jaxdist.launch.distributed import initialize;"
             "print(initialize(), jax.process_count(), jax.device_count())"
         )
         how = "--processes-per-node", 2, "--devices-per-process", 3, "--"

@@ -129,7 +129,7 @@ class TestSsh:
 
     def test_processes_are_one_jax_program(self, words, here, capfd):
         text = (
-            "import jax; from jaxdist.launch.distributed.initialize import initialize;"
+            "import jax; from jaxdist.launch.distributed import initialize;"
             "print(initialize(), jax.process_count(), jax.device_count())"
         )
         assert launched(words, *python(text)) == 0

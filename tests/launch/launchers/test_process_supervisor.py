@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 from jaxdist.launch.launchers.processes.group import (
     ProcessesFailed,
     ProcessSpec,
@@ -22,7 +22,7 @@ from jaxdist.launch.launchers.processes.loopback import Loopback
 
 PSUM = """
 import jax
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 
 rank = initialize()
 mesh = jax.make_mesh((jax.device_count(),), ("data",))

@@ -11,12 +11,6 @@ from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.launchers.processes.loopback import Loopback
-from jaxdist.launch.training.adapt.cluster_state import (
-    SavedPlan,
-    digest_cluster,
-    read_saved_plan,
-    write_saved_plan,
-)
 from jaxdist.launch.training.adapt.diagnosis import (
     BASELINE_STEPS,
     DRIFT_WARMUP_STEPS,
@@ -31,6 +25,12 @@ from jaxdist.launch.training.adapt.link_probe import (
     round_robin_pairs,
 )
 from jaxdist.launch.training.adapt.plan_search import can_resume, decide_restart
+from jaxdist.launch.training.job.cluster_state import (
+    SavedPlan,
+    digest_cluster,
+    read_saved_plan,
+    write_saved_plan,
+)
 from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.meshes.clusters.what_if import apply_overrides
 
@@ -235,7 +235,7 @@ def test_nothing_is_adapted_to_without_a_cluster(capsys):
 BEGIN = """
 import os, sys, time
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 
 rank = initialize()
 """

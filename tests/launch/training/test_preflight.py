@@ -13,7 +13,7 @@ TRAIN = f"{sys.executable} -m jaxdist.launch train"
 BEGIN = """
 import sys, time
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 from jaxdist.launch.training.preflight import check_identical, check_clock_skew
 
 rank, mine = initialize(), process_group()

@@ -19,7 +19,7 @@ BEGIN = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 from jaxdist.launch.training.monitor.stragglers import StragglerMonitor
 
 rank, path = initialize(), Path(sys.argv[1])

@@ -20,7 +20,7 @@ BEGIN = """
 import os, signal, sys, time
 from pathlib import Path
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.distributed.initialize import initialize
+from jaxdist.launch.distributed import initialize
 from jaxdist.launch.training.monitor.watchdog import HangWatchdog
 
 rank = initialize(600) if "JAXDIST_RANK" in os.environ else 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxdist.pipeline.pipedream import max_in_flight
+from jaxdist.pipeline.pipedream_schedule import max_in_flight
 from jaxdist.planner.stages.cost_conventions import COST_CONVENTIONS
 from jaxdist.planner.stages.link_hierarchy import parse_link_levels
 from jaxdist.planner.stages.memory import MemoryBudget
