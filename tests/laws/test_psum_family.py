@@ -318,7 +318,7 @@ def test_bytes_of_a_scattered_sum_are_those_of_the_program(via):
         (m.kind, m.axes, m.payload) for m in read_collectives(text, dict(mesh.shape))
     ]
     said = [
-        (p.kind, p.axes, p.size)
+        (p.kind, p.axes, p.payload_bytes)
         for p in ALL_REDUCE_ALGORITHMS[via].reduce_scatter_payloads(101, 4, {"data": 4})
     ]
     assert found == said
