@@ -45,7 +45,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         args.folder = Path(folder)
         words = [args.experiment, *EXPERIMENTS[args.experiment], *args.words]
-        words += [f"run.dir={folder}", "run.hang_s=300"]
+        words += [f"run.dir={folder}", "run.hang_timeout_s=300"]
         if args.experiment == "characters":
             text = args.folder / "text.txt"
             text.write_text("".join(p.read_text() for p in sorted(PAGES.glob("*.md"))))

@@ -36,7 +36,7 @@ class Run:
     def __init__(self, folder: Path, args: argparse.Namespace) -> None:
         self.folder = folder / "digits"
         self.lines: list[tuple[float, str]] = []
-        how = ("-n", "2:3", "--devices-per-process", "1", "--back-after", args.after)
+        how = ("-n", "2:3", "--devices-per-process", "1", "--rejoin-after", args.after)
         where = (f"run.dir={folder}", f"data.dir={args.data or folder / 'data'}")
         words = ("train", "digits", *where, *WORDS, "epochs=10000")
         self.child = subprocess.Popen(

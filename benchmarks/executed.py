@@ -55,7 +55,7 @@ def calibrate(folder, args):
         for rate in args.rates.split(","):
             hosts.set_rate(link(rate))
             out = str(folder / f"{rate}.json")
-            measure = [*OURS, "calibrate", "--noisy", "-o", out]
+            measure = [*OURS, "calibrate", "--allow-noisy", "-o", out]
             hosts.run(measure, timeout=args.timeout, env=cache(folder))
 
 

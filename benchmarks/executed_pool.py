@@ -38,8 +38,8 @@ _PLANS = {
     "eager": ({"pipe": 2, "data": 2}, "plan.pipe.schedule=eager-1f1b", *_PARTS),
     "4 eager stages": ({"pipe": 4}, "plan.pipe.schedule=eager-1f1b", *_PARTS),
     "pipe+tensor": ({"pipe": 2, "tensor": 2}, *_PARTS),
-    "int8": ({"data": 4}, "plan.reduce.via=int8"),
-    "top_k": ({"data": 4}, "plan.reduce.via=top_k"),
+    "int8": ({"data": 4}, "plan.reduce.algorithm=int8"),
+    "top_k": ({"data": 4}, "plan.reduce.algorithm=top_k"),
 }
 _OF_IMAGES = {
     "spatial": ({"spatial_h": 4},),

@@ -103,10 +103,10 @@ class Run:
         count: of processes.
         restarts: that it may make.
         steps: of the run.
-        hang_s: seconds that a step may take.
+        hang_timeout_s: seconds that a step may take.
     """
 
-    def __init__(self, folder, words, count, *, restarts, steps, hang_s):
+    def __init__(self, folder, words, count, *, restarts, steps, hang_timeout_s):
         self.folder = folder / "harmed"
         self.read = folder.with_name(f"{folder.name}-read")
         self.read.mkdir(exist_ok=True)
@@ -114,7 +114,7 @@ class Run:
         self.lines = []
         how = ("--devices-per-process", 1, "--restarts", restarts)
         epochs = f"epochs={(steps + 0.5) / EPOCH}"
-        more = (f"run.dir={folder}", f"run.hang_s={hang_s}", epochs)
+        more = (f"run.dir={folder}", f"run.hang_timeout_s={hang_timeout_s}", epochs)
         train = ("train", NET, f"plan.mesh.data={count}", *more)
         command = (sys.executable, "-m", "jaxdist.launch", *words, *how, "--", *train)
         self.child = subprocess.Popen(

@@ -40,7 +40,13 @@ def soak(folder, args, chance):
     with place(args.hosts, args.processes) as where, disk(folder / "runs") as small:
 
         def start(name, **how):
-            return Run(folder / name, where.words, count, hang_s=args.hang_s, **how)
+            return Run(
+                folder / name,
+                where.words,
+                count,
+                hang_timeout_s=args.hang_timeout_s,
+                **how,
+            )
 
         kinds = [k for k in (*KINDS, *where.kinds) if small or k != "disk"]
         with start("runs", restarts=1000, steps=ENDLESS) as run:

@@ -92,7 +92,7 @@ SERVERS = {"flipped": Flipping, "duplicates": Doubling}
 
 
 def order_for(given):
-    asked = Partial(q=given["q"], partitions=PARTITIONS)
+    asked = Partial(exchange_fraction=given["q"], partitions=PARTITIONS)
     return order_from_config(
         asked, num_samples=given["samples"], batch=given["batch"], seed=0
     )

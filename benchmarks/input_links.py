@@ -91,7 +91,7 @@ def host(given, rank):
     source = Remote(ADDRESS.format(1), like, given["samples"])
     q = given["q"] if given["way"] == "partial" else 0.0
     asked = ShuffleConfig(
-        q=None if given["way"] == "global" else q, partitions=PARTITIONS
+        exchange_fraction=None if given["way"] == "global" else q, partitions=PARTITIONS
     )
     order = order_from_config(asked, num_samples=given["samples"], batch=BATCH, seed=0)
     rows = np.arange(own * BATCH // HOSTS, (own + 1) * BATCH // HOSTS)
@@ -171,7 +171,7 @@ def formula(args, way):
         return 0.0
     if way == "global":
         return args.samples * args.bytes
-    asked = ShuffleConfig(q=args.q, partitions=PARTITIONS)
+    asked = ShuffleConfig(exchange_fraction=args.q, partitions=PARTITIONS)
     order = order_from_config(asked, num_samples=args.samples, batch=BATCH, seed=0)
     each = PARTITIONS // HOSTS
     hosts = [range(h * each, (h + 1) * each) for h in range(HOSTS)]

@@ -65,7 +65,7 @@ def with_jaxdist(path: Path, way: str) -> Iterator[Any]:
     from jaxdist.input.sources import load_into_memory
 
     shuffle = {
-        "partial": Partial(q=0.1),
+        "partial": Partial(exchange_fraction=0.1),
         "local": Local(),
     }.get(way, Global())
     source: Any = ArrayRecordSource([path], decode)

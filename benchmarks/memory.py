@@ -46,15 +46,15 @@ SPLITS = {
     "one device": Plan(),
     "data 4": Plan(mesh=MeshShape(data=4)),
     "data 4, sparse 1 %": Plan(
-        mesh=MeshShape(data=4), reduce=ReductionConfig(via="sparse")
+        mesh=MeshShape(data=4), reduce=ReductionConfig(algorithm="sparse")
     ),
     "fsdp 4, zero 1": Plan(mesh=MeshShape(fsdp=4), zero=1),
     "fsdp 4, zero 3": Plan(mesh=MeshShape(fsdp=4)),
     "fsdp 8, zero 3": Plan(mesh=MeshShape(fsdp=8)),
     "tensor 4, pairs": Plan(mesh=MeshShape(tensor=4)),
-    "tensor 4, sequence": Plan(mesh=MeshShape(tensor=4), weights="sequence"),
-    "tensor 4, filter": Plan(mesh=MeshShape(tensor=4), weights="filter"),
-    "tensor 4, channel": Plan(mesh=MeshShape(tensor=4), weights="channel"),
+    "tensor 4, sequence": Plan(mesh=MeshShape(tensor=4), tensor_strategy="sequence"),
+    "tensor 4, filter": Plan(mesh=MeshShape(tensor=4), tensor_strategy="filter"),
+    "tensor 4, channel": Plan(mesh=MeshShape(tensor=4), tensor_strategy="channel"),
     "fsdp 4 x tensor 2, zero 3": Plan(mesh=MeshShape(fsdp=4, tensor=2)),
 }
 MODEL = ModelConfig(

@@ -51,7 +51,7 @@ PLANS = (
         "optim.accumulate=4",
         "plan.pipe.schedule=gpipe",
     ),
-    ("plan.mesh.data=4", "plan.reduce.via=int8"),
+    ("plan.mesh.data=4", "plan.reduce.algorithm=int8"),
 )
 ALONE = ("plan.mesh.data=1", "plan.mesh.spatial_h=1")
 

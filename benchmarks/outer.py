@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 TOGETHER = ("plan.mesh.data=2",)
-APART = ("plan.mesh.data=1", "plan.mesh.replica=2", "plan.outer.every=50")
+APART = ("plan.mesh.data=1", "plan.mesh.replica=2", "plan.outer.sync_interval=50")
 # A little less than the published 0.9: there are few outer steps.
 DILOCO = (*APART, "plan.outer.momentum=0.8")
 SORTED = "plan.shuffle.partitions=2"
@@ -28,11 +28,11 @@ ROWS = {
     "DiLoCo 50": DILOCO,
     "DiLoCo 50, published": APART,
     "DiLoCo 50, 2 fragments": (*DILOCO, "plan.outer.fragments=2"),
-    "DiLoCo 50, int8": (*DILOCO, "plan.outer.via=int8"),
+    "DiLoCo 50, int8": (*DILOCO, "plan.outer.compressor=int8"),
     "local SGD 50": (*APART, "plan.outer.learning_rate=1", "plan.outer.momentum=0"),
-    "data 2, sorted": (*TOGETHER, SORTED, "plan.shuffle.q=0"),
-    "DiLoCo 50, sorted": (*DILOCO, SORTED, "plan.shuffle.q=0"),
-    "DiLoCo 50, sorted, q 0.1": (*DILOCO, SORTED, "plan.shuffle.q=0.1"),
+    "data 2, sorted": (*TOGETHER, SORTED, "plan.shuffle.exchange_fraction=0"),
+    "DiLoCo 50, sorted": (*DILOCO, SORTED, "plan.shuffle.exchange_fraction=0"),
+    "DiLoCo 50, sorted, q 0.1": (*DILOCO, SORTED, "plan.shuffle.exchange_fraction=0.1"),
 }
 TASKS = {
     "words": (

@@ -67,7 +67,10 @@ def _experiment(name: str, network: str) -> Experiment:
         data=DataConfig(name="digits", batch=120, shift=0, order="label"),
         model=ModelConfig(name=network),
         optim=OptimConfig(lr=0.1),
-        plan=Plan(mesh=MeshShape(data=10), shuffle=ShuffleConfig(q=0.1, partitions=10)),
+        plan=Plan(
+            mesh=MeshShape(data=10),
+            shuffle=ShuffleConfig(exchange_fraction=0.1, partitions=10),
+        ),
     )
 
 
@@ -88,7 +91,7 @@ def accuracy(folder: Path, which: str, q: str, seed: int, words: list[str]) -> f
     if not summary.exists():
         command = [sys.executable, "-m", "jaxdist.launch", "train"]
         command += [f"{__file__}:{which}", f"run.dir={folder}", f"run.name={name}"]
-        command += [f"seed={seed}", f"plan.shuffle.q={q}", *words]
+        command += [f"seed={seed}", f"plan.shuffle.exchange_fraction={q}", *words]
         subprocess.run(command, check=True, capture_output=True)
     return float(json.loads(summary.read_text())["accuracy"])
 

@@ -37,17 +37,17 @@ def rows(task: str) -> dict[str, tuple[str, ...]]:
     """Return the settings of every row."""
     devices, others = DEVICES[task]
     here = (*TASKS[task], f"plan.mesh.data={devices}")
-    warm = f"plan.reduce.warm_up={WARM_UP[task]}"
+    warm = f"plan.reduce.warmup_steps={WARM_UP[task]}"
     moved = ("plan.reduce.momentum=0.9", "optim.momentum=0", warm)
     return {
         "exact": here,
         "exact, other devices": (*TASKS[task], f"plan.mesh.data={others}"),
-        "int8": (*here, "plan.reduce.via=int8"),
-        "top_k 1 %, corrected": (*here, "plan.reduce.via=top_k", *moved),
-        "sparse 1 %, corrected": (*here, "plan.reduce.via=sparse", *moved),
-        "sparse 1 %": (*here, "plan.reduce.via=sparse", warm),
-        "power, rank 2": (*here, "plan.reduce.via=power", "plan.reduce.rank=2"),
-        "sign": (*here, "plan.reduce.via=sign"),
+        "int8": (*here, "plan.reduce.algorithm=int8"),
+        "top_k 1 %, corrected": (*here, "plan.reduce.algorithm=top_k", *moved),
+        "sparse 1 %, corrected": (*here, "plan.reduce.algorithm=sparse", *moved),
+        "sparse 1 %": (*here, "plan.reduce.algorithm=sparse", warm),
+        "power, rank 2": (*here, "plan.reduce.algorithm=power", "plan.reduce.rank=2"),
+        "sign": (*here, "plan.reduce.algorithm=sign"),
     }
 
 

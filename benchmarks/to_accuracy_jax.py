@@ -26,11 +26,11 @@ from jaxdist.train.task import Task
 MOMENTUM = 0.9
 METHODS = {
     "exact": ReductionConfig(),
-    "int8": ReductionConfig(via="int8"),
-    "sparse 1 %": ReductionConfig(via="sparse", momentum=MOMENTUM),
-    "power1": ReductionConfig(via="power", rank=1),
-    "power4": ReductionConfig(via="power", rank=4),
-    "power4 in 3 buckets": ReductionConfig(via="power", rank=4, bucket_mib=0.03),
+    "int8": ReductionConfig(algorithm="int8"),
+    "sparse 1 %": ReductionConfig(algorithm="sparse", momentum=MOMENTUM),
+    "power1": ReductionConfig(algorithm="power", rank=1),
+    "power4": ReductionConfig(algorithm="power", rank=4),
+    "power4 in 3 buckets": ReductionConfig(algorithm="power", rank=4, bucket_mib=0.03),
 }
 
 

@@ -46,11 +46,15 @@ SIZES = (256, 256, 256, 256, 10)
 WAYS = {
     "synchronous": None,
     "pipedream": PipelineConfig(schedule="pipedream"),
-    "pipedream, no stashing": PipelineConfig(schedule="pipedream", stashing=False),
+    "pipedream, no stashing": PipelineConfig(
+        schedule="pipedream", weight_stashing=False
+    ),
     "pipedream, vertical sync": PipelineConfig(
         schedule="pipedream", vertical_sync=True
     ),
-    "pipedream-2bw": PipelineConfig(schedule="pipedream-2bw", group=5),
+    "pipedream-2bw": PipelineConfig(
+        schedule="pipedream-2bw", microbatches_per_update=5
+    ),
 }
 STUDENT = {3: 4.30, 5: 2.78, 10: 2.26, 20: 2.09}
 """97.5 % of Student's t, by the number of seeds."""

@@ -42,18 +42,18 @@ class DataConfig:
     """Tokens from the start of one training sample to the next; none: as `context`."""
     order: Literal["stored", "label"] = "stored"
     """Which training samples are neighbours: as they are stored, or sorted by label,
-    the worst case for plan.shuffle.q.
+    the worst case for plan.shuffle.exchange_fraction.
     """
-    damaged: Literal["refuse", "skip"] = "refuse"
+    corrupt_images: Literal["refuse", "skip"] = "refuse"
     """What is done with images of a folder that cannot be decoded: the run ends at the
     first, or all are looked for beforehand and left out.
     """
-    store: Literal["none", "memory", "disk"] = "none"
-    """Where a host keeps the samples of its partitions (plan.shuffle.q): nowhere, in
-    memory, or in `store_dir`.
+    cache: Literal["none", "memory", "disk"] = "none"
+    """Where a host keeps the samples of its partitions, for a partial local shuffle:
+    nowhere, in memory, or in `cache_dir`.
     """
-    store_dir: str = ""
-    """Folder on a disk of the host's own, for data.store=disk."""
+    cache_dir: str = ""
+    """Folder on a disk of the host's own, for data.cache=disk."""
     exchange: Literal["origin", "peers"] = "origin"
     """Who brings a host that keeps samples those that come: the data set, or the host
     that has them.
@@ -82,20 +82,20 @@ class DataConfig:
                     values=f"data.{key} = {value}",
                     remedy=f"data.{key}={low}",
                 )
-        if (self.store == "disk") != bool(self.store_dir):
+        if (self.cache == "disk") != bool(self.cache_dir):
             raise BadInput(
                 "a disk and its folder go together",
-                rule="data.store=disk has a data.store_dir, other stores have none",
-                values=f"data.store = {self.store}, data.store_dir = "
-                f"{self.store_dir or 'empty'}",
-                remedy="data.store=disk data.store_dir=/local/samples",
+                rule="data.cache=disk has a data.cache_dir, other caches have none",
+                values=f"data.cache = {self.cache}, data.cache_dir = "
+                f"{self.cache_dir or 'empty'}",
+                remedy="data.cache=disk data.cache_dir=/local/samples",
             )
-        if self.exchange == "peers" and self.store == "none":
+        if self.exchange == "peers" and self.cache == "none":
             raise BadInput(
                 "hosts that keep no samples have none for each other",
-                rule="data.exchange=peers needs a data.store",
-                values="data.exchange = peers, data.store = none",
-                remedy="data.store=memory",
+                rule="data.exchange=peers needs a data.cache",
+                values="data.exchange = peers, data.cache = none",
+                remedy="data.cache=memory",
             )
 
     @property

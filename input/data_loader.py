@@ -40,7 +40,7 @@ def loader(
     Args:
         source: `len(source)` and `source.get(ids) -> dict of arrays [n, ...]`.
         global_batch: samples a step, over all devices together.
-        shuffle: `Global()`, `Local()` or `Partial(q=0.1)`.
+        shuffle: `Global()`, `Local()` or `Partial(exchange_fraction=0.1)`.
         mesh: devices; none: the first one.
         over: axes of the mesh that split samples; none: the mesh's first axis.
         seed: another seed is another order, in every epoch.

@@ -83,7 +83,7 @@ def sampler(
     Args:
         samples: in the data set.
         global_batch: samples a step, over all ranks together.
-        shuffle: `Global()`, `Local()` or `Partial(q=0.1)`.
+        shuffle: `Global()`, `Local()` or `Partial(exchange_fraction=0.1)`.
         rank: this process.
         world: processes that share a batch.
         seed: another seed is another order, in every epoch.

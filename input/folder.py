@@ -35,7 +35,7 @@ class FolderImages:
         classes: labels are 0 ... classes - 1.
     """
 
-    remedy = "data.damaged=skip, or put the file right"
+    remedy = "data.corrupt_images=skip, or put the file right"
 
     def __init__(self, files: Sequence[tuple[Path, int]], classes: int) -> None:
         self._files, self.classes = files, classes
@@ -86,7 +86,7 @@ def _unreadable_file_errors() -> Iterator[None]:
             f"{error.filename} cannot be read",
             rule="every image that is listed is a file that may be read",
             values=error.strerror or str(error),
-            remedy=("put the file right, or remove it", "or data.damaged=skip"),
+            remedy=("put the file right, or remove it", "or data.corrupt_images=skip"),
         ) from error
 
 

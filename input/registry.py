@@ -136,7 +136,7 @@ def _open_named(config: DataConfig, features: FeatureSpec) -> "tuple[Source, Sou
         case "folder":
             from jaxdist.input.folder import open_image_folder
 
-            skip = directory if config.damaged == "skip" else None
+            skip = directory if config.corrupt_images == "skip" else None
             opened = open_image_folder(config.path, features, skip)
         case "moving_digits":
             from jaxdist.input.moving_digits import open_moving_digits

@@ -236,10 +236,11 @@ def order_from_config(
     Raises:
         BadInput: partitions that the batch or the samples cannot fill.
     """
-    if config.q is None:
+    if config.exchange_fraction is None:
         return GlobalShuffleOrder(num_samples=num_samples, batch=batch, seed=seed)
-    count = config.partitions or default_partitions(batch, num_samples, config.q)
+    fraction = config.exchange_fraction
+    count = config.partitions or default_partitions(batch, num_samples, fraction)
     shuffle = PartialShuffle.from_fraction(
-        samples=num_samples, partitions=count, q=config.q, seed=seed
+        samples=num_samples, partitions=count, q=fraction, seed=seed
     )
     return PartialShuffleOrder(shuffle=shuffle, batch=batch)

@@ -178,7 +178,7 @@ def host_index_and_count(rows: Rows, batch: int) -> tuple[int, int]:
             rule="a process holds one stretch of a batch, as long as others'",
             values=f"{count} of {batch} rows, {first} to {int(rows[-1])}",
             remedy=(
-                "data.store=none (keep=None)",
+                "data.cache=none (keep=None)",
                 "or a mesh whose first axis goes over processes",
             ),
         )
@@ -207,6 +207,6 @@ def check_no_workers(workers: int | Workers) -> None:
         raise BadInput(
             "worker processes do not see the samples that are kept",
             rule="samples that a host keeps are read by its threads",
-            values=f"data.workers = {workers.count} (Workers), and a data.store (keep)",
-            remedy=("data.workers=0", "or data.store=none"),
+            values=f"data.workers = {workers.count} (Workers), and a data.cache (keep)",
+            remedy=("data.workers=0", "or data.cache=none"),
         )

@@ -91,7 +91,10 @@ class PartialShuffle:
                 "a partition would exchange less than a sample",
                 rule="q x samples / partitions rounds to at least 1",
                 values=f"q = {q:g}, {slots} samples in each of {partitions} partitions",
-                remedy=(f"plan.shuffle.q={1 / slots:.2g}", "fewer partitions"),
+                remedy=(
+                    f"plan.shuffle.exchange_fraction={1 / slots:.2g}",
+                    "fewer partitions",
+                ),
             )
         return cls(
             samples=samples, partitions=partitions, exchange_count=exchanged, seed=seed

@@ -296,9 +296,9 @@ def check_storable(
     if not isinstance(order, PartialShuffleOrder):
         raise BadInput(
             "samples of all hosts would be kept on each",
-            rule="a host keeps what stays with it: Local() or Partial(q=0.1)",
+            rule="a host keeps what stays with it: Local() or Partial()",
             values="shuffle = Global()",
-            remedy="shuffle=Partial(q=0.1)",
+            remedy="shuffle=Partial(exchange_fraction=0.1)",
         )
     partitions = order.shuffle.partitions
     if partitions % num_hosts:
@@ -318,6 +318,6 @@ def check_storable(
             "these samples cannot be kept",
             rule="what is kept is the same in every epoch",
             values=f"{type(source).__name__} reads others in each",
-            remedy="leave them where they are: plan.shuffle.q alone",
+            remedy="leave them where they are: plan.shuffle.exchange_fraction alone",
         )
     return order

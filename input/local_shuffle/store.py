@@ -363,10 +363,10 @@ def make_store(
         if has_bytes or refused.errno not in _DISK_FULL_ERRNOS:
             raise BadInput(
                 f"samples cannot be kept in {folder}",
-                rule="data.store_dir is a folder of this host's own that can be "
+                rule="data.cache_dir is a folder of this host's own that can be "
                 "written",
                 values=f"{refused.strerror or refused}",
-                remedy=("data.store_dir=FOLDER", "or data.store=memory"),
+                remedy=("data.cache_dir=FOLDER", "or data.cache=memory"),
             ) from refused
 
     # All arrays have no room: take what is free once the failed attempt is removed.

@@ -27,7 +27,7 @@ COMPRESSORS: Final = (
     "top_k",
     "power",
 )
-"""Compressors that a search may choose (`jaxdist plan --lossy`)."""
+"""Compressors that a search may choose (`jaxdist plan --compressors`)."""
 # Elements of all emulated devices: as in a step, more than caches hold.
 _ELEMENTS: Final = 1 << 22
 _COLUMNS: Final = 256

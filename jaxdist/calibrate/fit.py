@@ -73,7 +73,7 @@ def select_constants(
             values=", ".join(names),
             remedy=(
                 f"--constants {','.join(names[:max_constants])}",
-                "--more fits them all",
+                "--allow-many-constants fits them all",
             ),
         )
     return [known[name] for name in dict.fromkeys(names)]
@@ -110,7 +110,7 @@ def fit(
             rule=f"the largest measurement is at most {MAX_ROW_SPREAD:.0%} above the "
             "smallest",
             values=f"up to {worst:.0%} above it",
-            remedy="measure again, select others with --train, or --noisy",
+            remedy="measure again, select others with --train, or --allow-noisy",
         )
     if len(quiet) <= len(constants):
         raise BadInput(

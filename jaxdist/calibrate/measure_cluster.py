@@ -116,7 +116,7 @@ def measure_cluster(
                 values=f"{each.fit.spread:.0%}: {listed}{switch}",
                 remedy=(
                     "again on a machine that does nothing else",
-                    "--noisy takes it as it is",
+                    "--allow-noisy takes it as it is",
                 ),
             )
 

@@ -93,7 +93,7 @@ def all_reduce(
     real = tuple(a for a in axes if lax.axis_size(a) > 1)
     if not real and not isinstance(method, ExactAllReduce):
         warnings.warn(
-            f"psum via {method.name} over {', '.join(axes)}: one device, nothing to do",
+            f"psum by {method.name} over {', '.join(axes)}: one device, nothing to do",
             JaxdistWarning,
             stacklevel=3,
         )
@@ -162,8 +162,8 @@ def psum_scatter(
         raise BadInput(
             f"{method.name} has no scattering half",
             rule="a sum is scattered where each device's part can be summed alone",
-            values=f"via = {method.name}; these can: {', '.join(able)}",
-            remedy='via="int8"',
+            values=f"algorithm = {method.name}; these can: {', '.join(able)}",
+            remedy='algorithm="int8"',
         )
     if devices == 1 or not x.size:
         return x
@@ -214,7 +214,7 @@ def check_dtypes(algorithm: AllReduceAlgorithm, leaves: Sequence[jax.Array]) -> 
                 f"{algorithm.name} sums floats only",
                 rule="integers are summed exactly",
                 values=f"dtype = {x.dtype}",
-                remedy='via="exact"',
+                remedy='algorithm="exact"',
             )
         if jnp.issubdtype(x.dtype, jnp.integer) and jnp.iinfo(x.dtype).bits < 32:
             raise BadInput(
@@ -229,5 +229,5 @@ def check_dtypes(algorithm: AllReduceAlgorithm, leaves: Sequence[jax.Array]) -> 
                 f"a sum of {x.dtype} would be rounded at every addition",
                 rule="floats of at least 16 bits are summed",
                 values=f"dtype = {x.dtype}",
-                remedy='x.astype(jnp.float32), via="fp8"',
+                remedy='x.astype(jnp.float32), algorithm="fp8"',
             )

@@ -54,14 +54,15 @@ ALL_REDUCE_ALGORITHMS: Final[Mapping[str, AllReduceAlgorithm]] = MappingProxyTyp
 def make_algorithm(config: ReductionConfig) -> AllReduceAlgorithm:
     """Return the algorithm of a plan, with the plan's settings.
 
-    >>> make_algorithm(ReductionConfig(via="power", rank=2))
+    >>> make_algorithm(ReductionConfig(algorithm="power", rank=2))
     PowerSGD(rank=2)
     """
     # Settings of a plan replace the defaults; other algorithms have none.
-    method, picks = ALL_REDUCE_ALGORITHMS[config.via], TopKCodec(density=config.density)
+    method = ALL_REDUCE_ALGORITHMS[config.algorithm]
+    picks = TopKCodec(density=config.density)
     match method:
         case TwoPhaseAllReduce(codec=BlockQuantizationCodec() as codec):
-            return replace(method, codec=replace(codec, block_size=config.block))
+            return replace(method, codec=replace(codec, block_size=config.block_size))
         case TwoPhaseAllReduce(codec=TopKCodec()) | TopKAllGather():
             return replace(method, codec=picks)
         case RandomK() | SharedTopK():
@@ -81,7 +82,7 @@ def make_stateless_compressor(
     >>> make_stateless_compressor("exact", 256)
     (ExactAllReduce(), None)
     """
-    method = make_algorithm(ReductionConfig(via=name, block=block_size))
+    method = make_algorithm(ReductionConfig(algorithm=name, block_size=block_size))
     return method, method.codec if isinstance(method, TwoPhaseAllReduce) else None
 
 
@@ -100,8 +101,9 @@ def resolve_algorithm(algorithm: str | AllReduceAlgorithm) -> AllReduceAlgorithm
         return ALL_REDUCE_ALGORITHMS[algorithm]
     near = did_you_mean(algorithm, ALL_REDUCE_ALGORITHMS)
     raise BadInput(
-        f"no way to sum named {algorithm}",
-        rule="via is a name, or a method of jaxdist.collectives.compress",
-        values=f"via = {algorithm}; there are {', '.join(ALL_REDUCE_ALGORITHMS)}, auto",
-        remedy=f'via="{near or "int8"}"',
+        f"no all-reduce algorithm named {algorithm}",
+        rule="algorithm is a name, or a method of jaxdist.collectives.compress",
+        values=f"algorithm = {algorithm}; "
+        f"there are {', '.join(ALL_REDUCE_ALGORITHMS)}, auto",
+        remedy=f'algorithm="{near or "int8"}"',
     )

@@ -87,7 +87,7 @@ def insert_gather(
         kind = type(network).__name__
         raise _spatial_end_error(
             f"{kind} has no blocks that a split could end at",
-            "plan.spatial_until names a block of the network's chain()",
+            "plan.spatial_end names a block of the network's chain()",
             f"{kind} has no chain()",
         )
     blocks = dict(network.chain())
@@ -95,9 +95,9 @@ def insert_gather(
         near = did_you_mean(gather_block, list(blocks)[1:])
         raise _spatial_end_error(
             f"the split of images cannot end at {gather_block}",
-            "plan.spatial_until names a block of the network, and not the first",
+            "plan.spatial_end names a block of the network, and not the first",
             f"the blocks are {', '.join(blocks)}",
-            *([f"did you mean plan.spatial_until={near}?"] if near else []),
+            *([f"did you mean plan.spatial_end={near}?"] if near else []),
         )
     block, gather = blocks[gather_block], gather_class(gather_block)
     setattr(network, f"gather_{gather_block}", gather)
@@ -113,5 +113,5 @@ def insert_gather(
 
 
 def _spatial_end_error(what: str, rule: str, values: str, *first: str) -> BadInput:
-    whole = "plan.spatial_until= splits images as far as they go"
+    whole = "plan.spatial_end= splits images as far as they go"
     return BadInput(what, rule=rule, values=values, remedy=(*first, whole))

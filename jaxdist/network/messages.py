@@ -84,9 +84,12 @@ def route_messages(
         if not (trip > 0).all():
             raise BadInput(
                 "links cannot be shared by round trip where a way has no latency",
-                rule="--sharing rtt shares a link in parts of 1 / latency",
+                rule="--bandwidth-sharing rtt shares a link in parts of 1 / latency",
                 values=f"{int((trip <= 0).sum())} messages cross links of 0 s only",
-                remedy=("--sharing maxmin", "a latency for each link of the platform"),
+                remedy=(
+                    "--bandwidth-sharing maxmin",
+                    "a latency for each link of the platform",
+                ),
             )
         # Relative to the shortest trip, so that sums of weights stay near 1.
         weight = np.asarray(trip.min() / trip)

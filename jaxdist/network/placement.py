@@ -56,6 +56,6 @@ def parse_placement(text: str, ranks: int, topology: Topology) -> IntArray:
         f"no placement named {text}",
         rule=f"one of {', '.join(PLACEMENT_NAMES)}, random:SEED, or devices with "
         "commas between",
-        values=f"--place {text}",
-        remedy=f"did you mean {near}?" if near else "--place dealt",
+        values=f"--placement {text}",
+        remedy=f"did you mean {near}?" if near else "--placement dealt",
     )

@@ -79,7 +79,7 @@ def traffic_seconds(
     total: defaultdict[str, float] = defaultdict(float)
     # An outer loop (local SGD) synchronizes once every so many steps, so a step pays
     # that part of it.
-    every = ledger.plan.outer.every or 1
+    every = ledger.plan.outer.sync_interval or 1
     joint = [row for sync in ledger.outer_syncs for row in sync.rows]
     for rows, share in ((ledger.rows, 1.0), (joint, 1 / every)):
         for row in rows:

@@ -49,7 +49,7 @@ def device_memory(case: StepDescription, device: Device) -> dict[str, int]:
     plan, every = case.plan, []
     saved = [_saved_activations(case, device, k) for k in range(len(case.ledgers))]
     schedule = plan_schedule(plan, case.microbatches) if case.stages else None
-    # With `remat_until` ranks save different blocks, but all stages are one program,
+    # With `remat_end` ranks save different blocks, but all stages are one program,
     # whose arrays have room for the rank that saves most.
     most = max(kept for kept, _ in saved)
     for pipe_rank, (kept, once) in enumerate(saved):
@@ -71,7 +71,7 @@ def device_memory(case: StepDescription, device: Device) -> dict[str, int]:
             **case.state_bytes,
             "gathered": whole if case.stages else 0,
             "gradients": max(own, whole) if case.microbatches > 1 else own,
-            "activations": round((most if plan.remat_until else kept) * flying + once),
+            "activations": round((most if plan.remat_end else kept) * flying + once),
             "batch": case.batch_bytes // plan.mesh.size(*plan.batch_axes),
             "buffers": max((x.payload // max(1, x.arrays) for x in rows), default=0),
         }

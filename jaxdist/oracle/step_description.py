@@ -61,7 +61,7 @@ class StepDescription:
     def is_rematerialized(self, layer: LayerProfile) -> bool:
         """Tell whether the backward pass recomputes the layer's block."""
         plan = self.plan
-        return layer.block in self._remat_blocks if plan.remat_until else plan.remat
+        return layer.block in self._remat_blocks if plan.remat_end else plan.remat
 
     @cached_property
     def _remat_blocks(self) -> frozenset[str]:
@@ -71,7 +71,7 @@ class StepDescription:
     def block_sample_shards(self, block: str) -> int:
         """Return the number of devices over which samples are split in a block.
 
-        Behind `plan.spatial_until` the devices of a spatial group may repeat the same
+        Behind `plan.spatial_end` the devices of a spatial group may repeat the same
         work on whole images, so there the spatial axes split nothing.
 
         Args:
@@ -86,10 +86,10 @@ class StepDescription:
     @cached_property
     def _replicated_blocks(self) -> frozenset[str]:
         """Blocks in which every device of a spatial group has whole images."""
-        until, names = self.plan.spatial_until, [x.name for x in self.profile.blocks]
+        until, names = self.plan.spatial_end, [x.name for x in self.profile.blocks]
         # After the split, samples may be split over the spatial axes instead: then no
         # work is repeated.
-        if until not in names or self.plan.spatial_then == "samples":
+        if until not in names or self.plan.spatial_end_mode == "samples":
             return frozenset()
         return frozenset(("", *names[names.index(until) :]))
 

@@ -101,7 +101,7 @@ def fit_block_padding(
     """
     # Traces depend on where images are gathered and on the inputs, not on the mesh: one
     # serves all layouts of a search.
-    until, gather = plan.spatial_until, spatial_layers.gather_layer_class(plan)
+    until, gather = plan.spatial_end, spatial_layers.gather_layer_class(plan)
     trace_cache, key = trace_cache or TraceCache(), (until, gather, inputs)
     calls = trace_cache.get_or_compute(
         ("calls", *key),

@@ -34,8 +34,8 @@ def check_batch_size(plan: Plan, batch: int, microbatches: int = 1) -> None:
     Raises:
         BadInput: with the nearest batches that do.
     """
-    # With plan.spatial_then=samples the spatial axes split the batch as data does.
-    exchanged = plan.spatial_then == "samples"
+    # With plan.spatial_end_mode=samples the spatial axes split the batch as data does.
+    exchanged = plan.spatial_end_mode == "samples"
     shards = plan.mesh.size(*plan.sample_axes) * microbatches
     if batch % shards:
         # Rounding down may give no sample at all, which is no remedy.
@@ -51,7 +51,7 @@ def check_batch_size(plan: Plan, batch: int, microbatches: int = 1) -> None:
             + f" with {microbatches} microbatches" * (microbatches > 1),
             remedy=(
                 " or ".join(f"data.batch={size}" for size in near),
-                *["plan.spatial_then=repeat"] * exchanged,
+                *["plan.spatial_end_mode=repeat"] * exchanged,
             ),
         )
 

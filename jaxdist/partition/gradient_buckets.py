@@ -1,6 +1,6 @@
 """Gradient buckets: which gradients are summed exactly, and which are compressed.
 
-A gradient of a matrix or kernel of at least `dense_below` numbers on a device is
+A gradient of a matrix or kernel of at least `min_compressed_elements` on a device is
 compressed over the data axis, after an exact sum over the other axes that do not split
 it; a hierarchical sum takes all these axes at once, the innermost as that of a host.
 Vectors (norms, biases), short arrays, and matrices that a low rank would not make
@@ -84,8 +84,12 @@ def exact_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> GradientReduc
     return GradientReduction(
         exact_axes=tuple(replicated_axes(plan.sum_axes, x.spec()) for x in leaves),
         buckets=(),
-        scatter_compressor=make_stateless_compressor(asked.scatter, asked.block)[0],
-        gather_compressor=make_stateless_compressor(asked.gather, asked.block)[1],
+        scatter_compressor=make_stateless_compressor(
+            asked.reduce_scatter, asked.block_size
+        )[0],
+        gather_compressor=make_stateless_compressor(asked.all_gather, asked.block_size)[
+            1
+        ],
     )
 
 
@@ -109,11 +113,12 @@ def plan_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> GradientReduct
     exact = exact_reduction(plan, leaves)
     asked = plan.reduce
     _check_reduction(plan, leaves)
-    if asked.via in UNCOMPRESSED:
+    if asked.algorithm in UNCOMPRESSED:
         return exact
     if plan.mesh.size(DATA_AXIS) == 1:
         warnings.warn(
-            f"plan.reduce.via = {asked.via} does nothing: plan.mesh.{DATA_AXIS} = 1",
+            f"plan.reduce.algorithm = {asked.algorithm} does nothing: "
+            f"plan.mesh.{DATA_AXIS} = 1",
             JaxdistWarning,
             stacklevel=2,
         )
@@ -140,10 +145,10 @@ def plan_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> GradientReduct
             raise BadInput(
                 "a hierarchical sum needs two levels",
                 rule="gradients are summed over data and another axis inside it",
-                values=f"plan.reduce.via = hierarchical, {plan.title} sums over "
+                values=f"plan.reduce.algorithm = hierarchical, {plan.title} sums over "
                 f"{', '.join(axes)} alone",
                 remedy=(
-                    "plan.reduce.via=top_k",
+                    "plan.reduce.algorithm=top_k",
                     "or a second axis: plan.mesh.spatial_h=2",
                 ),
             )
@@ -171,31 +176,33 @@ def _check_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> None:
     """Refuse settings that are out of range or cost more than they save."""
     asked, fsdp = plan.reduce, plan.mesh.fsdp
     legal = {
-        "momentum": 0 <= asked.momentum < 1 and (asked.feedback or not asked.momentum),
-        "warm_up": asked.warm_up >= 0,
+        "momentum": 0 <= asked.momentum < 1
+        and (asked.error_feedback or not asked.momentum),
+        "warmup_steps": asked.warmup_steps >= 0,
         "bucket_mib": asked.bucket_mib > 0,
-        "dense_below": asked.dense_below >= 0,
+        "min_compressed_elements": asked.min_compressed_elements >= 0,
     }
     for name, holds in legal.items():
         if not holds:
             raise BadInput(
                 f"plan.reduce.{name} is out of range",
-                rule="0 <= momentum < 1, and 0 without feedback; warm_up >= 0, "
-                "bucket_mib > 0, dense_below >= 0",
+                rule="0 <= momentum < 1, and 0 without error_feedback; "
+                "warmup_steps >= 0, bucket_mib > 0, min_compressed_elements >= 0",
                 values=f"plan.reduce.{name} = {getattr(asked, name)}",
                 remedy=f"plan.reduce.{name}={getattr(type(asked)(), name)}",
             )
     # With zero 1 what is gathered becomes the parameters: errors of rounding would add
     # up from step to step. With zero 3 each device keeps its shard in full precision.
-    if asked.gather != "exact" and plan.zero != 3:
+    if asked.all_gather != "exact" and plan.zero != 3:
         raise BadInput(
             "parameters would be rounded at every step",
             rule="parameters travel in fewer bits where whole ones are kept in shards, "
             "with plan.zero=3",
-            values=f"plan.reduce.gather = {asked.gather}, plan.zero = {plan.zero}",
-            remedy=("plan.zero=3", "or plan.reduce.gather=exact"),
+            values=f"plan.reduce.all_gather = {asked.all_gather}, "
+            f"plan.zero = {plan.zero}",
+            remedy=("plan.zero=3", "or plan.reduce.all_gather=exact"),
         )
-    for name in ("scatter", "gather"):
+    for name in ("reduce_scatter", "all_gather"):
         if getattr(asked, name) != "exact" and fsdp == 1:
             warnings.warn(
                 f"plan.reduce.{name} = {getattr(asked, name)} does nothing: "
@@ -205,18 +212,18 @@ def _check_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> None:
             )
     # Error feedback keeps a residual of each compressed gradient. Along data that is a
     # shard; without data, fsdp's own sum is over whole gradients.
-    lossy = asked.via not in UNCOMPRESSED and not make_algorithm(asked).lossless
-    if lossy and asked.feedback and fsdp > 1 and plan.mesh.size(DATA_AXIS) == 1:
+    lossy = asked.algorithm not in UNCOMPRESSED and not make_algorithm(asked).lossless
+    if lossy and asked.error_feedback and fsdp > 1 and plan.mesh.size(DATA_AXIS) == 1:
         numbers = sum(math.prod(leaf.shape) for leaf in leaves)
         raise BadInput(
-            f"{asked.via} along fsdp would keep what it does not send whole",
+            f"{asked.algorithm} along fsdp would keep what it does not send whole",
             rule="what is left is as large as the gradient that is packed: a shard "
             "along data, all parameters along fsdp",
-            values=f"plan.reduce.via = {asked.via}, {plan.title}: {4 * numbers:,} B "
-            f"more a device, where fsdp leaves it {4 * numbers // fsdp:,} B of "
-            "parameters",
+            values=f"plan.reduce.algorithm = {asked.algorithm}, {plan.title}: "
+            f"{4 * numbers:,} B more a device, where fsdp leaves it "
+            f"{4 * numbers // fsdp:,} B of parameters",
             remedy=(
-                "plan.reduce.via=exact plan.reduce.scatter=int8",
+                "plan.reduce.algorithm=exact plan.reduce.reduce_scatter=int8",
                 "or a data axis beside fsdp: plan.mesh.data=2",
             ),
         )
@@ -246,10 +253,10 @@ def _leaf_algorithms(
         return [algorithm] * len(leaves)
     if not isinstance(algorithm, PowerSGD):
         raise BadInput(
-            f"{plan.reduce.via} has no ranks",
-            rule="plan.reduce.ranks are of plan.reduce.via=power",
+            f"{plan.reduce.algorithm} has no ranks",
+            rule="plan.reduce.ranks are of plan.reduce.algorithm=power",
             values=f"plan.reduce.ranks = {','.join(plan.reduce.ranks)}",
-            remedy=("plan.reduce.via=power", "or plan.reduce.ranks="),
+            remedy=("plan.reduce.algorithm=power", "or plan.reduce.ranks="),
         )
     # The dot behind a name keeps block1 from meaning block10 as well.
     names = [f"{leaf.name.replace('/', '.')}." for leaf in leaves]
@@ -295,7 +302,7 @@ def bucket_traffic(
 
 def compression_predicate(plan: Plan) -> Callable[[LeafSharding], bool]:
     """Return a predicate: does the plan compress a leaf's gradient along data?"""
-    if plan.reduce.via in UNCOMPRESSED or plan.mesh.size(DATA_AXIS) == 1:
+    if plan.reduce.algorithm in UNCOMPRESSED or plan.mesh.size(DATA_AXIS) == 1:
         return lambda leaf: False
     return partial(is_compressed, plan, algorithm=make_algorithm(plan.reduce))
 
@@ -311,7 +318,7 @@ def is_compressed(
     shape = leaf.local_shape(plan)
     # On a device: what fsdp or tensor leaves of a matrix may be too short to compress.
     numbers = math.prod(shape)
-    if len(shape) < 2 or numbers < plan.reduce.dense_below:
+    if len(shape) < 2 or numbers < plan.reduce.min_compressed_elements:
         return False
     if isinstance(algorithm, PowerSGD):
         # Factors [m, r] and [n, r] in place of [m, n].

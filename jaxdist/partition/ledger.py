@@ -101,7 +101,7 @@ class Ledger:
                 term = f"{row.what}, {' x '.join(row.axes)}"
                 total[term] += wire_bytes(row.kind, row.payload, devices)
         # By the step: the bytes of all syncs of a period over its steps.
-        every = self.plan.outer.every
+        every = self.plan.outer.sync_interval
         step.update({term: round(sent / every) for term, sent in period.items()})
         return dict(step.most_common())
 

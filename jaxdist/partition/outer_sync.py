@@ -3,12 +3,12 @@
 Replicas share the global batch, and nothing travels between them in a step. The blocks
 of a network are assigned to fragments; fragment f of F is averaged after step
 
-    every (f + 1) // F      of each period of `every` steps,
+    every (f + 1) // F      of each period of `sync_interval` steps,
 
 so the last one, and running statistics with it, at the end of a period.
 Traffic of a sync of G parameters' bytes on a device: an all-reduce of G over replica,
-or what the method of `plan.outer.via` moves for its matrices. Source: Douillard et al.
-2025, arXiv:2501.18512, section 2 (fragments).
+or what `plan.outer.compressor` moves for its matrices. Source: Douillard et al. 2025,
+arXiv:2501.18512, section 2 (fragments).
 """
 
 import math
@@ -70,16 +70,16 @@ def plan_syncs(
     """
     asked = plan.outer
     if plan.replicas == 1:
-        if asked.every:
+        if asked.sync_interval:
             warnings.warn(
-                f"plan.outer.every = {asked.every} does nothing: "
+                f"plan.outer.sync_interval = {asked.sync_interval} does nothing: "
                 f"no replicas train on their own in {plan.title}",
                 JaxdistWarning,
                 stacklevel=2,
             )
         return ()
     # Only matrices are worth compressing. 256: numbers that share one scale.
-    method, codec = make_stateless_compressor(asked.via, 256)
+    method, codec = make_stateless_compressor(asked.compressor, 256)
     syncs = []
     for number, indices in enumerate(assign_fragments(leaves, asked.fragments), 1):
         compressed = [i for i in indices if codec and len(leaves[i].shape) > 1]
@@ -114,8 +114,8 @@ def plan_syncs(
         ]
         syncs.append(
             OuterSync(
-                step_in_period=asked.every * number // asked.fragments,
-                sync_interval=asked.every,
+                step_in_period=asked.sync_interval * number // asked.fragments,
+                sync_interval=asked.sync_interval,
                 exact_params=tuple(exact),
                 compressed_params=tuple(compressed),
                 algorithm=method,

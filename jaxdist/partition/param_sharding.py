@@ -104,7 +104,7 @@ def leaf_shardings(
         roles: what layers do with the tensor axis.
         arrays: arrays or shapes by path, `block1/conv2/kernel`.
     """
-    shards = 1 if "fsdp" in plan.idle else plan.mesh.fsdp
+    shards = 1 if "fsdp" in plan.replicated_axes else plan.mesh.fsdp
     found = []
     for name, x in arrays.items():
         # The role belongs to the layer, the dim to its leaf: kernel, bias, scale.

@@ -76,10 +76,10 @@ def check_spatial_split(
     # Axes of one device split nothing, so nothing can be mixed across them.
     if not real:
         return
-    program, called, means = _trace_network(network, inputs, plan.spatial_until)
+    program, called, means = _trace_network(network, inputs, plan.spatial_end)
     # Parameters come first; of the inputs only the first, images, is split.
     first = len(program.invars) - len(inputs)
-    if plan.spatial_then == "samples":
+    if plan.spatial_end_mode == "samples":
         _check_exchange_bypass(program, [""] * first + ["before"] * len(inputs))
     until = (*called, _GATHER_NAME).index(_GATHER_NAME)
     layers = _TracedLayers(
@@ -99,7 +99,7 @@ def check_spatial_split(
         raise BadInput(
             "the network mixes positions that lie on different devices",
             rule="only layers of jaxdist.layers look at neighbours in a split image, "
-            "and GlobalMean, GridMean or plan.spatial_until ends the split",
+            "and GlobalMean, GridMean or plan.spatial_end ends the split",
             values=str(found),
             remedy=[
                 "from jaxdist.layers import Conv, MaxPool, AvgPool, GlobalMean",
@@ -133,10 +133,10 @@ def _check_exchange_bypass(jaxpr: Any, known: Sequence[str]) -> list[str]:
         elif len(sides) > 1:
             raise BadInput(
                 "a path leads around the exchange of rows for samples",
-                rule="behind plan.spatial_until a network reads that block alone",
+                rule="behind plan.spatial_end a network reads that block alone",
                 values=f"{label or eqn.primitive.name} in "
                 f"{eqn.source_info.name_stack} reads from before it and from behind",
-                remedy="plan.spatial_then=repeat",
+                remedy="plan.spatial_end_mode=repeat",
             )
         env.update(zip(eqn.outvars, outs, strict=True))
     return _lookup(env, jaxpr.outvars, "")

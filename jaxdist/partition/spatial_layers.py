@@ -48,9 +48,9 @@ def split_at_gather(
     if rule:
         raise BadInput(
             f"the split of images cannot end at {gather_block}",
-            rule=f"plan.spatial_until names {rule}",
+            rule=f"plan.spatial_end names {rule}",
             values=values,
-            remedy="plan.spatial_until= splits images as far as they go",
+            remedy="plan.spatial_end= splits images as far as they go",
         )
     return split, whole
 
@@ -74,10 +74,10 @@ def call_ranges(plan: Plan, calls: Sequence[LayerCall]) -> tuple[CallRange, Call
         plan: the layout.
         calls: in order.
     """
-    split, whole = split_at_gather(calls, plan.spatial_until)
+    split, whole = split_at_gather(calls, plan.spatial_end)
     sizes = dict(plan.mesh.items()) | dict.fromkeys(SPATIAL_AXES, 1)
     before = CallRange(calls=split, plan=plan, norm_plan=plan)
-    if plan.spatial_then == "samples":
+    if plan.spatial_end_mode == "samples":
         # Samples are spread over the spatial axes as over data. Statistics are still
         # averaged over all these axes: the original plan says so for whole images too.
         sizes["data"] = plan.mesh.size("data", *SPATIAL_AXES)
@@ -89,10 +89,10 @@ def call_ranges(plan: Plan, calls: Sequence[LayerCall]) -> tuple[CallRange, Call
 
 def gather_layer_class(plan: Plan) -> type[Gather]:
     """Return the layer that a plan puts where its split of images ends."""
-    return Exchange if plan.spatial_then == "samples" else Gather
+    return Exchange if plan.spatial_end_mode == "samples" else Gather
 
 
 def split_after_gather(plan: Plan) -> Split:
     """Return how the images of layers lie behind the gather."""
-    exchanged = plan.spatial_then == "samples"
+    exchanged = plan.spatial_end_mode == "samples"
     return Split(axes=(), samples=SPATIAL_AXES if exchanged else ())

@@ -69,15 +69,16 @@ def assign_roles(plan: Plan, calls: Sequence[LayerCall], network: nnx.Module) ->
     """
     # An idle axis repeats the whole work: no layer has a role then.
     devices = plan.mesh.tensor
-    if devices == 1 or TENSOR_AXIS in plan.idle:
+    if devices == 1 or TENSOR_AXIS in plan.replicated_axes:
         return {}
     layers = tensor_roles.shardable_layers(calls)
-    given = TENSOR_STRATEGIES[plan.weights](layers, network, devices)
+    given = TENSOR_STRATEGIES[plan.tensor_strategy](layers, network, devices)
     if not given:
         raise BadInput(
             "nothing is split along tensor",
             rule="a mesh axis larger than one splits samples, images or weights",
-            values=f"plan.mesh.tensor = {devices}, plan.weights = {plan.weights}; "
+            values=f"plan.mesh.tensor = {devices}, "
+            f"plan.tensor_strategy = {plan.tensor_strategy}; "
             f"none of {len(layers)} layers of jaxdist.layers divides",
             remedy=f"plan.mesh.data={plan.mesh.data * devices} plan.mesh.tensor=1",
         )

@@ -1,4 +1,4 @@
-"""Tensor-parallel strategies: the role that each layer's weights take (`plan.weights`).
+"""Tensor-parallel strategies (`plan.tensor_strategy`): the role of each layer.
 
 pairs     the filters (columns) of one layer, then the channels (rows) of the layer that
           reads them: one sum forward, one backward. The features between the two divide
@@ -240,9 +240,9 @@ def sequence_parallel_roles(
     if not isinstance(stream, ResidualStream):
         raise BadInput(
             "the network has no tokens to split between its layers",
-            rule="plan.weights=sequence is for networks of tokens",
+            rule="plan.tensor_strategy=sequence is for networks of tokens",
             values=f"{type(network).__name__} says of no layers that tokens are apart",
-            remedy="plan.weights=pairs",
+            remedy="plan.tensor_strategy=pairs",
         )
     tokens = next((w.tokens for w in shardable if w.path in stream.start), 0)
     if tokens % devices:
@@ -251,10 +251,10 @@ def sequence_parallel_roles(
             f"{tokens} tokens do not divide over {devices} devices",
             rule="the tokens of a sample divide over the tensor axis",
             values=f"data.context = {tokens}, plan.mesh.tensor = {devices}, "
-            "plan.weights = sequence",
+            "plan.tensor_strategy = sequence",
             remedy=(
                 *(f"data.context={count}" for count in near if count),
-                "plan.weights=pairs",
+                "plan.tensor_strategy=pairs",
             ),
         )
     # The same pairs, but sums end in slices of tokens: a row layer scatters what it
@@ -287,6 +287,6 @@ def _uneven_split_error(
         f"{devices}",
         remedy=(
             f"plan.mesh.tensor={max_devices}",
-            "plan.weights=pairs leaves such layers whole",
+            "plan.tensor_strategy=pairs leaves such layers whole",
         ),
     )

@@ -22,9 +22,9 @@ from jaxdist.pipeline.work_item import Supersteps, forward
 _PLAN_KEYS: Final = (
     ("microbatches=", "optim.accumulate="),
     ("replicas=", "plan.pipe.replicas="),
-    ("stashing=", "plan.pipe.stashing="),
+    ("stashing=", "plan.pipe.weight_stashing="),
     ("vertical_sync=", "plan.pipe.vertical_sync="),
-    ("group=", "plan.pipe.group="),
+    ("group=", "plan.pipe.microbatches_per_update="),
     ("chunks=", "plan.pipe.chunks="),
     ("schedule=", "plan.pipe.schedule="),
     ("devices=", "plan.mesh.pipe="),
@@ -65,11 +65,13 @@ def async_plan_schedule(plan: Plan, microbatches: int) -> AsyncSchedule:
     pipe, stages = plan.pipe, plan.stages
     with _plan_key_errors():
         if pipe.schedule == "pipedream-2bw":
-            return pipedream_2bw(stages, microbatches, pipe.group or stages)
+            return pipedream_2bw(
+                stages, microbatches, pipe.microbatches_per_update or stages
+            )
         return pipedream(
             pipe.replicas or (1,) * stages,
             microbatches,
-            stashing=pipe.stashing,
+            stashing=pipe.weight_stashing,
             vertical_sync=pipe.vertical_sync,
         )
 

@@ -98,7 +98,13 @@ def build_layout(
     if plan.remat:
         remat.check_remat(plan, network)
     roles = trace_cache.get_or_compute(
-        ("roles", plan.weights, plan.mesh.tensor, plan.idle, plan.spatial_until),
+        (
+            "roles",
+            plan.tensor_strategy,
+            plan.mesh.tensor,
+            plan.replicated_axes,
+            plan.spatial_end,
+        ),
         lambda: tensor_parallel.assign_roles(plan, calls, network),
     )
 
@@ -194,13 +200,13 @@ def _backward_reads(
         return (False,) * len(leaves)
 
     def reads(remat: bool, until: str) -> tuple[bool, ...]:
-        one = replace(plan, remat=remat, remat_until=until)
+        one = replace(plan, remat=remat, remat_end=until)
         return trace_cache.get_or_compute(
             ("again", remat, until),
             lambda: _trace_backward_reads(task, one, shapes, repeated_blocks),
         )
 
-    if not plan.remat_until:
+    if not plan.remat_end:
         return reads(plan.remat, "")
 
     def is_rematerialized() -> tuple[bool, ...]:
@@ -220,8 +226,8 @@ def _backward_reads(
     # Of equal blocks one is traced: the end of rematerialization is moved behind those
     # that are not. Reads are those of a step with it in the first blocks, without in
     # the others.
-    again = trace_cache.get_or_compute(("remade", plan.remat_until), is_rematerialized)
-    near = repeated_blocks.next_traced(plan.remat_until)
+    again = trace_cache.get_or_compute(("remade", plan.remat_end), is_rematerialized)
+    near = repeated_blocks.next_traced(plan.remat_end)
     each = zip(again, reads(True, near), reads(False, ""), strict=True)
     return tuple(inside if remade else outside for remade, inside, outside in each)
 

@@ -79,7 +79,7 @@ def check_outer_loop(plan: Plan, state: TrainState) -> None:
                 f"{key} does not go with an outer loop",
                 rule=rule,
                 values=f"plan.mesh.replica = {plan.mesh.replica}, "
-                f"plan.outer.every = {plan.outer.every}",
+                f"plan.outer.sync_interval = {plan.outer.sync_interval}",
                 remedy=(f"{key}=0", "or without replicas: plan.mesh.replica=1"),
             )
 

@@ -78,7 +78,9 @@ def error_feedback_shapes(
                     P(split or None),
                 )
     # Lossless algorithms send everything: nothing is left.
-    residual = compressed if plan.reduce.feedback and not reduction.lossless else {}
+    residual = (
+        compressed if plan.reduce.error_feedback and not reduction.lossless else {}
+    )
     velocity = {}
     if plan.reduce.momentum:
         velocity = {leaf.name: row(leaf, ()) for leaf in param_shardings} | compressed

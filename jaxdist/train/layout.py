@@ -219,7 +219,7 @@ class Layout:
             sample_ids,
             self.tensor_roles,
             self.block_padding.splits,
-            self.plan.spatial_until,
+            self.plan.spatial_end,
             spatial_layers.gather_layer_class(self.plan),
         )
 

@@ -93,7 +93,7 @@ def select_local_samples(plan: Plan, outputs: Any, batch: Batch) -> tuple[Any, B
         outputs: outputs of the network.
         batch: this device's batch, `id [B]` among its arrays.
     """
-    if plan.spatial_then == "repeat":
+    if plan.spatial_end_mode == "repeat":
         return outputs, batch
     # Where rows of images were exchanged for samples on the way, outputs are of a
     # device's own samples, and the batch is of all that the devices share; outputs of

@@ -71,7 +71,7 @@ class Objective(ABC):
             f"{type(self).__name__} cannot score outputs that lie in slices",
             rule="Answers are the logits of one vocabulary",
             values=f"the network declares them, {type(self).__name__} scores it",
-            remedy="plan.weights=filter, or a network without Answers",
+            remedy="plan.tensor_strategy=filter, or a network without Answers",
         )
 
     @abstractmethod

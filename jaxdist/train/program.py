@@ -84,7 +84,8 @@ class Program:
             The next state and the loss: of the step, or of each replica's.
         """
         early = (
-            number <= self.layout.plan.reduce.warm_up and self.warmup_step is not None
+            number <= self.layout.plan.reduce.warmup_steps
+            and self.warmup_step is not None
         )
         state, loss = (self.warmup_step if early else self.compiled_step)(state, batch)
         for join in self.outer_steps:
@@ -260,7 +261,7 @@ def _compile_warmup_step(layout: Layout) -> tuple[Any, tuple[AuditError, ...]]:
     Returns:
         The program, and where it differs from the plan with such sums.
     """
-    if not (layout.plan.reduce.warm_up and layout.reduction.buckets):
+    if not (layout.plan.reduce.warmup_steps and layout.reduction.buckets):
         return None, ()
     exact = without_compression(layout.reduction)
     compiled = trace_train_step(layout, exact).lower().compile()

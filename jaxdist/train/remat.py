@@ -51,18 +51,18 @@ def check_remat(plan: Plan, model: Any) -> None:
             values=f"plan.remat = True, {type(model).__name__} has no chain()",
             remedy="plan.remat=false",
         )
-    blocks, until = [name for name, _ in model.chain()], plan.remat_until
+    blocks, until = [name for name, _ in model.chain()], plan.remat_end
     if not until or until in blocks[1:]:
         return
     near = did_you_mean(until, blocks[1:])
-    meant = [f"did you mean plan.remat_until={near}?"] if near else []
+    meant = [f"did you mean plan.remat_end={near}?"] if near else []
     if until == blocks[0]:
         meant = ["plan.remat=false keeps the insides of all blocks"]
     raise BadInput(
         f"blocks cannot be computed again until {until}",
-        rule="plan.remat_until names a block of the network, and not the first",
+        rule="plan.remat_end names a block of the network, and not the first",
         values=f"the blocks are {', '.join(blocks)}",
-        remedy=(*meant, "plan.remat_until= computes all again"),
+        remedy=(*meant, "plan.remat_end= computes all again"),
     )
 
 
@@ -82,7 +82,7 @@ def call_model(
         The outputs, and the new statistics.
     """
     model = factory(params, stats)
-    if not plan.remat_until:
+    if not plan.remat_end:
         return model(*inputs), batch_stats(model)
     # Blocks are run one by one, so that some can be inside of a checkpoint.
     blocks = tuple(name for name, _ in model.chain())
@@ -101,13 +101,13 @@ def maybe_checkpoint(plan: Plan, loss_fn: Callable[..., Any]) -> Callable[..., A
         plan: says which blocks are rematerialized.
         loss_fn: calls the network by `call_model` or `run_with_partial_remat`.
     """
-    whole = plan.remat and not plan.remat_until
+    whole = plan.remat and not plan.remat_end
     return checkpoint_blocks(loss_fn) if whole else loss_fn
 
 
 def partial_remat_blocks(plan: Plan, blocks: BlockNames) -> BlockNames:
     """Return the blocks that are rematerialized, where others are not."""
-    return plan.remade(blocks) if plan.remat_until else ()
+    return plan.remade(blocks) if plan.remat_end else ()
 
 
 def run_with_partial_remat(
@@ -152,7 +152,7 @@ def run_with_partial_remat(
 
 def tag_all_blocks(plan: Plan, model: Any) -> None:
     """Tag the outputs of all blocks where all are rematerialized; in place."""
-    if plan.remat and not plan.remat_until:
+    if plan.remat and not plan.remat_end:
         tag_block_outputs(model, [name for name, _ in model.chain()])
 
 

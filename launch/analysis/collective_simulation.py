@@ -61,15 +61,15 @@ class SimulationQuery:
     ranks: int = 64
     mib: float = 64.0
     """Size of the array that every rank has, in MiB."""
-    sharing: str | None = None
-    """`maxmin` or `rtt`; by default what the factors go with."""
-    factors: str = "ideal"
+    bandwidth_sharing: str | None = None
+    """`maxmin` or `rtt`; by default what the overheads go with."""
+    protocol_overheads: str = "ideal"
     """Protocol overheads: `ideal` or `smpi`."""
-    pace: str = "steps"
+    synchronization: str = "steps"
     """Whether all ranks go from step to step together (`steps`), or alone (`ranks`)."""
-    place: str = "in_order"
+    placement: str = "in_order"
     """Placement of the ranks on devices."""
-    per_host: int | None = None
+    ranks_per_host: int | None = None
     """Ranks of a host, for lists of two levels; those of the platform by default."""
     density: float | None = None
     """Part of the numbers that are entries of sparse arrays; None sends all."""
@@ -77,7 +77,7 @@ class SimulationQuery:
     """Neighbouring ranks that sum together; None is all of them."""
     halo_mib: float | None = None
     """MiB that neighbouring ranks exchange at the same time."""
-    mitigate: bool = False
+    contention_search: bool = False
     """Whether step lists and placements with less contention are searched."""
 
     @property
@@ -89,15 +89,16 @@ class SimulationQuery:
             "topology": self.topology,
             "ranks": self.ranks,
             "mib": f"{self.mib:g}",
-            "sharing": self.sharing,
-            "factors": None if self.factors == usual.factors else self.factors,
-            "pace": None if self.pace == usual.pace else self.pace,
-            "place": None if self.place == usual.place else self.place,
-            "per-host": self.per_host,
+            "bandwidth-sharing": self.bandwidth_sharing,
+            "ranks-per-host": self.ranks_per_host,
             "density": self.density,
             "group": self.group,
             "halo-mib": self.halo_mib,
         }
+        for name in ("protocol_overheads", "synchronization", "placement"):
+            value = getattr(self, name)
+            if value != getattr(usual, name):
+                given[name.replace("_", "-")] = value
         options = [
             f"--{k} {shlex.quote(str(v))}" for k, v in given.items() if v is not None
         ]
@@ -153,8 +154,8 @@ class SimulationReport:
             "ranks": query.ranks,
             "bytes": self.array_bytes,
             "density": query.density,
-            "place": query.place,
-            "pace": query.pace,
+            "place": query.placement,
+            "pace": query.synchronization,
             "sharing": self.network.sharing,
             "factors": self.network.overheads.name,
             "seconds": self.seconds,
@@ -207,36 +208,38 @@ def run_simulation(query: SimulationQuery) -> SimulationReport:
         ("--group", group),
         ("--halo-mib", query.halo_mib),
     ):
-        if query.mitigate and given is not None:
+        if query.contention_search and given is not None:
             raise BadInput(
-                f"--mitigate does not know {name}",
+                f"--contention-search does not know {name}",
                 rule="ways are searched for one dense sum over all ranks",
                 values=f"{name} {given}",
-                remedy=f"--mitigate without {name}",
+                remedy=f"--contention-search without {name}",
             )
     topology = find_topology(query.topology, ranks, settings)
     # TCP gives a connection bandwidth in proportion to 1 / RTT: SimGrid's model of it
     # assumes that rule.
-    rule = query.sharing or ("rtt" if query.factors == "smpi" else "maxmin")
-    overheads = protocol_overheads(query.factors)
+    rule = query.bandwidth_sharing or (
+        "rtt" if query.protocol_overheads == "smpi" else "maxmin"
+    )
+    overheads = protocol_overheads(query.protocol_overheads)
     network = NetworkModel(topology=topology, overheads=overheads, sharing=rule)
     # A list of two levels sums inside hosts first, so it must know their ranks.
     members, hosted = group or ranks, topology.per_host
-    per_host = query.per_host
+    per_host = query.ranks_per_host
     two_level = query.algorithm.replace("-", "_") in TWO_LEVEL_SCHEDULES
     if per_host is None and two_level and hosted > 1 and members % hosted == 0:
         per_host = hosted
     steps = schedule_by_name(query.algorithm, members, per_host)
     # Ranks are placed on devices after the topology is known: placements depend on it.
     devices = rank_devices(
-        ranks, topology, parse_placement(query.place, ranks, topology)
+        ranks, topology, parse_placement(query.placement, ranks, topology)
     )
     # Sums of sparse arrays grow from step to step, by the entries that do not meet.
     sparse = None if query.density is None else SparseEncoding(density=query.density)
 
     phases: tuple[SimulatedStep, ...] = ()
     each: tuple[tuple[str, float], ...] = ()
-    if group is None and query.halo_mib is None and query.pace == "steps":
+    if group is None and query.halo_mib is None and query.synchronization == "steps":
         # Ranks that go together have the same step: one simulation of messages a step.
         alone = (
             simulate_collective(steps, size, network, devices)
@@ -255,12 +258,12 @@ def run_simulation(query: SimulationQuery) -> SimulationReport:
         if query.halo_mib is not None:
             halo = _parse_mib(query.halo_mib, "--halo-mib")
             found.append(halo_messages(devices, halo))
-        outcome = simulate_concurrent(found, network, query.pace)
+        outcome = simulate_concurrent(found, network, query.synchronization)
         seconds, phi = outcome.seconds, outcome.phi
         if len(found) > 1:
             each = tuple(zip((one.name for one in found), outcome.each))
     candidates: Sequence[ContentionCandidate] = ()
-    if query.mitigate:
+    if query.contention_search:
         # Each swap is a simulation: with more ranks they would take minutes.
         swaps = _MAX_SWAPS if ranks <= 32 else 0
         candidates = minimize_contention(ranks, size, network, swaps)
@@ -346,18 +349,21 @@ def print_simulation(out: "Console", found: SimulationReport, *, plot: bool) -> 
         place = best.placement
         if place == "swapped":
             place = ",".join(map(str, best.devices.tolist()))
-        # The same question again: only the way to sum differs.
+        # The same question again: only the algorithm and the placement differ.
         better = replace(
-            query, algorithm=best.schedule.name, per_host=best.per_host, place=place
+            query,
+            algorithm=best.schedule.name,
+            ranks_per_host=best.per_host,
+            placement=place,
         )
         print_next_commands(out, better.command)
         return
     other = "ring" if found.schedule != "ring" else "halving_doubling"
     # A search is of one dense sum over all ranks.
     able = query.density is None and not found.each
-    again = [f"{query.command} --mitigate"] * able
+    again = [f"{query.command} --contention-search"] * able
     # Lists of one level refuse ranks of a host.
-    plain = replace(query, algorithm=other, per_host=None)
+    plain = replace(query, algorithm=other, ranks_per_host=None)
     print_next_commands(out, plain.command, *again)
 
 

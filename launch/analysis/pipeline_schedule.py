@@ -20,7 +20,7 @@ SCHEDULE_OPTIONS: Final = {
     **dict.fromkeys(SINGLE_CHUNK_SCHEDULES, ("stages",)),
     **dict.fromkeys((*INTERLEAVED_SCHEDULES, EAGER_1F1B), ("stages", "chunks")),
     "pipedream": ("stages", "replicas", "vertical_sync"),
-    "pipedream-2bw": ("stages", "group"),
+    "pipedream-2bw": ("stages", "microbatches_per_update"),
 }
 """Fields of `PipelineQuery` that each schedule takes, beside microbatches."""
 
@@ -43,7 +43,7 @@ class PipelineQuery:
     """Devices of each stage (1)."""
     vertical_sync: bool | None = None
     """Whether a microbatch takes the same weights on all stages."""
-    group: int | None = None
+    microbatches_per_update: int | None = None
     """Microbatches of an update (one a stage)."""
 
     @property
@@ -53,7 +53,7 @@ class PipelineQuery:
             "--stages": self.stages,
             "--microbatches": self.microbatches,
             "--chunks": self.chunks,
-            "--group": self.group,
+            "--microbatches-per-update": self.microbatches_per_update,
             "--replicas": self.replicas and ",".join(map(str, self.replicas)),
         }
         words = {
@@ -106,19 +106,26 @@ def schedule_from_options(query: PipelineQuery) -> SyncSchedule | AsyncSchedule:
             sync = bool(query.vertical_sync)
             return pipedream(replicas, query.microbatches, vertical_sync=sync)
         if name == "pipedream-2bw":
-            group = stages if query.group is None else query.group
+            group = query.microbatches_per_update
+            group = stages if group is None else group
             return pipedream_2bw(stages, query.microbatches, group)
         chunks = 1 if query.chunks is None else query.chunks
         return make_sync_schedule(name, stages, query.microbatches, chunks)
     except BadInput as error:
         # Schedules name their parameters, `devices=3`; a command takes `--stages 3`.
         values, *remedies = (
-            re.sub(r"\b(\w+)=", r"--\1 ", text.replace("devices=", "stages="))
+            re.sub(r"\b([\w-]+)=", r"--\1 ", _option_names(text))
             for text in (error.values, *error.remedy)
         )
         raise BadInput(
             error.what, rule=error.rule, values=values, remedy=remedies
         ) from None
+
+
+def _option_names(text: str) -> str:
+    """Write parameters of schedules as options have them."""
+    text = text.replace("devices=", "stages=")
+    return text.replace("group=", "microbatches-per-update=")
 
 
 def schedule_summary(schedule: SyncSchedule | AsyncSchedule) -> str:

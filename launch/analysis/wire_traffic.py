@@ -43,7 +43,7 @@ def check_wire_traffic(plan: Plan) -> None:
             "hosts count a step, and replicas do not talk in one",
             rule="bytes are counted on links where every step moves the same",
             values=f"plan.mesh.replica = {plan.replicas}, "
-            f"plan.outer.every = {plan.outer.every}",
+            f"plan.outer.sync_interval = {plan.outer.sync_interval}",
             remedy="jaxdist bytes without --wire",
         )
     # A single host sends nothing, and each host is a process with jax of its own.

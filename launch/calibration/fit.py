@@ -37,9 +37,9 @@ class FitQuery:
     """Name or file of the cluster; that of the format by default."""
     constants: str | None = None
     """Names of the constants, with commas; the first three by default."""
-    more: bool = False
+    allow_many_constants: bool = False
     """Whether more than three constants are fitted."""
-    noisy: bool = False
+    allow_noisy: bool = False
     """Whether rows that spread a lot are fitted as well."""
     output: Path = Path("fitted.json")
     """The file of constants to write."""
@@ -84,12 +84,12 @@ def run_fit(query: FitQuery) -> FitReport:
     form = detect_format(query.measured, query.format, FORMATS)
     names = query.constants.split(",") if query.constants else None
     # Few constants on purpose: with many any model fits the rows it was fitted to.
-    most = len(form.constants) if query.more else MAX_CONSTANTS
+    most = len(form.constants) if query.allow_many_constants else MAX_CONSTANTS
     free = select_constants(form, names, most)
     cluster = query.cluster or form.cluster
     rows = form.read(query.measured, load_cluster(cluster))
     chosen = parse_row_filter(query.train).select(rows)
-    found = fit(form, chosen, free, allow_noisy=query.noisy)
+    found = fit(form, chosen, free, allow_noisy=query.allow_noisy)
     # The selection is written too, so that a score can leave out what was fitted.
     known = make_fitted_constants(
         form, cluster, found, query.train, query.measured.name

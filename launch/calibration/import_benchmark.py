@@ -40,7 +40,7 @@ class ImportQuery:
     """Ranks, where OSU does not print them."""
     program: str | None = None
     """Name of the program, where the text does not say it or has several."""
-    noisy: bool = False
+    allow_noisy: bool = False
     """Whether timings that spread a lot are taken as well."""
     output: Path = Path("cluster.json")
     """The cluster file to write."""
@@ -103,7 +103,7 @@ def import_level(query: ImportQuery) -> LevelImport:
     # The level is told by ranks and hosts of the benchmark: traffic between hosts is
     # bound by the links between them.
     place = find_spanned_level(before, tables[0].ranks, tables[0].hosts, query.level)
-    fit = fit_level(tables, allow_noisy=query.noisy)
+    fit = fit_level(tables, allow_noisy=query.allow_noisy)
     # Of the cluster only this level changes: the rest was not measured.
     after = replace_level(before, place, fit)
     write_atomic(query.output, after.to_json())

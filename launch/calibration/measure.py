@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _MIN_MESSAGE_BYTES: Final = 1e6
 _MAX_MESSAGE_BYTES: Final = 2.0**32
-"""Bytes of `--largest`."""
+"""Bytes of `--max-size`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +51,13 @@ class CalibrationQuery:
     """`key=value` of the experiment."""
     devices: int | None = None
     """Devices that are measured together, of all processes."""
-    largest: str | None = None
+    max_size: str | None = None
     """Bytes up to which collectives are timed, with their unit."""
     dtype: str = "float32"
     """Of the numbers that kernels compute with."""
     cluster: str | None = None
     """File of a measured cluster that the layers are added to."""
-    noisy: bool = False
+    allow_noisy: bool = False
     """Whether timings that spread a lot are taken as well."""
     output: Path = Path("cluster.json")
     """The cluster file to write."""
@@ -126,29 +126,29 @@ def calibrate(query: CalibrationQuery) -> CalibrationReport:
     mine = process_group()
     devices = _resolve_device_count(query, cluster, mine.size)
 
-    if query.largest is not None:
+    if query.max_size is not None:
         if cluster is not None or devices == 1:
             given = "1 device" if cluster is None else f"--cluster {query.cluster}"
             raise BadInput(
                 "no collectives are timed that could be larger",
-                rule="--largest is for several devices, whose links are measured; with "
-                "--cluster they stay as they are",
-                values=f"--largest {query.largest}, {given}",
+                rule="--max-size is for several devices, whose links are measured; "
+                "with --cluster they stay as they are",
+                values=f"--max-size {query.max_size}, {given}",
                 remedy=f"jaxdist calibrate --devices {max(2, devices)} "
-                f"--largest {query.largest}",
+                f"--max-size {query.max_size}",
             )
         # What is no size at all, and not only too small a one, has the same remedy.
         try:
-            largest = parsing.parse_bytes(query.largest, "--largest")
+            largest = parsing.parse_bytes(query.max_size, "--max-size")
         except BadInput:
             largest = 0.0
         if not _MIN_MESSAGE_BYTES <= largest <= _MAX_MESSAGE_BYTES:
             raise BadInput(
-                f"--largest {query.largest} is no size of a sum that is worth timing",
+                f"--max-size {query.max_size} is no size of a sum that is worth timing",
                 rule="a number and its unit, from 1 MB, below which bytes are lost "
                 "among messages, to 4 GiB",
-                values=f"--largest {query.largest}",
-                remedy=("--largest 64MB", "without it: 8 MB"),
+                values=f"--max-size {query.max_size}",
+                remedy=("--max-size 64MB", "without it: 8 MB"),
             )
     # Exactly these devices, or an error: fewer would be another machine.
     prepared = prepare_devices(Plan(mesh=MeshShape(data=devices)), explicit=True)
@@ -243,7 +243,7 @@ def _measure(
             dtype=query.dtype,
             memory_bytes=memory,
             date=when,
-            allow_noisy=query.noisy,
+            allow_noisy=query.allow_noisy,
             max_bytes=max_bytes,
         )
         cluster = machine.cluster

@@ -20,7 +20,9 @@ from jaxdist.core.errors import (
     did_you_mean,
 )
 from jaxdist.launch.cli import commands
+from jaxdist.launch.cli.option_aliases import rename_hint, rename_words
 from jaxdist.launch.cli.parser import CommandParser
+from jaxdist.launch.distributed.environment import RANK_VAR
 from jaxdist.launch.distributed.exit_codes import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -176,6 +178,10 @@ def _dispatch(words: Sequence[str]) -> int:
     command = load_command(name)
     parser = CommandParser(f"jaxdist {name}", command.summary, EXIT_CODES)
     command.add_arguments(parser)
+    rest, renamed = rename_words(parser, rest)
+    # Every process of a launcher was given the same words: one of them answers.
+    if renamed and os.environ.get(RANK_VAR, "0") == "0":
+        sys.stderr.write(f"{rename_hint(renamed)}\n")
     # Options are checked before `run` imports anything heavy.
     code = command.run(parser.parse(rest))
     sys.stdout.flush()  # here, where a broken pipe is still caught

@@ -79,6 +79,12 @@ class CommandParser(argparse.ArgumentParser):
         behind = "behind --: train EXPERIMENT ..., or another program and its arguments"
         self.epilog = f"{behind}\n{self.epilog}"
 
+    @property
+    def option_names(self) -> frozenset[str]:
+        """The options that the command and its forms take."""
+        forms = (form.option_names for form in self.forms.values())
+        return frozenset(self._option_string_actions).union(*forms)
+
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Read the words; options may stand among positional words, before a form too.
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jaxdist.core.errors import BadInput
+from jaxdist.launch.cli.option_aliases import rename_words
 from jaxdist.launch.cli.parser import CommandParser
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_restart_options(parser: CommandParser, *, rejoin: bool) -> None:
-    """Add `args.restarts`, `args.grace` and, where processes rejoin, `args.back_after`.
+    """Add `args.restarts`, `args.grace` and, for elastic launches, `args.rejoin_after`.
 
     None is the default of the launcher, which differs.
     """
@@ -31,16 +32,16 @@ def add_restart_options(parser: CommandParser, *, rejoin: bool) -> None:
     )
     if rejoin:
         parser.add_argument(
-            "--back-after",
+            "--rejoin-after",
             type=float,
             metavar="S",
-            help="with a range, seconds before a process or host that was lost is "
-            "taken back, twice as many each time (30)",
+            help="with a range, seconds before a process or host that was lost "
+            "rejoins, twice as many each time (30)",
         )
 
 
 def reject_rejoin_option(given: float | None) -> None:
-    """Refuse `--back-after` where the number of processes is fixed.
+    """Refuse `--rejoin-after` where the number of processes is fixed.
 
     Raises:
         BadInput: it is given.
@@ -48,10 +49,10 @@ def reject_rejoin_option(given: float | None) -> None:
     # With a fixed number of processes all are started again, or none.
     if given is not None:
         raise BadInput(
-            "nothing is left out that could come back",
-            rule="--back-after is for a range of processes",
-            values=f"--back-after {given:g}",
-            remedy="-n 2:4, or without --back-after",
+            "no process is left out that could rejoin",
+            rule="--rejoin-after is for a range of processes",
+            values=f"--rejoin-after {given:g}",
+            remedy="-n 2:4, or without --rejoin-after",
         )
 
 
@@ -83,6 +84,7 @@ def feasible_counts_of_program(
     # The plan says which counts divide it: it is read here as `train` will read it.
     parser = CommandParser("jaxdist train", train.summary)
     train.add_arguments(parser)
-    args = parser.parse(program[1:])
+    # The program itself says which of its words have another name now.
+    args = parser.parse(rename_words(parser, program[1:])[0])
     words = [*(load_plan_overrides(args.plan) if args.plan else ()), *args.overrides]
     return feasible_counts(resolve_config(args.experiment, words).config, span)

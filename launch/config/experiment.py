@@ -18,28 +18,29 @@ class RunConfig:
     """Folder of the run, inside `dir`; empty takes the experiment's name."""
     dir: str = "runs"
     """Folder that holds the run folders."""
-    hang_s: int | float = 60
+    hang_timeout_s: int | float = 60
     """Seconds that a step may take, or 20 median steps where those are longer; a run
     that is stuck ends with exit code 75. 0 lets it wait for ever."""
-    straggler_every: int = 100
+    straggler_interval: int = 100
     """Steps after which slow processes are named, again and again; 0 names none."""
 
     def __post_init__(self) -> None:
-        if self.straggler_every < 0:
+        if self.straggler_interval < 0:
             raise BadInput(
                 "processes cannot be compared so often",
-                rule="run.straggler_every is a number of steps, or 0, which compares "
-                "none",
-                values=f"run.straggler_every = {self.straggler_every}",
-                remedy="run.straggler_every=100",
+                rule="run.straggler_interval is a number of steps, or 0, which "
+                "compares none",
+                values=f"run.straggler_interval = {self.straggler_interval}",
+                remedy="run.straggler_interval=100",
             )
         # Written with `not`, so that nan is refused as well.
-        if not self.hang_s >= 0:
+        if not self.hang_timeout_s >= 0:
             raise BadInput(
                 "a step needs time",
-                rule="run.hang_s is above 0, or 0, which lets a run wait for ever",
-                values=f"run.hang_s = {self.hang_s}",
-                remedy="run.hang_s=60",
+                rule="run.hang_timeout_s is above 0, or 0, which lets a run wait for "
+                "ever",
+                values=f"run.hang_timeout_s = {self.hang_timeout_s}",
+                remedy="run.hang_timeout_s=60",
             )
         # The name is a folder inside `dir`: a path in it would lead out of it, and
         # commands that list runs by name would not find the run.

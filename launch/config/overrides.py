@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxdist.core.errors import BadInput, did_you_mean, raise_all
+from jaxdist.launch.config.aliases import rename_overrides
 from jaxdist.launch.config.tree import (
     describe_type,
     flatten_config,
@@ -46,7 +47,9 @@ def apply_config_overrides(
     listing = f"list them with: {list_command or f'jaxdist config {experiment}'}"
     changes: dict[str, Any] = {}
     errors: list[BadInput] = []
-    for word in overrides:
+    # Scripts may still have keys under their old names.
+    words, _ = rename_overrides(overrides)
+    for word in words:
         key, equals, text = word.partition("=")
         near = nearest_key(key, known)
         below = [name for name in known if name.startswith(key + ".")]

@@ -187,14 +187,15 @@ def validate_config(resolved: ResolvedConfig) -> None:
         )
     # Without partial shuffling every epoch draws from all samples, so that a host which
     # stores what it has seen would end up with the whole data set.
-    if config.data.store != "none" and plan.shuffle.q is None:
+    if config.data.cache != "none" and plan.shuffle.exchange_fraction is None:
         errors.append(
             BadInput(
                 "each host would keep the samples of all",
-                rule="a host keeps what stays with it, so data.store needs a "
-                "plan.shuffle.q",
-                values=f"{said('data.store')}, {said('plan.shuffle.q')}",
-                remedy=("plan.shuffle.q=0.1", "or data.store=none"),
+                rule="a host keeps what stays with it, so data.cache needs a "
+                "plan.shuffle.exchange_fraction",
+                values=f"{said('data.cache')}, "
+                f"{said('plan.shuffle.exchange_fraction')}",
+                remedy=("plan.shuffle.exchange_fraction=0.1", "or data.cache=none"),
             )
         )
     raise_all(errors)

@@ -39,7 +39,7 @@ class PlanQuery:
     """Changed numbers of the cluster: `levels.net.bandwidth=1gbit`."""
     memory: str | None = None
     """Bytes of a device; the cluster's by default."""
-    lossy: str | None = None
+    compressors: str | None = None
     """Lossy compressors that may be chosen, with commas between them, or `all`."""
     top: int = 10
     """Plans that are shown."""
@@ -208,7 +208,7 @@ def search_layouts(query: PlanQuery) -> LayoutSearchResult:
     begun = time.perf_counter()
     # One describer for all counts: it traces the network once.
     describer = StepDescriber(resolved.config)
-    compressors = parse_compressors(query.lossy)
+    compressors = parse_compressors(query.compressors)
     memory = parse_bytes(query.memory, "--memory") if query.memory else None
     # Of numbers that are given twice one is searched, in the order given.
     counts = tuple(dict.fromkeys(query.devices))

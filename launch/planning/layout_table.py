@@ -90,7 +90,7 @@ def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
     words = [query.experiment, *query.overrides, f"--cluster {query.cluster}"]
     words += [shlex.join(options), *(f"--what-if {change}" for change in query.what_if)]
     words += [f"--memory {query.memory}"] * bool(query.memory)
-    words += [f"--lossy {query.lossy}"] * bool(query.lossy)
+    words += [f"--compressors {query.compressors}"] * bool(query.compressors)
     print_next_commands(out, f"jaxdist plan {' '.join(words)} -o plan.json")
 
 

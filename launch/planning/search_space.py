@@ -27,7 +27,7 @@ _MAX_MICROBATCHES: Final = 256
 
 
 def parse_compressors(words: str | None) -> tuple[AlgorithmName, ...]:
-    """Return the compressors that `--lossy` names.
+    """Return the compressors that `--compressors` names.
 
     Raises:
         BadInput: there is no such compressor, or it is exact.
@@ -40,10 +40,11 @@ def parse_compressors(words: str | None) -> tuple[AlgorithmName, ...]:
             near = did_you_mean(word, LOSSY_COMPRESSORS)
             known = word in get_args(AlgorithmName)
             raise BadInput(
-                f"{word} loses nothing" if known else f"no way of summing {word}",
-                rule=f"--lossy takes all, or some of {', '.join(LOSSY_COMPRESSORS)}",
-                values=f"--lossy {words}",
-                remedy=f"did you mean {near}?" if near else "--lossy int8",
+                f"{word} loses nothing" if known else f"no compressor {word}",
+                rule="--compressors takes all, or some of "
+                f"{', '.join(LOSSY_COMPRESSORS)}",
+                values=f"--compressors {words}",
+                remedy=f"did you mean {near}?" if near else "--compressors int8",
             )
     # In one order, whatever was typed: rankings of the same question are the same.
     return tuple(way for way in LOSSY_COMPRESSORS if way in asked)
@@ -73,16 +74,16 @@ class LayoutQuery:
         # What an experiment's own plan says of these is for its own mesh.
         plan = replace(
             plan,
-            remat_until=plan.remat_until if "plan.remat_until" in typed else "",
+            remat_end=plan.remat_end if "plan.remat_end" in typed else "",
             placement=plan.placement if "plan.placement" in typed else (),
         )
-        if "plan.spatial_until" not in typed:
-            return replace(plan, spatial_until="", spatial_then="repeat")
+        if "plan.spatial_end" not in typed:
+            return replace(plan, spatial_end="", spatial_end_mode="repeat")
         # The first block is no end: images would not be split at all.
         known = [block.name for block in self.describer.profile.blocks[1:]]
-        if plan.spatial_until and plan.spatial_until not in known:
-            what, otherwise = "block behind the first", "plan.spatial_until="
-            raise unknown_name_error(what, plan.spatial_until, known, otherwise)
+        if plan.spatial_end and plan.spatial_end not in known:
+            what, otherwise = "block behind the first", "plan.spatial_end="
+            raise unknown_name_error(what, plan.spatial_end, known, otherwise)
         return plan
 
     @cached_property
@@ -160,26 +161,26 @@ class LayoutQuery:
         orders = SCHEDULE_CHOICES
         if {"plan.pipe.schedule", "plan.pipe.chunks", "plan.pipe.cuts"} & typed:
             orders = ((plan.pipe.schedule, plan.pipe.chunks),)
-        remat_typed = {"plan.remat", "plan.remat_until"} & typed
-        weights_typed = "plan.weights" in typed
+        remat_typed = {"plan.remat", "plan.remat_end"} & typed
+        weights_typed = "plan.tensor_strategy" in typed
         ends: tuple[AfterSpatial, ...] = get_args(AfterSpatial)
         asked = self.resolved.config.plan
-        if "plan.spatial_until" in typed and not asked.spatial_until:
+        if "plan.spatial_end" in typed and not asked.spatial_end:
             ends = ()
-        elif "plan.spatial_then" in typed:
-            ends = (asked.spatial_then,)
+        elif "plan.spatial_end_mode" in typed:
+            ends = (asked.spatial_end_mode,)
         # Ways to sum exactly are compared by the ranking itself, for the best plans.
-        exact: tuple[AlgorithmName, ...] = (plan.reduce.via,)
+        exact: tuple[AlgorithmName, ...] = (plan.reduce.algorithm,)
         choices = PlanChoices(
             axes=tuple(a for a in axes if a in traffic.usable_axes),
             microbatches=parts,
             orders=orders,
             remat=(plan.remat,) if remat_typed else (False, True),
             zeros=(plan.zero,) if "plan.zero" in typed else (1, 3),
-            weights=(plan.weights,) if weights_typed else get_args(TensorSplit),
+            weights=(plan.tensor_strategy,) if weights_typed else get_args(TensorSplit),
             inside=() if "plan.placement" in typed else EVERY,
             ends=ends,
-            ways=exact if "plan.reduce.via" in typed else (*exact, *compressors),
+            ways=exact if "plan.reduce.algorithm" in typed else (*exact, *compressors),
         )
         space = plan_space(
             plan,

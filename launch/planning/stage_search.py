@@ -56,7 +56,7 @@ class StagePlanQuery:
     """Whether no stage has replicas."""
     overlap: float | None = None
     """Part of the shorter of compute and all-reduce that is hidden, 0 to 1."""
-    form: str | None = None
+    cost_convention: str | None = None
     """Name of a cost convention instead of `overlap`."""
     cuts: str = "order"
     """`order`: between neighbours in one order of the nodes; `any`: around any set."""
@@ -151,14 +151,21 @@ def search_stages(query: StagePlanQuery) -> StageSearchResult:
         levels = _read_levels(query)
 
     # A form is a published name for an overlap and for what a sum costs.
-    form = _check_choice("--form", query.form or "max", tuple(COST_CONVENTIONS))
+    form = _check_choice(
+        "--cost-convention", query.cost_convention or "max", tuple(COST_CONVENTIONS)
+    )
     costs = COST_CONVENTIONS[form]
-    if query.overlap is not None and query.form is not None:
+    if query.overlap is not None and query.cost_convention is not None:
         raise BadInput(
-            "a form has an overlap of its own",
-            rule="--form max is --overlap 1, and --form sum is --overlap 0",
-            values=f"--form {query.form} --overlap {query.overlap:g}",
-            remedy=(f"--overlap {query.overlap:g}", f"--form {query.form}"),
+            "a cost convention has an overlap of its own",
+            rule="--cost-convention max is --overlap 1, and --cost-convention sum is "
+            "--overlap 0",
+            values=f"--cost-convention {query.cost_convention} "
+            f"--overlap {query.overlap:g}",
+            remedy=(
+                f"--overlap {query.overlap:g}",
+                f"--cost-convention {query.cost_convention}",
+            ),
         )
     if query.overlap is not None:
         costs = CostConvention(overlap=query.overlap)

@@ -120,7 +120,7 @@ def _next_commands(found: StageSearchResult) -> list[str]:
         "memory": query.memory,
         "memory-model": query.memory_model,
         "overlap": query.overlap,
-        "form": query.form,
+        "form": query.cost_convention,
         "cuts": None if query.cuts == "order" else query.cuts,
         "flops-rate": query.flops_rate,
     }
@@ -132,7 +132,7 @@ def _next_commands(found: StageSearchResult) -> list[str]:
     # In a chain every cut is between neighbours: there is nothing wider to try.
     if not answer.query.graph.is_chain and query.cuts == "order":
         commands.append(f"{same} --cuts any")
-    if query.overlap is None and query.form is None:
+    if query.overlap is None and query.cost_convention is None:
         commands.append(f"{same} --overlap 0")
     if found.profile and not query.output:
         commands.append(f"{same} -o plan.json")

@@ -51,7 +51,7 @@ def mesh_caption(plan: Plan) -> str:
     >>> from jaxdist.core.plan import MeshShape
     >>> mesh_caption(Plan(mesh=MeshShape(data=4, spatial_h=2)))
     'data 4 across, spatial_h 2 down'
-    >>> mesh_caption(Plan(mesh=MeshShape(spatial_h=2), spatial_until="block3"))
+    >>> mesh_caption(Plan(mesh=MeshShape(spatial_h=2), spatial_end="block3"))
     'spatial_h 2 down, images whole from block3 on'
     >>> mesh_caption(Plan(mesh=MeshShape(data=2, tensor=2), placement=("data",)))
     'data 2 across, tensor 2 down, data innermost on devices'
@@ -61,8 +61,8 @@ def mesh_caption(plan: Plan) -> str:
     down = [f"{n} {s}" for n, s in used if n in _VERTICAL_AXES]
     parts = [f"{' x '.join(across)} across"] if across else []
     parts += [f"{' x '.join(down)} down"] if down else []
-    end = plan.spatial_until
-    own = ", samples dealt out" if plan.spatial_then == "samples" else ""
+    end = plan.spatial_end
+    own = ", samples dealt out" if plan.spatial_end_mode == "samples" else ""
     parts += [f"images whole from {end} on{own}"] if end else []
     parts += [f"pipe {plan.mesh.pipe} side by side"] if plan.mesh.pipe > 1 else []
     # Axes that are innermost have their collectives on the links inside a host.

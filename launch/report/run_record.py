@@ -13,6 +13,7 @@ from typing import Any
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.run_record import Run
+from jaxdist.launch.config.aliases import current_key
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.run_folder.goodput import (
     Goodput,
@@ -133,7 +134,7 @@ def read_run_data(folder: Path) -> RunData:
     for key, entry in (lock.get("values") or {}).items():
         row = entry if isinstance(entry, dict) else {"value": entry}
         by = str(row.get("by") or "default")
-        values[key] = {"value": row.get("value"), "by": by}
+        values[current_key(key)] = {"value": row.get("value"), "by": by}
     command = lock.get("command") or []
     if not command and lock.get("experiment"):
         # A lock file without the command still allows one that sets the same values.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jaxdist
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.config import Experiment
+from jaxdist.launch.config.aliases import current_key, old_keys
 from jaxdist.launch.config.overrides import format_override
 from jaxdist.launch.config.resolve import ResolvedConfig
 from jaxdist.launch.config.tree import (
@@ -48,7 +49,7 @@ TRACKED_PACKAGES: Final = (
 RESUME_FIXED_KEYS: Final = (
     *("name", "seed", "precision", "model."),
     *("data.name", "data.batch", "data.path", "data.context", "data.stride"),
-    *("data.size", "data.samples", "data.order", "data.damaged"),
+    *("data.size", "data.samples", "data.order", "data.corrupt_images"),
     *("plan.reduce.", "plan.outer.", "plan.mesh.replica", "plan.shuffle."),
 )
 """Keys (or their beginnings) that a run keeps: they fix its state and its samples."""
@@ -142,17 +143,19 @@ def lock_to_json(
 
 def lock_from_json(text: str) -> ConfigLock:
     """Read a lock that `lock_to_json` wrote; keys that are newer than it get their
-    default.
+    default, and those that were renamed since their new name.
 
     Raises:
-        BadInput: a key that this version does not have.
+        BadInput: a key that this version does not have, or one under both names.
     """
     tree = json.loads(text)
     known = key_types(Experiment)
-    for key in tree["values"]:
+    old_keys(tree["values"])
+    values = {current_key(key): row for key, row in tree["values"].items()}
+    for key in values:
         if key not in known:
-            # A key that was renamed or dropped since: a guess would train another
-            # network under the same name.
+            # A key that was dropped, or is of a later version: a guess would train
+            # another network under the same name.
             version = tree["packages"].get("jaxdist", "unknown")
             near = nearest_key(key, known)
             raise BadInput(
@@ -165,12 +168,12 @@ def lock_from_json(text: str) -> ConfigLock:
     # JSON has lists where the configuration has tuples.
     found = {
         key: tuple(row["value"]) if is_sequence_type(known[key]) else row["value"]
-        for key, row in tree["values"].items()
+        for key, row in values.items()
     }
     # Keys that are newer than the file have their defaults, and count as such.
     blank = Experiment(name=str(found["name"]))
     origins: dict[str, Any] = dict.fromkeys(flatten_config(blank), "default")
-    origins |= {key: row["by"] for key, row in tree["values"].items()}
+    origins |= {key: row["by"] for key, row in values.items()}
     resolved = ResolvedConfig(
         experiment=tree["experiment"],
         config=replace_values(blank, found),

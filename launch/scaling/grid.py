@@ -30,7 +30,7 @@ class ScalingGrid:
     batches: tuple[int, ...]
     """Samples a step: of all processes (strong) or of each (weak)."""
     reductions: tuple[str, ...]
-    """Algorithms of the all-reduce, as `plan.reduce.via` names them."""
+    """Algorithms of the all-reduce, as `plan.reduce.algorithm` names them."""
     inputs: tuple[InputSource, ...] = ("real",)
     """The experiment's own data, random samples, or both."""
     scaling: ScalingMode = "strong"
@@ -93,7 +93,7 @@ def parse_grid(
             sorted(_parse_numbers("--processes", processes, MAX_LOCAL_PROCESSES))
         ),
         batches=_parse_numbers("--batch", batches, 2**31 - 1),
-        reductions=_parse_names("--reduce", reductions, get_args(AlgorithmName)),
+        reductions=_parse_names("--algorithms", reductions, get_args(AlgorithmName)),
         inputs=cast(
             tuple[InputSource, ...],
             _parse_names("--input", inputs, get_args(InputSource)),
@@ -161,7 +161,7 @@ def plan_overrides(plan: Plan, run: ScalingRun) -> tuple[str, ...]:
     >>> sizes = {"processes": 2, "batch": 64, "grid_batch": 64}
     >>> cell = ScalingRun(**sizes, reduction="ring", input="real")
     >>> plan_overrides(Plan(mesh=MeshShape(data=4, spatial_h=2)), cell)
-    ('plan.mesh.data=2', 'plan.mesh.spatial_h=1', 'plan.reduce.via=ring')
+    ('plan.mesh.data=2', 'plan.mesh.spatial_h=1', 'plan.reduce.algorithm=ring')
     """
     # A plan always names an algorithm: on one process the plain all-reduce.
     way = "exact" if run.reduction == NO_REDUCE else run.reduction

@@ -9,6 +9,7 @@ from typing import Any, Final
 from jaxdist.core.errors import BadInput
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config import Experiment
+from jaxdist.launch.config.aliases import rename_overrides
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.run_folder.folder import RunFolder, check_writable, write_atomic
 from jaxdist.launch.run_folder.jsonl import read_json_object
@@ -25,7 +26,7 @@ from jaxdist.launch.training.job.batch_spec import feature_spec
 _STUDY_KEYS: Final = {
     "data.batch": "--batch 64",
     "plan.mesh": "--processes 1,2,4",
-    "plan.reduce.via": "--reduce ring",
+    "plan.reduce.algorithm": "--algorithms ring",
     "run.name": "-o FOLDER",
     "run.dir": "-o FOLDER",
 }
@@ -173,6 +174,9 @@ def make_study(
             open_data(resolved.config.data, feature_spec(resolved.config))
 
     before, now = read_json_object(_manifest_path(folder)), study.shared_settings()
+    if before is not None and "words" in before:
+        # A study of an older version may have keys under their old names.
+        before["words"] = rename_overrides(before["words"])[0]
     if before is None and folder.exists() and any(folder.iterdir()):
         raise BadInput(
             f"{folder} holds other files",

@@ -119,28 +119,28 @@ def make_run_header(session: TrainingSession) -> TerminalRunHeader:
     plan = job.plan
     schedule = schedule_from_task(config, plan, job.layout.task, job.run_schedule)
     shuffle, data = shuffle_line(job.order, config.epochs), config.data
-    if data.store != "none":
-        place = {"memory": "in memory", "disk": "on disk"}[data.store]
+    if data.cache != "none":
+        place = {"memory": "in memory", "disk": "on disk"}[data.cache]
         source = {"origin": "the data set", "peers": "peers"}[data.exchange]
         shuffle += f"; kept {place}, brought by {source}"
 
     # What was measured and chosen has a line of its own; all other changes of the plan
     # are warnings, before what is wrong with checkpoints and the compiled step.
-    chosen = [a.text for a in job.adjustments if a.key == "plan.reduce.via"]
-    changed = [a.text for a in job.adjustments if a.key != "plan.reduce.via"]
+    chosen = [a.text for a in job.adjustments if a.key == "plan.reduce.algorithm"]
+    changed = [a.text for a in job.adjustments if a.key != "plan.reduce.algorithm"]
     warnings = [*job.warnings, *changed]
     if not job.is_chain:
         warnings.append(NO_CHAIN_WARNING.format(config.model.name))
     skipped = session.restored.skipped_checkpoints if session.restored else ()
     warnings += [f"checkpoint {s.step} skipped: {s.reason}" for s in skipped]
     warnings += [" ".join(str(error).split()) for error in program.differences]
-    every, steps = plan.outer.every, job.run_schedule.steps
+    every, steps = plan.outer.sync_interval, job.run_schedule.steps
     if plan.replicas > 1 and steps % every:
         # Replicas train on their own between two outer steps, which average them.
         warnings.append(
             f"{pluralize(steps % every, 'step')} behind the last outer step: what "
             "they learn is in no replica's parameters but its own "
-            f"(plan.outer.every={every})"
+            f"(plan.outer.sync_interval={every})"
         )
     return TerminalRunHeader(
         experiment=job.resolved.experiment,

@@ -27,7 +27,7 @@ _MAX_SHOWN: Final = 4
 """Differences that are named."""
 _MAX_CLOCK_SKEW_S: Final = 1.0
 """Seconds by which clocks may differ."""
-_HOST_LOCAL_KEYS: Final = ("data.dir", "data.store", "run.dir")
+_HOST_LOCAL_KEYS: Final = ("data.dir", "data.cache", "run.dir")
 """Keys (or their beginnings) that a host may have for itself."""
 ProcessFacts = Mapping[str, str]
 """Names and values that all processes have alike."""

@@ -89,10 +89,10 @@ def train(
 
         # Observers end in reverse order. The recorder is told of each phase and tells
         # the others; it ends last, since they write while they end.
-        watchdog = HangWatchdog(group, config.run.hang_s, folder.stacks)
+        watchdog = HangWatchdog(group, config.run.hang_timeout_s, folder.stacks)
         stragglers = StragglerMonitor(
             group,
-            config.run.straggler_every,
+            config.run.straggler_interval,
             observer.print_line,
             own.stragglers,
             on_cpu=job.platform == "cpu",
@@ -202,16 +202,16 @@ def _sample_store(job: Job, group: ProcessGroup, folder: RunFolder) -> Keep | No
             written, or no such interface.
     """
     data = job.config.data
-    if data.store == "none":
+    if data.cache == "none":
         return None
     check_no_workers(data.prefetch_workers)
     shardings = job.layout.batch_shardings(job.layout.batch_shapes)
     rows = local_rows(shardings.values(), job.order.batch)
     check_local_rows(job.sources[0], job.order, rows)
     # Runs on one machine have a folder each.
-    own = Path(data.store_dir) / folder.name if data.store == "disk" else None
+    own = Path(data.cache_dir) / folder.name if data.cache == "disk" else None
     if own is not None:
-        check_writable(own, key="data.store_dir")
+        check_writable(own, key="data.cache_dir")
     with_peers = data.exchange == "peers"
     address = peer_facing_address(group, data.interface) if with_peers else ""
     return Keep(folder=own, interface=address)

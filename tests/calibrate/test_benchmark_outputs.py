@@ -304,7 +304,7 @@ REDUCE = nccl("all_reduce_perf")
         ([REDUCE.replace("values : 0 OK", "values : 2 FAILED")], (), "2 FAILED"),
         ([nccl("all_reduce_perf", {8: 1e-5, 16: 1e-5})], (), "too few sizes"),
         ([nccl("all_reduce_perf", {8: 1e-5, 16: 1e-5, 64: 1e-5})], (), "too small"),
-        ([nccl("all_reduce_perf", NOISE)], (), "--noisy"),
+        ([nccl("all_reduce_perf", NOISE)], (), "--allow-noisy"),
         ([nccl("all_reduce_perf", named=False)], (), "--program"),
         ([REDUCE], ("--program", "all_reduce_pref"), "did you mean all_reduce_perf"),
         ([REDUCE.replace("all_reduce", "hypercube")], (), "hypercube_perf is not read"),
@@ -354,7 +354,7 @@ def test_a_cluster_and_a_file_are_needed(read, capsys, tmp_path):
 
 
 def test_what_is_noisy_is_taken_where_that_is_said(read):
-    code, told, _ = read(nccl("all_reduce_perf", NOISE), words=("--noisy",))
+    code, told, _ = read(nccl("all_reduce_perf", NOISE), words=("--allow-noisy",))
     assert code == 0
     assert told["spread"] > 0.35
 

@@ -48,7 +48,7 @@ def test_the_first_three_constants_are_fitted_unless_others_are_named(toy):
         "a",
     ]
     assert [one.name for one in select_constants(toy.form, ["b", "b"], 3)] == ["b"]
-    with pytest.raises(BadInput, match="--more"):
+    with pytest.raises(BadInput, match="--allow-many-constants"):
         select_constants(toy.form, ["rate", "wait", "a", "b"], 3)
     assert len(select_constants(toy.form, ["rate", "wait", "a", "b"], 4)) == 4
     with pytest.raises(BadInput, match="did you mean rate"):

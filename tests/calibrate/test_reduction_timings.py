@@ -56,14 +56,18 @@ def test_all_processes_come_to_the_same_link(tmp_path):
 
 def test_a_run_says_what_it_chose_and_goes_on_with_it(job, tmp_path):
     words = (f"run.dir={tmp_path}", f"data.dir={job.data}", "run.name=chosen")
-    words += ("model.width=4", "plan.reduce.via=auto", "plan.reduce.among=exact,sign")
-    words += ("plan.mesh.data=2", "plan.reduce.dense_below=0")
+    words += (
+        "model.width=4",
+        "plan.reduce.algorithm=auto",
+        "plan.reduce.candidates=exact,sign",
+    )
+    words += ("plan.mesh.data=2", "plan.reduce.min_compressed_elements=0")
     code, out, err = job.run("train", "digits", "epochs=0.2", *words)
     assert code == 0, err
     assert "out of exact, sign; 2 devices along data" in " ".join((out + err).split())
     kept = read_config_lock(
         RunFolder(tmp_path / "chosen")
-    ).resolved.config.plan.reduce.via
+    ).resolved.config.plan.reduce.algorithm
     assert kept in ("exact", "sign")
     code, out, err = job.run("train", "digits", "epochs=0.4", *words)
     assert code == 0, err
@@ -71,7 +75,13 @@ def test_a_run_says_what_it_chose_and_goes_on_with_it(job, tmp_path):
 
 
 def test_ways_that_cannot_be_chosen_from_are_refused(job, tmp_path):
-    words = (f"run.dir={tmp_path}", f"data.dir={job.data}", "plan.reduce.via=auto")
-    code, _, err = job.call("train", "digits", *words, "plan.reduce.among=int9,ring")
+    words = (
+        f"run.dir={tmp_path}",
+        f"data.dir={job.data}",
+        "plan.reduce.algorithm=auto",
+    )
+    code, _, err = job.call(
+        "train", "digits", *words, "plan.reduce.candidates=int9,ring"
+    )
     assert code == 2
-    assert "plan.reduce.among=exact,int8,ring" in err
+    assert "plan.reduce.candidates=exact,int8,ring" in err

@@ -10,13 +10,16 @@ from jaxdist.core.plan.outer import OuterConfig
 @pytest.mark.parametrize(
     ("given", "remedy"),
     [
-        ({"every": -1}, "plan.outer.every=50"),
-        ({"every": 5, "learning_rate": 0.0}, "plan.outer.learning_rate=0.7"),
-        ({"every": 5, "learning_rate": float("nan")}, "plan.outer.learning_rate=0.7"),
-        ({"every": 5, "momentum": 1.0}, "plan.outer.momentum=0.9"),
-        ({"every": 5, "momentum": -0.1}, "plan.outer.momentum=0.9"),
-        ({"every": 5, "fragments": 0}, "plan.outer.fragments=1"),
-        ({"every": 5, "fragments": 6}, "plan.outer.fragments=1"),
+        ({"sync_interval": -1}, "plan.outer.sync_interval=50"),
+        ({"sync_interval": 5, "learning_rate": 0.0}, "plan.outer.learning_rate=0.7"),
+        (
+            {"sync_interval": 5, "learning_rate": float("nan")},
+            "plan.outer.learning_rate=0.7",
+        ),
+        ({"sync_interval": 5, "momentum": 1.0}, "plan.outer.momentum=0.9"),
+        ({"sync_interval": 5, "momentum": -0.1}, "plan.outer.momentum=0.9"),
+        ({"sync_interval": 5, "fragments": 0}, "plan.outer.fragments=1"),
+        ({"sync_interval": 5, "fragments": 6}, "plan.outer.fragments=1"),
     ],
 )
 def test_out_of_range(given, remedy):
@@ -26,19 +29,23 @@ def test_out_of_range(given, remedy):
 
 
 def test_a_plan_with_an_outer_loop_is_read_as_it_was_written():
-    plan = Plan(mesh=MeshShape(replica=2), outer=OuterConfig(every=7, fragments=2))
+    plan = Plan(
+        mesh=MeshShape(replica=2), outer=OuterConfig(sync_interval=7, fragments=2)
+    )
     assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_without_the_axis_the_outer_loop_goes():
-    plan = Plan(mesh=MeshShape(replica=2, data=2), outer=OuterConfig(every=7))
+    plan = Plan(mesh=MeshShape(replica=2, data=2), outer=OuterConfig(sync_interval=7))
     assert plan.on(MeshShape(data=2)).outer == OuterConfig()
     assert plan.on(MeshShape(replica=2)).outer == plan.outer
 
 
 def test_replicas_on_purpose_alike_are_one():
     plan = Plan(
-        mesh=MeshShape(replica=2), outer=OuterConfig(every=7), idle=("replica",)
+        mesh=MeshShape(replica=2),
+        outer=OuterConfig(sync_interval=7),
+        replicated_axes=("replica",),
     )
     assert plan.replicas == 1
     assert plan.batch_axes == ("data", "fsdp")

@@ -138,14 +138,14 @@ def test_a_damaged_file_is_named_with_its_path(folder):
     train, _ = opened(folder)
     with pytest.raises(BadInput, match=r"dog/b\.PNG cannot be read") as caught:
         train.get(np.arange(len(train)))
-    assert caught.value.remedy == ("data.damaged=skip, or put the file right",)
+    assert caught.value.remedy == ("data.corrupt_images=skip, or put the file right",)
 
 
 def test_damaged_files_are_left_out_on_request(folder, tmp_path):
     whole, _ = opened(folder)
     bad = folder / "train" / "dog" / "b.PNG"
     bad.write_bytes(bad.read_bytes()[:200])
-    how = dict(damaged="skip", dir=str(tmp_path / "notes"))
+    how = dict(corrupt_images="skip", dir=str(tmp_path / "notes"))
     with pytest.warns(
         JaxdistWarning, match=r"1 of 5 images cannot be decoded.*dog/b\.PNG"
     ):
@@ -159,7 +159,7 @@ def test_a_link_to_nothing_is_left_out_like_a_damaged_file(folder, tmp_path):
     bad = folder / "train" / "dog" / "b.PNG"
     bad.unlink()
     bad.symlink_to(tmp_path / "gone.PNG")
-    how = dict(damaged="skip", dir=str(tmp_path / "notes"))
+    how = dict(corrupt_images="skip", dir=str(tmp_path / "notes"))
     with pytest.warns(JaxdistWarning, match=r"dog/b\.PNG"):
         train, _ = opened(folder, **how)
     assert train.get(np.arange(len(train)))["image"].shape[0] == 4

@@ -22,7 +22,7 @@ SOURCE = ArraySource({"x": np.arange(50.0), "y": np.arange(50)})
 ORDERS = [
     Global(),
     Local(partitions=4),
-    Partial(q=0.3, partitions=4),
+    Partial(exchange_fraction=0.3, partitions=4),
 ]
 
 
@@ -64,7 +64,7 @@ def test_samples_that_are_kept_are_the_same(shuffle, tmp_path):
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_batches_do_not_depend_on_threads(threads):
-    shuffle = Partial(q=0.5, partitions=8)
+    shuffle = Partial(exchange_fraction=0.5, partitions=8)
     one, other = (ids(15, shuffle=shuffle, threads=n) for n in (1, threads))
     assert np.array_equal(one, other)
 

@@ -22,11 +22,11 @@ from jaxdist.input.local_shuffle.shuffle import PartialShuffle
 from jaxdist.input.order import GlobalShuffleOrder
 
 SOURCE = ArraySource({"x": np.arange(50.0)})
-HOW = dict(global_batch=8, shuffle=Partial(q=0.3, partitions=4), seed=3)
+HOW = dict(global_batch=8, shuffle=Partial(exchange_fraction=0.3, partitions=4), seed=3)
 ORDERS = [
     Global(),
     Local(partitions=4),
-    Partial(q=0.3, partitions=4),
+    Partial(exchange_fraction=0.3, partitions=4),
 ]
 
 
@@ -79,11 +79,11 @@ def test_a_state_fits_in_512_bytes(order):
         (dict(seed=4), "seed: was 3, is 4"),
         (dict(global_batch=16), "batch: was 8, is 16"),
         (
-            dict(shuffle=Partial(q=0.3, partitions=8)),
+            dict(shuffle=Partial(exchange_fraction=0.3, partitions=8)),
             "partitions: was 4, is 8",
         ),
         (
-            dict(shuffle=Partial(q=0.5, partitions=4)),
+            dict(shuffle=Partial(exchange_fraction=0.5, partitions=4)),
             "exchanged: was 4, is 6",
         ),
         (dict(shuffle=Global()), "order: was partial, is global"),

@@ -74,7 +74,9 @@ def test_sources_that_vary_do_so_in_their_own_passes():
 
 def test_a_loop_reads_a_mixture():
     mixture = Mixture({"a": (numbered(0, 10), 1), "b": (numbered(1, 90), 3)}, 80)
-    with loader(mixture, global_batch=16, shuffle=Partial(q=0.5)) as batches:
+    with loader(
+        mixture, global_batch=16, shuffle=Partial(exchange_fraction=0.5)
+    ) as batches:
         of = np.concatenate([np.asarray(next(batches)["of"]) for _ in range(5)])
     assert np.bincount(of).tolist() == [20, 60]
 

@@ -43,7 +43,7 @@ def assert_equal(some, others):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_batches_do_not_depend_on_workers(workers):
-    shuffle = Partial(q=0.5, partitions=8)
+    shuffle = Partial(exchange_fraction=0.5, partitions=8)
     assert_equal(
         batches(17, shuffle=shuffle),
         batches(17, shuffle=shuffle, threads=Workers(workers)),
@@ -73,7 +73,7 @@ def test_workers_do_not_see_what_is_kept():
     with pytest.raises(BadInput, match="do not see") as caught:
         batches(
             1,
-            shuffle=Partial(q=0.5),
+            shuffle=Partial(exchange_fraction=0.5),
             keep=Keep(),
             threads=Workers(2),
         )

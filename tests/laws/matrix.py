@@ -31,14 +31,16 @@ HYBRID = {"data 2 x fsdp 2": dict(data=2, fsdp=2)}
 HYBRID_SPATIAL = {
     "data 2 x spatial_h 2 x spatial_w 2": dict(data=2, spatial_h=2, spatial_w=2),
     "fsdp 2 x spatial_h 2 x idle 2": dict(
-        fsdp=2, spatial_h=2, replica=2, idle=("replica",)
+        fsdp=2, spatial_h=2, replica=2, replicated_axes=("replica",)
     ),
 }
 HYBRID_VOLUME = {
     "data 2 x spatial_d 2 x spatial_h 2": dict(data=2, spatial_d=2, spatial_h=2),
 }
 HYBRID_WEIGHTS = {
-    "data 2 x tensor 2 x idle 2": dict(data=2, tensor=2, replica=2, idle=("replica",)),
+    "data 2 x tensor 2 x idle 2": dict(
+        data=2, tensor=2, replica=2, replicated_axes=("replica",)
+    ),
     "data 2 x fsdp 2 x tensor 2, zero 1": dict(data=2, fsdp=2, tensor=2, zero=1),
     "fsdp 4 x tensor 2": dict(fsdp=4, tensor=2),
 }
@@ -49,7 +51,9 @@ HYBRID_BOTH = {
 }
 HYBRID_TOKENS = {
     "data 4 x fsdp 2, zero 1": dict(data=4, fsdp=2, zero=1),
-    "data 2 x fsdp 2 x idle 2": dict(data=2, fsdp=2, replica=2, idle=("replica",)),
+    "data 2 x fsdp 2 x idle 2": dict(
+        data=2, fsdp=2, replica=2, replicated_axes=("replica",)
+    ),
 }
 WITH_IMAGES = SINGLE_SPATIAL | HYBRID_SPATIAL | HYBRID_VOLUME | HYBRID_BOTH
 WITH_WEIGHTS = SINGLE_WEIGHTS | HYBRID_WEIGHTS | HYBRID_BOTH
@@ -76,7 +80,7 @@ class Cell:
 
     @property
     def axes(self):
-        weights = {"weights": self.strategy} if self.strategy else {}
+        weights = {"tensor_strategy": self.strategy} if self.strategy else {}
         return LAYOUTS[self.layout] | weights
 
     @property

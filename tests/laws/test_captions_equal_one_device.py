@@ -9,16 +9,16 @@ pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
 
 TINY = ModelConfig(name="s2vt", size="tiny", dropout=0.3)
 SHORT = {
-    "data 4 x idle 2": dict(data=4, tensor=2, idle=("tensor",)),
+    "data 4 x idle 2": dict(data=4, tensor=2, replicated_axes=("tensor",)),
     "data 2 x spatial_h 2 x tensor 2": dict(data=2, spatial_h=2, tensor=2),
 }
 LONG = {
     "data 2 x fsdp 2": dict(data=2, fsdp=2),
-    "fsdp 2 x tensor 2, filter": dict(fsdp=2, tensor=2, weights="filter"),
-    "data 2 x tensor 2, channel": dict(data=2, tensor=2, weights="channel"),
+    "fsdp 2 x tensor 2, filter": dict(fsdp=2, tensor=2, tensor_strategy="filter"),
+    "data 2 x tensor 2, channel": dict(data=2, tensor=2, tensor_strategy="channel"),
     "fsdp 2 x spatial_w 2, zero 1": dict(fsdp=2, spatial_w=2, zero=1),
     "data 2 x spatial_h 2 x spatial_w 2 x idle 2": dict(
-        data=2, spatial_h=2, spatial_w=2, tensor=2, idle=("tensor",)
+        data=2, spatial_h=2, spatial_w=2, tensor=2, replicated_axes=("tensor",)
     ),
 }
 

@@ -20,12 +20,18 @@ pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
 
 NETWORK = ModelConfig(name="resnet8", width=4, dropout=0.2)
 ALL = {
-    "random_k": ReductionConfig(via="random_k", density=1.0, dense_below=0),
-    "top_k": ReductionConfig(via="top_k", density=1.0, dense_below=0),
-    "sparse": ReductionConfig(via="sparse", density=1.0, dense_below=0),
-    "aligned": ReductionConfig(via="aligned", density=1.0, dense_below=0),
+    "random_k": ReductionConfig(
+        algorithm="random_k", density=1.0, min_compressed_elements=0
+    ),
+    "top_k": ReductionConfig(algorithm="top_k", density=1.0, min_compressed_elements=0),
+    "sparse": ReductionConfig(
+        algorithm="sparse", density=1.0, min_compressed_elements=0
+    ),
+    "aligned": ReductionConfig(
+        algorithm="aligned", density=1.0, min_compressed_elements=0
+    ),
     "small buckets": ReductionConfig(
-        via="top_k", density=1.0, dense_below=0, bucket_mib=0.001
+        algorithm="top_k", density=1.0, min_compressed_elements=0, bucket_mib=0.001
     ),
 }
 MESHES = {
@@ -33,7 +39,7 @@ MESHES = {
         "data": 2,
         "spatial_h": 2,
         "replica": 2,
-        "idle": ("replica",),
+        "replicated_axes": ("replica",),
     },
     "data x fsdp": {"data": 2, "fsdp": 2},
     "data x fsdp, zero 1": {"data": 2, "fsdp": 2, "zero": 1},
@@ -75,7 +81,9 @@ def test_in_every_mesh(assert_equal_one_device, mesh):
 
 
 def test_over_two_levels(assert_equal_one_device):
-    reduce = ReductionConfig(via="hierarchical", density=1.0, dense_below=0)
+    reduce = ReductionConfig(
+        algorithm="hierarchical", density=1.0, min_compressed_elements=0
+    )
     assert_equal_one_device(NETWORK, {"data": 2, "spatial_h": 2, "reduce": reduce})
 
 
@@ -88,7 +96,9 @@ def test_what_is_sent_and_what_is_left_are_the_gradient(parts, via, mesh):
     config = dataclasses.replace(NETWORK, width=8)
     ranks = ("block2:1", "head:3") if via == RANKS else ()
     via = via.partition(",")[0]
-    reduce = ReductionConfig(via=via, density=0.05, rank=2, ranks=ranks, dense_below=0)
+    reduce = ReductionConfig(
+        algorithm=via, density=0.05, rank=2, ranks=ranks, min_compressed_elements=0
+    )
     with jax.enable_x64():
         task = parts.make_task(config, jnp.float64)
         batch, state = parts.make_batch(config, jnp.float64, 16), parts.make_state(task)
@@ -117,7 +127,7 @@ def test_shared_parameters_in_fewer_bits_are_those_that_were_packed(parts, codec
             parts.make_batch(NETWORK, jnp.float64, 16),
             parts.make_state(task),
         )
-        axes = {"fsdp": 4, "reduce": ReductionConfig(gather=codec)}
+        axes = {"fsdp": 4, "reduce": ReductionConfig(all_gather=codec)}
         new = step(parts, task, axes, state, batch)
         layout = parts.layout_of(task, axes, batch)
         leaves, tree = jax.tree.flatten(state.params)
@@ -147,7 +157,11 @@ def test_shared_gradients_in_fewer_bits_are_near(parts, via):
     batch, state = parts.make_batch(NETWORK, jnp.float32, 16), parts.make_state(task)
     axes = {"data": 2, "fsdp": 4, "zero": 1}
     near = step(
-        parts, task, {**axes, "reduce": ReductionConfig(scatter=via)}, state, batch
+        parts,
+        task,
+        {**axes, "reduce": ReductionConfig(reduce_scatter=via)},
+        state,
+        batch,
     )
     exact = step(parts, task, axes, state, batch)
     for a, b in zip(
@@ -173,14 +187,14 @@ def step(parts, task, axes, state, batch, times=1):
     "via", rarely({name: name for name in ("ring", "double_binary_tree")}, "ring")
 )
 def test_by_a_step_list(assert_equal_one_device, via):
-    reduce = ReductionConfig(via=via, dense_below=0)
+    reduce = ReductionConfig(algorithm=via, min_compressed_elements=0)
     assert_equal_one_device(NETWORK, {"data": 4, "reduce": reduce})
 
 
 def test_a_warm_up_sums_exactly_and_leaves_nothing(parts):
     task = parts.make_task(NETWORK, jnp.float32)
     batch, state = parts.make_batch(NETWORK, jnp.float32, 16), parts.make_state(task)
-    asked = ReductionConfig(via="int4", dense_below=0, warm_up=1)
+    asked = ReductionConfig(algorithm="int4", min_compressed_elements=0, warmup_steps=1)
     warm = step(parts, task, {"data": 4, "reduce": asked}, state, batch)
     exact = step(parts, task, {"data": 4}, state, batch)
     for one, other in zip(jax.tree.leaves(warm.params), jax.tree.leaves(exact.params)):
@@ -194,7 +208,13 @@ def test_a_warm_up_sums_exactly_and_leaves_nothing(parts):
 def test_the_program_of_a_warm_up_is_held_against_the_plan(parts, via):
     task = parts.make_task(NETWORK, jnp.float32)
     batch = parts.make_batch(NETWORK, jnp.float32, 16)
-    asked = ReductionConfig(via=via, rank=2, dense_below=0, warm_up=1, bucket_mib=0.004)
+    asked = ReductionConfig(
+        algorithm=via,
+        rank=2,
+        min_compressed_elements=0,
+        warmup_steps=1,
+        bucket_mib=0.004,
+    )
     layout = parts.layout_of(task, {"data": 4, "reduce": asked}, batch)
     assert len(layout.reduction.buckets) > 1
     assert compile_program(layout).differences == ()
@@ -211,9 +231,13 @@ def test_the_program_of_a_warm_up_is_held_against_the_plan(parts, via):
 
 
 MOVING = {
-    "warm-up of top_k": ReductionConfig(via="top_k", momentum=0.9, warm_up=3),
-    "warm-up of power": ReductionConfig(via="power", rank=1, momentum=0.9, warm_up=3),
-    "ring": ReductionConfig(via="ring", momentum=0.9),
+    "warm-up of top_k": ReductionConfig(
+        algorithm="top_k", momentum=0.9, warmup_steps=3
+    ),
+    "warm-up of power": ReductionConfig(
+        algorithm="power", rank=1, momentum=0.9, warmup_steps=3
+    ),
+    "ring": ReductionConfig(algorithm="ring", momentum=0.9),
     "exact": ReductionConfig(momentum=0.9),
 }
 
@@ -248,7 +272,10 @@ def test_what_is_not_finite_is_skipped_and_leaves_the_residual(parts):
     new = step(
         parts,
         task,
-        {"data": 4, "reduce": ReductionConfig(via="top_k", dense_below=0)},
+        {
+            "data": 4,
+            "reduce": ReductionConfig(algorithm="top_k", min_compressed_elements=0),
+        },
         state,
         batch,
     )

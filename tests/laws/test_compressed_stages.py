@@ -77,7 +77,7 @@ def traces(state):
 @pytest.mark.parametrize("beside", rarely(BESIDE, "data"))
 @pytest.mark.parametrize("via", rarely(("top_k", "sparse", "ring"), "top_k"))
 def test_with_all_numbers_sent_a_step_is_the_exact_one(parts, given, via, beside):
-    reduce = ReductionConfig(via=via, density=1.0, dense_below=0)
+    reduce = ReductionConfig(algorithm=via, density=1.0, min_compressed_elements=0)
     stages = {"pipe": 2, **BESIDE[beside]}
     layout, got = after(parts, given, {**stages, "reduce": reduce})
     exact, want = after(parts, given, stages)
@@ -90,7 +90,7 @@ def test_with_all_numbers_sent_a_step_is_the_exact_one(parts, given, via, beside
 @pytest.mark.parametrize("beside", rarely(BESIDE, "data"))
 @pytest.mark.parametrize("via", rarely(WAYS, "int8"))
 def test_what_is_sent_and_what_is_left_are_the_gradient(parts, given, via, beside):
-    reduce = ReductionConfig(via=via, density=0.05, dense_below=0)
+    reduce = ReductionConfig(algorithm=via, density=0.05, min_compressed_elements=0)
     stages = {"pipe": 2, **BESIDE[beside]}
     layout, got = after(parts, given, {**stages, "reduce": reduce})
     exact, want = after(parts, given, stages)
@@ -108,7 +108,7 @@ def test_what_is_sent_and_what_is_left_are_the_gradient(parts, given, via, besid
 @pytest.mark.parametrize("beside", rarely(ALIKE, "pipe", "data x tensor"))
 def test_what_several_devices_have_stays_equal(parts, given, via, beside):
     """Also where others along that axis have parts of the leaves beside it."""
-    reduce = ReductionConfig(via=via, density=0.05, dense_below=0)
+    reduce = ReductionConfig(algorithm=via, density=0.05, min_compressed_elements=0)
     _, state = after(parts, given, {**ALIKE[beside], "reduce": reduce}, 2)
     for name, x in named_leaves(state.params).items():
         copies = {}
@@ -120,7 +120,9 @@ def test_what_several_devices_have_stays_equal(parts, given, via, beside):
 
 def test_leaves_that_are_compressed_are_those_without_stages(parts, given):
     """And a checkpoint has what is left of them by their own names and shapes."""
-    reduce = ReductionConfig(via="top_k", density=0.05, dense_below=200, momentum=0.9)
+    reduce = ReductionConfig(
+        algorithm="top_k", density=0.05, min_compressed_elements=200, momentum=0.9
+    )
     layout, state = after(parts, given, {"pipe": 2, "data": 2, "reduce": reduce}, 2)
     stored = layout.to_checkpoint(state)
     plain = parts.layout_of(given[0], {"data": 2, "reduce": reduce}, given[2])

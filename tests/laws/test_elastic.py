@@ -200,9 +200,9 @@ class ByHand:
 @pytest.mark.parametrize(
     "way",
     [
-        ("plan.reduce.via=int8", "plan.reduce.dense_below=1"),
+        ("plan.reduce.algorithm=int8", "plan.reduce.min_compressed_elements=1"),
         (
-            "plan.reduce.via=top_k",
+            "plan.reduce.algorithm=top_k",
             "plan.reduce.density=0.05",
             "plan.reduce.momentum=0.9",
             "optim.momentum=0",

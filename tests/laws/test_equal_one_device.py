@@ -13,12 +13,12 @@ pytestmark = pytest.mark.laws
 MODEL = ModelConfig(width=4, dropout=0.3)
 LAYOUTS = {
     "data 4": dict(data=4),
-    "data 8 x idle 2": dict(data=8, tensor=2, idle=("tensor",)),
+    "data 8 x idle 2": dict(data=8, tensor=2, replicated_axes=("tensor",)),
     "spatial_h 2": dict(spatial_h=2),
-    "spatial_h 4 x idle 2": dict(spatial_h=4, tensor=2, idle=("tensor",)),
-    "spatial_w 2 x idle 2": dict(spatial_w=2, tensor=2, idle=("tensor",)),
+    "spatial_h 4 x idle 2": dict(spatial_h=4, tensor=2, replicated_axes=("tensor",)),
+    "spatial_w 2 x idle 2": dict(spatial_w=2, tensor=2, replicated_axes=("tensor",)),
     "data 4 x spatial_h 2 x idle 2": dict(
-        data=4, spatial_h=2, tensor=2, idle=("tensor",)
+        data=4, spatial_h=2, tensor=2, replicated_axes=("tensor",)
     ),
     "data 2 x fsdp 2": dict(data=2, fsdp=2),
     "fsdp 4 x spatial_h 2": dict(fsdp=4, spatial_h=2),
@@ -28,13 +28,15 @@ LAYOUTS = {
         data=2, spatial_h=2, tensor=2, remat=True
     ),
     "fsdp 2 x spatial_w 2, blocks remade": dict(fsdp=2, spatial_w=2, remat=True),
-    "data 2 x tensor 2, filter": dict(data=2, tensor=2, weights="filter"),
-    "tensor 2 x spatial_h 2, channel": dict(tensor=2, spatial_h=2, weights="channel"),
+    "data 2 x tensor 2, filter": dict(data=2, tensor=2, tensor_strategy="filter"),
+    "tensor 2 x spatial_h 2, channel": dict(
+        tensor=2, spatial_h=2, tensor_strategy="channel"
+    ),
     "data 2 x fsdp 2 x spatial_h 2 x tensor 2": dict(
         data=2, fsdp=2, spatial_h=2, tensor=2
     ),
     "data 2 x spatial_h 2 x spatial_w 2 x idle 2": dict(
-        data=2, spatial_h=2, spatial_w=2, tensor=2, idle=("tensor",)
+        data=2, spatial_h=2, spatial_w=2, tensor=2, replicated_axes=("tensor",)
     ),
 }
 
@@ -58,7 +60,7 @@ class Shallow(nnx.Module):
 
 @pytest.mark.parametrize("axis", ["data", "spatial_h"])
 def test_float32_shallow(axis, assert_equal_one_device):
-    axes = {axis: 2, "tensor": 2, "idle": ("tensor",)}
+    axes = {axis: 2, "tensor": 2, "replicated_axes": ("tensor",)}
     assert_equal_one_device(
         MODEL, axes, dtype=jnp.float32, tolerance=1e-5, network=Shallow
     )

@@ -15,11 +15,11 @@ SPLITS = [
     dict(data=4),
     dict(fsdp=2),
     dict(spatial_h=2),
-    dict(tensor=2, weights="pairs"),
-    dict(tensor=2, weights="filter"),
-    dict(tensor=2, weights="channel"),
+    dict(tensor=2, tensor_strategy="pairs"),
+    dict(tensor=2, tensor_strategy="filter"),
+    dict(tensor=2, tensor_strategy="channel"),
     dict(fsdp=2, tensor=2, spatial_w=2),
-    dict(data=2, spatial_h=2, tensor=2, idle=("tensor",)),
+    dict(data=2, spatial_h=2, tensor=2, replicated_axes=("tensor",)),
 ]
 
 
@@ -29,10 +29,10 @@ def tiny(name):
 
 
 PARTS = {
-    "resnet50": dict(data=2, spatial_h=2, spatial_until="stage1_block2"),
-    "googlenet": dict(spatial_w=2, tensor=2, spatial_until="inception3a"),
-    "vgg16": dict(spatial_h=2, tensor=2, spatial_until="pool1"),
-    "cosmoflow": dict(spatial_d=2, spatial_until="conv2"),
+    "resnet50": dict(data=2, spatial_h=2, spatial_end="stage1_block2"),
+    "googlenet": dict(spatial_w=2, tensor=2, spatial_end="inception3a"),
+    "vgg16": dict(spatial_h=2, tensor=2, spatial_end="pool1"),
+    "cosmoflow": dict(spatial_d=2, spatial_end="conv2"),
 }
 
 
@@ -41,7 +41,7 @@ PARTS = {
 def test_the_step_does_what_the_plan_says_where_images_are_whole(
     name, then, check_layout
 ):
-    layout = check_layout(tiny(name), PARTS[name] | {"spatial_then": then}, size=8)
+    layout = check_layout(tiny(name), PARTS[name] | {"spatial_end_mode": then}, size=8)
     step = trace_pruned(
         make_train_step(layout), layout.state, layout.padded_shapes(layout.batch_shapes)
     )

@@ -60,12 +60,12 @@ def step(parts):
 @pytest.mark.parametrize(
     "axes",
     [
-        dict(data=2, spatial_h=2, tensor=2, idle=("tensor",)),
+        dict(data=2, spatial_h=2, tensor=2, replicated_axes=("tensor",)),
         dict(data=2, fsdp=2, tensor=2),
         dict(fsdp=2, zero=1),
         *(
             pytest.param(
-                dict(data=2, spatial_h=2, spatial_until="pool1", spatial_then=then),
+                dict(data=2, spatial_h=2, spatial_end="pool1", spatial_end_mode=then),
                 marks=pytest.mark.slow,
             )
             for then in ("repeat", "samples")
@@ -116,12 +116,12 @@ class Apart(BatchNorm):
         (dict(data=4), 1),
         (dict(data=2, fsdp=2, spatial_h=2), 2),
         (dict(data=4, fsdp=2, tensor=2), 4),
-        (dict(data=2, spatial_h=2, spatial_until="block2"), 1),
+        (dict(data=2, spatial_h=2, spatial_end="block2"), 1),
         *(
-            pytest.param(axes | {"spatial_until": "block3"}, 2, marks=pytest.mark.slow)
+            pytest.param(axes | {"spatial_end": "block3"}, 2, marks=pytest.mark.slow)
             for axes in (
                 dict(data=4, spatial_h=2),
-                dict(data=4, spatial_h=2, spatial_then="samples"),
+                dict(data=4, spatial_h=2, spatial_end_mode="samples"),
             )
         ),
     ],

@@ -11,18 +11,18 @@ HOSTS, BATCH = 4, 128
 WORDS = (
     *("model.width=4", "data.shift=1", f"data.batch={BATCH}", "epochs=2.5"),
     *("precision=float64", "plan.mesh.data=4", "plan.mesh.spatial_h=1"),
-    *("plan.shuffle.q=0.25", "plan.shuffle.partitions=16"),
+    *("plan.shuffle.exchange_fraction=0.25", "plan.shuffle.partitions=16"),
 )
 KINDS = {
     "none": (),
-    "peers": ("data.store=memory", "data.exchange=peers"),
-    "origin": ("data.store=disk", "data.exchange=origin"),
+    "peers": ("data.cache=memory", "data.exchange=peers"),
+    "origin": ("data.cache=disk", "data.exchange=origin"),
 }
 
 
 def trained(job, folder, kind):
     """A run of 4 processes: its folder, and what it said."""
-    own = (f"data.store_dir={folder / 'disk'}",) if kind == "origin" else ()
+    own = (f"data.cache_dir={folder / 'disk'}",) if kind == "origin" else ()
     words = f"run.dir={folder}", f"run.name={kind}", f"data.dir={job.data}"
     how = "-n", HOSTS, "--devices-per-process", 1, "--", "train", "digits"
     asked = (*words, *WORDS, *KINDS[kind], *own)

@@ -19,7 +19,7 @@ ADAM = optax.adamw(1e-2)
 LAYOUTS = {
     "data 4": dict(data=4),
     "tensor 2": dict(tensor=2),
-    "tensor 2, sequence": dict(tensor=2, weights="sequence"),
+    "tensor 2, sequence": dict(tensor=2, tensor_strategy="sequence"),
     "fsdp 4": dict(fsdp=4),
     "data 2 x fsdp 2 x tensor 2": dict(data=2, fsdp=2, tensor=2),
 }

@@ -31,10 +31,10 @@ MESHES = {
     "replica 2 x data 2 x fsdp 2 x tensor 2": dict(replica=2, data=2, fsdp=2, tensor=2),
 }
 OUTERS = {
-    "diloco": OuterConfig(every=3),
-    "heavy ball": OuterConfig(every=3, nesterov=False, learning_rate=0.5),
-    "local sgd": OuterConfig(every=3, **LOCAL),
-    "fragments": OuterConfig(every=3, fragments=2),
+    "diloco": OuterConfig(sync_interval=3),
+    "heavy ball": OuterConfig(sync_interval=3, nesterov=False, learning_rate=0.5),
+    "local sgd": OuterConfig(sync_interval=3, **LOCAL),
+    "fragments": OuterConfig(sync_interval=3, fragments=2),
 }
 
 
@@ -100,8 +100,11 @@ def by_the_paper(parts, task, outer, replicas, batches, fragment_of):
         losses.append(found)
         for f in range(outer.fragments):
             if (
-                t % outer.every
-                != outer.every * (f + 1) // outer.fragments % outer.every
+                t % outer.sync_interval
+                != outer.sync_interval
+                * (f + 1)
+                // outer.fragments
+                % outer.sync_interval
             ):
                 continue
             held = [named(each.params) for each in own]
@@ -169,7 +172,7 @@ def test_an_outer_loop_is_that_of_the_paper(parts, outer):
 
 @pytest.mark.parametrize("mesh", rarely(MESHES, "replica 2 x fsdp 2"))
 def test_over_every_split_of_a_replica(parts, mesh):
-    assert_equal_the_paper(parts, mesh, OuterConfig(every=2), steps=5)
+    assert_equal_the_paper(parts, mesh, OuterConfig(sync_interval=2), steps=5)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +182,7 @@ def test_the_mean_after_each_step_of_plain_descent_is_data_parallel(parts, mesh)
     with jax.enable_x64():
         task = parts.make_task(WORDS, jnp.float64, optimizer=optax.sgd(0.1))
         batches = batches_of(parts, WORDS, jnp.float64, 3, size=16)
-        axes = {**mesh, "outer": OuterConfig(every=1, **LOCAL)}
+        axes = {**mesh, "outer": OuterConfig(sync_interval=1, **LOCAL)}
         _, state, losses = trained(parts, task, axes, batches)
         want, step = parts.make_state(task), functools.partial(parts.one_device, task)
         for batch, loss in zip(batches, losses, strict=True):
@@ -194,7 +197,9 @@ def test_the_mean_after_each_step_of_plain_descent_is_data_parallel(parts, mesh)
 def test_nothing_travels_between_replicas_in_a_step(parts, mesh, config):
     task = parts.make_task(config, jnp.float32)
     batch = parts.make_batch(config, jnp.float32, 16)
-    where = parts.layout_of(task, {**mesh, "outer": OuterConfig(every=4)}, batch)
+    where = parts.layout_of(
+        task, {**mesh, "outer": OuterConfig(sync_interval=4)}, batch
+    )
     program = compile_program(where)
     assert not [move for move in program.collectives if "replica" in move.axes]
     assert all(move.axes for move in program.collectives)  # and along known axes alone
@@ -205,7 +210,7 @@ def test_nothing_travels_between_replicas_in_a_step(parts, mesh, config):
 def test_a_period_moves_each_parameter_once(parts, mesh, fragments):
     task = parts.make_task(WORDS, jnp.float32)
     batch = parts.make_batch(WORDS, jnp.float32, 16)
-    outer = OuterConfig(every=4, fragments=fragments)
+    outer = OuterConfig(sync_interval=4, fragments=fragments)
     where = parts.layout_of(task, {**mesh, "outer": outer}, batch)
     program = compile_program(where)
     averaged = [
@@ -233,7 +238,7 @@ def test_a_period_moves_each_parameter_once(parts, mesh, fragments):
 def test_fewer_bits_keep_replicas_equal_and_near_the_exact_mean(parts, via):
     task = parts.make_task(WORDS, jnp.float32, optimizer=ADAM)
     batches = batches_of(parts, WORDS, jnp.float32, 2)
-    outer = OuterConfig(every=2, via=via)
+    outer = OuterConfig(sync_interval=2, compressor=via)
     _, near, _ = trained(parts, task, {"replica": 4, "outer": outer}, batches)
     exact = dataclasses.replace(outer, via="exact")
     _, far, _ = trained(parts, task, {"replica": 4, "outer": exact}, batches)
@@ -249,7 +254,7 @@ def test_statistics_are_averaged_at_the_end_of_a_period(parts):
     with jax.enable_x64():
         task = parts.make_task(IMAGES, jnp.float64)
         batches = batches_of(parts, IMAGES, jnp.float64, 2)
-        axes = {"replica": 2, "outer": OuterConfig(every=2, fragments=2)}
+        axes = {"replica": 2, "outer": OuterConfig(sync_interval=2, fragments=2)}
         _, before, _ = trained(parts, task, axes, batches[:1])
         own = [np.asarray(x) for x in jax.tree.leaves(before.replicas.stats)]
         assert any((x[0] != x[1]).any() for x in own)
@@ -269,7 +274,9 @@ def test_statistics_are_averaged_at_the_end_of_a_period(parts):
 def test_the_first_state_is_the_same_for_all_replicas(parts):
     task = parts.make_task(WORDS, jnp.float32)
     batch = parts.make_batch(WORDS, jnp.float32, 8)
-    where = parts.layout_of(task, {"replica": 2, "outer": OuterConfig(every=2)}, batch)
+    where = parts.layout_of(
+        task, {"replica": 2, "outer": OuterConfig(sync_interval=2)}, batch
+    )
     state = initial_state(where)
     for mine, whole in zip(
         jax.tree.leaves(state.replicas.params),

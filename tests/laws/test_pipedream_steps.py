@@ -310,7 +310,7 @@ def test_without_stashing_a_backward_reads_the_newest_weights(parts):
     task = replace(task, microbatches=micros)
     batch = parts.make_batch(config, jnp.float64, 2 * micros, image=(8, 8, 1))
     state, batch = jax.tree.map(np.asarray, (parts.make_state(task), batch))
-    order = PipelineConfig(schedule="pipedream", stashing=False)
+    order = PipelineConfig(schedule="pipedream", weight_stashing=False)
     layout = parts.layout_of(task, {"pipe": 4, "order": order}, batch)
     got, _ = stepped(parts, layout, state, batch)
     assert_equal(unstashed(state, batch, micros), got)

@@ -160,7 +160,7 @@ def test_blocks_are_computed_again(hold):
     ],
 )
 def test_blocks_are_computed_again_until_one(cell, block, hold):
-    hold(cell, remat=True, remat_until=block)
+    hold(cell, remat=True, remat_end=block)
 
 
 @pytest.mark.parametrize(
@@ -168,5 +168,5 @@ def test_blocks_are_computed_again_until_one(cell, block, hold):
 )
 def test_images_may_be_whole_from_a_block_on(then, hold):
     """They are gathered in the stage of that block."""
-    until = {"spatial_until": "pool1", "spatial_then": then}
+    until = {"spatial_end": "pool1", "spatial_end_mode": then}
     hold(("vgg16", 2, "spatial", "1f1b"), **until)

@@ -51,7 +51,7 @@ def layout(cell):
 
 
 def until(model, place):
-    return {"remat": True, "remat_until": blocks_of(MODELS[model])[place]}
+    return {"remat": True, "remat_end": blocks_of(MODELS[model])[place]}
 
 
 @pytest.mark.parametrize("cell", COVER, ids=", ".join)
@@ -69,14 +69,12 @@ def test_rest(cell, assert_equal_one_device):
     "axes",
     [
         # Where images are gathered before what is computed again ends.
-        dict(data=2, spatial_h=2, spatial_until="block1", remat_until="block3"),
+        dict(data=2, spatial_h=2, spatial_end="block1", remat_end="block3"),
         pytest.param(
-            dict(spatial_h=2, tensor=2, spatial_until="block3", remat_until="block1"),
+            dict(spatial_h=2, tensor=2, spatial_end="block3", remat_end="block1"),
             marks=pytest.mark.slow,
         ),
-        pytest.param(
-            dict(fsdp=2, zero=1, remat_until="block2"), marks=pytest.mark.slow
-        ),
+        pytest.param(dict(fsdp=2, zero=1, remat_end="block2"), marks=pytest.mark.slow),
     ],
     ids=["behind the gather", "before it", "zero 1"],
 )

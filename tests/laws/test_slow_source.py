@@ -39,7 +39,7 @@ def test_a_slow_source_is_named(job, tmp_path):
     script.write_text(SCRIPT)
     words = f"digits run.dir={tmp_path} data.dir={job.data} model.width=4 epochs=0.9"
     how = "launch", "local", "-n", 2, "--devices-per-process", 1, "--"
-    more = "run.straggler_every=10"
+    more = "run.straggler_interval=10"
     code, _, err = job.run(*how, sys.executable, script, "train", *words.split(), more)
     assert code == 0, err
     lines = [line for line in err.splitlines() if "slow: rank" in line]

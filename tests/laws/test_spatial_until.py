@@ -41,10 +41,10 @@ def network(name="resnet8", **how):
 
 
 def until(block, **axes):
-    return axes | {"spatial_until": block}
+    return axes | {"spatial_end": block}
 
 
-IDLE = {"replica": 2, "idle": ("replica",)}
+IDLE = {"replica": 2, "replicated_axes": ("replica",)}
 PLAIN = dict(network=None, image=None)
 ODD = dict(network=Noisy, image=(27, 13, 2))
 
@@ -83,12 +83,12 @@ CASES = {
 MORE = {
     "resnet50, filters": (
         network("resnet50"),
-        until("stage1_block2", spatial_h=2, tensor=2, weights="filter"),
+        until("stage1_block2", spatial_h=2, tensor=2, tensor_strategy="filter"),
         PLAIN,
     ),
     "resnet50, channels": (
         network("resnet50"),
-        until("head", spatial_h=2, tensor=2, weights="channel"),
+        until("head", spatial_h=2, tensor=2, tensor_strategy="channel"),
         PLAIN,
     ),
     "resnet50, statistics of a replica": (
@@ -159,7 +159,7 @@ MORE = {
 }
 
 
-DEALT = {"spatial_then": "samples"}
+DEALT = {"spatial_end_mode": "samples"}
 SAMPLES = {
     "resnet50, in replicas": (
         network("resnet50"),
@@ -190,7 +190,7 @@ MORE_SAMPLES = {
     ),
     "vgg16, channels": (
         network("vgg16"),
-        until("conv2_2", spatial_h=2, tensor=2, weights="channel", **DEALT),
+        until("conv2_2", spatial_h=2, tensor=2, tensor_strategy="channel", **DEALT),
         PLAIN,
     ),
     "cosmoflow, in depth": (

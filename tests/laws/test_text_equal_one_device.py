@@ -9,20 +9,20 @@ from jaxdist.train.optimizers import OptimConfig, make_optimizer
 pytestmark = pytest.mark.laws
 
 LAYOUTS = {
-    "data 4 x idle 2": dict(data=4, tensor=2, idle=("tensor",)),
+    "data 4 x idle 2": dict(data=4, tensor=2, replicated_axes=("tensor",)),
     "tensor 2": dict(tensor=2),
     "data 2 x fsdp 2 x tensor 2": dict(data=2, fsdp=2, tensor=2),
-    "fsdp 2 x tensor 2, filter": dict(fsdp=2, tensor=2, weights="filter"),
-    "data 2 x tensor 2, sequence": dict(data=2, tensor=2, weights="sequence"),
+    "fsdp 2 x tensor 2, filter": dict(fsdp=2, tensor=2, tensor_strategy="filter"),
+    "data 2 x tensor 2, sequence": dict(data=2, tensor=2, tensor_strategy="sequence"),
     "fsdp 2 x tensor 2, sequence, blocks remade": dict(
-        fsdp=2, tensor=2, weights="sequence", remat=True
+        fsdp=2, tensor=2, tensor_strategy="sequence", remat=True
     ),
-    "tensor 2, sequence": dict(tensor=2, weights="sequence"),
+    "tensor 2, sequence": dict(tensor=2, tensor_strategy="sequence"),
     "data 2 x fsdp 2 x tensor 2, sequence, zero 1": dict(
-        data=2, fsdp=2, tensor=2, zero=1, weights="sequence"
+        data=2, fsdp=2, tensor=2, zero=1, tensor_strategy="sequence"
     ),
-    "fsdp 2 x tensor 2, sequence": dict(fsdp=2, tensor=2, weights="sequence"),
-    "data 2 x tensor 4, channel": dict(data=2, tensor=4, weights="channel"),
+    "fsdp 2 x tensor 2, sequence": dict(fsdp=2, tensor=2, tensor_strategy="sequence"),
+    "data 2 x tensor 4, channel": dict(data=2, tensor=4, tensor_strategy="channel"),
 }
 
 

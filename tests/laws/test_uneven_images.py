@@ -92,7 +92,7 @@ class Solid(nnx.Module):
 
 def on(**axes):
     """An axis that idles too, where XLA's own split would go wrong."""
-    return axes | {"tensor": 2, "idle": ("tensor",)}
+    return axes | {"tensor": 2, "replicated_axes": ("tensor",)}
 
 
 CASES = {
@@ -106,12 +106,12 @@ CASES = {
     "13 rows on 2, filters": (
         Plane,
         (13, 5, 2),
-        dict(spatial_h=2, tensor=2, weights="filter"),
+        dict(spatial_h=2, tensor=2, tensor_strategy="filter"),
     ),
     "13 rows on 2, channels": (
         Plane,
         (13, 5, 2),
-        dict(spatial_h=2, tensor=2, weights="channel"),
+        dict(spatial_h=2, tensor=2, tensor_strategy="channel"),
     ),
     "7 x 5 x 3 on 2 x 2": (Solid, (7, 5, 3, 2), on(spatial_d=2, spatial_h=2)),
 }

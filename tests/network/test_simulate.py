@@ -165,5 +165,5 @@ def test_rtt_needs_a_latency():
     network = NetworkModel(
         topology=make_topology("star", 4, {"latency": 0}), sharing="rtt"
     )
-    with pytest.raises(BadInput, match="--sharing maxmin"):
+    with pytest.raises(BadInput, match="--bandwidth-sharing maxmin"):
         simulate_collective(schedule_by_name("ring", 4), 1.0, network)

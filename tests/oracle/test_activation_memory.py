@@ -93,7 +93,7 @@ def test_work_behind_the_split_of_images_is_repeated_or_dealt_out(digits, then, 
     """That of norms and pools as well, of which the ledger has no FLOPs."""
     device = load_cluster("testbed").device
     plan = Plan(mesh=MeshShape(spatial_h=4), microbatches=1)
-    part = replace(plan, spatial_until="block2", spatial_then=then)
+    part = replace(plan, spatial_end="block2", spatial_end_mode=then)
     found = []
     for one in (plan, part):
         case = digits.describe(one)

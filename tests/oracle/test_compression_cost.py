@@ -17,7 +17,7 @@ from jaxdist.oracle.compare import compare_prediction, recalibrate_cluster
 from jaxdist.oracle.predict import predict
 
 EACH = 1e-7
-INT8 = Plan(mesh=MeshShape(data=4), reduce=ReductionConfig(via="int8"))
+INT8 = Plan(mesh=MeshShape(data=4), reduce=ReductionConfig(algorithm="int8"))
 
 
 @pytest.fixture(scope="module")

@@ -117,7 +117,7 @@ def test_what_comes_behind_a_loop_is_hidden_by_nothing(digits):
 
 def test_a_bucket_that_holds_all_waits_for_the_whole_pass(digits):
     def hidden(mib):
-        reduce = ReductionConfig(via="int8", bucket_mib=mib)
+        reduce = ReductionConfig(algorithm="int8", bucket_mib=mib)
         case = digits.describe(replace(PLANS["data"], reduce=reduce))
         return predict(case, with_overlap(1.0)).overlapped_s
 

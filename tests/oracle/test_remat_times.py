@@ -16,7 +16,7 @@ DEVICE = load_cluster("testbed").device
 BLOCKS = ("embed", "block0", "block1", "block2", "block3", "head")
 PLANS = (
     dict(remat=True),
-    *(dict(remat=True, remat_until=block) for block in reversed(BLOCKS[1:])),
+    *(dict(remat=True, remat_end=block) for block in reversed(BLOCKS[1:])),
     dict(),
 )
 """From all that is computed again to all that is kept."""
@@ -45,7 +45,7 @@ def test_a_block_more_that_is_kept_is_less_time_and_more_memory(subject, axes):
 
 
 def test_a_forward_pass_is_added_of_each_block_that_is_computed_again(subject):
-    every = {how.get("remat_until", ""): case(subject, how, data=2) for how in PLANS}
+    every = {how.get("remat_end", ""): case(subject, how, data=2) for how in PLANS}
     assert {layer.block for layer in every[""].profile.layers} == set(BLOCKS)
     (plain,) = stage_compute_times(every[""], DEVICE)
     (again,) = stage_compute_times(case(subject, dict(remat=True), data=2), DEVICE)
@@ -65,7 +65,7 @@ def test_stages_have_room_for_what_the_largest_keeps(subject):
     """They are one program: as many microbatches wait in the last as in the first."""
     plan = Plan(mesh=MeshShape(pipe=2), microbatches=8)
     again = replace(plan, remat=True)
-    until = replace(again, remat_until="block2")
+    until = replace(again, remat_end="block2")
     found = {
         p: subject.describe_traced(p).traced_bytes["temporaries"]
         for p in (plan, again, until)

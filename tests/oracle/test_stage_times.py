@@ -81,7 +81,9 @@ def test_activations_that_are_made_again_are_not_talked_about_again(digits):
 
 
 def test_what_replicas_move_between_steps_is_no_part_of_a_pass(digits):
-    case = digits.describe(Plan(mesh=MeshShape(replica=2), outer=OuterConfig(every=4)))
+    case = digits.describe(
+        Plan(mesh=MeshShape(replica=2), outer=OuterConfig(sync_interval=4))
+    )
     (ledger,) = case.ledgers
     assert ledger.outer_syncs
     assert stage_layer_traffic(case, 0).outer_syncs == ()

@@ -22,12 +22,16 @@ def test_an_axis_without_a_use_is_refused(axis):
 
 
 def test_repeating_on_purpose_is_said():
-    axis_usage.check_axis_usage(Plan(mesh=MeshShape(tensor=2), idle=("tensor",)), IMAGE)
+    axis_usage.check_axis_usage(
+        Plan(mesh=MeshShape(tensor=2), replicated_axes=("tensor",)), IMAGE
+    )
 
 
 def test_an_axis_in_use_is_not_idle():
     with pytest.raises(BadInput, match="cannot be idle"):
-        axis_usage.check_axis_usage(Plan(mesh=MeshShape(data=2), idle=("data",)), IMAGE)
+        axis_usage.check_axis_usage(
+            Plan(mesh=MeshShape(data=2), replicated_axes=("data",)), IMAGE
+        )
 
 
 def test_a_clip_is_not_split_along_its_frames():

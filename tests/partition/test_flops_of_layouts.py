@@ -39,16 +39,16 @@ SPLITS = [
 WEIGHTS = [
     dict(fsdp=4),
     dict(fsdp=2, data=2, zero=1),
-    dict(tensor=2, weights="filter"),
-    dict(tensor=2, weights="channel"),
-    dict(tensor=2, weights="pairs"),
-    dict(tensor=2, weights="filter", data=2, spatial_h=2),
+    dict(tensor=2, tensor_strategy="filter"),
+    dict(tensor=2, tensor_strategy="channel"),
+    dict(tensor=2, tensor_strategy="pairs"),
+    dict(tensor=2, tensor_strategy="filter", data=2, spatial_h=2),
 ]
 
 
 def plan_of(axes):
     """A plan; `weights` and `zero` are of the plan, everything else of its mesh."""
-    how = {key: axes[key] for key in axes if key in ("weights", "zero")}
+    how = {key: axes[key] for key in axes if key in ("tensor_strategy", "zero")}
     mesh = {key: size for key, size in axes.items() if key not in how}
     return Plan(mesh=MeshShape(**mesh), **how)
 
@@ -104,7 +104,7 @@ def test_the_plan_says_what_each_convolution_does_to_a_hundredth(axes):
     ("name", "axes"),
     [
         ("alexnet_two_group", dict(data=2)),
-        ("alexnet_two_group", dict(tensor=2, weights="filter")),
+        ("alexnet_two_group", dict(tensor=2, tensor_strategy="filter")),
         ("vgg16", dict(tensor=2, spatial_h=2)),
         ("vgg16", dict(spatial_h=2)),
         ("googlenet", dict(data=2, spatial_w=2)),

@@ -53,13 +53,13 @@ def test_the_largest_blocks_are_apart():
 
 def test_more_fragments_than_blocks_are_refused():
     with pytest.raises(BadInput, match="fewer blocks than fragments") as caught:
-        plan_syncs(plan_of(every=8, fragments=5), LEAVES, STATS)
+        plan_syncs(plan_of(sync_interval=8, fragments=5), LEAVES, STATS)
     assert caught.value.remedy == ("plan.outer.fragments=4",)
 
 
 @pytest.mark.parametrize(("every", "count"), [(50, 1), (50, 4), (4, 4), (7, 3)])
 def test_each_fragment_has_a_step_of_its_own_and_the_last_ends_the_period(every, count):
-    syncs = plan_syncs(plan_of(every=every, fragments=count), LEAVES, STATS)
+    syncs = plan_syncs(plan_of(sync_interval=every, fragments=count), LEAVES, STATS)
     times = [[s for s in range(1, 2 * every + 1) if sync.due(s)] for sync in syncs]
     assert all(second - first == every for first, second in times)
     assert len({first for first, _ in times}) == count
@@ -70,7 +70,7 @@ def test_each_fragment_has_a_step_of_its_own_and_the_last_ends_the_period(every,
 
 
 def test_bytes_are_those_of_the_parameters_and_statistics():
-    (sync,) = plan_syncs(plan_of(every=50), LEAVES, STATS)
+    (sync,) = plan_syncs(plan_of(sync_interval=50), LEAVES, STATS)
     (row,) = sync.rows
     numbers = sum(math.prod(x.shape) for x in (*LEAVES, *STATS))
     assert (row.kind, row.axes, row.payload) == (
@@ -81,19 +81,21 @@ def test_bytes_are_those_of_the_parameters_and_statistics():
 
 
 def test_without_replicas_an_outer_loop_says_that_it_does_nothing():
-    with pytest.warns(UserWarning, match=r"plan\.outer\.every = 9 does nothing"):
-        assert plan_syncs(plan_of(1, every=9), LEAVES, STATS) == ()
+    with pytest.warns(
+        UserWarning, match=r"plan\.outer\.sync_interval = 9 does nothing"
+    ):
+        assert plan_syncs(plan_of(1, sync_interval=9), LEAVES, STATS) == ()
 
 
 def test_replicas_without_an_outer_loop_are_refused_with_it_as_the_remedy():
     with pytest.raises(BadInput, match="nothing is split along replica") as caught:
         axis_usage.check_axis_usage(plan_of(), ())
-    assert "plan.outer.every=50" in caught.value.remedy
-    axis_usage.check_axis_usage(plan_of(every=50), ())
+    assert "plan.outer.sync_interval=50" in caught.value.remedy
+    axis_usage.check_axis_usage(plan_of(sync_interval=50), ())
 
 
 def test_a_batch_that_replicas_do_not_divide_is_refused():
-    plan = Plan(mesh=MeshShape(replica=2, data=2), outer=OuterConfig(every=5))
+    plan = Plan(mesh=MeshShape(replica=2, data=2), outer=OuterConfig(sync_interval=5))
     with pytest.raises(BadInput, match=r"plan\.mesh\.replica x") as caught:
         data_parallel.check_batch_size(plan, 6)
     assert caught.value.remedy == ("data.batch=4 or data.batch=8",)

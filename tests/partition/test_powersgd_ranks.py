@@ -25,8 +25,10 @@ NAMED = {
 }
 
 
-def reduction_of(*ranks, via="power"):
-    reduce = ReductionConfig(via=via, rank=4, ranks=ranks, dense_below=0)
+def reduction_of(*ranks, algorithm="power"):
+    reduce = ReductionConfig(
+        algorithm=algorithm, rank=4, ranks=ranks, min_compressed_elements=0
+    )
     plan = Plan(mesh=MeshShape(data=4), reduce=reduce)
     leaves = leaf_shardings(plan, {}, NAMED)
     return plan, leaves, plan_reduction(plan, leaves)
@@ -70,7 +72,7 @@ def test_bytes_are_those_of_each_rank():
 )
 def test_what_is_no_rank_is_refused(ranks, via, says):
     with pytest.raises(BadInput, match=says):
-        reduction_of(*ranks, via=via)
+        reduction_of(*ranks, algorithm=via)
 
 
 def test_a_path_that_is_near_is_named():

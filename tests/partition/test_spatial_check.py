@@ -149,7 +149,7 @@ class Each(nnx.Module):
 
 def check_until(block, something, around="", then="repeat"):
     network = nnx.eval_shape(lambda: Gathered(something, around, rngs=nnx.Rngs(0)))
-    plan = Plan(mesh=MeshShape(spatial_h=2), spatial_until=block, spatial_then=then)
+    plan = Plan(mesh=MeshShape(spatial_h=2), spatial_end=block, spatial_end_mode=then)
     check_spatial_split(plan, network, [IMAGE])
 
 
@@ -190,7 +190,7 @@ def test_a_value_of_all_samples_goes_around_a_gather_and_around_no_exchange():
     check_until("something", jax.jit(lambda x: x @ jnp.ones((4, 4))), then="samples")
     with pytest.raises(BadInput, match="a path leads around") as refused:
         check_until("last", jax.nn.relu, "a mean", then="samples")
-    assert refused.value.remedy == ("plan.spatial_then=repeat",)
+    assert refused.value.remedy == ("plan.spatial_end_mode=repeat",)
 
 
 def test_images_that_are_whole_already_are_not_gathered():

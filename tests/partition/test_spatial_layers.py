@@ -30,7 +30,7 @@ def task_of(config):
 def read(config, until, rows=16, dtype=jnp.float32, how=None, **axes):
     """The plan, the calls and the sizes of a network."""
     task, channels = task_of(config), 1 if config.name == SMALL.name else 3
-    plan = Plan(mesh=MeshShape(**axes), spatial_until=until, **(how or {}))
+    plan = Plan(mesh=MeshShape(**axes), spatial_end=until, **(how or {}))
     image = jax.ShapeDtypeStruct((8, rows, rows, channels), dtype)
     return plan, *fit_block_padding(
         plan, task.graph, (task.state.params, task.state.stats), image
@@ -58,7 +58,7 @@ def test_behind_the_gather_the_plan_has_no_spatial_axes():
 
 
 def test_samples_are_dealt_out_behind_the_exchange():
-    how = {"spatial_then": "samples"}
+    how = {"spatial_end_mode": "samples"}
     plan, calls, _ = read(SMALL, "block3", how=how, data=2, spatial_h=2, spatial_w=2)
     _, behind = call_ranges(plan, calls)
     assert behind.plan.mesh == MeshShape(data=8)
@@ -84,7 +84,7 @@ def test_rows_are_gathered_dim_by_dim():
 
 
 def test_rows_for_samples_are_as_many_bytes_as_a_device_has():
-    how = {"spatial_then": "samples"}
+    how = {"spatial_end_mode": "samples"}
     plan, calls, _ = read(SMALL, "block2", how=how, data=2, spatial_h=2, spatial_w=2)
     block = 4 * 8 * 8 * 4 * 4  # samples, rows, columns, channels, bytes
     assert moved(plan, calls) == [
@@ -120,7 +120,7 @@ def test_halves_travel_as_they_are_and_are_summed_in_full():
         model=functools.partial(model_factory(config), dtype=jnp.bfloat16),
         optimizer=optax.identity(),
     )
-    plan = Plan(mesh=MeshShape(spatial_h=2), spatial_until="block2")
+    plan = Plan(mesh=MeshShape(spatial_h=2), spatial_end="block2")
     image = jax.ShapeDtypeStruct((8, 16, 16, 1), jnp.bfloat16)
     state = task.state.params, task.state.stats
     calls, _ = fit_block_padding(plan, task.graph, state, image)
@@ -148,7 +148,7 @@ def test_between_the_layers_of_a_pair_a_device_has_its_features(until, parts):
 @pytest.mark.parametrize(
     ("name", "until", "says"),
     [
-        ("resnet8", "blok3", "did you mean plan.spatial_until=block3?"),
+        ("resnet8", "blok3", "did you mean plan.spatial_end=block3?"),
         ("resnet8", "stem", "and not the first"),
         ("vgg16", "dense1", "no images enter dense1"),
         ("vgg16", "head", "head reads [8, 512]"),
@@ -157,7 +157,7 @@ def test_between_the_layers_of_a_pair_a_device_has_its_features(until, parts):
 def test_what_cannot_be_the_end_is_refused(name, until, says):
     size = "full" if name == "resnet8" else "tiny"
     config = SMALL if name == "resnet8" else ModelConfig(name=name, size=size)
-    with pytest.raises(BadInput, match=r"plan\.spatial_until") as refused:
+    with pytest.raises(BadInput, match=r"plan\.spatial_end") as refused:
         read(config, until, rows=32, spatial_h=2)
     assert says in str(refused.value)
 
@@ -189,7 +189,7 @@ class Odd(Chain):
 def test_a_network_that_is_no_chain_there_is_refused(kind, says):
     network = nnx.eval_shape(lambda: Odd(kind, rngs=nnx.Rngs(0)))
     graph, *state = nnx.split(network, nnx.Param, ...)
-    plan = Plan(mesh=MeshShape(spatial_h=2), spatial_until="last")
+    plan = Plan(mesh=MeshShape(spatial_h=2), spatial_end="last")
     image = jax.ShapeDtypeStruct((2, 8, 8, 1), jnp.float32)
     with pytest.raises(BadInput, match="cannot end at last") as refused:
         fit_block_padding(plan, graph, state, image)
@@ -205,7 +205,7 @@ def test_a_network_without_blocks_is_refused():
             return self.mean(self.drop(x))
 
     graph, state = nnx.split(Plain())
-    plan = Plan(mesh=MeshShape(spatial_h=2), spatial_until="mean")
+    plan = Plan(mesh=MeshShape(spatial_h=2), spatial_end="mean")
     image = jax.ShapeDtypeStruct((2, 8, 8, 1), jnp.float32)
     with pytest.raises(BadInput, match="Plain has no blocks"):
         fit_block_padding(plan, graph, (state,), image)

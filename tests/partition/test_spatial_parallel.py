@@ -171,12 +171,12 @@ def test_batches_that_divide_are_named():
 
 
 def test_samples_divide_over_spatial_axes_where_they_are_dealt_out_over_them():
-    dealt = {"spatial_until": "block3", "spatial_then": "samples"}
+    dealt = {"spatial_end": "block3", "spatial_end_mode": "samples"}
     plan = Plan(mesh=MeshShape(data=4, spatial_h=2), **dealt)
     data_parallel.check_batch_size(plan, 64)
     with pytest.raises(BadInput, match="does not divide") as caught:
         data_parallel.check_batch_size(plan, 60)
     assert caught.value.remedy == (
         "data.batch=56 or data.batch=64",
-        "plan.spatial_then=repeat",
+        "plan.spatial_end_mode=repeat",
     )

@@ -29,9 +29,9 @@ def network_of(name, **how):
     return nnx.merge(task.graph, state.params, state.stats), calls, state
 
 
-def roles_of(name, devices, weights="pairs", **how):
+def roles_of(name, devices, tensor_strategy="pairs", **how):
     network, calls, _ = network_of(name, **how)
-    plan = Plan(mesh=MeshShape(tensor=devices), weights=weights)
+    plan = Plan(mesh=MeshShape(tensor=devices), tensor_strategy=tensor_strategy)
     return tensor_parallel.assign_roles(plan, calls, network)
 
 
@@ -135,7 +135,7 @@ def test_tokens_that_do_not_divide_are_refused():
 def test_images_have_no_tokens():
     with pytest.raises(BadInput, match="no tokens to split") as caught:
         roles_of("resnet8", 2, "sequence")
-    assert caught.value.remedy == ("plan.weights=pairs",)
+    assert caught.value.remedy == ("plan.tensor_strategy=pairs",)
 
 
 class Plain(nnx.Module):

@@ -26,7 +26,7 @@ def subject():
 PLANS = {
     "gathers": Plan(mesh=MeshShape(data=2, fsdp=2)),
     "weights": Plan(mesh=MeshShape(data=2, tensor=2)),
-    "packed": Plan(mesh=MeshShape(data=4), reduce=ReductionConfig(via="int8")),
+    "packed": Plan(mesh=MeshShape(data=4), reduce=ReductionConfig(algorithm="int8")),
     "stages": Plan(
         mesh=MeshShape(pipe=2, data=2),
         microbatches=4,
@@ -152,9 +152,9 @@ def test_a_stage_lists_what_it_works_on():
 
 
 def test_each_step_of_a_named_algorithm_starts_a_message(subject):
-    ring = Plan(mesh=MeshShape(data=4), reduce=ReductionConfig(via="ring"))
+    ring = Plan(mesh=MeshShape(data=4), reduce=ReductionConfig(algorithm="ring"))
     far = replace(ring, reduce=ring.reduce.by("recursive_doubling"))
     for plan, messages in ((ring, 6), (far, 2)):
         ledger = subject.describe(plan).ledgers[0]
-        rows = [row for row in ledger.rows if row.what == plan.reduce.via]
+        rows = [row for row in ledger.rows if row.what == plan.reduce.algorithm]
         assert sum(row.arrays for row in rows) == messages * len(rows)

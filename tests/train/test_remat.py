@@ -71,7 +71,7 @@ def test_what_lies_between_blocks_is_kept_and_nothing_else():
 
 def test_the_later_blocks_begin_that_are_kept_the_less_is_kept():
     # Ends at convolutions: a pool that is kept may keep less than its input.
-    plans = [Plan(remat=True, remat_until=f"conv2_{number}") for number in (1, 2)]
+    plans = [Plan(remat=True, remat_end=f"conv2_{number}") for number in (1, 2)]
     found = [kept_bytes(plan) for plan in (Plan(), *plans, Plan(remat=True))]
     assert found == sorted(found, reverse=True)
     assert len({*found}) == len(found)
@@ -80,7 +80,7 @@ def test_the_later_blocks_begin_that_are_kept_the_less_is_kept():
 @pytest.mark.parametrize(
     ("until", "remedy"),
     [
-        ("pool2x", "did you mean plan.remat_until=pool2?"),
+        ("pool2x", "did you mean plan.remat_end=pool2?"),
         ("conv1_1", "plan.remat=false keeps the insides of all blocks"),
     ],
 )
@@ -88,7 +88,7 @@ def test_an_end_that_is_no_block_is_refused(until, remedy):
     model = made()
     assert next(name for name, _ in model.chain()) == "conv1_1"
     with pytest.raises(BadInput, match=f"until {until}") as caught:
-        remat.check_remat(Plan(remat=True, remat_until=until), model)
+        remat.check_remat(Plan(remat=True, remat_end=until), model)
     assert caught.value.remedy[0] == remedy
 
 

@@ -14,7 +14,7 @@ from jaxdist.train.nonfinite import skip_nonfinite
 from jaxdist.train.state import TrainState
 
 SGD = optax.sgd(0.1)
-PLAN = Plan(mesh=MeshShape(replica=2), outer=OuterConfig(every=5))
+PLAN = Plan(mesh=MeshShape(replica=2), outer=OuterConfig(sync_interval=5))
 
 
 def state(optimizer=SGD):
@@ -47,5 +47,5 @@ def test_each_replica_has_a_copy_and_the_velocity_is_one_for_all():
 
 
 def test_without_momentum_there_is_no_velocity():
-    plan = replace(PLAN, outer=OuterConfig(every=5, momentum=0))
+    plan = replace(PLAN, outer=OuterConfig(sync_interval=5, momentum=0))
     assert replicate_state(plan, state()).replicas.velocity is None

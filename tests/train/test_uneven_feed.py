@@ -72,8 +72,8 @@ def trained(axes, **how):
     ("axes", "how"),
     [
         (dict(data=2, spatial_h=4), {}),
-        (dict(data=2, spatial_h=4), dict(spatial_until="block2")),
-        (dict(spatial_h=4), dict(spatial_until="block2", spatial_then="samples")),
+        (dict(data=2, spatial_h=4), dict(spatial_end="block2")),
+        (dict(spatial_h=4), dict(spatial_end="block2", spatial_end_mode="samples")),
     ],
 )
 def test_losses_and_score_are_those_of_whole_images(axes, how):

@@ -23,7 +23,7 @@ SHAPES = {
 
 
 def layout_of(idle=(), **axes):
-    plan = Plan(mesh=MeshShape(**axes), idle=idle)
+    plan = Plan(mesh=MeshShape(**axes), replicated_axes=idle)
     mesh = build_mesh(plan, jax.devices()[: plan.mesh.devices])
     return build_layout(TASK, plan, mesh, SHAPES)
 

@@ -93,7 +93,7 @@ def fit_level(
             remedy=(
                 "again on a machine that does nothing else, or with the sizes that a "
                 "run will have",
-                "--noisy takes it as it is",
+                "--allow-noisy takes it as it is",
             ),
         )
     if line.bandwidth > _MAX_BANDWIDTH:

@@ -79,5 +79,5 @@ def _require_two(axes: Axes) -> Axes:
         rule="axes are named from the outside in, the last one inside a host, each "
         "with more than one device",
         values=f"axes = {', '.join(axes)}",
-        remedy='psum(x, ("data", "fsdp"), via="hierarchical")',
+        remedy='psum(x, ("data", "fsdp"), algorithm="hierarchical")',
     )

@@ -10,12 +10,13 @@ from jaxdist.core.plan.reduction import StatelessCompressor
 class OuterConfig:
     """When replicas average what they learned, and how the average is followed.
 
-    DiLoCo (Douillard et al. 2023, arXiv:2311.08105) is `every=50` and more with the
-    numbers below; local SGD (Stich 2018, arXiv:1805.09767) is `learning_rate=1` and
-    `momentum=0`: every replica goes on from the mean of their parameters.
+    DiLoCo (Douillard et al. 2023, arXiv:2311.08105) is `sync_interval=50` and more
+    with the numbers below; local SGD (Stich 2018, arXiv:1805.09767) is
+    `learning_rate=1` and `momentum=0`: every replica goes on from the mean of their
+    parameters.
     """
 
-    every: int = 0
+    sync_interval: int = 0
     """Steps of a replica from one outer step to the next; 0: there is no outer loop."""
     learning_rate: float = 0.7
     """Part of the way to the mean of the replicas that an outer step goes."""
@@ -25,23 +26,26 @@ class OuterConfig:
     """Whether an outer step looks ahead along its velocity."""
     fragments: int = 1
     """Parts of the network, each averaged at a time of its own in the period."""
-    via: StatelessCompressor = "exact"
-    """The way differences of matrices travel along the replica axis."""
+    compressor: StatelessCompressor = "exact"
+    """Compressor of the differences of matrices along the replica axis."""
 
     def __post_init__(self) -> None:
         legal = {
-            "every": self.every >= 0,
+            "sync_interval": self.sync_interval >= 0,
             "learning_rate": self.learning_rate > 0,
             "momentum": 0 <= self.momentum < 1,
-            "fragments": 1 <= self.fragments <= max(self.every, 1),
+            "fragments": 1 <= self.fragments <= max(self.sync_interval, 1),
         }
         for name, holds in legal.items():
             if not holds:
                 raise BadInput(
                     f"plan.outer.{name} is out of range",
-                    rule="every >= 1, or 0 without an outer loop; learning_rate > 0; "
-                    "0 <= momentum < 1; 1 <= fragments <= every",
+                    rule="sync_interval >= 1, or 0 without an outer loop; "
+                    "learning_rate > 0; 0 <= momentum < 1; "
+                    "1 <= fragments <= sync_interval",
                     values=f"plan.outer.{name} = {getattr(self, name)}"
-                    + f", plan.outer.every = {self.every}" * (name == "fragments"),
-                    remedy=f"plan.outer.{name}={getattr(OuterConfig(every=50), name)}",
+                    + f", plan.outer.sync_interval = {self.sync_interval}"
+                    * (name == "fragments"),
+                    remedy=f"plan.outer.{name}="
+                    f"{getattr(OuterConfig(sync_interval=50), name)}",
                 )

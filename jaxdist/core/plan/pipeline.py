@@ -16,9 +16,9 @@ ASYNC_SCHEDULES: Final = ("pipedream", "pipedream-2bw")
 # Settings, what leaves them alone, and the orders that they are for.
 _BELONGS: Final = (
     ("replicas", (), ("pipedream",)),
-    ("stashing", True, ("pipedream",)),
+    ("weight_stashing", True, ("pipedream",)),
     ("vertical_sync", False, ("pipedream",)),
-    ("group", 0, ("pipedream-2bw",)),
+    ("microbatches_per_update", 0, ("pipedream-2bw",)),
 )
 
 
@@ -35,12 +35,12 @@ class PipelineConfig:
     """Stages that each device along the axis has."""
     replicas: tuple[int, ...] = ()
     """pipedream: devices of each stage; empty: one each."""
-    stashing: bool = True
+    weight_stashing: bool = True
     """pipedream: whether a backward pass takes the weights of its forward pass; no:
     the newest, which is the gradient of nothing, and there to be compared with."""
     vertical_sync: bool = False
     """pipedream: whether a microbatch takes weights of one age in all stages."""
-    group: int = 0
+    microbatches_per_update: int = 0
     """pipedream-2bw: microbatches of an update; 0: as many as stages."""
 
     def __post_init__(self) -> None:

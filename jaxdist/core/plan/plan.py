@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.plan.aliases import rename_plan_keys
 from jaxdist.core.plan.mesh import MeshShape
 from jaxdist.core.plan.outer import OuterConfig
 from jaxdist.core.plan.pipeline import PipelineConfig
@@ -32,27 +33,27 @@ class Plan:
 
     mesh: MeshShape = field(default_factory=MeshShape)
     """Devices along each axis."""
-    idle: tuple[str, ...] = ()
+    replicated_axes: tuple[str, ...] = ()
     """Axes allowed to repeat the same work on purpose (to test or to measure)."""
     placement: tuple[str, ...] = ()
     """Axes that lie innermost on devices, behind all others, outer to inner: `pipe`
     puts the stages side by side in a host. Empty leaves the order of the mesh."""
-    weights: TensorSplit = "pairs"
+    tensor_strategy: TensorSplit = "pairs"
     """How the tensor axis splits weights: pairs of layers, filters, or channels;
     sequence: pairs, and the tokens between them."""
     zero: Literal[1, 3] = 3
     """What the fsdp axis shares out: 1 the optimizer's state, 3 parameters as well."""
-    spatial_until: str = ""
+    spatial_end: str = ""
     """Block before which the spatial axes end: images are gathered, and whole behind;
     empty splits them as far as they go."""
-    spatial_then: AfterSpatial = "repeat"
+    spatial_end_mode: AfterSpatial = "repeat"
     """What devices that shared images do behind that block: repeat the same work, or
     exchange rows for samples and have samples of their own."""
     microbatches: int = 0
     """Parts of a batch whose gradients are added up in a step; 0 leaves that open."""
     remat: bool = False
     """Whether the inside of each block is computed again backward, not kept."""
-    remat_until: str = ""
+    remat_end: str = ""
     """Block before which the insides of blocks are computed again; its own and those
     behind it are kept. Empty computes all again."""
     pipe: PipelineConfig = field(default_factory=PipelineConfig)
@@ -65,7 +66,7 @@ class Plan:
     """How replicas along the replica axis come together."""
 
     def __post_init__(self) -> None:
-        for name in self.idle:
+        for name in self.replicated_axes:
             if name not in AXES:
                 known = did_you_mean(name, AXES) or ", ".join(AXES)
                 raise BadInput(f"no mesh axis {name}", remedy=f"did you mean {known}?")
@@ -90,20 +91,20 @@ class Plan:
             )
 
         # Images can only be gathered where a spatial axis has split them.
-        if self.spatial_until and self.mesh.spatial_shards == 1:
+        if self.spatial_end and self.mesh.spatial_shards == 1:
             raise BadInput(
                 "no images are split that could be gathered",
-                rule="plan.spatial_until is for a spatial axis larger than one",
-                values=f"plan.spatial_until = {self.spatial_until}, "
+                rule="plan.spatial_end is for a spatial axis larger than one",
+                values=f"plan.spatial_end = {self.spatial_end}, "
                 "every spatial axis has one device",
-                remedy=("plan.mesh.spatial_h=2", "plan.spatial_until="),
+                remedy=("plan.mesh.spatial_h=2", "plan.spatial_end="),
             )
-        if self.spatial_then == "samples" and not self.spatial_until:
+        if self.spatial_end_mode == "samples" and not self.spatial_end:
             raise BadInput(
                 "rows are exchanged for samples nowhere",
-                rule="plan.spatial_then is for plan.spatial_until, the block where",
-                values="plan.spatial_then = samples, plan.spatial_until is empty",
-                remedy=("plan.spatial_until=head", "plan.spatial_then=repeat"),
+                rule="plan.spatial_end_mode is for plan.spatial_end, the block where",
+                values="plan.spatial_end_mode = samples, plan.spatial_end is empty",
+                remedy=("plan.spatial_end=head", "plan.spatial_end_mode=repeat"),
             )
 
         # PipeDream gives stages different numbers of devices, all from the pipe axis.
@@ -127,18 +128,18 @@ class Plan:
                 values=f"plan.microbatches = {self.microbatches}",
                 remedy="plan.microbatches=0",
             )
-        if self.remat_until and not self.remat:
+        if self.remat_end and not self.remat:
             raise BadInput(
                 "no blocks are computed again that could end",
-                rule="plan.remat_until is for plan.remat=true",
-                values=f"plan.remat_until = {self.remat_until}, plan.remat = False",
-                remedy=("plan.remat=true", "plan.remat_until="),
+                rule="plan.remat_end is for plan.remat=true",
+                values=f"plan.remat_end = {self.remat_end}, plan.remat = False",
+                remedy=("plan.remat=true", "plan.remat_end="),
             )
 
     def on(self, mesh: MeshShape) -> "Plan":
         """Return the plan on another mesh, without settings of axes that this lacks.
 
-        >>> plan = Plan(mesh=MeshShape(data=2, spatial_h=2), spatial_until="head")
+        >>> plan = Plan(mesh=MeshShape(data=2, spatial_h=2), spatial_end="head")
         >>> plan.on(MeshShape(data=2)).title
         'data 2'
         """
@@ -151,8 +152,8 @@ class Plan:
             mesh=mesh,
             outer=outer,
             pipe=pipe,
-            spatial_until=self.spatial_until if split else "",
-            spatial_then=self.spatial_then if split else "repeat",
+            spatial_end=self.spatial_end if split else "",
+            spatial_end_mode=self.spatial_end_mode if split else "repeat",
         )
 
     @property
@@ -161,14 +162,14 @@ class Plan:
 
         >>> Plan(mesh=MeshShape(data=4, spatial_h=2)).title
         'data 4 x spatial_h 2'
-        >>> Plan(mesh=MeshShape(spatial_h=2), spatial_until="block3").title
+        >>> Plan(mesh=MeshShape(spatial_h=2), spatial_end="block3").title
         'spatial_h 2 until block3'
         >>> Plan().title
         'data 1'
         """
         named = [f"{name} {size}" for name, size in self.mesh.items() if size > 1]
-        end = f" until {self.spatial_until}" if self.spatial_until else ""
-        end += ", then samples" if self.spatial_then == "samples" else ""
+        end = f" until {self.spatial_end}" if self.spatial_end else ""
+        end += ", then samples" if self.spatial_end_mode == "samples" else ""
         return (" x ".join(named) or "data 1") + end
 
     @property
@@ -193,30 +194,30 @@ class Plan:
             yield f"{self.pipe.schedule}{chunks}"
         if self.pipe.cuts:
             yield "own cuts"
-        if self.mesh.tensor > 1 and self.weights != "pairs":
-            yield f"weights by {self.weights}"
+        if self.mesh.tensor > 1 and self.tensor_strategy != "pairs":
+            yield f"weights by {self.tensor_strategy}"
         if self.mesh.fsdp > 1 and self.zero != 3:
             yield f"zero {self.zero}"
         if self.remat:
-            end = f" until {self.remat_until}" if self.remat_until else ""
+            end = f" until {self.remat_end}" if self.remat_end else ""
             yield f"remat{end}"
-        if self.reduce.via != "exact":
-            yield self.reduce.via
+        if self.reduce.algorithm != "exact":
+            yield self.reduce.algorithm
 
     def remade(self, blocks: Sequence[str]) -> tuple[str, ...]:
         """Return the blocks whose insides are computed again.
 
         Args:
-            blocks: all of a network's, in order; `remat_until` is one of them.
+            blocks: all of a network's, in order; `remat_end` is one of them.
 
-        >>> Plan(remat=True, remat_until="block2").remade(("stem", "block2", "head"))
+        >>> Plan(remat=True, remat_end="block2").remade(("stem", "block2", "head"))
         ('stem',)
         >>> Plan(remat=True).remade(("stem", "head"))
         ('stem', 'head')
         """
         if not self.remat:
             return ()
-        end = blocks.index(self.remat_until) if self.remat_until else None
+        end = blocks.index(self.remat_end) if self.remat_end else None
         return (*blocks,)[:end]
 
     @property
@@ -246,11 +247,12 @@ class Plan:
         """Copies of the network that train on their own between outer steps.
 
         >>> from jaxdist.core.plan.outer import OuterConfig
-        >>> Plan(mesh=MeshShape(replica=2), outer=OuterConfig(every=50)).replicas
+        >>> diloco = OuterConfig(sync_interval=50)
+        >>> Plan(mesh=MeshShape(replica=2), outer=diloco).replicas
         2
         """
         # Without outer steps nothing ever averages them: the axis only repeats work.
-        alone = self.outer.every and "replica" not in self.idle
+        alone = self.outer.sync_interval and "replica" not in self.replicated_axes
         return self.mesh.replica if alone else 1
 
     @property
@@ -261,7 +263,7 @@ class Plan:
         >>> Plan(mesh=MeshShape(pipe=2), pipe=PipelineConfig(chunks=2)).stages
         4
         """
-        devices = 1 if "pipe" in self.idle else self.mesh.pipe
+        devices = 1 if "pipe" in self.replicated_axes else self.mesh.pipe
         if devices == 1:
             return 1
         # PipeDream's stages may share out devices unevenly; others have equal chunks.
@@ -280,7 +282,7 @@ class Plan:
     @property
     def sample_axes(self) -> tuple[str, ...]:
         """Axes along which devices have samples of their own where the loss is made."""
-        own = self.spatial_then == "samples"
+        own = self.spatial_end_mode == "samples"
         return (*self.batch_axes, *SPATIAL_AXES) if own else self.batch_axes
 
     @property
@@ -289,7 +291,9 @@ class Plan:
 
         Along the pipe axis the devices of the last stage hold it, and others none.
         """
-        used = {"pipe", *BATCH_AXES, *SPATIAL_AXES, "tensor"} - set(self.idle)
+        used = {"pipe", *BATCH_AXES, *SPATIAL_AXES, "tensor"} - set(
+            self.replicated_axes
+        )
         return tuple(a for a, size in self.mesh.items() if a in used and size > 1)
 
     def to_json(self) -> str:
@@ -300,14 +304,16 @@ class Plan:
     def from_json(cls, text: str) -> "Plan":
         """Read a plan that `to_json` wrote.
 
-        A file also says what it was made for, which is no part of the plan.
+        A file also says what it was made for, which is no part of the plan; one of an
+        older version may have keys under their old names.
 
         Raises:
-            BadInput: a field that no plan has.
+            BadInput: a field that no plan has, or one under its old and its new name.
         """
         tree = json.loads(text)
         if isinstance(tree, dict):
             tree.pop(PLAN_TARGET_KEY, None)
+            tree = rename_plan_keys(tree)
         values = _check_known_fields(cls, tree, "a plan")
         parts = {
             "mesh": MeshShape,
@@ -330,7 +336,7 @@ class Plan:
             values[name] = kind(
                 **{k: tuple(v) if isinstance(v, list) else v for k, v in part.items()}
             )
-        values["idle"] = tuple(tree.get("idle", ()))
+        values["replicated_axes"] = tuple(tree.get("replicated_axes", ()))
         values["placement"] = tuple(tree.get("placement", ()))
         return cls(**values)
 

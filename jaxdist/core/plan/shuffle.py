@@ -9,7 +9,7 @@ from jaxdist.core.errors import BadInput
 class ShuffleConfig:
     """How far samples travel between hosts."""
 
-    q: float | None = None
+    exchange_fraction: float | None = None
     """Part of its samples that a partition exchanges an epoch: 0 keeps every sample
     where it is, none draws each epoch's order from all samples."""
     partitions: int | None = None
@@ -17,12 +17,15 @@ class ShuffleConfig:
     batch, at most 4,096. Hosts hold equally many of them each."""
 
     def __post_init__(self) -> None:
-        if self.q is not None and not 0 <= self.q <= 1:
+        fraction = self.exchange_fraction
+        if fraction is not None and not 0 <= fraction <= 1:
+            nearest = min(max(fraction, 0.0), 1.0)
             raise BadInput(
                 "no such part of the samples can be exchanged",
-                rule="plan.shuffle.q is from 0, nothing, to 1, every sample",
-                values=f"plan.shuffle.q = {self.q}",
-                remedy=f"plan.shuffle.q={min(max(self.q, 0.0), 1.0):g}",
+                rule="plan.shuffle.exchange_fraction is from 0, nothing, to 1, every "
+                "sample",
+                values=f"plan.shuffle.exchange_fraction = {fraction}",
+                remedy=f"plan.shuffle.exchange_fraction={nearest:g}",
             )
         if self.partitions is not None and self.partitions < 1:
             raise BadInput(
@@ -42,15 +45,15 @@ class Global(ShuffleConfig):
 class Local(ShuffleConfig):
     """Samples never leave their partition."""
 
-    q: float | None = 0.0
+    exchange_fraction: float | None = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Partial(ShuffleConfig):
     """Partitions exchange a part of their samples every epoch.
 
-    >>> Partial(q=0.3).q
+    >>> Partial(exchange_fraction=0.3).exchange_fraction
     0.3
     """
 
-    q: float | None = 0.1
+    exchange_fraction: float | None = 0.1

@@ -155,7 +155,7 @@ def rank_plans(
     evaluator.keep_best(
         lambda plan: (
             replace(plan, reduce=plan.reduce.by("exact"), placement=())
-            if plan.reduce.via in exact
+            if plan.reduce.algorithm in exact
             else None
         )
     )
@@ -204,7 +204,7 @@ def _rejected_layouts(
     keys = {}
     for plan in (*(one.plan for one in feasible), *baselines.values()):
         # The layout alone: without remat, its all-reduce algorithm and its placement.
-        bare = replace(plan, remat=False, remat_until="", placement=())
+        bare = replace(plan, remat=False, remat_end="", placement=())
         keys[plan] = replace(bare, reduce=plan.reduce.by("exact")).label
     for one in feasible:
         fastest.setdefault(keys[one.plan], one)

@@ -191,7 +191,7 @@ def search_partial_remat(
             break
     first: dict[MeshShape, Plan] = {}
     for one in evaluator.sorted():
-        if one.plan.stages == 1 and one.plan.remat and not one.plan.remat_until:
+        if one.plan.stages == 1 and one.plan.remat and not one.plan.remat_end:
             first.setdefault(one.plan.mesh, one.plan)
     for plan in list(first.values())[:REFINED_PLANS]:
         if not fits(replace(plan, remat=False)):
@@ -213,10 +213,10 @@ def bisect_remat_until(
     none, all_fit = 0, len(blocks)
     while all_fit - none > 1:
         middle = (none + all_fit) // 2
-        if fits(replace(plan, remat_until=blocks[middle])):
+        if fits(replace(plan, remat_end=blocks[middle])):
             if all_fit < len(blocks):
                 # A shorter tail that fits is no plan of its own beside a longer one.
-                shorter = replace(plan, remat_until=blocks[all_fit])
+                shorter = replace(plan, remat_end=blocks[all_fit])
                 del evaluator.feasible[shorter.label]
             all_fit = middle
         else:

@@ -111,12 +111,12 @@ def setting_variants(
         yield replace(space.plan(int(row)), placement=plan.placement)
     yield from stage_cut_variants(plan, estimate)
     if plan.mesh.tensor > 1:
-        yield from (replace(plan, weights=how) for how in space.choices.weights)
+        yield from (replace(plan, tensor_strategy=how) for how in space.choices.weights)
     if plan.mesh.fsdp > 1:
         yield from (replace(plan, zero=zero) for zero in space.choices.zeros)
     # Their steps go both ways at once, which the price of permutations that were timed
     # one way at a time does not tell.
-    if plan.mesh.data > 1 and plan.reduce.via == "exact" and not plan.pipe.flows:
+    if plan.mesh.data > 1 and plan.reduce.algorithm == "exact" and not plan.pipe.flows:
         priced = space.choices.ways[0] == "exact" and not permutes_are_serialized(
             estimate.cluster
         )

@@ -120,7 +120,7 @@ class PlanSpace:
             mesh=mesh,
             microbatches=int(self.micro[row]),
             remat=bool(self.remat[row]),
-            remat_until=self.base.remat_until if self.remat[row] else "",
+            remat_end=self.base.remat_end if self.remat[row] else "",
             zero=self.zero_stage(mesh),
             reduce=self.base.reduce.by(self.choices.ways[self.way[row]]),
         )

@@ -46,17 +46,17 @@ def spatial_end_variants(
     if plan.mesh.spatial_shards == 1:
         return
     names = estimate.block_costs.block_names[1:]
-    if base.spatial_until:
-        names = (base.spatial_until,)
+    if base.spatial_end:
+        names = (base.spatial_end,)
     ends = SpatialEndCost(plan=plan, estimate=estimate)
     some = {
-        replace(plan, spatial_until=name, spatial_then=then): ends.seconds(name, then)
+        replace(plan, spatial_end=name, spatial_end_mode=then): ends.seconds(name, then)
         for name in names
         for then in choices.ends
     }
     # Estimates of ends are compared with that of the plan's own end, so what they leave
     # out cancels.
-    most = slack_seconds + ends.seconds(plan.spatial_until, plan.spatial_then)
+    most = slack_seconds + ends.seconds(plan.spatial_end, plan.spatial_end_mode)
     best = sorted(some, key=lambda one: some[one])[:MAX_SPATIAL_ENDS]
     yield from (one for one in best if some[one] <= most)
 

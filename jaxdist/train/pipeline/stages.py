@@ -52,7 +52,7 @@ def cut_into_stages(
     Raises:
         BadInput: it cannot be cut so, or not together with other settings of the plan.
     """
-    via = plan.reduce.via
+    algorithm = plan.reduce.algorithm
     if plan.replicas > 1:
         raise BadInput(
             "plan.mesh.replica does not go with stages",
@@ -61,21 +61,23 @@ def cut_into_stages(
             f"plan.mesh.replica = {plan.mesh.replica}",
             remedy=("plan.mesh.replica=1", "plan.mesh.pipe=1"),
         )
-    if via in _PER_LEAF_ALGORITHMS:
+    if algorithm in _PER_LEAF_ALGORITHMS:
         raise BadInput(
-            f"plan.reduce.via = {via} does not go with stages",
-            rule=f"{_PER_LEAF_ALGORITHMS[via]}; in stages gradients of several leaves "
-            "lie in one array, and the shorter ones are filled up with zeros",
-            values=f"plan.mesh.pipe = {plan.mesh.pipe}, plan.reduce.via = {via}",
-            remedy=("plan.reduce.via=int8", "plan.mesh.pipe=1"),
+            f"plan.reduce.algorithm = {algorithm} does not go with stages",
+            rule=f"{_PER_LEAF_ALGORITHMS[algorithm]}; in stages gradients of several "
+            "leaves lie in one array, and the shorter ones are filled up with zeros",
+            values=f"plan.mesh.pipe = {plan.mesh.pipe}, "
+            f"plan.reduce.algorithm = {algorithm}",
+            remedy=("plan.reduce.algorithm=int8", "plan.mesh.pipe=1"),
         )
-    if plan.pipe.flows and via not in ("exact", "auto"):
+    if plan.pipe.flows and algorithm not in ("exact", "auto"):
         raise BadInput(
-            f"plan.reduce.via = {via} does not go with {plan.pipe.schedule}",
+            f"plan.reduce.algorithm = {algorithm} does not go with "
+            f"{plan.pipe.schedule}",
             rule="gradients that move the weights one by one are summed exactly",
             values=f"plan.pipe.schedule = {plan.pipe.schedule}, "
-            f"plan.reduce.via = {via}",
-            remedy=("plan.reduce.via=exact", "plan.pipe.schedule=1f1b"),
+            f"plan.reduce.algorithm = {algorithm}",
+            remedy=("plan.reduce.algorithm=exact", "plan.pipe.schedule=1f1b"),
         )
 
     # Where the plan does not say where to cut, stages have equal FLOPs, those of one

@@ -120,14 +120,14 @@ def stage_transfer_traffic(
     # Where images are split until some block, equal blocks are not alike any more.
     plan, micro = layout.plan, layout.task.microbatches
     same = repeated_blocks
-    if plan.spatial_until:
+    if plan.spatial_end:
         same = RepeatedBlocks(names=repeated_blocks.names)
     # All that the outputs of blocks depend on, besides the network.
     batch = next(iter(layout.batch_shapes.values())).shape[0]
     sizes = [n for axis, n in plan.mesh.items() if axis not in _SAMPLE_ONLY_AXES]
     key = (
         *("handed", batch // plan.batch_shards // micro, tuple(sizes)),
-        *(plan.weights, plan.spatial_until, plan.spatial_then),
+        *(plan.tensor_strategy, plan.spatial_end, plan.spatial_end_mode),
     )
     outputs = trace_cache.get_or_compute(
         key, lambda: _trace_block_outputs(layout, same)

@@ -38,7 +38,7 @@ def add_arguments(parser: CommandParser) -> None:
         "have; those of --cluster)",
     )
     add(
-        "--largest",
+        "--max-size",
         metavar="SIZE",
         help="bytes up to which collectives are timed (8MB; 64MB for large gradients "
         "on fast links)",
@@ -79,7 +79,11 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="A,B,...",
         help="constants to fit, at most three (the first three of the format)",
     )
-    add("--more", action="store_true", help="fit more than three constants")
+    add(
+        "--allow-many-constants",
+        action="store_true",
+        help="fit more than three constants",
+    )
     for form, cluster, output in (
         (measure, "a measured one, to which the layers are added", "cluster.json"),
         (read, "the one whose level is replaced", "cluster.json"),
@@ -95,7 +99,7 @@ def add_arguments(parser: CommandParser) -> None:
             help=f"file to write ({output})",
         )
         form.add_argument(
-            "--noisy", action="store_true", help="take what spreads a lot as well"
+            "--allow-noisy", action="store_true", help="take what spreads a lot as well"
         )
         add_json_option(form)
 

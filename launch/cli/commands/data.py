@@ -29,13 +29,13 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "action",
         choices=("quality",),
-        help="quality: forecast, for each Q, how many samples stay where they were "
-        "and how far the classes of a partition are from those of all",
+        help="quality: forecast, for each fraction, how many samples stay where they "
+        "were and how far the classes of a partition are from those of all",
     )
     add_experiment_arguments(parser)
     parser.add_argument(
-        "--q",
-        metavar="Q",
+        "--exchange-fraction",
+        metavar="F",
         type=float,
         action="append",
         help="part of its samples that a partition exchanges an epoch, 0 to 1; may be "
@@ -59,13 +59,14 @@ def run(args: Namespace) -> int:
 
     config, asked = resolved.config, resolved.config.plan.shuffle
     train, _ = open_data(config.data, feature_spec(config))
-    own = (0.0, 0.05, 0.1, 0.3, 1.0) if asked.q is None else (asked.q,)
+    usual, own = (0.0, 0.05, 0.1, 0.3, 1.0), asked.exchange_fraction
     # Captions and text have no label each, and no classes to mix.
     labels = read_labels(train)
-    rows = {
-        q: forecast_quality(replace(asked, q=q), config, len(train), labels)
-        for q in args.q or own
-    }
+    fractions = args.exchange_fraction or (usual if own is None else (own,))
+    rows = {}
+    for q in fractions:
+        shuffle = replace(asked, exchange_fraction=q)
+        rows[q] = forecast_quality(shuffle, config, len(train), labels)
     if args.json:
         trees: dict[str, dict[str, Any]] = {}
         for q, row in rows.items():
@@ -111,5 +112,7 @@ def run(args: Namespace) -> int:
             table.add_row(f"{q:g}", *cells, f"{row.class_distance_floor:.3f}", when)
         print_table(out, table)
     words = " ".join((args.experiment, *args.overrides))
-    print_next_commands(out, f"jaxdist train {words} plan.shuffle.q={list(rows)[-1]:g}")
+    print_next_commands(
+        out, f"jaxdist train {words} plan.shuffle.exchange_fraction={list(rows)[-1]:g}"
+    )
     return 0

@@ -109,7 +109,8 @@ def add_arguments(parser: CommandParser) -> None:
             "--devices-per-process",
             type=int,
             metavar="N",
-            help="fake devices of each (the plan's, divided among the processes)",
+            help="virtual CPU devices of each (the plan's, divided among the "
+            "processes)",
         )
         form.add_argument(
             "--print",
@@ -185,9 +186,9 @@ def _start_local(args: Namespace) -> int:
             feasible,
             restarts=args.restarts,
             grace=args.grace,
-            back_after=args.back_after,
+            rejoin_after=args.rejoin_after,
         )
-    reject_rejoin_option(args.back_after)
+    reject_rejoin_option(args.rejoin_after)
 
     def attempt() -> "LocalLaunch":
         return local_launch(
@@ -233,9 +234,9 @@ def _start_ssh(args: Namespace) -> int:
             feasible,
             restarts=args.restarts,
             grace=args.grace,
-            back_after=args.back_after,
+            rejoin_after=args.rejoin_after,
         )
-    reject_rejoin_option(args.back_after)
+    reject_rejoin_option(args.rejoin_after)
     if args.shows:
         return _print_text(launch.shell_text(os.environ))
     policy = restart_policy(args.restarts, args.grace)

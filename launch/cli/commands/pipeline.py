@@ -34,7 +34,7 @@ def add_arguments(parser: CommandParser) -> None:
     for option, metavar, what in (
         ("--stages", "S", "devices in a row (4)"),
         ("--chunks", "V", "interleaved, eager-1f1b: chunks a device (1)"),
-        ("--group", "G", "pipedream-2bw: microbatches of an update (S)"),
+        ("--microbatches-per-update", "G", "pipedream-2bw (S)"),
     ):
         add(option, metavar=metavar, type=int, help=what)
     add("--microbatches", metavar="M", type=int, default=8, help="in all (8)")

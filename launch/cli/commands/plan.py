@@ -47,8 +47,8 @@ def add_arguments(parser: CommandParser) -> None:
     add_what_if_option(layouts)
     add("--top", metavar="N", type=int, default=10, help="layouts that are shown (10)")
     add(
-        "--lossy",
-        metavar="WAY[,WAY]",
+        "--compressors",
+        metavar="NAME[,NAME]",
         help="lossy compressors to choose from as well: int8, power, ... of "
         "docs/compression.md; all",
     )
@@ -97,7 +97,7 @@ def add_arguments(parser: CommandParser) -> None:
         help="part of the shorter of compute and sum that is hidden: 0 none, 1 all (1)",
     )
     add(
-        "--form",
+        "--cost-convention",
         metavar="NAME",
         help="instead of --overlap: max (1), sum (0), or max_2m1, sums as published "
         "(max)",

@@ -29,7 +29,11 @@ def add_arguments(parser: CommandParser) -> None:
         help="numbers of processes, each with one device and one thread",
     )
     add("--batch", metavar="N,N,...", help="samples a step (the experiment's)")
-    add("--reduce", metavar="WAY,WAY,...", help="plan.reduce.via (the experiment's)")
+    add(
+        "--algorithms",
+        metavar="NAME,NAME,...",
+        help="plan.reduce.algorithm (the experiment's)",
+    )
     add(
         "--input",
         metavar="real,synthetic",
@@ -75,7 +79,7 @@ def run(args: Namespace) -> int:
     grid = parse_grid(
         processes=args.processes,
         batches=args.batch or str(config.data.batch),
-        reductions=args.reduce or config.plan.reduce.via,
+        reductions=args.algorithms or config.plan.reduce.algorithm,
         inputs=args.input,
         scaling=args.scaling,
         accumulate=config.optim.accumulate,

@@ -35,19 +35,19 @@ def add_arguments(parser: CommandParser) -> None:
     add("--ranks", metavar="P", type=int, default=64, help="(64)")
     add("--mib", metavar="S", type=float, default=64, help="size of the array (64)")
     add(
-        "--sharing",
+        "--bandwidth-sharing",
         metavar="RULE",
         help="maxmin: equal parts of a link; rtt: in parts of 1 / latency (maxmin; rtt "
         "with smpi)",
     )
     add(
-        "--factors",
+        "--protocol-overheads",
         metavar="NAME",
         default="ideal",
         help="ideal: links as they are; smpi: SimGrid's model of MPI over TCP (ideal)",
     )
     add(
-        "--per-host",
+        "--ranks-per-host",
         metavar="G",
         type=int,
         help="ranks of a host, for lists of two levels (those of the platform)",
@@ -59,14 +59,14 @@ def add_arguments(parser: CommandParser) -> None:
         help="sum entries of sparse arrays, this part of their numbers, with fill-in",
     )
     add(
-        "--pace",
+        "--synchronization",
         metavar="RULE",
         default="steps",
         help="steps: a step begins when all of the one before have arrived; ranks: "
         "each rank goes on by itself, as processes do (steps)",
     )
     add(
-        "--place",
+        "--placement",
         metavar="ORDER",
         default="in_order",
         help="devices of the ranks: in_order, dealt, reversed_bits, random:SEED, or "
@@ -85,7 +85,7 @@ def add_arguments(parser: CommandParser) -> None:
         help="beside it, neighbouring ranks exchange this much, both ways",
     )
     add(
-        "--mitigate",
+        "--contention-search",
         action="store_true",
         help="search lists and placements for less contention",
     )

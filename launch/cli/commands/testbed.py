@@ -48,7 +48,7 @@ def add_arguments(parser: CommandParser) -> None:
         "--devices-per-process",
         type=int,
         metavar="N",
-        help="fake devices of each (the plan's, divided among the processes)",
+        help="virtual CPU devices of each (the plan's, divided among the processes)",
     )
     add(
         "-n",
@@ -138,9 +138,9 @@ def _run(args: Namespace) -> int:
             feasible_counts_of_program(args.program, span),
             restarts=args.restarts,
             grace=args.grace,
-            back_after=args.back_after,
+            rejoin_after=args.rejoin_after,
         )
-    reject_rejoin_option(args.back_after)
+    reject_rejoin_option(args.rejoin_after)
 
     def attempt(number: int) -> "list[ProcessSpec]":
         # Another port each time: the last coordinator's may not be free yet.

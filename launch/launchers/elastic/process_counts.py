@@ -104,18 +104,22 @@ def infeasible_reason(
     try:
         plan = resize_plan(config.plan, num_processes, planned_processes)
         # Some algorithms take powers of two only, and say so when they are built.
-        if plan.reduce.via in SCHEDULES and plan.mesh.data > 1:
-            SCHEDULES[plan.reduce.via](plan.mesh.data)
+        if plan.reduce.algorithm in SCHEDULES and plan.mesh.data > 1:
+            SCHEDULES[plan.reduce.algorithm](plan.mesh.data)
     except BadInput as error:
         return f"with {num_processes}, {error.values}"
     # Compressors keep what they did not send for the next step (error feedback). On one
     # device nothing is sent, so a checkpoint's rest would never be added.
-    ways = plan.reduce.among if plan.reduce.via == "auto" else (plan.reduce.via,)
+    ways = (
+        plan.reduce.candidates
+        if plan.reduce.algorithm == "auto"
+        else (plan.reduce.algorithm,)
+    )
     keeps_rest = any(way != "exact" and way not in SCHEDULES for way in ways)
     if plan.mesh.data == 1 < config.plan.mesh.data and keeps_rest:
         return (
             f"with {num_processes}, {plan.title}: nothing is sent along data, and what "
-            f"plan.reduce.via = {plan.reduce.via} had not sent has no place"
+            f"plan.reduce.algorithm = {plan.reduce.algorithm} had not sent has no place"
         )
     batch, parts = config.data.batch, plan.batch_shards * config.optim.accumulate
     if batch % parts:

@@ -112,7 +112,7 @@ def run_elastic_from_args(
     *,
     restarts: int | None,
     grace: float | None,
-    back_after: float | None,
+    rejoin_after: float | None,
 ) -> int:
     """Run as the options of a command line ask for; None is an option's default.
 
@@ -121,19 +121,19 @@ def run_elastic_from_args(
         feasible: with how many processes the run works.
         restarts: starts after the first one.
         grace: seconds to save and end.
-        back_after: seconds before a place that was lost is asked again.
+        rejoin_after: seconds before a place that was lost is asked again.
 
     Raises:
         BadInput: numbers that cannot be, or too few places.
     """
     restarts = DEFAULT_ELASTIC_RESTARTS if restarts is None else restarts
-    after = REJOIN_AFTER_S if back_after is None else back_after
+    after = REJOIN_AFTER_S if rejoin_after is None else rejoin_after
     if not 0 < after < float("inf"):
         raise BadInput(
             "lost places are not taken back like that",
-            rule="--back-after is above 0 seconds",
-            values=f"--back-after {after:g}",
-            remedy="--back-after 30",
+            rule="--rejoin-after is above 0 seconds",
+            values=f"--rejoin-after {after:g}",
+            remedy="--rejoin-after 30",
         )
     for why in feasible.infeasible_reasons:
         _print_line(f"left out: {why}")

@@ -245,5 +245,7 @@ def can_resume(config: "Experiment", plan: Plan) -> bool:
         return False  # batch statistics would be of other samples
     # The residual of a compressor, what it has not sent yet, has a part for each device
     # along data, and no part fits another number of them.
-    compresses = was.reduce.via != "exact" and was.reduce.via not in SCHEDULES
+    compresses = (
+        was.reduce.algorithm != "exact" and was.reduce.algorithm not in SCHEDULES
+    )
     return not compresses or was.mesh.data == now.mesh.data

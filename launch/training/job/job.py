@@ -172,7 +172,7 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
 def choose_all_reduce(
     config: Experiment, plan: Plan, train: "Source"
 ) -> tuple[str, str]:
-    """Choose how gradients are summed, for `plan.reduce.via=auto`, by measurements.
+    """Choose an all-reduce, for `plan.reduce.algorithm=auto`, by measurements.
 
     Args:
         config: checked settings.
@@ -185,7 +185,7 @@ def choose_all_reduce(
     Raises:
         BadInput: algorithms that cannot be chosen from.
     """
-    among = plan.reduce.among
+    among = plan.reduce.candidates
     # A hierarchical sum is over two axes, and the link is measured along one.
     able = [name for name in ALL_REDUCE_ALGORITHMS if name != "hierarchical"]
     wrong = [name for name in among if name not in able]
@@ -195,10 +195,10 @@ def choose_all_reduce(
         words = fixed if "exact" in fixed else ["exact", *fixed]
         raise BadInput(
             "these ways to sum cannot be chosen from",
-            rule="plan.reduce.among names ways over one axis, exact among them",
-            values=f"plan.reduce.among = {','.join(among)}; there are "
+            rule="plan.reduce.candidates names ways over one axis, exact among them",
+            values=f"plan.reduce.candidates = {','.join(among)}; there are "
             f"{', '.join(able)}",
-            remedy=f"plan.reduce.among={','.join(dict.fromkeys(words))}",
+            remedy=f"plan.reduce.candidates={','.join(dict.fromkeys(words))}",
         )
     if plan.mesh.size(DATA_AXIS) == 1:
         return "exact", "exact: one device along data"
@@ -209,7 +209,7 @@ def choose_all_reduce(
     link = measure_reduction_link(layout.mesh, DATA_AXIS, algorithms)
     # `auto` puts no gradients into buckets, so those of an algorithm that sends all of
     # them stand for the sizes of the messages.
-    ring = replace_values(plan, {"reduce.via": "ring"})
+    ring = replace_values(plan, {"reduce.algorithm": "ring"})
     shapes = [
         [layout.param_shardings[leaf].local_shape(plan) for leaf in bucket.leaf_indices]
         for bucket in plan_reduction(ring, layout.param_shardings).buckets

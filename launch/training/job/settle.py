@@ -4,7 +4,7 @@ words       an experiment, overrides, a plan file, a cluster   one configuration
 devices     those that are here, of the processes that are     a plan that fits them
 record      what the run has chosen when it began              the same choice again
 samples     opened, the same as those of the run               a network that fits them
-links       measured, for plan.reduce.via=auto                 one way to sum gradients
+links       measured, for plan.reduce.algorithm=auto           one all-reduce algorithm
 """
 
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ def settle(
         group: the process among those of its run.
         for_training: hold the job against the folder of its run, which it begins or
             continues, and measure what was left open. Otherwise nothing is measured,
-            and gradients of `plan.reduce.via=auto` are summed exactly.
+            and gradients of `plan.reduce.algorithm=auto` are summed exactly.
 
     Raises:
         BadInput: it cannot run as asked; nothing was written.
@@ -105,8 +105,8 @@ def settle(
     jax.config.update("jax_enable_x64", resolved.config.precision == "float64")
     changes = [Adjustment(key="plan.mesh", text=text) for text in devices.adjustments]
     changes += [Adjustment(key="plan", text=saved.text)] if saved else []
-    is_open = for_training and resolved.config.plan.reduce.via == "auto"
-    via = said = ""
+    is_open = for_training and resolved.config.plan.reduce.algorithm == "auto"
+    algorithm = said = ""
     fingerprints = {}
     with group.primary_first("folder and samples"):
         folder, before = run_folder(resolved.config), None
@@ -116,9 +116,9 @@ def settle(
         # A sum that was chosen by measurements holds for the whole run: the residuals
         # in its checkpoints are those of one algorithm.
         if before is not None and is_open:
-            via = before.resolved.config.plan.reduce.via
-            said = f"{via}, as this run began"
-            resolved = _with_algorithm(resolved, via)
+            algorithm = before.resolved.config.plan.reduce.algorithm
+            said = f"{algorithm}, as this run began"
+            resolved = _with_algorithm(resolved, algorithm)
         if before is not None:
             check_resume(before.resolved.config, resolved.config)
         config = resolved.config
@@ -131,13 +131,13 @@ def settle(
             check_same_samples(before.sample_fingerprints, fingerprints)
 
     # Links are measured by all processes at once, so not inside `primary_first`.
-    if is_open and not via:
-        via, said = choose_all_reduce(config, devices.plan, sources[0])
-        resolved = _with_algorithm(resolved, via)
+    if is_open and not algorithm:
+        algorithm, said = choose_all_reduce(config, devices.plan, sources[0])
+        resolved = _with_algorithm(resolved, algorithm)
     plan = devices.plan
-    if via:
-        plan = replace_values(plan, {"reduce.via": via})
-        changes.append(Adjustment(key="plan.reduce.via", text=said))
+    if algorithm:
+        plan = replace_values(plan, {"reduce.algorithm": algorithm})
+        changes.append(Adjustment(key="plan.reduce.algorithm", text=said))
     return replace(
         make_job(resolved.config, plan, sources[0]),
         resolved=resolved,
@@ -170,6 +170,6 @@ def _resolve(
     return resolved, cluster
 
 
-def _with_algorithm(resolved: ResolvedConfig, via: str) -> ResolvedConfig:
-    config = replace_values(resolved.config, {"plan.reduce.via": via})
+def _with_algorithm(resolved: ResolvedConfig, algorithm: str) -> ResolvedConfig:
+    config = replace_values(resolved.config, {"plan.reduce.algorithm": algorithm})
     return replace(resolved, config=config)

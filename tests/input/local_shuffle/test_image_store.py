@@ -23,7 +23,7 @@ from jaxdist.input.local_shuffle.store import ByteStore, make_store
 
 COUNT, BATCH, HOSTS = 64, 16, 2
 ORDER = order_from_config(
-    Partial(q=0.5, partitions=4), num_samples=COUNT, batch=BATCH, seed=5
+    Partial(exchange_fraction=0.5, partitions=4), num_samples=COUNT, batch=BATCH, seed=5
 )
 
 

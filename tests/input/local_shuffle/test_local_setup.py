@@ -22,7 +22,7 @@ from jaxdist.input.local_shuffle.store import ArrayStore, make_store
 X = np.arange(3 * 320, dtype=np.float32).reshape(320, 3)
 SOURCE = ArraySource({"x": X, "y": np.arange(320)})
 ORDER = order_from_config(
-    Partial(q=0.25, partitions=8), num_samples=320, batch=16, seed=5
+    Partial(exchange_fraction=0.25, partitions=8), num_samples=320, batch=16, seed=5
 )
 ALL = np.arange(16)
 
@@ -155,7 +155,7 @@ from jaxdist.input.local_shuffle.source import make_local_shuffle_source
 from jaxdist.input.local_shuffle.partial import order_from_config
 
 x = np.random.default_rng(0).random((320, 1000))
-order = order_from_config(Partial(q=0.25, partitions=8), num_samples=320, batch=16, seed=5)
+order = order_from_config(Partial(exchange_fraction=0.25, partitions=8), num_samples=320, batch=16, seed=5)
 source = ArraySource({"x": x})
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 with warnings.catch_warnings(record=True) as said:
@@ -191,7 +191,7 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(BadInput, match="cannot be kept in") as caught:
         make_store(SOURCE, 320, tmp_path / "file" / "store")
-    assert "data.store=memory" in caught.value.remedy[1]
+    assert "data.cache=memory" in caught.value.remedy[1]
 
 
 @pytest.mark.system

@@ -89,7 +89,10 @@ def test_what_leaves_was_there_and_what_comes_is_there_next(order, data):
 
 def test_without_an_exchange_partitions_keep_their_samples():
     order = order_from_config(
-        ShuffleConfig(q=0, partitions=4), num_samples=40, batch=8, seed=3
+        ShuffleConfig(exchange_fraction=0, partitions=4),
+        num_samples=40,
+        batch=8,
+        seed=3,
     )
     for step in range(20):
         assert np.array_equal(order.ids(step) // 10, np.repeat(range(4), 2))
@@ -103,7 +106,10 @@ def test_a_plan_without_a_part_draws_from_all_samples():
 def test_a_batch_that_does_not_divide_is_refused():
     with pytest.raises(BadInput, match="does not divide") as caught:
         order_from_config(
-            ShuffleConfig(q=0.1, partitions=6), num_samples=600, batch=64, seed=0
+            ShuffleConfig(exchange_fraction=0.1, partitions=6),
+            num_samples=600,
+            batch=64,
+            seed=0,
         )
     assert caught.value.remedy == ("data.batch=66", "plan.shuffle.partitions=2")
 
@@ -111,4 +117,4 @@ def test_a_batch_that_does_not_divide_is_refused():
 @pytest.mark.parametrize("q", [-0.1, 1.5])
 def test_parts_outside_zero_to_one_are_refused(q):
     with pytest.raises(BadInput, match="no such part"):
-        ShuffleConfig(q=q)
+        ShuffleConfig(exchange_fraction=q)

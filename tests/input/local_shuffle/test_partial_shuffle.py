@@ -139,7 +139,7 @@ def test_one_partition_keeps_everything():
 def test_an_exchange_of_less_than_a_sample_is_refused():
     with pytest.raises(BadInput, match="less than a sample") as caught:
         PartialShuffle.from_fraction(samples=40, partitions=4, q=0.01)
-    assert caught.value.remedy[0] == "plan.shuffle.q=0.1"
+    assert caught.value.remedy[0] == "plan.shuffle.exchange_fraction=0.1"
 
 
 def test_more_partitions_than_samples_are_refused():

@@ -26,7 +26,7 @@ from jaxdist.launch.distributed import initialize
 rank = initialize()
 source = ArraySource({"x": np.arange(160), "y": np.arange(160.0)})
 mesh = Mesh(np.asarray(jax.devices()), ("data",))
-how = dict(global_batch=16, shuffle=Partial(q=0.5, partitions=4), mesh=mesh)
+how = dict(global_batch=16, shuffle=Partial(exchange_fraction=0.5, partitions=4), mesh=mesh)
 seen = []
 with loader(source, keep=Keep(interface=peer_facing_address(process_group())), **how) as batches:
     own = batches.store_runtime.source

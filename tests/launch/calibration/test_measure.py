@@ -103,17 +103,17 @@ def test_the_object_has_the_sums_of_each_level():
 
 @pytest.mark.parametrize("size", ["64 parsecs", "12kB", "9TB", "-1MB", "nan"])
 def test_sizes_that_cannot_be_are_refused(capsys, size):
-    assert main(["calibrate", "--devices=2", f"--largest={size}"]) == 2
+    assert main(["calibrate", "--devices=2", f"--max-size={size}"]) == 2
     said = capsys.readouterr().err
-    assert f"--largest {size} is no size" in said
-    assert "remedy   --largest 64MB" in said
+    assert f"--max-size {size} is no size" in said
+    assert "remedy   --max-size 64MB" in said
 
 
 def test_one_device_has_no_links(capsys):
-    assert main(["calibrate", "--largest=64MB"]) == 2
+    assert main(["calibrate", "--max-size=64MB"]) == 2
     said = capsys.readouterr().err
-    assert "--largest 64MB, 1 device" in said
-    assert "remedy   jaxdist calibrate --devices 2 --largest 64MB" in said
+    assert "--max-size 64MB, 1 device" in said
+    assert "remedy   jaxdist calibrate --devices 2 --max-size 64MB" in said
 
 
 def test_links_that_are_not_timed_have_no_largest_size(capsys, tmp_path):
@@ -125,9 +125,9 @@ def test_links_that_are_not_timed_have_no_largest_size(capsys, tmp_path):
     tree = json.loads(cluster.to_json())
     tree["device"]["kernels"] = kernels
     path.write_text(json.dumps(tree))
-    words = ["calibrate", "digits", "--cluster", str(path), "--largest", "64MB"]
+    words = ["calibrate", "digits", "--cluster", str(path), "--max-size", "64MB"]
     assert main(words) == 2
-    assert "--largest 64MB, --cluster" in capsys.readouterr().err
+    assert "--max-size 64MB, --cluster" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

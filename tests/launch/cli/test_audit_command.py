@@ -95,7 +95,7 @@ def test_one_device_moves_nothing(answer):
 
 
 def test_images_split_until_a_block_are_planned_work_and_bytes(answer):
-    code, out, err = answer("plan.spatial_until=block3", "--json")
+    code, out, err = answer("plan.spatial_end=block3", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert found["plan"] == "data 2 x spatial_h 2 until block3"
@@ -109,7 +109,7 @@ def test_images_split_until_a_block_are_planned_work_and_bytes(answer):
 
 
 def test_rows_for_samples_repeat_no_work(answer):
-    words = "plan.spatial_until=block3", "plan.spatial_then=samples"
+    words = "plan.spatial_end=block3", "plan.spatial_end_mode=samples"
     code, out, err = answer(*words, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
@@ -123,11 +123,11 @@ def test_rows_for_samples_repeat_no_work(answer):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["plan.spatial_until=blok3"], "did you mean plan.spatial_until=block3?"),
-        (["plan.spatial_until=stem"], "the blocks are stem, block1, block2, block3"),
+        (["plan.spatial_end=blok3"], "did you mean plan.spatial_end=block3?"),
+        (["plan.spatial_end=stem"], "the blocks are stem, block1, block2, block3"),
         (
-            ["plan.spatial_until=block3", "plan.mesh.spatial_h=1"],
-            "plan.spatial_until is for a spatial axis larger than one",
+            ["plan.spatial_end=block3", "plan.mesh.spatial_h=1"],
+            "plan.spatial_end is for a spatial axis larger than one",
         ),
     ],
 )

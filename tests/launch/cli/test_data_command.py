@@ -20,7 +20,7 @@ def quality(capsys, *words):
 
 
 def test_a_larger_part_mixes_sooner(capsys):
-    found = quality(capsys, "--q", "0.1", "--q", "0.3")
+    found = quality(capsys, "--exchange-fraction", "0.1", "--exchange-fraction", "0.3")
     assert list(found) == ["0.1", "0.3"]
     assert found["0.1"]["home"]["10"] > found["0.3"]["home"]["10"]
     assert found["0.1"]["distance"]["0"] == found["0.3"]["distance"]["0"] > 0.8
@@ -28,25 +28,27 @@ def test_a_larger_part_mixes_sooner(capsys):
 
 
 def test_the_experiments_own_part_is_the_default(capsys):
-    found = quality(capsys, "plan.shuffle.q=0.2", "plan.shuffle.partitions=8")
+    found = quality(
+        capsys, "plan.shuffle.exchange_fraction=0.2", "plan.shuffle.partitions=8"
+    )
     assert list(found) == ["0.2"]
     assert found["0.2"]["partitions"] == 8
 
 
 def test_the_table_names_the_next_command(capsys):
-    assert main(["data", "quality", "digits", "--q", "0.1"]) == 0
+    assert main(["data", "quality", "digits", "--exchange-fraction", "0.1"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "1,437 samples in 64 partitions of 22" in out
-    assert "jaxdist train digits plan.shuffle.q=0.1" in out
+    assert "jaxdist train digits plan.shuffle.exchange_fraction=0.1" in out
 
 
 def test_a_part_outside_zero_to_one_is_refused(capsys):
-    assert main(["data", "quality", "digits", "--q", "2"]) == 2
+    assert main(["data", "quality", "digits", "--exchange-fraction", "2"]) == 2
     assert "from 0, nothing, to 1, every sample" in capsys.readouterr().err
 
 
 def test_partitions_that_the_batch_cannot_fill_are_refused(capsys):
-    words = ("plan.shuffle.q=0.1", "plan.shuffle.partitions=7")
+    words = ("plan.shuffle.exchange_fraction=0.1", "plan.shuffle.partitions=7")
     assert main(["data", "quality", "digits", *words]) == 2
     assert "plan.shuffle.partitions = 7" in capsys.readouterr().err
 

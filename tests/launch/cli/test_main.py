@@ -217,7 +217,10 @@ def test_experiments(answer):
 
 @pytest.fixture
 def two_runs(tmp_path):
-    for name, words in (("a", []), ("b", ["optim.lr=0.3", "plan.idle=tensor"])):
+    for name, words in (
+        ("a", []),
+        ("b", ["optim.lr=0.3", "plan.replicated_axes=tensor"]),
+    ):
         (tmp_path / name).mkdir()
         write_config_lock(RunFolder(tmp_path / name), resolve_config("digits", words))
     return tmp_path
@@ -228,7 +231,7 @@ def test_diff(answer, two_runs):
     assert code == 0
     assert "2 keys and 0 packages differ" in out
     rows = [line.split() for line in out.splitlines()]
-    assert ["plan.idle", "·", "●", "tensor"] in rows
+    assert ["plan.replicated_axes", "·", "●", "tensor"] in rows
     assert (
         "the same"
         in answer("diff", "a", str(two_runs / "a"), "--dir", str(two_runs))[1]
@@ -237,7 +240,7 @@ def test_diff(answer, two_runs):
 
 def test_diff_as_json(answer, two_runs):
     found = json.loads(answer("diff", "a", "b", "--dir", str(two_runs), "--json")[1])
-    assert found["keys"]["plan.idle"] == {"a": [], "b": ["tensor"]}
+    assert found["keys"]["plan.replicated_axes"] == {"a": [], "b": ["tensor"]}
     assert found["packages"] == {}
 
 

@@ -51,7 +51,10 @@ def test_the_commands_to_try_run(answer):
         ),
         (("pipedream", "--replicas", "2,1,1", "--vertical-sync"), "stage: 2, 4, 4"),
         (("pipedream",), "versions by stage: 4, 3, 2, 1"),
-        (("pipedream-2bw", "--stages", "3", "--group", "4"), "by stage: 2, 2, 2"),
+        (
+            ("pipedream-2bw", "--stages", "3", "--microbatches-per-update", "4"),
+            "by stage: 2, 2, 2",
+        ),
         (("pipedream-2bw",), "versions by stage: 2, 2, 2, 2"),
     ],
 )
@@ -110,8 +113,8 @@ def test_signs_are_ascii_where_they_must_be(answer, monkeypatch):
         (("--schedule", "interleaved"), "remedy   --chunks 2"),
         (("--chunks", "2"), "remedy   --schedule interleaved\n"),
         (
-            ("--schedule", "pipedream", "--group", "8"),
-            "does not take --group\n  rule     it is for pipedream-2bw",
+            ("--schedule", "pipedream", "--microbatches-per-update", "8"),
+            "does not take --microbatches-per-update\n  rule     it is for pipedream-2bw",
         ),
         (("--replicas", "2,1"), "remedy   --schedule pipedream\n"),
         (("--vertical-sync",), "does not take --vertical-sync"),
@@ -124,7 +127,10 @@ def test_signs_are_ascii_where_they_must_be(answer, monkeypatch):
             "values   --stages 3, 2 numbers of replicas\n  remedy   --stages 2",
         ),
         (("--schedule", "pipedream", "--replicas", "2,x"), "not numbers with commas"),
-        (("--schedule", "pipedream-2bw", "--group", "2"), "remedy   --group 4"),
+        (
+            ("--schedule", "pipedream-2bw", "--microbatches-per-update", "2"),
+            "remedy   --microbatches-per-update 4",
+        ),
         (("-o", "/nowhere/a.svg"), "no folder /nowhere"),
         (("--stages", "x"), "argument --stages: invalid int value: 'x'"),
     ],

@@ -71,11 +71,27 @@ def test_a_faster_link_is_asked_about_and_named(capsys):
             "no part of the devices",
         ),
         (
-            ["digits", "--lossy", "int9", "--cluster", "testbed", "--devices", "4"],
+            [
+                "digits",
+                "--compressors",
+                "int9",
+                "--cluster",
+                "testbed",
+                "--devices",
+                "4",
+            ],
             "did you mean int8",
         ),
         (
-            ["digits", "--lossy", "ring", "--cluster", "testbed", "--devices", "4"],
+            [
+                "digits",
+                "--compressors",
+                "ring",
+                "--cluster",
+                "testbed",
+                "--devices",
+                "4",
+            ],
             "ring loses nothing",
         ),
         (
@@ -118,7 +134,7 @@ def test_what_was_planned_is_what_a_plan_file_says(capsys, tmp_path):
     """Microbatches, schedule, remat and a packed sum are in the file, or refused."""
     path = tmp_path / "plan.json"
     asked = ("plan.mesh.pipe=2", "plan.pipe.schedule=gpipe", "plan.remat=true")
-    words = ("digits", *asked, "--lossy", "int8", "--cluster", "testbed")
+    words = ("digits", *asked, "--compressors", "int8", "--cluster", "testbed")
     words = (*words, "--devices", "4", "-o", str(path), "--json", "--explain")
     # Where messages start for nothing, several microbatches are best.
     for number in ("bandwidth=100mbit", "alpha=1us"):
@@ -128,7 +144,7 @@ def test_what_was_planned_is_what_a_plan_file_says(capsys, tmp_path):
     plan = Plan.from_json(path.read_text())
     assert (plan.mesh.pipe, plan.mesh.devices, plan.remat) == (2, 4, True)
     assert plan.pipe.schedule == "gpipe"
-    assert plan.reduce.via == "int8"
+    assert plan.reduce.algorithm == "int8"
     config = resolve_config("digits", load_plan_overrides(str(path))).config
     assert config.plan == plan
     assert config.optim.accumulate == plan.microbatches > 1
@@ -144,7 +160,9 @@ def test_nothing_is_packed_that_was_not_asked_for(capsys):
     slow = ("--what-if", "levels.net.bandwidth=1mbit", "--json")
     assert main(["plan", *words, *slow]) == 0
     plans = json.loads(capsys.readouterr().out)["plans"]
-    assert {one["plan"]["reduce"]["via"] for one in plans}.isdisjoint(LOSSY_COMPRESSORS)
+    assert {one["plan"]["reduce"]["algorithm"] for one in plans}.isdisjoint(
+        LOSSY_COMPRESSORS
+    )
 
 
 PAIRS = """
@@ -193,10 +211,10 @@ def test_a_plan_that_ends_its_split_of_images_is_written(capsys, tmp_path):
     path = tmp_path / "plan.json"
     words = ("digits", "plan.mesh.spatial_h=4", "--cluster", "testbed", "--json")
     words = (*words, "--devices", "4", "-o", str(path))
-    for more, block in ((), "block1"), (("plan.spatial_until=block3",), "block3"):
+    for more, block in ((), "block1"), (("plan.spatial_end=block3",), "block3"):
         assert main(["plan", *words, *more]) == 0
         first = json.loads(capsys.readouterr().out)["plans"][0]["plan"]
-        assert (first["spatial_until"], first["spatial_then"]) == (block, "samples")
+        assert (first["spatial_end"], first["spatial_end_mode"]) == (block, "samples")
         plan = Plan.from_json(path.read_text())
         config = resolve_config("digits", load_plan_overrides(str(path))).config
         assert config.plan == plan == Plan.from_json(json.dumps(first))
@@ -281,11 +299,11 @@ def test_what_is_ordered_by_is_shown(capsys):
 
 
 def test_what_was_typed_is_in_the_command_that_writes_the_plan(capsys):
-    words = ("--cluster=testbed", "--devices=2", "--memory=1GB", "--lossy=int8")
+    words = ("--cluster=testbed", "--devices=2", "--memory=1GB", "--compressors=int8")
     changed = ("--what-if", "levels.net.bandwidth=1gbit")
     assert main(["plan", *FEW, *words, *changed, "--top=1"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    asked = "--what-if levels.net.bandwidth=1gbit --memory 1GB --lossy int8"
+    asked = "--what-if levels.net.bandwidth=1gbit --memory 1GB --compressors int8"
     assert f"--devices 2 {asked} -o plan.json" in out
 
 

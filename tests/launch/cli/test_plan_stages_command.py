@@ -134,8 +134,11 @@ def test_a_cluster_says_links_memory_and_speed(answer, digits):
         ((*VGG, *ON, "--levels", "4,x"), "not numbers"),
         ((*VGG, *ON, "--overlap", "1.5"), "--overlap 1"),
         ((*VGG, *ON, "--overlap", "nan"), "--overlap 1"),
-        ((*VGG, *ON, "--overlap", "0.5", "--form", "sum"), "overlap of its own"),
-        ((*VGG, *ON, "--form", "summ"), "did you mean sum?"),
+        (
+            (*VGG, *ON, "--overlap", "0.5", "--cost-convention", "sum"),
+            "overlap of its own",
+        ),
+        ((*VGG, *ON, "--cost-convention", "summ"), "did you mean sum?"),
         ((*VGG, *ON, "--cuts", "anny"), "did you mean any?"),
         ((*VGG, *ON, "--memory", "16 apples"), "no such quantity"),
         ((*VGG, *ON, "--memory", "1GB"), "out of memory by"),

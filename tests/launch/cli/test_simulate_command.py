@@ -31,7 +31,16 @@ def test_the_keys_are_there(answer):
     tree = found(
         answer,
         *("--algorithm", "halving_doubling", "--topology", "dln"),
-        *("--ranks", "64", "--mib", "64", "--sharing", "maxmin", "--factors", "ideal"),
+        *(
+            "--ranks",
+            "64",
+            "--mib",
+            "64",
+            "--bandwidth-sharing",
+            "maxmin",
+            "--protocol-overheads",
+            "ideal",
+        ),
     )
     assert tree["seconds"] == pytest.approx(10.5876e-3, rel=1e-5)
     assert tree["phi_max"] == 1
@@ -52,7 +61,7 @@ def test_settings_sparse_and_placement_reach_the_simulation(answer):
     )
     plain = found(answer, *base)
     thin = found(answer, *base, "oversubscription=2")
-    dealt = found(answer, *base, "oversubscription=2", "--place", "dealt")
+    dealt = found(answer, *base, "oversubscription=2", "--placement", "dealt")
     sparse = found(answer, *base, "--density", "0.0078")
     assert sparse["seconds"] < plain["seconds"] < thin["seconds"] < dealt["seconds"]
 
@@ -73,7 +82,14 @@ def test_groups_and_halos_are_told_apart(answer):
 
 
 def test_less_contention_is_searched_for(answer):
-    words = ("--topology", "dln", "per_switch=4", "--ranks", "64", "--mitigate")
+    words = (
+        "--topology",
+        "dln",
+        "per_switch=4",
+        "--ranks",
+        "64",
+        "--contention-search",
+    )
     tree = found(answer, *words, "--algorithm", "halving_doubling_far")
     assert tree["mitigated"]["seconds"] < 1.02 * tree["bound_s"] < tree["seconds"] / 3
 
@@ -100,15 +116,15 @@ def test_the_commands_to_try_run(answer):
         (("--mib", "-1"), "above 0"),
         (("--mib", "nan"), "above 0"),
         (("--density", "2"), "at most 1"),
-        (("--sharing", "rrt"), "did you mean rtt"),
-        (("--factors", "smp"), "did you mean smpi"),
-        (("--pace", "step"), "did you mean steps"),
-        (("--place", "1,1", "--ranks", "2"), "each used once"),
+        (("--bandwidth-sharing", "rrt"), "did you mean rtt"),
+        (("--protocol-overheads", "smp"), "did you mean smpi"),
+        (("--synchronization", "step"), "did you mean steps"),
+        (("--placement", "1,1", "--ranks", "2"), "each used once"),
         (("--group", "3"), "--group"),
-        (("--per-host", "4"), "two_level_ring"),
+        (("--ranks-per-host", "4"), "two_level_ring"),
         (("per_leaf",), "key=value"),
         (("bandwidth=12.5furlongs",), "12.5GB/s"),
-        (("--density", "0.1", "--mitigate"), "without --density"),
+        (("--density", "0.1", "--contention-search"), "without --density"),
         (("--ranks", "many"), "--help"),
     ],
 )

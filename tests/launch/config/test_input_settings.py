@@ -6,14 +6,18 @@ from jaxdist.core.errors import BadInput
 from jaxdist.input.config import DataConfig
 from jaxdist.launch.config.resolve import resolve_config
 
-NEARBY = ("plan.shuffle.q=0.1", "data.store=memory")
+NEARBY = ("plan.shuffle.exchange_fraction=0.1", "data.cache=memory")
 
 
 REFUSED = {
-    "drawn": (("data.store=memory",), "keep the samples of all", "plan.shuffle.q=0.1"),
-    "nowhere": ((*NEARBY[:1], "data.store=disk"), "go together", "data.store_dir="),
-    "folder": ((*NEARBY, "data.store_dir=x"), "go together", "data.store=disk"),
-    "nobody": (("data.exchange=peers",), "keep no samples", "data.store=memory"),
+    "drawn": (
+        ("data.cache=memory",),
+        "keep the samples of all",
+        "plan.shuffle.exchange_fraction=0.1",
+    ),
+    "nowhere": ((*NEARBY[:1], "data.cache=disk"), "go together", "data.cache_dir="),
+    "folder": ((*NEARBY, "data.cache_dir=x"), "go together", "data.cache=disk"),
+    "nobody": (("data.exchange=peers",), "keep no samples", "data.cache=memory"),
     "workers": (("data.workers=-1",), "too small", "data.workers=0"),
 }
 
@@ -29,10 +33,10 @@ def test_settings_that_cannot_be_are_refused(case):
 def test_what_a_run_cannot_keep_is_said_before_anything_is_written(job, tmp_path):
     (tmp_path / "file").touch()
     where = f"run.dir={tmp_path / 'runs'}", f"data.dir={job.data}", NEARBY[0]
-    disk = "data.store=disk", f"data.store_dir={tmp_path / 'file'}"
+    disk = "data.cache=disk", f"data.cache_dir={tmp_path / 'file'}"
     asked = {
         "worker processes do not see": (NEARBY[1], "data.workers=2"),
-        "remedy   data.store_dir=FOLDER": disk,
+        "remedy   data.cache_dir=FOLDER": disk,
     }
     for says, words in asked.items():
         code, _, err = job.call("train", "digits", *where, *words)

@@ -22,12 +22,12 @@ def test_overrides_change_values_at_every_depth():
         "seed=7",
         "optim.lr=1e-3",
         "plan.mesh.data=8",
-        "plan.idle=tensor,pipe",
+        "plan.replicated_axes=tensor,pipe",
         "run.name=a",
     ]
     config = resolve_config("digits", words).config
     assert (config.seed, config.optim.lr, config.plan.mesh.data) == (7, 1e-3, 8)
-    assert config.plan.idle == ("tensor", "pipe")
+    assert config.plan.replicated_axes == ("tensor", "pipe")
     assert config.plan.mesh.spatial_h == 2
     assert config.run.name == "a"
 

@@ -26,9 +26,9 @@ PLANS = {
     "stages, compressed": Plan(
         mesh=MeshShape(pipe=2, data=2),
         pipe=PipelineConfig(cuts=("block2",), schedule="gpipe"),
-        reduce=ReductionConfig(via="top_k", density=0.05, warm_up=3),
+        reduce=ReductionConfig(algorithm="top_k", density=0.05, warmup_steps=3),
         remat=True,
-        remat_until="block3",
+        remat_end="block3",
         microbatches=4,
     ),
     "replicas of stages": Plan(
@@ -37,16 +37,16 @@ PLANS = {
     ),
     "images until a block, an idle axis": Plan(
         mesh=MeshShape(spatial_h=2, tensor=2, replica=2),
-        spatial_until="head",
-        spatial_then="samples",
-        weights="filter",
-        idle=("replica",),
+        spatial_end="head",
+        spatial_end_mode="samples",
+        tensor_strategy="filter",
+        replicated_axes=("replica",),
     ),
     "an outer loop, ranks by part": Plan(
         mesh=MeshShape(replica=2, data=2),
-        outer=OuterConfig(every=50, momentum=0.8, fragments=2),
-        reduce=ReductionConfig(via="power", ranks=("block1:2", "head:3")),
-        shuffle=ShuffleConfig(q=0.1),
+        outer=OuterConfig(sync_interval=50, momentum=0.8, fragments=2),
+        reduce=ReductionConfig(algorithm="power", ranks=("block1:2", "head:3")),
+        shuffle=ShuffleConfig(exchange_fraction=0.1),
         zero=1,
     ),
 }

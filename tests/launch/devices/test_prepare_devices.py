@@ -244,17 +244,17 @@ def test_data_keeps_first(devices, title):
     st.integers(1, 64),
 )
 def test_a_shrunk_plan_fits_and_divides_what_it_was(sizes, devices):
-    plan = Plan(mesh=MeshShape(**sizes), idle=("tensor",))
+    plan = Plan(mesh=MeshShape(**sizes), replicated_axes=("tensor",))
     small = shrink_plan(plan, devices)
     assert small.mesh.devices <= devices
     assert all(sizes[axis] % size == 0 for axis, size in small.mesh.items())
-    assert small.idle == plan.idle
+    assert small.idle == plan.replicated_axes
     fits = math.prod(sizes.values()) <= devices
     assert (small == plan) == (fits or plan.mesh.devices <= devices)
 
 
 def test_the_end_of_a_split_shrinks_away_with_the_split():
-    part = replace(DIGITS, spatial_until="block3")
+    part = replace(DIGITS, spatial_end="block3")
     assert shrink_plan(part, 8) == part
     assert shrink_plan(part, 4) == Plan(mesh=MeshShape(data=4))
 

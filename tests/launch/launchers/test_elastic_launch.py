@@ -81,7 +81,7 @@ LOSES = """
     "dies", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit('broken')"]
 )
 def test_who_is_lost_is_left_out_and_taken_back(tmp_path, capfd, dies):
-    options = "--back-after", "1.5", "--restarts", "1"
+    options = "--rejoin-after", "1.5", "--restarts", "1"
     text = LOSES.format(dies=dies)
     code, starts, err = launched(capfd, tmp_path, text, *options)
     # The return is no restart: there was one failure.
@@ -238,8 +238,8 @@ class TestAble:
             ((), "3:4", "-n 4 or -n 2:4"),
             ((), "1:3", "-n 1:2, or a plan of 6 devices"),
             (("model.norm=replica",), "2:4", "model.norm=global"),
-            (("plan.reduce.via=int8",), "1:4", "-n 2:4"),
-            (("plan.reduce.via=swing", "data.batch=96"), "3:4", "-n 4 or -n 2:4"),
+            (("plan.reduce.algorithm=int8",), "1:4", "-n 2:4"),
+            (("plan.reduce.algorithm=swing", "data.batch=96"), "3:4", "-n 4 or -n 2:4"),
         ],
     )
     def test_what_cannot_work_is_refused_with_the_nearest(self, words, span, remedy):
@@ -321,14 +321,14 @@ class TestWords:
 
     @pytest.mark.parametrize("after", ["0", "-1"])
     def test_a_time_that_cannot_be(self, after, capfd):
-        words = "-n", "1:2", "--back-after", after, "--", "true"
+        words = "-n", "1:2", "--rejoin-after", after, "--", "true"
         assert main(["launch", "local", *words]) == 2
-        assert "--back-after is above 0" in capfd.readouterr().err
+        assert "--rejoin-after is above 0" in capfd.readouterr().err
 
     def test_what_comes_back_needs_a_range(self, capfd):
-        words = "-n", "2", "--back-after", "3", "--", "true"
+        words = "-n", "2", "--rejoin-after", "3", "--", "true"
         assert main(["launch", "local", *words]) == 2
-        assert "--back-after is for a range" in capfd.readouterr().err
+        assert "--rejoin-after is for a range" in capfd.readouterr().err
 
     def test_print_says_for_how_many_the_plan_is(self, capfd):
         assert main(["launch", "local", "-n", "2:4", "--print", "--", "true"]) == 0

@@ -32,7 +32,7 @@ def folder(tmp_path):
 
 def test_what_is_written_is_read_back(folder):
     resolved = resolve_config(
-        "digits", ["plan.idle=tensor", "optim.lr=0.3", "epochs=0.5"]
+        "digits", ["plan.replicated_axes=tensor", "optim.lr=0.3", "epochs=0.5"]
     )
     write_config_lock(folder, resolved)
     lock = read_config_lock(folder)

@@ -68,13 +68,11 @@ class TestCells:
         assert [c.batch for c in scaling_runs(weak)] == [64, 128]
 
     def test_a_plan_of_many_axes_keeps_data_alone(self):
-        plan = Plan(
-            mesh=MeshShape(data=2, spatial_h=2, tensor=2), spatial_until="block2"
-        )
+        plan = Plan(mesh=MeshShape(data=2, spatial_h=2, tensor=2), spatial_end="block2")
         words = plan_overrides(plan, a_cell(4))
         assert "plan.mesh.data=4" in words
         assert "plan.mesh.tensor=1" in words
-        assert "plan.spatial_until=" in words
+        assert "plan.spatial_end=" in words
 
 
 REFUSED = [
@@ -82,11 +80,11 @@ REFUSED = [
     (["--processes", "1,x"], "--processes is whole numbers with commas"),
     (["--processes", "1,2", "--batch", "0"], "--batch is between 1 and"),
     (["--processes", "1,6"], "--batch 66 or --batch 60, or 4 or 2 processes"),
-    (["--processes", "2", "--reduce", "rng"], "did you mean ring?"),
+    (["--processes", "2", "--algorithms", "rng"], "did you mean ring?"),
     (["--processes", "2", "--input", "syntetic"], "did you mean synthetic?"),
     (["--processes", "2", "--scaling", "week"], "did you mean weak?"),
     (["--processes", "2", "plan.mesh.data=2"], "remedy   --processes 1,2,4"),
-    (["--processes", "2", "plan.reduce.via=ring"], "remedy   --reduce ring"),
+    (["--processes", "2", "plan.reduce.algorithm=ring"], "remedy   --algorithms ring"),
     (["--processes", "2", "epochs=0.1"], "remedy   epochs=1"),
     (["--processes", "2", "--batch", "2048"], "of different samples each"),
     (["--processes", "2", "optm.lr=1"], "did you mean optim.lr?"),
@@ -344,7 +342,7 @@ def test_a_testbed_that_is_not_up_is_refused(capsys, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_real_study_of_two_processes(job, tmp_path):
-    words = "--processes", "1,2", "--reduce", "ring", "--input", "real,synthetic"
+    words = "--processes", "1,2", "--algorithms", "ring", "--input", "real,synthetic"
     where = f"data.dir={job.data}", "-o", tmp_path / "study"
     code, out, err = job.run(
         "scale", "digits", "model.width=4", *words, *where, "--json"

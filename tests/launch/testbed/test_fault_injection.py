@@ -67,7 +67,7 @@ def two(capfd):
 
 def started(job, folder, *words, code=NET):
     """Start a run that has no end, and return it."""
-    train = "train", code, f"run.dir={folder}", "run.hang_s=10", "epochs=1000"
+    train = "train", code, f"run.dir={folder}", "run.hang_timeout_s=10", "epochs=1000"
     how = "--devices-per-process", 1, *words
     return job.start("testbed", "run", *how, "--", *train)
 

@@ -193,7 +193,7 @@ def test_a_plan_changes_where_it_saves_more_than_a_restart(other, left, changes,
         ((), Plan(mesh=MeshShape(fsdp=4)), True),
         (("model.norm=replica",), Plan(mesh=MeshShape(data=2, spatial_h=4)), False),
         (("model.norm=replica",), Plan(mesh=MeshShape(data=4)), True),
-        (("plan.reduce.via=int8",), Plan(mesh=MeshShape(data=4)), False),
+        (("plan.reduce.algorithm=int8",), Plan(mesh=MeshShape(data=4)), False),
     ],
 )
 def test_a_run_goes_on_only_under_plans_that_leave_it_what_it_is(words, plan, able):
@@ -201,7 +201,7 @@ def test_a_run_goes_on_only_under_plans_that_leave_it_what_it_is(words, plan, ab
 
 
 def test_what_is_kept_of_a_compressor_stays_along_data():
-    config = resolve_config("digits", ["plan.reduce.via=int8"]).config
+    config = resolve_config("digits", ["plan.reduce.algorithm=int8"]).config
     moved = config.plan.on(MeshShape(data=2, spatial_h=2, tensor=2))
     assert not can_resume(config, moved)
     assert can_resume(config, config.plan.on(MeshShape(data=4, tensor=2)))

@@ -21,7 +21,7 @@ COUNT, SLOW, RATE, LESS = 4, 2, "40mbit", "4mbit"
 CUT_AT, AFTER, MOST_S = 28, 4, 400
 WORDS = (
     *("digits", "precision=float64", "epochs=10", "plan.mesh.spatial_h=1"),
-    *("checkpoint.every_steps=1000", "run.name=run", "run.straggler_every=0"),
+    *("checkpoint.every_steps=1000", "run.name=run", "run.straggler_interval=0"),
 )
 
 

@@ -9,9 +9,14 @@ pytestmark = pytest.mark.timeout(300)
 
 def test_a_run_with_residuals_goes_on_on_fewer_devices_and_is_scored(job, tmp_path):
     here = (f"run.dir={tmp_path}", f"data.dir={job.data}", "run.name=sent")
-    words = (*here, "model.width=4", "plan.reduce.via=power", "plan.reduce.rank=1")
+    words = (
+        *here,
+        "model.width=4",
+        "plan.reduce.algorithm=power",
+        "plan.reduce.rank=1",
+    )
     words += ("plan.mesh.spatial_h=1",)
-    words += ("plan.reduce.dense_below=0", "plan.reduce.warm_up=1")
+    words += ("plan.reduce.min_compressed_elements=0", "plan.reduce.warmup_steps=1")
     words += ("plan.reduce.momentum=0.5", "optim.momentum=0")
     code, _, err = job.call("train", "digits", "epochs=0.2", *words)
     assert code == 0, err
@@ -24,7 +29,7 @@ def test_a_run_with_residuals_goes_on_on_fewer_devices_and_is_scored(job, tmp_pa
     assert code == 0, err
     assert json.loads(out)["checkpoint"] == 9
     code, _, err = job.call(
-        "train", "digits", "epochs=0.6", *words, "plan.reduce.via=exact"
+        "train", "digits", "epochs=0.6", *words, "plan.reduce.algorithm=exact"
     )
     assert code == 2
-    assert "plan.reduce.via=power" in err
+    assert "plan.reduce.algorithm=power" in err

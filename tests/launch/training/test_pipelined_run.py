@@ -32,7 +32,7 @@ def test_a_run_without_a_flush_resumes_with_as_many_updates_a_step(job, tmp_path
 def test_a_run_changes_its_stages_as_it_resumes(job, tmp_path):
     """And takes what compressed gradients left along, to other devices."""
     words = ("train", "digits", *SIZES, f"run.dir={tmp_path}", "--json")
-    words += ("plan.reduce.via=int8", f"data.dir={job.data}")
+    words += ("plan.reduce.algorithm=int8", f"data.dir={job.data}")
     code, out, err = job.call(*words, "plan.mesh.pipe=4", "plan.mesh.data=2")
     assert code == 0, err
     first = json.loads(out)
@@ -54,20 +54,29 @@ def test_a_run_changes_its_stages_as_it_resumes(job, tmp_path):
         (("plan.mesh.pipe=8",), "there are more stages than blocks"),
         (("plan.mesh.pipe=2", "plan.pipe.schedule=1f2b"), "1f1b"),
         (("plan.mesh.pipe=2", "plan.pipe.schedule=interleaved"), "chunks"),
-        (("plan.mesh.pipe=2", "plan.reduce.via=power"), "does not go with stages"),
-        (("plan.mesh.pipe=2", "plan.reduce.via=sign"), "a sign has no zero"),
-        (("plan.mesh.pipe=2", *FLOWS, "plan.reduce.via=int8"), "does not go with"),
+        (
+            ("plan.mesh.pipe=2", "plan.reduce.algorithm=power"),
+            "does not go with stages",
+        ),
+        (("plan.mesh.pipe=2", "plan.reduce.algorithm=sign"), "a sign has no zero"),
+        (
+            ("plan.mesh.pipe=2", *FLOWS, "plan.reduce.algorithm=int8"),
+            "does not go with",
+        ),
         (("plan.mesh.pipe=2", *FLOWS, "plan.pipe.chunks=2"), "does not take chunks"),
         (("plan.mesh.pipe=2", *FLOWS, "optim.clip=1"), "optim.clip=0"),
         (("plan.mesh.pipe=2", *FLOWS, "plan.mesh.fsdp=2"), "plan.mesh.data=2"),
-        (("plan.mesh.pipe=2", "plan.pipe.stashing=false"), "does nothing in this"),
+        (
+            ("plan.mesh.pipe=2", "plan.pipe.weight_stashing=false"),
+            "does nothing in this",
+        ),
         (("plan.mesh.pipe=4", *FLOWS, "plan.pipe.replicas=2,1"), "plan.mesh.pipe=3"),
         (("plan.mesh.pipe=5", *FLOWS, "plan.pipe.replicas=3,2"), "optim.accumulate=6"),
         (
             (
                 "plan.mesh.pipe=2",
                 "plan.pipe.schedule=pipedream-2bw",
-                "plan.pipe.group=3",
+                "plan.pipe.microbatches_per_update=3",
             ),
             "optim.accumulate=3",
         ),

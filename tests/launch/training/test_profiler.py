@@ -93,7 +93,7 @@ def test_layers_add_up_to_computing(found):
 
 
 def test_what_packs_gradients_is_no_layers(program):
-    packed = ReductionConfig(via="int8", dense_below=0)
+    packed = ReductionConfig(algorithm="int8", min_compressed_elements=0)
     lossy = compiled(Plan(mesh=MeshShape(data=2), reduce=packed))
     for one, packs in ((program, False), (lossy, True)):
         parts = instruction_terms(one).values()

@@ -16,7 +16,7 @@ SMALL = [
     *("data.context=16", "data.stride=None", "data.batch=8", "optim.lr=0.01"),
     *("model.depth=2", "model.heads=2", "model.kv_heads=1", "model.embed=16"),
     *("plan.mesh.data=2", "plan.mesh.replica=2"),
-    *("plan.outer.every=6", "plan.outer.fragments=3"),
+    *("plan.outer.sync_interval=6", "plan.outer.fragments=3"),
     *("checkpoint.every_steps=7", "checkpoint.keep=9", "epochs=1"),
 ]
 
@@ -85,7 +85,8 @@ def test_it_says_which_steps_are_behind_the_last_outer_step(begin):
 
 
 @pytest.mark.parametrize(
-    "word", ["plan.mesh.replica=4", "plan.outer.every=7", "plan.outer.fragments=2"]
+    "word",
+    ["plan.mesh.replica=4", "plan.outer.sync_interval=7", "plan.outer.fragments=2"],
 )
 def test_a_resume_keeps_its_replicas_and_their_outer_loop(begin, whole, word):
     _, code, _, err = begin("whole", word)

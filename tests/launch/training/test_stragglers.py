@@ -153,5 +153,5 @@ def test_one_process_is_behind_nobody():
 
 
 def test_a_distance_below_zero_is_refused():
-    with pytest.raises(BadInput, match=r"run\.straggler_every is a number of steps"):
-        RunConfig(straggler_every=-1)
+    with pytest.raises(BadInput, match=r"run\.straggler_interval is a number of steps"):
+        RunConfig(straggler_interval=-1)

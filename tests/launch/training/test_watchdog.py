@@ -179,8 +179,8 @@ def test_every_phase_has_its_limit(phase, steps_s, want):
 
 
 def test_a_limit_below_zero_is_refused():
-    with pytest.raises(BadInput, match=r"run\.hang_s is above 0"):
-        RunConfig(hang_s=-1)
+    with pytest.raises(BadInput, match=r"run\.hang_timeout_s is above 0"):
+        RunConfig(hang_timeout_s=-1)
 
 
 def test_a_stuck_run_is_started_again(tmp_path, job):

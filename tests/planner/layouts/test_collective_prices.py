@@ -74,7 +74,7 @@ def test_a_size_that_lies_off_the_line_is_priced_so(plain):
 
 
 def test_large_sizes_that_were_measured_are_priced_so(plain):
-    """`calibrate --largest 64MB` finds another algorithm there."""
+    """`calibrate --max-size 64MB` finds another algorithm there."""
     (level,) = bent(plain).levels
     (line,) = level.lines
     far = replace(line, bend=((1e6, 1.0), (3e7, 1.0), (9e7, 0.5)))

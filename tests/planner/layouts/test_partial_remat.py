@@ -20,7 +20,9 @@ from jaxdist.planner.layouts.refinement import bisect_remat_until
 from jaxdist.planner.layouts.space import PlanChoices, plan_space
 from jaxdist.planner.layouts.traffic_probes import probe_traffic
 
-NONE = Plan(mesh=MeshShape(data=4), microbatches=1, reduce=ReductionConfig(via="ring"))
+NONE = Plan(
+    mesh=MeshShape(data=4), microbatches=1, reduce=ReductionConfig(algorithm="ring")
+)
 ALL = replace(NONE, remat=True)
 CLUSTER = load_cluster("testbed")
 
@@ -34,7 +36,7 @@ def subject():
 @pytest.fixture(scope="module")
 def predicted(subject):
     blocks = [block.name for block in subject.profile.blocks]
-    tails = [replace(ALL, remat_until=block) for block in blocks[1:]]
+    tails = [replace(ALL, remat_end=block) for block in blocks[1:]]
     return {p: predict(subject.describe(p), CLUSTER) for p in (NONE, ALL, *tails)}
 
 
@@ -75,12 +77,12 @@ def test_a_search_keeps_the_longest_tail_that_fits(subject, predicted, part):
     ).plans
     fit = {p: made.step_s for p, made in predicted.items() if made.memory_bytes <= room}
     assert NONE not in fit
-    assert best.plan.remat_until
+    assert best.plan.remat_end
     assert best.prediction.memory_bytes <= room
     assert best.prediction.step_s == min(fit.values()) < fit[ALL]
-    assert best.plan.label == f"data 4, remat until {best.plan.remat_until}, ring"
+    assert best.plan.label == f"data 4, remat until {best.plan.remat_end}, ring"
     # Shorter tails on the way to it are no plans of their own.
-    assert [one.plan.remat_until for one in others if one.plan.remat] in ([""], [])
+    assert [one.plan.remat_end for one in others if one.plan.remat] in ([""], [])
 
 
 def test_a_plan_that_lacks_memory_is_tried_beside_one_in_microbatches(
@@ -94,13 +96,13 @@ def test_a_plan_that_lacks_memory_is_tried_beside_one_in_microbatches(
         for one in rank_plans(every, (), subject.describe, memory_capacity=room).plans
     ]
     assert any(plan.microbatches == 2 and not plan.remat for plan in found)
-    assert any(plan.microbatches == 1 and plan.remat_until for plan in found)
+    assert any(plan.microbatches == 1 and plan.remat_end for plan in found)
 
 
 def test_with_room_for_all_nothing_is_computed_again(subject, predicted):
     room = between(predicted, 1)
     found = rank_plans(estimated(subject), (), subject.describe, memory_capacity=room)
-    assert not any(one.plan.remat_until for one in found.plans)
+    assert not any(one.plan.remat_end for one in found.plans)
     assert found.plans[0].plan.remat is False
 
 
@@ -124,7 +126,7 @@ def test_what_accelerators_compute_again_is_not_traced_for_a_cpu(subject, predic
         ).plans
 
     best = ranked(other)[0]
-    assert best.plan.remat_until
+    assert best.plan.remat_end
     assert best.prediction.untraced_bytes_with_margin <= room
     assert not any(plan.remat for plan in traced)
     with pytest.raises(BadInput, match="no layout can be run"):
@@ -136,12 +138,12 @@ def test_what_was_typed_stays(subject, predicted):
     room = between(predicted, 0.5)
     every = estimated(subject, remat=(True,))
     found = rank_plans(every, (), subject.describe, memory_capacity=room)
-    assert not any(one.plan.remat_until for one in found.plans)
-    own = estimated(subject, remat=(True,), base=replace(ALL, remat_until="head"))
+    assert not any(one.plan.remat_end for one in found.plans)
+    own = estimated(subject, remat=(True,), base=replace(ALL, remat_end="head"))
     found = rank_plans(
         own, (), subject.describe, memory_capacity=predicted[NONE].memory_bytes * 2
     )
-    assert {one.plan.remat_until for one in found.plans} == {"head"}
+    assert {one.plan.remat_end for one in found.plans} == {"head"}
 
 
 def test_few_plans_are_described(subject, predicted):
@@ -158,11 +160,11 @@ def test_few_plans_are_described(subject, predicted):
 
 def test_a_block_that_was_mistyped_is_said_before_the_search(subject):
     words = ("model.depth=6", "model.vocabulary=256", "plan.mesh.data=1")
-    typed = ("plan.remat=true", "plan.remat_until=blok3")
+    typed = ("plan.remat=true", "plan.remat_end=blok3")
     resolved = resolve_config("characters", (*words, *typed))
     question = LayoutQuery(
         resolved=resolved, describer=subject, cluster=CLUSTER, devices=4
     )
     with pytest.raises(BadInput, match="until blok3") as caught:
         question.cost_estimate(())
-    assert caught.value.remedy[0] == "did you mean plan.remat_until=block3?"
+    assert caught.value.remedy[0] == "did you mean plan.remat_end=block3?"

@@ -48,7 +48,7 @@ def steps(subject, coarse, plan):
     found = {("", "repeat"): plan}
     for block in BLOCKS:
         for then in ("repeat", "samples"):
-            one = replace(plan, spatial_until=block, spatial_then=then)
+            one = replace(plan, spatial_end=block, spatial_end_mode=then)
             found[block, then] = one
     return {
         end: predict(subject.describe(one), coarse.cluster).step_s
@@ -76,7 +76,7 @@ def test_ends_that_make_a_step_shorter_are_tried_and_few(subject, coarse):
     full = steps(subject, coarse, ROWS)
     room = -0.02 * full["", "repeat"]
     found = list(spatial_end_variants(ROWS, coarse, room))
-    names = [(one.spatial_until, one.spatial_then) for one in found]
+    names = [(one.spatial_end, one.spatial_end_mode) for one in found]
     assert names == [(block, "samples") for block in BLOCKS[:3]]
     assert len(list(spatial_end_variants(ROWS, coarse, 1.0))) == MAX_SPATIAL_ENDS
     assert not list(
@@ -87,7 +87,7 @@ def test_ends_that_make_a_step_shorter_are_tried_and_few(subject, coarse):
 def test_the_search_ends_the_split_where_that_is_fastest(subject, coarse):
     found = rank_plans(coarse, (), subject.describe)
     best = found.plans[0]
-    assert (best.plan.spatial_until, best.plan.spatial_then) == ("block1", "samples")
+    assert (best.plan.spatial_end, best.plan.spatial_end_mode) == ("block1", "samples")
     full = steps(subject, coarse, ROWS)
     assert best.prediction.step_s == min(full.values())
     whole = [one for one in found.plans if one.plan == ROWS]
@@ -107,30 +107,30 @@ def test_ends_that_cannot_be_the_first_are_not_described(subject, coarse):
 
 def test_an_end_that_is_refused_is_passed_over(subject, coarse):
     def describe(plan):
-        if plan.spatial_until == "block1":
+        if plan.spatial_end == "block1":
             raise BadInput("not there")
         return subject.describe(plan)
 
     best = rank_plans(coarse, (), describe).plans[0].plan
-    assert (best.spatial_until, best.spatial_then) == ("block2", "samples")
+    assert (best.spatial_end, best.spatial_end_mode) == ("block2", "samples")
 
 
 @pytest.mark.parametrize(
     ("words", "until", "then", "ends"),
     [
         ((), "", "repeat", ("repeat", "samples")),
-        (("plan.spatial_until=",), "", "repeat", ()),
-        (("plan.spatial_then=repeat",), "", "repeat", ("repeat",)),
-        (("plan.spatial_until=head",), "head", "repeat", ("repeat", "samples")),
+        (("plan.spatial_end=",), "", "repeat", ()),
+        (("plan.spatial_end_mode=repeat",), "", "repeat", ("repeat",)),
+        (("plan.spatial_end=head",), "head", "repeat", ("repeat", "samples")),
         (
-            ("plan.spatial_until=head", "plan.spatial_then=samples"),
+            ("plan.spatial_end=head", "plan.spatial_end_mode=samples"),
             *("head", "samples", ("samples",)),
         ),
     ],
 )
 def test_an_end_that_was_typed_stays(subject, words, until, then, ends):
     question = asked(subject, *words)
-    assert (question.base_plan.spatial_until, question.base_plan.spatial_then) == (
+    assert (question.base_plan.spatial_end, question.base_plan.spatial_end_mode) == (
         until,
         then,
     )
@@ -139,10 +139,10 @@ def test_an_end_that_was_typed_stays(subject, words, until, then, ends):
     plan = replace(question.base_plan.on(ROWS.mesh), microbatches=1)
     tried = list(spatial_end_variants(plan, coarse, 1.0))
     assert bool(tried) == bool(ends)
-    assert {one.spatial_then for one in tried} <= {*ends}
-    assert {one.spatial_until for one in tried} <= ({until} if until else {*BLOCKS})
+    assert {one.spatial_end_mode for one in tried} <= {*ends}
+    assert {one.spatial_end for one in tried} <= ({until} if until else {*BLOCKS})
 
 
 def test_a_block_that_the_network_lacks_is_refused(subject):
     with pytest.raises(BadInput, match="did you mean block3"):
-        asked(subject, "plan.spatial_until=blok3").cost_estimate(())
+        asked(subject, "plan.spatial_end=blok3").cost_estimate(())

@@ -64,7 +64,7 @@ def test_no_other_cuts_make_a_shorter_step(coarse, stages, micro):
 def test_blocks_that_are_computed_again_take_a_forward_pass_more(coarse):
     plan = Plan(mesh=MeshShape(pipe=2), microbatches=8)
     again = replace(plan, remat=True)
-    until = replace(again, remat_until=coarse.block_costs.block_names[3])
+    until = replace(again, remat_end=coarse.block_costs.block_names[3])
     none, every, few = (
         stage_cut_cost(coarse, p).solver.block_seconds for p in (plan, again, until)
     )
@@ -121,12 +121,12 @@ def test_the_search_tries_cuts_and_what_fsdp_shares(question, coarse):
 def test_the_search_tries_ways_to_split_weights(question, coarse):
     order = order_by_estimate(coarse, 80e9)
     split = Plan(mesh=MeshShape(data=4, tensor=2), microbatches=1)
-    ways = {plan.weights for plan in setting_variants(split, order, coarse)}
+    ways = {plan.tensor_strategy for plan in setting_variants(split, order, coarse)}
     assert ways == {"pairs", "sequence", "filter", "channel"}
     whole = Plan(mesh=MeshShape(data=8), microbatches=1)
-    assert {plan.weights for plan in setting_variants(whole, order, coarse)} == {
-        "pairs"
-    }
+    assert {
+        plan.tensor_strategy for plan in setting_variants(whole, order, coarse)
+    } == {"pairs"}
     labels = [plan.label for plan in setting_variants(split, order, coarse)]
     assert len({*labels}) == len({*setting_variants(split, order, coarse)})
 
@@ -136,7 +136,7 @@ def test_steps_that_go_both_ways_are_not_priced_by_permutations_that_go_one_way(
 ):
     plan = Plan(mesh=MeshShape(data=8), microbatches=1)
     ways = {
-        one.reduce.via
+        one.reduce.algorithm
         for one in setting_variants(plan, order_by_estimate(coarse, 80e9), coarse)
     }
     assert ways == {"exact", *EXACT_ALGORITHMS}
@@ -148,14 +148,14 @@ def test_steps_that_go_both_ways_are_not_priced_by_permutations_that_go_one_way(
     levels = (replace(level, lines=(line,)), *others)
     timed = replace(coarse, cluster=replace(coarse.cluster, levels=levels))
     ways = {
-        one.reduce.via
+        one.reduce.algorithm
         for one in setting_variants(plan, order_by_estimate(timed, 80e9), timed)
     }
     assert ways == {"exact"}
 
 
 def test_ways_that_are_typed_stay(question):
-    typed = ("plan.weights=sequence", "plan.mesh.tensor=2")
+    typed = ("plan.tensor_strategy=sequence", "plan.mesh.tensor=2")
     resolved = resolve_config(
         "gpt2_small", (*typed, "data.context=64", "data.batch=32")
     )

@@ -14,7 +14,7 @@ from jaxdist.train.state import TrainState
 
 
 def state(replicas):
-    plan = Plan(mesh=MeshShape(replica=replicas), outer=OuterConfig(every=5))
+    plan = Plan(mesh=MeshShape(replica=replicas), outer=OuterConfig(sync_interval=5))
     params = {"kernel": jnp.arange(6.0).reshape(3, 2)}
     opt = optax.adam(0.1).init(params)
     one = TrainState(step=jnp.int32(4), params=params, stats={}, opt=opt)
