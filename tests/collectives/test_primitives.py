@@ -52,16 +52,16 @@ def test_each_sum_is_a_primitive_of_its_own_name(via):
     ("run", "dtype", "said"),
     [
         (lambda v: psum(v, "dat"), "float32", '"data"'),
-        (lambda v: psum(v, "data", "int9"), "float32", 'via="int8"'),
-        (lambda v: psum(v, "data", "int8"), "int32", 'via="exact"'),
+        (lambda v: psum(v, "data", "int9"), "float32", 'algorithm="int8"'),
+        (lambda v: psum(v, "data", "int8"), "int32", 'algorithm="exact"'),
         (lambda v: psum(v, "data"), "int8", "astype(jnp.int32)"),
         (lambda v: psum(v, "data"), "int2", "stops the process"),
         (lambda v: psum(v, "data"), "uint4", "astype(jnp.int32)"),
-        (lambda v: psum(v, "data"), "float8_e4m3fn", 'via="fp8"'),
+        (lambda v: psum(v, "data"), "float8_e4m3fn", 'algorithm="fp8"'),
         (lambda v: psum(v, "data", PowerSGD(rank=9)), "float32", "rank=8"),
         (lambda v: psum(v, "data", "hierarchical"), "float32", '("data", "fsdp")'),
         (lambda v: psum_scatter(v[:7], "data"), "float32", "pad it to 8"),
-        (lambda v: psum_scatter(v, "data", "top_k"), "float32", 'via="int8"'),
+        (lambda v: psum_scatter(v, "data", "top_k"), "float32", 'algorithm="int8"'),
     ],
 )
 def test_what_cannot_be_summed_is_refused_with_a_remedy(run, dtype, said):

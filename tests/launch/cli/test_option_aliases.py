@@ -50,7 +50,7 @@ def test_the_answer_names_the_new_spellings_once(capsys):
     words = ("data", "quality", "digits", "--q", "0.1", "--q=0.3", "data.store=none")
     assert main([*words, "--json"]) == 0
     said = capsys.readouterr()
-    assert sorted(json.loads(said.out)["quality"]) == ["0.1", "0.3"]
+    assert list(json.loads(said.out)) == ["0.1", "0.3"]
     assert said.err == (
         "renamed: data.store is now data.cache, --q is now --exchange-fraction\n"
     )
