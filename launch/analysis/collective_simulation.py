@@ -55,7 +55,7 @@ class SimulationQuery:
     settings: Sequence[str] = ()
     """`key=value` of the topology."""
     algorithm: str = "halving_doubling"
-    """Name of a step list."""
+    """Name of a collective schedule."""
     topology: str = "fat_tree"
     """Name, or path of a `.yaml` file."""
     ranks: int = 64
@@ -78,7 +78,7 @@ class SimulationQuery:
     halo_mib: float | None = None
     """MiB that neighbouring ranks exchange at the same time."""
     contention_search: bool = False
-    """Whether step lists and placements with less contention are searched."""
+    """Whether schedules and placements with less contention are searched."""
 
     @property
     def command(self) -> str:
@@ -111,7 +111,7 @@ class SimulationReport:
 
     query: SimulationQuery
     schedule: str
-    """Name of the step list."""
+    """Name of the collective schedule."""
     array_bytes: float
     """Bytes of the array that every rank has."""
     network: NetworkModel
@@ -127,7 +127,7 @@ class SimulationReport:
     candidates: tuple[ContentionCandidate, ...]
     """Schedules and placements with less contention, best first, where asked for."""
     lower_bound_s: float
-    """Seconds that no step list is faster than, by the links of devices alone."""
+    """Seconds that no schedule is faster than, by the links of devices alone."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain values, in seconds and bytes."""

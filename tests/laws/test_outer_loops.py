@@ -240,7 +240,7 @@ def test_fewer_bits_keep_replicas_equal_and_near_the_exact_mean(parts, via):
     batches = batches_of(parts, WORDS, jnp.float32, 2)
     outer = OuterConfig(sync_interval=2, compressor=via)
     _, near, _ = trained(parts, task, {"replica": 4, "outer": outer}, batches)
-    exact = dataclasses.replace(outer, via="exact")
+    exact = dataclasses.replace(outer, compressor="exact")
     _, far, _ = trained(parts, task, {"replica": 4, "outer": exact}, batches)
     for x in jax.tree.leaves(near.replicas.params):
         bits = np.asarray(x)

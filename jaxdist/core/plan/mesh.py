@@ -19,7 +19,7 @@ class MeshShape:
     data: int = 1
     """Shards of the global batch."""
     fsdp: int = 1
-    """Shards of the batch that also share out parameters and optimizer state."""
+    """Shards of the batch that also shard parameters and optimizer state."""
     spatial_d: int = 1
     """Slices of every sample in depth."""
     spatial_h: int = 1

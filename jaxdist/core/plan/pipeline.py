@@ -36,7 +36,7 @@ class PipelineConfig:
     replicas: tuple[int, ...] = ()
     """pipedream: devices of each stage; empty: one each."""
     weight_stashing: bool = True
-    """pipedream: whether a backward pass takes the weights of its forward pass; no:
+    """pipedream: whether a backward pass takes the weights of its forward pass; if not,
     the newest, which is the gradient of nothing, and there to be compared with."""
     vertical_sync: bool = False
     """pipedream: whether a microbatch takes weights of one age in all stages."""

@@ -39,10 +39,11 @@ class Plan:
     """Axes that lie innermost on devices, behind all others, outer to inner: `pipe`
     puts the stages side by side in a host. Empty leaves the order of the mesh."""
     tensor_strategy: TensorSplit = "pairs"
-    """How the tensor axis splits weights: pairs of layers, filters, or channels;
-    sequence: pairs, and the tokens between them."""
+    """How the tensor axis splits weights: Megatron pairs of layers, filters
+    (column-parallel) or channels (row-parallel); sequence: pairs, and the tokens
+    between them."""
     zero: Literal[1, 3] = 3
-    """What the fsdp axis shares out: 1 the optimizer's state, 3 parameters as well."""
+    """What the fsdp axis shards: 1 the optimizer's state, 3 parameters as well."""
     spatial_end: str = ""
     """Block before which the spatial axes end: images are gathered, and whole behind;
     empty splits them as far as they go."""
@@ -50,12 +51,13 @@ class Plan:
     """What devices that shared images do behind that block: repeat the same work, or
     exchange rows for samples and have samples of their own."""
     microbatches: int = 0
-    """Parts of a batch whose gradients are added up in a step; 0 leaves that open."""
+    """Parts of a batch whose gradients a step accumulates; 0 leaves that open."""
     remat: bool = False
-    """Whether the inside of each block is computed again backward, not kept."""
+    """Rematerialization: whether activations inside each block are computed again in
+    the backward pass, not saved."""
     remat_end: str = ""
-    """Block before which the insides of blocks are computed again; its own and those
-    behind it are kept. Empty computes all again."""
+    """Block before which activations are computed again; its own and those behind it
+    are saved. Empty computes all again."""
     pipe: PipelineConfig = field(default_factory=PipelineConfig)
     """How blocks are divided into stages along the pipe axis."""
     reduce: ReductionConfig = field(default_factory=ReductionConfig)

@@ -37,7 +37,7 @@ StatelessCompressor = Literal["exact", "bf16", "fp8", "int8", "int4"]
 
 @dataclass(frozen=True, kw_only=True)
 class ReductionConfig:
-    """How gradients are summed, and how shared parameters travel."""
+    """The all-reduce of gradients, and the compressors of sharded parameters."""
 
     algorithm: AlgorithmName = "exact"
     """All-reduce algorithm or compressor of gradients along the data axis: whole, in

@@ -1,4 +1,4 @@
-"""`jaxdist simulate allreduce`: what a step list takes on a network of shared links."""
+"""`jaxdist simulate allreduce`: the time of a collective on links that are shared."""
 
 from argparse import Namespace
 
@@ -9,7 +9,7 @@ summary = "simulate an all-reduce on a network whose links are shared"
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Take `allreduce`, a step list, a network and a size."""
+    """Take `allreduce`, a collective schedule, a network and a size."""
     add = parser.add_argument
     add("collective", choices=("allreduce",), help="what is simulated")
     add(
@@ -23,7 +23,7 @@ def add_arguments(parser: CommandParser) -> None:
         "--algorithm",
         metavar="NAME",
         default="halving_doubling",
-        help="a step list of docs/algorithms.md (halving_doubling)",
+        help="a collective schedule of docs/algorithms.md (halving_doubling)",
     )
     add(
         "--topology",
@@ -50,13 +50,13 @@ def add_arguments(parser: CommandParser) -> None:
         "--ranks-per-host",
         metavar="G",
         type=int,
-        help="ranks of a host, for lists of two levels (those of the platform)",
+        help="ranks of a host, for schedules of two levels (those of the platform)",
     )
     add(
         "--density",
         metavar="D",
         type=float,
-        help="sum entries of sparse arrays, this part of their numbers, with fill-in",
+        help="sum sparse arrays of which this share are entries, with fill-in",
     )
     add(
         "--synchronization",
@@ -87,7 +87,7 @@ def add_arguments(parser: CommandParser) -> None:
     add(
         "--contention-search",
         action="store_true",
-        help="search lists and placements for less contention",
+        help="search schedules and placements for less contention",
     )
     add("--plot", action="store_true", help="draw the time of each step")
     add_json_option(parser)

@@ -194,8 +194,8 @@ def choose_all_reduce(
         fixed = [near or "int8" if name in wrong else name for name in among]
         words = fixed if "exact" in fixed else ["exact", *fixed]
         raise BadInput(
-            "these ways to sum cannot be chosen from",
-            rule="plan.reduce.candidates names ways over one axis, exact among them",
+            "these all-reduce algorithms cannot be chosen from",
+            rule="plan.reduce.candidates are algorithms over one axis, with exact",
             values=f"plan.reduce.candidates = {','.join(among)}; there are "
             f"{', '.join(able)}",
             remedy=f"plan.reduce.candidates={','.join(dict.fromkeys(words))}",

@@ -248,7 +248,7 @@ def test_a_shrunk_plan_fits_and_divides_what_it_was(sizes, devices):
     small = shrink_plan(plan, devices)
     assert small.mesh.devices <= devices
     assert all(sizes[axis] % size == 0 for axis, size in small.mesh.items())
-    assert small.idle == plan.replicated_axes
+    assert small.replicated_axes == plan.replicated_axes
     fits = math.prod(sizes.values()) <= devices
     assert (small == plan) == (fits or plan.mesh.devices <= devices)
 
