@@ -62,7 +62,7 @@ def trials(folder, args, chance):
     # What fails again and again waits longer each time: a kill has a run of its own.
     each = 1 if args.fault == "kill" else args.faults
     count = args.hosts or args.processes
-    how = {"restarts": each, "steps": ENDLESS, "hang_timeout_s": args.hang_timeout_s}
+    how = {"restarts": each, "steps": ENDLESS, "hang_timeout_s": args.hang_s}
     with place(args.hosts, args.processes) as where:
         while len(found) < args.faults:
             name = folder / f"runs-{len(found)}"

@@ -44,7 +44,7 @@ def soak(folder, args, chance):
                 folder / name,
                 where.words,
                 count,
-                hang_timeout_s=args.hang_timeout_s,
+                hang_timeout_s=args.hang_s,
                 **how,
             )
 

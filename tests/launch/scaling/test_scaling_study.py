@@ -30,7 +30,7 @@ from jaxdist.launch.scaling.placement import ScalingPlacement, single_thread_env
 from jaxdist.launch.scaling.results import FailedRun, ScalingResult
 from jaxdist.launch.scaling.run_metrics import ScalingMeasurement, measurement_from_rows
 from jaxdist.launch.scaling.runner import run_study
-from jaxdist.launch.scaling.study import ScalingStudy
+from jaxdist.launch.scaling.study import ScalingStudy, make_study
 
 
 class TestCells:
@@ -321,6 +321,22 @@ class TestExecution:
         words = f"data.dir={job.data}", "--processes", "2", "-o", str(study.folder)
         assert main(["scale", "digits", *words]) == 2
         assert "holds another study" in capsys.readouterr().err
+
+    def test_a_study_of_an_older_version_goes_on(self, study):
+        now = replace(
+            study,
+            overrides=("epochs=1", "data.cache=none"),
+            grid=replace(study.grid, inputs=("synthetic",)),
+            samples=study.config.data.samples,
+        )
+        now.write_manifest()
+        file = now.folder / "study.json"
+        file.write_text(file.read_text().replace("data.cache=", "data.store="))
+        again = make_study(
+            *(now.experiment, now.overrides, now.config, now.grid, now.placement),
+            now.folder,
+        )
+        assert again == now
 
 
 def test_a_process_of_a_study_computes_in_one_thread():
