@@ -22,8 +22,7 @@ from threading import Event, Thread
 
 from jaxdist.launch.launchers.local import LocalLaunch
 from jaxdist.launch.launchers.processes.restart import RestartPolicy, run_with_restarts
-from jaxdist.launch.run_folder.folder import RunFolder
-from jaxdist.launch.run_folder.jsonl import read_jsonl
+from jaxdist.launch.run_folder.folder import RunFolder, read_jsonl
 from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.testbed.link_shaping import parse_link_rate
 from jaxdist.meshes.clusters.load import load_cluster

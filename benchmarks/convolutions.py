@@ -20,7 +20,7 @@ from jax import lax
 from record import add_record_option, row, write_result
 
 from jaxdist.layers.conv_gradients import convolve
-from jaxdist.layers.halo_conv import halo_conv
+from jaxdist.layers.halo import halo_conv
 from jaxdist.layers.window import make_windows
 
 TURNS, ROUNDS = 10, 5

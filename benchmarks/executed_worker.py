@@ -18,7 +18,7 @@ from jaxdist.launch.devices.jax_environment import retain_freed_memory
 from jaxdist.launch.distributed import initialize
 from jaxdist.launch.training.job.batch_spec import feature_spec
 from jaxdist.launch.training.job.job import make_job
-from jaxdist.train.async_metrics import MAX_IN_FLIGHT_STEPS
+from jaxdist.train.metrics import MAX_IN_FLIGHT_STEPS
 from jaxdist.train.program import compile_program, initial_state
 
 SHARED_S = 300

@@ -13,7 +13,7 @@ from threading import Thread
 import psutil
 
 from jaxdist.launch.testbed import faults, manager
-from jaxdist.launch.testbed.iproute import check_netns_support
+from jaxdist.launch.testbed.namespaces import check_netns_support
 
 NET = Path(__file__).with_name("faults_net.py")
 EPOCH = 100

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from record import add_record_option, row, write_result
 
-from jaxdist.launch.config.registry import experiment_names
+from jaxdist.launch.config.experiment import experiment_names
 
 TINY = (
     *("data.name=synthetic", "data.samples=192", "data.batch=16", "data.context=16"),

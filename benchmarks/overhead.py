@@ -33,8 +33,8 @@ from jaxdist.launch.experiments.digits import digits
 from jaxdist.launch.training.job.job import make_job
 from jaxdist.train.loop import fit
 from jaxdist.train.metrics import Recorder
+from jaxdist.train.optimizers import RunSchedule
 from jaxdist.train.program import compile_program, initial_state
-from jaxdist.train.run_schedule import RunSchedule
 
 
 class Silent:

@@ -12,9 +12,8 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.calibrate.reduction_timings import measure_reduction_link
-from jaxdist.collectives.autotune import select_fastest
 from jaxdist.collectives.primitives import psum
-from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS
+from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS, select_fastest
 from jaxdist.launch.distributed import initialize
 from jaxdist.launch.testbed.traffic_counter import TrafficCounter, shard_local_arrays
 

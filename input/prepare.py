@@ -71,20 +71,34 @@ def verify_checksums(folder: Path) -> None:
     Raises:
         BadInput: a file is missing or has other content than was written.
     """
-    if not (folder / CHECKSUM_FILE).is_file():
+    listed = folder / CHECKSUM_FILE
+    damage = None
+    if not listed.is_file():
         count = sum(path.is_file() for path in folder.rglob("*"))
-        raise _corrupt_error(
-            folder, f"{folder} holds {count} files, none named {CHECKSUM_FILE}"
+        damage = f"{folder} holds {count} files, none named {CHECKSUM_FILE}"
+    else:
+        # An empty list is damaged too: it has no name.
+        for line in listed.read_text().splitlines() or [""]:
+            digest, _, name = line.partition("  ")
+            path = folder / name
+            if not name or not path.is_file():
+                damage = f"{path} is missing"
+            elif _digest(path) != digest:
+                size = f"{path.stat().st_size:,} B"
+                damage = f"{path} ({size}) is not what was written"
+            if damage:
+                break
+    if damage:
+        raise BadInput(
+            f"the data set {folder.name} is damaged",
+            rule=f"a prepared data set holds every file its {CHECKSUM_FILE} lists, "
+            "unchanged",
+            values=damage,
+            remedy=(
+                f"rm -r {folder}    # it is prepared again",
+                "data.dir=<another folder>",
+            ),
         )
-    # An empty list is damaged too: it has no name.
-    for line in (folder / CHECKSUM_FILE).read_text().splitlines() or [""]:
-        digest, _, name = line.partition("  ")
-        path = folder / name
-        if not name or not path.is_file():
-            raise _corrupt_error(folder, f"{path} is missing")
-        if _digest(path) != digest:
-            size = f"{path.stat().st_size:,} B"
-            raise _corrupt_error(folder, f"{path} ({size}) is not what was written")
 
 
 def _publish(folder: Path, make: Callable[[Path], None]) -> None:
@@ -123,18 +137,4 @@ def _unavailable_error(folder: Path, error: OSError) -> BadInput:
         rule="data.dir is a folder that can be written, with room for the data",
         values=f"data.dir = {folder.parent}: {error}",
         remedy="data.dir=<another folder>",
-    )
-
-
-def _corrupt_error(folder: Path, values: str) -> BadInput:
-    """Say what is wrong with a prepared data set, and how to make it anew."""
-    return BadInput(
-        f"the data set {folder.name} is damaged",
-        rule=f"a prepared data set holds every file its {CHECKSUM_FILE} lists, "
-        "unchanged",
-        values=values,
-        remedy=(
-            f"rm -r {folder}    # it is prepared again",
-            "data.dir=<another folder>",
-        ),
     )

@@ -14,7 +14,7 @@ from jaxdist.core.object_reference import (
     resolve_object,
 )
 from jaxdist.input.config import DataConfig
-from jaxdist.input.feature_spec import FeatureSpec
+from jaxdist.input.sources import FeatureSpec
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
@@ -139,11 +139,11 @@ def _open_named(config: DataConfig, features: FeatureSpec) -> "tuple[Source, Sou
             skip = directory if config.corrupt_images == "skip" else None
             opened = open_image_folder(config.path, features, skip)
         case "moving_digits":
-            from jaxdist.input.moving_digits import open_moving_digits
+            from jaxdist.input.synthetic import open_moving_digits
 
             opened = open_moving_digits(directory)
         case "numpy":
-            from jaxdist.input.numpy_files import open_numpy
+            from jaxdist.input.arrays import open_numpy
 
             opened = open_numpy(config.path)
         case "synthetic":
@@ -157,7 +157,7 @@ def _open_named(config: DataConfig, features: FeatureSpec) -> "tuple[Source, Sou
                 config.path, context=config.context, stride=config.stride
             )
         case "volumes":
-            from jaxdist.input.volumes import open_volumes
+            from jaxdist.input.synthetic import open_volumes
 
             opened = open_volumes(config.path)
         case name if is_object_reference(name):

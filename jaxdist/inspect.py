@@ -28,7 +28,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.partition.audit import compiled_memory_bytes
 from jaxdist.partition.step_report import StepReport
 from jaxdist.profile.abstract import build_abstract_network
-from jaxdist.profile.jaxpr_walk import walk_jaxpr
+from jaxdist.profile.flops import walk_jaxpr
 from jaxdist.profile.network_profile import profile_network
 from jaxdist.profile.trace import prune_jaxpr
 

@@ -15,9 +15,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxdist.calibrate.synchronized_timing import seconds_per_call
-from jaxdist.core.cluster.block_timings import BlockTiming
+from jaxdist.core.cluster.kernel_timings import BlockTiming
 from jaxdist.pipeline import flat_messages
-from jaxdist.pipeline.stage import bind_vjp_residuals, partition_floats, vjp_residuals
+from jaxdist.pipeline.stages import bind_vjp_residuals, partition_floats, vjp_residuals
 
 # FLOPs between few and many calls, so that the difference exceeds the noise; and the
 # least and largest number of calls between them.

@@ -19,7 +19,7 @@ from jaxdist.calibrate.synchronized_timing import seconds_per_call
 from jaxdist.core.cluster.kernel_timings import KernelTiming
 from jaxdist.core.kernel_shape import KernelShape
 from jaxdist.layers.conv import Conv
-from jaxdist.layers.halo_conv import halo_conv
+from jaxdist.layers.halo import halo_conv
 from jaxdist.layers.window import Window, Windows
 from jaxdist.profile.flops import valid_taps
 from jaxdist.profile.layer_calls import LayerCall

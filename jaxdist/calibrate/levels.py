@@ -14,8 +14,8 @@ from jaxdist.calibrate.alpha_beta_fit import AlgorithmSwitch, find_algorithm_swi
 from jaxdist.calibrate.collective_timings import GroupTimings
 from jaxdist.calibrate.hosts import DeviceGroup, HostTopology
 from jaxdist.core.cluster import Cluster
+from jaxdist.core.cluster.cluster import Level
 from jaxdist.core.cluster.collective_cost import CollectiveCost
-from jaxdist.core.cluster.level import Level
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.oracle.collective_times import message_count

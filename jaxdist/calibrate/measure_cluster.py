@@ -29,9 +29,13 @@ from jaxdist.calibrate.synchronized_timing import (
     time_rounds,
 )
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.block_timings import BlockTiming, BlockTimings
 from jaxdist.core.cluster.device import Device, EfficiencyCurve
-from jaxdist.core.cluster.kernel_timings import KernelTiming, KernelTimings
+from jaxdist.core.cluster.kernel_timings import (
+    BlockTiming,
+    BlockTimings,
+    KernelTiming,
+    KernelTimings,
+)
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 

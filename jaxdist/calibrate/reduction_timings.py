@@ -11,8 +11,8 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.calibrate.synchronized_timing import first_quartiles, replicate_on_axes
 from jaxdist.collectives.compress.method import AllReduceAlgorithm
-from jaxdist.collectives.link import AlgorithmTiming, Link, fit_link
 from jaxdist.collectives.primitives import psum
+from jaxdist.collectives.registry import AlgorithmTiming, Link, fit_link
 
 MATRIX_SIDES: Final = (160, 1024, 2896)
 """Sides of the square float32 matrices: 0.1, 4 and 32 MiB."""

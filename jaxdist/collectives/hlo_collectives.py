@@ -1,4 +1,4 @@
-"""Collectives of a compiled program: every one in its HLO text, with axes and bytes.
+"""Collectives of a compiled program: each in its HLO text, with axes, trips and bytes.
 
 Bytes are counted in two ways. *Payload* is the result of the operation on one device.
 *Wire* is what a device sends at least, by the operation (g devices a group, S payload):
@@ -10,22 +10,176 @@ Both are of one step: a collective in a loop counts for every trip.
 
 Source: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication
 Operations in MPICH", section 4 (bandwidth terms).
+
+Trip counts: how often each instruction of a compiled program runs.
+
+A program's text is a list of computations; instructions of one call others. A loop runs
+its body `known_trip_count` times and its condition once more; any other call runs once.
 """
 
+import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from jaxdist.collectives.loop_trip_counts import OP_NAME, list_instructions
-from jaxdist.collectives.replica_groups import (
-    axes_from_groups,
-    axes_from_pairs,
-    replica_groups,
+from jaxdist.core.axes import sub_axis_name
+
+ENTRY: Final = ""
+"""The computation that a program starts with."""
+
+_HEAD: Final = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) .*\{\s*$")
+_LOOP: Final = re.compile(r" while\(.*condition=%?([\w.\-]+), body=%?([\w.\-]+)")
+_TRIPS: Final = re.compile(r'"known_trip_count":\s*\{"n":\s*"(\d+)"\}')
+_CALL: Final = re.compile(r"\b(?:calls|to_apply|called_computations)=\{?%?([\w.\-]+)")
+_BRANCHES: Final = re.compile(
+    r"branch_computations=\{([^}]*)\}|true_computation=(\S+), false_computation=(\S+)"
 )
+OP_NAME: Final = re.compile(r'op_name="([^"]*)"')
+"""The name scopes in which an instruction was traced."""
+
+_AFTER: Final = re.compile(r" [\w\-]+-(?:update|done)\(")
+"""The later half of a started operation, which prints its computation again."""
+
+
+@dataclass(frozen=True)
+class HloInstruction:
+    """One instruction of a program."""
+
+    text: str
+    """As the compiler prints it."""
+    trip_count: int = 1
+    """How often it runs: the product of the known lengths of the loops around it."""
+    bounded: bool = True
+    """Whether all those lengths are in the program; a loop without counts once."""
+    loops: tuple[str, ...] = ()
+    """Names of the loops around it, outermost first: their own, since the compiler lets
+    equal computations have the names of one of them.
+    """
+
+
+def list_instructions(
+    text: str, weight: Callable[[str], int]
+) -> tuple[HloInstruction, ...]:
+    """List the instructions that a program runs, those of called computations included.
+
+    Args:
+        text: `compiled.as_text()`.
+        weight: of an instruction; of a conditional the branch of most weight counts.
+    """
+    return tuple(_walk(ENTRY, split_computations(text), weight))
+
+
+def split_computations(text: str) -> dict[str, list[str]]:
+    """Split a program's text into its computations, by name; the entry has no name."""
+    parts: dict[str, list[str]] = defaultdict(list)
+    # Computations are top-level blocks: a head, indented instructions, a closing brace.
+    name = ENTRY
+    for line in text.splitlines():
+        if head := _HEAD.match(line):
+            name = ENTRY if head["entry"] else head["name"]
+        elif line.startswith("}"):
+            name = ENTRY
+        else:
+            parts[name].append(line)
+    return dict(parts)
+
+
+def _walk(
+    name: str,
+    program: Mapping[str, Sequence[str]],
+    weight: Callable[[str], int],
+) -> Iterator[HloInstruction]:
+    for text in program.get(name, ()):
+        yield HloInstruction(text)
+        if loop := _LOOP.search(text):
+            known, named = _TRIPS.search(text), OP_NAME.search(text)
+            times, name_of = int(known[1]) if known else 1, named[1] if named else ""
+            for inner, runs in ((loop[1], times + bool(known)), (loop[2], times)):
+                for line in _walk(inner, program, weight):
+                    bounded = line.bounded and known is not None
+                    loops = (name_of, *line.loops)
+                    yield HloInstruction(
+                        line.text, runs * line.trip_count, bounded, loops
+                    )
+        elif branches := _BRANCHES.search(text):
+            # Which branch runs is decided on the device: the heaviest counts.
+            listed = ",".join(filter(None, branches.groups()))
+            choices = [
+                tuple(_walk(one, program, weight))
+                for one in re.findall(r"%?([\w.\-]+)", listed)
+            ]
+            yield from max(
+                choices,
+                key=lambda lines: sum(x.trip_count * weight(x.text) for x in lines),
+            )
+        elif (call := _CALL.search(text)) and not _AFTER.search(text):
+            yield from _walk(call[1], program, weight)
+
+
+_APART: Final = "apart"
+
+
+def replica_groups(axes: Iterable[str], mesh: Mapping[str, int]) -> list[list[int]]:
+    """List the device groups that a collective over `axes` has on this mesh."""
+    names, chosen = list(mesh), set(axes)
+    ids = np.arange(math.prod(mesh.values())).reshape(tuple(mesh.values()))
+    # Devices are numbered in mesh order, the last axis fastest: groups are the rows
+    # when the chosen axes come last.
+    kept = [i for i, n in enumerate(names) if n not in chosen]
+    along = [i for i, n in enumerate(names) if n in chosen]
+    width = math.prod(mesh[names[i]] for i in along)
+    return np.transpose(ids, kept + along).reshape(-1, width).tolist()
+
+
+def axes_from_groups(
+    groups: Sequence[Sequence[int]], mesh: Mapping[str, int]
+) -> tuple[str, ...]:
+    """Return the axes, or parts of one, with these groups; empty where none match.
+
+    >>> axes_from_groups([[0, 2], [1, 3], [4, 6], [5, 7]], {"data": 4, "tensor": 2})
+    ('data[2]',)
+    """
+    # Whole axes come first. Then one axis at a time is cut in two: groups that are
+    # apart, and neighbours in them, since only neighbours along an axis meet.
+    meshes = [dict(mesh)]
+    for cut, size in mesh.items():
+        for devices in range(2, size):
+            if size % devices == 0:
+                halves = {_APART: size // devices, sub_axis_name(cut, devices): devices}
+                named = ({n: s} if n != cut else halves for n, s in mesh.items())
+                meshes.append({name: s for each in named for name, s in each.items()})
+    wanted = {frozenset(group) for group in groups}
+    for each in meshes:
+        real = [name for name, size in each.items() if size > 1 and name != _APART]
+        for count in range(1, len(real) + 1):
+            for axes in itertools.combinations(real, count):
+                if {frozenset(g) for g in replica_groups(axes, each)} == wanted:
+                    return axes
+    return ()
+
+
+def axes_from_pairs(
+    pairs: Sequence[tuple[int, int]], mesh: Mapping[str, int]
+) -> tuple[tuple[str, ...], int]:
+    """Return the axes along which a permute moves, and the devices along them."""
+    shape = tuple(mesh.values())
+    # A permute runs along the axes in which the coordinates of some pair differ.
+    moved = {
+        name
+        for a, b in pairs
+        for name, x, y in zip(
+            mesh, np.unravel_index(a, shape), np.unravel_index(b, shape)
+        )
+        if x != y
+    }
+    axes = tuple(name for name in mesh if name in moved)
+    return axes, math.prod(mesh[name] for name in axes)
+
 
 COLLECTIVE_KINDS: Final = (
     "all-reduce",

@@ -1,7 +1,7 @@
 """All-gather and reduce-scatter of many leaves over one mesh axis.
 
-Vectors of one dtype are sent as one array, as in `jaxdist.collectives.reduce` and for
-the same reason.
+Vectors of one dtype are sent as one array, as gradients are that are summed: a
+collective of many small arrays would start as often.
 """
 
 from collections import defaultdict

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from jaxdist.collectives.hlo_collectives import COLLECTIVE_KINDS, CollectiveOp
-from jaxdist.collectives.replica_groups import (
+from jaxdist.collectives.hlo_collectives import (
+    COLLECTIVE_KINDS,
+    CollectiveOp,
     axes_from_groups,
     axes_from_pairs,
     replica_groups,

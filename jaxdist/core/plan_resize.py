@@ -10,6 +10,7 @@ Batch, rate, order and all other axes stay, so the run stays what it is.
 import math
 from dataclasses import replace
 
+from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 
@@ -45,3 +46,19 @@ def resize_plan(plan: Plan, num_processes: int, planned_processes: int) -> Plan:
     # fsdp keeps as many shards as divide, since with fewer a device may lack memory.
     fsdp = math.gcd(shards, mesh.fsdp)
     return plan.on(replace(mesh, data=shards // fsdp, fsdp=fsdp))
+
+
+def check_device_count(plan: Plan, cluster: Cluster) -> None:
+    """Refuse a plan that a cluster has too few devices for.
+
+    Raises:
+        BadInput: with the numbers.
+    """
+    if plan.mesh.devices > cluster.devices:
+        raise BadInput(
+            "the plan needs more devices than the cluster has",
+            rule="the product of plan.mesh is at most the devices of the cluster",
+            values=f"{plan.title} has {plan.mesh.devices:,}, "
+            f"{cluster.name} {cluster.devices:,}",
+            remedy="a smaller plan.mesh, or a larger cluster",
+        )

@@ -5,8 +5,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from jaxdist.layers.halo import Rows, Split
-from jaxdist.layers.halo_conv import halo_conv
+from jaxdist.layers.halo import Rows, Split, halo_conv
 from jaxdist.layers.tensor_role import Role, combine_output, local_groups, local_input
 from jaxdist.layers.valid_rows import prepare_windows
 from jaxdist.layers.window import Windows, make_windows

@@ -24,8 +24,8 @@ from functools import cached_property
 from typing import Final
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.block_timings import block_signature
 from jaxdist.core.cluster.device import Device
+from jaxdist.core.cluster.kernel_timings import block_signature
 from jaxdist.core.profile import LayerProfile
 from jaxdist.core.step_breakdown import LayerTime
 from jaxdist.oracle.step_description import StepDescription

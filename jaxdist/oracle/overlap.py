@@ -30,9 +30,9 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.oracle.collective_times import traffic_seconds
 from jaxdist.oracle.compute_times import compute_cost_model, compute_layers
 from jaxdist.oracle.step_description import StepDescription
-from jaxdist.partition.fsdp import FSDP_AXIS
 from jaxdist.partition.gradient_buckets import BUCKET_SCOPE
 from jaxdist.partition.ledger import Ledger
+from jaxdist.partition.param_sharding import FSDP_AXIS
 
 FloatArray = NDArray[np.float64]
 _FSDP: Final = (FSDP_AXIS,)

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.errors import BadInput
-from jaxdist.core.plan import Plan
+from jaxdist.core.plan_resize import check_device_count
 from jaxdist.oracle.collective_times import traffic_seconds
 from jaxdist.oracle.memory import device_memory
 from jaxdist.oracle.overlap import collective_overlaps
@@ -196,22 +195,6 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
         overlapped_s=dict(behind),
         busiest_device=replay.busiest_device,
     )
-
-
-def check_device_count(plan: Plan, cluster: Cluster) -> None:
-    """Refuse a plan that a cluster has too few devices for.
-
-    Raises:
-        BadInput: with the numbers.
-    """
-    if plan.mesh.devices > cluster.devices:
-        raise BadInput(
-            "the plan needs more devices than the cluster has",
-            rule="the product of plan.mesh is at most the devices of the cluster",
-            values=f"{plan.title} has {plan.mesh.devices:,}, "
-            f"{cluster.name} {cluster.devices:,}",
-            remedy="a smaller plan.mesh, or a larger cluster",
-        )
 
 
 def slowest_ledger(

@@ -27,7 +27,7 @@ from jaxdist.oracle.compute_times import MicrobatchTime
 from jaxdist.oracle.stage_times import stage_times, superstep_skew
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.pipeline.plan_schedule import plan_schedule
-from jaxdist.pipeline.work_item import Superstep, WorkItem
+from jaxdist.pipeline.schedule_base import Superstep, WorkItem
 
 PipelineTimeline = tuple[tuple[StageTiming, ...], ...]
 """The work of a step in time, one row for each rank of the pipe axis."""

@@ -37,7 +37,7 @@ from jaxdist.oracle.compute_times import (
 from jaxdist.oracle.link_groups import link_group
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
-from jaxdist.pipeline.stage_placement import stage_placement
+from jaxdist.pipeline.plan_schedule import stage_placement
 
 _PIPE_AXES: Final = ("pipe",)
 _PERMUTE_KIND: Final = "collective-permute"

@@ -7,8 +7,12 @@ from functools import cached_property
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.partition.ledger import Ledger
-from jaxdist.pipeline.plan_schedule import DeviceWorkCounts, device_work_counts
-from jaxdist.pipeline.stage_placement import StagePlacement, stage_placement
+from jaxdist.pipeline.plan_schedule import (
+    DeviceWorkCounts,
+    StagePlacement,
+    device_work_counts,
+    stage_placement,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

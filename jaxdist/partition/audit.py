@@ -7,8 +7,7 @@ from typing import Any
 
 from jaxdist.collectives.hlo_collectives import CollectiveOp
 from jaxdist.core.errors import FatalError
-from jaxdist.partition.flops import LayerFlops
-from jaxdist.partition.ledger import Ledger, TrafficKey
+from jaxdist.partition.ledger import LayerFlops, Ledger, TrafficKey
 
 
 class AuditError(FatalError):

@@ -40,7 +40,7 @@ from jaxdist.layers.pool import Pool
 from jaxdist.partition import spatial_layers
 from jaxdist.profile.layer_calls import LayerCall, trace_calls
 from jaxdist.profile.repeated_blocks import RepeatedBlocks
-from jaxdist.profile.trace_cache import TraceCache
+from jaxdist.profile.trace import TraceCache
 
 Shape = tuple[int, ...]
 

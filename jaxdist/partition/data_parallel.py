@@ -115,7 +115,7 @@ def gradient_traffic(
     """Yield the exact all-reduces of gradients and loss, one row for arrays of a size.
 
     Scalars and vectors that are summed over the same axes travel as one array
-    (`jaxdist.collectives.reduce.all_reduce_leaves`).
+    (`jaxdist.partition.gradient_buckets.all_reduce_leaves`).
 
     Args:
         plan: the layout.

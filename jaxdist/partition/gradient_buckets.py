@@ -1,4 +1,4 @@
-"""Gradient buckets: which gradients are summed exactly, and which are compressed.
+"""Gradient buckets: which gradients are all-reduced exactly, and which compressed.
 
 A gradient of a matrix or kernel of at least `min_compressed_elements` on a device is
 compressed over the data axis, after an exact sum over the other axes that do not split
@@ -9,6 +9,7 @@ order in which the backward pass finishes.
 Traffic a step: of each bucket, that of its method (`jaxdist.collectives.compress`).
 """
 
+import itertools
 import math
 import warnings
 from collections import defaultdict
@@ -17,13 +18,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxdist.collectives.compress.codec import Codec
 from jaxdist.collectives.compress.hierarchical import HierarchicalAllReduce
 from jaxdist.collectives.compress.method import AllReduceAlgorithm, Axes
 from jaxdist.collectives.compress.powersgd import PowerSGD
-from jaxdist.collectives.reduce import replicated_axes
 from jaxdist.collectives.registry import (
     ALL_REDUCE_ALGORITHMS,
     make_algorithm,
@@ -33,6 +36,55 @@ from jaxdist.core.errors import BadInput, JaxdistWarning, did_you_mean
 from jaxdist.core.plan import Plan
 from jaxdist.partition.param_sharding import LeafSharding
 from jaxdist.partition.traffic import PlannedCollective
+
+
+def all_reduce_leaves(
+    leaves: Sequence[jax.Array], axes: Sequence[Axes]
+) -> list[jax.Array]:
+    """Sum each leaf over its axes, so that the devices along them hold the total.
+
+    Args:
+        leaves: arrays that hold this device's share, e.g. gradients of its part of the
+            loss; any shapes and dtypes.
+        axes: manual mesh axes along which the shares of each leaf differ.
+    """
+    whole = list(leaves)
+    with jax.named_scope("reduce_gradients"):
+        short, long = defaultdict(list), defaultdict(list)
+        for place, leaf in enumerate(leaves):
+            if leaf.ndim < 2:
+                short[axes[place], leaf.dtype].append(place)
+            else:
+                long[axes[place]].append(place)
+        # Scalars and vectors of one dtype are sent as one array. Besides being short,
+        # some are equal by construction: where two biases are added, as at the end of a
+        # residual block, their gradients are the same numbers, and the compiler would
+        # send them once in some programs and twice in others. Packed, the bytes follow
+        # from the leaves.
+        for (over, _), places in short.items():
+            packed = jnp.concatenate([jnp.ravel(leaves[place]) for place in places])
+            summed = lax.psum(packed, over) if over else packed
+            start = 0
+            for place in places:
+                stop = start + math.prod(leaves[place].shape)
+                whole[place] = summed[start:stop].reshape(leaves[place].shape)
+                start = stop
+        for over, places in long.items():
+            own = [leaves[place] for place in places]
+            totals = lax.psum(own, over) if over else own
+            for place, leaf in zip(places, totals, strict=True):
+                whole[place] = leaf
+    return whole
+
+
+def replicated_axes(axes: Axes, spec: Sequence[str | None]) -> Axes:
+    """Return the axes that do not split a leaf.
+
+    >>> replicated_axes(("data", "fsdp", "tensor"), (None, "fsdp"))
+    ('data', 'tensor')
+    """
+    return tuple(itertools.filterfalse(set(spec).__contains__, axes))
+
 
 DATA_AXIS: Final = "data"
 """Along which gradients are compressed."""

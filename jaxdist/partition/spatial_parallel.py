@@ -27,8 +27,7 @@ from jaxdist.core.axes import spatial_axes
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.plan import Plan
 from jaxdist.layers import Conv, Exchange, Gather, GlobalMean, GridMean
-from jaxdist.layers.halo import PIPE_AXIS, halo_hops
-from jaxdist.layers.halo_conv import gradient_halo
+from jaxdist.layers.halo import PIPE_AXIS, gradient_halo, halo_hops
 from jaxdist.layers.pool import Pool
 from jaxdist.layers.tensor_role import Roles
 from jaxdist.layers.window import Windows, block_windows

@@ -19,10 +19,10 @@ from jax import lax
 
 from jaxdist.pipeline.async_schedule import AsyncSchedule
 from jaxdist.pipeline.device_cond import ScheduleRow, device_cond, tie_to_iteration
+from jaxdist.pipeline.plan_schedule import replicated_placement
 from jaxdist.pipeline.schedule_arrays import NO_ENTRY
-from jaxdist.pipeline.stage import Microbatch, Pipeline
 from jaxdist.pipeline.stage_parameters import SlotArrays, SlotLayout
-from jaxdist.pipeline.stage_placement import replicated_placement
+from jaxdist.pipeline.stages import Microbatch, Pipeline
 from jaxdist.pipeline.sync_executor import PIPE_AXIS, LoopCarry, ScheduleRunner
 
 UPDATE_SCOPE: Final = "stages.update"

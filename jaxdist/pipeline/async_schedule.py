@@ -9,8 +9,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 
-from jaxdist.pipeline.schedule_base import PipelineSchedule
-from jaxdist.pipeline.work_item import WorkItem, backward, forward
+from jaxdist.pipeline.schedule_base import PipelineSchedule, WorkItem, backward, forward
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from jaxdist.pipeline.draw_text import (
     DrawableSchedule,
     max_label_length,
 )
-from jaxdist.pipeline.work_item import WorkItem
+from jaxdist.pipeline.schedule_base import WorkItem
 
 _ROW_HEIGHT: Final = 24
 _ROW_GAP: Final = 4

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jaxdist.core.text.theme import FILLS, TEXT_ON
-from jaxdist.pipeline.work_item import Ticks, WorkItem, WorkKind
+from jaxdist.pipeline.schedule_base import Ticks, WorkItem, WorkKind
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -7,7 +7,7 @@ all vS. All gradients are those of the weights that the step began with.
 from collections import defaultdict
 from collections.abc import Iterator
 
-from jaxdist.pipeline.work_item import (
+from jaxdist.pipeline.schedule_base import (
     DeviceOrder,
     Supersteps,
     WorkItem,

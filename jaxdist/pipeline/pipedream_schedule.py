@@ -16,15 +16,15 @@ from collections.abc import Sequence
 
 from jaxdist.core.errors import BadInput
 from jaxdist.pipeline.async_schedule import AsyncSchedule
-from jaxdist.pipeline.lockstep import lockstep_ticks
 from jaxdist.pipeline.orders import warmup_then_1f1b
-from jaxdist.pipeline.work_item import (
+from jaxdist.pipeline.schedule_base import (
     Supersteps,
     WorkItem,
     backward,
     dependencies,
     exchange_every_tick,
     forward,
+    lockstep_ticks,
 )
 
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from jaxdist.pipeline.stage_placement import PermutePairs, StagePlacement
-from jaxdist.pipeline.work_item import Supersteps, WorkItem
+from jaxdist.pipeline.plan_schedule import PermutePairs, StagePlacement
+from jaxdist.pipeline.schedule_base import Supersteps, WorkItem
 
 # The executor runs these kinds alone: a schedule with separate weight gradients is
 # planned and drawn, not run.

@@ -22,7 +22,8 @@ from jaxdist.pipeline import flat_messages
 from jaxdist.pipeline.device_cond import ScheduleRow, device_cond, tie_to_iteration
 from jaxdist.pipeline.flat_messages import FlatBuffers
 from jaxdist.pipeline.schedule_arrays import NO_ENTRY, select_kind
-from jaxdist.pipeline.stage import (
+from jaxdist.pipeline.stage_parameters import SlotArrays
+from jaxdist.pipeline.stages import (
     Microbatch,
     Pipeline,
     StageTrace,
@@ -31,7 +32,6 @@ from jaxdist.pipeline.stage import (
     trace_stages,
     vjp_residuals,
 )
-from jaxdist.pipeline.stage_parameters import SlotArrays
 
 PIPE_AXIS = "pipe"
 

@@ -13,10 +13,12 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.pipeline import orders
-from jaxdist.pipeline.lockstep import lockstep_supersteps
 from jaxdist.pipeline.orders import DeviceOrders
-from jaxdist.pipeline.schedule_base import PipelineSchedule
-from jaxdist.pipeline.work_item import WorkItem
+from jaxdist.pipeline.schedule_base import (
+    PipelineSchedule,
+    WorkItem,
+    lockstep_supersteps,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,7 +78,11 @@ class FlatProgram:
 
 def flatten_jaxpr(jaxpr: Jaxpr) -> FlatProgram:
     """Flatten a traced program, all of its arguments included."""
-    return _Flattener().flatten(jaxpr)
+    flat = _Flattener()
+    env = {v: flat.append_op("const", [], [v.aval])[0] for v in jaxpr.constvars}
+    args = tuple(flat.append_op("arg", [], [v.aval])[0] for v in jaxpr.invars)
+    outs = flat.inline(jaxpr, env | dict(zip(jaxpr.invars, args, strict=True)))
+    return FlatProgram(ops=flat.ops, args=args, outs=tuple(outs))
 
 
 class _Flattener:
@@ -88,13 +92,7 @@ class _Flattener:
         self.ops: list[FlatOp] = []
         self.known: dict[Any, int] = {}
 
-    def flatten(self, jaxpr: Jaxpr) -> FlatProgram:
-        env = {v: self._append("const", [], [v.aval])[0] for v in jaxpr.constvars}
-        args = tuple(self._append("arg", [], [v.aval])[0] for v in jaxpr.invars)
-        outs = self._inline(jaxpr, env | dict(zip(jaxpr.invars, args, strict=True)))
-        return FlatProgram(ops=self.ops, args=args, outs=tuple(outs))
-
-    def _inline(self, jaxpr: Jaxpr, env: dict[Any, ArrayId]) -> list[ArrayId]:
+    def inline(self, jaxpr: Jaxpr, env: dict[Any, ArrayId]) -> list[ArrayId]:
         """Add the operations of a program and return its results."""
         for eqn in jaxpr.eqns:
             ins = [self._read(v, env) for v in eqn.invars]
@@ -118,14 +116,14 @@ class _Flattener:
             key = {"scan": "jaxpr", "while": "body_jaxpr", "cond": "branches"}[name]
             inner = params[key] if name == "cond" else (params[key],)
             bodies = tuple(flatten_jaxpr(_unwrap_jaxpr(each)) for each in inner)
-            return self._append(name, ins, outs, params, bodies)
+            return self.append_op(name, ins, outs, params, bodies)
         # custom_jvp and custom_vjp calls name their program differently.
         called = next((params[k] for k in _CALL_PARAMS if k in params), None)
         if called is None or name in _REDUCERS.split():
             return self._emit_unique(name, ins, outs, params)
         body = _unwrap_jaxpr(called)
-        env = {v: self._append("const", [], [v.aval])[0] for v in body.constvars}
-        return self._inline(body, env | dict(zip(body.invars, ins, strict=True)))
+        env = {v: self.append_op("const", [], [v.aval])[0] for v in body.constvars}
+        return self.inline(body, env | dict(zip(body.invars, ins, strict=True)))
 
     def _emit_unique(
         self, name: str, ins: list[ArrayId], outs: list[Any], params: Mapping[str, Any]
@@ -142,12 +140,12 @@ class _Flattener:
         if same in self.known:
             return [(self.known[same], k) for k in range(len(outs))]
         # An operation without results is never reused: it may have an effect.
-        found = self._append(name, ins, outs, params)
+        found = self.append_op(name, ins, outs, params)
         if found:
             self.known[same] = found[0][0]
         return found
 
-    def _append(
+    def append_op(
         self,
         name: str,
         ins: list[ArrayId],

@@ -9,7 +9,7 @@ import jax
 from flax import nnx
 
 from jaxdist.core.profile import BlockProfile, LayerProfile, Profile
-from jaxdist.profile.jaxpr_walk import sum_by_layer
+from jaxdist.profile.flops import sum_by_layer
 from jaxdist.profile.repeated_blocks import (
     NetworkHook,
     RepeatedBlocks,

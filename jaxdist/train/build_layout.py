@@ -1,5 +1,6 @@
 """Building a layout from a task and a plan, checked before anything is compiled."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,9 +10,11 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
+from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
+from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
-from jaxdist.partition import axis_usage, data_parallel, tensor_parallel
+from jaxdist.partition import data_parallel, tensor_parallel
 from jaxdist.partition.block_padding import fit_block_padding
 from jaxdist.partition.gradient_buckets import plan_reduction
 from jaxdist.partition.ledger import ParameterReads, build_ledger
@@ -20,7 +23,7 @@ from jaxdist.partition.param_sharding import leaf_shardings
 from jaxdist.pipeline.plan_schedule import device_work_counts
 from jaxdist.pipeline.stage_parameters import SlotArrays
 from jaxdist.profile.repeated_blocks import RepeatedBlocks, find_repeated_blocks
-from jaxdist.profile.trace_cache import TraceCache
+from jaxdist.profile.trace import TraceCache
 from jaxdist.profile.xla_cpu.backward_reads import backward_reads
 from jaxdist.train import diloco, remat
 from jaxdist.train.layout import BatchShapes, Layout
@@ -34,14 +37,48 @@ from jaxdist.train.pipeline.stages import (
     variable_by_name,
     variable_ids_by_block,
 )
-from jaxdist.train.sharded_norms import (
-    is_masked,
-    leaves_with_masked,
-    local_sum_squares,
-)
+from jaxdist.train.sharded_norms import is_masked, leaves_with_masked, local_sum_squares
 from jaxdist.train.state import TrainState, leaf_names, named_leaves
 from jaxdist.train.state_layout import LeafStateLayout, StateLayout
 from jaxdist.train.task import Task
+
+
+def check_axis_usage(plan: Plan, input_axes: Sequence[str | None]) -> None:
+    """Refuse an axis larger than one that splits nothing.
+
+    Args:
+        plan: the layout.
+        input_axes: axis of each dim of the network's input, None where it stays whole.
+
+    Raises:
+        BadInput: naming the axis and what it would have done.
+    """
+    # Every network can use the first three; whether its weights divide is checked with
+    # the weights.
+    used = ["data", "fsdp", "tensor", *filter(None, input_axes)]
+    used += ["replica"] * (plan.replicas > 1) + ["pipe"] * (plan.stages > 1)
+    for axis, size in plan.mesh.items():
+        if size > 1 and axis not in used and axis not in plan.replicated_axes:
+            raise BadInput(
+                f"nothing is split along {axis}",
+                rule="a mesh axis larger than one splits samples, images or weights",
+                values=f"plan.mesh.{axis} = {size}; "
+                f"this network can use {', '.join(used)}",
+                remedy=(
+                    f"plan.mesh.data={plan.mesh.data * size} plan.mesh.{axis}=1",
+                    *["plan.outer.sync_interval=50"] * (axis == "replica"),
+                    f"plan.replicated_axes={axis} repeats the same work along it on "
+                    "purpose",
+                ),
+            )
+        # Idle devices would be given parts of the batch or of images all the same.
+        if axis in plan.replicated_axes and axis in (*BATCH_AXES, *SPATIAL_AXES):
+            raise BadInput(
+                f"{axis} cannot be idle",
+                rule=f"only axes that split nothing are idle; {axis} splits its input",
+                values=f"plan.replicated_axes = {','.join(plan.replicated_axes)}",
+                remedy=f"plan.mesh.{axis}=1, or plan.replicated_axes without {axis}",
+            )
 
 
 def build_layout(
@@ -67,7 +104,7 @@ def build_layout(
     trace_cache = trace_cache or TraceCache()
     inputs = cast_floats(task.objective.model_inputs(batch_shapes), task.dtype)
     image, _ = task.objective.inputs[0]
-    axis_usage.check_axis_usage(plan, task.objective.dim_axes(image, inputs[0].ndim))
+    check_axis_usage(plan, task.objective.dim_axes(image, inputs[0].ndim))
     data_parallel.check_batch_size(plan, inputs[0].shape[0], task.microbatches)
     state = task.state
     diloco.check_outer_loop(plan, state)

@@ -24,10 +24,10 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.primitives import all_reduce
-from jaxdist.collectives.reduce import all_reduce_leaves
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.plan.outer import OuterConfig
+from jaxdist.partition.gradient_buckets import all_reduce_leaves
 from jaxdist.partition.outer_sync import REPLICA_AXIS, OuterSync
 from jaxdist.train.nonfinite import SkipState
 from jaxdist.train.state import TrainState

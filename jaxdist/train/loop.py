@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdist.train.async_metrics import LossQueue
 from jaxdist.train.callbacks import (
     CheckpointerProtocol,
     EvalMetrics,
@@ -15,10 +14,10 @@ from jaxdist.train.callbacks import (
     PausingCallback,
     TrainingCallback,
 )
-from jaxdist.train.metrics import Recorder
+from jaxdist.train.metrics import LossQueue, Recorder
 from jaxdist.train.nonfinite import count_skipped_steps
+from jaxdist.train.optimizers import RunSchedule
 from jaxdist.train.program import Program
-from jaxdist.train.run_schedule import RunSchedule
 from jaxdist.train.state import TrainState
 
 

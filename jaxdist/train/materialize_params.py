@@ -13,7 +13,7 @@ from jaxdist.collectives.sharded_leaves import all_gather
 from jaxdist.core.axes import SPATIAL_AXES
 from jaxdist.core.plan import Plan
 from jaxdist.layers.halo import local_samples
-from jaxdist.partition import fsdp
+from jaxdist.partition.param_sharding import FSDP_AXIS
 from jaxdist.train.layout import Layout
 from jaxdist.train.objective import Batch, cast_floats
 from jaxdist.train.task import Task
@@ -43,7 +43,7 @@ def gather_params(
     used = [
         cast_floats(x, layout.task.dtype) if x.ndim > 1 else x for x in local_params
     ]
-    return all_gather(used, dims, fsdp.FSDP_AXIS, codec)
+    return all_gather(used, dims, FSDP_AXIS, codec)
 
 
 def prevent_cse(

@@ -1,27 +1,97 @@
-"""A compiled training step, compared with the plan, and what a run needs beside it."""
+"""A training step lowered and compiled, held against the plan, and its fingerprint.
 
-from collections.abc import Iterator, Mapping, Sequence
+Fingerprints of a lowered step, to compare it between processes before compilation.
+
+JAX lowers a step to StableHLO. The text has neither source lines nor addresses, so
+processes that were started alike have the same text to the letter; where two differ,
+names of parameters and counts of operations show the difference sooner than the text.
+
+Stage traffic: what the devices of one stage move, in a program for all stages.
+
+A compiled pipeline has the collectives of every stage, in loops of one iteration or
+none. A device runs those of its own stages, once for each microbatch.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import jax
 from jax.sharding import NamedSharding
 
 from jaxdist.collectives.hlo_collectives import CollectiveOp, read_collectives
+from jaxdist.core.axes import sub_axis_name
 from jaxdist.partition import audit
 from jaxdist.partition.audit import AuditError, compiled_memory_bytes
-from jaxdist.partition.flops import LayerFlops, compare_flops
 from jaxdist.partition.gradient_buckets import GradientReduction, without_compression
+from jaxdist.partition.ledger import LayerFlops, compare_flops
 from jaxdist.partition.outer_sync import OuterSync
-from jaxdist.pipeline.plan_schedule import device_work_counts, plan_schedule
-from jaxdist.pipeline.stage_traffic import device_collectives
+from jaxdist.pipeline.async_executor import UPDATE_SCOPE
+from jaxdist.pipeline.plan_schedule import (
+    DeviceWorkCounts,
+    StagePlacement,
+    device_work_counts,
+    plan_schedule,
+)
 from jaxdist.profile.trace import prune_jaxpr
+from jaxdist.train.checkpoint.manifest import leaf_metadata
 from jaxdist.train.diloco import outer_step
 from jaxdist.train.eval_step import make_eval_step
 from jaxdist.train.layout import BatchShapes, Layout
-from jaxdist.train.state import TrainState
+from jaxdist.train.state import TrainState, named_leaves
 from jaxdist.train.step import make_train_step
+
+_STAGE: Final = re.compile(r"stage(\d+)\.(?:forward|backward)")
+
+
+def device_collectives(
+    collectives: Iterable[CollectiveOp],
+    placement: StagePlacement,
+    device: int,
+    counts: DeviceWorkCounts,
+    supersteps: int,
+) -> Iterator[CollectiveOp]:
+    """Yield the collectives of one device of a pipeline in one step.
+
+    Args:
+        collectives: of the compiled program, those of stages once for each superstep.
+        placement: which stages the device has.
+        device: along the pipe axis.
+        counts: how often it does what in a step.
+        supersteps: of the schedule.
+    """
+    # A device without replicas takes no part in sums over them.
+    replicas = placement.replicas_of(device)
+    for op in collectives:
+        move, loops = op, "/".join(op.loops)
+        if op.has_uneven_groups:
+            # A sum over the replicas of stages, which differ in number.
+            if replicas == 1:
+                continue
+            axes = (sub_axis_name("pipe", replicas),)
+            move = replace(op, axes=axes, group_size=replicas, has_uneven_groups=False)
+        found = _STAGE.search(loops)
+        if UPDATE_SCOPE in loops:
+            count = counts.updates
+        elif found is None:
+            yield move
+            continue
+        elif int(found[1]) in placement.stages_of(device):
+            count = counts.microbatches
+        else:
+            continue
+        # The program counts one iteration a superstep. Loops inside of it, over the
+        # steps of an LSTM, count as often as they go round.
+        yield replace(
+            move,
+            payload=count * (move.payload // supersteps),
+            trip_count=count * (move.trip_count // supersteps),
+            bounded=True,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,3 +366,47 @@ def _with_shardings(
         key: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=shardings[key])
         for key, s in shapes.items()
     }
+
+
+_OPERATION: Final = re.compile(
+    # A constant is identified by its value, where that is short; all else by its name.
+    r"stablehlo\.constant dense<[^\s<>]{1,30}> : tensor<\w+>"
+    r"|(?:stablehlo|chlo|sdy)\.[a-z_0-9]+"
+)
+
+
+def step_outline(
+    layout: Layout, lowered: Any, layer_flops: Sequence[LayerFlops] = ()
+) -> Mapping[str, str]:
+    """Return names that tell a lowered step from another, as a person looks for them.
+
+    Args:
+        layout: the task and how it is laid out.
+        lowered: its step, from `jax.jit(...).lower(...)`.
+        layer_flops: FLOPs a device by layer, in the step as it was traced.
+    """
+    leaves = named_leaves(layout.task.state.params)
+    return {
+        "parameters": f"{sum(x.size for x in leaves.values()):,}",
+        "FLOPs a device": f"{sum(each.traced for each in layer_flops):,}",
+        **{f"parameter {name}": leaf_metadata(x).text() for name, x in leaves.items()},
+        **dict.fromkeys(sorted(set(_OPERATION.findall(lowered.as_text()))), "is there"),
+    }
+
+
+def operation_counts(lowered: Any) -> Mapping[str, str]:
+    """Return how often a lowered step does what, rare things first, and its digest."""
+    text = lowered.as_text()
+    found = Counter(_OPERATION.findall(text))
+    times = sorted(found.items(), key=lambda item: (item[1], item[0]))
+    whole = f"{len(text):,} letters (hash {short_hash(text)})"
+    return {**{name: f"{n} times" for name, n in times}, "lowered step": whole}
+
+
+def short_hash(text: str) -> str:
+    """Return a short name of a text.
+
+    >>> short_hash("module"), short_hash("modules")
+    ('120970d8', 'fbc6c1d4')
+    """
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

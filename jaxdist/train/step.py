@@ -21,11 +21,9 @@ import optax
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.reduce import all_reduce_leaves
 from jaxdist.collectives.sharded_leaves import all_gather, local_shard, reduce_scatter
-from jaxdist.partition import fsdp
-from jaxdist.partition.gradient_buckets import GradientReduction
-from jaxdist.partition.param_sharding import split_axes
+from jaxdist.partition.gradient_buckets import GradientReduction, all_reduce_leaves
+from jaxdist.partition.param_sharding import FSDP_AXIS, split_axes
 from jaxdist.pipeline import async_executor
 from jaxdist.pipeline.async_executor import AsyncPipeline
 from jaxdist.pipeline.plan_schedule import async_plan_schedule
@@ -122,7 +120,10 @@ def _sync_update(
     shardings = layout.param_shardings
     if layout.shards_params:
         grads = reduce_scatter(
-            grads, layout.fsdp_dims, fsdp.FSDP_AXIS, reduction.scatter_compressor
+            grads,
+            layout.fsdp_dims,
+            FSDP_AXIS,
+            reduction.scatter_compressor,
         )
     grads = [x.astype(leaf.dtype) for x, leaf in zip(grads, shardings, strict=True)]
     axes = [plan.sum_axes, *reduction.exact_axes]
@@ -220,7 +221,7 @@ def _apply_optimizer(
     whole = layout.shards_params and not layout.gathers_params
     leaves, tree = jax.tree.flatten(params)
     if whole:
-        leaves = local_shard(leaves, layout.fsdp_dims, fsdp.FSDP_AXIS)
+        leaves = local_shard(leaves, layout.fsdp_dims, FSDP_AXIS)
     params = jax.tree.unflatten(tree, leaves)
     # optax counts steps in int32 and lets jax promote them, also where a user or a
     # test has asked for strict promotion.
@@ -231,7 +232,7 @@ def _apply_optimizer(
         updates, opt = move.update(grads, opt, params, squares=squares, total=total)
         params = optax.apply_updates(params, updates)
     if whole:
-        leaves = all_gather(jax.tree.leaves(params), layout.fsdp_dims, fsdp.FSDP_AXIS)
+        leaves = all_gather(jax.tree.leaves(params), layout.fsdp_dims, FSDP_AXIS)
         params = jax.tree.unflatten(tree, leaves)
     return params, opt
 

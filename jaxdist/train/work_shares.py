@@ -13,7 +13,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from jaxdist.core.plan import Plan
-from jaxdist.partition.flops import sum_traced_flops
+from jaxdist.partition.ledger import sum_traced_flops
 from jaxdist.profile.trace import add_layer_scopes, modules_by_path, trace_pruned
 from jaxdist.train.build_layout import build_layout
 from jaxdist.train.layout import Layout

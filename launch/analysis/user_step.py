@@ -28,7 +28,7 @@ def load_user_step(target: str) -> tuple[Any, tuple[Any, ...]] | None:
     # are read by jax when it is first imported, which the script does.
     os.environ.update(jax_variables(os.environ, virtual_devices=None))
     from jaxdist.core.object_reference import load_module
-    from jaxdist.launch.config.registry import has_experiment
+    from jaxdist.launch.config.experiment import has_experiment
 
     path = Path(file)
     module = load_module(path)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.launch.testbed.iproute import check_netns_support
+from jaxdist.launch.testbed.namespaces import check_netns_support
 
 _MAX_HOSTS: Final = 16
 _STEPS: Final = 3

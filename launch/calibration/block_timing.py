@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdist.calibrate.blocks import BlockCase
-from jaxdist.core.cluster.block_timings import block_signature
+from jaxdist.core.cluster.kernel_timings import block_signature
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.training.job.abstract_step import (
     abstract_task,

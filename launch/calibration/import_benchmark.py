@@ -14,7 +14,7 @@ from jaxdist.calibrate.benchmark_outputs.level import (
 )
 from jaxdist.calibrate.benchmark_outputs.read import read_benchmarks
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.level import Level
+from jaxdist.core.cluster.cluster import Level
 from jaxdist.core.errors import BadInput
 from jaxdist.core.text.formatting import format_percent, format_size
 from jaxdist.launch.calibration.measure import format_switch

@@ -16,8 +16,11 @@ from jaxdist.core.text import parsing
 from jaxdist.core.text.formatting import format_duration, format_percent, format_size
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.devices.jax_environment import requested_virtual_devices
-from jaxdist.launch.devices.platform import find_platform
-from jaxdist.launch.devices.prepare import PreparedDevices, prepare_devices
+from jaxdist.launch.devices.prepare import (
+    PreparedDevices,
+    find_platform,
+    prepare_devices,
+)
 from jaxdist.launch.distributed.environment import is_multi_process
 from jaxdist.launch.distributed.jax_processes import (
     WATCHED_HEARTBEAT_TIMEOUT_S,
@@ -29,7 +32,6 @@ from jaxdist.launch.terminal.console import make_table, print_next_commands, pri
 from jaxdist.meshes.clusters.load import load_cluster
 
 if TYPE_CHECKING:
-    from jax.sharding import Mesh
     from rich.console import Console
 
     from jaxdist.calibrate.alpha_beta_fit import AlgorithmSwitch
@@ -223,6 +225,7 @@ def _measure(
         measure_cluster,
     )
     from jaxdist.launch.calibration.block_timing import network_block_cases
+    from jaxdist.launch.calibration.input_rate import measure_input_rate
     from jaxdist.launch.training.job.abstract_step import list_layer_calls
     from jaxdist.meshes.build import build_mesh
 
@@ -264,7 +267,15 @@ def _measure(
         dtype=query.dtype,
         date=when,
     )
-    found = replace(found, cluster=_add_input_rate(found.cluster, config, mesh, when))
+    cluster, rate = found.cluster, measure_input_rate(config, mesh)
+    if rate is not None:
+        origin = (
+            f"measured: jaxdist calibrate {config.name}, {mesh.size} devices, {when}"
+        )
+        # Of all hosts together, which are many where a level is of its devices.
+        hosts = cluster.devices // cluster.levels[0].size
+        measured = SourcedNumber(rate / hosts, origin)
+        found = replace(found, cluster=replace(cluster, input_rate=measured))
     if machine is None:
         return found
     return replace(
@@ -273,21 +284,6 @@ def _measure(
         kernel_timings=machine.kernel_timings + found.kernel_timings,
         block_timings=found.block_timings,
     )
-
-
-def _add_input_rate(
-    cluster: Cluster, config: "Experiment", mesh: "Mesh", date: str
-) -> Cluster:
-    """Return the cluster with the rate at which a host prepares samples."""
-    from jaxdist.launch.calibration.input_rate import measure_input_rate
-
-    rate = measure_input_rate(config, mesh)
-    if rate is None:
-        return cluster
-    origin = f"measured: jaxdist calibrate {config.name}, {mesh.size} devices, {date}"
-    # It was of all hosts together, which are many where a level is of one's devices.
-    hosts = cluster.devices // cluster.levels[0].size
-    return replace(cluster, input_rate=SourcedNumber(rate / hosts, origin))
 
 
 def print_calibration(out: "Console", report: CalibrationReport) -> None:

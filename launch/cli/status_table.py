@@ -18,7 +18,7 @@ from jaxdist.launch.terminal.console import (
     print_next_commands,
     print_table,
 )
-from jaxdist.launch.terminal.run_header import pluralize
+from jaxdist.launch.terminal.run_summary import pluralize
 
 _ACTIVE_STATES: Final = ("going", "silent", "dead")
 _STATE_HINTS: Final = {

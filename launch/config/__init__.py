@@ -1,6 +1,10 @@
 """Configuration of an experiment: schema, overrides, provenance, plan files."""
 
-from jaxdist.launch.config.experiment import CheckpointConfig, Experiment, RunConfig
-from jaxdist.launch.config.registry import load_experiment
+from jaxdist.launch.config.experiment import (
+    CheckpointConfig,
+    Experiment,
+    RunConfig,
+    load_experiment,
+)
 
 __all__ = ["CheckpointConfig", "Experiment", "RunConfig", "load_experiment"]

@@ -1,21 +1,26 @@
-"""Initialization of jax.distributed: several processes become one jax program.
+"""Initialization of jax.distributed: its processes, and the network between them.
 
 Each process has the environment of its rank, and calls `initialize()` before anything
 else of jax.
 """
 
+import ipaddress
 import os
 import socket
 import time
 from typing import Final
 
-from jaxdist.core.errors import RetryableError
+from jaxdist.core.errors import BadInput, RetryableError, did_you_mean
 from jaxdist.launch.distributed.environment import (
     CLUSTER_DETECTION_VAR,
     START_TIMEOUT_VAR,
     rank_assignment,
 )
-from jaxdist.launch.distributed.process_group import process_group
+from jaxdist.launch.distributed.process_group import (
+    ProcessGroup,
+    coordinator_host,
+    process_group,
+)
 
 _ATTEMPT_TIMEOUT_S: Final = 5.0
 _RETRY_S: Final = 0.1
@@ -97,3 +102,88 @@ def initialize(heartbeat_timeout_s: int = _HEARTBEAT_TIMEOUT_S) -> int:
             heartbeat_timeout_seconds=heartbeat_timeout_s,
         )
     return process_group().rank
+
+
+_TIMEOUT_S: Final = 60.0
+# Nothing is sent there: connecting a datagram socket only looks up the route.
+_DISCARD_PORT: Final = 9
+
+
+def peer_facing_address(group: ProcessGroup, interface: str = "") -> str:
+    """Return the address under which the other processes reach this one.
+
+    Every process of the run calls it once.
+
+    Args:
+        group: the processes.
+        interface: a network interface by name; empty: that of the route to process 0,
+            or, on the host of process 0, to another one.
+
+    Raises:
+        BadInput: there is no such interface, or it has no address.
+    """
+    if interface:
+        return interface_address(interface)
+    if group.kv_store is None:
+        return "127.0.0.1"
+    local = source_address(coordinator_host())
+    gathered = group.gather("address", local, _TIMEOUT_S)
+    return common_address(local, group.broadcast("address", gathered, _TIMEOUT_S))
+
+
+def common_address(local: str, addresses: list[str]) -> str:
+    """Return an address of this machine that all processes reach, where there is one.
+
+    On the host of process 0 the route to it is the loopback interface, which others
+    cannot use; the route to a process on another host is what they can.
+
+    Args:
+        local: address of this machine on the route to process 0.
+        addresses: the same of every process.
+
+    >>> common_address("127.0.0.1", ["127.0.0.1", "127.0.0.1"])
+    '127.0.0.1'
+    """
+    # All on one machine: loopback is what reaches everybody.
+    far = [address for address in addresses if not is_loopback(address)]
+    return source_address(far[0]) if far and is_loopback(local) else local
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether an address is reached from its own machine alone."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def source_address(host: str) -> str:
+    """Return the address of this machine on the route to another.
+
+    >>> source_address("127.0.0.1")
+    '127.0.0.1'
+    """
+    found = socket.getaddrinfo(host, _DISCARD_PORT, type=socket.SOCK_DGRAM)
+    family, kind, *_, address = found[0]
+    with socket.socket(family, kind) as route:
+        route.connect(address)
+        return str(route.getsockname()[0])
+
+
+def interface_address(interface: str) -> str:
+    """Return the first address of an interface, IPv4 before IPv6.
+
+    Raises:
+        BadInput: it has no address or is not there; names those that are.
+    """
+    import psutil
+
+    interfaces = psutil.net_if_addrs()
+    for family in (socket.AF_INET, socket.AF_INET6):
+        for found in interfaces.get(interface, ()):
+            if found.family == family:
+                return str(found.address)
+    near = did_you_mean(interface, interfaces)
+    raise BadInput(
+        f"no interface {interface} with an address",
+        rule="data.interface names one that every host has",
+        values=f"on {socket.gethostname()}: {', '.join(sorted(interfaces))}",
+        remedy=f"data.interface={near}" if near else "leave it out: it is found",
+    )

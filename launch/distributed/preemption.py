@@ -2,7 +2,7 @@
 
 Any process may get the signal. Between steps nothing is sent, a poll only counts; after
 a signal all agree on the step at which they save and end
-(`jaxdist.launch.distributed.agree`).
+(`jaxdist.launch.distributed.process_group`).
 """
 
 import os
@@ -13,10 +13,9 @@ from threading import Thread
 from types import FrameType
 from typing import Self, TypeVar
 
-from jaxdist.launch.distributed.agree import StepAgreement
 from jaxdist.launch.distributed.exit_codes import EXIT_RESTART
 from jaxdist.launch.distributed.launcher_messages import MessageKind, send_to_launcher
-from jaxdist.launch.distributed.process_group import ProcessGroup
+from jaxdist.launch.distributed.process_group import ProcessGroup, StepAgreement
 
 T = TypeVar("T")
 

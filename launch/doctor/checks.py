@@ -16,7 +16,7 @@ import psutil
 from jaxdist.core.plan import Plan
 from jaxdist.core.text import formatting
 from jaxdist.launch.devices.jax_environment import cache_folder, is_cache_enabled
-from jaxdist.launch.devices.platform import find_platform
+from jaxdist.launch.devices.prepare import find_platform
 from jaxdist.launch.doctor.device_probe import (
     DeviceProbe,
     expected_devices,

@@ -12,7 +12,7 @@ from jaxdist.launch.devices.jax_environment import (
     jax_variables,
     requested_virtual_devices,
 )
-from jaxdist.launch.devices.platform import find_platform, gpu_files
+from jaxdist.launch.devices.prepare import find_platform, gpu_files
 
 PROBE_TIMEOUT_S: Final = 120
 """How long jax may take to start; with a hung driver it never does."""

@@ -21,8 +21,7 @@ from jaxdist.launch.run_folder.folder import (
 )
 from jaxdist.launch.run_folder.lockfile import read_config_lock
 from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
-from jaxdist.launch.terminal.run_header import pluralize
-from jaxdist.launch.terminal.run_summary import text_bar
+from jaxdist.launch.terminal.run_summary import pluralize, text_bar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,6 +76,7 @@ def compare_runs(query: ComparisonQuery) -> ComparisonReport:
     Raises:
         BadInput: no such run or cluster, or a run that has not ended.
     """
+    from jaxdist.core.plan_resize import check_device_count
     from jaxdist.launch.report import write_report
     from jaxdist.launch.training.job.abstract_step import StepDescriber
     from jaxdist.meshes.clusters.load import load_cluster
@@ -87,7 +87,7 @@ def compare_runs(query: ComparisonQuery) -> ComparisonReport:
     )
     from jaxdist.oracle.compute_times import step_layer_times
     from jaxdist.oracle.link_groups import collective_link_groups
-    from jaxdist.oracle.predict import check_device_count, predict
+    from jaxdist.oracle.predict import predict
     from jaxdist.oracle.schedule_times import predict_timeline
 
     if query.cluster is None:

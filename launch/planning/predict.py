@@ -69,11 +69,12 @@ def predict_experiment(query: PredictionQuery) -> ExperimentPrediction:
     if query.plan:
         check_plan_target(query.plan, resolved)
 
+    from jaxdist.core.plan_resize import check_device_count
     from jaxdist.launch.training.job.abstract_step import StepDescriber
     from jaxdist.meshes.clusters.load import load_cluster
     from jaxdist.meshes.clusters.what_if import apply_overrides
     from jaxdist.oracle.memory import trace_predicts_memory
-    from jaxdist.oracle.predict import check_device_count, predict
+    from jaxdist.oracle.predict import predict
 
     cluster = apply_overrides(load_cluster(query.cluster), query.what_if)
     plan = resolved.config.plan

@@ -12,7 +12,7 @@ from jaxdist.launch.terminal.console import (
     print_next_commands,
     print_table,
 )
-from jaxdist.launch.terminal.number_column import NumberColumn
+from jaxdist.launch.terminal.run_summary import NumberColumn
 from jaxdist.planner.stages.stage_plan import default_microbatches
 
 if TYPE_CHECKING:

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from statistics import fmean, median
 from typing import Any, Final, TypeGuard
 
-from jaxdist.launch.report.line_chart import Curve, Figure, draw_line_chart
+from jaxdist.launch.report.charts import Curve, Figure, draw_line_chart, ticks
 from jaxdist.launch.report.run_record import RunData
-from jaxdist.launch.report.svg import ticks
-from jaxdist.launch.run_folder.jsonl import JsonRow
+from jaxdist.launch.run_folder.folder import JsonRow
 
 Points = list[tuple[float, float]]
 """(step, value), by step."""

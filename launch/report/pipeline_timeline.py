@@ -7,8 +7,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from jaxdist.core.text.formatting import format_percent
-from jaxdist.launch.report.run_record import RunData
-from jaxdist.launch.report.svg import (
+from jaxdist.launch.report.charts import (
     grid_lines,
     labelled_svg,
     percent_length,
@@ -16,6 +15,7 @@ from jaxdist.launch.report.svg import (
     tick_labels,
     ticks,
 )
+from jaxdist.launch.report.run_record import RunData
 
 LaneWork = Sequence[Mapping[str, Any]]
 """Work of a device, as `compared.json` has it."""

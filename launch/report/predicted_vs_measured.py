@@ -7,17 +7,18 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from jaxdist.core.text.formatting import format_duration, format_percent, format_size
-from jaxdist.core.text.theme import collective_fill
-from jaxdist.launch.report.bar_chart import (
+from jaxdist.launch.report.charts import (
     BYTE_UNITS,
     BarChart,
     BarSegment,
     bar_pair,
+    collective_fill,
+    format_tick,
     make_bar_chart,
+    ticks,
 )
 from jaxdist.launch.report.run_record import RunData
-from jaxdist.launch.report.svg import format_tick, ticks
-from jaxdist.launch.terminal.run_header import pluralize
+from jaxdist.launch.terminal.run_summary import pluralize
 
 _TERM_FILLS: Final = {
     "compute": "backward",

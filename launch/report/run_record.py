@@ -14,15 +14,19 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.run_record import Run
 from jaxdist.launch.config.aliases import current_key
-from jaxdist.launch.run_folder.folder import RunFolder
+from jaxdist.launch.run_folder.folder import (
+    JsonRow,
+    RunFolder,
+    complete_spans,
+    read_json_object,
+    read_jsonl,
+)
 from jaxdist.launch.run_folder.goodput import (
     Goodput,
     RunAttempt,
     compute_goodput,
     list_attempts,
 )
-from jaxdist.launch.run_folder.jsonl import JsonRow, read_json_object, read_jsonl
-from jaxdist.launch.run_folder.perfetto_trace import complete_spans
 from jaxdist.launch.training.adapt.plan_search import RestartDecision
 
 

@@ -7,10 +7,9 @@ from typing import Any
 from markupsafe import Markup
 
 from jaxdist.core.text.formatting import format_percent, format_size
-from jaxdist.launch.report.line_chart import Curve, Figure, draw_line_chart
+from jaxdist.launch.report.charts import Curve, Figure, draw_line_chart, ticks
 from jaxdist.launch.report.run_record import RunData
-from jaxdist.launch.report.svg import ticks
-from jaxdist.launch.terminal.run_header import pluralize
+from jaxdist.launch.terminal.run_summary import pluralize
 
 ScalingRunRow = Mapping[str, Any]
 """A run of a study, as `scale.json` has it."""

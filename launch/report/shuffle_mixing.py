@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from jaxdist.core.text.formatting import format_count, format_percent
-from jaxdist.launch.report.line_chart import Curve, Figure, draw_line_chart
+from jaxdist.launch.report.charts import Curve, Figure, draw_line_chart, ticks
 from jaxdist.launch.report.run_record import RunData
-from jaxdist.launch.report.svg import ticks
 
 
 @dataclass(frozen=True, kw_only=True)

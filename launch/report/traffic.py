@@ -13,12 +13,12 @@ from jaxdist.core.text.formatting import (
     format_percent,
     format_size,
 )
-from jaxdist.core.text.theme import collective_fill
-from jaxdist.launch.report.bar_chart import (
+from jaxdist.launch.report.charts import (
     BYTE_UNITS,
     BarChart,
     BarSegment,
     bar_pair,
+    collective_fill,
     make_bar_chart,
 )
 from jaxdist.launch.report.run_record import RunData

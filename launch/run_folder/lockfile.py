@@ -15,8 +15,7 @@ import jaxdist
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.aliases import current_key, old_keys
-from jaxdist.launch.config.overrides import format_override
-from jaxdist.launch.config.resolve import ResolvedConfig
+from jaxdist.launch.config.resolve import ResolvedConfig, format_override
 from jaxdist.launch.config.tree import (
     flatten_config,
     format_value,

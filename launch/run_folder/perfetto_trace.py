@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxdist.core.run_record import PHASES
-from jaxdist.launch.run_folder.jsonl import JsonRow, read_jsonl
+from jaxdist.launch.run_folder.folder import complete_spans, read_jsonl
 
 TraceEvent = dict[str, Any]
 
@@ -62,23 +62,3 @@ def write_trace(folder: Path, path: Path) -> Path:
     text = json.dumps(chrome_trace(spans, folder.resolve().name))
     path.write_text(text + "\n", encoding="utf-8")
     return path
-
-
-def complete_spans(spans: Iterable[Mapping[str, Any]]) -> list[JsonRow]:
-    """Give every span an end: one that never ended lasts to the last known moment.
-
-    Returns:
-        One row a span, in the order of the file; the ones without an end have
-        `unfinished` set.
-    """
-    rows = [dict(s) for s in spans if "name" in s and "start" in s]
-    # A long phase is written twice, as it begins and as it ends.
-    ended = {(row["name"], row["start"]) for row in rows if not row.get("begin")}
-    last = max((row["start"] + row.get("seconds", 0.0) for row in rows), default=0.0)
-    return [
-        row | {"seconds": last - row["start"], "unfinished": True}
-        if row.get("begin")
-        else row | {"seconds": row.get("seconds", 0.0)}
-        for row in rows
-        if not (row.get("begin") and (row["name"], row["start"]) in ended)
-    ]

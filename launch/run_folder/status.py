@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from jaxdist.launch.run_folder.folder import RunFolder, find_run
-from jaxdist.launch.run_folder.jsonl import read_json_object, read_last_row
+from jaxdist.launch.run_folder.folder import (
+    RunFolder,
+    find_run,
+    read_json_object,
+    read_last_row,
+)
 
 STALE_STATUS_S: Final = 30.0
 """Seconds without news after which a run counts as silent."""

@@ -3,7 +3,7 @@
 from jaxdist.core.text.formatting import format_duration, format_percent, format_size
 from jaxdist.launch.scaling.fit import FIT_UNKNOWNS, ScalingFit
 from jaxdist.launch.scaling.results import LossDivergence, ScalingResult, SeriesFit
-from jaxdist.launch.terminal.run_header import pluralize
+from jaxdist.launch.terminal.run_summary import pluralize
 
 
 def headline(result: ScalingResult) -> str:

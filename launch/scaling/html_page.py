@@ -8,11 +8,16 @@ from typing import Final
 from markupsafe import Markup
 
 from jaxdist.core.text.formatting import format_duration, format_percent, format_size
-from jaxdist.launch.report.bar_chart import BarSegment, stacked_bar
-from jaxdist.launch.report.html_document import read_resource, render_template
+from jaxdist.launch.report.charts import (
+    BarSegment,
+    Curve,
+    Figure,
+    draw_line_chart,
+    stacked_bar,
+    ticks,
+)
 from jaxdist.launch.report.learning_curves import downsample
-from jaxdist.launch.report.line_chart import Curve, Figure, draw_line_chart
-from jaxdist.launch.report.svg import ticks
+from jaxdist.launch.report.page import read_resource, render_template
 from jaxdist.launch.run_folder.folder import write_atomic
 from jaxdist.launch.scaling import findings
 from jaxdist.launch.scaling.fit import FIT_EQUATION, ScalingFit
@@ -24,7 +29,7 @@ from jaxdist.launch.scaling.table import (
     batch_scope,
     table_row,
 )
-from jaxdist.launch.terminal.run_header import pluralize
+from jaxdist.launch.terminal.run_summary import pluralize
 
 _FILLS: Final = {
     "serial": "forward",

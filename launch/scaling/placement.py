@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.devices.platform import available_cores
+from jaxdist.launch.devices.prepare import available_cores
 from jaxdist.launch.distributed.environment import SINGLE_THREAD_VARS
 from jaxdist.launch.launchers.local import LocalLaunch
 from jaxdist.launch.launchers.processes.group import ProcessSpec
 from jaxdist.launch.launchers.processes.loopback import free_port
-from jaxdist.launch.terminal.run_header import pluralize
+from jaxdist.launch.terminal.run_summary import pluralize
 from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.testbed.manager import load_testbed
 

@@ -13,7 +13,7 @@ from jaxdist.core.run_record import Run
 from jaxdist.core.text.formatting import format_percent
 from jaxdist.launch.launchers.processes.group import exit_on_signals, run_and_stream
 from jaxdist.launch.launchers.program import our_command
-from jaxdist.launch.run_folder.jsonl import read_json_object, read_jsonl
+from jaxdist.launch.run_folder.folder import read_json_object, read_jsonl
 from jaxdist.launch.scaling.grid import ScalingRun
 from jaxdist.launch.scaling.results import FailedRun, ScalingResult
 from jaxdist.launch.scaling.run_metrics import ScalingMeasurement, measurement_from_rows

@@ -11,8 +11,12 @@ from jaxdist.input.registry import open_data
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.aliases import rename_overrides
 from jaxdist.launch.config.resolve import resolve_config
-from jaxdist.launch.run_folder.folder import RunFolder, check_writable, write_atomic
-from jaxdist.launch.run_folder.jsonl import read_json_object
+from jaxdist.launch.run_folder.folder import (
+    RunFolder,
+    check_writable,
+    read_json_object,
+    write_atomic,
+)
 from jaxdist.launch.scaling.grid import (
     ScalingGrid,
     ScalingRun,

@@ -10,7 +10,7 @@ from jaxdist.launch.scaling.fit import FIT_EQUATION, ScalingFit
 from jaxdist.launch.scaling.results import ScalingResult
 from jaxdist.launch.scaling.run_metrics import ScalingMeasurement
 from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
-from jaxdist.launch.terminal.run_header import pluralize, wrap_hanging
+from jaxdist.launch.terminal.run_summary import pluralize, wrap_hanging
 
 if TYPE_CHECKING:
     from rich.console import Console

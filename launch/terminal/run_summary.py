@@ -1,7 +1,7 @@
-"""The block a person sees after training: where the time and the bytes went."""
+"""The header and the summary of a run in a terminal."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from shlex import quote
@@ -10,6 +10,7 @@ from typing import Final
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from jaxdist.core.plan import Plan
 from jaxdist.core.run_record import PHASES, Run
 from jaxdist.core.text.formatting import (
     format_count,
@@ -18,7 +19,147 @@ from jaxdist.core.text.formatting import (
     format_size,
 )
 from jaxdist.core.text.theme import PHASE_FILLS
-from jaxdist.launch.terminal.run_header import pluralize, wrap_hanging
+
+_COLUMN_WIDTH: Final = 46
+
+
+@dataclass(frozen=True, kw_only=True)
+class TerminalRunHeader:
+    """What is known of a run before its first step; prints as the block on a console.
+
+    The facts stand in two columns where they fit, else one below the other.
+    """
+
+    experiment: str
+    """Name of the experiment, or the path of its file."""
+    plan: Plan
+    """The layout that will run."""
+    platform: str
+    """Kind of device: cpu, gpu or tpu."""
+    is_virtual: bool = False
+    """Whether the devices are slices of the host's processor."""
+    processes: int = 1
+    """Processes of the run, over all nodes."""
+    model: str
+    """Name of the network."""
+    parameter_count: int
+    """Trainable numbers in it."""
+    data: str
+    """Name of the data set."""
+    train_samples: int
+    """Samples to train on."""
+    test_samples: int
+    """Samples held out."""
+    batch: int
+    """Samples in a global batch."""
+    epochs: float
+    """Epochs to train; a part of one is allowed."""
+    steps: int
+    """Steps to train."""
+    folder: Path
+    """Folder of the run."""
+    resumed_at: int | None = None
+    """Step of the newest verified checkpoint, when the run goes on from one."""
+    value_sources: Mapping[str, int] = field(default_factory=dict)
+    """How many values each origin set: default, experiment, command line."""
+    audit: str = ""
+    """What the audit of the compiled step found, as one line."""
+    memory_bytes: int = 0
+    """Memory a device needs for the compiled step."""
+    learning_rate: str = ""
+    """How the learning rate begins, as one line."""
+    weight_decay: str = ""
+    """Which parameters decay and which samples share statistics, as one line."""
+    shuffle: str = ""
+    """How samples are exchanged, as one line; empty: each epoch draws from all."""
+    all_reduce: str = ""
+    """How gradients are summed, where that was measured, as one line."""
+    warnings: Sequence[str] = ()
+    """What was skipped or changed, one line each."""
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        width, count = options.max_width, format_count
+        kind = f"{self.platform}, fake" if self.is_virtual else self.platform
+        devices = pluralize(self.plan.mesh.devices, "device")
+        where = f"    {devices} ({kind}), {pluralize(self.processes, 'process')}"
+        named = ((self.experiment, "title"), "    ", (self.plan.title, "plan"))
+        yield Text.assemble(*named, where)
+
+        # Slices of a sample and stages do not divide the batch.
+        replica = self.batch // self.plan.batch_shards
+        sitting = " (new)"
+        if self.resumed_at is not None:
+            sitting = f", resumed at step {count(self.resumed_at)} (newest verified)"
+        left = [
+            f"model   {self.model}, {count(self.parameter_count)} parameters",
+            f"batch   {count(self.batch)} global, {count(replica)} a replica",
+            f"run     {self.folder}{sitting}",
+            f"rate    {self.learning_rate}" if self.learning_rate else "",
+            f"audit   {self.audit}" if self.audit else "",
+            "",
+        ]
+        sources = self.value_sources
+        # Defaults are the most and say the least: they are only counted.
+        values = [pluralize(sum(sources.values()), "value")]
+        if by_experiment := sources.get("experiment"):
+            values.append(f"{by_experiment} by the experiment")
+        if typed := sources.get("command line"):
+            values.append(f"{typed} on the command line")
+        train, test = count(self.train_samples), count(self.test_samples)
+        epochs, steps = pluralize(self.epochs, "epoch"), pluralize(self.steps, "step")
+        memory = format_size(self.memory_bytes)
+        right = [
+            f"data    {self.data}, {train} train, {test} test",
+            f"length  {epochs}, {steps}",
+            f"config  {', '.join(values)}",
+            f"decay   {self.weight_decay}" if self.weight_decay else "",
+            f"memory  {memory} a device, compiled" if self.memory_bytes else "",
+            f"shuffle {self.shuffle}" if self.shuffle else "",
+        ]
+
+        # Side by side only where no fact of either column would be cut or wrapped.
+        column = min(_COLUMN_WIDTH, width - 2 - max(map(len, right)))
+        if column >= max(map(len, left)) + 2:
+            for one, other in zip(left, right):
+                if one or other:
+                    yield Text("  " + one.ljust(column) + other)
+        else:
+            facts = [fact for pair in zip(left, right) for fact in pair if fact]
+            yield from (wrap_hanging("  " + fact, 10, width) for fact in facts)
+        if self.all_reduce:
+            yield wrap_hanging(f"  sums    {self.all_reduce}", 10, width)
+        for warning in self.warnings:
+            yield wrap_hanging(f"warn:     {warning}", 10, width)
+
+
+def wrap_hanging(text: str, indent: int, width: int) -> Text:
+    """Wrap a line so that the lines after the first are indented to its text.
+
+    Words longer than a line (paths) are left whole: they can still be copied.
+    """
+    lines, line = [], text[:indent]
+    for word in text[indent:].split():
+        # `line.strip()` keeps a first word that is longer than a line from making an
+        # empty one.
+        if len(line) + len(word) + 1 > width and line.strip():
+            lines.append(line.rstrip())
+            line = " " * indent
+        line += word + " "
+    lines.append(line.rstrip())
+    return Text("\n".join(lines), no_wrap=True, overflow="ignore")
+
+
+def pluralize(number: float, noun: str) -> str:
+    """Write a count of things.
+
+    >>> pluralize(1, "process"), pluralize(1_437, "step"), pluralize(0.5, "epoch")
+    ('1 process', '1,437 steps', '0.5 epochs')
+    """
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{ending}"
+
 
 _BAR_WIDTH: Final = 20
 _TABLE_WIDTH: Final = 54
@@ -194,3 +335,32 @@ def _phase_table(run: Run, width: int, ascii_only: bool) -> list[Text]:
         drawn = text_bar(s / longest, room, ascii_only)
         rows.append(line.append(drawn, PHASE_FILLS.get(name, "wait")))
     return rows
+
+
+class NumberColumn:
+    """Numbers in one unit, with one number of decimals.
+
+    Args:
+        largest: the largest number of the column.
+        unit: `B` or `FLOP`, to be prefixed.
+    """
+
+    def __init__(self, largest: int, unit: str) -> None:
+        # The largest unit in which the largest number has three digits: with a smaller
+        # one columns are too wide, with a larger one most numbers are below the last
+        # digit.
+        prefixes = (("", 1), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))
+        fitting = [one for one in prefixes if largest >= 100 * one[1]] or prefixes[:1]
+        self.unit, self.divisor = f"{fitting[-1][0]}{unit}", fitting[-1][1]
+
+    def format(self, value: int) -> str:
+        """Write a value: `619.5`, `< 0.1` below the last digit, `0` for none.
+
+        >>> [NumberColumn(619_520, "FLOP").format(n) for n in (619_520, 27, 0)]
+        ['619.5', '< 0.1', '0']
+        """
+        if self.divisor == 1 or not value:
+            return f"{value:,}"
+        shown = value / self.divisor
+        # Little must not read as none.
+        return f"{shown:,.1f}" if shown >= 0.05 else "< 0.1"

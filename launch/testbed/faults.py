@@ -7,7 +7,7 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.launch.testbed.iproute import run_command
+from jaxdist.launch.testbed.namespaces import run_command
 
 FAULT_SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 """The signal that each process of a host is sent."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from jaxdist.core.text.formatting import format_size
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.launch.testbed.iproute import run_command
 from jaxdist.launch.testbed.link_shaping import parse_link_rate
+from jaxdist.launch.testbed.namespaces import run_command
 
 
 def host_health(testbed: EmulatedCluster, host_index: int) -> str:

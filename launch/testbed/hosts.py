@@ -17,12 +17,6 @@ from jaxdist.launch.launchers.processes.group import (
     run_and_collect,
 )
 from jaxdist.launch.launchers.processes.loopback import check_host_count, process_specs
-from jaxdist.launch.testbed.iproute import (
-    check_netem_support,
-    check_netns_support,
-    run_command,
-    try_command,
-)
 from jaxdist.launch.testbed.link_shaping import (
     InterfaceCounters,
     netem_delay,
@@ -31,9 +25,13 @@ from jaxdist.launch.testbed.link_shaping import (
 )
 from jaxdist.launch.testbed.namespaces import (
     NETNS_FOLDER,
+    check_netem_support,
+    check_netns_support,
     remove_orphans,
     remove_with_prefix,
+    run_command,
     temporary_prefix,
+    try_command,
 )
 
 _SUBNET: Final = "10.77.0"
@@ -89,7 +87,7 @@ class EmulatedCluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.remove()
+        self.teardown()
 
     def create(self) -> None:
         """Make the hosts, all or none."""
@@ -127,7 +125,7 @@ class EmulatedCluster:
                 run_command(*on_switch, "set", "dev", port, "master", "switch", "up")
             self.set_rate(self.rate)
         except BaseException:
-            self.remove()
+            self.teardown()
             raise
 
     def address(self, host_index: int) -> str:
@@ -218,7 +216,7 @@ class EmulatedCluster:
         own, port = (self.namespace(host_index), "eth0"), f"p{host_index}"
         return own, (self._switch_namespace, port)
 
-    def remove(self) -> None:
+    def teardown(self) -> None:
         """Remove the hosts and end what runs on them; nothing where they are gone."""
         remove_with_prefix(self.name_prefix)
 

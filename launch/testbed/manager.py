@@ -13,10 +13,10 @@ from jaxdist.core.errors import BadInput
 from jaxdist.launch.launchers.local import MAX_LOCAL_PROCESSES
 from jaxdist.launch.launchers.program import check_option_range
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.launch.testbed.iproute import check_netns_support
 from jaxdist.launch.testbed.link_shaping import netem_delay, parse_link_rate
 from jaxdist.launch.testbed.namespaces import (
     NETNS_FOLDER,
+    check_netns_support,
     existing_namespaces,
     remove_orphans,
     remove_with_prefix,

@@ -9,8 +9,7 @@ from typing import Final
 import psutil
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.run_folder.folder import RunFolder
-from jaxdist.launch.run_folder.jsonl import read_last_row
+from jaxdist.launch.run_folder.folder import RunFolder, read_last_row
 from jaxdist.launch.testbed.hosts import EmulatedCluster
 
 _POLL_S: Final = 0.05

@@ -11,7 +11,7 @@ from jaxdist.core.text.formatting import format_count, format_percent
 from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.terminal.console import console
 from jaxdist.launch.terminal.progress_bar import ProgressBar
-from jaxdist.launch.terminal.run_header import TerminalRunHeader, pluralize
+from jaxdist.launch.terminal.run_summary import TerminalRunHeader, pluralize
 from jaxdist.launch.training.job.optimizer_schedule import schedule_from_task
 from jaxdist.launch.training.job.shuffle_quality import shuffle_line
 from jaxdist.launch.training.session import TrainingSession

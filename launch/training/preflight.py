@@ -76,7 +76,7 @@ def check_lowered(group: ProcessGroup, lowered: "LoweredProgram") -> None:
     """
     if group.kv_store is None:
         return
-    from jaxdist.train.lowered_fingerprint import operation_counts, step_outline
+    from jaxdist.train.program import operation_counts, step_outline
 
     layout, step = lowered.layout, lowered.step
     plan = {
@@ -97,7 +97,7 @@ def check_program(group: ProcessGroup, program: "Program") -> None:
     """
     if group.kv_store is None:
         return
-    from jaxdist.train.lowered_fingerprint import short_hash
+    from jaxdist.train.program import short_hash
 
     # Lines of source are left out: hosts may have the same file in different places.
     moves = [replace(move, source_location="") for move in program.collectives]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import jax
 
-from jaxdist.collectives.loop_trip_counts import OP_NAME, split_computations
+from jaxdist.collectives.hlo_collectives import OP_NAME, split_computations
 from jaxdist.core.step_breakdown import (
     BUBBLE,
     COMPRESSION,
@@ -16,7 +16,7 @@ from jaxdist.core.step_breakdown import (
     WAIT,
     StepBreakdown,
 )
-from jaxdist.launch.devices.platform import available_cores
+from jaxdist.launch.devices.prepare import available_cores
 from jaxdist.launch.run_folder.folder import write_atomic
 from jaxdist.launch.training.job.job import task_network
 from jaxdist.partition.gradient_buckets import BUCKET_SCOPE

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import jax
 
 from jaxdist.core.run_record import Run
-from jaxdist.input.device_feed import train_feed
-from jaxdist.input.device_put import local_rows
+from jaxdist.input.device_feed import local_rows, train_feed
 from jaxdist.input.local_shuffle.setup import Keep, check_local_rows, check_no_workers
-from jaxdist.launch.distributed.network_interface import peer_facing_address
+from jaxdist.launch.distributed.jax_processes import peer_facing_address
 from jaxdist.launch.distributed.preemption import batches_until, never_stop
 from jaxdist.launch.distributed.process_group import ProcessGroup, process_group
 from jaxdist.launch.run_folder.folder import (

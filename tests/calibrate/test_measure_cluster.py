@@ -15,9 +15,9 @@ from jaxdist.calibrate.levels import make_collective_cost
 from jaxdist.calibrate.measure_cluster import fit_efficiency_curve
 from jaxdist.collectives.hlo_collectives import wire_bytes
 from jaxdist.core.cluster import Cluster
+from jaxdist.core.cluster.cluster import Level
 from jaxdist.core.cluster.device import Device, EfficiencyCurve
 from jaxdist.core.cluster.kernel_timings import KernelTiming
-from jaxdist.core.cluster.level import Level
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.kernel_shape import KernelShape
 from jaxdist.core.plan import MeshShape

@@ -7,8 +7,7 @@ import pytest
 from jax.sharding import AxisType
 
 from jaxdist.calibrate.reduction_timings import measure_reduction_link
-from jaxdist.collectives.autotune import AutoAlgorithm
-from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS
+from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS, AutoAlgorithm
 from jaxdist.launch.launchers.processes.loopback import Loopback
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.run_folder.lockfile import read_config_lock

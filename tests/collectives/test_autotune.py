@@ -7,10 +7,15 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.autotune import AutoAlgorithm, select_fastest
-from jaxdist.collectives.link import AlgorithmTiming, bytes_of, fit_link
 from jaxdist.collectives.primitives import psum
-from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS
+from jaxdist.collectives.registry import (
+    ALL_REDUCE_ALGORITHMS,
+    AlgorithmTiming,
+    AutoAlgorithm,
+    bytes_of,
+    fit_link,
+    select_fastest,
+)
 from jaxdist.core.errors import BadInput
 
 FLOAT, SIZES = np.dtype("float32"), {"data": 4}

@@ -10,8 +10,7 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.hlo_collectives import read_collectives
-from jaxdist.collectives.loop_trip_counts import list_instructions
+from jaxdist.collectives.hlo_collectives import list_instructions, read_collectives
 
 BLOCK = 2 * 3 * 4
 """Bytes of one device's block below."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.cluster.block_timings import (
+from jaxdist.core.cluster.kernel_timings import (
     BlockTiming,
     BlockTimings,
     block_signature,

@@ -5,7 +5,7 @@ import pytest
 from jaxdist.core.axes import AXES
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.launch.config.overrides import apply_config_overrides
+from jaxdist.launch.config.resolve import apply_config_overrides
 
 MESH = MeshShape(pipe=2, data=2, tensor=2)
 

@@ -12,8 +12,8 @@ from jaxdist.core.text.theme import (
     PHASE_FILLS,
     SURFACES,
     TEXT_ON,
-    collective_fill,
 )
+from jaxdist.launch.report.charts import collective_fill
 
 THEMES = ("light", "dark")
 

@@ -10,13 +10,13 @@ from jaxdist.core.special_tokens import BOS_ID, EOS_ID, PAD_ID
 from jaxdist.input.clips import decode_caption, open_clips
 from jaxdist.input.config import DataConfig
 from jaxdist.input.digits import open_digits
-from jaxdist.input.moving_digits import (
+from jaxdist.input.registry import open_data
+from jaxdist.input.synthetic import (
     CLIPS_PER_DIGIT,
     DIGIT_NAMES,
     MOTIONS,
     open_moving_digits,
 )
-from jaxdist.input.registry import open_data
 
 
 @pytest.fixture(scope="module")

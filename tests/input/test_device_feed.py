@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxdist.input.batch_assembly import EvalBatchAssembler, TrainBatchAssembler
-from jaxdist.input.device_feed import eval_feed, train_feed
-from jaxdist.input.device_put import covered_rows, local_rows
+from jaxdist.input.device_feed import covered_rows, eval_feed, local_rows, train_feed
 from jaxdist.input.order import GlobalShuffleOrder
 from jaxdist.input.sources import ArraySource
 

@@ -5,7 +5,7 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_names, takes_tokens
-from jaxdist.partition.flops import compare_flops
+from jaxdist.partition.ledger import compare_flops
 from jaxdist.profile.trace import trace_pruned
 from jaxdist.train.step import make_train_step
 

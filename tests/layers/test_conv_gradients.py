@@ -11,9 +11,9 @@ from jax import lax
 
 from jaxdist.layers import Conv
 from jaxdist.layers.conv_gradients import channels_last
-from jaxdist.layers.halo_conv import halo_conv
+from jaxdist.layers.halo import halo_conv
 from jaxdist.layers.window import Window
-from jaxdist.profile.jaxpr_walk import program_flops, walk_jaxpr
+from jaxdist.profile.flops import program_flops, walk_jaxpr
 from jaxdist.profile.xla_cpu.backward_reads import backward_reads
 
 windows = st.builds(

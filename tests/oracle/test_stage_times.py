@@ -13,7 +13,7 @@ from jaxdist.oracle.compute_times import stage_compute_times
 from jaxdist.oracle.predict import predict
 from jaxdist.oracle.schedule_times import predict_timeline, schedule_time
 from jaxdist.oracle.stage_times import other_traffic, stage_layer_traffic, stage_times
-from jaxdist.pipeline.stage_placement import stage_placement
+from jaxdist.pipeline.plan_schedule import stage_placement
 
 SCHEDULES = ("gpipe", "1f1b", "eager-1f1b")
 ONCE = ("reduce_gradients", "whole_lengths")

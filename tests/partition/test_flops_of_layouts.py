@@ -15,14 +15,14 @@ from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import image_shape, model_factory
 from jaxdist.partition import audit
-from jaxdist.partition.flops import (
+from jaxdist.partition.ledger import (
     LayerFlops,
+    Ledger,
     compare_flops,
     predict_flops,
     sum_traced_flops,
 )
-from jaxdist.partition.ledger import Ledger
-from jaxdist.profile.jaxpr_walk import program_flops
+from jaxdist.profile.flops import program_flops
 from jaxdist.profile.layer_calls import LayerCall, trace_calls
 from jaxdist.profile.trace import trace_pruned
 from jaxdist.train.build_layout import build_layout

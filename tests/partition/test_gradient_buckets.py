@@ -8,9 +8,10 @@ import pytest
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.outer import OuterConfig
-from jaxdist.partition import axis_usage, data_parallel
+from jaxdist.partition import data_parallel
 from jaxdist.partition.outer_sync import assign_fragments, plan_syncs
 from jaxdist.partition.param_sharding import LeafSharding
+from jaxdist.train import build_layout
 
 
 def leaf(name, *shape):
@@ -89,9 +90,9 @@ def test_without_replicas_an_outer_loop_says_that_it_does_nothing():
 
 def test_replicas_without_an_outer_loop_are_refused_with_it_as_the_remedy():
     with pytest.raises(BadInput, match="nothing is split along replica") as caught:
-        axis_usage.check_axis_usage(plan_of(), ())
+        build_layout.check_axis_usage(plan_of(), ())
     assert "plan.outer.sync_interval=50" in caught.value.remedy
-    axis_usage.check_axis_usage(plan_of(sync_interval=50), ())
+    build_layout.check_axis_usage(plan_of(sync_interval=50), ())
 
 
 def test_a_batch_that_replicas_do_not_divide_is_refused():

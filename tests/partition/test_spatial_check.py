@@ -24,7 +24,7 @@ from jaxdist.models.registry import (
     model_names,
     takes_tokens,
 )
-from jaxdist.partition.spatial_check import check_flax_layers, check_spatial_split
+from jaxdist.partition.spatial_layers import check_flax_layers, check_spatial_split
 
 ROWS = Plan(mesh=MeshShape(spatial_h=2))
 BOTH = Plan(mesh=MeshShape(spatial_h=2, spatial_w=2))

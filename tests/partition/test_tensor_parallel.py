@@ -10,7 +10,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import image_shape, model_factory
-from jaxdist.partition import tensor_parallel, tensor_roles
+from jaxdist.partition import tensor_parallel
 from jaxdist.partition.param_sharding import leaf_shardings
 from jaxdist.profile.layer_calls import trace_calls
 from jaxdist.train.state import named_leaves
@@ -98,10 +98,12 @@ def test_channels_that_do_not_divide_are_refused():
 def test_response_normalisation_ends_a_pair():
     network, _, _ = network_of("alexnet_two_group")
     assert all(
-        "conv1" not in pair.last for pair in tensor_roles.iter_column_row_pairs(network)
+        "conv1" not in pair.last
+        for pair in tensor_parallel.iter_column_row_pairs(network)
     )
     assert all(
-        "conv2" not in pair.last for pair in tensor_roles.iter_column_row_pairs(network)
+        "conv2" not in pair.last
+        for pair in tensor_parallel.iter_column_row_pairs(network)
     )
 
 

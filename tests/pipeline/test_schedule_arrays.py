@@ -3,8 +3,8 @@
 import pytest
 
 from jaxdist.pipeline.pipedream_schedule import pipedream
+from jaxdist.pipeline.plan_schedule import replicated_placement, round_robin_placement
 from jaxdist.pipeline.schedule_arrays import NO_ENTRY, WORK_KINDS, schedule_arrays
-from jaxdist.pipeline.stage_placement import replicated_placement, round_robin_placement
 from jaxdist.pipeline.sync_schedule import forward_only, make_sync_schedule
 
 ROUND = [

@@ -10,9 +10,8 @@ from jax import lax
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.partition.param_sharding import LeafSharding, split_axes
-from jaxdist.pipeline.slot_assignment import assign_slots
-from jaxdist.pipeline.stage_parameters import add_to_prefix
-from jaxdist.pipeline.stage_placement import round_robin_placement
+from jaxdist.pipeline.plan_schedule import round_robin_placement
+from jaxdist.pipeline.stage_parameters import add_to_prefix, assign_slots
 
 PLAN = Plan(mesh=MeshShape(pipe=2, fsdp=2, tensor=2))
 

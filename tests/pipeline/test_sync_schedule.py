@@ -3,13 +3,18 @@
 import pytest
 
 from jaxdist.core.errors import BadInput, FatalError
-from jaxdist.pipeline.lockstep import lockstep_ticks
+from jaxdist.pipeline.schedule_base import (
+    backward,
+    dependencies,
+    forward,
+    lockstep_ticks,
+    weight_gradient,
+)
 from jaxdist.pipeline.sync_schedule import (
     SYNC_SCHEDULES,
     forward_only,
     make_sync_schedule,
 )
-from jaxdist.pipeline.work_item import backward, dependencies, forward, weight_gradient
 
 
 def written(table):

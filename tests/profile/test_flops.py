@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from jaxdist.profile.flops import count_flops, valid_taps
-from jaxdist.profile.jaxpr_walk import program_flops
+from jaxdist.profile.flops import count_flops, program_flops, valid_taps
 from jaxdist.profile.trace import trace_pruned
 
 

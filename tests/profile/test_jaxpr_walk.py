@@ -7,7 +7,7 @@ from flax import nnx
 
 from jaxdist import Profile
 from jaxdist.profile.abstract import build_abstract_network
-from jaxdist.profile.jaxpr_walk import walk_jaxpr
+from jaxdist.profile.flops import walk_jaxpr
 from jaxdist.profile.network_profile import (
     NO_CHAIN_NOTE,
     NO_MODULES_NOTE,

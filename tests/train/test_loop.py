@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jaxdist.core.errors import FatalError
 from jaxdist.train.loop import fit
 from jaxdist.train.metrics import Recorder
-from jaxdist.train.run_schedule import RunSchedule
+from jaxdist.train.optimizers import RunSchedule
 
 
 def course(samples, batch, epochs, save_every=1000, skips=0):

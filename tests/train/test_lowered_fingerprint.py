@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdist.launch.training.preflight import describe_differences
-from jaxdist.train.lowered_fingerprint import operation_counts, step_outline
+from jaxdist.train.program import operation_counts, step_outline
 
 
 def lowered(step):

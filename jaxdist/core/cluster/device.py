@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from jaxdist.core.cluster.block_timings import BlockTimings
 from jaxdist.core.cluster.collective_cost import interpolate
-from jaxdist.core.cluster.kernel_timings import KernelTimings
+from jaxdist.core.cluster.kernel_timings import BlockTimings, KernelTimings
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 

@@ -6,8 +6,7 @@ one host where they fit, and an outermost one is divided among hosts, or racks.
 
 from dataclasses import dataclass
 
-from jaxdist.core.axes import AXES, sub_axis_size
-from jaxdist.core.plan.mesh import MeshShape
+from jaxdist.core.axes import AXES, MeshShape, sub_axis_size
 
 
 @dataclass(frozen=True, kw_only=True)

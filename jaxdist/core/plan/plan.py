@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
-from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES
+from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES, MeshShape
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan.aliases import rename_plan_keys
-from jaxdist.core.plan.mesh import MeshShape
 from jaxdist.core.plan.outer import OuterConfig
 from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.core.plan.placement import MeshPlacement

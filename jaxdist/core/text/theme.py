@@ -7,8 +7,6 @@ Warm colours: bytes move on a link, one hue an axis. Green and olive: storage.
 from dataclasses import dataclass
 from typing import Final
 
-from jaxdist.core.axes import AXES, SPATIAL_AXES
-
 
 @dataclass(frozen=True)
 class Colour:
@@ -80,21 +78,3 @@ SETTING_SOURCES: Final = {
     "command line": ("●", "*"),
 }
 """Who set a value, weakest first, with the mark in UTF-8 and in ASCII."""
-
-
-def collective_fill(label: str) -> str:
-    """Name the fill of a traffic term `collective, axes`: the hue of its first axis.
-
-    A sum named by what it sums (`all-reduce, loss`) runs with the gradients and has
-    their hue.
-
-    >>> collective_fill("halo, spatial_h")
-    'spatial'
-    >>> collective_fill("all-reduce, data x spatial_h")
-    'data'
-    """
-    # A label of a sum by what it sums has no axis, and falls through to `data`.
-    along = label.rpartition(", ")[2].split(" x ")[0].split(" ")[0]
-    if along in SPATIAL_AXES:
-        return "spatial"
-    return along if along in AXES and along in FILLS else "data"

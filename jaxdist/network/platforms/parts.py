@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from jaxdist.core.cluster.level import SPEED_OF_LIGHT
+from jaxdist.core.cluster.cluster import SPEED_OF_LIGHT
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.text.parsing import (
     parse_bandwidth,

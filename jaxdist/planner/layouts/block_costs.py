@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.core.cluster.block_timings import block_signature
 from jaxdist.core.cluster.device import Device
+from jaxdist.core.cluster.kernel_timings import block_signature
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.oracle.compute_times import ComputeCostModel

@@ -16,9 +16,12 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.partition.ledger import ParameterReads
 from jaxdist.partition.traffic import PlannedCollective
-from jaxdist.pipeline.plan_schedule import async_plan_schedule, device_work_counts
+from jaxdist.pipeline.plan_schedule import (
+    async_plan_schedule,
+    device_work_counts,
+    stage_placement,
+)
 from jaxdist.pipeline.stage_parameters import SlotArrays
-from jaxdist.pipeline.stage_placement import stage_placement
 from jaxdist.train.layout import Layout
 from jaxdist.train.pipeline import sync_gradients
 from jaxdist.train.state_layout import SlotStateLayout, StateLayout

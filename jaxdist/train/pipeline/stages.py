@@ -13,12 +13,12 @@ from jaxdist.core.plan import Plan
 from jaxdist.layers import Gather, bind
 from jaxdist.partition.gradient_buckets import compression_predicate
 from jaxdist.partition.param_sharding import LeafSharding
-from jaxdist.pipeline.slot_assignment import assign_slots
+from jaxdist.pipeline.stage_parameters import assign_slots
 from jaxdist.pipeline.stages import Stages, cut_network, variable_ids
 from jaxdist.profile.layer_calls import LayerCall
 from jaxdist.profile.network_profile import profile_network
 from jaxdist.profile.repeated_blocks import RepeatedBlocks
-from jaxdist.profile.trace_cache import TraceCache
+from jaxdist.profile.trace import TraceCache
 from jaxdist.train.state import TrainState
 from jaxdist.train.state_layout import SlotStateLayout
 

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.sharded_leaves import all_gather
 from jaxdist.core.axes import BATCH_AXES
-from jaxdist.partition import fsdp
+from jaxdist.partition.param_sharding import FSDP_AXIS
 from jaxdist.partition.traffic import PlannedCollective
 from jaxdist.pipeline import sync_executor
 from jaxdist.pipeline.flat_messages import (
@@ -22,13 +22,17 @@ from jaxdist.pipeline.flat_messages import (
 )
 from jaxdist.pipeline.plan_schedule import evaluation_supersteps, plan_schedule
 from jaxdist.pipeline.schedule_arrays import schedule_arrays
-from jaxdist.pipeline.stage import Pipeline, PipelineStage, cotangent_spec
+from jaxdist.pipeline.schedule_base import Supersteps
 from jaxdist.pipeline.stage_parameters import SlotArrays
-from jaxdist.pipeline.stages import network_outputs
+from jaxdist.pipeline.stages import (
+    Pipeline,
+    PipelineStage,
+    cotangent_spec,
+    network_outputs,
+)
 from jaxdist.pipeline.stages import run as run_blocks
-from jaxdist.pipeline.work_item import Supersteps
 from jaxdist.profile.repeated_blocks import RepeatedBlocks
-from jaxdist.profile.trace_cache import TraceCache
+from jaxdist.profile.trace import TraceCache
 from jaxdist.train.accumulate import split_microbatches
 from jaxdist.train.layout import Layout
 from jaxdist.train.materialize_params import (
@@ -104,7 +108,7 @@ def gather_slot_params(layout: Layout, params: SlotArrays) -> SlotArrays:
     if not layout.gathers_params:
         return params
     held, tree = jax.tree.flatten(params)
-    return jax.tree.unflatten(tree, all_gather(held, layout.fsdp_dims, fsdp.FSDP_AXIS))
+    return jax.tree.unflatten(tree, all_gather(held, layout.fsdp_dims, FSDP_AXIS))
 
 
 def stage_transfer_traffic(

@@ -17,7 +17,7 @@ from jaxdist.launch.terminal.console import (
     print_next_commands,
     print_table,
 )
-from jaxdist.launch.terminal.number_column import NumberColumn
+from jaxdist.launch.terminal.run_summary import NumberColumn
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,7 +86,7 @@ def run(args: Namespace) -> int:
 def _print_audit(
     out: "Console", audited: "StepAudit", devices: str, words: str
 ) -> None:
-    from jaxdist.launch.terminal.run_header import pluralize
+    from jaxdist.launch.terminal.run_summary import pluralize
     from jaxdist.launch.training.console_reporter import audit_line
 
     program, memory = audited.program, audited.memory

@@ -30,7 +30,7 @@ def run(args: Namespace) -> int:
     from dataclasses import asdict
     from pathlib import Path
 
-    from jaxdist.launch.config.registry import load_experiment
+    from jaxdist.launch.config.experiment import load_experiment
     from jaxdist.launch.doctor.checks import run_checks
 
     # The settings of the experiment are not resolved: a wrong one should not keep the

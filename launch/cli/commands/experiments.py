@@ -24,7 +24,7 @@ def add_arguments(parser: CommandParser) -> None:
 def run(args: Namespace) -> int:
     """Print the catalogue, or one entry with its source, time and score."""
     from jaxdist.core.errors import BadInput, did_you_mean
-    from jaxdist.launch.config.registry import LIST_EXPERIMENTS_HINT, list_experiments
+    from jaxdist.launch.config.experiment import LIST_EXPERIMENTS_HINT, list_experiments
 
     entries = {entry.name: entry for entry in list_experiments()}
     if args.name and args.name not in entries:

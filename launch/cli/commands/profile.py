@@ -17,7 +17,7 @@ from jaxdist.launch.terminal.console import (
     print_next_commands,
     print_table,
 )
-from jaxdist.launch.terminal.number_column import NumberColumn
+from jaxdist.launch.terminal.run_summary import NumberColumn
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -62,7 +62,7 @@ def run(args: Namespace) -> int:
 
 
 def _print_schedule(out: "Console", schedule: "OptimizerSchedule", words: str) -> None:
-    from jaxdist.launch.terminal.run_header import pluralize
+    from jaxdist.launch.terminal.run_summary import pluralize
 
     optim, ramp = schedule.optim, schedule.ramp
     steps = pluralize(schedule.steps, "step")

@@ -197,7 +197,7 @@ def _print_action(message: str, next_command: str) -> int:
 
 
 def _remove(args: Namespace) -> int:
-    from jaxdist.launch.terminal.run_header import pluralize
+    from jaxdist.launch.terminal.run_summary import pluralize
     from jaxdist.launch.testbed.manager import remove_testbed
 
     # The switch is a network namespace too, and no host.
@@ -209,7 +209,7 @@ def _remove(args: Namespace) -> int:
 
 def _print_hosts(hosts: "EmulatedCluster", name: str) -> int:
     """Print the hosts, their links, and what is to be done with them."""
-    from jaxdist.launch.terminal.run_header import pluralize
+    from jaxdist.launch.terminal.run_summary import pluralize
     from jaxdist.launch.testbed.health import host_health
 
     out, rate = console(), hosts.rate or "no limit"

@@ -147,11 +147,9 @@ def _parse_step_window(text: str | None) -> tuple[int, int] | None:
 def _print_summary(run_record: "Run", folder: "Path", as_json: bool) -> None:
     """Write the report, and print the summary of the run."""
     from jaxdist.launch.report import write_report
-    from jaxdist.launch.run_folder.folder import RunFolder
+    from jaxdist.launch.run_folder.folder import RunFolder, read_jsonl
     from jaxdist.launch.run_folder.goodput import compute_goodput
-    from jaxdist.launch.run_folder.jsonl import read_jsonl
-    from jaxdist.launch.terminal.run_header import wrap_hanging
-    from jaxdist.launch.terminal.run_summary import run_summary
+    from jaxdist.launch.terminal.run_summary import run_summary, wrap_hanging
 
     # Written before the summary, which names it.
     write_report(folder)

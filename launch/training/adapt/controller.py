@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import FatalError
-from jaxdist.launch.distributed.agree import StepAgreement
 from jaxdist.launch.distributed.launcher_messages import MessageKind, send_to_launcher
-from jaxdist.launch.distributed.process_group import ProcessGroup
+from jaxdist.launch.distributed.process_group import ProcessGroup, StepAgreement
 from jaxdist.launch.training.adapt.diagnosis import (
     DRIFT_WINDOW,
     Diagnosis,
@@ -42,7 +41,7 @@ from jaxdist.launch.training.adapt.plan_search import (
     search_overrides,
 )
 from jaxdist.launch.training.job.abstract_step import describe_job
-from jaxdist.launch.training.job.cluster_state import (
+from jaxdist.launch.training.job.settle import (
     ClusterState,
     SavedPlan,
     digest_cluster,

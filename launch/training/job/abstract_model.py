@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.config.overrides import apply_config_overrides
-from jaxdist.launch.config.registry import experiment_names, load_experiment
+from jaxdist.launch.config.experiment import experiment_names, load_experiment
+from jaxdist.launch.config.resolve import apply_config_overrides
 from jaxdist.models import registry
 from jaxdist.models.config import ModelConfig
 

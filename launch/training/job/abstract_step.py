@@ -34,7 +34,7 @@ from jaxdist.models.registry import objective_for
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.profile.layer_calls import LayerCall, trace_calls
 from jaxdist.profile.network_profile import profile_network
-from jaxdist.profile.trace_cache import TraceCache
+from jaxdist.profile.trace import TraceCache
 from jaxdist.train.build_layout import build_layout
 from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.objective import cast_floats

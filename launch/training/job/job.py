@@ -10,8 +10,11 @@ import numpy as np
 from flax import nnx
 
 from jaxdist.calibrate.reduction_timings import measure_reduction_link
-from jaxdist.collectives.autotune import select_fastest
-from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS, make_algorithm
+from jaxdist.collectives.registry import (
+    ALL_REDUCE_ALGORITHMS,
+    make_algorithm,
+    select_fastest,
+)
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
 from jaxdist.core.text.formatting import format_size
@@ -29,18 +32,17 @@ from jaxdist.launch.training.job.batch_spec import (
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.registry import is_user_model, objective_for
 from jaxdist.partition.gradient_buckets import DATA_AXIS, plan_reduction
-from jaxdist.partition.spatial_check import check_flax_layers, check_spatial_split
+from jaxdist.partition.spatial_layers import check_flax_layers, check_spatial_split
 from jaxdist.pipeline.plan_schedule import updates_per_step
 from jaxdist.train.build_layout import build_layout
 from jaxdist.train.layout import Layout
 from jaxdist.train.objective import cast_floats
-from jaxdist.train.optimizers import make_learning_rate, make_optimizer
-from jaxdist.train.run_schedule import RunSchedule
+from jaxdist.train.optimizers import RunSchedule, make_learning_rate, make_optimizer
 from jaxdist.train.task import ModelSpec, Task
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
-    from jaxdist.launch.training.job.cluster_state import ClusterState
+    from jaxdist.launch.training.job.settle import ClusterState
 
 
 RateFunction = Callable[[Any], Any]

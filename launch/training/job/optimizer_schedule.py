@@ -16,12 +16,12 @@ from jaxdist.launch.training.job.job import (
 from jaxdist.train.optimizers import (
     REFERENCE_BATCH,
     OptimConfig,
+    RunSchedule,
     Warmup,
     make_learning_rate,
     make_warmup,
     weight_decay_mask,
 )
-from jaxdist.train.run_schedule import RunSchedule
 from jaxdist.train.task import Task
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxdist.input import ArraySource, Keep, Partial, loader
-from jaxdist.launch.distributed.network_interface import peer_facing_address
+from jaxdist.launch.distributed.jax_processes import peer_facing_address
 from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.distributed import initialize
 

@@ -7,7 +7,7 @@ import pytest
 
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.config import Experiment
-from jaxdist.launch.config.registry import load_experiment
+from jaxdist.launch.config.experiment import load_experiment
 from jaxdist.launch.config.resolve import SETTING_SOURCE_NAMES
 from jaxdist.launch.config.tree import key_types
 

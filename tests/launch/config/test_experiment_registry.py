@@ -3,7 +3,7 @@
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.config.registry import (
+from jaxdist.launch.config.experiment import (
     experiment_names,
     list_experiments,
     load_experiment,

@@ -5,8 +5,7 @@ import pytest
 from jaxdist.core.errors import BadInput, MultipleErrors
 from jaxdist.input.config import DataConfig
 from jaxdist.launch.config import CheckpointConfig, Experiment
-from jaxdist.launch.config.overrides import format_override
-from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.config.resolve import format_override, resolve_config
 from jaxdist.launch.config.tree import flatten_config, key_types
 from jaxdist.launch.training.job.job import make_run_schedule
 

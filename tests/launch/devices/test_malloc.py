@@ -8,7 +8,7 @@ import pytest
 from jaxdist.core.plan import Plan
 from jaxdist.launch.devices import prepare
 from jaxdist.launch.devices.jax_environment import retain_freed_memory
-from jaxdist.launch.devices.platform import Platform
+from jaxdist.launch.devices.prepare import Platform
 
 SIZE = 64 << 20
 PROGRAM = f"""

@@ -20,11 +20,12 @@ from jaxdist.launch.devices.jax_environment import (
     is_cache_enabled,
     jax_variables,
 )
-from jaxdist.launch.devices.platform import find_platform, gpu_files
 from jaxdist.launch.devices.prepare import (
     MAX_VIRTUAL_DEVICES,
     check_even_split,
+    find_platform,
     fit_plan,
+    gpu_files,
     shrink_plan,
 )
 

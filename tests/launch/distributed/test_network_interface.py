@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.distributed.network_interface import (
+from jaxdist.launch.distributed.jax_processes import (
     common_address,
     interface_address,
     is_loopback,
@@ -17,7 +17,7 @@ from jaxdist.launch.launchers.processes.loopback import Loopback
 from jaxdist.launch.testbed.hosts import EmulatedCluster
 
 ASK = """
-from jaxdist.launch.distributed.network_interface import peer_facing_address
+from jaxdist.launch.distributed.jax_processes import peer_facing_address
 from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.distributed import initialize
 initialize()

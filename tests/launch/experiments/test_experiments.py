@@ -12,7 +12,7 @@ from PIL import Image
 from jaxdist.core.errors import BadInput
 from jaxdist.input.registry import dataset_names as datasets
 from jaxdist.input.registry import open_data
-from jaxdist.launch.config.registry import experiment_names
+from jaxdist.launch.config.experiment import experiment_names
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.batch_spec import feature_spec, fit_model_config
 from jaxdist.launch.training.job.job import make_job

@@ -6,10 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.launch.report.bar_chart import BarSegment, make_bar_chart, stacked_bar
+from jaxdist.launch.report.charts import (
+    BarSegment,
+    Curve,
+    draw_line_chart,
+    make_bar_chart,
+    stacked_bar,
+    tag,
+    ticks,
+)
 from jaxdist.launch.report.learning_curves import downsample
-from jaxdist.launch.report.line_chart import Curve, draw_line_chart
-from jaxdist.launch.report.svg import tag, ticks
 
 numbers = st.floats(1e-6, 1e9, allow_nan=False)
 

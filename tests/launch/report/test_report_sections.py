@@ -8,7 +8,6 @@ from sample_runs import drifts, exchanged, moves, put_everything, sits_again, st
 
 from jaxdist.launch.report import (
     goodput,
-    replans,
     scaling_section,
     shuffle_mixing,
     traffic,
@@ -108,7 +107,7 @@ class TestChanges:
         for row in sample.train:
             row["step_s"] = 0.5 if row["step"] <= 400 else 0.2
         put_everything(sample, compared)
-        first, second = replans.replan_rows(read_run_data(sample.folder))
+        first, second = goodput.replan_rows(read_run_data(sample.folder))
         assert (first.before, first.drifted, first.after) == (
             "700 ms",
             "2.1 s",
@@ -117,7 +116,7 @@ class TestChanges:
         assert second.after == ""
 
     def test_without_a_drift_it_says_what_looks(self, sample):
-        assert "--cluster NAME --adapt" in said(replans.replan_caption(record(sample)))
+        assert "--cluster NAME --adapt" in said(goodput.replan_caption(record(sample)))
 
     def test_a_line_that_was_cut_off_is_left_out(self, sample):
         sample.write()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdist.launch.run_folder.jsonl import read_json_object, read_jsonl
+from jaxdist.launch.run_folder.folder import read_json_object, read_jsonl
 
 ROWS = [{"step": 1, "loss": 2.3}, {"step": 2, "loss": 2.1}]
 TEXT = "".join(json.dumps(row) + "\n" for row in ROWS)

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from jaxdist.core.run_record import PHASES
+from jaxdist.launch.run_folder.folder import complete_spans
 from jaxdist.launch.run_folder.perfetto_trace import (
     chrome_trace,
-    complete_spans,
     write_trace,
 )
 

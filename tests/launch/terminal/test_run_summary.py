@@ -9,8 +9,7 @@ from rich.console import Console
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.run_record import Run
-from jaxdist.launch.terminal.run_header import TerminalRunHeader
-from jaxdist.launch.terminal.run_summary import run_summary
+from jaxdist.launch.terminal.run_summary import TerminalRunHeader, run_summary
 
 RUN = Run(
     name="digits",

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from jaxdist.launch.cli.main import main
-from jaxdist.launch.testbed import health, iproute, manager
+from jaxdist.launch.testbed import health, manager, namespaces
 from jaxdist.launch.testbed.namespaces import existing_namespaces
 
 system = [pytest.mark.system, pytest.mark.hosts, pytest.mark.timeout(300)]
@@ -212,9 +212,11 @@ class TestBadInput:
         def answers(*given):
             words.append(given)
             code = int("netem" in given)
-            return iproute.subprocess.CompletedProcess(given, code, "", "unknown kind")
+            return namespaces.subprocess.CompletedProcess(
+                given, code, "", "unknown kind"
+            )
 
-        monkeypatch.setattr(iproute, "try_command", answers)
-        with pytest.raises(iproute.BadInput, match="unknown kind"):
-            iproute.check_netem_support("mine")
+        monkeypatch.setattr(namespaces, "try_command", answers)
+        with pytest.raises(namespaces.BadInput, match="unknown kind"):
+            namespaces.check_netem_support("mine")
         assert words[-1] == ("ip", "netns", "delete", "mine")

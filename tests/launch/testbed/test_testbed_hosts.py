@@ -104,8 +104,8 @@ class TestHosts:
             hosts.run(python(text.format(0)), python(text.format(1)))
 
     def test_down_twice_is_down(self, hosts):
-        hosts.remove()
-        hosts.remove()
+        hosts.teardown()
+        hosts.teardown()
         assert left(hosts.name_prefix) == []
 
     def test_two_at_once_do_not_meet(self, hosts):

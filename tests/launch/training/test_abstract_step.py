@@ -8,7 +8,7 @@ from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.profile.repeated_blocks import RepeatedBlocks
-from jaxdist.profile.trace_cache import TraceCache
+from jaxdist.profile.trace import TraceCache
 
 PLANS = (
     Plan(mesh=MeshShape(data=4)),

@@ -25,7 +25,7 @@ from jaxdist.launch.training.adapt.link_probe import (
     round_robin_pairs,
 )
 from jaxdist.launch.training.adapt.plan_search import can_resume, decide_restart
-from jaxdist.launch.training.job.cluster_state import (
+from jaxdist.launch.training.job.settle import (
     SavedPlan,
     digest_cluster,
     read_saved_plan,
@@ -247,7 +247,7 @@ def python(text):
 
 def test_all_pause_before_the_same_step_each_time_that_one_asks():
     text = """
-        from jaxdist.launch.distributed.agree import StepAgreement
+        from jaxdist.launch.distributed.process_group import StepAgreement
 
         due, mine, step = [], process_group(), 0
         with StepAgreement(mine, "pause", 3) as agreed:

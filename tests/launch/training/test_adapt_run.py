@@ -51,7 +51,7 @@ def clocked(monkeypatch):
     def clocked(seconds):
         now = itertools.accumulate(seconds)
         clock = SimpleNamespace(perf_counter=lambda: next(now), time=time.time)
-        monkeypatch.setattr("jaxdist.train.async_metrics.time", clock)
+        monkeypatch.setattr("jaxdist.train.metrics.time", clock)
 
     return clocked
 

@@ -8,7 +8,7 @@ from jaxdist.core.plan import Plan
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.job import make_model_spec, make_task
 from jaxdist.meshes.build import build_mesh
-from jaxdist.profile.jaxpr_walk import walk_jaxpr
+from jaxdist.profile.flops import walk_jaxpr
 from jaxdist.train.build_layout import build_layout
 from jaxdist.train.step import make_train_step
 

@@ -1,0 +1,418 @@
+"""Charts of the report as SVG: lines over one axis, stacked bars, rows.
+
+Bars from zero: the parts of a whole, predicted over measured, rows on one axis.
+
+Three looks tell where a number is from: hollow is predicted, half tone was read from
+the compiled program, filled was measured.
+
+Inline SVG: escaped elements, lengths in per cent, and the ticks of an axis.
+
+Colours are classes: the style sheet gives them, so dark mode needs no second drawing.
+Across, lengths are per cent and text is not scaled, so a drawing of any width has
+labels of the same size.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from markupsafe import Markup, escape
+
+from jaxdist.core.axes import AXES, SPATIAL_AXES
+from jaxdist.core.text.formatting import format_percent
+from jaxdist.core.text.theme import FILLS
+
+
+def tag(name: str, *inside: Markup | str, **attributes: object) -> Markup:
+    """Write an element; text and attributes are escaped, `None` leaves one out.
+
+    Underscores stand for hyphens, a trailing one keeps a name off a Python keyword.
+
+    >>> tag("text", "a < b", class_="tick", text_anchor="end")
+    Markup('<text class="tick" text-anchor="end">a &lt; b</text>')
+    """
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    # Joining through Markup escapes plain strings and leaves elements as they are.
+    return Markup(f"<{name}{written}>{Markup('').join(inside)}</{name}>")
+
+
+def percent_length(share: float) -> str:
+    """Write a share of one as a length.
+
+    >>> percent_length(0.125)
+    '12.5%'
+    """
+    return f"{round(100 * share, 3):g}%"
+
+
+def labelled_svg(title: str, *inside: Markup, height: int, desc: str = "") -> Markup:
+    """Write a drawing with its title, and a description, for screen readers."""
+    told = (tag("title", title), *((tag("desc", desc),) if desc else ()))
+    size = {"width": "100%", "height": height}
+    return tag("svg", *told, *inside, role="img", aria_label=title, **size)
+
+
+def ticks(low: float, high: float, max_intervals: int = 6) -> list[float]:
+    """Choose axis ticks at 1, 2, 2.5 or 5 times a power of ten, around the values.
+
+    Args:
+        low: smallest value to show.
+        high: largest value to show.
+        max_intervals: most intervals between ticks.
+
+    >>> ticks(0, 23.6), ticks(0.0, 0.1)
+    ([0.0, 5.0, 10.0, 15.0, 20.0, 25.0], [0.0, 0.02, 0.04, 0.06, 0.08, 0.1])
+    """
+    span = high - low if high > low else abs(high) or 1.0
+    # The first of 1, 2, 2.5, 5, 10, 20 that needs no more intervals than are allowed is
+    # the finest grid.
+    power = 10.0 ** math.floor(math.log10(span / max_intervals))
+    step = next(
+        power * m for m in (1, 2, 2.5, 5, 10, 20) if span / (power * m) <= max_intervals
+    )
+    # The slack keeps a rounding error of the division from adding an empty interval.
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    last = max(last, first + 1)
+    return [round(n * step, 12) for n in range(first, last + 1)]
+
+
+def format_tick(value: float) -> str:
+    """Write the number at a tick, without its unit."""
+    return f"{value:,.0f}" if value == round(value) else f"{value:g}"
+
+
+def tick_labels(axis: Sequence[float], y: float) -> list[Markup]:
+    """Write the numbers of an axis that begins at zero, on one base line."""
+    return [
+        tag(
+            "text",
+            format_tick(tick),
+            class_="tick",
+            x=percent_length(tick / axis[-1]),
+            y=y,
+            # A centred zero would stick out of the drawing on the left.
+            text_anchor="middle" if tick else "start",
+        )
+        for tick in axis
+    ]
+
+
+def grid_lines(axis: Sequence[float], height: int) -> list[Markup]:
+    """Draw a vertical line at each tick of an axis that begins at zero."""
+    places = (percent_length(tick / axis[-1]) for tick in axis)
+    return [tag("line", class_="grid", x1=x, x2=x, y1=0, y2=height) for x in places]
+
+
+PLOT_HEIGHT: Final = 200
+"""Height of a plot, pixels."""
+_MAX_DOTS: Final = 40
+"""Points of a curve up to which each is marked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A line of a plot."""
+
+    stroke: str
+    """Name of its colour in `jaxdist.core.text.theme`."""
+    points: Sequence[tuple[float, float]]
+    """(x, y), x growing."""
+    label: str
+    """What it is and where it ends, written beside its end."""
+    peak: tuple[float, float] | None = None
+    """Where the label stands instead, if not at the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A plot with its caption and the titles of its axes."""
+
+    name: str
+    """What is shown."""
+    unit: str
+    """Quantity and unit of the vertical axis."""
+    svg: Markup
+    """The drawing."""
+    below: str
+    """Title of the horizontal axis."""
+
+
+def draw_line_chart(
+    name: str,
+    y_title: str,
+    curves: Sequence[Curve],
+    *,
+    x_ticks: Sequence[float],
+    y_ticks: Sequence[float],
+    x_title: str,
+    x_max: float | None = None,
+    resume_steps: Sequence[float] = (),
+    labels_below: bool = False,
+) -> Figure:
+    """Draw curves over one axis; screen readers hear the name and the curves' labels.
+
+    Args:
+        name: what is shown.
+        y_title: quantity and unit of the vertical axis.
+        curves: at least one, each with at least one point.
+        x_ticks: ticks of the horizontal axis, which begins at zero.
+        y_ticks: ticks of the vertical axis; first and last are its ends.
+        x_title: title of the horizontal axis.
+        x_max: end of the horizontal axis; None: its last tick.
+        resume_steps: where to draw a dotted line: the run was resumed.
+        labels_below: write the labels below the ends of the curves, for curves that
+            rise.
+    """
+    # The last step is rarely a round number: the axis may go on behind its last tick.
+    right = x_ticks[-1] if x_max is None else x_max
+    placed = [_shares(curve.points, right, y_ticks) for curve in curves]
+
+    parts = []
+    heights = _shares([(0.0, tick) for tick in y_ticks], right, y_ticks)
+    for tick, (_, share) in zip(y_ticks, heights):
+        y = percent_length(share)
+        parts.append(tag("line", class_="grid", x1=0, x2="100%", y1=y, y2=y))
+        at = {"x": -8, "y": y, "dy": 4, "text_anchor": "end"}
+        parts.append(tag("text", format_tick(tick), class_="tick", **at))
+    for tick in x_ticks:
+        at = {"x": percent_length(tick / right), "y": PLOT_HEIGHT + 17}
+        middle = {"class_": "tick", **at, "text_anchor": "middle"}
+        parts.append(tag("text", format_tick(tick), **middle))
+    base = {"x1": 0, "x2": "100%", "y1": PLOT_HEIGHT, "y2": PLOT_HEIGHT}
+    parts.append(tag("line", class_="ax", **base))
+
+    for number, step in enumerate(resume_steps, start=1):
+        x = percent_length(step / right)
+        parts.append(tag("line", class_="rst", x1=x, x2=x, y1=0, y2="100%"))
+        if len(resume_steps) <= 3:  # the texts of more would overlap
+            at = {"x": x, "y": -5, "text_anchor": "middle"}
+            parts.append(tag("text", f"resume {number}", class_="tick", **at))
+
+    # A polyline takes no per cent. It lies in an inner drawing of 100 by 100 units that
+    # is stretched to the plot; texts and dots stay outside it and keep their shape.
+    lines = []
+    for curve, places in zip(curves, placed):
+        points = " ".join(f"{100 * x:.2f},{100 * y:.2f}" for x, y in places)
+        lines.append(tag("polyline", class_=f"ln s-{curve.stroke}", points=points))
+    inner = {"width": "100%", "height": PLOT_HEIGHT, "viewBox": "0 0 100 100"}
+    stretch = {"preserveAspectRatio": "none", "overflow": "visible"}
+    parts.append(tag("svg", *lines, **inner, **stretch))
+    # A curve of one point has no line at all: without a dot it would not be seen.
+    parts += [
+        tag("circle", class_=f"t-{curve.stroke}", cx=x, cy=y, r=2.5)
+        for curve, places in zip(curves, placed)
+        if len(places) <= _MAX_DOTS
+        for x, y in ((percent_length(x), percent_length(y)) for x, y in places)
+    ]
+    parts += _labels(curves, right, y_ticks, below=labels_below)
+
+    title = f"{name}: {'; '.join(curve.label for curve in curves)}"
+    drawn = labelled_svg(title, *parts, height=PLOT_HEIGHT)
+    return Figure(name=name, unit=y_title, svg=drawn, below=x_title)
+
+
+def _shares(
+    points: Sequence[tuple[float, float]], right: float, y_ticks: Sequence[float]
+) -> list[tuple[float, float]]:
+    """Place points as shares of the plot's width and height, from its upper left."""
+    low, span = y_ticks[0], y_ticks[-1] - y_ticks[0]
+    return [(x / right, 1 - min(1.0, max(0.0, (y - low) / span))) for x, y in points]
+
+
+def _labels(
+    curves: Sequence[Curve], right: float, y_ticks: Sequence[float], *, below: bool
+) -> list[Markup]:
+    """Write the names at the ends, the higher curve's above the lower one's."""
+    ends = [(c, _shares(c.points, right, y_ticks)) for c in curves if c.peak is None]
+    ends.sort(key=lambda end: end[1][-1][1])
+    last = max((places[-1][0] for _, places in ends), default=1.0)
+    # Labels are written towards the left: they stand clear of every curve there.
+    near = [y for _, places in ends for x, y in places if x >= 0.6 * last]
+    below = below and max(near) < 0.75  # there is room down to the axis
+    offsets = [24 + 16 * n if below else -10 - 16 * n for n in range(len(ends))]
+    places = [
+        (curve, last, max(near) if below else min(near), dy)
+        for (curve, _), dy in zip(ends if below else reversed(ends), offsets)
+    ]
+    for curve in curves:
+        if curve.peak is not None:
+            ((x, y),) = _shares([curve.peak], right, y_ticks)
+            places.append((curve, x, y, -10))
+
+    labels = []
+    for curve, x, y, dy in places:
+        sample = tag("tspan", "\u2501 ", class_=f"t-{curve.stroke}")
+        at = {"x": percent_length(x), "y": percent_length(y), "dy": dy}
+        # Text runs towards the side that has more room.
+        look = {"class_": "dl", **at, "text_anchor": "start" if x < 0.5 else "end"}
+        labels.append(tag("text", sample, curve.label, **look))
+    return labels
+
+
+TIME_UNITS: Final = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
+BYTE_UNITS: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarSegment:
+    """A part of a bar."""
+
+    fill: str
+    """Name of its fill in `jaxdist.core.text.theme`."""
+    size: float
+    """Length in the unit of the bar."""
+    title: str
+    """What it is and how much, shown on hover."""
+    label: str
+    """What is written in it or behind it."""
+    half: bool = False
+    """Whether it was read from the compiled program: half tone."""
+    hollow: bool = False
+    """Whether it was predicted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarRow:
+    """A labelled bar, and the share of the whole it stands for."""
+
+    name: str
+    svg: Markup
+    share: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarChart:
+    """Rows that share one axis."""
+
+    rows: Sequence[BarRow]
+    axis: Markup
+    unit: str
+
+
+def stacked_bar(title: str, segments: Sequence[BarSegment]) -> Markup:
+    """Draw parts of a whole as one bar over the full width."""
+    # Parts that are all zero make an empty bar and not a division by zero.
+    whole = sum(s.size for s in segments) or 1.0
+    marks, x = [], 0.0
+    for segment in segments:
+        share = segment.size / whole
+        marks.append(_rect(segment, x, share, y=1, height=28))
+        # A letter takes at most some 1.6 % of the width. A label that does not fit its
+        # part, with the room of a letter on either side, is left to the title.
+        if share > 0.016 * (len(segment.label) + 2):
+            look, middle = f"in in-{segment.fill}", percent_length(x + share / 2)
+            place = {"x": middle, "y": 19.5, "text_anchor": "middle"}
+            marks.append(tag("text", segment.label, class_=look, **place))
+        x += share
+    return labelled_svg(title, *marks, height=30)
+
+
+def bar_pair(
+    title: str,
+    fill: str,
+    predicted: float,
+    measured: float | None,
+    *,
+    half: bool = False,
+) -> Markup:
+    """Draw a hollow bar above a filled one, each as a share of the full width.
+
+    Args:
+        title: what both are, with their numbers.
+        fill: name of their fill in `jaxdist.core.text.theme`.
+        predicted: length of the hollow bar.
+        measured: length of the filled bar; None draws none.
+        half: draw the lower bar in half tone, as read from the compiled program.
+    """
+    marks = [(predicted, "p", 4, 9)]
+    if measured is not None:
+        marks.append((measured, "m half" if half else "m", 16, 10))
+    parts = [tag("line", class_="ax", x1=0, x2=0, y1=0, y2=30)]
+    for share, tone, y, height in marks:
+        size = {"width": percent_length(share), "height": height}
+        parts.append(tag("rect", class_=f"{tone} t-{fill}", x=0, y=y, **size))
+    return labelled_svg(title, *parts, height=30)
+
+
+def make_bar_chart(
+    segments: Sequence[BarSegment],
+    units: Sequence[tuple[float, str]],
+    quantity: str,
+    whole: float | None = None,
+    *,
+    shares: bool = True,
+) -> BarChart | None:
+    """Draw a row a bar, all on one axis; None where there is nothing to draw.
+
+    Args:
+        segments: bars, in their order, each in the unit of the last of `units`.
+        units: how much each unit is, and its name, the largest first.
+        quantity: what the axis measures.
+        whole: what shares are of; None: of all bars together.
+        shares: write beside each bar its share of the whole.
+    """
+    longest = max((mark.size for mark in segments), default=0.0)
+    if not longest:
+        return None
+    whole = whole or sum(mark.size for mark in segments)
+    # The largest unit in which the longest bar is at least one: the axis then has short
+    # numbers, and all rows the same ones.
+    scale, unit = next((u for u in units if longest >= u[0]), units[-1])
+    axis = ticks(0.0, longest / scale)
+
+    rows = []
+    for mark in segments:
+        end = mark.size / scale / axis[-1]
+        bar = _rect(mark, 0, end, y=5, height=16)
+        place = {"x": percent_length(end), "dx": 7, "y": 17.5}
+        value = tag("text", mark.label, class_="val", **place)
+        # The bar hides the grid, its value at the end is written over both.
+        drawn = labelled_svg(
+            f"{mark.title}: {mark.label}", *grid_lines(axis, 26), bar, value, height=26
+        )
+        share = mark.size / whole
+        # What took some time must not read as having taken none.
+        text = format_percent(share) if share >= 0.0005 else "< 0.1 %"
+        rows.append(BarRow(name=mark.title, svg=drawn, share=text if shares else ""))
+
+    numbers = tick_labels(axis, 14)
+    below = tag("svg", *numbers, width="100%", height=18, aria_hidden="true")
+    return BarChart(rows=rows, axis=below, unit=f"{quantity}, {unit}")
+
+
+def _rect(
+    segment: BarSegment, x: float, width: float, *, y: int, height: int
+) -> Markup:
+    tone = "p" if segment.hollow else "m half" if segment.half else "m"
+    return tag(
+        "rect",
+        tag("title", segment.title),
+        class_=f"{tone} t-{segment.fill}",
+        x=percent_length(x),
+        y=y,
+        width=percent_length(width),
+        height=height,
+    )
+
+
+def collective_fill(label: str) -> str:
+    """Name the fill of a traffic term `collective, axes`: the hue of its first axis.
+
+    A sum named by what it sums (`all-reduce, loss`) runs with the gradients and has
+    their hue.
+
+    >>> collective_fill("halo, spatial_h")
+    'spatial'
+    >>> collective_fill("all-reduce, data x spatial_h")
+    'data'
+    """
+    # A label of a sum by what it sums has no axis, and falls through to `data`.
+    along = label.rpartition(", ")[2].split(" x ")[0].split(" ")[0]
+    if along in SPATIAL_AXES:
+        return "spatial"
+    return along if along in AXES and along in FILLS else "data"
