@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 from jaxdist.core.errors import BadInput
 from jaxdist.pipeline.async_schedule import AsyncSchedule
-from jaxdist.pipeline.orders import warmup_then_1f1b
 from jaxdist.pipeline.schedule_base import (
     Supersteps,
     WorkItem,
@@ -26,6 +25,7 @@ from jaxdist.pipeline.schedule_base import (
     forward,
     lockstep_ticks,
 )
+from jaxdist.pipeline.sync_schedule import warmup_then_1f1b
 
 
 def max_in_flight(replicas: Sequence[int], stage: int) -> int:

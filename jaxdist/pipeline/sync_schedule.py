@@ -3,22 +3,174 @@
 The same schedule drives the program that runs it, the count of ticks and bubbles, the
 count of inputs that are held, and the drawing. A device does one work item a tick; what
 is sent at the end of a superstep, of one tick or two, can be used from the next one on.
+
+Orders are those of GPipe, 1F1B, interleaved 1F1B, eager 1F1B and zero bubble. S
+devices, M microbatches, v chunks a device: device d holds the stages d, S + d, ... of
+all vS. All gradients are those of the weights that the step began with.
 """
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.pipeline import orders
-from jaxdist.pipeline.orders import DeviceOrders
 from jaxdist.pipeline.schedule_base import (
+    DeviceOrder,
     PipelineSchedule,
+    Supersteps,
     WorkItem,
+    backward,
+    forward,
     lockstep_supersteps,
+    weight_gradient,
 )
+
+DeviceOrders = tuple[DeviceOrder, ...]
+"""One order a device."""
+
+
+def gpipe(devices: int, microbatches: int) -> DeviceOrders:
+    """All forwards, then all backwards (Huang et al. 2019, arXiv 1811.06965)."""
+    # Device d is stage d: GPipe has one chunk a device.
+    micros = range(microbatches)
+    return tuple(
+        (*(forward(d, m) for m in micros), *(backward(d, m) for m in micros))
+        for d in range(devices)
+    )
+
+
+def one_f_one_b(devices: int, microbatches: int) -> DeviceOrders:
+    """One forward, one backward, after S - 1 - d forwards (arXiv 2006.09503, "flush").
+
+    Device d never holds more than S - d microbatches, where GPipe holds M.
+    """
+    return interleaved(devices, microbatches, chunks=1)
+
+
+def interleaved(devices: int, microbatches: int, chunks: int) -> DeviceOrders:
+    """1F1B with v chunks a device (Narayanan et al. 2021, arXiv 2104.04473).
+
+    Microbatches go in groups of S: a device does a group on its first chunk, then on
+    its second, and so on; backwards from the last chunk to the first.
+    """
+    orders = []
+    for d in range(devices):
+        stages = range(d, devices * chunks, devices)
+        forwards = _microbatch_groups(devices, microbatches, stages)
+        backwards = _microbatch_groups(devices, microbatches, stages[::-1])
+        # The publication has S - 1 - d more warm-up forwards, which hide the time that
+        # messages travel. In lock-step that time is part of every tick, so they would
+        # shorten nothing and only hold more inputs.
+        warmup = (devices - 1 - d) + (chunks - 1) * devices
+        orders.append(
+            warmup_then_1f1b(
+                [forward(*at) for at in forwards],
+                [backward(*at) for at in backwards],
+                warmup,
+            )
+        )
+    return tuple(orders)
+
+
+def zero_bubble_h1(devices: int, microbatches: int) -> DeviceOrders:
+    """1F1B whose bubble is filled with weights (Qi et al. 2023, arXiv 2401.10241).
+
+    Device d is d microbatches behind with the gradients of its weights, so that those
+    of its inputs reach the device before it sooner.
+    """
+    orders = []
+    for d, base in enumerate(one_f_one_b(devices, microbatches)):
+        # Weight gradients are done as soon as device d is d microbatches ahead; the
+        # rest fills the end.
+        order: list[WorkItem] = []
+        pending = 0
+        for work in base:
+            order.append(work)
+            if work.kind == "backward" and work.microbatch >= d:
+                order.append(weight_gradient(d, pending))
+                pending += 1
+        order += [weight_gradient(d, m) for m in range(pending, microbatches)]
+        orders.append(tuple(order))
+    return tuple(orders)
+
+
+def forward_orders(devices: int, microbatches: int, chunks: int) -> DeviceOrders:
+    """Forwards alone, groups of S microbatches chunk by chunk."""
+    stages = [range(d, devices * chunks, devices) for d in range(devices)]
+    return tuple(
+        tuple(forward(*at) for at in _microbatch_groups(devices, microbatches, own))
+        for own in stages
+    )
+
+
+def eager_1f1b(devices: int, microbatches: int, chunks: int) -> Supersteps:
+    """Eager 1F1B: a forward and a backward of each device in every superstep.
+
+    Devices in lock-step pay for the longest work of a tick. In 1F1B neighbours are out
+    of phase: while one goes forward the next goes backward, and a microbatch takes
+    2 max(F, B) instead of F + B. Here all go forward in the same tick and backward in
+    the next, and exchange messages after both. A step takes
+
+        (v M + S - 1) (F + B) / v
+
+    which is no more than GPipe. At most (v + 1) S - 1 chunks keep residuals, where 1F1B
+    has v S: stages run ahead of their backward passes by twice as much (Zhuang et al.
+    2022, arXiv 2211.05322, "eager-1F1B", who hide messages behind it).
+
+    Args:
+        devices: devices along the pipe, S.
+        microbatches: microbatches of a step, M; with more than one chunk a multiple
+            of S.
+        chunks: chunks of the network on each device, v.
+
+    >>> [len(step) for step in eager_1f1b(devices=2, microbatches=3, chunks=1)]
+    [1, 2, 2, 2, 1]
+    """
+    last = devices * chunks - 1
+    forwards: dict[int, dict[int, WorkItem]] = defaultdict(dict)
+    backwards: dict[int, dict[int, WorkItem]] = defaultdict(dict)
+    for micro in range(microbatches):
+        # Microbatches go in groups of S, each group through all chunks of a device
+        # before the next group enters.
+        group, place = divmod(micro, devices)
+        entry = group * devices * chunks + place
+        for stage in range(last + 1):
+            device = stage % devices
+            forwards[entry + stage][device] = forward(stage, micro)
+            backwards[entry + 2 * last - stage][device] = backward(stage, micro)
+
+    return tuple(
+        tuple(
+            tuple(map(row.get, range(devices)))
+            for row in (forwards.get(number), backwards.get(number))
+            if row
+        )
+        for number in range(max(backwards) + 1)
+    )
+
+
+def warmup_then_1f1b(
+    forwards: list[WorkItem], backwards: list[WorkItem], warmup: int
+) -> DeviceOrder:
+    """Some forwards, then one forward and one backward in turn, then what is left."""
+    warmup = min(warmup, len(forwards))
+    # Steady state: each backward frees the residuals that the next forward needs.
+    pairs = zip(forwards[warmup:], backwards)
+    steady = (work for pair in pairs for work in pair)
+    return (*forwards[:warmup], *steady, *backwards[len(forwards) - warmup :])
+
+
+def _microbatch_groups(
+    devices: int, microbatches: int, stages: range
+) -> Iterator[tuple[int, int]]:
+    """Yield (stage, microbatch): a group of S microbatches on each stage in turn."""
+    for first in range(0, microbatches, devices):
+        for stage in stages:
+            for micro in range(first, min(first + devices, microbatches)):
+                yield stage, micro
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +220,9 @@ class SyncSchedule(PipelineSchedule):
 SINGLE_CHUNK_SCHEDULES: Final[Mapping[str, Callable[[int, int], DeviceOrders]]] = (
     MappingProxyType(
         {
-            "gpipe": orders.gpipe,
-            "1f1b": orders.one_f_one_b,
-            "zb-h1": orders.zero_bubble_h1,
+            "gpipe": gpipe,
+            "1f1b": one_f_one_b,
+            "zb-h1": zero_bubble_h1,
         }
     )
 )
@@ -80,7 +232,7 @@ FULL_PIPELINE_SCHEDULES: Final = frozenset({"zb-h1"})
 """Those of them that need as many microbatches as devices."""
 
 INTERLEAVED_SCHEDULES: Final[Mapping[str, Callable[[int, int, int], DeviceOrders]]] = (
-    MappingProxyType({"interleaved": orders.interleaved})
+    MappingProxyType({"interleaved": interleaved})
 )
 """Schedules with two chunks a device or more."""
 
@@ -162,7 +314,7 @@ def _cached_schedule(
         )
 
     if name == EAGER_1F1B:
-        supersteps = orders.eager_1f1b(devices, microbatches, chunks)
+        supersteps = eager_1f1b(devices, microbatches, chunks)
     else:
         # All others are orders of work, whose ticks follow from lock-step.
         lists = (
@@ -190,7 +342,7 @@ def forward_only(devices: int, microbatches: int, chunks: int = 1) -> SyncSchedu
     11
     """
     _check_positive(devices, microbatches, chunks)
-    lists = orders.forward_orders(devices, microbatches, chunks)
+    lists = forward_orders(devices, microbatches, chunks)
     return SyncSchedule(
         name="forward",
         devices=devices,
