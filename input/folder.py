@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput, JaxdistWarning
+from jaxdist.input.feature_spec import FeatureSpec, image_shape
 from jaxdist.input.image_files import DecodedImages
-from jaxdist.input.sources import FeatureSpec, image_shape
 
 _SUFFIXES: Final = (".jpg", ".jpeg", ".png")
 _EVAL_SPLITS: Final = ("validation", "val", "test")

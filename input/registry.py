@@ -14,7 +14,7 @@ from jaxdist.core.object_reference import (
     resolve_object,
 )
 from jaxdist.input.config import DataConfig
-from jaxdist.input.sources import FeatureSpec
+from jaxdist.input.feature_spec import FeatureSpec
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source

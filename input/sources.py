@@ -1,8 +1,7 @@
-"""Sources: random access to samples by id, a batch at a time, and their features."""
+"""Sources: random access to samples by id, a batch at a time."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
@@ -225,38 +224,3 @@ def split_fingerprint(split: Any) -> str:
 def load_into_memory(source: Source) -> ArraySource:
     """Decode every sample of a small source once: a batch is then one gather."""
     return ArraySource(source.get(np.arange(len(source))))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Feature:
-    """One array of a sample."""
-
-    shape: tuple[int, ...] = ()
-    """Its shape in one sample; empty for a single number."""
-    upper_bound: int | None = None
-    """Whole numbers from 0 to below this; None: real numbers."""
-
-
-FeatureSpec = Mapping[str, Feature]
-"""Arrays of a sample by key; empty where nothing is known of the network."""
-
-
-def image_shape(features: FeatureSpec, dataset_name: str) -> tuple[int, ...]:
-    """Return the shape of one image that a network is made for, `[H, W, C]`.
-
-    Args:
-        features: what the network is trained on.
-        dataset_name: name of the data set that is to be read.
-
-    Raises:
-        BadInput: the network reads no images, or nothing is known of it.
-    """
-    if "image" in features and len(features["image"].shape) == 3:
-        return features["image"].shape
-    known = ", ".join(f"{k} {list(f.shape)}" for k, f in features.items())
-    raise BadInput(
-        f"{dataset_name} has images, and the network reads none",
-        rule="images are read in the size that the network was made for",
-        values=f"the network reads {known or 'what only its own file knows'}",
-        remedy="model.name=resnet50, or another data.name",
-    )

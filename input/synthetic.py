@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from jaxdist.core.errors import BadInput
 from jaxdist.input.clips import Clips, Pixels, build_vocabulary, max_caption_length
 from jaxdist.input.digits import open_digits
+from jaxdist.input.feature_spec import Feature, FeatureSpec
 from jaxdist.input.keyed_permutation import bounded_int, hash64
-from jaxdist.input.sources import Arrays, Feature, FeatureSpec, SampleIds, Source
+from jaxdist.input.sources import Arrays, SampleIds, Source
 
 _KEY_DOMAIN: Final = 0x53594E5448
 """Keeps these draws apart from those of the order and of augmentation."""

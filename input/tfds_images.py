@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from jaxdist.core.errors import BadInput
+from jaxdist.input.feature_spec import FeatureSpec, image_shape
 from jaxdist.input.image_files import DecodedImages
-from jaxdist.input.sources import FeatureSpec, image_shape, split_fingerprint
+from jaxdist.input.sources import split_fingerprint
 
 _EVAL_SPLITS: Final = ("validation", "test")
 """Splits that a run is scored on, the first that is there."""

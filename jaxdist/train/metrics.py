@@ -175,6 +175,9 @@ _RATE_BLOCK: Final = 4096
 class LossQueue:
     """Fetches losses a few steps late, so that the devices never wait for the host."""
 
+    clock = staticmethod(time.perf_counter)
+    """Seconds that step times are differences of."""
+
     def __init__(
         self,
         run_schedule: RunSchedule,
@@ -189,7 +192,7 @@ class LossQueue:
         self._learning_rates, self._block, self._table = learning_rates, -1, np.zeros(0)
         self._skipped_steps, self._consecutive_skips = skipped_steps, 0
         self._pending: deque[tuple[int, jax.Array]] = deque()
-        self._last = time.perf_counter()
+        self._last = self.clock()
 
     @property
     def devices_idle(self) -> bool:
@@ -222,7 +225,7 @@ class LossQueue:
     def restart_clock(self, interrupted: bool) -> None:
         """Time the next step from now if something else came in between."""
         if interrupted:
-            self._last = time.perf_counter()
+            self._last = self.clock()
 
     def _finish_step(self) -> None:
         step, array = self._pending.popleft()
@@ -232,7 +235,7 @@ class LossQueue:
             loss = float(np.mean(shards))
         else:
             loss = float(array)
-        now = time.perf_counter()
+        now = self.clock()
         seconds, self._last = now - self._last, now
         if not self.first_step_s:
             self.first_step_s = time.time() - self.recorder.start_time

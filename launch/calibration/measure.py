@@ -267,15 +267,12 @@ def _measure(
         dtype=query.dtype,
         date=when,
     )
-    cluster, rate = found.cluster, measure_input_rate(config, mesh)
+    rate = measure_input_rate(config, mesh)
     if rate is not None:
         origin = (
             f"measured: jaxdist calibrate {config.name}, {mesh.size} devices, {when}"
         )
-        # Of all hosts together, which are many where a level is of its devices.
-        hosts = cluster.devices // cluster.levels[0].size
-        measured = SourcedNumber(rate / hosts, origin)
-        found = replace(found, cluster=replace(cluster, input_rate=measured))
+        found = replace(found, cluster=_add_input_rate(found.cluster, rate, origin))
     if machine is None:
         return found
     return replace(
@@ -284,6 +281,13 @@ def _measure(
         kernel_timings=machine.kernel_timings + found.kernel_timings,
         block_timings=found.block_timings,
     )
+
+
+def _add_input_rate(cluster: Cluster, rate: float, origin: str) -> Cluster:
+    """Return the cluster with a host's part of the bytes a second of all hosts."""
+    # There are as many hosts as parts of its innermost level.
+    hosts = cluster.devices // cluster.levels[0].size
+    return replace(cluster, input_rate=SourcedNumber(rate / hosts, origin))
 
 
 def print_calibration(out: "Console", report: CalibrationReport) -> None:

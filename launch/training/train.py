@@ -28,9 +28,8 @@ from jaxdist.launch.run_folder.lockfile import write_config_lock
 from jaxdist.launch.training.evaluate import make_evaluator
 from jaxdist.launch.training.job.job import Job
 from jaxdist.launch.training.job.shuffle_quality import measure_shuffle_quality
-from jaxdist.launch.training.monitor.heartbeat import StatusWriter
 from jaxdist.launch.training.monitor.stragglers import StragglerMonitor
-from jaxdist.launch.training.monitor.watchdog import HangWatchdog
+from jaxdist.launch.training.monitor.watchdog import HangWatchdog, StatusWriter
 from jaxdist.launch.training.preflight import check_lowered, check_program
 from jaxdist.launch.training.profiler import write_step_breakdown
 from jaxdist.launch.training.session import (

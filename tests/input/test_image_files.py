@@ -9,12 +9,12 @@ from PIL import Image
 from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.input.batch_assembly import EvalBatchAssembler, TrainBatchAssembler
 from jaxdist.input.config import DataConfig
+from jaxdist.input.feature_spec import Feature
 from jaxdist.input.folder import FolderImages, find_corrupt_images
 from jaxdist.input.folder_builder import prepare_folder
 from jaxdist.input.image_files import DecodedImages
 from jaxdist.input.order import GlobalShuffleOrder
 from jaxdist.input.registry import open_data
-from jaxdist.input.sources import Feature
 
 WANTED = {"image": Feature(shape=(8, 8, 3)), "label": Feature(upper_bound=10)}
 MEAN, SPREAD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])

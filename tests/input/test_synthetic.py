@@ -5,8 +5,8 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.config import DataConfig
+from jaxdist.input.feature_spec import Feature
 from jaxdist.input.registry import open_data
-from jaxdist.input.sources import Feature
 from jaxdist.input.synthetic import SyntheticSource, open_synthetic
 
 IMAGES = {"image": Feature(shape=(6, 5, 3)), "label": Feature(upper_bound=7)}

@@ -10,8 +10,8 @@ from PIL import Image
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.config import DataConfig
+from jaxdist.input.feature_spec import Feature
 from jaxdist.input.registry import is_known, open_data
-from jaxdist.input.sources import Feature
 
 WANTED = {"image": Feature(shape=(6, 6, 3)), "label": Feature(upper_bound=10)}
 

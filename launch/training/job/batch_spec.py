@@ -10,8 +10,8 @@ import numpy as np
 from jaxdist.core.errors import BadInput
 from jaxdist.input.arrays import LabelledArrays, LabelledImages
 from jaxdist.input.clips import Clips
+from jaxdist.input.feature_spec import Feature, FeatureSpec
 from jaxdist.input.image_files import DecodedImages
-from jaxdist.input.sources import Feature, FeatureSpec
 from jaxdist.input.text import TextWindows
 from jaxdist.launch.config import Experiment
 from jaxdist.models.config import ModelConfig

@@ -4,7 +4,6 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -18,8 +17,9 @@ from jaxdist.calibrate.levels import (
     timed_groups,
 )
 from jaxdist.calibrate.measure_cluster import CalibrationResult
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.calibration import input_rate, measure
+from jaxdist.launch.calibration import measure
 from jaxdist.launch.calibration.measure import (
     CalibrationQuery,
     CalibrationReport,
@@ -146,13 +146,11 @@ def test_all_devices_of_several_processes_are_measured(
 
 
 @pytest.mark.parametrize(("hosts", "part"), [((1, 8), 1), ((4, 2), 4)])
-def test_a_host_makes_its_part_of_the_samples_ready(monkeypatch, hosts, part):
+def test_a_host_makes_its_part_of_the_samples_ready(hosts, part):
     """What is measured is of all hosts, and the number of a cluster is of one."""
-    monkeypatch.setattr(input_rate, "measure_input_rate", lambda config, mesh: 1e6)
     count, devices = hosts
     cluster = made(
         HostTopology(num_hosts=count, devices_per_host=devices), [FAST] * 7
     ).result.cluster
-    config, mesh = SimpleNamespace(name="digits"), SimpleNamespace(size=8)
-    found = measure._add_input_rate(cluster, config, mesh, "2026-11-24")
-    assert found.input_rate.value == 1e6 / part
+    found = measure._add_input_rate(cluster, 1e6, "measured")
+    assert found.input_rate == SourcedNumber(1e6 / part, "measured")

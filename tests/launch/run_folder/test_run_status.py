@@ -8,8 +8,7 @@ from jaxdist.launch.cli.main import main
 from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.run_folder.status import read_run_status, read_status_record
-from jaxdist.launch.training.monitor.heartbeat import StatusWriter
-from jaxdist.launch.training.monitor.watchdog import ProcessHeartbeat
+from jaxdist.launch.training.monitor.watchdog import ProcessHeartbeat, StatusWriter
 
 
 def said(step, phase, host):

@@ -5,7 +5,6 @@ import json
 import shlex
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +17,7 @@ from jaxdist.launch.training.adapt.diagnosis import (
 )
 from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.meshes.clusters.what_if import apply_overrides
+from jaxdist.train.metrics import LossQueue
 
 CPU = load_cluster("cpu-fake")
 
@@ -50,8 +50,7 @@ def clocked(monkeypatch):
 
     def clocked(seconds):
         now = itertools.accumulate(seconds)
-        clock = SimpleNamespace(perf_counter=lambda: next(now), time=time.time)
-        monkeypatch.setattr("jaxdist.train.metrics.time", clock)
+        monkeypatch.setattr(LossQueue, "clock", staticmethod(lambda: next(now)))
 
     return clocked
 
