@@ -40,6 +40,7 @@ PAGES = {
             "profile",
             "commands",
             "tests",
+            "structure",
         ),
     ),
     "learning": (

@@ -79,8 +79,9 @@ def objective_for(config: ModelConfig) -> "Objective":
         return objective.Captioning()
     if config.name in _REGRESSION_MODELS:
         return objective.Regression()
-    tokens = takes_tokens(config)
-    return objective.NextToken() if tokens else objective.Classification()
+    if config.name in _LANGUAGE_MODELS:
+        return objective.NextToken()
+    return objective.Classification()
 
 
 def image_shape(config: ModelConfig) -> tuple[int, ...]:

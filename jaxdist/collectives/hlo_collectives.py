@@ -283,8 +283,8 @@ def read_collectives(text: str, mesh: Mapping[str, int]) -> tuple[CollectiveOp, 
         if 'is_spmd_generated="true"' in rest:
             # Since jax 0.11 what the partitioner adds has the metadata of the array
             # that moves; its first user tells which operation needed it, and where.
-            operand = re.compile(rf"\(.*%{re.escape(found['op'])}[,)]")
-            users = (user for user in text.splitlines() if operand.search(user))
+            operand = rf"\(.*%{re.escape(found['op'])}[,)]"
+            users = (user for user in text.splitlines() if re.search(operand, user))
             told = next((user for user in users if sources.locate(user)), told)
         name = OP_NAME.search(told)
         moves.append(

@@ -16,6 +16,10 @@ class BadInput(ValueError):
         rule: the rule that was broken.
         values: the values that broke it, with who set them where that is known.
         remedy: what to type instead; several lines where there are several ways.
+
+    >>> print(BadInput("no experiment named digit", remedy="try digits"))
+    no experiment named digit
+      remedy   try digits
     """
 
     def __init__(
@@ -28,21 +32,12 @@ class BadInput(ValueError):
     ) -> None:
         self.what, self.rule, self.values = message, rule, values
         self.remedy = (remedy,) if isinstance(remedy, str) else tuple(remedy)
-        super().__init__(self.text())
-
-    def text(self) -> str:
-        """Lay the parts out as the terminal shows them.
-
-        >>> print(BadInput("no experiment named digit", remedy="try digits").text())
-        no experiment named digit
-          remedy   try digits
-        """
-        lines = [self.what]
-        parts = (("rule", (self.rule,)), ("values", (self.values,)))
-        for name, texts in (*parts, ("remedy", self.remedy)):
+        lines = [message]
+        parts = (("rule", (rule,)), ("values", (values,)), ("remedy", self.remedy))
+        for name, texts in parts:
             for row, text in enumerate(filter(None, texts)):
                 lines.append(f"  {name if row == 0 else '':8} {text}")
-        return "\n".join(lines)
+        super().__init__("\n".join(lines))
 
 
 class DiskFullError(BadInput):
@@ -82,7 +77,7 @@ def unknown_name_error(
         known: those that there are.
         default_remedy: the remedy where none of them is near.
 
-    >>> print(unknown_name_error("pace", "step", ["steps", "ranks"], "ranks").text())
+    >>> print(unknown_name_error("pace", "step", ["steps", "ranks"], "ranks"))
     no pace named step
       rule     one of steps, ranks
       remedy   did you mean steps?
@@ -102,10 +97,7 @@ class MultipleErrors(BadInput):
     def __init__(self, errors: Sequence[BadInput]) -> None:
         self.each = tuple(errors)
         super().__init__(f"{len(self.each)} mistakes")
-
-    def text(self) -> str:
-        """Lay out the mistakes one after the other, a blank line between."""
-        return "\n\n".join(error.text() for error in self.each)
+        self.args = ("\n\n".join(map(str, errors)),)
 
 
 def raise_all(errors: Sequence[BadInput]) -> None:

@@ -141,7 +141,7 @@ def print_error(error: "BadInput") -> None:
     """Print what was wrong on standard error, every mistake a block of its own."""
     for index, one in enumerate(getattr(error, "each", (error,))):
         # Errors of several settings are found together and told together.
-        sys.stderr.write("\n" * bool(index) + f"error: {one.text()}\n")
+        sys.stderr.write("\n" * bool(index) + f"error: {one!s}\n")
 
 
 def print_next_commands(out: "Console", *commands: str) -> None:

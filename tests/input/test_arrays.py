@@ -101,7 +101,7 @@ def test_what_is_missing_is_named_with_what_to_type(folder, tmp_path):
     (folder / f"{NAMES['test_y']}.gz").unlink()
     with pytest.raises(BadInput, match=f"no {NAMES['test_y']} and no") as refused:
         opened(folder)
-    assert "data.path=FOLDER" in refused.value.text()
+    assert "data.path=FOLDER" in str(refused.value)
 
 
 def test_files_that_are_cut_or_something_else_are_refused(folder):

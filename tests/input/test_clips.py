@@ -139,8 +139,8 @@ def test_a_file_of_ones_own(tmp_path):
 def test_what_holds_no_clips_is_refused(tmp_path, change, said):
     with pytest.raises(BadInput) as refused:
         open_clips(save(tmp_path / "bad.npz", **change))
-    assert said in refused.value.text()
-    assert "data.name=moving_digits" in refused.value.text()
+    assert said in str(refused.value)
+    assert "data.name=moving_digits" in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", ["none", "text", "other keys", "no path"])

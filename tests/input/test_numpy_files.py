@@ -92,5 +92,5 @@ def test_tfds_is_asked_by_its_own_name(tmp_path):
     for name in ("tfds:mnist", "mnist"):
         with pytest.raises(BadInput) as caught:
             open_data(DataConfig(name=name, dir=str(tmp_path)))
-        says.append(caught.value.text())
+        says.append(str(caught.value))
     assert says[0] == says[1]

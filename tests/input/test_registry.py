@@ -28,7 +28,7 @@ def test_a_data_set_opens_by_name(digits_dir):
 def test_an_unknown_name_gets_a_remedy_and_writes_nothing(tmp_path, name, remedy):
     with pytest.raises(BadInput) as refused:
         open_data(DataConfig(name=name, dir=str(tmp_path / "data")))
-    assert remedy in refused.value.text()
+    assert remedy in str(refused.value)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -50,7 +50,7 @@ def test_digits_is_there():
 
 
 def test_unknown_name():
-    assert refused("digit").text() == (
+    assert str(refused("digit")) == (
         "no experiment named digit\n"
         "  remedy   did you mean digits? list them with: jaxdist experiments"
     )

@@ -19,7 +19,7 @@ def refused(*words):
 
 
 def test_a_batch_that_does_not_divide_names_sizes_and_meshes():
-    assert refused("plan.mesh.data=5").text() == (
+    assert str(refused("plan.mesh.data=5")) == (
         "the global batch does not divide over the mesh\n"
         "  rule     data.batch is a multiple of plan.mesh.data\n"
         "  values   data.batch = 64 (command line), plan.mesh.data = 5 (command line)\n"

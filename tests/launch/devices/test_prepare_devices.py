@@ -40,7 +40,7 @@ mesh, explicit = json.loads(sys.argv[1])
 try:
     found = prepare_devices(Plan(mesh=MeshShape(**mesh)), explicit=explicit)
 except BadInput as error:
-    print(json.dumps({"error": error.text()}))
+    print(json.dumps({"error": str(error)}))
 else:
     early = "jax" in sys.modules
     import jax

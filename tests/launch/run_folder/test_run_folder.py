@@ -65,7 +65,7 @@ def test_a_run_is_found_by_name_and_by_path(runs):
 def test_an_unknown_run(runs):
     with pytest.raises(BadInput) as caught:
         find_run("digit", folder=runs)
-    assert caught.value.text() == (
+    assert str(caught.value) == (
         f"no run digit\n  remedy   did you mean digits? runs in {runs}/: digits, vgg16"
     )
 

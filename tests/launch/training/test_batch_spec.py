@@ -72,7 +72,7 @@ def test_what_is_left_open_comes_from_the_text(text):
 def test_a_network_without_room_is_refused(text, key, least):
     with pytest.raises(BadInput) as refused:
         fit_model_config(experiment(f"model.{key}=5"), text)
-    assert f"model.{key}={least}, or model.{key}=None" in refused.value.text()
+    assert f"model.{key}={least}, or model.{key}=None" in str(refused.value)
     fit_model_config(experiment(f"model.{key}={least}"), text)
     fit_model_config(experiment(f"model.{key}=None"), text)
 

@@ -119,7 +119,7 @@ def test_one_ranking_stays_in_its_order(by):
 def test_objectives_that_order_nothing_are_refused(how, said):
     with pytest.raises(BadInput) as refused:
         PlanObjective(**how)
-    assert said in refused.value.text()
+    assert said in str(refused.value)
     assert refused.value.rule
     assert refused.value.values
     assert refused.value.remedy

@@ -54,7 +54,7 @@ target = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=
 found = checkpoints.restore_newest(target)
 same = bool((found.state.params["kernel"] == numbers(step).params["kernel"]).all())
 checkpoints.close()
-print(json.dumps({"step": step, "text": refused and refused.text(), "left": sorted(left),
+print(json.dumps({"step": step, "text": refused and str(refused), "left": sorted(left),
     "damage": damage, "again": found.step, "same": same}))
 """
 
