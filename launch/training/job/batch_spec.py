@@ -144,8 +144,8 @@ def check_all_integers(
     for key, dtype in objective.dtypes.items():
         array = source.arrays.get(key)
         # What is mapped from a file may be larger than the machine's memory.
-        small = array is not None and array.nbytes <= _MAX_CHECKED_BYTES
-        if small and np.issubdtype(np.dtype(dtype), np.integer):
+        whole = np.issubdtype(np.dtype(dtype), np.integer)
+        if array is not None and whole and array.nbytes <= _MAX_CHECKED_BYTES:
             check_integers(key, array, dtype, np.arange(len(array)), checks)
 
 
