@@ -54,7 +54,11 @@ def inf_unless_finite(
     for old, now in zip(before, after, strict=True):
         if _is_inexact(now):
             finite &= (jnp.isfinite(now) | ~jnp.isfinite(old)).all()
-    return jnp.where(finite, loss, jnp.full_like(loss, jnp.inf))
+    # A gradient that is not finite is the cause, and stays what is reported; but where
+    # steps are skipped NaN says that one was, and nothing else.
+    skips = isinstance(new.opt, SkipState)
+    cause = new.opt.consecutive > 0 if skips else jnp.isnan(loss)
+    return jnp.where(finite | cause, loss, jnp.full_like(loss, jnp.inf))
 
 
 def count_nonfinite(array: Any) -> int:
