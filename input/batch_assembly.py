@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from jaxdist.input.keyed_permutation import bounded_int, hash64
 from jaxdist.input.order import SampleOrder
+from jaxdist.input.sample_checks import SampleSpec, cast_checked
 from jaxdist.input.sources import Arrays, EpochVaryingSource, SampleIds, Source
 
 Rows = NDArray[np.int64]
@@ -42,6 +43,8 @@ class TrainBatchAssembler:
     """Largest random shift of an image, pixels; an `EpochVaryingSource` has its own."""
     dtypes: Dtypes = field(default_factory=lambda: IMAGE_DTYPES)
     """What is read."""
+    checks: SampleSpec = field(default_factory=SampleSpec)
+    """What samples may hold."""
 
     def __call__(self, step: int, rows: Rows) -> Batch:
         """Make the keys that are read and `id` of these rows of a step's batch."""
@@ -49,8 +52,8 @@ class TrainBatchAssembler:
         # Such a source augments by itself: its crops take the place of shifts.
         if isinstance(self.source, EpochVaryingSource):
             seen = self.source.vary(ids, epochs, self.order.seed)
-            return _cast(seen, ids, self.dtypes)
-        batch = _cast(self.source.get(ids), ids, self.dtypes)
+            return _cast(seen, ids, self.dtypes, self.checks, step)
+        batch = _cast(self.source.get(ids), ids, self.dtypes, self.checks, step)
         if "image" in batch:
             batch["image"] = shift_images(
                 batch["image"],
@@ -72,6 +75,8 @@ class EvalBatchAssembler:
     """Samples a step, over all devices together."""
     dtypes: Dtypes = field(default_factory=lambda: IMAGE_DTYPES)
     """What is read."""
+    checks: SampleSpec = field(default_factory=SampleSpec)
+    """What samples may hold."""
 
     @property
     def steps(self) -> int:
@@ -89,14 +94,20 @@ class EvalBatchAssembler:
         # devices of other hosts would wait for theirs.
         real = ids < len(self.source)
         ids = np.minimum(ids, len(self.source) - 1)
-        batch = _cast(self.source.get(ids), ids, self.dtypes)
+        batch = _cast(self.source.get(ids), ids, self.dtypes, self.checks, step)
         batch["id"] = np.where(real, batch["id"], np.int32(-1))
         return {**batch, "weight": real.astype(np.float32)}
 
 
-def _cast(samples: Arrays, ids: SampleIds, dtypes: Dtypes) -> Batch:
+def _cast(
+    samples: Arrays, ids: SampleIds, dtypes: Dtypes, checks: SampleSpec, step: int
+) -> Batch:
     """Give samples the types every batch has, and their ids."""
-    batch = {key: np.asarray(samples[key], dtype) for key, dtype in dtypes.items()}
+    floats = checks.checks_floats(step)
+    batch = {
+        key: cast_checked(key, samples[key], dtype, ids, checks, floats)
+        for key, dtype in dtypes.items()
+    }
     return {**batch, "id": ids.astype(np.int32)}
 
 

@@ -48,6 +48,14 @@ class DataConfig:
     """What is done with images of a folder that cannot be decoded: the run ends at the
     first, or all are looked for beforehand and left out.
     """
+    check: Literal["first", "all", "off"] = "first"
+    """Which batches are looked at for numbers that are not finite, before devices have
+    them: the first and every hundredth, all, or none.
+    """
+    ignore_value: int = -100
+    """A token's target with this number counts for nothing, neither in the loss nor in
+    the answers.
+    """
     cache: Literal["none", "memory", "disk"] = "none"
     """Where a host keeps the samples of its partitions, for a partial local shuffle:
     nowhere, in memory, or in `cache_dir`.

@@ -5,6 +5,7 @@ runs it ahead of time in grain's read threads and places the pieces on the devic
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from threading import Thread, current_thread
 from types import MappingProxyType
 from typing import Any, Final, Self
@@ -28,6 +29,7 @@ from jaxdist.input.loader_state import LoaderState, make_loader_state
 from jaxdist.input.local_shuffle.setup import Keep, SampleStoreRuntime, check_no_workers
 from jaxdist.input.order import SampleOrder
 from jaxdist.input.prefetch import Workers, prefetch_batches
+from jaxdist.input.sample_checks import SampleSpec
 from jaxdist.input.sources import Source, source_fingerprint
 
 Index = tuple[slice, ...]
@@ -228,7 +230,7 @@ def train_feed(
     shardings: Mapping[str, NamedSharding],
     *,
     shapes: PaddedShapes = NO_PADDED_SHAPES,
-    dtypes: Dtypes = IMAGE_DTYPES,
+    dtypes: Dtypes | SampleSpec = IMAGE_DTYPES,
     max_shift: int = 0,
     start: int = 0,
     threads: int | Workers = 1,
@@ -241,21 +243,26 @@ def train_feed(
         order: which samples a step takes.
         shardings: of the keys that are read and of `id`.
         shapes: of keys that are laid out with padding behind each sample.
-        dtypes: the keys that are read of a sample, each with its dtype.
+        dtypes: the keys that are read of a sample, each with its dtype; or a
+            `SampleSpec`, which says what they may hold as well.
         max_shift: largest random shift of an `image`, pixels.
         start: steps already done; the feed goes on as if it had given their batches.
         threads: threads that prepare batches, or `Workers`.
         sample_store: how this host keeps the samples of its partitions; none: it reads
-        them
-            where the source is.
+            them where the source is.
 
     Raises:
         BadInput: samples that cannot be kept.
     """
+    spec = dtypes if isinstance(dtypes, SampleSpec) else SampleSpec(dtypes=dtypes)
 
     def read(samples: Source) -> BatchAssembler:
         return TrainBatchAssembler(
-            source=samples, order=order, max_shift=max_shift, dtypes=dtypes
+            source=samples,
+            order=order,
+            max_shift=max_shift,
+            dtypes=spec.dtypes,
+            checks=replace(spec, start=start),
         )
 
     kept = None
@@ -284,7 +291,7 @@ def eval_feed(
     shardings: Mapping[str, NamedSharding],
     *,
     shapes: PaddedShapes = NO_PADDED_SHAPES,
-    dtypes: Dtypes = IMAGE_DTYPES,
+    dtypes: Dtypes | SampleSpec = IMAGE_DTYPES,
     threads: int = 1,
 ) -> Feed:
     """Feed an exact evaluation: each sample once with weight 1, padding with weight 0.
@@ -294,10 +301,14 @@ def eval_feed(
         batch: samples a step, over all devices together.
         shardings: of the keys that are read, of `id` and of `weight`.
         shapes: of keys that are laid out with padding behind each sample.
-        dtypes: the keys that are read of a sample, each with its dtype.
+        dtypes: the keys that are read of a sample, each with its dtype; or a
+            `SampleSpec`, which says what they may hold as well.
         threads: threads that prepare batches.
     """
-    recipe = EvalBatchAssembler(source=source, batch=batch, dtypes=dtypes)
+    spec = dtypes if isinstance(dtypes, SampleSpec) else SampleSpec(dtypes=dtypes)
+    recipe = EvalBatchAssembler(
+        source=source, batch=batch, dtypes=spec.dtypes, checks=spec
+    )
     return Feed(
         recipe,
         batch=batch,

@@ -84,6 +84,11 @@ class ArraySource:
     def __len__(self) -> int:
         return self._length
 
+    @property
+    def arrays(self) -> Arrays:
+        """All samples: one array a key, [N, ...]."""
+        return self._arrays
+
     def get(self, ids: SampleIds) -> Arrays:
         """Read samples: int [n] to new arrays [n, ...]."""
         return {name: array[ids] for name, array in self._arrays.items()}

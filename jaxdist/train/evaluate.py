@@ -62,6 +62,7 @@ class Evaluator:
         counts = {key: int(whole[key]) for key in ("correct", "answers", "samples")}
         return {
             "loss": whole["loss"] / counts["samples"],
-            "accuracy": counts["correct"] / counts["answers"],
+            # Held-out samples may have no target that counts.
+            "accuracy": counts["correct"] / max(counts["answers"], 1),
             **counts,
         }

@@ -104,7 +104,8 @@ def fit(
             break
         with recorder.phase("compute", step):
             state, loss = program.run(step, state, batch)
-            losses.push(step, loss)
+            ids = batch.get("id") if isinstance(batch, Mapping) else None
+            losses.push(step, loss, state, ids)
         evaluates = schedule.is_evaluation_step(step)
         saves = schedule.is_checkpoint_step(step)
         if evaluates:

@@ -12,9 +12,10 @@ from typing import Any, Final, TextIO
 import jax
 import numpy as np
 
-from jaxdist.core.errors import FatalError
 from jaxdist.train.callbacks import PausingCallback, TrainingCallback
+from jaxdist.train.nonfinite import nonfinite_error
 from jaxdist.train.optimizers import RunSchedule
+from jaxdist.train.state import TrainState
 
 LONG_PHASES: Final = frozenset({"compile", "evaluation", "checkpoint"})
 """Phases that are also written when they start: a run may die inside."""
@@ -162,7 +163,13 @@ def _open_append(path: Path) -> TextIO:
 
 
 def _write_row(file: TextIO, **values: Any) -> None:
-    file.write(json.dumps(values) + "\n")
+    # JSON has no NaN and no infinity: most readers refuse a file with one.
+    held = {key: _number_or_none(value) for key, value in values.items()}
+    file.write(json.dumps(held, allow_nan=False) + "\n")
+
+
+def _number_or_none(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 MAX_IN_FLIGHT_STEPS: Final = 2
@@ -191,18 +198,30 @@ class LossQueue:
         self.first_step_s = 0.0
         self._learning_rates, self._block, self._table = learning_rates, -1, np.zeros(0)
         self._skipped_steps, self._consecutive_skips = skipped_steps, 0
-        self._pending: deque[tuple[int, jax.Array]] = deque()
+        self._pending: deque[tuple[int, jax.Array, Any]] = deque()
+        self._state: TrainState | None = None
         self._last = self.clock()
 
     @property
     def devices_idle(self) -> bool:
         """Whether the devices have finished all dispatched steps."""
-        pending: Any = [loss for _, loss in self._pending]
+        pending: Any = [loss for _, loss, _ in self._pending]
         return all(loss.is_ready() for loss in pending)
 
-    def push(self, step: int, loss: jax.Array) -> None:
-        """Add a dispatched step; await the one `MAX_IN_FLIGHT_STEPS` before it."""
-        self._pending.append((step, loss))
+    def push(
+        self, step: int, loss: jax.Array, state: TrainState, ids: jax.Array | None
+    ) -> None:
+        """Add a dispatched step; await the one `MAX_IN_FLIGHT_STEPS` before it.
+
+        Args:
+            step: the step, from 1.
+            loss: its loss, or those of the replicas.
+            state: the state after it, which an error names the leaf of.
+            ids: ids of the samples in its batch, where they are known.
+        """
+        # Only the newest state is alive: a step is given the one before to reuse.
+        self._state = state
+        self._pending.append((step, loss, ids))
         # The very first loss is awaited at once: it ends the wait that users notice
         # most.
         if len(self._pending) > MAX_IN_FLIGHT_STEPS or not self.first_step_s:
@@ -228,13 +247,15 @@ class LossQueue:
             self._last = self.clock()
 
     def _finish_step(self) -> None:
-        step, array = self._pending.popleft()
+        step, array, ids = self._pending.popleft()
         if array.ndim:
             # One loss a replica: the mean over those of this host.
-            shards = [np.asarray(part.data) for part in array.addressable_shards]
-            loss = float(np.mean(shards))
+            loss = float(np.mean(_shards(array)))
         else:
-            loss = float(array)
+            # Devices have the same number, but for infinity where their own part of the
+            # state is not finite.
+            held = [float(part) for part in _shards(array)]
+            loss = math.inf if math.inf in held else held[0]
         now = self.clock()
         seconds, self._last = now - self._last, now
         if not self.first_step_s:
@@ -243,14 +264,11 @@ class LossQueue:
         if not math.isfinite(loss):
             self._skipped_steps += 1
             self._consecutive_skips += 1
-            if self._consecutive_skips > self.run_schedule.max_consecutive_skips:
-                raise FatalError(
-                    f"the loss is {loss} at step {step}\n"
-                    "  rule     a run whose loss is no number has nothing left to "
-                    "learn\n  remedy   a lower optim.lr, more optim.warmup_epochs, or "
-                    "model.classes\n"
-                    "           as many as the labels, under another run.name"
-                )
+            # A skipped step reports NaN; infinity is a state that has moved.
+            allowed = self.run_schedule.max_consecutive_skips
+            if self._consecutive_skips > allowed or not math.isnan(loss):
+                batch = [] if ids is None else [int(i) for x in _shards(ids) for i in x]
+                raise nonfinite_error(step, loss, self._state, set(batch))
             self.recorder.log_skipped_step(step=step, epoch=epoch)
             return
 
@@ -268,3 +286,11 @@ class LossQueue:
             step_s=seconds,
         )
         self.callback.on_step(step=step, loss=loss, step_s=seconds)
+
+
+def _shards(array: Any) -> list[np.ndarray]:
+    """Return what each device of this host has of an array."""
+    parts = getattr(array, "addressable_shards", None)
+    if parts is None:
+        return [np.asarray(float(array))]
+    return [np.asarray(part.data) for part in parts]

@@ -1,19 +1,120 @@
-"""Skipping steps: one whose gradient is not finite changes nothing, on any device.
+"""What is not finite: found in every step, skipped where asked, named afterwards.
 
-The decision is global. It is taken from the summed gradient, and over the whole of
-sharded leaves, so that no device moves while another does not.
+A step reports it through its loss, which all devices have and the host reads anyway:
+
+    NaN    a gradient is not finite on some device: each device looks at its own share
+           before the sums, and the sum of the loss carries it to all of them
+    inf    the state after the step is not finite: each device looks at what it holds
+
+No other number is moved between devices. A loss of ours alone would not do: an
+activation may turn NaN into 0, forward, while gradients have it.
+
+Skipping: a step whose gradient is not finite changes nothing, on any device. The
+decision is global. It is taken from the summed gradient, and over the whole of sharded
+leaves, so that no device moves while another does not.
 """
 
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from jaxdist.core.dtypes import accumulation_dtype
+from jaxdist.core.errors import FatalError
 from jaxdist.train.sharded_norms import StageSumFn, SumSquaresFn, local_sum_squares
+from jaxdist.train.state import TrainState, named_leaves
 
 TreeT = TypeVar("TreeT")
+
+_MAX_NAMED_IDS: Final = 8
+"""Samples that an error names; a batch may have thousands."""
+
+
+def nan_unless_finite(loss: jax.Array, *trees: Any) -> jax.Array:
+    """Return the loss, or NaN where a number of the trees is not finite."""
+    return jnp.where(_all_finite(trees), loss, jnp.full_like(loss, jnp.nan))
+
+
+def inf_unless_finite(
+    loss: jax.Array, new: TrainState, old_stats: Any = None
+) -> jax.Array:
+    """Return the loss, or infinity where this device's part of a state is not finite.
+
+    Args:
+        loss: of the step.
+        new: the state after the step.
+        old_stats: running statistics before it. What a network keeps may hold infinity
+            on purpose, as masks do: there only what was finite before counts.
+    """
+    finite = _all_finite((new.params, new.opt, new.average))
+    before, after = map(jax.tree.leaves, (old_stats, new.stats))
+    for old, now in zip(before, after, strict=True):
+        if _is_inexact(now):
+            finite &= (jnp.isfinite(now) | ~jnp.isfinite(old)).all()
+    # A gradient that is not finite is the cause, and stays what is reported; but where
+    # steps are skipped NaN says that one was, and nothing else.
+    skips = isinstance(new.opt, SkipState)
+    cause = new.opt.consecutive > 0 if skips else jnp.isnan(loss)
+    return jnp.where(finite | cause, loss, jnp.full_like(loss, jnp.inf))
+
+
+def count_nonfinite(array: Any) -> int:
+    """Count the numbers of an array on this host that are not finite.
+
+    Of an array that lies on several hosts those of this one are counted, each once.
+
+    >>> count_nonfinite(np.array([1.0, np.nan, -np.inf]))
+    2
+    """
+    if not _is_inexact(array):
+        return 0
+    if not isinstance(array, jax.Array):
+        return int(np.count_nonzero(~np.isfinite(array)))
+    parts = (x for x in array.addressable_shards if x.replica_id == 0)
+    return sum(int(np.count_nonzero(~np.isfinite(np.asarray(x.data)))) for x in parts)
+
+
+def nonfinite_error(
+    step: int, loss: float, state: TrainState | None, ids: Iterable[int]
+) -> FatalError:
+    """Return the error of a step that is not finite.
+
+    Args:
+        step: the step, from 1.
+        loss: what it reported: NaN for a gradient or the loss, infinity for the state.
+        state: the newest state at hand, in which the first leaf is looked for.
+        ids: samples of the batch on this host.
+    """
+    known = sorted(i for i in ids if i >= 0)
+    shown = ", ".join(map(str, known[:_MAX_NAMED_IDS]))
+    more = f" and {len(known) - _MAX_NAMED_IDS} more" * (len(known) > _MAX_NAMED_IDS)
+    leaf = ""
+    for name, array in named_leaves(state).items() if state is not None else ():
+        if count := count_nonfinite(array):
+            leaf = f"first leaf {name}: {count:,} of {array.size:,} numbers; "
+            break
+    return FatalError(
+        f"step {step} is not finite: its loss is {loss}\n"
+        "  rule     loss, gradients and state of every step are finite; nothing of "
+        "this step is saved\n"
+        f"  values   {leaf}samples {shown or 'unknown'}{more}\n"
+        "  remedy   data.check=all looks for it in the samples; a lower optim.lr or\n"
+        "           more optim.warmup_epochs; optim.skip_nonfinite=3 skips such steps"
+    )
+
+
+def _is_inexact(array: Any) -> bool:
+    # Random keys and counters have no NaN.
+    dtype = getattr(array, "dtype", None)
+    return dtype is not None and bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
+def _all_finite(tree: Any) -> jax.Array:
+    found = [jnp.isfinite(x).all() for x in jax.tree.leaves(tree) if _is_inexact(x)]
+    return jnp.stack(found).all() if found else jnp.array(True)
 
 
 class SkipState(NamedTuple):

@@ -116,18 +116,33 @@ class NextToken(Objective):
     targets: BatchKeys = (("target", "int32"),)
     logits: VocabLogits = field(default_factory=UnsplitLogits)
     """Loss and argmax of the logits, whole or sliced."""
+    ignore_value: int = -100
+    """A target with this number counts for nothing."""
 
     def for_vocab_parallel(self) -> Self:
         """Return the objective of sliced logits."""
         return replace(self, logits=VocabParallelLogits())
 
     def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
-        """Return the mean cross entropy over each sample's tokens, [B], nats."""
-        return self.logits.cross_entropy(outputs, batch["target"]).mean(-1)
+        """Return the mean cross entropy over each sample's tokens, [B], nats.
+
+        Over those that count; 0 for a sample that has none.
+        """
+        counts = self.target_mask(batch["target"], batch)
+        labels = jnp.where(counts, batch["target"], jnp.zeros_like(batch["target"]))
+        each = self.logits.cross_entropy(outputs, labels)
+        each = jnp.where(counts, each, jnp.zeros_like(each))
+        # Exactly 1 where all count: the bits are those of a plain mean.
+        number = jnp.maximum(counts.sum(-1), 1).astype(each.dtype)
+        return each.mean(-1) * (jnp.full_like(number, counts.shape[-1]) / number)
 
     def correct(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return whether each token's largest logit is its target, bool [B, T]."""
         return self.logits.argmax(outputs) == batch["target"]
+
+    def target_mask(self, correct: jax.Array, batch: Batch) -> jax.Array:
+        """Return which targets count, bool [B, T]."""
+        return batch["target"] != self.ignore_value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,11 @@ from jaxdist.train.materialize_params import (
     prevent_cse,
     select_local_samples,
 )
-from jaxdist.train.nonfinite import keep_old_if_skipped
+from jaxdist.train.nonfinite import (
+    inf_unless_finite,
+    keep_old_if_skipped,
+    nan_unless_finite,
+)
 from jaxdist.train.objective import Batch
 from jaxdist.train.pipeline import sync_gradients
 from jaxdist.train.remat import call_model, maybe_checkpoint, tag_all_blocks
@@ -64,8 +68,10 @@ def make_train_step(
     Returns:
         A function of a `TrainState` and a global batch (the objective's keys, for one
         `image [B, H, W, C]` and `label [B]`, and `id [B]`), to the next state and the
-        mean loss over the batch, NaN where the step was skipped; with an outer loop
-        the losses of the replicas [replicas], each over its own samples.
+        mean loss over the batch, NaN where a gradient is not finite, so also where the
+        step was skipped, and infinity on devices whose part of the new state is not;
+        with an outer loop the losses of the replicas [replicas], each over its own
+        samples.
     """
     specs, task = layout.specs, layout.task
     sums = reduction or layout.reduction
@@ -87,7 +93,7 @@ def make_train_step(
             average=average,
             feedback=feedback,
         )
-        return after, loss
+        return after, inf_unless_finite(loss, after, state.stats)
 
     replicas = layout.plan.replicas > 1
     body, losses = (per_replica_step(local), P("replica")) if replicas else (local, P())
@@ -114,6 +120,8 @@ def _sync_update(
             sync_gradients.pipeline_gradients, layout, state
         )
     loss, stats, grads = gradient_fn(state.stats, batch)
+    # Before the sums: that of the loss tells all devices, and no sum is added.
+    loss = nan_unless_finite(loss, grads)
 
     # Gradients are summed to the shards that this device updates: over fsdp by a
     # reduce-scatter, over the other axes exactly or compressed.
@@ -164,7 +172,9 @@ def _async_update(
     losses, stats, params, opt = async_executor.run(
         whole, state.params, state.opt, state.stats, parts
     )
-    (loss,) = all_reduce_leaves([losses.mean()], [layout.plan.sum_axes])
+    # Before the sum, which tells all devices what one of them has in its stage.
+    loss = nan_unless_finite(losses.mean(), params, opt)
+    (loss,) = all_reduce_leaves([loss], [layout.plan.sum_axes])
     return loss, stats, params, opt, state.feedback
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from jaxdist.input.device_feed import eval_feed
 from jaxdist.launch.distributed.preemption import never_stop
 from jaxdist.launch.run_folder.folder import RunFolder
+from jaxdist.launch.training.job.batch_spec import sample_spec
 from jaxdist.launch.training.job.job import Job
 from jaxdist.train.evaluate import Evaluator
 
@@ -38,7 +39,7 @@ def make_evaluator(
             size,
             shardings,
             shapes=job.layout.padded_shapes(shapes),
-            dtypes=job.layout.task.objective.dtypes,
+            dtypes=sample_spec(job.config, job.layout.task.objective),
         ),
     )
 

@@ -26,6 +26,7 @@ from jaxdist.launch.run_folder.folder import (
 )
 from jaxdist.launch.run_folder.lockfile import write_config_lock
 from jaxdist.launch.training.evaluate import make_evaluator
+from jaxdist.launch.training.job.batch_spec import sample_spec
 from jaxdist.launch.training.job.job import Job
 from jaxdist.launch.training.job.shuffle_quality import measure_shuffle_quality
 from jaxdist.launch.training.monitor.stragglers import StragglerMonitor
@@ -147,7 +148,7 @@ def train(
                 job.order,
                 program.batch_shardings,
                 shapes=layout.padded_shapes(layout.batch_shapes),
-                dtypes=layout.task.objective.dtypes,
+                dtypes=sample_spec(config, layout.task.objective),
                 max_shift=config.data.shift,
                 start=start,
                 threads=config.data.prefetch_workers,

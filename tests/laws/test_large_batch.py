@@ -189,6 +189,28 @@ def test_the_average_is_the_same_on_every_layout(parts, start, step):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
 
 
+FINITE_LAYOUTS = [dict(data=2, fsdp=2), dict(data=2, tensor=2), dict(spatial_h=2)]
+
+
+@pytest.mark.parametrize("axes", FINITE_LAYOUTS)
+def test_one_bad_sample_is_seen_on_every_device(start, step, axes):
+    task, state, batch = start(NORMED, optimizer=optax.sgd(0.1))
+    bad = {**batch, "image": batch["image"].at[11, 3, 5].set(jnp.nan)}
+    _, loss = step(task, axes, state, bad)
+    assert all(np.isnan(shard.data) for shard in loss.addressable_shards)
+
+
+@pytest.mark.parametrize("axes", FINITE_LAYOUTS)
+def test_a_state_that_overflows_is_seen_where_it_lies(start, step, axes):
+    """The gradient is finite, and the step along it is too long for the dtype."""
+    task, state, batch = start(NORMED, optimizer=optax.scale(1e308 * 1e3))
+    _, loss = step(task, axes, state, batch)
+    assert any(np.isinf(shard.data) for shard in loss.addressable_shards)
+    task, state, batch = start(NORMED, optimizer=optax.sgd(0.1))
+    _, loss = step(task, axes, state, batch)
+    assert all(np.isfinite(shard.data) for shard in loss.addressable_shards)
+
+
 def test_one_bad_sample_stops_every_device(start, step):
     """The other devices see finite gradients of their own; none of them moves."""
     optimizer = skip_nonfinite(optax.sgd(0.1, momentum=0.9))

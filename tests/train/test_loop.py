@@ -47,7 +47,7 @@ def test_the_last_step_is_always_saved(every, steps):
 
 
 def test_a_loss_that_is_no_number_ends_the_run(run):
-    with pytest.raises(FatalError, match="loss is nan at step 3"):
+    with pytest.raises(FatalError, match="step 3 is not finite: its loss is nan"):
         run(0, nan_at=(3,), samples=10, batch=2, epochs=1)
 
 
@@ -63,7 +63,7 @@ def test_skipped_steps_are_noted_and_have_no_loss(run, tmp_path):
 
 
 def test_too_many_skipped_steps_in_a_row_end_the_run(run):
-    with pytest.raises(FatalError, match="loss is nan at step 4"):
+    with pytest.raises(FatalError, match="step 4 is not finite: its loss is nan"):
         run(0, nan_at=(2, 3, 4), samples=12, batch=2, epochs=1, skips=2)
 
 

@@ -83,7 +83,44 @@ def test_padding_is_neither_asked_nor_learned():
 @pytest.mark.parametrize("objective", [Classification(), NextToken()])
 def test_others_ask_for_every_answer(objective):
     right = jnp.array([[True, False], [False, False]])
-    assert objective.target_mask(right, {}).tolist() == [[True, True], [True, True]]
+    batch = {"target": jnp.zeros((2, 2), jnp.int32)}
+    assert objective.target_mask(right, batch).tolist() == [[True, True], [True, True]]
+
+
+@pytest.mark.parametrize("value", [-100, 3])
+def test_a_target_to_ignore_is_neither_asked_nor_learned(value):
+    objective = NextToken(ignore_value=value)
+    logits = jnp.asarray(RNG.normal(size=(3, 6, 5)), "f4")
+    target = jnp.asarray(RNG.integers(0, 3, (3, 6)), jnp.int32)
+    part = {"target": target.at[:, :2].set(value)}
+    asked = objective.target_mask(target, part)
+    np.testing.assert_array_equal(asked.sum(1), [4, 4, 4])
+    # Those that are left have the loss that they have alone.
+    alone = objective.losses(logits[:, 2:], {"target": target[:, 2:]})
+    np.testing.assert_allclose(objective.losses(logits, part), alone, rtol=1e-6)
+    slope = jax.grad(lambda x: objective.losses(x, part).sum())(logits)
+    np.testing.assert_array_equal((slope != 0).any(-1), asked)
+    none = {"target": jnp.full_like(target, value)}
+    assert objective.losses(logits, none).tolist() == [0, 0, 0]
+
+
+def test_where_all_targets_count_the_loss_is_their_mean_to_the_bit():
+    logits = jnp.asarray(RNG.normal(size=(4, 7, 5)), "f4")
+    batch = {"target": jnp.asarray(RNG.integers(0, 5, (4, 7)), jnp.int32)}
+    objective = NextToken()
+
+    def plain(x):
+        return objective.logits.cross_entropy(x, batch["target"]).mean(-1)
+
+    for mine, want in (
+        (objective.losses(logits, batch), plain(logits)),
+        *zip(
+            jax.grad(lambda x: objective.losses(x, batch).sum())(logits),
+            jax.grad(lambda x: plain(x).sum())(logits),
+            strict=True,
+        ),
+    ):
+        np.testing.assert_array_equal(mine, want)
 
 
 def test_a_clip_is_split_as_its_frames_are():

@@ -22,7 +22,11 @@ import numpy as np
 from jaxdist.core.errors import BadInput, DiskFullError
 from jaxdist.core.text.formatting import format_size
 from jaxdist.train.checkpoint import orbax_store, reader
-from jaxdist.train.checkpoint.checksum import local_fingerprint, sum_over_hosts
+from jaxdist.train.checkpoint.checksum import (
+    has_nonfinite,
+    local_fingerprint,
+    sum_over_hosts,
+)
 from jaxdist.train.checkpoint.manifest import (
     CheckpointManifest,
     CorruptCheckpointError,
@@ -93,15 +97,19 @@ class Checkpoints:
             for name, leaf in leaves.items()
         }
         shares = [local_fingerprint(array) for array in arrays.values()]
-        totals = sum_over_hosts(np.array(shares, np.uint32))
+        bad = [has_nonfinite(name, array) for name, array in arrays.items()]
+        totals = sum_over_hosts(np.array([*shares, *bad], np.uint32))
         step = int(state.step)
         manifest = CheckpointManifest(
             step=step,
             leaves={
                 name: replace(leaf_metadata(leaf), fingerprint=f"{total:08x}")
-                for (name, leaf), total in zip(leaves.items(), totals, strict=True)
+                for (name, leaf), total in zip(
+                    leaves.items(), totals[: len(leaves)], strict=True
+                )
             },
             about=metadata or {},
+            finite=not totals[len(leaves) :].any(),
         )
 
         # A run that resumed from an earlier checkpoint comes by this step again.

@@ -57,6 +57,8 @@ _MASK: Final = 0xFFFFFFFF
 # Elements processed at a time, so that the work stays in the cache.
 _CHUNK_ELEMENTS: Final = 1 << 15
 
+_LEARNT_PREFIXES: Final = ("params/", "opt/", "average/params/", "replicas/params/")
+
 Uint32Array = npt.NDArray[np.uint32]
 
 
@@ -133,6 +135,34 @@ def local_fingerprint(array: jax.Array) -> int:
             start = tuple(part.start or 0 for part in shard.index)
             total += block_fingerprint(np.asarray(shard.data), array.shape, start)
     return total & _MASK
+
+
+def has_nonfinite(name: str, array: Any) -> bool:
+    """Return whether a leaf holds, on this host, a number that it must not hold.
+
+    NaN, and infinity where it is learnt; what a network keeps besides may hold infinity
+    on purpose, as masks do.
+
+    Args:
+        name: of the leaf in a state.
+        array: the leaf, in any layout.
+
+    >>> has_nonfinite("params/bias", np.array([1.0, np.inf]))
+    True
+    >>> has_nonfinite("stats/mask", np.array([0.0, -np.inf]))
+    False
+    """
+    if not jax.numpy.issubdtype(array.dtype, jax.numpy.inexact):
+        return False
+    # Copies of a block are alike, so one of them is enough.
+    parts = (
+        [np.asarray(x.data) for x in array.addressable_shards if x.replica_id == 0]
+        if isinstance(array, jax.Array)
+        else [np.asarray(array)]
+    )
+    if name.startswith(_LEARNT_PREFIXES):
+        return any(not np.isfinite(x).all() for x in parts)
+    return any(bool(np.isnan(x).any()) for x in parts)
 
 
 def _sum_terms(block: npt.NDArray[Any], offset: int, strides: list[int]) -> int:

@@ -56,6 +56,8 @@ class CheckpointManifest:
     """Every leaf by name."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """Metadata of the run: names, versions, anything that JSON holds."""
+    finite: bool | None = None
+    """Whether all numbers are finite; None in checkpoints of older versions."""
 
     @property
     def nbytes(self) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxdist.core.errors import BadInput
 from jaxdist.train.checkpoint import orbax_store
-from jaxdist.train.checkpoint.checksum import fingerprint
+from jaxdist.train.checkpoint.checksum import fingerprint, has_nonfinite
 from jaxdist.train.checkpoint.manifest import (
     CheckpointManifest,
     CorruptCheckpointError,
@@ -145,10 +145,13 @@ def read_leaves(
 
 
 def find_corruption(folder: Path) -> str | None:
-    """Read every byte of a checkpoint, and return the damage, or None."""
+    """Read every byte of a checkpoint, and return the damage, or None.
+
+    A number that is not finite is damage: nothing can be done with such a state.
+    """
     try:
-        for _ in read_leaves(folder, read_manifest(folder)):
-            pass
+        for name, array in read_leaves(folder, read_manifest(folder)):
+            check_finite(name, has_nonfinite(name, array))
     except CorruptCheckpointError as damage:
         return str(damage)
     return None
@@ -164,6 +167,16 @@ def check_fingerprint(name: str, metadata: LeafMetadata, fingerprint: int) -> No
         raise CorruptCheckpointError(
             f"{name}, checksum {hexadecimal} instead of {metadata.fingerprint}"
         )
+
+
+def check_finite(name: str, has_bad: bool) -> None:
+    """Refuse a leaf that holds numbers that are not finite.
+
+    Raises:
+        CorruptCheckpointError: it does.
+    """
+    if has_bad:
+        raise CorruptCheckpointError(f"{name}, numbers that are not finite")
 
 
 def reraise_unless_corrupt(error: Exception) -> None:

@@ -5,7 +5,7 @@ host that fails cannot leave the others hanging; then all add up their results a
 to one verdict.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,11 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.core.errors import BadInput
 from jaxdist.train.checkpoint import orbax_store
-from jaxdist.train.checkpoint.checksum import local_fingerprint, sum_over_hosts
+from jaxdist.train.checkpoint.checksum import (
+    has_nonfinite,
+    local_fingerprint,
+    sum_over_hosts,
+)
 from jaxdist.train.checkpoint.manifest import (
     CheckpointManifest,
     CorruptCheckpointError,
@@ -31,6 +35,7 @@ from jaxdist.train.checkpoint.manifest import (
 from jaxdist.train.checkpoint.reader import (
     SkippedCheckpoint,
     check_fingerprint,
+    check_finite,
     read_manifest,
     reraise_unless_corrupt,
 )
@@ -109,16 +114,7 @@ def restore_checkpoint(folder: Path, state_shapes: TrainState) -> RestoredState:
                 arrays |= orbax_store.read_arrays(folder, {name: target})
             except Exception as error:
                 reraise_unless_corrupt(error)
-    missing = [name not in arrays for name in targets]
-    shares = [
-        local_fingerprint(arrays[name]) if name in arrays else 0 for name in targets
-    ]
-    totals = sum_over_hosts(np.array([*missing, *shares], np.uint32)).tolist()
-    for name, absent in zip(targets, totals[: len(targets)], strict=True):
-        if absent:
-            raise CorruptCheckpointError(f"{name}, cannot be read")
-    for name, total in zip(targets, totals[len(targets) :], strict=True):
-        check_fingerprint(name, manifest.leaves[name], total)
+    _verify_arrays(manifest, arrays, tuple(targets))
 
     leaves = {}
     for name, leaf in wanted.items():
@@ -128,6 +124,39 @@ def restore_checkpoint(folder: Path, state_shapes: TrainState) -> RestoredState:
         leaves[name] = array
     state = replace_leaves(state_shapes, leaves)
     return RestoredState(state=state, step=manifest.step, metadata=manifest.about)
+
+
+def _verify_arrays(
+    manifest: CheckpointManifest, arrays: Mapping[str, jax.Array], names: Sequence[str]
+) -> None:
+    """Hold what was read against the manifest, on all hosts at once.
+
+    Raises:
+        CorruptCheckpointError: a leaf is missing, changed, or not finite.
+    """
+    missing = [name not in arrays for name in names]
+    shares = [
+        local_fingerprint(arrays[name]) if name in arrays else 0 for name in names
+    ]
+    # A flag of the manifest says it; checkpoints of older versions are looked at.
+    bad = [
+        manifest.finite is not True
+        and name in arrays
+        and has_nonfinite(name, arrays[name])
+        for name in names
+    ]
+    totals = sum_over_hosts(np.array([*missing, *bad, *shares], np.uint32)).tolist()
+    for name, absent in zip(names, totals[: len(names)], strict=True):
+        if absent:
+            raise CorruptCheckpointError(f"{name}, cannot be read")
+    for name, total in zip(names, totals[2 * len(names) :], strict=True):
+        check_fingerprint(name, manifest.leaves[name], total)
+    found = totals[len(names) : 2 * len(names)]
+    for name, count in zip(names, found, strict=True):
+        check_finite(name, bool(count))
+    # Of leaves that are not read here, as those of an optimizer, only the flag is left.
+    if manifest.finite is False:
+        raise CorruptCheckpointError("state, numbers that are not finite")
 
 
 def _check_same_model(

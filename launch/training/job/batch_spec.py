@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import jax
 import numpy as np
@@ -12,6 +12,8 @@ from jaxdist.input.arrays import LabelledArrays, LabelledImages
 from jaxdist.input.clips import Clips
 from jaxdist.input.feature_spec import Feature, FeatureSpec
 from jaxdist.input.image_files import DecodedImages
+from jaxdist.input.sample_checks import SampleSpec, check_integers
+from jaxdist.input.sources import ArraySource
 from jaxdist.input.text import TextWindows
 from jaxdist.launch.config import Experiment
 from jaxdist.models.config import ModelConfig
@@ -28,6 +30,9 @@ from jaxdist.models.registry import (
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
     from jaxdist.train.objective import Objective
+
+_MAX_CHECKED_BYTES: Final = 2**30
+"""Integers of larger arrays are looked at batch by batch."""
 
 
 def feature_spec(config: Experiment) -> FeatureSpec:
@@ -100,6 +105,49 @@ def batch_shapes(
         key: jax.ShapeDtypeStruct(shapes.get(key, (batch,)), np.dtype(dtype))
         for key, dtype in {**objective.dtypes, "id": "int32"}.items()
     }
+
+
+def sample_spec(config: Experiment, objective: "Objective") -> SampleSpec:
+    """Return what is read of a sample and held against it.
+
+    Args:
+        config: the settings, those of the network as they were fitted to the data.
+        objective: of the network.
+    """
+    bounds = {
+        key: feature.upper_bound
+        for key, feature in feature_spec(config).items()
+        if feature.upper_bound is not None
+    }
+    ignored = getattr(objective, "ignore_value", None)
+    targets = dict.fromkeys((key for key, _ in objective.targets), ignored)
+    return SampleSpec(
+        dtypes=objective.dtypes,
+        floats=config.data.check,
+        upper_bounds=bounds,
+        ignore_values={k: v for k, v in targets.items() if v is not None},
+    )
+
+
+def check_all_integers(
+    config: Experiment, objective: "Objective", source: "Source"
+) -> None:
+    """Refuse indices out of range in samples that are arrays, before a run begins.
+
+    Other sources are looked at batch by batch, as they are read.
+
+    Raises:
+        BadInput: with the first sample and its number.
+    """
+    if not isinstance(source, ArraySource):
+        return
+    checks = sample_spec(config, objective)
+    for key, dtype in objective.dtypes.items():
+        array = source.arrays.get(key)
+        # What is mapped from a file may be larger than the machine's memory.
+        whole = np.issubdtype(np.dtype(dtype), np.integer)
+        if array is not None and whole and array.nbytes <= _MAX_CHECKED_BYTES:
+            check_integers(key, array, dtype, np.arange(len(array)), checks)
 
 
 def fit_model_config(config: Experiment, source: "Source") -> ModelConfig:

@@ -26,6 +26,7 @@ from jaxdist.launch.config.tree import replace_values
 from jaxdist.launch.devices.prepare import describe_devices
 from jaxdist.launch.training.job.batch_spec import (
     batch_shapes,
+    check_all_integers,
     fit_model_config,
     source_vocabulary,
 )
@@ -36,7 +37,7 @@ from jaxdist.partition.spatial_layers import check_flax_layers, check_spatial_sp
 from jaxdist.pipeline.plan_schedule import updates_per_step
 from jaxdist.train.build_layout import build_layout
 from jaxdist.train.layout import Layout
-from jaxdist.train.objective import cast_floats
+from jaxdist.train.objective import NextToken, Objective, cast_floats
 from jaxdist.train.optimizers import RunSchedule, make_learning_rate, make_optimizer
 from jaxdist.train.task import ModelSpec, Task
 
@@ -151,6 +152,7 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
     model_spec = make_model_spec(config)
     task = make_task(config, model_spec, update_rate)
     shapes = batch_shapes(config, task.objective, train)
+    check_all_integers(config, task.objective, train)
     if is_user_model(config.model):
         # The layers of this package are tested under every layout; a user's network may
         # hold one that is right on whole batches alone.
@@ -294,13 +296,20 @@ def make_task(config: Experiment, model_spec: ModelSpec, rate: RateFunction) -> 
     return Task(
         model=model_spec,
         optimizer=make_optimizer(config.optim, rate),
-        objective=objective_for(config.model),
+        objective=_objective(config),
         microbatches=config.optim.accumulate,
         average=config.optim.ema,
         seed=config.seed,
         dtype=jnp.bfloat16 if narrow else full,
         param_dtype=full,
     )
+
+
+def _objective(config: Experiment) -> Objective:
+    objective = objective_for(config.model)
+    if isinstance(objective, NextToken):
+        return replace(objective, ignore_value=config.data.ignore_value)
+    return objective
 
 
 def task_network(task: Task) -> nnx.Module:

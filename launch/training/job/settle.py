@@ -241,7 +241,7 @@ def settle(
     import jax
 
     from jaxdist.input.registry import open_data
-    from jaxdist.launch.training.job.batch_spec import feature_spec
+    from jaxdist.launch.training.job.batch_spec import check_all_integers, feature_spec
     from jaxdist.launch.training.job.job import Adjustment, choose_all_reduce, make_job
 
     jax.config.update("jax_enable_x64", resolved.config.precision == "float64")
@@ -280,8 +280,10 @@ def settle(
     if algorithm:
         plan = replace_values(plan, {"reduce.algorithm": algorithm})
         changes.append(Adjustment(key="plan.reduce.algorithm", text=said))
+    job = make_job(resolved.config, plan, sources[0])
+    check_all_integers(job.config, job.layout.task.objective, sources[1])
     return replace(
-        make_job(resolved.config, plan, sources[0]),
+        job,
         resolved=resolved,
         platform=devices.platform,
         adjustments=tuple(changes),
