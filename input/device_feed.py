@@ -24,6 +24,7 @@ from jaxdist.input.batch_assembly import (
     Rows,
     TrainBatchAssembler,
 )
+from jaxdist.input.checked_source import check_source
 from jaxdist.input.loader_state import LoaderState, make_loader_state
 from jaxdist.input.local_shuffle.setup import Keep, SampleStoreRuntime, check_no_workers
 from jaxdist.input.order import SampleOrder
@@ -253,6 +254,8 @@ def train_feed(
         BadInput: samples that cannot be kept.
     """
 
+    source = check_source(source)
+
     def read(samples: Source) -> BatchAssembler:
         return TrainBatchAssembler(
             source=samples, order=order, max_shift=max_shift, dtypes=dtypes
@@ -297,7 +300,7 @@ def eval_feed(
         dtypes: the keys that are read of a sample, each with its dtype.
         threads: threads that prepare batches.
     """
-    recipe = EvalBatchAssembler(source=source, batch=batch, dtypes=dtypes)
+    recipe = EvalBatchAssembler(source=check_source(source), batch=batch, dtypes=dtypes)
     return Feed(
         recipe,
         batch=batch,

@@ -177,6 +177,7 @@ def _open_user_data(name: str) -> "tuple[Source, Source]":
     """
     import numpy as np
 
+    from jaxdist.input.checked_source import check_source
     from jaxdist.input.sources import ArraySource
 
     made = call_user_function(name, resolve_object(name))
@@ -189,7 +190,7 @@ def _open_user_data(name: str) -> "tuple[Source, Source]":
             arrays = {key: np.asarray(array) for key, array in part.items()}
             sources.append(ArraySource(arrays))
         elif all(hasattr(part, member) for member in ("get", "__len__")):
-            sources.append(part)
+            sources.append(check_source(part))
         else:
             size = f" of {len(part)}" if isinstance(part, (tuple, list)) else ""
             found = f"one of the two is {type(part).__name__}{size}"

@@ -69,6 +69,8 @@ def batch_shapes(
             values=f"{data} has {', '.join(sample)}, no {', '.join(missing)}",
             remedy="another model.name, or another data.name",
         )
+    for key, dtype in objective.dtypes.items():
+        _check_kind(data, key, sample[key].dtype, np.dtype(dtype))
     # Images are [N, H, W, C], volumes [N, D, H, W, C], clips [N, T, H, W, C]: a network
     # is convolutional, so only their rank and channels must fit.
     shape: tuple[int, ...] = ()
@@ -88,9 +90,9 @@ def batch_shapes(
             if len(made_for) == len(shape)
             else "another model.name, or another data.name",
         )
-    if len(shape) > 3 and config.data.shift:
+    if "image" in objective.dtypes and len(shape) != 3 and config.data.shift:
         raise BadInput(
-            "volumes are not shifted",
+            f"{'volumes' if len(shape) > 3 else 'these samples'} are not shifted",
             rule="data.shift moves images [H, W, C]",
             values=f"data.shift = {config.data.shift}, samples are {list(shape)}",
             remedy="data.shift=0",
@@ -100,6 +102,25 @@ def batch_shapes(
         key: jax.ShapeDtypeStruct(shapes.get(key, (batch,)), np.dtype(dtype))
         for key, dtype in {**objective.dtypes, "id": "int32"}.items()
     }
+
+
+def _check_kind(data: str, key: str, found: np.dtype, wanted: np.dtype) -> None:
+    """Refuse samples that would not be what they are in the dtype of a batch."""
+    # NumPy drops imaginary parts, and reads digits out of text.
+    if found.kind in "biuf":
+        return
+    numbers = "whole numbers" if wanted.kind in "iu" else "real numbers"
+    remedy = f"{key}.astype({wanted.name!r})"
+    if found.kind in "USO" and wanted.kind in "iu":
+        remedy = f"names, {key} = numpy.unique({key}, return_inverse=True)"
+    elif found.kind == "c":
+        remedy = f"numpy.stack([{key}.real, {key}.imag], -1)"
+    raise BadInput(
+        f"{key} of {data} is not what the network is trained on",
+        rule=f"{key} is {numbers}, {wanted.name} in a batch",
+        values=f"{key} is {found}",
+        remedy=remedy,
+    )
 
 
 def fit_model_config(config: Experiment, source: "Source") -> ModelConfig:
