@@ -22,8 +22,7 @@ from jaxdist.partition.outer_sync import plan_syncs
 from jaxdist.partition.param_sharding import leaf_shardings
 from jaxdist.pipeline.plan_schedule import device_work_counts
 from jaxdist.pipeline.stage_parameters import SlotArrays
-from jaxdist.profile.layer_calls import trace_network
-from jaxdist.profile.repeated_blocks import RepeatedBlocks, find_repeated_blocks
+from jaxdist.profile.repeated_blocks import RepeatedBlocks
 from jaxdist.profile.trace import TraceCache
 from jaxdist.profile.xla_cpu.backward_reads import backward_reads
 from jaxdist.train import diloco, remat
@@ -38,7 +37,7 @@ from jaxdist.train.pipeline.stages import (
     variable_by_name,
     variable_ids_by_block,
 )
-from jaxdist.train.sample_check import network_input_error
+from jaxdist.train.sample_check import check_samples
 from jaxdist.train.sharded_norms import is_masked, leaves_with_masked, local_sum_squares
 from jaxdist.train.state import TrainState, leaf_names, named_leaves
 from jaxdist.train.state_layout import LeafStateLayout, StateLayout
@@ -121,30 +120,13 @@ def build_layout(
     network = trace_cache.get_or_compute(
         "network", lambda: nnx.merge(task.graph, state.params, state.stats)
     )
-
-    def trace(
-        inputs: Sequence[jax.ShapeDtypeStruct],
-    ) -> tuple[RepeatedBlocks, Any]:
-        alike = find_repeated_blocks(network, inputs, constant_rng_binder(inputs))
-        calls, outputs = trace_network(
-            task.graph, (state.params, state.stats), *inputs, repeated_blocks=alike
-        )
-        # A window larger than its image leaves nothing, of which a mean is no number.
-        if empty := next((call for call in calls if 0 in call.out_shape), None):
-            raise ValueError(f"{empty.path} returns nothing, {list(empty.out_shape)}")
-        return alike, outputs
-
-    try:
-        repeated, outputs = trace_cache.get_or_compute("alike", lambda: trace(inputs))
-    except BadInput:
-        raise
-    except Exception as error:  # a network of one's own may raise anything
-        raise network_input_error(network, inputs, trace, error) from error
-    micro = {
-        key: jax.ShapeDtypeStruct((x.shape[0] // count, *x.shape[1:]), x.dtype)
-        for key, x in batch_shapes.items()
-    }
-    task.objective.check_outputs(outputs, micro)
+    # Once for all layouts: what a sample is depends on none.
+    repeated = trace_cache.get_or_compute(
+        "alike",
+        lambda: check_samples(
+            task, network, inputs, batch_shapes, constant_rng_binder(inputs)
+        ),
+    )
     calls, padding = fit_block_padding(
         plan,
         task.graph,

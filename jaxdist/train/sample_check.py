@@ -11,10 +11,64 @@ import jax
 from flax import nnx
 
 from jaxdist.core.errors import BadInput
+from jaxdist.profile.layer_calls import trace_network
+from jaxdist.profile.repeated_blocks import RepeatedBlocks, find_repeated_blocks
+from jaxdist.train.layout import BatchShapes
+from jaxdist.train.task import Task
 
 Inputs = Sequence[jax.ShapeDtypeStruct]
 Trace = Callable[[Inputs], Any]
 """Traces a network on inputs of these shapes; raises where it cannot take them."""
+
+
+def check_samples(
+    task: Task,
+    network: nnx.Module,
+    inputs: Inputs,
+    batch_shapes: BatchShapes,
+    prepare: Callable[[nnx.Module], None],
+) -> RepeatedBlocks:
+    """Hold samples, network and objective against each other.
+
+    Args:
+        task: what is trained.
+        network: its network, on shapes alone; not changed.
+        inputs: what it is called on, samples first.
+        batch_shapes: a batch of as many samples, or more.
+        prepare: called on the traced network before it runs.
+
+    Returns:
+        The blocks of the network that need not be traced again.
+
+    Raises:
+        BadInput: the network cannot take the samples, or the objective cannot score
+            what it returns.
+    """
+
+    def trace(inputs: Inputs) -> tuple[RepeatedBlocks, Any]:
+        alike = find_repeated_blocks(network, inputs, prepare)
+        state = task.state.params, task.state.stats
+        calls, outputs = trace_network(
+            task.graph, state, *inputs, repeated_blocks=alike
+        )
+        # A window larger than its image leaves nothing, of which a mean is no number.
+        if empty := next((call for call in calls if 0 in call.out_shape), None):
+            raise ValueError(f"{empty.path} returns nothing, {list(empty.out_shape)}")
+        return alike, outputs
+
+    try:
+        alike, outputs = trace(inputs)
+    except BadInput:
+        raise
+    except Exception as error:  # a network of one's own may raise anything
+        raise network_input_error(network, inputs, trace, error) from error
+    samples = inputs[0].shape[0]
+    shapes = {
+        key: jax.ShapeDtypeStruct((samples, *x.shape[1:]), x.dtype)
+        for key, x in batch_shapes.items()
+    }
+    task.objective.check_outputs(outputs, shapes)
+    return alike
 
 
 def network_input_error(
