@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput, JaxdistWarning
+from jaxdist.core.text.encoding import printable_path
 from jaxdist.input.image_files import (
     DecodedImages,
     UndecodableImageError,
     decode_image,
-    printable_path,
 )
 from jaxdist.input.sources import FeatureSpec, image_shape
 

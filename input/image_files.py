@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.text.encoding import printable_path
 from jaxdist.input.crops import Crop, center_crop, random_resized_crop
 from jaxdist.input.sources import Arrays, SampleIds, Source
 
@@ -95,11 +96,6 @@ def _is_transparent(file: "Image") -> bool:
     """Tell whether any pixel lets through what is behind it."""
     low, _ = file.convert("RGBA").getchannel("A").getextrema()
     return bool(low != 255)
-
-
-def printable_path(path: str) -> str:
-    """Show a name of any bytes: those that are no text as their numbers."""
-    return path.encode("utf-8", "backslashreplace").decode()
 
 
 class EncodedImages(Protocol):
