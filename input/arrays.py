@@ -97,6 +97,8 @@ def open_arrays(
     """
     found = _read(path)
     parts = [(found[f"{part}_x"], found[f"{part}_y"]) for part in ("train", "test")]
+    # Labels [N, 1], as Keras has them.
+    parts = [(x, y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y) for x, y in parts]
     sources = []
     classes = 0
     # Over both parts: a class that only one of them has is a class of the network.
@@ -211,11 +213,14 @@ class LabelledArrays(ArraySource):
     Args:
         arrays: one array a key, [N, ...]; `label` has whole numbers [N], from 0.
         classes: labels are 0 ... classes - 1.
+        class_names: words of the labels, in their order; empty where there are none.
     """
 
-    def __init__(self, arrays: Arrays, classes: int) -> None:
+    def __init__(
+        self, arrays: Arrays, classes: int, class_names: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(arrays)
-        self.classes = classes
+        self.classes, self.class_names = classes, class_names
 
 
 def open_numpy(path: str) -> tuple[ArraySource, ArraySource]:

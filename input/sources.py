@@ -82,6 +82,11 @@ class ArraySource:
             )
         self._arrays, self._length = dict(arrays), next(iter(lengths.values()))
 
+    @property
+    def arrays(self) -> Arrays:
+        """The arrays, [N, ...] each."""
+        return self._arrays
+
     def __len__(self) -> int:
         return self._length
 
@@ -235,6 +240,8 @@ class Feature:
     """Its shape in one sample; empty for a single number."""
     upper_bound: int | None = None
     """Whole numbers from 0 to below this; None: real numbers."""
+    is_open: bool = False
+    """Whether nothing is known but that the network is trained on it."""
 
 
 FeatureSpec = Mapping[str, Feature]

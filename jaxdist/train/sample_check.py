@@ -96,7 +96,7 @@ def network_input_error(
     if least := least_image_size(inputs, trace):
         remedy.insert(0, f"images of at least {least} x {least}: data.size={least}")
     elif len(shape) == 4 and shape[1] in (1, 3) and shape[-1] not in (1, 3):
-        remedy.insert(0, "images are [N, H, W, C]: numpy.moveaxis(image, 1, -1)")
+        remedy.insert(0, "data.channel_dim=first, or numpy.moveaxis(image, 1, -1)")
     elif len(shape) == 3:
         remedy.insert(0, "images are [N, H, W, C]: image[..., None]")
     return BadInput(

@@ -24,6 +24,7 @@ from jaxdist.models.registry import (
     takes_clips,
     takes_tokens,
 )
+from jaxdist.train.objective import Classification
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
@@ -36,7 +37,12 @@ def feature_spec(config: Experiment) -> FeatureSpec:
         # Only the user's file knows what the network takes; most often the samples come
         # from the user as well.
         side = config.data.size
-        return {"image": Feature(shape=(side, side, 3))} if side else {}
+        known = {"image": Feature(shape=(side, side, 3))} if side else {}
+        objective = objective_for(config.model)
+        # An objective of one's own may mean anything by a label.
+        if type(objective).losses is not Classification.losses:
+            return known
+        return {**known, "label": Feature(is_open=True)}
     # None, a setting that is left open, is no bound: the data set decides.
     outputs = output_size(config.model)
     if takes_tokens(config.model):
