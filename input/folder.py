@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput, JaxdistWarning
-from jaxdist.core.text.encoding import printable_path
+from jaxdist.core.text_encoding import printable_path
 from jaxdist.input.image_files import (
     DecodedImages,
     UndecodableImageError,

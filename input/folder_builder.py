@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 import tensorflow_datasets as tfds
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.text.encoding import printable_path
+from jaxdist.core.text_encoding import printable_path
 from jaxdist.input.folder import ImageFolderListing, list_image_folder
 from jaxdist.input.prepare import prepare
 from jaxdist.input.registry import COMMON_TFDS_NAMES, dataset_names

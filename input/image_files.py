@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.text.encoding import printable_path
+from jaxdist.core.text_encoding import printable_path
 from jaxdist.input.crops import Crop, center_crop, random_resized_crop
 from jaxdist.input.sources import Arrays, SampleIds, Source
 

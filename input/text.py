@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput, JaxdistWarning
-from jaxdist.core.text.encoding import decode_text, printable_path
 from jaxdist.core.text.formatting import format_count
+from jaxdist.core.text_encoding import decode_text, printable_path
 from jaxdist.input.sources import Arrays, SampleIds
 
 _REMEDY: Final = "data.path=FILE, a text in UTF-8, or a folder of them"

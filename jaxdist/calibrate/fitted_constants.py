@@ -8,7 +8,7 @@ from typing import Any, Final
 from jaxdist.calibrate.fit import ConstantsFit
 from jaxdist.calibrate.measured_rows import RowFormat, initial_values
 from jaxdist.core.errors import BadInput
-from jaxdist.core.text.encoding import read_text
+from jaxdist.core.text_encoding import read_text
 
 _FILE_KIND: Final = "jaxdist fitted constants"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.text.encoding import read_text
+from jaxdist.core.text_encoding import read_text
 
 
 def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:

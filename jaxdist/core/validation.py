@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.text.encoding import read_text
+from jaxdist.core.text_encoding import read_text
 
 
 def check_fields(tree: object, known: Iterable[str], context: str) -> None:

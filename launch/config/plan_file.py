@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jaxdist
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import PLAN_TARGET_KEY, Plan
-from jaxdist.core.text.encoding import read_text
+from jaxdist.core.text_encoding import decode_text, read_text
 from jaxdist.launch.config.tree import flatten_config, format_value
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def load_plan_overrides(path: str) -> tuple[str, ...]:
         BadInput: there is no such file, or it is no plan.
     """
     try:
-        plan = Plan.from_json(read_text(Path(path)))
+        plan = Plan.from_json(decode_text(Path(path).read_bytes(), path))
     except OSError as error:
         raise BadInput(
             f"{path} cannot be read",

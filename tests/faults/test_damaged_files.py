@@ -9,11 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from jaxdist.calibrate.table import read_csv
 from jaxdist.core.errors import BadInput, JaxdistWarning
-from jaxdist.core.text.encoding import decode_text
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.text_encoding import decode_text
+from jaxdist.core.validation import load_yaml_mapping
 from jaxdist.input.config import DataConfig
 from jaxdist.input.registry import open_data
 from jaxdist.input.text import open_text
+from jaxdist.launch.config.plan_file import load_plan_overrides
 
 TEXT = "".join(f"line {i % 17} of the poem, ein Käfer.\r\n" for i in range(60))
 
@@ -68,6 +72,25 @@ def test_text_is_what_was_saved_or_is_refused(text, encoding, cut):
     if words[0] == "iconv" and not cut:
         assert data.decode(words[2])
         assert "\0" not in data.decode(words[2])
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_tables_of_windows_programs_are_read(tmp_path, encoding):
+    (tmp_path / "rows.csv").write_bytes("size,seconds\r\n8,0.5\r\n".encode(encoding))
+    (tmp_path / "a.yaml").write_bytes("name: Käfer\r\n".encode(encoding))
+    header, rows = read_csv(tmp_path / "rows.csv")
+    assert (header, rows) == (["size", "seconds"], [{"size": "8", "seconds": "0.5"}])
+    words = dict.fromkeys(("kind", "contents", "option", "doc_page"), "a cluster")
+    assert load_yaml_mapping(tmp_path / "a.yaml", **words) == {"name": "Käfer"}
+    plan = Plan(mesh=MeshShape(data=2))
+    (tmp_path / "plan.json").write_bytes(plan.to_json().encode(encoding))
+    assert "plan.mesh.data=2" in load_plan_overrides(str(tmp_path / "plan.json"))
+
+
+def test_a_table_in_another_encoding_is_refused(tmp_path):
+    (tmp_path / "rows.csv").write_bytes(b"size,l\xe4nge\n8,1\n")
+    with pytest.raises(BadInput, match="iconv -f latin1 -t utf-8"):
+        read_csv(tmp_path / "rows.csv")
 
 
 def idx(array):

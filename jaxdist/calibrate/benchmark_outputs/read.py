@@ -6,7 +6,7 @@ from pathlib import Path
 from jaxdist.calibrate.benchmark_outputs import nccl_tests, osu
 from jaxdist.calibrate.benchmark_outputs.rows import BenchmarkTable
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.text.encoding import decode_lenient
+from jaxdist.core.text_encoding import decode_lenient
 
 
 def read_benchmarks(

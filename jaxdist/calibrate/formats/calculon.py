@@ -22,7 +22,7 @@ from jaxdist.calibrate.measured_rows import (
 from jaxdist.calibrate.table import positive_float, read_csv, require_columns
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.text.encoding import read_text
+from jaxdist.core.text_encoding import read_text
 from jaxdist.oracle.published.megatron.memory import memory_terms
 from jaxdist.oracle.published.megatron.model import (
     MegatronLayout,
