@@ -22,16 +22,16 @@ KEY is what the network reads: image and label, image and target, tokens and tar
 
 import gzip
 import hashlib
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.core.errors import BadInput
+from jaxdist.core.errors import BadInput, decoder_errors
 from jaxdist.input.sources import Arrays, ArraySource, SampleIds
 
 _IDX_FILES: Final = {
@@ -97,9 +97,14 @@ def open_arrays(
     """
     found = _read(path)
     parts = [(found[f"{part}_x"], found[f"{part}_y"]) for part in ("train", "test")]
-    # Over both parts: a class that only one of them has is a class of the network.
-    classes = 1 + max(int(labels.max(initial=0)) for _, labels in parts)
+    # Labels [N, 1], as Keras has them.
+    parts = [(x, y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y) for x, y in parts]
     sources = []
+    classes = 0
+    # Over both parts: a class that only one of them has is a class of the network.
+    for _, labels in parts:
+        if np.issubdtype(labels.dtype, np.integer):
+            classes = max(classes, 1 + int(labels.max(initial=0)))
     for images, labels in parts:
         pixels = images[..., None] if images.ndim == 3 else images  # grey: 1 channel
         whole = images.dtype == np.uint8 and np.issubdtype(labels.dtype, np.integer)
@@ -148,12 +153,12 @@ def _read(path: str) -> Mapping[str, NDArray[Any]]:
         known = sorted(each.name for each in root.glob("*"))[:5] if path else []
         listed = f"{path} holds {', '.join(known) or 'nothing'}"
         raise _no_arrays_error(path, listed if path else "data.path is empty")
-    try:
-        # Arrays of objects are refused: they are pickles, which run code when loaded.
-        with np.load(packed[0]) as file:
-            return {key: file[key] for key in _IDX_FILES}
-    except (OSError, KeyError, ValueError, BadZipFile) as error:
-        raise _no_arrays_error(path, f"{packed[0]}: {error}") from error
+    # Arrays of objects are refused: they are pickles, which run code when loaded.
+    with (
+        decoder_errors(lambda said: _no_arrays_error(path, f"{packed[0]}: {said}")),
+        np.load(packed[0]) as file,
+    ):
+        return {key: file[key] for key in _IDX_FILES}
 
 
 def _read_idx(path: Path) -> NDArray[np.uint8]:
@@ -162,7 +167,17 @@ def _read_idx(path: Path) -> NDArray[np.uint8]:
     Raises:
         BadInput: it cannot be read, is no such file, or is cut short.
     """
-    try:
+
+    def refuse(said: str) -> BadInput:
+        return BadInput(
+            f"{path.name} is no whole IDX file",
+            rule="an IDX file of images or labels begins with 00 00 08 and its sizes, "
+            "and holds as many bytes as they say",
+            values=f"{path}: {said}",
+            remedy=f"rm {path}    # and download it again",
+        )
+
+    with decoder_errors(refuse):
         content = path.read_bytes()
         content = gzip.decompress(content) if path.suffix == ".gz" else content
         if content[:3] != _UINT8_MAGIC or len(content) < 4 + 4 * content[3]:
@@ -170,17 +185,9 @@ def _read_idx(path: Path) -> NDArray[np.uint8]:
         start = 4 + 4 * content[3]
         shape = np.frombuffer(content[4:start], ">u4").tolist()
         numbers = np.frombuffer(content, np.uint8, offset=start)
-        if len(numbers) != np.prod(shape, dtype=np.int64):
+        if len(numbers) != math.prod(shape):
             raise ValueError(f"shape {shape}, {len(numbers):,} numbers")
-    except (OSError, EOFError, ValueError) as error:
-        raise BadInput(
-            f"{path.name} is no whole IDX file",
-            rule="an IDX file of images or labels begins with 00 00 08 and its sizes, "
-            "and holds as many bytes as they say",
-            values=f"{path}: {error}",
-            remedy=f"rm {path}    # and download it again",
-        ) from error
-    return numbers.reshape(shape)
+        return numbers.reshape(shape)
 
 
 def _no_arrays_error(path: str, values: str) -> BadInput:
@@ -206,11 +213,14 @@ class LabelledArrays(ArraySource):
     Args:
         arrays: one array a key, [N, ...]; `label` has whole numbers [N], from 0.
         classes: labels are 0 ... classes - 1.
+        class_names: words of the labels, in their order; empty where there are none.
     """
 
-    def __init__(self, arrays: Arrays, classes: int) -> None:
+    def __init__(
+        self, arrays: Arrays, classes: int, class_names: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(arrays)
-        self.classes = classes
+        self.classes, self.class_names = classes, class_names
 
 
 def open_numpy(path: str) -> tuple[ArraySource, ArraySource]:
@@ -227,18 +237,17 @@ def open_numpy(path: str) -> tuple[ArraySource, ArraySource]:
             the two, or they have different lengths.
     """
     root = Path(path)
-    try:
-        if path and root.is_dir():
-            files = sorted(root.glob("*.npy"))
-            # Mapped: a folder may hold more than the machine's memory.
-            found = {file.stem: np.load(file, mmap_mode="r") for file in files}
-        else:
-            with np.load(root) as file:
-                found = dict(file)
-    except (OSError, ValueError, EOFError, TypeError, BadZipFile) as error:
-        raise _no_samples_error(
-            path, f"{path or 'data.path is empty'}: {error}"
-        ) from error
+    if path and root.is_dir():
+        # Mapped: a folder may hold more than the machine's memory.
+        found = {each.stem: _map_array(path, each) for each in root.glob("*.npy")}
+        found = dict(sorted(found.items()))
+    else:
+        said_of = path or "data.path is empty"
+        with (
+            decoder_errors(lambda said: _no_samples_error(path, f"{said_of}: {said}")),
+            np.load(root) as file,
+        ):
+            found = dict(file)
     train, test = (
         {
             name.removeprefix(f"{part}_"): array
@@ -259,6 +268,12 @@ def open_numpy(path: str) -> tuple[ArraySource, ArraySource]:
     # Counted over both parts, so that each has all classes.
     classes = 1 + max(int(x.max(initial=0)) for x in labels)
     return LabelledArrays(train, classes), LabelledArrays(test, classes)
+
+
+def _map_array(path: str, file: Path) -> NDArray[Any]:
+    with decoder_errors(lambda said: _no_samples_error(path, f"{file}: {said}")):
+        found: NDArray[Any] = np.load(file, mmap_mode="r")
+        return found
 
 
 def _no_samples_error(path: str, values: str) -> BadInput:

@@ -6,14 +6,13 @@ all captions. A file of clips is a NumPy archive of `clip`, uint8 [N, T, H, W, C
 """
 
 import hashlib
-import zipfile
 from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.core.errors import BadInput
+from jaxdist.core.errors import BadInput, decoder_errors
 from jaxdist.core.special_tokens import BOS_ID, EOS_ID, PAD_ID, SPECIAL_TOKENS
 from jaxdist.input.sources import Arrays, SampleIds
 
@@ -118,11 +117,11 @@ def open_clips(path: str) -> tuple[Clips, Clips]:
     Raises:
         BadInput: no such file, or not what a file of clips holds.
     """
-    try:
-        with np.load(path or "no path", allow_pickle=False) as file:
-            clips, texts = file["clip"], file["caption"]
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise _no_clips_error(path, f"{type(error).__name__}: {error}") from error
+    with (
+        decoder_errors(lambda said: _no_clips_error(path, said)),
+        np.load(path or "no path", allow_pickle=False) as file,
+    ):
+        clips, texts = file["clip"], file["caption"]
     if clips.dtype != np.uint8 or clips.ndim != 5 or texts.dtype.kind != "U":
         found = f"clip {clips.dtype} {list(clips.shape)}, caption {texts.dtype}"
         raise _no_clips_error(path, found)

@@ -34,6 +34,10 @@ class DataConfig:
     """Rows and columns to which images of files are cut, or those of arrays pooled;
     none: the network's own, and all that arrays have.
     """
+    channel_dim: Literal["last", "first"] = "last"
+    """Where images of arrays have their channels: [N, H, W, C], or [N, C, H, W] as
+    PyTorch has them.
+    """
     samples: int = 1024
     """Training samples of synthetic data; an eighth as many more are held out."""
     context: int = 128

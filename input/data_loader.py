@@ -9,6 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan.shuffle import Global, ShuffleConfig
+from jaxdist.input.checked_source import check_source
 from jaxdist.input.device_feed import Feed, train_feed
 from jaxdist.input.loader_state import ResumePoint, resume_step
 from jaxdist.input.local_shuffle.partial import order_from_config
@@ -61,6 +62,7 @@ def loader(
     ...     next(batches)["x"].shape
     (4,)
     """
+    source = check_source(source)
     mesh = mesh or Mesh(np.asarray(jax.devices()[:1]), ("data",))
     # A batch is split along the first axis: data parallel, as meshes are written.
     axes = (mesh.axis_names[0],) if over is None else over
@@ -94,11 +96,22 @@ def loader(
     # The fingerprint may read the whole source: it is asked for only to resume.
     step = resume_step(start, order, lambda: source_fingerprint(source))
     # A batch has the source's own dtypes; 64 bits only where jax has them.
-    dtypes = {
-        key: jax.dtypes.canonicalize_dtype(array.dtype).name
+    first = {
+        key: array
         for key, array in source.get(np.zeros(1, np.int64)).items()
         if key != "id"
     }
+    dtypes = {
+        key: jax.dtypes.canonicalize_dtype(array.dtype).name
+        for key, array in first.items()
+    }
+    if texts := [key for key, x in first.items() if x.dtype.kind not in "biufc"]:
+        raise BadInput(
+            f"the source's {texts[0]} is no number",
+            rule="what is put on devices are numbers",
+            values=", ".join(f"{key}: {first[key].dtype}" for key in texts),
+            remedy=f"a source without {', '.join(texts)}; `id` of a batch finds them",
+        )
     rows = NamedSharding(mesh, PartitionSpec(axes))
     return train_feed(
         source,

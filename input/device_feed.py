@@ -25,6 +25,7 @@ from jaxdist.input.batch_assembly import (
     Rows,
     TrainBatchAssembler,
 )
+from jaxdist.input.checked_source import check_source
 from jaxdist.input.loader_state import LoaderState, make_loader_state
 from jaxdist.input.local_shuffle.setup import Keep, SampleStoreRuntime, check_no_workers
 from jaxdist.input.order import SampleOrder
@@ -256,6 +257,8 @@ def train_feed(
     """
     spec = dtypes if isinstance(dtypes, SampleSpec) else SampleSpec(dtypes=dtypes)
 
+    source = check_source(source)
+
     def read(samples: Source) -> BatchAssembler:
         return TrainBatchAssembler(
             source=samples,
@@ -307,7 +310,7 @@ def eval_feed(
     """
     spec = dtypes if isinstance(dtypes, SampleSpec) else SampleSpec(dtypes=dtypes)
     recipe = EvalBatchAssembler(
-        source=source, batch=batch, dtypes=spec.dtypes, checks=spec
+        source=check_source(source), batch=batch, dtypes=spec.dtypes, checks=spec
     )
     return Feed(
         recipe,

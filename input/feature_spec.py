@@ -14,6 +14,8 @@ class Feature:
     """Its shape in one sample; empty for a single number."""
     upper_bound: int | None = None
     """Whole numbers from 0 to below this; None: real numbers."""
+    is_open: bool = False
+    """Whether nothing is known but that the network is trained on it."""
 
 
 FeatureSpec = Mapping[str, Feature]

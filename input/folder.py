@@ -4,20 +4,25 @@ FOLDER/train/cat/1.jpg    FOLDER/test/cat/7.jpg (or validation, or val)
 """
 
 import hashlib
-import io
 import json
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput, JaxdistWarning
+from jaxdist.core.text_encoding import printable_path
 from jaxdist.input.feature_spec import FeatureSpec, image_shape
-from jaxdist.input.image_files import DecodedImages
+from jaxdist.input.image_files import (
+    DecodedImages,
+    UndecodableImageError,
+    decode_image,
+)
 
 _SUFFIXES: Final = (".jpg", ".jpeg", ".png")
 _EVAL_SPLITS: Final = ("validation", "val", "test")
@@ -70,7 +75,7 @@ class FolderImages:
             # would take longer than many runs. Times differ between copies.
             for path, label in self._files:
                 name, size = f"{path.parent.name}/{path.name}", path.stat().st_size
-                digest.update(f"{name} {label} {size}\n".encode())
+                digest.update(_encode_name(f"{name} {label} {size}\n"))
             for path, _ in self._files[::every]:
                 digest.update(path.read_bytes())
         return digest.hexdigest()
@@ -83,7 +88,7 @@ def _unreadable_file_errors() -> Iterator[None]:
         yield
     except OSError as error:
         raise BadInput(
-            f"{error.filename} cannot be read",
+            f"{printable_path(str(error.filename))} cannot be read",
             rule="every image that is listed is a file that may be read",
             values=error.strerror or str(error),
             remedy=("put the file right, or remove it", "or data.corrupt_images=skip"),
@@ -98,6 +103,13 @@ class ImageFolderListing:
     """Names of the classes, in the order of the labels."""
     splits: Mapping[str, list[tuple[Path, int]]]
     """Image files and their labels: `train`, and the split that is held out."""
+    passed_over: str = ""
+    """What of the folder is no image of a class, counted and named; else empty."""
+
+    def warn(self) -> None:
+        """Tell what was passed over, in one line."""
+        if self.passed_over:
+            warnings.warn(self.passed_over, JaxdistWarning, stacklevel=3)
 
 
 def open_image_folder(
@@ -119,13 +131,14 @@ def open_image_folder(
             held-out images have.
     """
     shape, found = image_shape(features, "folder"), list_image_folder(path)
+    found.warn()
     splits = []
     for files in found.splits.values():
         bad: frozenset[Path] = frozenset()
         if corrupt_cache is not None:
             bad = find_corrupt_images([path for path, _ in files], corrupt_cache)
         if bad:
-            first = ", ".join(str(path) for path in sorted(bad)[:5])
+            first = printable_path(", ".join(map(str, sorted(bad)[:5])))
             more = ", ..." if len(bad) > 5 else ""
             warnings.warn(
                 f"{len(bad):,} of {len(files):,} images cannot be decoded and are left "
@@ -149,16 +162,18 @@ def find_corrupt_images(files: Sequence[Path], cache_folder: Path) -> frozenset[
         cache_folder: folder in which the result is kept, for these names, sizes and
             times of change; files that changed are read again.
     """
-    digest = hashlib.sha256()
+    # What can be decoded depends on the rules of this version, too.
+    digest = hashlib.sha256(b"decode_image\n")
     for path in files:
         try:
             seen = path.stat()
             version = f"{seen.st_size} {seen.st_mtime_ns}"
         except OSError as error:  # a link to nothing
             version = f"unreadable, {error.errno}"
-        digest.update(f"{path} {version}\n".encode())
+        digest.update(_encode_name(f"{path} {version}\n"))
     index = cache_folder / f"images-{digest.hexdigest()[:16]}.json"
-    if index.is_file():
+    # An index that is damaged, or not there, is made again.
+    with suppress(OSError, ValueError, TypeError):
         return frozenset(map(Path, json.loads(index.read_text(encoding="utf-8"))))
 
     # Pillow releases the interpreter's lock while it decodes: threads are enough.
@@ -176,12 +191,9 @@ def find_corrupt_images(files: Sequence[Path], cache_folder: Path) -> frozenset[
 
 def _is_decodable(path: Path) -> bool:
     """Tell whether a file is an image that can be decoded to its end."""
-    from PIL import Image
-
     try:
-        with Image.open(io.BytesIO(path.read_bytes())) as file:
-            file.load()
-    except (OSError, ValueError, SyntaxError):  # Pillow's, by format
+        decode_image(path.read_bytes(), 3)
+    except (OSError, UndecodableImageError):
         return False
     return True
 
@@ -198,33 +210,107 @@ def list_image_folder(path: str) -> ImageFolderListing:
         raise _no_images_error(path, f"looked for {root / 'train'} and {root / tested}")
 
     # A label is a place in the sorted names of train, in both parts.
-    names = sorted(each.name for each in (root / "train").iterdir() if each.is_dir())
+    passed = _PassedOver(root)
+    held_by_split = {s: set(passed.classes(root / s)) for s in ("train", tested)}
+    names = sorted(held_by_split["train"])
     splits = {}
     for split in (root / "train", root / tested):
-        held = {each.name for each in split.iterdir() if each.is_dir()}
+        held = held_by_split[split.name]
         if others := sorted(held - set(names)):
             raise BadInput(
                 f"{split} has classes that are not trained",
                 rule="every class has a folder in train",
-                values=", ".join(others[:5]),
-                remedy=f"mkdir {split.parent / 'train' / others[0]}, with images",
+                values=printable_path(", ".join(others[:5])),
+                remedy="mkdir "
+                + printable_path(f"{split.parent / 'train' / others[0]}, with images"),
             )
         splits[split.name] = [
             (path, label)
             for label, name in enumerate(names)
-            for path in sorted((split / name).glob("*"))
-            if path.suffix.lower() in _SUFFIXES
+            if name in held
+            for path in passed.images(split / name)
         ]
         if not splits[split.name]:
             raise _no_images_error(str(split.parent), f"no image in {split}")
-    return ImageFolderListing(classes=tuple(names), splits=splits)
+    return ImageFolderListing(
+        classes=tuple(names), splits=splits, passed_over=passed.text()
+    )
+
+
+class _PassedOver:
+    """Lists folders, and counts what in them is no class and no image."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._found: dict[str, list[Path]] = {}
+
+    def classes(self, split: Path) -> list[str]:
+        """Return the folders of a split that are classes."""
+        found = []
+        for path, is_folder in _list_folder(split):
+            if path.name.startswith("."):
+                self._add("hidden", path)
+            elif not is_folder:
+                self._add("beside the classes", path)
+            else:
+                found.append(path.name)
+        return found
+
+    def images(self, folder: Path) -> list[Path]:
+        """Return the images of a class, in the order of their names."""
+        found = []
+        for path, is_folder in _list_folder(folder):
+            if path.name.startswith("."):
+                self._add("hidden", path)
+            elif is_folder:
+                self._add("folders inside a class", path)
+            elif path.suffix.lower() not in _SUFFIXES:
+                self._add(f"other than {', '.join(_SUFFIXES)}", path)
+            else:
+                found.append(path)
+        if not found:
+            self._add("classes without an image", folder)
+        return found
+
+    def text(self) -> str:
+        """Say what was passed over in one line; empty where nothing was."""
+        parts = []
+        for kind, paths in self._found.items():
+            shown = ", ".join(str(path.relative_to(self._root)) for path in paths[:3])
+            more = ", ..." if len(paths) > 3 else ""
+            parts.append(f"{kind}: {len(paths):,} ({shown}{more})")
+        line = f"passed over in {self._root}: {'; '.join(parts)}"
+        return printable_path(line) if parts else ""
+
+    def _add(self, kind: str, path: Path) -> None:
+        self._found.setdefault(kind, []).append(path)
+
+
+def _list_folder(folder: Path) -> list[tuple[Path, bool]]:
+    """List a folder by name: each path, and whether it is a folder itself."""
+    try:
+        # Of millions of files none is asked for what it is: the folder knows.
+        with os.scandir(folder) as entries:
+            return sorted((Path(entry.path), entry.is_dir()) for entry in entries)
+    except OSError as error:
+        raise BadInput(
+            f"{printable_path(str(folder))} cannot be listed",
+            rule="every folder of images may be read",
+            values=error.strerror or str(error),
+            remedy="chmod u+rx on the folder, or remove it",
+        ) from error
+
+
+def _encode_name(text: str) -> bytes:
+    """Return the bytes of a name, which may be no text."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _no_images_error(path: str, values: str) -> BadInput:
     return BadInput(
-        f"no images in {path or 'data.path'}",
+        f"no images in {printable_path(path) or 'data.path'}",
         rule="a folder of images is FOLDER/train/CLASS/*.jpg and "
         "FOLDER/test/CLASS/*.jpg (png too; validation or val for test)",
-        values=values,
+        values=printable_path(values),
         remedy="data.name=folder data.path=FOLDER",
     )

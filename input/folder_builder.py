@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 import tensorflow_datasets as tfds
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.text_encoding import printable_path
 from jaxdist.input.folder import ImageFolderListing, list_image_folder
 from jaxdist.input.prepare import prepare
 from jaxdist.input.registry import COMMON_TFDS_NAMES, dataset_names
@@ -87,6 +88,15 @@ def prepare_folder(path: str, name: str, directory: Path) -> ImageFolderListing:
         )
     # Listed first: a folder that is no data set leaves nothing behind.
     listing = list_image_folder(path)
+    listing.warn()
+    for each in listing.classes:
+        if each != printable_path(each):
+            raise BadInput(
+                "a class has a name that is no text",
+                rule="names of the classes of a prepared data set are UTF-8",
+                values=printable_path(each),
+                remedy="mv the folder to another name",
+            )
     prepare(directory / name, partial(_write, listing, name))
     return listing
 

@@ -2,11 +2,13 @@
 
 import io
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.text_encoding import printable_path
 from jaxdist.input.crops import Crop, center_crop, random_resized_crop
 from jaxdist.input.sources import Arrays, SampleIds, Source
 
@@ -15,9 +17,85 @@ if TYPE_CHECKING:
 
 _MODES: Final = {1: "L", 3: "RGB"}
 """Pillow's name of the colours, by number of channels."""
+_WHITE_16: Final = 65535
+_ORIENTATION_TAG: Final = 0x0112
+_ORIENTATIONS: Final = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+"""What turns a picture upright, by its orientation in EXIF."""
 _MEAN: Final = {1: (0.449,), 3: (0.485, 0.456, 0.406)}
 _STD: Final = {1: (0.226,), 3: (0.229, 0.224, 0.225)}
 """Mean and standard deviation of ImageNet's colours, of values in [0, 1]."""
+
+
+class UndecodableImageError(ValueError):
+    """Bytes are no picture that can be decoded; with what the decoder said."""
+
+
+def decode_image(data: bytes, channels: int) -> "Image":
+    """Decode a picture as it is shown: upright, in white where it is transparent.
+
+    Args:
+        data: a whole file; of an animation the first picture is read.
+        channels: 1 for grey, 3 for colour.
+
+    Returns:
+        Grey or colour of 8 bits; mode F, grey from 0 to 255, where it has 16 bits.
+
+    Raises:
+        UndecodableImageError: whatever the decoder raised.
+    """
+    from PIL import Image
+
+    mode = _MODES[channels]
+    try:
+        with Image.open(io.BytesIO(data)) as file:
+            turn = _ORIENTATIONS.get(_orientation(file))
+            if file.mode[:1] in ("I", "F"):
+                seen = _scale_grey(file)
+            elif file.has_transparency_data and _is_transparent(file):
+                above = file.convert("RGBA")
+                white = Image.new("RGBA", file.size, "white")
+                seen = Image.alpha_composite(white, above).convert(mode)
+            else:
+                # Files in grey or with a palette are among photographs.
+                seen = file.convert(mode)
+        return seen if turn is None else seen.transpose(Image.Transpose[turn])
+    except Exception as error:  # decoders raise what they like, by format
+        raise UndecodableImageError(str(error) or type(error).__name__) from error
+
+
+def _orientation(file: "Image") -> int:
+    """Return how a camera was held, 1 to 8 as EXIF counts; 1 where nothing is said."""
+    try:
+        return int(file.getexif().get(_ORIENTATION_TAG, 1))
+    except Exception:  # a picture whose notes are damaged is a picture all the same
+        return 1
+
+
+def _scale_grey(file: "Image") -> "Image":
+    """Scale a picture of 16 bits, whose white is 65,535, to a white of 255."""
+    from PIL import Image
+
+    pixels = np.asarray(file)
+    if pixels.dtype.kind == "f" or pixels.min() < 0 or pixels.max() > _WHITE_16:
+        raise ValueError(f"numbers of mode {file.mode} have no white")
+    hidden = file.info.get("transparency")
+    if isinstance(hidden, int):
+        pixels = np.where(pixels == hidden, _WHITE_16, pixels)
+    return Image.fromarray(pixels.astype(np.float32) / np.float32(_WHITE_16 // 255))
+
+
+def _is_transparent(file: "Image") -> bool:
+    """Tell whether any pixel lets through what is behind it."""
+    low, _ = file.convert("RGBA").getchannel("A").getextrema()
+    return bool(low != 255)
 
 
 class EncodedImages(Protocol):
@@ -105,7 +183,7 @@ class DecodedImages:
 
         files = self._encoded.read(ids.tolist())
         shape = self._rows, self._columns, self._channels
-        images = np.empty((len(files), *shape), np.uint8)
+        images: NDArray[Any] = np.empty((len(files), *shape), np.uint8)
         for row, (sample, (data, _)) in enumerate(zip(ids, files, strict=True)):
             image = self._decode(data, sample)
             part = crop(row, *image.size)
@@ -113,7 +191,11 @@ class DecodedImages:
             size = (self._columns, self._rows)
             seen = image.resize(size, Resampling.BILINEAR, box=part.box)
             seen = ImageOps.mirror(seen) if part.flip else seen
-            images[row] = np.asarray(seen).reshape(shape)
+            pixels = np.asarray(seen)
+            if pixels.dtype != images.dtype and pixels.dtype == np.float32:
+                # Pictures of 16 bits keep what is below a 256th of white.
+                images = images.astype(np.float32)
+            images[row] = pixels.reshape(*shape[:2], -1)
 
         # Mean 0 and standard deviation 1 over ImageNet.
         mean = np.float32(255) * np.array(_MEAN[self._channels], np.float32)
@@ -123,17 +205,13 @@ class DecodedImages:
 
     def _decode(self, data: bytes, sample: int) -> "Image":
         """Decode one file, in the channels that are read."""
-        from PIL import Image
-
         try:
-            # Converted: files in grey, with a palette or with transparency are among
-            # photographs.
-            with Image.open(io.BytesIO(data)) as file:
-                return file.convert(_MODES[self._channels])
-        except (OSError, ValueError, SyntaxError) as error:
+            return decode_image(data, self._channels)
+        except UndecodableImageError as error:
             raise BadInput(
-                f"{self._encoded.name(sample)} cannot be read",
-                rule="every image is a whole JPEG or PNG file",
+                f"{printable_path(self._encoded.name(sample))} cannot be read",
+                rule="every image is a whole JPEG or PNG file, of a size that Pillow "
+                "takes for a picture",
                 values=f"{len(data):,} B: {error}",
                 remedy=self._encoded.remedy,
             ) from error

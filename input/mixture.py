@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
+from jaxdist.input.checked_source import check_source
 from jaxdist.input.keyed_permutation import hash64, permute
 from jaxdist.input.sources import Arrays, EpochVaryingSource, SampleIds, Source
 
@@ -53,6 +54,10 @@ class Mixture:
                 values=f"weights of {', '.join(wrong)}" if wrong else "no source",
                 remedy='Mixture({"one": (source, 0.7), "other": (source, 0.3)})',
             )
+        sources = {
+            name: (check_source(source), weight)
+            for name, (source, weight) in sources.items()
+        }
         keys = {
             name: sorted(source.get(np.zeros(1, np.int64)))
             for name, (source, _) in sources.items()

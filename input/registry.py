@@ -99,6 +99,9 @@ def open_data(
     if kind == "numpy" and rest:
         config = replace(config, name=kind, path=rest)
 
+    # What is only known to be there says nothing of how it is read.
+    is_classified = "label" in features
+    features = {key: each for key, each in features.items() if not each.is_open}
     # Images are read in the size that the configuration sets, else in the network's.
     image = features.get("image")
     if config.size is not None and image is not None:
@@ -113,6 +116,22 @@ def open_data(
     else:
         opened = _open_named(config, features)
     train, test = opened
+    if config.channel_dim == "first":
+        if kind != "numpy" and not is_object_reference(config.name):
+            raise BadInput(
+                f"{config.name} has its channels where they are",
+                rule="data.channel_dim=first is for data.name=numpy, and for arrays "
+                "of one's own",
+                values=f"data.name = {config.name}, data.channel_dim = first",
+                remedy="data.channel_dim=last",
+            )
+        from jaxdist.input.sample_forms import channels_last
+
+        train, test = channels_last((train, test))
+    if is_classified:
+        from jaxdist.input.sample_forms import class_labels
+
+        train, test = class_labels(train, test)
     return (sort_by_label(train) if config.order == "label" else train), test
 
 
@@ -177,6 +196,7 @@ def _open_user_data(name: str) -> "tuple[Source, Source]":
     """
     import numpy as np
 
+    from jaxdist.input.checked_source import check_source
     from jaxdist.input.sources import ArraySource
 
     made = call_user_function(name, resolve_object(name))
@@ -189,7 +209,7 @@ def _open_user_data(name: str) -> "tuple[Source, Source]":
             arrays = {key: np.asarray(array) for key, array in part.items()}
             sources.append(ArraySource(arrays))
         elif all(hasattr(part, member) for member in ("get", "__len__")):
-            sources.append(part)
+            sources.append(check_source(part))
         else:
             size = f" of {len(part)}" if isinstance(part, (tuple, list)) else ""
             found = f"one of the two is {type(part).__name__}{size}"

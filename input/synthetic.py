@@ -19,12 +19,11 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.core.errors import BadInput
+from jaxdist.core.errors import BadInput, decoder_errors
 from jaxdist.input.clips import Clips, Pixels, build_vocabulary, max_caption_length
 from jaxdist.input.digits import open_digits
 from jaxdist.input.feature_spec import Feature, FeatureSpec
@@ -123,17 +122,14 @@ class Volumes:
         samples: list[dict[str, NDArray[Any]]] = []
         # A file is read whole each time: volumes are too large to hold.
         for path in (self._files[i] for i in ids):
-            try:
-                with np.load(path) as file:
-                    samples.append({key: file[key] for key in ("image", "target")})
-            except (OSError, KeyError, ValueError, BadZipFile) as error:
-                raise BadInput(
-                    f"{path} is no volume",
-                    rule="a volume is an .npz file with image [D, H, W, C] and "
-                    "target [n]",
-                    values=str(error),
-                    remedy=f"np.savez('{path}', image=..., target=...)",
-                ) from error
+            samples.append(_read_volume(path))
+            for key, array in samples[-1].items():
+                if array.shape != samples[0][key].shape:
+                    raise _no_volume_error(
+                        path,
+                        f"{key} is {list(array.shape)}, others are "
+                        f"{list(samples[0][key].shape)}",
+                    )
         return {key: np.stack([s[key] for s in samples]) for key in ("image", "target")}
 
     @property
@@ -143,6 +139,24 @@ class Volumes:
         # training.
         text = "\n".join(f"{f.name} {f.stat().st_size}" for f in self._files)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read_volume(path: Path) -> dict[str, NDArray[Any]]:
+    with (
+        decoder_errors(lambda said: _no_volume_error(path, said)),
+        np.load(path) as file,
+    ):
+        return {key: file[key] for key in ("image", "target")}
+
+
+def _no_volume_error(path: Path, values: str) -> BadInput:
+    return BadInput(
+        f"{path} is no volume",
+        rule="a volume is an .npz file with image [D, H, W, C] and target [n], of the "
+        "same shapes in all",
+        values=values,
+        remedy=f"np.savez('{path}', image=..., target=...)",
+    )
 
 
 def open_volumes(path: str) -> tuple[Volumes, Volumes]:

@@ -7,6 +7,7 @@ side, so each of their characters is asked for once; training windows may overla
 """
 
 import hashlib
+import warnings
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -14,8 +15,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.core.errors import BadInput
+from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.core.text.formatting import format_count
+from jaxdist.core.text_encoding import decode_text, printable_path
 from jaxdist.input.sources import Arrays, SampleIds
 
 _REMEDY: Final = "data.path=FILE, a text in UTF-8, or a folder of them"
@@ -71,9 +73,9 @@ def open_text(
     """Open a text file, or the text files of a folder, as windows of characters.
 
     Args:
-        path: a file in UTF-8, whose line ends stay as they are; or a folder, of which
-            every `.txt` file is read, in the order of their paths, `END_OF_TEXT`
-            behind each.
+        path: a file in UTF-8, or in UTF-16 with a byte order mark, whose line ends stay
+            as they are; or a folder, of which every `.txt` file is read, in
+            the order of their paths, `END_OF_TEXT` behind each.
         context: characters a window.
         stride: characters from one training window's start to the next; None puts the
             windows side by side.
@@ -92,13 +94,24 @@ def open_text(
             remedy=_REMEDY,
         )
     if Path(path).is_dir():
-        files = sorted(Path(path).rglob("*.txt"))
+        files, passed = _list_texts(Path(path))
         if not files:
             raise BadInput(
                 f"no text in {path}",
                 rule="a folder of texts has files that end in .txt",
                 values=f"{path} has none",
                 remedy=_REMEDY,
+            )
+        if passed:
+            shown = ", ".join(str(p.relative_to(path)) for p in passed[:3])
+            more = ", ..." if len(passed) > 3 else ""
+            warnings.warn(
+                printable_path(
+                    f"passed over in {path}: hidden or other than .txt: "
+                    f"{len(passed):,} ({shown}{more})"
+                ),
+                JaxdistWarning,
+                stacklevel=2,
             )
         text = "".join(_read_file(file) + END_OF_TEXT for file in files)
     else:
@@ -137,11 +150,25 @@ def encode_characters(text: str) -> tuple[NDArray[np.int32], str]:
     return tokens.astype(np.int32), "".join(map(chr, known.tolist()))
 
 
+def _list_texts(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the texts of a folder and of those in it, and the files passed over."""
+    texts: list[Path] = []
+    passed: list[Path] = []
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if path.is_dir():
+            continue
+        is_hidden = any(part.startswith(".") for part in parts)
+        is_text = path.suffix.lower() == ".txt" and not is_hidden
+        (texts if is_text else passed).append(path)
+    return texts, passed
+
+
 def _read_file(path: Path) -> str:
     """Read a file whole."""
     try:
         # As bytes: text mode would change line ends.
-        text = path.read_bytes().decode("utf-8")
+        data = path.read_bytes()
     except OSError as error:
         raise BadInput(
             f"no text in {path}",
@@ -149,14 +176,7 @@ def _read_file(path: Path) -> str:
             values=error.strerror or str(error),
             remedy=_REMEDY,
         ) from error
-    except UnicodeDecodeError as error:
-        raise BadInput(
-            f"{path} is no text",
-            rule="data.path is text in UTF-8",
-            values=f"byte {format_count(error.start)} is "
-            f"{error.object[error.start]:#04x}",
-            remedy=f"iconv -f latin1 -t utf-8 {path} > {path}.utf8",
-        ) from error
+    text = decode_text(data, path)
     if not text:
         raise BadInput(f"{path} is empty", rule="a text has characters", remedy=_REMEDY)
     return text

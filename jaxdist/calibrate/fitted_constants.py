@@ -8,6 +8,7 @@ from typing import Any, Final
 from jaxdist.calibrate.fit import ConstantsFit
 from jaxdist.calibrate.measured_rows import RowFormat, initial_values
 from jaxdist.core.errors import BadInput
+from jaxdist.core.text_encoding import read_text
 
 _FILE_KIND: Final = "jaxdist fitted constants"
 
@@ -80,7 +81,7 @@ def is_constants_file(path: Path) -> bool:
     """Return whether a file holds fitted constants, rather than a cluster."""
     # The argument may be the name of a known cluster as well, which is no file.
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = json.loads(read_text(path))
     except (OSError, ValueError):
         return False
     return isinstance(tree, dict) and tree.get("kind") == _FILE_KIND
@@ -109,7 +110,7 @@ def read_constants(path: Path, row_format: RowFormat) -> FittedConstants:
         BadInput: they are of another format, or the file is damaged.
     """
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = json.loads(read_text(path))
         own = tree["format"]
         values = {
             # Looked up only in a file of the same format: names differ between formats.

@@ -1,6 +1,7 @@
 """CSV files as rows of text by column, and columns of a row as numbers."""
 
 import csv
+import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.text_encoding import read_text
 
 
 def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """Read a CSV file: its header, and its rows by column.
 
     Args:
-        path: UTF-8, with or without a byte order mark; the first line is the header.
+        path: UTF-8, or UTF-16 with a byte order mark; the first line is the header.
 
     Raises:
         BadInput: no such file, an empty one, or a row of another length.
@@ -28,7 +30,7 @@ def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
             remedy=f"did you mean {near}?" if near else "ls *.csv",
         )
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with io.StringIO(read_text(path), newline="") as file:
             reader = csv.DictReader(line for line in file if line.strip())
             header = [name.strip() for name in reader.fieldnames or ()]
             reader.fieldnames = header
@@ -48,7 +50,7 @@ def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
                 rows.append({name: cell.strip() for name, cell in row.items()})
         if not rows:
             raise csv.Error(f"{int(bool(header))} lines")
-    except (UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
         raise BadInput(
             f"{path} has no rows that can be read",
             rule="a CSV file in UTF-8: a header, then rows with as many columns",

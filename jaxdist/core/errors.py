@@ -1,7 +1,8 @@
 """Errors and warnings: with the broken rule, the values, and a remedy to type."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 
 class JaxdistWarning(UserWarning):
@@ -89,6 +90,30 @@ def unknown_name_error(
         rule=f"one of {', '.join(names)}",
         remedy=f"did you mean {near}?" if near else default_remedy,
     )
+
+
+@contextmanager
+def decoder_errors(refuse: Callable[[str], BadInput]) -> Iterator[None]:
+    """Turn whatever a decoder of files raises into one refusal, which names the file.
+
+    Args:
+        refuse: makes the refusal of what the decoder said.
+
+    Raises:
+        BadInput: the decoder raised anything.
+
+    >>> with decoder_errors(lambda said: BadInput(f"a.gz is damaged: {said}")):
+    ...     raise EOFError("it ends early")
+    Traceback (most recent call last):
+    ...
+    jaxdist.core.errors.BadInput: a.gz is damaged: it ends early
+    """
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as error:  # zlib.error, EOFError, BadZipFile, struct.error, ...
+        raise refuse(str(error) or type(error).__name__) from error
 
 
 class MultipleErrors(BadInput):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.text_encoding import read_text
 
 
 def check_fields(tree: object, known: Iterable[str], context: str) -> None:
@@ -116,8 +117,8 @@ def load_yaml_mapping(
             remedy=f"did you mean {near}?" if near else f"{doc_page} has an example",
         )
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        tree = yaml.safe_load(read_text(path))
+    except yaml.YAMLError as error:
         raise BadInput(
             f"{path} cannot be read",
             rule=f"{kind} is a YAML file",

@@ -50,15 +50,15 @@ class LayerCall:
 FunctionWrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def trace_calls(
+def trace_network(
     graph: nnx.GraphDef[nnx.Module],
     state: Sequence[Any],
     *inputs: jax.ShapeDtypeStruct,
     prepare: NetworkHook = lambda network: None,
     wrap: FunctionWrapper = lambda run: run,
     repeated_blocks: RepeatedBlocks | None = None,
-) -> tuple[LayerCall, ...]:
-    """Trace a network and list its layer calls, in order.
+) -> tuple[tuple[LayerCall, ...], Any]:
+    """Trace a network: its layer calls, in order, and the shapes that it returns.
 
     Args:
         graph: the network's structure.
@@ -96,10 +96,38 @@ def trace_calls(
         return network(*arrays)
 
     # Shapes alone: nothing is computed, and calls are recorded as Python runs.
-    jax.eval_shape(wrap(run), state, *inputs)
+    outputs = jax.eval_shape(wrap(run), state, *inputs)
     if repeated_blocks is None or not repeated_blocks.representatives:
-        return tuple(calls)
-    return tuple(_expand_calls(repeated_blocks, blocks, calls))
+        return tuple(calls), outputs
+    return tuple(_expand_calls(repeated_blocks, blocks, calls)), outputs
+
+
+def trace_calls(
+    graph: nnx.GraphDef[nnx.Module],
+    state: Sequence[Any],
+    *inputs: jax.ShapeDtypeStruct,
+    prepare: NetworkHook = lambda network: None,
+    wrap: FunctionWrapper = lambda run: run,
+    repeated_blocks: RepeatedBlocks | None = None,
+) -> tuple[LayerCall, ...]:
+    """Trace a network and list its layer calls, in order.
+
+    Args:
+        graph: the network's structure.
+        state: shapes of its parameters and statistics, as `nnx.split` parts them.
+        inputs: shapes and dtypes of what it is called on, global batch first.
+        prepare: called on the traced network before it runs, to tell layers something.
+        wrap: wraps the traced function, to read it as on one device of several.
+        repeated_blocks: blocks that need not be read.
+    """
+    return trace_network(
+        graph,
+        state,
+        *inputs,
+        prepare=prepare,
+        wrap=wrap,
+        repeated_blocks=repeated_blocks,
+    )[0]
 
 
 def _expand_calls(

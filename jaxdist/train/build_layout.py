@@ -22,7 +22,7 @@ from jaxdist.partition.outer_sync import plan_syncs
 from jaxdist.partition.param_sharding import leaf_shardings
 from jaxdist.pipeline.plan_schedule import device_work_counts
 from jaxdist.pipeline.stage_parameters import SlotArrays
-from jaxdist.profile.repeated_blocks import RepeatedBlocks, find_repeated_blocks
+from jaxdist.profile.repeated_blocks import RepeatedBlocks
 from jaxdist.profile.trace import TraceCache
 from jaxdist.profile.xla_cpu.backward_reads import backward_reads
 from jaxdist.train import diloco, remat
@@ -37,6 +37,7 @@ from jaxdist.train.pipeline.stages import (
     variable_by_name,
     variable_ids_by_block,
 )
+from jaxdist.train.sample_check import check_samples
 from jaxdist.train.sharded_norms import is_masked, leaves_with_masked, local_sum_squares
 from jaxdist.train.state import TrainState, leaf_names, named_leaves
 from jaxdist.train.state_layout import LeafStateLayout, StateLayout
@@ -98,8 +99,8 @@ def build_layout(
         trace_cache: traces of the same network and batch, to lay it out many times.
 
     Raises:
-        BadInput: the network or the batch does not fit the plan; names the layer, the
-            numbers and a remedy.
+        BadInput: the network or the batch does not fit the plan, or samples, outputs
+            and objective each other; names the layer, the numbers and a remedy.
     """
     trace_cache = trace_cache or TraceCache()
     inputs = cast_floats(task.objective.model_inputs(batch_shapes), task.dtype)
@@ -119,9 +120,12 @@ def build_layout(
     network = trace_cache.get_or_compute(
         "network", lambda: nnx.merge(task.graph, state.params, state.stats)
     )
+    # Once for all layouts: what a sample is depends on none.
     repeated = trace_cache.get_or_compute(
         "alike",
-        lambda: find_repeated_blocks(network, inputs, constant_rng_binder(inputs)),
+        lambda: check_samples(
+            task, network, inputs, batch_shapes, constant_rng_binder(inputs)
+        ),
     )
     calls, padding = fit_block_padding(
         plan,

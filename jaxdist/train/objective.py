@@ -74,6 +74,47 @@ class Objective(ABC):
             remedy="plan.tensor_strategy=filter, or a network without Answers",
         )
 
+    def check_outputs(self, outputs: Any, batch: Mapping[str, Any]) -> None:
+        """Hold what a network returns against the targets; nothing is computed.
+
+        Args:
+            outputs: shapes of what the network returns, samples first.
+            batch: shapes of the batch.
+
+        Raises:
+            BadInput: the loss is not one number a sample, or an answer is not one of a
+                sample.
+        """
+        samples = next(iter(batch.values())).shape[0]
+        try:
+            found = [("losses", jax.eval_shape(self.losses, outputs, batch).shape)]
+            # Heads beside the network's own are there in training alone.
+            if not isinstance(outputs, tuple):
+                right = jax.eval_shape(self.correct, outputs, batch)
+                found.append(("correct", right.shape[:1]))
+        except BadInput:
+            raise
+        except Exception as error:  # an objective of one's own may raise anything
+            raise self._mismatch_error(
+                outputs, batch, f"{type(error).__name__}: {str(error).splitlines()[:1]}"
+            ) from error
+        for method, shape in found:
+            if shape != (samples,):
+                shown = f"{method} of {samples} samples are {list(shape)}"
+                raise self._mismatch_error(outputs, batch, shown)
+
+    def _mismatch_error(
+        self, outputs: Any, batch: Mapping[str, Any], values: str
+    ) -> BadInput:
+        shown = [f"the network returns {describe_samples(outputs)} a sample"]
+        shown += [f"{key} is {describe_samples(batch[key])}" for key, _ in self.targets]
+        return BadInput(
+            f"{type(self).__name__} cannot score what the network returns",
+            rule="an objective has one loss a sample, [B], and answers [B, ...]",
+            values=f"{', '.join(shown)}; {values}",
+            remedy="another objective of the network, or targets of its outputs' form",
+        )
+
     @abstractmethod
     def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return the loss of each sample, [B], in float32 or wider."""
@@ -101,10 +142,12 @@ class Classification(Objective):
         if isinstance(outputs, tuple):
             main, *others = (self.losses(each, batch) for each in outputs)
             return main + self.aux_weight * sum(others)
+        _check_labels(outputs, "label", batch["label"])
         return UnsplitLogits().cross_entropy(outputs, batch["label"])
 
     def correct(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return whether each sample's largest logit is its label, bool [B]."""
+        _check_labels(outputs, "label", batch["label"])
         return outputs.argmax(-1) == batch["label"]
 
 
@@ -128,6 +171,7 @@ class NextToken(Objective):
 
         Over those that count; 0 for a sample that has none.
         """
+        _check_labels(outputs, "target", batch["target"])
         counts = self.target_mask(batch["target"], batch)
         labels = jnp.where(counts, batch["target"], jnp.zeros_like(batch["target"]))
         each = self.logits.cross_entropy(outputs, labels)
@@ -138,6 +182,7 @@ class NextToken(Objective):
 
     def correct(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return whether each token's largest logit is its target, bool [B, T]."""
+        _check_labels(outputs, "target", batch["target"])
         return self.logits.argmax(outputs) == batch["target"]
 
     def target_mask(self, correct: jax.Array, batch: Batch) -> jax.Array:
@@ -164,6 +209,19 @@ class Regression(Objective):
 
     def _errors(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return estimates less targets, [B, n], in float32 or wider."""
+        target = batch["target"]
+        # [B, 1] less [B] would be [B, B]: every estimate against every target.
+        if outputs.shape != target.shape or outputs.ndim < 2:
+            raise BadInput(
+                "the network's outputs are not of the targets' shape",
+                rule="Regression has an output [B, n] for each number of a target "
+                "[B, n]; nothing is broadcast",
+                values=f"a sample's outputs are {describe_samples(outputs)}, its "
+                f"target is {describe_samples(target)}",
+                remedy="target[:, None], or another last layer"
+                if target.ndim == 1
+                else f"a last layer of {target.shape[-1]} outputs, or other targets",
+            )
         # The difference of two bfloat16 numbers has hardly a digit.
         dtype = accumulation_dtype(outputs.dtype)
         return outputs.astype(dtype) - batch["target"].astype(dtype)
@@ -192,6 +250,7 @@ class Captioning(Objective):
 
     def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return the mean cross entropy over each caption's words, [B], nats."""
+        _check_labels(outputs, "target", batch["target"])
         each = self.logits.cross_entropy(outputs, batch["target"])
         asked = _is_word(batch).astype(each.dtype)
         # A sample of padding alone has no word to divide by.
@@ -199,6 +258,7 @@ class Captioning(Objective):
 
     def correct(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return whether each word's largest logit is its target, bool [B, L]."""
+        _check_labels(outputs, "target", batch["target"])
         return self.logits.argmax(outputs) == batch["target"]
 
     def target_mask(self, correct: jax.Array, batch: Batch) -> jax.Array:
@@ -222,6 +282,35 @@ def cast_floats(arrays: Any, dtype: Any) -> Any:
         return x.astype(dtype)
 
     return jax.tree.map(one, arrays)
+
+
+def describe_samples(arrays: Any) -> str:
+    """Say of what shape one sample is, in arrays [B, ...] or shapes of them.
+
+    >>> describe_samples((jnp.ones((2, 3)), jnp.ones(2)))
+    '[3] and []'
+    """
+    leaves = jax.tree.leaves(arrays)
+    return " and ".join(str(list(leaf.shape[1:])) for leaf in leaves) or "nothing"
+
+
+def _check_labels(logits: jax.Array, key: str, labels: jax.Array) -> None:
+    """Refuse labels that are not one whole number for each place of the logits."""
+    if logits.ndim and logits.shape[:-1] == labels.shape:
+        return
+    places, given = list(logits.shape[1:-1]), list(labels.shape[1:])
+    remedy = "another last layer, or other targets"
+    if labels.shape == (*logits.shape[:-1], 1):
+        remedy = f"{key}[..., 0]"
+    elif labels.shape == logits.shape:
+        remedy = f"{key}.argmax(-1), where {key} has a 1 in the place of its class"
+    raise BadInput(
+        f"the network's outputs and {key} are not of one sample each",
+        rule=f"logits are [B, ..., classes] and {key} [B, ...]: one whole number each",
+        values=f"a sample's outputs are {describe_samples(logits)}, for a {key} of "
+        f"{places}; its {key} is {given}",
+        remedy=remedy,
+    )
 
 
 def _is_word(batch: Batch) -> jax.Array:

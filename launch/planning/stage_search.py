@@ -12,6 +12,7 @@ from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import Profile
 from jaxdist.core.text.parsing import parse_bandwidth, parse_bytes, parse_flop_rate
+from jaxdist.core.text_encoding import decode_text
 from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.planner.stages.cost_conventions import COST_CONVENTIONS, CostConvention
 from jaxdist.planner.stages.graph import LayerGraph
@@ -246,7 +247,7 @@ def _read_graph(
             ),
         )
     try:
-        text = path.read_text(encoding="utf-8")
+        text = decode_text(path.read_bytes(), path)
     except FileNotFoundError as error:
         near = did_you_mean(
             str(path), [str(p) for p in path.parent.glob("*") if p.is_file()]
@@ -258,7 +259,7 @@ def _read_graph(
             if near
             else f"of a network of ours: jaxdist profile {path.stem} -o FILE",
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise BadInput(
             f"{path} cannot be read",
             rule="a profile is a text file",

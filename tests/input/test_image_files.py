@@ -16,6 +16,8 @@ from jaxdist.input.image_files import DecodedImages
 from jaxdist.input.order import GlobalShuffleOrder
 from jaxdist.input.registry import open_data
 
+# The folder of these tests has a file that is no image.
+pytestmark = pytest.mark.filterwarnings("ignore:passed over in")
 WANTED = {"image": Feature(shape=(8, 8, 3)), "label": Feature(upper_bound=10)}
 MEAN, SPREAD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 

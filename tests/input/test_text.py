@@ -11,6 +11,8 @@ from jaxdist.input.config import DataConfig
 from jaxdist.input.registry import open_data
 from jaxdist.input.text import END_OF_TEXT, encode_characters, open_text
 
+# Folders of these tests hold files that are no texts.
+pytestmark = pytest.mark.filterwarnings("ignore:passed over in")
 WORDS = "Füße: no rose\r\nwithout a thorn, 7 times.\n" * 20
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from jaxdist.calibrate.benchmark_outputs import nccl_tests, osu
 from jaxdist.calibrate.benchmark_outputs.rows import BenchmarkTable
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.text_encoding import decode_lenient
 
 
 def read_benchmarks(
@@ -32,7 +33,7 @@ def read_benchmarks(
                 remedy=f"did you mean {near}?" if near else "a file that is there",
             )
         # Logs of clusters may hold stray bytes of other programs.
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = decode_lenient(path.read_bytes())
         found = nccl_tests.read(text, path.name, program)
         found = found or osu.read(text, path.name, ranks, program)
         tables += found

@@ -22,6 +22,7 @@ from jaxdist.calibrate.measured_rows import (
 from jaxdist.calibrate.table import positive_float, read_csv, require_columns
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.text_encoding import read_text
 from jaxdist.oracle.published.megatron.memory import memory_terms
 from jaxdist.oracle.published.megatron.model import (
     MegatronLayout,
@@ -153,7 +154,7 @@ def _read_case(
     trees: list[Mapping[str, Any]] = []
     for path in (folder / "models" / f"{row['model']}.json", folder / row["execution"]):
         try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
+            tree = json.loads(read_text(path))
         except (OSError, ValueError) as error:
             there = [one.stem for one in path.parent.glob("*.json")]
             near = did_you_mean(path.stem, there)

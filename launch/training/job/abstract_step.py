@@ -215,7 +215,7 @@ def _with_batch_shapes(config: Experiment) -> tuple[Experiment, BatchShapes]:
     except BadInput:
         fields = feature_spec(config)
         # A user's network says nothing of its input: it cannot do without samples.
-        if set(objective.dtypes) - set(fields):
+        if set(objective.dtypes) - {k for k, f in fields.items() if not f.is_open}:
             raise
         known = {key: fields[key].shape for key in objective.dtypes}
     else:

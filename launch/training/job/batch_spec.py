@@ -26,6 +26,7 @@ from jaxdist.models.registry import (
     takes_clips,
     takes_tokens,
 )
+from jaxdist.train.objective import Classification
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
@@ -41,7 +42,12 @@ def feature_spec(config: Experiment) -> FeatureSpec:
         # Only the user's file knows what the network takes; most often the samples come
         # from the user as well.
         side = config.data.size
-        return {"image": Feature(shape=(side, side, 3))} if side else {}
+        known = {"image": Feature(shape=(side, side, 3))} if side else {}
+        objective = objective_for(config.model)
+        # An objective of one's own may mean anything by a label.
+        if type(objective).losses is not Classification.losses:
+            return known
+        return {**known, "label": Feature(is_open=True)}
     # None, a setting that is left open, is no bound: the data set decides.
     outputs = output_size(config.model)
     if takes_tokens(config.model):
@@ -74,6 +80,8 @@ def batch_shapes(
             values=f"{data} has {', '.join(sample)}, no {', '.join(missing)}",
             remedy="another model.name, or another data.name",
         )
+    for key, dtype in objective.dtypes.items():
+        _check_kind(data, key, sample[key].dtype, np.dtype(dtype))
     # Images are [N, H, W, C], volumes [N, D, H, W, C], clips [N, T, H, W, C]: a network
     # is convolutional, so only their rank and channels must fit.
     shape: tuple[int, ...] = ()
@@ -93,9 +101,9 @@ def batch_shapes(
             if len(made_for) == len(shape)
             else "another model.name, or another data.name",
         )
-    if len(shape) > 3 and config.data.shift:
+    if "image" in objective.dtypes and len(shape) != 3 and config.data.shift:
         raise BadInput(
-            "volumes are not shifted",
+            f"{'volumes' if len(shape) > 3 else 'these samples'} are not shifted",
             rule="data.shift moves images [H, W, C]",
             values=f"data.shift = {config.data.shift}, samples are {list(shape)}",
             remedy="data.shift=0",
@@ -148,6 +156,25 @@ def check_all_integers(
         whole = np.issubdtype(np.dtype(dtype), np.integer)
         if array is not None and whole and array.nbytes <= _MAX_CHECKED_BYTES:
             check_integers(key, array, dtype, np.arange(len(array)), checks)
+
+
+def _check_kind(data: str, key: str, found: np.dtype, wanted: np.dtype) -> None:
+    """Refuse samples that would not be what they are in the dtype of a batch."""
+    # NumPy drops imaginary parts, and reads digits out of text.
+    if found.kind in "biuf":
+        return
+    numbers = "whole numbers" if wanted.kind in "iu" else "real numbers"
+    remedy = f"{key}.astype({wanted.name!r})"
+    if found.kind in "USO" and wanted.kind in "iu":
+        remedy = f"names, {key} = numpy.unique({key}, return_inverse=True)"
+    elif found.kind == "c":
+        remedy = f"numpy.stack([{key}.real, {key}.imag], -1)"
+    raise BadInput(
+        f"{key} of {data} is not what the network is trained on",
+        rule=f"{key} is {numbers}, {wanted.name} in a batch",
+        values=f"{key} is {found}",
+        remedy=remedy,
+    )
 
 
 def fit_model_config(config: Experiment, source: "Source") -> ModelConfig:
