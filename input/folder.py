@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.input.image_files import DecodedImages
 from jaxdist.input.sources import FeatureSpec, image_shape
@@ -168,9 +169,7 @@ def find_corrupt_images(files: Sequence[Path], cache_folder: Path) -> frozenset[
 
     # Written aside and renamed: other processes of a run may look at the same time.
     cache_folder.mkdir(parents=True, exist_ok=True)
-    part = index.with_suffix(".part")
-    part.write_text(json.dumps([str(path) for path in found]), encoding="utf-8")
-    part.replace(index)
+    write_atomic(index, json.dumps([str(path) for path in found]))
     return frozenset(found)
 
 

@@ -56,7 +56,9 @@ def load(run: str | Path, checkpoint: int | None = None) -> tuple[Any, TrainStat
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), task.state
     )
     # Only what evaluation needs is read.
-    restored = Checkpoints(folder).restore(checkpoint, replace(shapes, opt=None))
+    restored = Checkpoints(folder, read_only=True).restore(
+        checkpoint, replace(shapes, opt=None)
+    )
     network = nnx.merge(task.graph, *restored.state.evaluated)
     network.eval()
     return network, restored.state

@@ -8,6 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
@@ -27,7 +28,6 @@ from jaxdist.launch.distributed.jax_processes import (
     initialize,
 )
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.run_folder.folder import write_atomic
 from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
 from jaxdist.meshes.clusters.load import load_cluster
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.run_record import Run
@@ -17,7 +18,6 @@ from jaxdist.launch.run_folder.folder import (
     find_run,
     is_writable,
     run_names,
-    write_atomic,
 )
 from jaxdist.launch.run_folder.lockfile import read_config_lock
 from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table

@@ -259,14 +259,6 @@ def folder_lock(folder: RunFolder) -> Iterator[RunFolder]:
         os.close(file)
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new one, never a part."""
-    # Renaming within a folder is atomic on POSIX, so the part lies beside the file.
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
-
-
 JsonRow = dict[str, Any]
 _TAIL_BYTES: Final = 1 << 16
 """Bytes of a file's end in which a last line is looked for."""

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import jaxdist
+from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.aliases import current_key, old_keys
@@ -24,7 +25,7 @@ from jaxdist.launch.config.tree import (
     nearest_key,
     replace_values,
 )
-from jaxdist.launch.run_folder.folder import RunFolder, write_atomic
+from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.pipeline.plan_schedule import updates_per_step
 
 if TYPE_CHECKING:
