@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from jaxdist.core.errors import BadInput
+
 _NO_HARD_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -59,16 +61,55 @@ def write_output(path: Path, text: str, *, force: bool) -> None:
         force: whether a file that is there is replaced.
 
     Raises:
-        FileExistsError: the file is there and stays.
+        BadInput: the file is there and stays.
         OSError: the file cannot be written.
     """
-    if is_stream(path):
+    if _is_stream(path):
         path.write_text(text, encoding="utf-8")
-    else:
+        return
+    try:
         write_atomic(path, text, overwrite=force)
+    except FileExistsError:
+        # It came meanwhile: `check_output` found none.
+        check_output(path, force=force)
+        raise
 
 
-def is_stream(path: Path) -> bool:
+def check_output(path: Path, *, force: bool, option: str = "-o") -> None:
+    """Refuse a file to be written that is there, or whose folder is not.
+
+    Args:
+        path: the file.
+        force: whether it may be overwritten.
+        option: the option that names it.
+
+    Raises:
+        BadInput: the file is there and `force` is not given, or it is a folder.
+    """
+    if not path.parent.is_dir():
+        raise BadInput(
+            f"no folder {path.parent}",
+            rule="a file is written into a folder that exists",
+            values=f"{option} {path}",
+            remedy=f"{option} {path.name}",
+        )
+    if path.is_dir():
+        raise BadInput(
+            f"{path} is a folder",
+            rule=f"{option} names a file",
+            values=f"{option} {path}",
+            remedy=f"{option} {path / 'FILE'}",
+        )
+    if (path.is_symlink() or path.exists()) and not (force or _is_stream(path)):
+        raise BadInput(
+            f"{path} is there already",
+            rule="a file is not overwritten unless that is asked for",
+            values=f"{option} {path}",
+            remedy=("--force overwrites it", f"or another {option} FILE"),
+        )
+
+
+def _is_stream(path: Path) -> bool:
     """Tell whether a path is that of a device, a pipe or a socket."""
     try:
         mode = path.stat().st_mode

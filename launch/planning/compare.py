@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jaxdist.core.atomic_file import write_atomic
+from jaxdist.core.atomic_file import write_atomic, write_output
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.run_record import Run
@@ -47,6 +47,8 @@ class ComparisonQuery:
     """Folder of the runs that are given by name."""
     recalibrate: Path | None = None
     """File to write: the cluster with speeds fitted to these runs."""
+    force: bool = False
+    """Whether a file that is there is overwritten."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +132,7 @@ def compare_runs(query: ComparisonQuery) -> ComparisonReport:
     if query.recalibrate:
         # All runs together: one alone does not tell a slow link from a slow device.
         better = recalibrate_cluster(cluster, compared)
-        write_atomic(query.recalibrate, better.to_json())
+        write_output(query.recalibrate, better.to_json(), force=query.force)
     # Written last: a run that is refused leaves the folders of all others as they were.
     for folder, one in zip(folders, compared, strict=True):
         if is_writable(folder.path):
