@@ -17,6 +17,7 @@ from typing import Final
 
 from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import BadInput, JaxdistWarning
+from jaxdist.core.validation import parse_json
 from jaxdist.input.image_files import DecodedImages
 from jaxdist.input.sources import FeatureSpec, image_shape
 
@@ -160,7 +161,7 @@ def find_corrupt_images(files: Sequence[Path], cache_folder: Path) -> frozenset[
         digest.update(f"{path} {version}\n".encode())
     index = cache_folder / f"images-{digest.hexdigest()[:16]}.json"
     if index.is_file():
-        return frozenset(map(Path, json.loads(index.read_text(encoding="utf-8"))))
+        return frozenset(map(Path, parse_json(index.read_text(encoding="utf-8"))))
 
     # Pillow releases the interpreter's lock while it decodes: threads are enough.
     with ThreadPoolExecutor(_DECODE_THREADS) as pool:

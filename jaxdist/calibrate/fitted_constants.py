@@ -9,6 +9,7 @@ from jaxdist.calibrate.fit import ConstantsFit
 from jaxdist.calibrate.measured_rows import RowFormat, initial_values
 from jaxdist.core.atomic_file import check_output, write_output
 from jaxdist.core.errors import BadInput
+from jaxdist.core.validation import parse_json
 
 _FILE_KIND: Final = "jaxdist fitted constants"
 
@@ -81,7 +82,7 @@ def is_constants_file(path: Path) -> bool:
     """Return whether a file holds fitted constants, rather than a cluster."""
     # The argument may be the name of a known cluster as well, which is no file.
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return isinstance(tree, dict) and tree.get("kind") == _FILE_KIND
@@ -107,7 +108,7 @@ def read_constants(path: Path, row_format: RowFormat) -> FittedConstants:
         BadInput: they are of another format, or the file is damaged.
     """
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = parse_json(path.read_text(encoding="utf-8"))
         own = tree["format"]
         values = {
             # Looked up only in a file of the same format: names differ between formats.

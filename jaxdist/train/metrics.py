@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import FatalError
+from jaxdist.core.validation import parse_json
 from jaxdist.train.callbacks import PausingCallback, TrainingCallback
 from jaxdist.train.optimizers import RunSchedule
 
@@ -57,7 +58,7 @@ class Recorder:
         for line in self._path.read_text(encoding="utf-8").splitlines():
             # A kill may have torn the last line.
             with contextlib.suppress(json.JSONDecodeError):
-                row = json.loads(line)
+                row = parse_json(line)
                 if row["step"] <= step:
                     kept.append(row)
         # Replaced at once, so that a kill here loses no row.

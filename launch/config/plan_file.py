@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jaxdist
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import PLAN_TARGET_KEY, Plan
+from jaxdist.core.validation import parse_json
 from jaxdist.launch.config.tree import flatten_config, format_value
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def check_plan_target(
     Raises:
         BadInput: another version, cluster, or other settings; says which.
     """
-    about = json.loads(Path(path).read_text(encoding="utf-8")).get(PLAN_TARGET_KEY)
+    about = parse_json(Path(path).read_text(encoding="utf-8")).get(PLAN_TARGET_KEY)
     if not isinstance(about, dict):
         return
     # The command that makes the plan for what it shall be used for now.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jaxdist
 from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import BadInput
+from jaxdist.core.validation import parse_json
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.aliases import current_key, old_keys
 from jaxdist.launch.config.resolve import ResolvedConfig, format_override
@@ -114,7 +115,9 @@ def read_config_lock(folder: RunFolder) -> ConfigLock:
     """
     try:
         return lock_from_json(folder.config_lock.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except BadInput:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(
             f"{folder.config_lock} is damaged",
             rule="a lock file is the JSON that jaxdist train wrote",
@@ -148,7 +151,7 @@ def lock_from_json(text: str) -> ConfigLock:
     Raises:
         BadInput: a key that this version does not have, or one under both names.
     """
-    tree = json.loads(text)
+    tree = parse_json(text)
     known = key_types(Experiment)
     old_keys(tree["values"])
     values = {current_key(key): row for key, row in tree["values"].items()}
