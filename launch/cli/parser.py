@@ -272,6 +272,16 @@ def add_run_argument(parser: argparse.ArgumentParser, name: str = "run") -> None
     )
 
 
+def add_trust_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--trust`: code that a run names is imported, whoever wrote it."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="import any module that the files of the run name; without it those of "
+        "jaxdist and the experiment's own file",
+    )
+
+
 def add_runs_folder_option(parser: argparse.ArgumentParser) -> None:
     """Add `--dir`, the folder of the runs that are given by name: `args.dir`."""
     parser.add_argument(

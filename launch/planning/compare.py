@@ -19,7 +19,7 @@ from jaxdist.launch.run_folder.folder import (
     is_writable,
     run_names,
 )
-from jaxdist.launch.run_folder.lockfile import read_config_lock
+from jaxdist.launch.run_folder.lockfile import read_trusted_config
 from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
 from jaxdist.launch.terminal.run_summary import pluralize, text_bar
 
@@ -49,6 +49,8 @@ class ComparisonQuery:
     """File to write: the cluster with speeds fitted to these runs."""
     force: bool = False
     """Whether a file that is there is overwritten."""
+    trust: bool = False
+    """Whether modules are imported that are neither jaxdist's nor the experiment's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +112,9 @@ def compare_runs(query: ComparisonQuery) -> ComparisonReport:
         check_device_count(plan, cluster)
         # From the lock file: the run is predicted as it was resolved then, whatever the
         # experiment's file says now.
-        case = StepDescriber(read_config_lock(folder).resolved.config).describe_traced(
-            plan
-        )
+        case = StepDescriber(
+            read_trusted_config(folder, trust=query.trust).resolved.config
+        ).describe_traced(plan)
         breakdown = None
         if folder.step_breakdown.is_file():
             text = folder.step_breakdown.read_text(encoding="utf-8")

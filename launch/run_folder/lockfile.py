@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jaxdist
 from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import BadInput
+from jaxdist.core.object_reference import check_trusted_references
 from jaxdist.core.validation import parse_json
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.aliases import current_key, old_keys
@@ -124,6 +125,25 @@ def read_config_lock(folder: RunFolder) -> ConfigLock:
             values=f"{type(error).__name__}: {error}",
             remedy="run.name=NAME starts a new run",
         ) from error
+
+
+def read_trusted_config(folder: RunFolder, *, trust: bool) -> ConfigLock:
+    """Read the configuration of a run whose network and data are to be used.
+
+    Raises:
+        BadInput: as `read_config_lock`, or the configuration names code that is neither
+            jaxdist's nor the experiment's own file, and `trust` is not given.
+    """
+    lock = read_config_lock(folder)
+    config = lock.resolved.config
+    check_trusted_references(
+        (config.data.name, config.model.name),
+        experiment=lock.resolved.experiment,
+        folder=folder.path,
+        trust=trust,
+        remedy="--trust",
+    )
+    return lock
 
 
 def lock_to_json(

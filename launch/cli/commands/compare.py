@@ -8,6 +8,7 @@ from jaxdist.launch.cli.parser import (
     CommandParser,
     add_json_option,
     add_runs_folder_option,
+    add_trust_option,
     query_from,
 )
 from jaxdist.launch.terminal.console import console, print_json
@@ -33,6 +34,7 @@ def add_arguments(parser: CommandParser) -> None:
     add("--force", action="store_true", help="overwrite FILE where it is there")
     add("--layers", action="store_true", help="show every layer, not the worst alone")
     add_runs_folder_option(parser)
+    add_trust_option(parser)
     add_json_option(parser)
 
 
