@@ -50,7 +50,7 @@ def load(
 
     # The manifest says all that is needed to build the task: how the network is made,
     # in which dtype its parameters are, and whether there is a moving average.
-    manifest = reader.read_manifest(reader.checkpoint_folder(folder, checkpoint))
+    manifest = reader.find_manifest(folder, checkpoint)
     recipe = manifest.about["recipe"]
     own_name = recipe.get("settings", {}).get("name", "")
     check_trusted_references(

@@ -47,8 +47,7 @@ def generate_text(
     Raises:
         BadInput: the run is no language model, or the prompt is not for it.
     """
-    path = reader.checkpoint_folder(folder.checkpoints, checkpoint)
-    manifest = reader.read_manifest(path)
+    manifest = reader.find_manifest(folder.checkpoints, checkpoint)
     # The manifest is read first: a prompt that is refused costs no reading of weights.
     about, vocabulary = manifest.about, manifest.about.get("vocabulary", "")
     if not vocabulary:
@@ -121,8 +120,7 @@ def caption_clip(
     Raises:
         BadInput: no such clip or checkpoint.
     """
-    path = reader.checkpoint_folder(folder.checkpoints, checkpoint)
-    manifest = reader.read_manifest(path)
+    manifest = reader.find_manifest(folder.checkpoints, checkpoint)
     _, test = open_data(config.data, feature_spec(config))
     if not prompt.isdecimal() or int(prompt) >= len(test):
         raise BadInput(
