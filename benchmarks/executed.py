@@ -55,7 +55,7 @@ def calibrate(folder, args):
         for rate in args.rates.split(","):
             hosts.set_rate(link(rate))
             out = str(folder / f"{rate}.json")
-            measure = [*OURS, "calibrate", "--allow-noisy", "-o", out]
+            measure = [*OURS, "calibrate", "--allow-noisy", "--force", "-o", out]
             hosts.run(measure, timeout=args.timeout, env=cache(folder))
 
 
@@ -67,7 +67,7 @@ def layers(folder, args):
     with EmulatedCluster(HOSTS) as hosts:
         hosts.set_rate(None)
         for model in args.models.split(","):
-            given = ["--cluster", str(timed), "-o", str(timed)]
+            given = ["--cluster", str(timed), "-o", str(timed), "--force"]
             measure = [*OURS, "calibrate", *MODELS[model], *given]
             hosts.run(measure, timeout=args.timeout, env=cache(folder))
     own = load_cluster(str(timed)).device

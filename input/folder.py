@@ -15,8 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.core.text_encoding import printable_path
+from jaxdist.core.validation import parse_json
 from jaxdist.input.feature_spec import FeatureSpec, image_shape
 from jaxdist.input.image_files import (
     DecodedImages,
@@ -174,7 +176,7 @@ def find_corrupt_images(files: Sequence[Path], cache_folder: Path) -> frozenset[
     index = cache_folder / f"images-{digest.hexdigest()[:16]}.json"
     # An index that is damaged, or not there, is made again.
     with suppress(OSError, ValueError, TypeError):
-        return frozenset(map(Path, json.loads(index.read_text(encoding="utf-8"))))
+        return frozenset(map(Path, parse_json(index.read_text(encoding="utf-8"))))
 
     # Pillow releases the interpreter's lock while it decodes: threads are enough.
     with ThreadPoolExecutor(_DECODE_THREADS) as pool:
@@ -183,9 +185,7 @@ def find_corrupt_images(files: Sequence[Path], cache_folder: Path) -> frozenset[
 
     # Written aside and renamed: other processes of a run may look at the same time.
     cache_folder.mkdir(parents=True, exist_ok=True)
-    part = index.with_suffix(".part")
-    part.write_text(json.dumps([str(path) for path in found]), encoding="utf-8")
-    part.replace(index)
+    write_atomic(index, json.dumps([str(path) for path in found]))
     return frozenset(found)
 
 

@@ -1,25 +1,27 @@
 """Preparation: a data set appears in its folder whole or not at all, and is checked.
 
 The files are made in a hidden folder beside the target and moved there by one rename.
-A process killed half-way leaves only the hidden folder; of two that start at once, one
-rename wins and the other's work is dropped. `SHA256SUMS` lists what was written, in the
-format of `sha256sum -c`.
+A process killed half-way leaves only the hidden folder, which the next one removes; of
+two that start at once, one rename wins and the other's work is dropped. `SHA256SUMS`
+lists what was written, in the format of `sha256sum -c`.
 """
 
 import hashlib
-import shutil
-import tempfile
-import time
+import re
+import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.owned_folders import (
+    MARKER_SUFFIX,
+    FolderMarker,
+    delete_folder,
+    marker_path,
+)
 
 CHECKSUM_FILE: Final = "SHA256SUMS"
-_STALE_AFTER_S: Final = 3600
-"""A hidden folder this old belongs to a process that was killed."""
 
 
 def ensure_prepared(folder: Path, make: Callable[[Path], None]) -> None:
@@ -104,16 +106,14 @@ def verify_checksums(folder: Path) -> None:
 def _publish(folder: Path, make: Callable[[Path], None]) -> None:
     """Make the data set out of sight, then move it into place."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    for left in folder.parent.glob(f".{folder.name}-*"):
-        with suppress(FileNotFoundError):  # another process removes it as well
-            if time.time() - left.stat().st_mtime > _STALE_AFTER_S:
-                shutil.rmtree(left, ignore_errors=True)
+    _remove_abandoned(folder)
     # Beside the target: a rename is atomic only within a file system.
-    with tempfile.TemporaryDirectory(
-        prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True
-    ) as hidden:
-        make(Path(hidden))
-        made = Path(hidden, folder.name)
+    hidden = folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
+    marker = FolderMarker.create(marker_path(hidden))
+    try:
+        hidden.mkdir(0o700)
+        make(hidden)
+        made = hidden / folder.name
         # Before the rename: a reader that sees the folder sees its list.
         files = sorted(path for path in made.rglob("*") if path.is_file())
         lines = [f"{_digest(x)}  {x.relative_to(made).as_posix()}" for x in files]
@@ -123,6 +123,22 @@ def _publish(folder: Path, make: Callable[[Path], None]) -> None:
         except OSError:
             if not folder.exists():  # else another process was first: its work stands
                 raise
+    finally:
+        if delete_folder(hidden, marker):
+            marker.release()
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what preparations of this data set have left whose process is dead."""
+    # The name tells this data set from one whose name begins alike; the marker tells
+    # whether its process lives.
+    own = re.compile(rf"\.{re.escape(folder.name)}-[0-9a-f]{{16}}{MARKER_SUFFIX}")
+    for path in list(folder.parent.iterdir()):
+        if own.fullmatch(path.name):
+            marker = FolderMarker.take(path)
+            hidden = path.with_name(path.name.removesuffix(MARKER_SUFFIX))
+            if marker is not None and delete_folder(hidden, marker):
+                marker.release()
 
 
 def _digest(path: Path) -> str:

@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import BadInput, FatalError, JaxdistWarning
 from jaxdist.core.text.formatting import format_count
 from jaxdist.input.sources import Arrays, SampleIds, Source
@@ -437,10 +438,18 @@ def _open_folder(
     complete = all((folder / f"{name}.bin").is_file() for name in arrays)
     if complete and head.is_file() and head.read_text(encoding="utf-8") == said:
         return True
-    # The description goes first and comes last: a process that dies in between leaves
-    # files without one, which are not taken for samples.
-    head.unlink(missing_ok=True)
-    for path in folder.glob("*.bin"):
+    files = list(folder.glob("*.bin"))
+    if files and not head.is_file():
+        raise BadInput(
+            f"{folder} holds files of something else",
+            rule="a folder of samples that are kept is empty, or has a store.json",
+            values=", ".join(sorted(path.name for path in files)[:3]),
+            remedy="data.cache_dir=FOLDER, another one",
+        )
+    # The description is emptied first and written last: a process that dies in between
+    # leaves files that are not taken for samples, and yet known as a store's.
+    write_atomic(head, "{}", durable=False)
+    for path in files:
         path.unlink()
-    head.write_text(said, encoding="utf-8")
+    write_atomic(head, said, durable=False)
     return False

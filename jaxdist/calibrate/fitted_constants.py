@@ -7,8 +7,10 @@ from typing import Any, Final
 
 from jaxdist.calibrate.fit import ConstantsFit
 from jaxdist.calibrate.measured_rows import RowFormat, initial_values
+from jaxdist.core.atomic_file import check_output, write_output
 from jaxdist.core.errors import BadInput
 from jaxdist.core.text_encoding import read_text
+from jaxdist.core.validation import parse_json
 
 _FILE_KIND: Final = "jaxdist fitted constants"
 
@@ -81,26 +83,23 @@ def is_constants_file(path: Path) -> bool:
     """Return whether a file holds fitted constants, rather than a cluster."""
     # The argument may be the name of a known cluster as well, which is no file.
     try:
-        tree = json.loads(read_text(path))
+        tree = parse_json(read_text(path))
     except (OSError, ValueError):
         return False
     return isinstance(tree, dict) and tree.get("kind") == _FILE_KIND
 
 
-def write_constants(constants: FittedConstants, path: Path) -> None:
+def write_constants(
+    constants: FittedConstants, path: Path, *, force: bool = False
+) -> None:
     """Write fitted constants to a JSON file.
 
     Raises:
-        BadInput: the folder of the file does not exist.
+        BadInput: the folder of the file does not exist, or the file does and `force` is
+            not given.
     """
-    if not path.parent.is_dir():
-        raise BadInput(
-            f"no folder {path.parent}",
-            rule="fitted constants are written into a folder that exists",
-            values=f"-o {path}",
-            remedy=f"-o {path.name}",
-        )
-    path.write_text(json.dumps(asdict(constants), indent=1) + "\n", encoding="utf-8")
+    check_output(path, force=force)
+    write_output(path, json.dumps(asdict(constants), indent=1) + "\n", force=force)
 
 
 def read_constants(path: Path, row_format: RowFormat) -> FittedConstants:
@@ -110,7 +109,7 @@ def read_constants(path: Path, row_format: RowFormat) -> FittedConstants:
         BadInput: they are of another format, or the file is damaged.
     """
     try:
-        tree = json.loads(read_text(path))
+        tree = parse_json(read_text(path))
         own = tree["format"]
         values = {
             # Looked up only in a file of the same format: names differ between formats.

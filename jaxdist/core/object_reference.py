@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -93,6 +93,43 @@ def resolve_object(name: str) -> Any:
         values=name,
         remedy=f"did you mean {home}:{near}?" if near else f"def {function}(...):",
     )
+
+
+def check_trusted_references(
+    names: Iterable[str], *, experiment: str, folder: Path, trust: bool, remedy: str
+) -> None:
+    """Refuse code that the files of a run name, unless it is known to be harmless.
+
+    Importing a module runs it, and the files of a run may be somebody else's.
+
+    Args:
+        names: texts that may be references, from the files of a run.
+        experiment: name or file of the run's experiment, whose own file is trusted
+            unless it came with the run.
+        folder: the run folder.
+        trust: whether any code is trusted.
+        remedy: what to type where it is.
+
+    Raises:
+        BadInput: a reference to a module that is neither jaxdist's nor the
+            experiment's own file.
+    """
+    own = Path(experiment.partition(":")[0]).resolve()
+    if own.is_relative_to(folder.resolve()):
+        own = Path()
+    for name in names:
+        home = name.rpartition(":")[0]
+        is_ours = home.partition(".")[0] == "jaxdist" and "/" not in home
+        is_own = home.endswith(".py") and Path(home).resolve() == own
+        if trust or not is_object_reference(name) or is_ours or is_own:
+            continue
+        raise BadInput(
+            f"the files of run {folder.name} name code that is not known",
+            rule="modules of jaxdist and the experiment's own file, if that lies "
+            "outside the run folder, are imported; others where they are trusted",
+            values=f"{name}, experiment {experiment}",
+            remedy=(remedy, "if you know who wrote this run"),
+        )
 
 
 def call_user_function(

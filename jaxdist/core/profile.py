@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from jaxdist.core.kernel_shape import KernelShape
+from jaxdist.core.validation import parse_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +170,7 @@ class Profile:
     @classmethod
     def from_json(cls, text: str) -> "Profile":
         """Read a profile that `to_json` wrote; totals are summed again."""
-        tree = json.loads(text)
+        tree = parse_json(text)
         for row in (*tree["layers"], *tree["blocks"]):
             row["weights"] = tuple(row.get("weights", ()))
         return cls(

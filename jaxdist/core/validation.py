@@ -1,12 +1,19 @@
 """Validation of tables from files, and of numbers: errors name the remedy."""
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.text_encoding import read_text
+
+_MAX_JSON_SIZE: Final = 1 << 28
+"""Characters of the largest JSON that is read: a profile has some million."""
+_MAX_YAML_SIZE: Final = 10_000_000
+"""Characters, and values, of the largest YAML that is read."""
+_MAX_DEPTH: Final = 200
 
 
 def check_fields(tree: object, known: Iterable[str], context: str) -> None:
@@ -90,6 +97,73 @@ def check_range(
     )
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Read JSON that anybody may have written.
+
+    Raises:
+        json.JSONDecodeError: it is no JSON, is nested too deep, is too large, or has a
+            number of too many digits.
+
+    >>> parse_json('{"step": 3}')
+    {'step': 3}
+    """
+    if len(text) > _MAX_JSON_SIZE:
+        size = f"{len(text):,} characters, more than {_MAX_JSON_SIZE:,}"
+        raise json.JSONDecodeError(size, "", 0)
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except RecursionError:
+        # Not chained: a thousand lines of the parser say nothing.
+        raise json.JSONDecodeError("nested too deep", "", 0) from None
+    except ValueError as error:
+        # Bytes that are no text, and integers of thousands of digits.
+        raise json.JSONDecodeError(str(error), "", 0) from error
+
+
+def parse_yaml(text: str) -> Any:
+    """Read YAML that anybody may have written.
+
+    Raises:
+        yaml.YAMLError: it is no YAML, is nested too deep, or is too large, as it stands
+            or with its aliases written out.
+
+    >>> parse_yaml("a: &x [1, 2]\nb: *x")
+    {'a': [1, 2], 'b': [1, 2]}
+    """
+    import yaml
+
+    if len(text) > _MAX_YAML_SIZE:
+        raise yaml.YAMLError(f"{len(text):,} characters, more than {_MAX_YAML_SIZE:,}")
+    try:
+        tree = yaml.safe_load(text)
+        # A few lines of aliases of aliases stand for billions of values.
+        values = _count_values(tree, {}, 0)
+    except RecursionError:
+        raise yaml.YAMLError("nested too deep") from None
+    except (ValueError, TypeError, OverflowError) as error:
+        # Dates and numbers that cannot be, and keys that are lists.
+        raise yaml.YAMLError(str(error)) from error
+    if values > _MAX_YAML_SIZE:
+        raise yaml.YAMLError(f"{values:.3g} values, with aliases written out")
+    return tree
+
+
+def _count_values(tree: Any, known: dict[int, int], depth: int) -> int:
+    """Count the values of a tree as if each alias were written out."""
+    if not isinstance(tree, (dict, list, set, tuple)):
+        return 1
+    if id(tree) not in known:
+        if depth > _MAX_DEPTH:
+            raise RecursionError
+        # An alias to what it stands in never ends.
+        known[id(tree)] = _MAX_YAML_SIZE + 1
+        children = tree.values() if isinstance(tree, dict) else tree
+        known[id(tree)] = 1 + sum(_count_values(x, known, depth + 1) for x in children)
+    return known[id(tree)]
+
+
 def load_yaml_mapping(
     path: Path, *, kind: str, contents: str, option: str, doc_page: str
 ) -> Any:
@@ -117,7 +191,7 @@ def load_yaml_mapping(
             remedy=f"did you mean {near}?" if near else f"{doc_page} has an example",
         )
     try:
-        tree = yaml.safe_load(read_text(path))
+        tree = parse_yaml(read_text(path))
     except yaml.YAMLError as error:
         raise BadInput(
             f"{path} cannot be read",

@@ -9,18 +9,24 @@ import optax
 from flax import nnx
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.object_reference import check_trusted_references
+from jaxdist.core.validation import parse_json
 from jaxdist.train.checkpoint import reader
 from jaxdist.train.checkpoint.checkpoints import Checkpoints
 from jaxdist.train.state import TrainState
 from jaxdist.train.task import ModelSpec, Task
 
 
-def load(run: str | Path, checkpoint: int | None = None) -> tuple[Any, TrainState]:
+def load(
+    run: str | Path, checkpoint: int | None = None, *, trust: bool = False
+) -> tuple[Any, TrainState]:
     """Return the network of a run and its state, whatever layout it was trained in.
 
     Args:
         run: a run folder, or its name inside `runs/`.
         checkpoint: step of the checkpoint; None for the newest.
+        trust: whether any module that the files of the run name is imported; without
+            it those of jaxdist and the file of its experiment, outside the run folder.
 
     Returns:
         The network in evaluation mode, an `nnx.Module` to be called on a batch, with
@@ -28,7 +34,8 @@ def load(run: str | Path, checkpoint: int | None = None) -> tuple[Any, TrainStat
         of the optimizer.
 
     Raises:
-        BadInput: no run or checkpoint, or a damaged one.
+        BadInput: no run or checkpoint, a damaged one, or one whose network is in a
+            module that is not trusted.
     """
     named = (Path(run), Path("runs", run))
     folders = [path / "checkpoints" for path in named]
@@ -43,10 +50,19 @@ def load(run: str | Path, checkpoint: int | None = None) -> tuple[Any, TrainStat
 
     # The manifest says all that is needed to build the task: how the network is made,
     # in which dtype its parameters are, and whether there is a moving average.
-    manifest = reader.read_manifest(reader.checkpoint_folder(folder, checkpoint))
+    manifest = reader.find_manifest(folder, checkpoint)
+    recipe = manifest.about["recipe"]
+    own_name = recipe.get("settings", {}).get("name", "")
+    check_trusted_references(
+        (str(recipe["maker"]), str(own_name)),
+        experiment=_experiment_of(folder.parent),
+        folder=folder.parent,
+        trust=trust,
+        remedy="load(run, trust=True)",
+    )
     dtypes = {leaf.dtype for name, leaf in manifest.leaves.items() if "params/" in name}
     task = Task(
-        model=ModelSpec(**manifest.about["recipe"]),
+        model=ModelSpec(**recipe),
         optimizer=optax.identity(),
         average=float(any(name.startswith("average/") for name in manifest.leaves)),
         param_dtype=dtypes.pop(),
@@ -56,7 +72,18 @@ def load(run: str | Path, checkpoint: int | None = None) -> tuple[Any, TrainStat
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), task.state
     )
     # Only what evaluation needs is read.
-    restored = Checkpoints(folder).restore(checkpoint, replace(shapes, opt=None))
+    restored = Checkpoints(folder, read_only=True).restore(
+        checkpoint, replace(shapes, opt=None)
+    )
     network = nnx.merge(task.graph, *restored.state.evaluated)
     network.eval()
     return network, restored.state
+
+
+def _experiment_of(run: Path) -> str:
+    """Return name or file of a run's experiment; empty where the run does not say."""
+    try:
+        text = (run / "config.lock.json").read_text(encoding="utf-8")
+        return str(parse_json(text)["experiment"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

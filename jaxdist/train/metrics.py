@@ -12,6 +12,8 @@ from typing import Any, Final, TextIO
 import jax
 import numpy as np
 
+from jaxdist.core.atomic_file import write_atomic
+from jaxdist.core.validation import parse_json
 from jaxdist.train.callbacks import PausingCallback, TrainingCallback
 from jaxdist.train.nonfinite import nonfinite_error
 from jaxdist.train.optimizers import RunSchedule
@@ -57,14 +59,11 @@ class Recorder:
         for line in self._path.read_text(encoding="utf-8").splitlines():
             # A kill may have torn the last line.
             with contextlib.suppress(json.JSONDecodeError):
-                row = json.loads(line)
+                row = parse_json(line)
                 if row["step"] <= step:
                     kept.append(row)
         # Replaced at once, so that a kill here loses no row.
-        part = self._path.with_name(f".{self._path.name}.part")
-        text = "".join(json.dumps(row) + "\n" for row in kept)
-        part.write_text(text, encoding="utf-8")
-        part.replace(self._path)
+        write_atomic(self._path, "".join(json.dumps(row) + "\n" for row in kept))
         self._evaluated_steps = frozenset(
             row["step"] for row in kept if row["kind"] == "test"
         )

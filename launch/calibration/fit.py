@@ -43,6 +43,8 @@ class FitQuery:
     """Whether rows that spread a lot are fitted as well."""
     output: Path = Path("fitted.json")
     """The file of constants to write."""
+    force: bool = False
+    """Whether a file that is there is overwritten."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,7 @@ def run_fit(query: FitQuery) -> FitReport:
     known = make_fitted_constants(
         form, cluster, found, query.train, query.measured.name
     )
-    write_constants(known, query.output)
+    write_constants(known, query.output, force=query.force)
     return FitReport(query=query, constants=known, fit=found, rows=tuple(rows))
 
 

@@ -13,12 +13,12 @@ from jaxdist.calibrate.benchmark_outputs.level import (
     replace_level,
 )
 from jaxdist.calibrate.benchmark_outputs.read import read_benchmarks
+from jaxdist.core.atomic_file import write_output
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.cluster import Level
 from jaxdist.core.errors import BadInput
 from jaxdist.core.text.formatting import format_percent, format_size
 from jaxdist.launch.calibration.measure import format_switch
-from jaxdist.launch.run_folder.folder import write_atomic
 from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
 from jaxdist.meshes.clusters.load import load_cluster
 
@@ -44,6 +44,8 @@ class ImportQuery:
     """Whether timings that spread a lot are taken as well."""
     output: Path = Path("cluster.json")
     """The cluster file to write."""
+    force: bool = False
+    """Whether a file that is there is overwritten."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +108,7 @@ def import_level(query: ImportQuery) -> LevelImport:
     fit = fit_level(tables, allow_noisy=query.allow_noisy)
     # Of the cluster only this level changes: the rest was not measured.
     after = replace_level(before, place, fit)
-    write_atomic(query.output, after.to_json())
+    write_output(query.output, after.to_json(), force=query.force)
     return LevelImport(
         fit=fit, before=before, after=after, level_index=place, output_path=query.output
     )

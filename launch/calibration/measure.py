@@ -8,6 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from jaxdist.core.atomic_file import write_output
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
@@ -27,7 +28,6 @@ from jaxdist.launch.distributed.jax_processes import (
     initialize,
 )
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.run_folder.folder import write_atomic
 from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
 from jaxdist.meshes.clusters.load import load_cluster
 
@@ -63,6 +63,8 @@ class CalibrationQuery:
     """Whether timings that spread a lot are taken as well."""
     output: Path = Path("cluster.json")
     """The cluster file to write."""
+    force: bool = False
+    """Whether a file that is there is overwritten."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +122,7 @@ def calibrate(query: CalibrationQuery) -> CalibrationReport:
                 rule="--cluster is a file that calibrate wrote on these devices, and "
                 "an experiment says which layers",
                 values=f"calibrate {' '.join(words)} --cluster {query.cluster}",
-                remedy="jaxdist calibrate vgg16 --cluster cluster.json -o cluster.json",
+                remedy="jaxdist calibrate vgg16 --cluster cluster.json -o layers.json",
             )
     # The number of processes is known when they have found each other.
     if is_multi_process(os.environ):
@@ -158,7 +160,7 @@ def calibrate(query: CalibrationQuery) -> CalibrationReport:
     machine = _measure(query, prepared, config, cluster, max_bytes)
     # All processes hold the same result; a shared folder is written once.
     if mine.is_primary:
-        write_atomic(query.output, machine.cluster.to_json())
+        write_output(query.output, machine.cluster.to_json(), force=query.force)
     return CalibrationReport(
         result=machine,
         dtype=query.dtype,

@@ -205,19 +205,22 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_output_folder(path: Path) -> None:
-    """Refuse a file to be written whose folder is not there.
+def add_output_option(
+    parser: argparse.ArgumentParser, purpose: str, default: Path | None = None
+) -> None:
+    """Add `-o FILE` and `--force`: `args.output`, to be held against `check_output`.
 
-    Raises:
-        BadInput: the folder is not there.
+    Args:
+        parser: of a command.
+        purpose: what the file is for, in the help.
+        default: the file where none is named.
     """
-    if not path.parent.is_dir():
-        raise BadInput(
-            f"no folder {path.parent}",
-            rule="a file is written into a folder that exists",
-            values=f"-o {path}",
-            remedy=f"-o {path.name}",
-        )
+    parser.add_argument(
+        *("-o", "--output"), metavar="FILE", type=Path, default=default, help=purpose
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="overwrite FILE where it is there"
+    )
 
 
 def add_what_if_option(parser: argparse.ArgumentParser) -> None:
@@ -266,6 +269,16 @@ def add_run_argument(parser: argparse.ArgumentParser, name: str = "run") -> None
     """Add RUN, a name or a path: `args.run`, to be found with `find_run`."""
     parser.add_argument(
         name, metavar=name.upper(), help="a run inside the folder of runs, or a path"
+    )
+
+
+def add_trust_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--trust`: code that a run names is imported, whoever wrote it."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="import any module that the files of the run name; without it those of "
+        "jaxdist and the experiment's own file",
     )
 
 

@@ -8,6 +8,7 @@ import jaxdist
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import PLAN_TARGET_KEY, Plan
 from jaxdist.core.text_encoding import decode_text, read_text
+from jaxdist.core.validation import parse_json
 from jaxdist.launch.config.tree import flatten_config, format_value
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def check_plan_target(
     Raises:
         BadInput: another version, cluster, or other settings; says which.
     """
-    about = json.loads(read_text(Path(path))).get(PLAN_TARGET_KEY)
+    about = parse_json(read_text(Path(path))).get(PLAN_TARGET_KEY)
     if not isinstance(about, dict):
         return
     # The command that makes the plan for what it shall be used for now.

@@ -22,6 +22,11 @@ COORDINATOR_PORT: Final = 29500
 """Where process 0 listens, unless another port is named."""
 # Without a terminal to ask for a password at, ssh fails instead of waiting for one.
 _SSH_OPTIONS: Final = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+_HOST: Final = re.compile(
+    r"(?:\w[\w.+-]*@)?(?:\w[\w.-]*(?::\d+)?|\[?[0-9a-fA-F:]*:[0-9a-fA-F:.]*(?:%\w+)?\]?)",
+    re.ASCII,
+)
+"""A host's name or address, with a user in front of it or not; MPI takes `:slots`."""
 _LISTEN_CODE: Final = "import socket; socket.create_server(('', {}))"
 FORWARDED_VARS: Final = ("PYTHONPATH", "VIRTUAL_ENV")
 """Variables of this process that the others need to find the same packages."""
@@ -140,9 +145,11 @@ def parse_hosts(text: str) -> tuple[str, ...]:
     hosts = tuple(filter(None, (line.partition("#")[0].strip() for line in lines)))
     names = [host_name(host) for host in hosts]
     twice = sorted({name for name in names if names.count(name) > 1})
-    wrong = [host for host in hosts if host.startswith("-") or len(host.split()) > 1]
+    # One that begins with a dash would be an option of ssh, -oProxyCommand for example,
+    # and what a shell reads as more than a word would run: ssh puts user and host into
+    # commands of its configuration.
+    wrong = [host for host in hosts if not _HOST.fullmatch(host)]
     problems = [f"{name} twice" for name in twice]
-    # One that begins with a dash would be an option of ssh, -oProxyCommand for example.
     problems += [f"{host!r} is no name" for host in wrong]
     if not hosts or problems:
         raise BadInput(

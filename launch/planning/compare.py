@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from jaxdist.core.atomic_file import write_atomic, write_output
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.run_record import Run
@@ -17,9 +18,8 @@ from jaxdist.launch.run_folder.folder import (
     find_run,
     is_writable,
     run_names,
-    write_atomic,
 )
-from jaxdist.launch.run_folder.lockfile import read_config_lock
+from jaxdist.launch.run_folder.lockfile import read_trusted_config
 from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
 from jaxdist.launch.terminal.run_summary import pluralize, text_bar
 
@@ -47,6 +47,10 @@ class ComparisonQuery:
     """Folder of the runs that are given by name."""
     recalibrate: Path | None = None
     """File to write: the cluster with speeds fitted to these runs."""
+    force: bool = False
+    """Whether a file that is there is overwritten."""
+    trust: bool = False
+    """Whether modules are imported that are neither jaxdist's nor the experiment's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +112,9 @@ def compare_runs(query: ComparisonQuery) -> ComparisonReport:
         check_device_count(plan, cluster)
         # From the lock file: the run is predicted as it was resolved then, whatever the
         # experiment's file says now.
-        case = StepDescriber(read_config_lock(folder).resolved.config).describe_traced(
-            plan
-        )
+        case = StepDescriber(
+            read_trusted_config(folder, trust=query.trust).resolved.config
+        ).describe_traced(plan)
         breakdown = None
         if folder.step_breakdown.is_file():
             text = folder.step_breakdown.read_text(encoding="utf-8")
@@ -130,7 +134,7 @@ def compare_runs(query: ComparisonQuery) -> ComparisonReport:
     if query.recalibrate:
         # All runs together: one alone does not tell a slow link from a slow device.
         better = recalibrate_cluster(cluster, compared)
-        write_atomic(query.recalibrate, better.to_json())
+        write_output(query.recalibrate, better.to_json(), force=query.force)
     # Written last: a run that is refused leaves the folders of all others as they were.
     for folder, one in zip(folders, compared, strict=True):
         if is_writable(folder.path):

@@ -12,6 +12,7 @@ from typing import Any, Final
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.text.formatting import (
     format_count,
     format_duration,
@@ -32,7 +33,7 @@ from jaxdist.launch.report import (
 from jaxdist.launch.report.header import format_utc, header_facts, key_figures
 from jaxdist.launch.report.learning_curves import is_finite_number, training_loss
 from jaxdist.launch.report.run_record import RunData, read_run_data
-from jaxdist.launch.run_folder.folder import JsonRow, RunFolder, write_atomic
+from jaxdist.launch.run_folder.folder import JsonRow, RunFolder
 from jaxdist.launch.terminal.run_summary import (
     phases_by_size,
     pluralize,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.validation import parse_json
 
 if TYPE_CHECKING:
     from jaxdist.launch.config import Experiment
@@ -238,7 +239,7 @@ def folder_lock(folder: RunFolder) -> Iterator[RunFolder]:
         except BlockingIOError as busy:
             who = "a process that does not say its name"
             with suppress(ValueError, KeyError):
-                holder = json.loads(os.pread(file, 4096, 0))
+                holder = parse_json(os.pread(file, 4096, 0))
                 who = f"process {holder['pid']} on {holder['host']}"
             raise BadInput(
                 f"another process is at work in {folder.path}",
@@ -257,14 +258,6 @@ def folder_lock(folder: RunFolder) -> Iterator[RunFolder]:
             os.ftruncate(file, 0)
     finally:
         os.close(file)
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new one, never a part."""
-    # Renaming within a folder is atomic on POSIX, so the part lies beside the file.
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
 
 
 JsonRow = dict[str, Any]
@@ -327,7 +320,7 @@ def read_last_row(path: Path, kind: str) -> JsonRow | None:
 
 def _parse(text: str) -> JsonRow | None:
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

@@ -12,7 +12,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import jaxdist
+from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import BadInput
+from jaxdist.core.object_reference import check_trusted_references
+from jaxdist.core.validation import parse_json
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.aliases import current_key, old_keys
 from jaxdist.launch.config.resolve import ResolvedConfig, format_override
@@ -24,7 +27,7 @@ from jaxdist.launch.config.tree import (
     nearest_key,
     replace_values,
 )
-from jaxdist.launch.run_folder.folder import RunFolder, write_atomic
+from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.pipeline.plan_schedule import updates_per_step
 
 if TYPE_CHECKING:
@@ -113,13 +116,34 @@ def read_config_lock(folder: RunFolder) -> ConfigLock:
     """
     try:
         return lock_from_json(folder.config_lock.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except BadInput:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(
             f"{folder.config_lock} is damaged",
             rule="a lock file is the JSON that jaxdist train wrote",
             values=f"{type(error).__name__}: {error}",
             remedy="run.name=NAME starts a new run",
         ) from error
+
+
+def read_trusted_config(folder: RunFolder, *, trust: bool) -> ConfigLock:
+    """Read the configuration of a run whose network and data are to be used.
+
+    Raises:
+        BadInput: as `read_config_lock`, or the configuration names code that is neither
+            jaxdist's nor the experiment's own file, and `trust` is not given.
+    """
+    lock = read_config_lock(folder)
+    config = lock.resolved.config
+    check_trusted_references(
+        (config.data.name, config.model.name),
+        experiment=lock.resolved.experiment,
+        folder=folder.path,
+        trust=trust,
+        remedy="--trust",
+    )
+    return lock
 
 
 def lock_to_json(
@@ -147,7 +171,7 @@ def lock_from_json(text: str) -> ConfigLock:
     Raises:
         BadInput: a key that this version does not have, or one under both names.
     """
-    tree = json.loads(text)
+    tree = parse_json(text)
     known = key_types(Experiment)
     old_keys(tree["values"])
     values = {current_key(key): row for key, row in tree["values"].items()}

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxdist.core.atomic_file import write_output
 from jaxdist.core.run_record import PHASES
 from jaxdist.launch.run_folder.folder import complete_spans, read_jsonl
 
@@ -56,9 +57,13 @@ def chrome_trace(spans: Iterable[Mapping[str, Any]], name: str = "run") -> Trace
     return {"traceEvents": events + slices, "displayTimeUnit": "ms"}
 
 
-def write_trace(folder: Path, path: Path) -> Path:
-    """Write the trace of a run folder to a file and return its path."""
+def write_trace(folder: Path, path: Path, *, force: bool = False) -> Path:
+    """Write the trace of a run folder to a file and return its path.
+
+    Raises:
+        BadInput: the file is there and `force` is not given.
+    """
     spans = read_jsonl(folder / "spans.jsonl").rows
     text = json.dumps(chrome_trace(spans, folder.resolve().name))
-    path.write_text(text + "\n", encoding="utf-8")
+    write_output(path, text + "\n", force=force)
     return path

@@ -7,6 +7,7 @@ from typing import Final
 
 from markupsafe import Markup
 
+from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.text.formatting import format_duration, format_percent, format_size
 from jaxdist.launch.report.charts import (
     BarSegment,
@@ -18,7 +19,6 @@ from jaxdist.launch.report.charts import (
 )
 from jaxdist.launch.report.learning_curves import downsample
 from jaxdist.launch.report.page import read_resource, render_template
-from jaxdist.launch.run_folder.folder import write_atomic
 from jaxdist.launch.scaling import findings
 from jaxdist.launch.scaling.fit import FIT_EQUATION, ScalingFit
 from jaxdist.launch.scaling.json_view import scaling_tree

@@ -1,19 +1,19 @@
 """Execution: the runs of a study, one after the other, each as `launch` makes it."""
 
 import re
-import shutil
 import sys
 from collections.abc import Callable
 from typing import Final
 
 import psutil
 
-from jaxdist.core.errors import FatalError
+from jaxdist.core.errors import BadInput, FatalError
+from jaxdist.core.owned_folders import FolderMarker, delete_folder
 from jaxdist.core.run_record import Run
 from jaxdist.core.text.formatting import format_percent
 from jaxdist.launch.launchers.processes.group import exit_on_signals, run_and_stream
 from jaxdist.launch.launchers.program import our_command
-from jaxdist.launch.run_folder.folder import read_json_object, read_jsonl
+from jaxdist.launch.run_folder.folder import RunFolder, read_json_object, read_jsonl
 from jaxdist.launch.scaling.grid import ScalingRun
 from jaxdist.launch.scaling.results import FailedRun, ScalingResult
 from jaxdist.launch.scaling.run_metrics import ScalingMeasurement, measurement_from_rows
@@ -59,6 +59,32 @@ def run_study(study: ScalingStudy, callback: RunCallback) -> ScalingResult:
     )
 
 
+def _delete_run(files: RunFolder) -> None:
+    """Delete a run that did not come to its end, to start it again.
+
+    Raises:
+        BadInput: the folder is no run, or a process works in it.
+    """
+    if not files.path.exists():
+        return
+    # The lock file is what every run begins with. No other host is at work where the
+    # lock of the run can be taken.
+    marker = FolderMarker.take(files.lock_file, any_host=True)
+    if marker is None:
+        is_run = files.lock_file.is_file()
+        raise BadInput(
+            f"{files.path} is in the way of a run of this study",
+            rule="a study deletes runs that did not come to their end, and nothing "
+            "else",
+            values="a process is at work in it" if is_run else "it is no run folder",
+            remedy=("another -o FOLDER", f"mv {files.path} {files.path}-old"),
+        )
+    try:
+        delete_folder(files.path, marker)
+    finally:
+        marker.file.close()
+
+
 def _measure_run(
     study: ScalingStudy, cell: ScalingRun, number: int
 ) -> ScalingMeasurement | FailedRun:
@@ -71,7 +97,7 @@ def _measure_run(
     before = read_json_object(files.summary) or {}
     failure = None
     if before.get("status") != "done" or before.get("resumed_at") is not None:
-        shutil.rmtree(files.path, ignore_errors=True)
+        _delete_run(files)
         # Looked for while no process of the study runs, or it would find itself.
         share, warning = psutil.cpu_percent(_CPU_SAMPLE_S) / 100, ""
         if share >= _BUSY_SHARE:

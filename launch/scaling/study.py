@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import BadInput
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config import Experiment
@@ -15,7 +16,6 @@ from jaxdist.launch.run_folder.folder import (
     RunFolder,
     check_writable,
     read_json_object,
-    write_atomic,
 )
 from jaxdist.launch.scaling.grid import (
     ScalingGrid,

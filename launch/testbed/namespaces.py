@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -90,6 +91,8 @@ def check_netem_support(namespace: str) -> None:
 
 _PREFIX: Final = "jaxdist"
 NETNS_FOLDER: Final = Path("/etc/netns")
+NAMESPACE_FILES: Final = ("hosts", "about.json")
+"""Files of a host, and of a testbed that stays up."""
 """`ip netns exec` mounts the files of a namespace's folder here over those in /etc."""
 
 
@@ -151,7 +154,12 @@ def _remove_namespaces(names: Iterable[str]) -> None:
             try_command("kill", "-KILL", *running)
         try_command("ip", "netns", "delete", name)
     for name in names:
-        shutil.rmtree(NETNS_FOLDER / name, ignore_errors=True)
+        # Only the files that a testbed writes there; the folder stays while it has
+        # others.
+        with suppress(OSError):
+            for file in NAMESPACE_FILES:
+                (NETNS_FOLDER / name / file).unlink(missing_ok=True)
+            (NETNS_FOLDER / name).rmdir()
     # What is still there could not be deleted: the second try says why.
     for name in names & set(_list_namespaces()):
         run_command("ip", "netns", "delete", name)

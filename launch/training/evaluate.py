@@ -62,8 +62,7 @@ def evaluate_checkpoint(
     """
     from jaxdist.train.checkpoint.checkpoints import Checkpoints
 
-    keep = job.config.checkpoint.keep
-    checkpoints = Checkpoints(folder.checkpoints, max_to_keep=keep)
+    checkpoints = Checkpoints(folder.checkpoints, read_only=True)
     # An evaluation needs the weights alone; the rest is most of the bytes.
     scored = replace(job.layout.stored, opt=None, feedback=None, replicas=None)
     try:

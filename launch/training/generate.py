@@ -28,6 +28,7 @@ def generate_text(
     temperature: float,
     seed: int,
     checkpoint: int | None = None,
+    trust: bool = False,
 ) -> tuple[int, str]:
     """Continue a text.
 
@@ -38,6 +39,7 @@ def generate_text(
         temperature: 0 takes the likeliest each time; 1 draws as the network says.
         seed: another seed is another text.
         checkpoint: its step; None takes the newest.
+        trust: whether any module that the files of the run name is imported.
 
     Returns:
         The checkpoint's step, and what follows the prompt.
@@ -45,8 +47,7 @@ def generate_text(
     Raises:
         BadInput: the run is no language model, or the prompt is not for it.
     """
-    path = reader.checkpoint_folder(folder.checkpoints, checkpoint)
-    manifest = reader.read_manifest(path)
+    manifest = reader.find_manifest(folder.checkpoints, checkpoint)
     # The manifest is read first: a prompt that is refused costs no reading of weights.
     about, vocabulary = manifest.about, manifest.about.get("vocabulary", "")
     if not vocabulary:
@@ -72,7 +73,7 @@ def generate_text(
     # Without 64 bit jax would read a float64 checkpoint as float32.
     is_wide = any(leaf.dtype == "float64" for leaf in manifest.leaves.values())
     jax.config.update("jax_enable_x64", is_wide)
-    network, _ = load(folder.path, manifest.step)
+    network, _ = load(folder.path, manifest.step, trust=trust)
     # The stream has no end of its own: as many tokens are taken as are asked for.
     stream = generate(
         network,
@@ -104,6 +105,7 @@ def caption_clip(
     *,
     max_words: int,
     checkpoint: int | None = None,
+    trust: bool = False,
 ) -> ClipCaption:
     """Say what happens in a held-out clip.
 
@@ -113,12 +115,12 @@ def caption_clip(
         prompt: number of the clip among those held out, from 0.
         max_words: most words to say.
         checkpoint: its step; None takes the newest.
+        trust: whether any module that the files of the run name is imported.
 
     Raises:
         BadInput: no such clip or checkpoint.
     """
-    path = reader.checkpoint_folder(folder.checkpoints, checkpoint)
-    manifest = reader.read_manifest(path)
+    manifest = reader.find_manifest(folder.checkpoints, checkpoint)
     _, test = open_data(config.data, feature_spec(config))
     if not prompt.isdecimal() or int(prompt) >= len(test):
         raise BadInput(
@@ -128,7 +130,7 @@ def caption_clip(
             remedy="--prompt 0",
         )
     with jax.enable_x64(config.precision == "float64"):
-        network, _ = load(folder.path, manifest.step)
+        network, _ = load(folder.path, manifest.step, trust=trust)
         sample = test.get(np.array([int(prompt)]))
         clip = jnp.asarray(sample["clip"], config.precision)
         # One program for all words: their number is a constant of it.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import jax
 
 from jaxdist.collectives.hlo_collectives import OP_NAME, split_computations
+from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.step_breakdown import (
     BUBBLE,
     COMPRESSION,
@@ -17,7 +18,6 @@ from jaxdist.core.step_breakdown import (
     StepBreakdown,
 )
 from jaxdist.launch.devices.prepare import available_cores
-from jaxdist.launch.run_folder.folder import write_atomic
 from jaxdist.launch.training.job.job import task_network
 from jaxdist.partition.gradient_buckets import BUCKET_SCOPE
 from jaxdist.pipeline.async_executor import UPDATE_SCOPE as UPDATE_OF_STAGES

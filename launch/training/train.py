@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
+from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.run_record import Run
 from jaxdist.input.device_feed import local_rows, train_feed
 from jaxdist.input.local_shuffle.setup import Keep, check_local_rows, check_no_workers
@@ -22,7 +23,6 @@ from jaxdist.launch.run_folder.folder import (
     check_writable,
     folder_lock,
     run_folder,
-    write_atomic,
 )
 from jaxdist.launch.run_folder.lockfile import write_config_lock
 from jaxdist.launch.training.evaluate import make_evaluator
@@ -112,7 +112,7 @@ def train(
         )
 
         checkpoints = Checkpoints(
-            folder.checkpoints, max_to_keep=config.checkpoint.keep
+            folder.checkpoints, max_to_keep=config.checkpoint.keep, exclusive=True
         )
         stack.callback(checkpoints.close)
         program, state, restored = _compile_and_restore(

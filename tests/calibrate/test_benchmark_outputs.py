@@ -110,7 +110,8 @@ def read(capsys, tmp_path):
             file.write_text(text)
         out = tmp_path / "cluster.json"
         chosen = ("--cluster", cluster) if cluster else ()
-        argv = ("calibrate", "read", *files, *chosen, "-o", out, "--json", *words)
+        again = ("-o", out, "--force", "--json")
+        argv = ("calibrate", "read", *files, *chosen, *again, *words)
         code = main([str(word) for word in argv])
         printed = capsys.readouterr()
         return code, json.loads(printed.out or "null"), printed.err
@@ -261,6 +262,11 @@ def test_a_table_for_people(capsys, tmp_path):
         tmp_path / "c.json",
     )
     assert main(["calibrate", *map(str, words)]) == 0
+    written = (tmp_path / "c.json").read_bytes()
+    assert main(["calibrate", *map(str, words)]) == 2
+    assert "--force overwrites it" in capsys.readouterr().err
+    assert (tmp_path / "c.json").read_bytes() == written
+    assert main(["calibrate", *map(str, words), "--force"]) == 0
     out = capsys.readouterr().out
     for word in (
         "16 ranks on 2 hosts",

@@ -2,12 +2,16 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.object_reference import (
     call_user_function,
+    check_trusted_references,
     is_object_reference,
     load_module,
     object_reference,
@@ -101,3 +105,22 @@ def test_a_function_that_fails_names_the_line(file):
     assert caught.value.what == f"f() of {path} fails"
     assert caught.value.values == "ZeroDivisionError: division by zero"
     assert caught.value.remedy == (f"mend {path}, at line 3",)
+
+
+HOMES = st.sampled_from(
+    ["jaxdist.models", "jaxdistance", "os", "my.py", "run/my.py", "x/jaxdist.py"]
+)
+
+
+@given(HOMES, HOMES, st.booleans())
+def test_only_known_code_is_trusted(home, experiment, trust):
+    known = home == "jaxdist.models" or home == experiment != "run/my.py"
+    known &= home == "jaxdist.models" or home.endswith(".py")
+    how = dict(experiment=experiment, folder=Path("run"), trust=trust, remedy="--trust")
+    check_trusted_references(["digits", "imagenet2012:5.1.0"], **how)
+    if known or trust:
+        check_trusted_references([f"{home}:f"], **how)
+        return
+    with pytest.raises(BadInput, match="not known") as refused:
+        check_trusted_references([f"{home}:f"], **how)
+    assert f"{home}:f" in refused.value.values

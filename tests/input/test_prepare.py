@@ -1,6 +1,8 @@
 """A data set is in its folder whole or not at all, and damage is named."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -64,14 +66,59 @@ def test_two_at_once_both_get_it(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["toy"]
 
 
-def test_what_a_killed_process_left_is_removed_when_it_is_old(tmp_path):
-    old, young = tmp_path / ".toy-old", tmp_path / ".toy-young"
-    old.mkdir()
-    young.mkdir()
-    os.utime(old, (time.time() - 7200,) * 2)
-    ensure_prepared(tmp_path / "toy", write_toy)
-    assert not old.exists()
-    assert young.exists()
+KILLED = """
+import sys, time
+from pathlib import Path
+from jaxdist.input.prepare import ensure_prepared
+
+def make(directory):
+    (directory / "toy").mkdir()
+    (directory / "toy" / "part").write_text("half")
+    print("at work", flush=True)
+    sys.stdin.read()
+
+ensure_prepared(Path(sys.argv[1]) / "toy", make)
+"""
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_only_what_a_dead_preparation_left_is_removed(tmp_path):
+    # Of nobody that is known, as old as they may be, and of names that begin alike.
+    for name in (".toy-old", ".toy-young", ".toy-b-0123456789abcdef", ".toy"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("not ours")
+        os.utime(tmp_path / name, (time.time() - 7200,) * 2)
+    others = names(tmp_path)
+
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout.readline() == "at work\n"
+        alive = names(tmp_path)
+        assert len(alive) == len(others) + 2
+        for name in alive:
+            os.utime(tmp_path / name, (time.time() - 7200,) * 2)
+        ensure_prepared(tmp_path / "toy", write_toy)
+        assert names(tmp_path) == sorted([*alive, "toy"])
+
+        child.kill()
+        child.wait()
+        ensure_prepared(tmp_path / "toy-b", lambda at: write_named(at, "toy-b"))
+        assert names(tmp_path) == sorted([*alive, "toy", "toy-b"])
+        (tmp_path / "toy").rename(tmp_path / "toy-1")
+        ensure_prepared(tmp_path / "toy", write_toy)
+        assert names(tmp_path) == sorted([*others, "toy", "toy-1", "toy-b"])
+
+
+def write_named(directory, name):
+    write_toy(directory)
+    (directory / "toy").rename(directory / name)
 
 
 def empty(folder):

@@ -6,7 +6,6 @@ unit, measured, execution (a JSON file of github.com/calculon-ai/calculon, Apach
 beside the CSV file), system. Sizes are in models/NAME.json there.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from jaxdist.calibrate.table import positive_float, read_csv, require_columns
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.text_encoding import read_text
+from jaxdist.core.validation import parse_json
 from jaxdist.oracle.published.megatron.memory import memory_terms
 from jaxdist.oracle.published.megatron.model import (
     MegatronLayout,
@@ -154,7 +154,7 @@ def _read_case(
     trees: list[Mapping[str, Any]] = []
     for path in (folder / "models" / f"{row['model']}.json", folder / row["execution"]):
         try:
-            tree = json.loads(read_text(path))
+            tree = parse_json(read_text(path))
         except (OSError, ValueError) as error:
             there = [one.stem for one in path.parent.glob("*.json")]
             near = did_you_mean(path.stem, there)

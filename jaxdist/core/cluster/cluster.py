@@ -17,7 +17,7 @@ from jaxdist.core.cluster.kernel_timings import (
 )
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
-from jaxdist.core.validation import check_fields, check_required_fields
+from jaxdist.core.validation import check_fields, check_required_fields, parse_json
 
 SPEED_OF_LIGHT: Final = 299_792_458.0
 """Metres a second, which nothing passes."""
@@ -193,7 +193,7 @@ class Cluster:
         Raises:
             BadInput: a field that no cluster has, or numbers that no machine has.
         """
-        return cls.from_tree(json.loads(text))
+        return cls.from_tree(parse_json(text))
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> "Cluster":

@@ -13,7 +13,7 @@ from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.core.plan.shuffle import ShuffleConfig
-from jaxdist.core.validation import check_fields
+from jaxdist.core.validation import check_fields, parse_json
 
 PLAN_TARGET_KEY: Final = "made_for"
 """Key of a plan file that says what it was made for; no part of the plan."""
@@ -311,7 +311,7 @@ class Plan:
         Raises:
             BadInput: a field that no plan has, or one under its old and its new name.
         """
-        tree = json.loads(text)
+        tree = parse_json(text)
         if isinstance(tree, dict):
             tree.pop(PLAN_TARGET_KEY, None)
             tree = rename_plan_keys(tree)

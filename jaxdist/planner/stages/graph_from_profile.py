@@ -5,7 +5,6 @@ of a device: one rate for all FLOPs, or what the oracle predicts.
 """
 
 import itertools
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.core.text.formatting import format_size
+from jaxdist.core.validation import parse_json
 from jaxdist.planner.stages.graph import LayerGraph, Node
 
 _REQUIRED_FIELDS: Final = (
@@ -93,7 +93,7 @@ def parse_profile(text: str, source: str) -> Profile:
         BadInput: it is no such profile, or a block has no size; names the block.
     """
     try:
-        for block in json.loads(text)["blocks"]:
+        for block in parse_json(text)["blocks"]:
             name = block["name"]
             # A size that is missing would count as none.
             for key in _REQUIRED_FIELDS:

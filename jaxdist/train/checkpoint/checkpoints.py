@@ -9,8 +9,8 @@ restore_newest         460 is read: a leaf differs from its fingerprint
 import contextlib
 import errno
 import os
+import re
 import shutil
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from jaxdist.core.errors import BadInput, DiskFullError
+from jaxdist.core.owned_folders import MARKER_SUFFIX, FolderMarker, delete_folder
 from jaxdist.core.text.formatting import format_size
 from jaxdist.train.checkpoint import orbax_store, reader
 from jaxdist.train.checkpoint.checksum import (
@@ -38,21 +39,35 @@ from jaxdist.train.checkpoint.reader import SkippedCheckpoint
 from jaxdist.train.checkpoint.restore import RestoredState, restore_checkpoint
 from jaxdist.train.state import TrainState, named_leaves
 
+_UNOWNED_PREFIX: Final = "unowned-"
+"""Start of the name of an unfinished checkpoint without a marker, moved aside."""
 _DISK_LIMITS: Final = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 
 
 class Checkpoints:
     """The checkpoints of one run, which alone may write to their folder.
 
-    The constructor removes what an interrupted save has left. Orbax is imported at the
-    first save or restore.
+    What an interrupted save has left is removed at the first save, and before
+    `restore_newest`, if the process that saved is dead. Orbax is imported at the first
+    save or restore.
 
     Args:
         directory: folder of the checkpoints; created at the first save.
         max_to_keep: number of the newest checkpoints that are kept.
+        read_only: whether nothing in the folder is ever changed, as beside a run that
+            is saving.
+        exclusive: whether the caller holds the lock of the run, so that whoever saved
+            on another host is dead.
     """
 
-    def __init__(self, directory: Path | str, *, max_to_keep: int = 3) -> None:
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        max_to_keep: int = 3,
+        read_only: bool = False,
+        exclusive: bool = False,
+    ) -> None:
         if max_to_keep < 1:
             raise BadInput(
                 "no checkpoint would be kept",
@@ -64,7 +79,8 @@ class Checkpoints:
         self.directory, self.max_to_keep = Path(directory), max_to_keep
         self._writer: orbax_store.OrbaxWriter | None = None
         self._pending_manifest: CheckpointManifest | None = None
-        self._remove_incomplete()
+        self.read_only, self._exclusive = read_only, exclusive
+        self._marker: FolderMarker | None = None
 
     def steps(self) -> tuple[int, ...]:
         """Return the steps of complete checkpoints, oldest first."""
@@ -86,9 +102,11 @@ class Checkpoints:
 
         Raises:
             DiskFullError: the save before or this one met a full disk.
-            BadInput: a folder that cannot be written, or another state is saved under
-                this step.
+            BadInput: a folder that cannot be written, another state is saved under
+                this step, or another process is saving it.
         """
+        if self.read_only:
+            raise ValueError(f"checkpoints of {self.directory} were opened read-only")
         self.wait()
         # PRNG keys are stored as their numbers.
         leaves = named_leaves(state)
@@ -132,9 +150,10 @@ class Checkpoints:
                 return False
 
         self._pending_manifest = manifest
-        self._remove_incomplete()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            self._remove_incomplete()
+            self._marker = self._mark(step)
             self._writer = self._writer or orbax_store.OrbaxWriter()
             self._writer.start(folder, arrays, encode_manifest(manifest))
         except Exception as error:
@@ -156,12 +175,16 @@ class Checkpoints:
         except Exception as error:
             self._abort_write(error)
         self._pending_manifest = None
+        self._release()
         if jax.process_index() == 0:
             for step in self.steps()[: -self.max_to_keep]:
+                marker = self._mark(step)
+                assert marker is not None
                 # The name goes first, so that no half is ever taken for a checkpoint.
                 gone = self.directory / f"{step}{orbax_store.INCOMPLETE_SUFFIX}-retired"
                 (self.directory / str(step)).rename(gone)
-                shutil.rmtree(gone, ignore_errors=True)
+                if delete_folder(gone, marker):
+                    marker.release()
 
     def close(self) -> None:
         """Wait for the save in progress and stop the writer's threads."""
@@ -189,6 +212,8 @@ class Checkpoints:
                 can be used.
         """
         self.wait()
+        if not self.read_only:
+            self._remove_incomplete()
         skipped: list[SkippedCheckpoint] = []
         for step in reversed(self.steps()):
             try:
@@ -222,6 +247,9 @@ class Checkpoints:
         try:
             return restore_checkpoint(folder, state_shapes)
         except CorruptCheckpointError as damage:
+            # A run that goes on has deleted it, as the oldest of its checkpoints.
+            if not folder.exists():
+                return self.restore(step, state_shapes)
             others = [str(n) for n in self.steps() if str(n) != folder.name]
             raise BadInput(
                 f"checkpoint {folder.name} in {folder.parent} is damaged",
@@ -245,7 +273,9 @@ class Checkpoints:
             # Its other writes fail for the same reason; the first one says it.
             with contextlib.suppress(Exception):
                 writer.close()
-        self._remove_incomplete()
+        if manifest is not None and self._marker is not None:
+            self._delete_incomplete(manifest.step, self._marker)
+        self._release()
         if manifest is None:
             raise error
 
@@ -277,26 +307,76 @@ class Checkpoints:
             ) from error
         raise error
 
+    def _mark(self, step: int) -> FolderMarker | None:
+        """Mark what is written or deleted under a step as this process's; None where
+        another process of the run does.
+
+        Raises:
+            BadInput: another process has marked it.
+        """
+        if jax.process_index() != 0:
+            return None
+        path = self.directory / f".{step}{MARKER_SUFFIX}"
+        try:
+            marker = FolderMarker.create(path)
+        except FileExistsError as error:
+            raise BadInput(
+                f"another process is at work on checkpoint {step} in {self.directory}",
+                rule="one process saves and deletes the checkpoints of a folder",
+                values=path.read_text(errors="replace")[:200],
+                remedy=(
+                    "run.name=another-name",
+                    f"rm {path}, if that process is dead",
+                ),
+            ) from error
+        # Left by nobody that is known, and in the way: Orbax would delete it.
+        foreign = self.directory / f"{step}{orbax_store.INCOMPLETE_SUFFIX}"
+        if foreign.exists() or foreign.is_symlink():
+            self._move_aside(foreign, f"{_UNOWNED_PREFIX}{foreign.name}")
+        return marker
+
+    def _release(self) -> None:
+        if self._marker is not None:
+            self._marker.release()
+        self._marker = None
+
     def _remove_incomplete(self) -> None:
-        """Remove what interrupted saves and deletions have left."""
+        """Remove what interrupted saves and deletions of dead processes have left."""
         if jax.process_index() != 0:
             return
-        for path in self.directory.glob(f"*{orbax_store.INCOMPLETE_SUFFIX}*"):
-            # Threads of a failed write may still create files in the folder.
-            for _ in range(50):
-                shutil.rmtree(path, ignore_errors=True)
-                if not path.exists():
-                    break
-                time.sleep(0.1)
+        for path in self.directory.glob(f".*{MARKER_SUFFIX}"):
+            step = path.name.removeprefix(".").removesuffix(MARKER_SUFFIX)
+            if not step.isdecimal():
+                continue
+            marker = FolderMarker.take(path, any_host=self._exclusive)
+            if marker is not None and self._delete_incomplete(int(step), marker):
+                marker.release()
+
+    def _delete_incomplete(self, step: int, marker: FolderMarker) -> bool:
+        """Delete what a marker is of; tell whether nothing is left."""
+        suffix = re.escape(orbax_store.INCOMPLETE_SUFFIX)
+        names = re.compile(rf"{step}{suffix}(-\d+|-retired)?")
+        gone = True
+        for path in list(self.directory.iterdir()):
+            if names.fullmatch(path.name):
+                gone &= delete_folder(path, marker)
+        return gone
+
+    def _move_aside(self, path: Path, name: str) -> None:
+        aside, again = self.directory / name, 1
+        while aside.exists() or aside.is_symlink():
+            again += 1
+            aside = self.directory / f"{name}-{again}"
+        path.rename(aside)
 
     def _quarantine(self, damaged: list[SkippedCheckpoint]) -> None:
+        if self.read_only:
+            return
         if jax.process_index() == 0:
             for skip in damaged:
-                name, again = f"{reader.QUARANTINE_PREFIX}{skip.step}", 1
-                aside = self.directory / name
-                while aside.exists():
-                    again += 1
-                    aside = self.directory / f"{name}-{again}"
-                (self.directory / str(skip.step)).rename(aside)
+                self._move_aside(
+                    self.directory / str(skip.step),
+                    f"{reader.QUARANTINE_PREFIX}{skip.step}",
+                )
         # A barrier: no host may save under the name before it is free.
         sum_over_hosts(np.zeros(1, np.uint32))

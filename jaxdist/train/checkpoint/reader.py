@@ -94,6 +94,23 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     return notes
 
 
+def find_manifest(directory: Path, step: int | None) -> CheckpointManifest:
+    """Read the manifest of a step, by default of the newest, beside a run that saves.
+
+    Raises:
+        BadInput: there is no such checkpoint.
+        CorruptCheckpointError: it is missing, changed, or of another step.
+    """
+    folder = checkpoint_folder(directory, step)
+    try:
+        return read_manifest(folder)
+    except CorruptCheckpointError:
+        # A run that goes on deletes its oldest: what is gone is not damaged.
+        if folder.exists():
+            raise
+    return find_manifest(directory, step)
+
+
 def read_leaves(
     folder: Path, manifest: CheckpointManifest, *, prefix: str = ""
 ) -> Iterator[tuple[str, np.ndarray]]:

@@ -3,11 +3,12 @@
 from argparse import Namespace
 from pathlib import Path
 
+from jaxdist.core.atomic_file import check_output
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_json_option,
+    add_output_option,
     add_overrides,
-    check_output_folder,
     query_from,
 )
 from jaxdist.launch.terminal.console import console, print_json
@@ -90,14 +91,7 @@ def add_arguments(parser: CommandParser) -> None:
         (fit, "the one that they were measured on (that of the format)", "fitted.json"),
     ):
         form.add_argument("--cluster", metavar="NAME|FILE", help=cluster)
-        form.add_argument(
-            "-o",
-            "--output",
-            metavar="FILE",
-            type=Path,
-            default=Path(output),
-            help=f"file to write ({output})",
-        )
+        add_output_option(form, f"file to write ({output})", Path(output))
         form.add_argument(
             "--allow-noisy", action="store_true", help="take what spreads a lot as well"
         )
@@ -107,7 +101,7 @@ def add_arguments(parser: CommandParser) -> None:
 def run(args: Namespace) -> int:
     """Measure, read or fit, write and print."""
     # Measuring takes minutes: what could not be written is refused before it.
-    check_output_folder(args.output)
+    check_output(args.output, force=args.force)
     act = {"measure": _measure, "read": _import_benchmark, "fit": _fit}
     act[args.action](args)
     return 0

@@ -63,6 +63,9 @@ def act(action: str, directory: Path, step: int | None, *, as_json: bool) -> int
 
     report, show = _ACTIONS[action]
     found = report(directory, step)
+    # A run that goes on deletes its oldest checkpoints: what is gone is not damaged.
+    while found.get("damage") and not Path(found["path"]).exists():
+        found = report(directory, step)
     if as_json:
         print(json.dumps(found, indent=2))
     else:
@@ -78,23 +81,42 @@ def listing(directory: Path, step: int | None = None) -> dict[str, Any]:
 
     # Each is verified by its checksums, which reads all of its bytes.
     rows = []
-    for number in reader.list_steps(directory) if step is None else [step]:
-        folder = reader.checkpoint_folder(directory, number)
-        # The time of the folder, since a damaged manifest may have none.
-        saved = folder.stat().st_mtime
-        files = (path for path in folder.rglob("*") if path.is_file())
-        rows.append(
-            {
-                "step": int(folder.name),
-                "path": str(folder),
-                "bytes": sum(path.stat().st_size for path in files),
-                "saved": saved,
-                "age_s": max(time.time() - saved, 0.0),
-                "damage": reader.find_corruption(folder),
-            }
-        )
+    steps = reader.list_steps(directory)
+    if step is not None:
+        steps = (int(reader.checkpoint_folder(directory, step).name),)
+    for folder in (directory / str(number) for number in steps):
+        row = _checkpoint_row(folder)
+        if row is not None:
+            rows.append(row)
+        elif step is not None:
+            # Gone meanwhile: the error says which there are.
+            reader.checkpoint_folder(directory, step)
     aside = [str(path) for path in reader.list_quarantined(directory)]
     return {"directory": str(directory), "checkpoints": rows, "set_aside": aside}
+
+
+def _checkpoint_row(folder: Path) -> dict[str, Any] | None:
+    """Describe and verify a checkpoint; None where a run has deleted it meanwhile."""
+    from jaxdist.train.checkpoint import reader
+
+    try:
+        # The time of the folder, since a damaged manifest may have none.
+        saved = folder.stat().st_mtime
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        size = sum(path.stat().st_size for path in files)
+    except FileNotFoundError:
+        return None
+    damage = reader.find_corruption(folder)
+    if damage and not folder.exists():
+        return None
+    return {
+        "step": int(folder.name),
+        "path": str(folder),
+        "bytes": size,
+        "saved": saved,
+        "age_s": max(time.time() - saved, 0.0),
+        "damage": damage,
+    }
 
 
 def inspection(directory: Path, step: int | None = None) -> dict[str, Any]:

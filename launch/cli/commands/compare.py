@@ -3,11 +3,12 @@
 from argparse import Namespace
 from pathlib import Path
 
+from jaxdist.core.atomic_file import check_output
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_json_option,
     add_runs_folder_option,
-    check_output_folder,
+    add_trust_option,
     query_from,
 )
 from jaxdist.launch.terminal.console import console, print_json
@@ -30,8 +31,10 @@ def add_arguments(parser: CommandParser) -> None:
         type=Path,
         help="write the cluster with speeds that explain these runs",
     )
+    add("--force", action="store_true", help="overwrite FILE where it is there")
     add("--layers", action="store_true", help="show every layer, not the worst alone")
     add_runs_folder_option(parser)
+    add_trust_option(parser)
     add_json_option(parser)
 
 
@@ -44,7 +47,7 @@ def run(args: Namespace) -> int:
     )
 
     if args.recalibrate:
-        check_output_folder(args.recalibrate)
+        check_output(args.recalibrate, force=args.force, option="--recalibrate")
     found = compare_runs(query_from(args, ComparisonQuery))
     if args.json:
         print_json(found.tree())

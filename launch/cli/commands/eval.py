@@ -7,6 +7,7 @@ from jaxdist.launch.cli.parser import (
     add_json_option,
     add_run_argument,
     add_runs_folder_option,
+    add_trust_option,
 )
 from jaxdist.launch.terminal.console import console, print_json
 
@@ -20,6 +21,7 @@ def add_arguments(parser: CommandParser) -> None:
         "--checkpoint", type=int, metavar="N", help="step of the checkpoint (newest)"
     )
     add_runs_folder_option(parser)
+    add_trust_option(parser)
     add_json_option(parser)
 
 
@@ -27,12 +29,13 @@ def run(args: Namespace) -> int:
     """Evaluate and print the score."""
     from jaxdist.launch.distributed.process_group import process_group
     from jaxdist.launch.run_folder.folder import find_run
-    from jaxdist.launch.run_folder.lockfile import read_config_lock
+    from jaxdist.launch.run_folder.lockfile import read_trusted_config
     from jaxdist.launch.training.job.settle import settle
 
     folder = find_run(args.run, folder=args.dir)
     # The layout changes nothing in the score: it may shrink to what is here.
-    job = settle(read_config_lock(folder).resolved, process_group())
+    config = read_trusted_config(folder, trust=args.trust).resolved
+    job = settle(config, process_group())
 
     from jaxdist.launch.training.console_reporter import accuracy_line
     from jaxdist.launch.training.evaluate import evaluate_checkpoint

@@ -9,6 +9,7 @@ from jaxdist.launch.cli.parser import (
     add_json_option,
     add_run_argument,
     add_runs_folder_option,
+    add_trust_option,
 )
 from jaxdist.launch.terminal.console import console, print_json
 
@@ -40,13 +41,14 @@ def add_arguments(parser: CommandParser) -> None:
     add("--seed", type=int, default=0, metavar="N", help="another seed, another text")
     add("--checkpoint", type=int, metavar="N", help="step of the checkpoint (newest)")
     add_runs_folder_option(parser)
+    add_trust_option(parser)
     add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
     """Generate and print the text or the caption."""
     from jaxdist.launch.run_folder.folder import find_run
-    from jaxdist.launch.run_folder.lockfile import read_config_lock
+    from jaxdist.launch.run_folder.lockfile import read_trusted_config
     from jaxdist.models.registry import takes_clips
 
     if not args.prompt:
@@ -70,7 +72,7 @@ def run(args: Namespace) -> int:
             remedy="--temperature 0.8",
         )
     folder = find_run(args.run, folder=args.dir)
-    config = read_config_lock(folder).resolved.config
+    config = read_trusted_config(folder, trust=args.trust).resolved.config
     # The model of the run decides what a prompt is: a text, or the number of a clip.
     clips = takes_clips(config.model)
     if clips and args.temperature:
@@ -91,7 +93,12 @@ def run(args: Namespace) -> int:
     if clips:
         words = 20 if args.tokens is None else args.tokens
         caption = caption_clip(
-            config, folder, args.prompt, max_words=words, checkpoint=args.checkpoint
+            config,
+            folder,
+            args.prompt,
+            max_words=words,
+            checkpoint=args.checkpoint,
+            trust=args.trust,
         )
         checkpoint = caption.checkpoint
         more = {"text": caption.generated, "written": caption.reference}
@@ -104,6 +111,7 @@ def run(args: Namespace) -> int:
             temperature=0.8 if args.temperature is None else args.temperature,
             seed=args.seed,
             checkpoint=args.checkpoint,
+            trust=args.trust,
         )
         more, shown = {"text": text, "seed": args.seed}, args.prompt + text
     if args.json:

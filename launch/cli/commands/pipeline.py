@@ -1,12 +1,12 @@
 """`jaxdist pipeline draw`: a schedule of a pipeline, drawn and counted."""
 
 from argparse import Namespace
-from pathlib import Path
 
+from jaxdist.core.atomic_file import check_output, write_output
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_json_option,
-    check_output_folder,
+    add_output_option,
     parse_int_list,
     query_from,
 )
@@ -51,7 +51,7 @@ def add_arguments(parser: CommandParser) -> None:
         default=None,
         help="pipedream: a microbatch takes the same weights on all stages",
     )
-    add("-o", "--output", metavar="FILE", type=Path, help="write an SVG file as well")
+    add_output_option(parser, "write an SVG file as well")
     add_json_option(parser)
 
 
@@ -69,8 +69,8 @@ def run(args: Namespace) -> int:
     query = query_from(args, PipelineQuery)
     table = schedule_from_options(query)
     if args.output:
-        check_output_folder(args.output)
-        args.output.write_text(draw_svg(table), encoding="utf-8")
+        check_output(args.output, force=args.force)
+        write_output(args.output, draw_svg(table), force=args.force)
     if args.json:
         print_json(schedule_tree(table))
         return 0

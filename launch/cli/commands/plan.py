@@ -3,12 +3,13 @@
 from argparse import Namespace
 from pathlib import Path
 
+from jaxdist.core.atomic_file import check_output, write_output
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_experiment_arguments,
     add_json_option,
+    add_output_option,
     add_what_if_option,
-    check_output_folder,
     parse_int_list,
     query_from,
 )
@@ -131,12 +132,8 @@ def add_arguments(parser: CommandParser) -> None:
             metavar="M",
             help="bytes of a device: 16e9, 16GB, 16GiB (the cluster's; else no limit)",
         )
-        form.add_argument(
-            "-o",
-            "--output",
-            metavar="FILE",
-            type=Path,
-            help="write the plan that `jaxdist train EXPERIMENT --plan FILE` runs",
+        add_output_option(
+            form, "write the plan that `jaxdist train EXPERIMENT --plan FILE` runs"
         )
         add_json_option(form)
 
@@ -145,7 +142,7 @@ def run(args: Namespace) -> int:
     """Search, write and print."""
     # A search takes up to minutes: what could not be written is refused before it.
     if args.output:
-        check_output_folder(args.output)
+        check_output(args.output, force=args.force)
     return _plan_stages(args) if args.action == "stages" else _plan_layouts(args)
 
 
@@ -158,7 +155,7 @@ def _plan_layouts(args: Namespace) -> int:
     if args.output:
         plan = found.ranking.plans[0].plan
         text = plan_file_text(plan, found.resolved, found.cluster)
-        args.output.write_text(text, encoding="utf-8")
+        write_output(args.output, text, force=args.force)
     print_json(found.to_dict()) if args.json else print_layouts(console(), found)
     return 0
 
@@ -175,6 +172,6 @@ def _plan_stages(args: Namespace) -> int:
         text = profiled_plan_file_text(
             found.plan, found.profile, str(args.profile), found.cluster
         )
-        args.output.write_text(text, encoding="utf-8")
+        write_output(args.output, text, force=args.force)
     print_json(found.to_dict()) if args.json else print_stages(console(), found)
     return 0

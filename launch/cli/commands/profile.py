@@ -1,14 +1,14 @@
 """`jaxdist profile MODEL`: what each layer costs, and where the network may be cut."""
 
 from argparse import Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jaxdist.core.atomic_file import check_output, write_output
 from jaxdist.core.text.formatting import format_count, format_size
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_json_option,
-    check_output_folder,
+    add_output_option,
 )
 from jaxdist.launch.terminal.console import (
     console,
@@ -44,12 +44,8 @@ def add_arguments(parser: CommandParser) -> None:
         "experiment's data), precision (float32), and the model. keys of "
         "`jaxdist config EXPERIMENT`",
     )
-    add(
-        "-o",
-        "--output",
-        metavar="FILE",
-        type=Path,
-        help="write the JSON as well, for `jaxdist plan stages --profile FILE`",
+    add_output_option(
+        parser, "write the JSON as well, for `jaxdist plan stages --profile FILE`"
     )
     add_json_option(parser)
 
@@ -62,10 +58,10 @@ def run(args: Namespace) -> int:
     )
 
     if args.output:
-        check_output_folder(args.output)
+        check_output(args.output, force=args.force)
     profile = profile_model(*load_profile_config(args.model, args.overrides))
     if args.output:
-        args.output.write_text(profile.to_json(), encoding="utf-8")
+        write_output(args.output, profile.to_json(), force=args.force)
     if args.json:
         print_json(profile.tree())
     else:

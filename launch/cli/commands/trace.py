@@ -1,9 +1,12 @@
 """`jaxdist trace RUN -o trace.json`: where the time went, for Perfetto."""
 
 from argparse import Namespace
+from pathlib import Path
 
+from jaxdist.core.atomic_file import check_output
 from jaxdist.launch.cli.parser import (
     CommandParser,
+    add_output_option,
     add_run_argument,
     add_runs_folder_option,
 )
@@ -15,22 +18,19 @@ summary = "write the phases of a run as a trace that Perfetto opens"
 def add_arguments(parser: CommandParser) -> None:
     """Take a run and a file."""
     add_run_argument(parser, "run")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", default="trace.json", help="(trace.json)"
-    )
+    add_output_option(parser, "file to write (trace.json)", Path("trace.json"))
     add_runs_folder_option(parser)
 
 
 def run(args: Namespace) -> int:
     """Write the trace."""
-    from pathlib import Path
-
     from jaxdist.launch.run_folder.folder import find_run
     from jaxdist.launch.run_folder.perfetto_trace import write_trace
 
     # The spans that a run writes as it goes: no profiler has to have been on.
     folder = find_run(args.run, folder=args.dir)
-    path = write_trace(folder.path, Path(args.output))
+    check_output(args.output, force=args.force)
+    path = write_trace(folder.path, args.output, force=args.force)
     out = console()
     out.print(f"wrote {path}: open it at ui.perfetto.dev or in chrome://tracing")
     return 0

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
@@ -39,7 +40,6 @@ from jaxdist.launch.run_folder.folder import (
     check_writable,
     read_json_object,
     run_folder,
-    write_atomic,
 )
 from jaxdist.launch.run_folder.lockfile import (
     check_resume,

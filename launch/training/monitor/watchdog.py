@@ -28,11 +28,11 @@ from threading import Event, Thread, main_thread
 from types import TracebackType
 from typing import Any, Final, Self
 
+from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.distributed.exit_codes import EXIT_RESTART
 from jaxdist.launch.distributed.launcher_messages import MessageKind, send_to_launcher
 from jaxdist.launch.distributed.process_group import ProcessGroup
-from jaxdist.launch.run_folder.folder import write_atomic
 from jaxdist.launch.run_folder.status import RUNNING, read_status_record
 
 HANG_LIMIT_STEPS: Final = 20
@@ -447,4 +447,5 @@ class StatusWriter:
                 for rank, said in sorted(self._heartbeats().items())
             }
             news = {"state": state, **self._record, "processes": places}
-            write_atomic(self._path, json.dumps(news) + "\n")
+            # Written again in two seconds: it need not wait for a busy disk.
+            write_atomic(self._path, json.dumps(news) + "\n", durable=False)

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.commands import ckpt
+from jaxdist.train.checkpoint import reader
 from jaxdist.train.checkpoint.checkpoints import Checkpoints
 from jaxdist.train.checkpoint.checksum import params_digest
 from jaxdist.train.state import TrainState
@@ -58,6 +59,26 @@ def as_json(capsys, *args):
     out, err = capsys.readouterr()
     assert err == ""
     return code, json.loads(out)
+
+
+@pytest.mark.parametrize("action", ["ls", "verify", "inspect", "hash"])
+def test_what_a_run_deletes_meanwhile_is_not_damaged(
+    folder, action, monkeypatch, capsys
+):
+    """The oldest goes while it is read, as a run that saves deletes it."""
+    real, steps = reader.read_manifest, reader.list_steps(folder)
+
+    def read(path):
+        if path.name == str(steps[-1]) and path.exists():
+            path.rename(path.with_name(f"{path.name}.orbax-checkpoint-tmp-retired"))
+        return real(path)
+
+    monkeypatch.setattr(reader, "read_manifest", read)
+    assert ckpt.act(action, folder, None, as_json=True) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = found.get("checkpoints", [found])
+    assert [row["step"] for row in rows][-1] == steps[-2]
+    assert not any(row.get("damage") for row in rows)
 
 
 def test_ls_gives_step_bytes_age_and_verdict(folder, capsys):

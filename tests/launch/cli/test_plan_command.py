@@ -210,7 +210,7 @@ def test_a_plan_that_ends_its_split_of_images_is_written(capsys, tmp_path):
     """And is what a run takes; one that was typed stays as it is."""
     path = tmp_path / "plan.json"
     words = ("digits", "plan.mesh.spatial_h=4", "--cluster", "testbed", "--json")
-    words = (*words, "--devices", "4", "-o", str(path))
+    words = (*words, "--devices", "4", "-o", str(path), "--force")
     for more, block in ((), "block1"), (("plan.spatial_end=block3",), "block3"):
         assert main(["plan", *words, *more]) == 0
         first = json.loads(capsys.readouterr().out)["plans"][0]["plan"]

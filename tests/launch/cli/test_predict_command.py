@@ -90,7 +90,7 @@ def test_a_machine_and_then_the_layers_of_an_experiment(job, monkeypatch, tmp_pa
     )
     monkeypatch.setattr("jaxdist.calibrate.measure_cluster.MAX_CPU_FLOPS", 3e5)
     path = tmp_path / "mine.json"
-    given = ("--devices", 2, "--allow-noisy", "-o", path)
+    given = ("--devices", 2, "--allow-noisy", "--force", "-o", path)
     code, _, err = job.call("calibrate", *given)
     assert (code, err) == (0, "")
     before = load_cluster(str(path))

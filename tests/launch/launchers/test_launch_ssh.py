@@ -2,6 +2,7 @@
 
 import getpass
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -12,6 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.main import main
@@ -216,17 +219,37 @@ class TestHosts:
         assert parse_hosts(str(path)) == ("node1", "me@node2")
 
     @pytest.mark.parametrize(
-        ("given", "said"),
+        ("hosts", "said"),
         [
             ("a,b,a", "a twice"),
             ("a,you@a", "a twice"),
             (",", "no host in ','"),
             ("-oProxyCommand=x", "'-oProxyCommand=x' is no name"),
+            ("me@-oProxyCommand=x", "is no name"),
+            ("-l@node1", "is no name"),
+            ("node1;reboot", "is no name"),
+            ("$(reboot)@node1", "is no name"),
+            ("node1 node2", "is no name"),
         ],
     )
-    def test_what_cannot_be_used(self, given, said):
-        with pytest.raises(BadInput, match=said):
-            parse_hosts(given)
+    def test_what_cannot_be_used(self, hosts, said):
+        with pytest.raises(BadInput, match=re.escape(said)):
+            parse_hosts(hosts)
+
+    def test_names_and_addresses(self):
+        hosts = ("node1", "a.b-c_d", "me@10.0.0.1", "fe80::1%eth0", "me@[::1]", "n2:4")
+        assert parse_hosts(",".join(hosts)) == hosts
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.text(alphabet="a1-_.@:%[]$`;|&<>()'\"\\ \n*!~{}", max_size=8))
+    def test_no_host_is_an_option_or_more_than_a_word(self, text):
+        try:
+            hosts = parse_hosts(text)
+        except BadInput:
+            return
+        for host in hosts:
+            assert not re.search(r"[^\w.@:%+\[\]-]", host)
+            assert not any(part.startswith("-") for part in host.split("@"))
 
 
 def test_print_shows_lines_for_a_shell():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.run_folder.folder import (
     RunFolder,
@@ -17,7 +18,6 @@ from jaxdist.launch.run_folder.folder import (
     find_run,
     folder_lock,
     run_names,
-    write_atomic,
 )
 
 HOLDER = """

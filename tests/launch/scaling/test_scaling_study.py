@@ -16,6 +16,7 @@ from jaxdist.core.run_record import Run
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.launchers.processes.group import ProcessSpec
+from jaxdist.launch.run_folder.folder import folder_lock
 from jaxdist.launch.scaling.grid import (
     NO_REDUCE,
     ScalingGrid,
@@ -313,6 +314,17 @@ class TestExecution:
         summary = study.run_folder(study.runs[0]).summary
         half = replace(Run.from_json(summary.read_text()), resumed_at=7)
         summary.write_text(half.to_json())
+        # What is no run is not deleted, nor is a run in which a process works.
+        with pytest.raises(BadInput, match="in the way") as refused:
+            run_study(study, lambda *told: None)
+        assert "no run folder" in refused.value.values
+        with (
+            folder_lock(study.run_folder(study.runs[0])),
+            pytest.raises(BadInput, match="in the way") as refused,
+        ):
+            run_study(study, lambda *told: None)
+        assert "at work" in refused.value.values
+        assert summary.is_file()
         run_study(study, lambda *told: None)
         assert study.placement.starts.read_text().split().count("p1-b64-none-real") == 2
 

@@ -70,6 +70,52 @@ def test_it_is_found_again(job, trained):
     assert network(np.zeros((3, 16, 16, 1), np.float32)).shape == (3, 2)
 
 
+@pytest.mark.parametrize("of", ["lock", "another module", "a file of the run"])
+def test_code_of_a_stranger_is_not_imported(job, trained, of, monkeypatch):
+    """Neither what else the files of a run name, nor a file that came with it."""
+    folder, _ = trained
+    run, stranger = folder / f"run-{of}", folder / f"run-{of}" / "stranger.py"
+    shutil.copytree(folder / "mine", run)
+    mark = folder / f"imported-{of}"
+    code = f"open({str(mark)!r}, 'w').close()\nfrom my import *\n"
+    home = stranger
+    if of == "another module":
+        home = folder / f"{of.replace(' ', '_')}.py"
+    home.write_text(code)
+    name = home.stem if of == "another module" else home
+    monkeypatch.syspath_prepend(folder)
+
+    text = (run / "config.lock.json").read_text()
+    lock = json.loads(text)
+    for key, function in ("data.name", "shapes"), ("model.name", "Net"):
+        lock["values"][key]["value"] = f"{name}:{function}"
+    if of == "a file of the run":
+        lock["experiment"] = str(home)
+    (run / "config.lock.json").write_text(json.dumps(lock))
+
+    status, out, err = job.call("eval", run, "--json")
+    assert (status, out) == (2, "")
+    assert "code that is not known" in err
+    assert "--trust" in err
+    assert not mark.exists()
+
+    status, out, err = job.call("eval", run, "--json", "--trust")
+    assert status == 0, err
+    assert json.loads(out)["correct"] == summary(folder)["correct"]
+    assert mark.exists()
+
+
+def test_a_checkpoint_of_a_stranger_is_not_loaded(trained, tmp_path):
+    folder, _ = trained
+    # Without its lock file nothing says that the network is the experiment's.
+    shutil.copytree(folder / "mine" / "checkpoints", tmp_path / "run" / "checkpoints")
+    with pytest.raises(BadInput, match="code that is not known") as refused:
+        load(tmp_path / "run")
+    assert "load(run, trust=True)" in refused.value.remedy
+    network, _ = load(tmp_path / "run", trust=True)
+    assert network(np.zeros((3, 16, 16, 1), np.float32)).shape == (3, 2)
+
+
 def test_it_goes_on(job, trained):
     folder, _ = trained
     words = [folder / "my.py", f"run.dir={folder}", "epochs=5", "--json"]

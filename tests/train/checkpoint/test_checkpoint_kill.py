@@ -1,13 +1,18 @@
 """Killed at any moment, a run finds the newest whole checkpoint and goes on."""
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import numpy as np
+import pytest
 
+from jaxdist.core.errors import BadInput
+from jaxdist.core.owned_folders import MARKER_SUFFIX, FolderMarker
 from jaxdist.train.checkpoint import orbax_store, reader
 from jaxdist.train.checkpoint.checkpoints import Checkpoints
 
@@ -91,14 +96,88 @@ def test_a_kill_inside_the_commit_loses_no_earlier_checkpoint(tmp_path):
     assert not unfinished(folder)
 
 
-def test_leftovers_are_no_checkpoints_and_go_at_the_next_start(tmp_path):
-    for name in (
-        f"7{orbax_store.INCOMPLETE_SUFFIX}",
-        f"3{orbax_store.INCOMPLETE_SUFFIX}-retired",
-    ):
-        (tmp_path / name / "state").mkdir(parents=True)
-        (tmp_path / name / "state" / "part").write_bytes(np.zeros(8).tobytes())
+def plant(folder, name):
+    (folder / name / "state").mkdir(parents=True)
+    (folder / name / "state" / "part").write_bytes(np.zeros(8).tobytes())
+
+
+def dead_marker(folder, step, **changes):
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    owner = {"host": socket.gethostname(), "pid": child.pid, "start_time": 1, **changes}
+    path = folder / f".{step}{MARKER_SUFFIX}"
+    path.write_text(json.dumps(owner))
+    return path
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_leftovers_of_the_dead_go_at_the_next_start_and_no_others(tmp_path, kit):
+    retired, part = (f"{n}{orbax_store.INCOMPLETE_SUFFIX}" for n in (3, 7))
+    plant(tmp_path, f"{retired}-retired")
+    plant(tmp_path, part)
+    for step in (3, 7):
+        dead_marker(tmp_path, step)
+    # Without a marker; with one of another host; of a name that begins alike.
+    others = [f"{n}{orbax_store.INCOMPLETE_SUFFIX}" for n in (8, 9)]
+    others.append(f"{part}.bak")
+    for name in others:
+        plant(tmp_path, name)
+    far = dead_marker(tmp_path, 9, host="another-host")
     (tmp_path / "note.txt").write_text("mine")
+    before = names(tmp_path)
+
     assert reader.list_steps(tmp_path) == ()
-    Checkpoints(tmp_path).close()
-    assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
+    target = kit.abstract(kit.make_state(), 1)
+    reading = Checkpoints(tmp_path, read_only=True)
+    assert reading.restore_newest(target) is None
+    reading.close()
+    assert names(tmp_path) == before
+
+    Checkpoints(tmp_path).restore_newest(target)
+    assert names(tmp_path) == sorted(["note.txt", far.name, *others])
+    # Whoever has the run's lock knows that no other host is at work.
+    Checkpoints(tmp_path, exclusive=True).restore_newest(target)
+    others.remove(f"9{orbax_store.INCOMPLETE_SUFFIX}")
+    assert names(tmp_path) == sorted(["note.txt", *others])
+
+
+def test_an_unfinished_save_of_nobody_is_moved_aside(tmp_path, kit):
+    name = f"8{orbax_store.INCOMPLETE_SUFFIX}"
+    plant(tmp_path, name)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(kit.make_state(8))
+    checkpoints.close()
+    assert names(tmp_path) == ["8", f"unowned-{name}"]
+    assert (tmp_path / f"unowned-{name}" / "state" / "part").stat().st_size == 64
+
+
+def test_readers_beside_a_run_that_saves_change_nothing(tmp_path, kit):
+    saving = Checkpoints(tmp_path, max_to_keep=2)
+    target = kit.abstract(kit.make_state(), 1)
+    for step in range(1, 5):
+        saving.save(kit.make_state(step))
+        # The save is under way: neither a reader nor another start ends it.
+        for reading in (Checkpoints(tmp_path, read_only=True), Checkpoints(tmp_path)):
+            reading.restore_newest(target)
+            reading.close()
+    saving.close()
+    assert names(tmp_path) == ["3", "4"]
+
+
+def test_two_that_save_one_step_are_told_apart(tmp_path, kit):
+    with FolderMarker.create(tmp_path / f".8{MARKER_SUFFIX}").file:
+        checkpoints = Checkpoints(tmp_path)
+        with pytest.raises(BadInput, match="another process is at work") as refused:
+            checkpoints.save(kit.make_state(8))
+        checkpoints.close()
+    assert str(os.getpid()) in refused.value.values
+    assert names(tmp_path) == [f".8{MARKER_SUFFIX}"]
+
+
+def test_a_reader_never_saves(tmp_path, kit):
+    with pytest.raises(ValueError, match="read-only"):
+        Checkpoints(tmp_path, read_only=True).save(kit.make_state(1))
+    assert names(tmp_path) == []
