@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from jaxdist.core.json_text import json_text
+
 PHASES = ("compute", "compile", "evaluation", "input", "checkpoint", "other")
 """Where the wall clock of a run goes; the shares add up to the whole run."""
 
@@ -74,7 +76,7 @@ class Run:
 
     def to_json(self) -> str:
         """Write the record; `from_json` reads the same value back."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+        return json_text(asdict(self), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Run":

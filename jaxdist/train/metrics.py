@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from jaxdist.core.atomic_file import write_atomic
+from jaxdist.core.json_text import json_text
 from jaxdist.core.validation import parse_json
 from jaxdist.train.callbacks import PausingCallback, TrainingCallback
 from jaxdist.train.nonfinite import nonfinite_error
@@ -162,13 +163,7 @@ def _open_append(path: Path) -> TextIO:
 
 
 def _write_row(file: TextIO, **values: Any) -> None:
-    # JSON has no NaN and no infinity: most readers refuse a file with one.
-    held = {key: _number_or_none(value) for key, value in values.items()}
-    file.write(json.dumps(held, allow_nan=False) + "\n")
-
-
-def _number_or_none(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    file.write(json_text(values) + "\n")
 
 
 MAX_IN_FLIGHT_STEPS: Final = 2

@@ -1,9 +1,10 @@
 """The console: how what is printed looks on this terminal."""
 
-import json
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from jaxdist.core.json_text import json_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -134,7 +135,7 @@ def print_table(out: "Console", rows: "Table") -> None:
 def print_json(tree: Any) -> None:
     """Print one JSON object on standard output."""
     # Rich would wrap long lines, and a wrapped string is not JSON.
-    sys.stdout.write(json.dumps(tree, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(json_text(tree, indent=2, ascii_only=False) + "\n")
 
 
 def print_error(error: "BadInput") -> None:

@@ -12,6 +12,7 @@ SETTINGS = (
 LAYOUTS = (
     ("plan.mesh.data=1", "plan.mesh.spatial_h=1"),
     ("plan.mesh.data=2", "plan.mesh.spatial_h=1", "plan.mesh.fsdp=2"),
+    ("plan.mesh.data=1", "plan.mesh.spatial_h=1", "plan.mesh.pipe=2"),
 )
 
 

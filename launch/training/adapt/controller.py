@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import FatalError
+from jaxdist.core.json_text import json_text
 from jaxdist.launch.distributed.launcher_messages import MessageKind, send_to_launcher
 from jaxdist.launch.distributed.process_group import ProcessGroup, StepAgreement
 from jaxdist.launch.training.adapt.diagnosis import (
@@ -323,4 +324,4 @@ class Replanner:
         row = {"kind": kind, **values, "time": time.time()}
         # A full disk must not end a run for the sake of its log.
         with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json_text(row) + "\n")

@@ -11,7 +11,6 @@ publishes every so many steps what that process took for itself, in the store of
 0, which compares. Each measures itself: no clock of a host is compared with another's.
 """
 
-import json
 import socket
 import time
 from collections import defaultdict, deque
@@ -24,6 +23,7 @@ from threading import Event, Thread, get_native_id
 from types import TracebackType
 from typing import Final, Self
 
+from jaxdist.core.json_text import json_text
 from jaxdist.launch.distributed.background_thread import BackgroundThread
 from jaxdist.launch.distributed.process_group import ProcessGroup
 
@@ -389,6 +389,6 @@ class StragglerMonitor:
         for late in find_stragglers(shares)[:_MAX_REPORTED]:
             row = asdict(late) | {"time": time.time()}
             with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+                file.write(json_text(row) + "\n")
             # The training thread prints it: a terminal has one writer.
             self._texts.append(late.text)
