@@ -179,10 +179,31 @@ class CheckedSource:
 class EpochVaryingCheckedSource(CheckedSource):
     """The same of a source whose samples differ between epochs."""
 
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        # Its samples may have other dtypes in training than in evaluation.
+        self._varied = CheckedSource(_FirstEpoch(source, self.name))
+        self._varied.name = self.name
+
     def vary(self, ids: SampleIds, epochs: SampleIds, seed: int) -> Arrays:
         """Read samples as they are in their epochs."""
         assert isinstance(self._source, EpochVaryingSource)
-        return self._check(self._source.vary(ids, epochs, seed), ids)
+        return self._varied._check(self._source.vary(ids, epochs, seed), ids)
+
+
+class _FirstEpoch:
+    """The samples of a source that varies, as they are in the first epoch."""
+
+    def __init__(self, source: Any, fingerprint: str) -> None:
+        self._source, self.fingerprint = source, fingerprint
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def get(self, ids: SampleIds) -> Arrays:
+        """Read samples: int [n] to new arrays [n, ...]."""
+        arrays: Arrays = self._source.vary(ids, np.zeros_like(ids), 0)
+        return arrays
 
 
 def check_source(source: Source) -> Source:

@@ -88,9 +88,11 @@ class Objective(ABC):
         samples = next(iter(batch.values())).shape[0]
         try:
             found = [("losses", jax.eval_shape(self.losses, outputs, batch).shape)]
-            # Heads beside the network's own are there in training alone.
+            # Heads beside the network's own are there in training alone. Whether places
+            # are counted in 32 or 64 bits does not matter here.
             if not isinstance(outputs, tuple):
-                right = jax.eval_shape(self.correct, outputs, batch)
+                with jax.numpy_dtype_promotion("standard"):
+                    right = jax.eval_shape(self.correct, outputs, batch)
                 found.append(("correct", right.shape[:1]))
         except BadInput:
             raise

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput
+from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.train.objective import Classification, NextToken, Objective, Regression
 from jaxdist.train.sample_check import least_image_size
 
@@ -158,6 +160,13 @@ def test_images_that_are_too_small_are_told_the_least_size(job, tmp_path, size):
     assert code == 2, said
     assert "data.size=" in said
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_prediction_is_refused_as_a_run_is():
+    words = "data.name=synthetic", "data.size=8", "data.batch=8", "model.classes=3"
+    config = resolve_config("googlenet", words).config
+    with pytest.raises(BadInput, match=r"data\.size="):
+        StepDescriber(config)
 
 
 def test_the_least_size_is_found_by_the_network_itself():

@@ -261,7 +261,6 @@ def imaginary():
     ("name", "said"),
     [
         ("short", "it did not give one row for each id"),
-        ("words", "numpy.unique(label, return_inverse=True)"),
         ("imaginary", "numpy.stack([image.real, image.imag], -1)"),
     ],
 )

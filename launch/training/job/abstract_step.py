@@ -4,6 +4,7 @@ The mesh has no devices, so a layout for 1,024 of them is described on a laptop.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
@@ -39,6 +40,7 @@ from jaxdist.train.build_layout import build_layout
 from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.objective import cast_floats
 from jaxdist.train.peak_memory import device_batch_bytes, step_temporary_bytes
+from jaxdist.train.sample_check import check_samples
 
 if TYPE_CHECKING:
     from jaxdist.train.task import Task
@@ -121,16 +123,22 @@ def profile_task(task: "Task", shapes: BatchShapes, name: str) -> Profile:
         task: its network, on shapes alone.
         shapes: of the batch.
         name: of the network.
+
+    Raises:
+        BadInput: the network cannot take such samples.
     """
     # Activations have the precision of the run, whatever the samples have.
     inputs = cast_floats(task.objective.model_inputs(shapes), task.dtype)
     samples = shapes["id"].shape[0]
-    return profile_network(
-        task_network(task),
-        inputs,
-        name=name,
-        prepare=lambda network: bind_dropout_rng(network, samples),
-    )
+    prepare = partial(bind_dropout_rng, batch=samples)
+    try:
+        return profile_network(task_network(task), inputs, name=name, prepare=prepare)
+    except BadInput:
+        raise
+    except Exception:
+        # A network that cannot take its samples is told so, as a run would be.
+        check_samples(task, task_network(task), inputs, shapes, prepare)
+        raise
 
 
 def bind_dropout_rng(network: nnx.Module, batch: int) -> None:
