@@ -106,7 +106,15 @@ def verify_checksums(folder: Path) -> None:
 def _publish(folder: Path, make: Callable[[Path], None]) -> None:
     """Make the data set out of sight, then move it into place."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(folder)
+    # What other preparations have left: the name tells this data set from one whose
+    # name begins alike, the marker whether its process lives.
+    own = rf"\.{re.escape(folder.name)}-[0-9a-f]{{16}}{MARKER_SUFFIX}"
+    for path in list(folder.parent.iterdir()):
+        left = FolderMarker.take(path) if re.fullmatch(own, path.name) else None
+        if left and delete_folder(
+            path.with_name(path.name.removesuffix(MARKER_SUFFIX)), left
+        ):
+            left.release()
     # Beside the target: a rename is atomic only within a file system.
     hidden = folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
     marker = FolderMarker.create(marker_path(hidden))
@@ -126,19 +134,6 @@ def _publish(folder: Path, make: Callable[[Path], None]) -> None:
     finally:
         if delete_folder(hidden, marker):
             marker.release()
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove what preparations of this data set have left whose process is dead."""
-    # The name tells this data set from one whose name begins alike; the marker tells
-    # whether its process lives.
-    own = re.compile(rf"\.{re.escape(folder.name)}-[0-9a-f]{{16}}{MARKER_SUFFIX}")
-    for path in list(folder.parent.iterdir()):
-        if own.fullmatch(path.name):
-            marker = FolderMarker.take(path)
-            hidden = path.with_name(path.name.removesuffix(MARKER_SUFFIX))
-            if marker is not None and delete_folder(hidden, marker):
-                marker.release()
 
 
 def _digest(path: Path) -> str:

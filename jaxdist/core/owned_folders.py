@@ -18,7 +18,9 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self, TextIO
+from typing import Final, Self, TextIO
+
+import psutil
 
 from jaxdist.core.atomic_file import rename_new
 
@@ -26,6 +28,7 @@ MARKER_SUFFIX: Final = ".owner.json"
 """End of the name of a marker."""
 _MAX_MARKER_BYTES: Final = 4096
 _DELETE_ATTEMPTS: Final = 50
+_CLOCK_TOLERANCE_S: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,13 @@ class FolderMarker:
         part = path.with_name(f".jaxdist-{secrets.token_hex(8)}.part")
         file = part.open("x", encoding="utf-8")
         try:
-            file.write(json.dumps(_this_process()))
+            this = psutil.Process()
+            owner = {
+                "host": socket.gethostname(),
+                "pid": this.pid,
+                "start_time": this.create_time(),
+            }
+            file.write(json.dumps(owner))
             file.flush()
             _lock(file)
             rename_new(part, path)
@@ -165,34 +174,14 @@ def _is_abandoned(file: TextIO, any_host: bool) -> bool:
         return False
     if host != socket.gethostname():
         return any_host
-    # Its own, with the lock free: the object that held it is gone. The number of a
-    # process is given again, so another start time is another process.
-    here, start = _this_process(), _start_time(pid)
+    # The number of a process is given again, so another start time is another process.
+    # Clocks are corrected now and then, by less than it takes to start so many.
+    try:
+        start = psutil.Process(pid).create_time()
+    except (psutil.Error, OverflowError) as error:
+        return not isinstance(error, psutil.AccessDenied)
     said = owner.get("start_time")
-    is_own = pid == here["pid"] and said == here["start_time"]
-    return is_own or start is None or said not in (None, start)
-
-
-def _this_process() -> dict[str, Any]:
-    pid = os.getpid()
-    return {"host": socket.gethostname(), "pid": pid, "start_time": _start_time(pid)}
-
-
-def _start_time(pid: int) -> int | None:
-    """Return when a process of this host started; None where there is none.
-
-    In ticks since the host did, or 0 where the system does not say.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        # The name of the program, in parentheses, may hold blanks.
-        return int(stat.rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        pass
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return None
-    except PermissionError:
-        return 0
-    return 0
+    known = isinstance(said, int | float)
+    is_other = known and abs(said - start) > _CLOCK_TOLERANCE_S
+    # Its own, with the lock free: the object that held it is gone.
+    return is_other or (pid == os.getpid() and known)

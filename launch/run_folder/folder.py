@@ -121,7 +121,7 @@ class RunFolder:
         return self.path / ".claim"
 
     @property
-    def exists(self) -> bool:
+    def has_run(self) -> bool:
         """Whether a run was started here."""
         return self.config_lock.is_file()
 
@@ -143,7 +143,7 @@ def find_run(name_or_path: str, *, folder: str | Path = "runs") -> RunFolder:
     """
     # Runs are typed by name more often than by path, so the name goes first.
     for path in (Path(folder, name_or_path), Path(name_or_path)):
-        if RunFolder(path).exists:
+        if RunFolder(path).has_run:
             return RunFolder(path)
     names = run_names(folder)
     listed = f"no runs in {folder}/; start one with: jaxdist train digits"

@@ -91,7 +91,7 @@ def list_started_runs(folder: str | Path) -> list[RunFolder]:
     """Return the runs in a folder, by name; also those that still compile."""
     paths = sorted(path for path in Path(folder).glob("*") if path.is_dir())
     found = [RunFolder(path) for path in paths]
-    return [run for run in found if run.exists or run.status.is_file()]
+    return [run for run in found if run.has_run or run.status.is_file()]
 
 
 def find_started_run(name_or_path: str, folder: str | Path) -> RunFolder:

@@ -355,10 +355,10 @@ class Checkpoints:
     def _delete_incomplete(self, step: int, marker: FolderMarker) -> bool:
         """Delete what a marker is of; tell whether nothing is left."""
         suffix = re.escape(orbax_store.INCOMPLETE_SUFFIX)
-        names = re.compile(rf"{step}{suffix}(-\d+|-retired)?")
+        names = rf"{step}{suffix}(-\d+|-retired)?"
         gone = True
         for path in list(self.directory.iterdir()):
-            if names.fullmatch(path.name):
+            if re.fullmatch(names, path.name):
                 gone &= delete_folder(path, marker)
         return gone
 

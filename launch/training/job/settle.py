@@ -254,7 +254,7 @@ def settle(
         folder, before = run_folder(resolved.config), None
         if for_training:
             check_writable(folder.path)
-            before = read_config_lock(folder) if folder.exists else None
+            before = read_config_lock(folder) if folder.has_run else None
         # A sum that was chosen by measurements holds for the whole run: the residuals
         # in its checkpoints are those of one algorithm.
         if before is not None and is_open:
