@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from jaxdist.input.keyed_permutation import bounded_int, hash64
 from jaxdist.input.order import SampleOrder
-from jaxdist.input.sample_checks import SampleSpec, cast_checked
+from jaxdist.input.sample_validation import SampleSpec, cast_checked
 from jaxdist.input.sources import Arrays, EpochVaryingSource, SampleIds, Source
 
 Rows = NDArray[np.int64]

@@ -9,12 +9,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan.shuffle import Global, ShuffleConfig
-from jaxdist.input.checked_source import check_source
 from jaxdist.input.device_feed import Feed, train_feed
 from jaxdist.input.loader_state import ResumePoint, resume_step
 from jaxdist.input.local_shuffle.partial import order_from_config
 from jaxdist.input.local_shuffle.setup import Keep
 from jaxdist.input.prefetch import Workers
+from jaxdist.input.sample_validation import check_source
 from jaxdist.input.sources import Source, source_fingerprint
 
 _GLOBAL_SHUFFLE: Final = Global()

@@ -25,12 +25,11 @@ from jaxdist.input.batch_assembly import (
     Rows,
     TrainBatchAssembler,
 )
-from jaxdist.input.checked_source import check_source
 from jaxdist.input.loader_state import LoaderState, make_loader_state
 from jaxdist.input.local_shuffle.setup import Keep, SampleStoreRuntime, check_no_workers
 from jaxdist.input.order import SampleOrder
 from jaxdist.input.prefetch import Workers, prefetch_batches
-from jaxdist.input.sample_checks import SampleSpec
+from jaxdist.input.sample_validation import SampleSpec, check_source
 from jaxdist.input.sources import Source, source_fingerprint
 
 Index = tuple[slice, ...]

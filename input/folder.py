@@ -15,8 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import BadInput, JaxdistWarning
+from jaxdist.core.files import write_atomic
 from jaxdist.core.text_encoding import printable_path
 from jaxdist.core.validation import parse_json
 from jaxdist.input.feature_spec import FeatureSpec, image_shape

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.checked_source import check_source
 from jaxdist.input.keyed_permutation import hash64, permute
+from jaxdist.input.sample_validation import check_source
 from jaxdist.input.sources import Arrays, EpochVaryingSource, SampleIds, Source
 
 _KEY_DOMAIN: Final = 0x313C5

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.owned_folders import (
+from jaxdist.core.files import (
     MARKER_SUFFIX,
     FolderMarker,
     delete_folder,

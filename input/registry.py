@@ -196,7 +196,7 @@ def _open_user_data(name: str) -> "tuple[Source, Source]":
     """
     import numpy as np
 
-    from jaxdist.input.checked_source import check_source
+    from jaxdist.input.sample_validation import check_source
     from jaxdist.input.sources import ArraySource
 
     made = call_user_function(name, resolve_object(name))

@@ -130,7 +130,7 @@ class _EpochVaryingClassLabels(_ClassLabels):
 
 def _with_class_labels(source: Source) -> Source:
     """Return a source of one's own with labels [n], by the form of its first sample."""
-    from jaxdist.input.checked_source import CheckedSource
+    from jaxdist.input.sample_validation import CheckedSource
 
     if not isinstance(source, CheckedSource):
         return source

@@ -21,8 +21,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import BadInput, FatalError, JaxdistWarning
+from jaxdist.core.files import write_atomic
 from jaxdist.core.text.formatting import format_count
 from jaxdist.input.sources import Arrays, SampleIds, Source
 

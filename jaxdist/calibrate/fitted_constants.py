@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from jaxdist.calibrate.fit import ConstantsFit
 from jaxdist.calibrate.measured_rows import RowFormat, initial_values
-from jaxdist.core.atomic_file import check_output, write_output
 from jaxdist.core.errors import BadInput
+from jaxdist.core.files import check_output, write_output
 from jaxdist.core.text_encoding import read_text
 from jaxdist.core.validation import parse_json
 

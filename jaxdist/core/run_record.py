@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from jaxdist.core.json_text import json_text
+from jaxdist.core.validation import json_text
 
 PHASES = ("compute", "compile", "evaluation", "input", "checkpoint", "other")
 """Where the wall clock of a run goes; the shares add up to the whole run."""

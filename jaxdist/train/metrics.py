@@ -12,9 +12,8 @@ from typing import Any, Final, TextIO
 import jax
 import numpy as np
 
-from jaxdist.core.atomic_file import write_atomic
-from jaxdist.core.json_text import json_text
-from jaxdist.core.validation import parse_json
+from jaxdist.core.files import write_atomic
+from jaxdist.core.validation import json_text, parse_json
 from jaxdist.train.callbacks import PausingCallback, TrainingCallback
 from jaxdist.train.nonfinite import nonfinite_error
 from jaxdist.train.optimizers import RunSchedule

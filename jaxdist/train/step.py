@@ -30,11 +30,10 @@ from jaxdist.pipeline.plan_schedule import async_plan_schedule
 from jaxdist.pipeline.stage_parameters import SlotArrays
 from jaxdist.profile.xla_cpu.backward_reads import saved_leaves
 from jaxdist.train import error_feedback
-from jaxdist.train.accumulate import accumulate_gradients
 from jaxdist.train.diloco import per_replica_step
-from jaxdist.train.ema import update_ema
 from jaxdist.train.layout import Layout
 from jaxdist.train.materialize_params import (
+    accumulate_gradients,
     gather_params,
     merge_model,
     model_inputs,
@@ -50,7 +49,7 @@ from jaxdist.train.objective import Batch
 from jaxdist.train.pipeline import sync_gradients
 from jaxdist.train.remat import call_model, maybe_checkpoint, tag_all_blocks
 from jaxdist.train.sharded_norms import is_masked, leaves_with_masked, local_sum_squares
-from jaxdist.train.state import TrainState
+from jaxdist.train.state import TrainState, update_ema
 
 UPDATE_SCOPE: Final = "update"
 """Named scope of the optimizer's operations in a compiled program."""

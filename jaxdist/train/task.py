@@ -14,9 +14,8 @@ from flax import nnx
 
 from jaxdist.profile.abstract import constant_rngs
 from jaxdist.profile.repeated_blocks import find_equal_blocks
-from jaxdist.train import ema
 from jaxdist.train.objective import Classification, Objective
-from jaxdist.train.state import TrainState
+from jaxdist.train.state import TrainState, init_ema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +79,7 @@ class Task:
             params=params,
             stats=rest[0],
             opt=self.optimizer.init(params),
-            average=ema.init_ema(self.average, params, rest[0]),
+            average=init_ema(self.average, params, rest[0]),
         )
 
     @functools.cached_property
@@ -109,13 +108,13 @@ class Task:
         # Equal blocks have equal optimizer states, so only one of them is traced.
         same = find_equal_blocks(nnx.merge(found[0], params, rest))
         few = jax.eval_shape(self.optimizer.init, same.prune_state(params))
-        init_ema = partial(ema.init_ema, self.average)
+        average = partial(init_ema, self.average)
         state = TrainState(
             step=jax.ShapeDtypeStruct((), jnp.int32),
             params=params,
             stats=rest,
             opt=same.expand_state(few),
-            average=jax.eval_shape(init_ema, params, rest) if self.average else None,
+            average=jax.eval_shape(average, params, rest) if self.average else None,
         )
         return found[0], state
 

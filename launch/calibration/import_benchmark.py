@@ -13,10 +13,10 @@ from jaxdist.calibrate.benchmark_outputs.level import (
     replace_level,
 )
 from jaxdist.calibrate.benchmark_outputs.read import read_benchmarks
-from jaxdist.core.atomic_file import write_output
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.cluster import Level
 from jaxdist.core.errors import BadInput
+from jaxdist.core.files import write_output
 from jaxdist.core.text.formatting import format_percent, format_size
 from jaxdist.launch.calibration.measure import format_switch
 from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table

@@ -8,10 +8,10 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jaxdist.core.atomic_file import write_output
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
+from jaxdist.core.files import write_output
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.text import parsing
 from jaxdist.core.text.formatting import format_duration, format_percent, format_size

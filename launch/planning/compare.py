@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jaxdist.core.atomic_file import write_atomic, write_output
 from jaxdist.core.errors import BadInput
+from jaxdist.core.files import write_atomic, write_output
 from jaxdist.core.plan import Plan
 from jaxdist.core.run_record import Run
 from jaxdist.core.step_breakdown import StepBreakdown

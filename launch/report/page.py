@@ -12,7 +12,7 @@ from typing import Any, Final
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from jaxdist.core.atomic_file import write_atomic
+from jaxdist.core.files import write_atomic
 from jaxdist.core.text.formatting import (
     format_count,
     format_duration,
@@ -27,7 +27,6 @@ from jaxdist.launch.report import (
     pipeline_timeline,
     predicted_vs_measured,
     scaling_section,
-    shuffle_mixing,
     traffic,
 )
 from jaxdist.launch.report.header import format_utc, header_facts, key_figures
@@ -314,7 +313,7 @@ def write_report(folder: Path) -> Path:
         "pipeline": pipeline_caption(record),
         "replanned": goodput.replan_caption(record),
         "scaling": scaling_section.scaling_caption(record),
-        "mixing": shuffle_mixing.mixing_caption(record),
+        "mixing": learning_curves.mixing_caption(record),
         "goodput": goodput.goodput_caption(record),
         "checkpoints": checkpoint_caption(record),
         "configuration": config_caption(record),
@@ -337,7 +336,7 @@ def write_report(folder: Path) -> Path:
         "moved": traffic.traffic_section(record),
         "changes": goodput.replan_rows(record),
         "scaling": scaling_section.scaling_section(record),
-        "mixing": shuffle_mixing.mixing_section(record),
+        "mixing": learning_curves.mixing_section(record),
         "sittings": goodput.goodput_section(record),
         "beside": predicted_vs_measured.prediction_section(record),
         "pipeline": pipeline_timeline.pipeline_section(record),

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import jaxdist
-from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import BadInput
+from jaxdist.core.files import write_atomic
 from jaxdist.core.object_reference import check_trusted_references
 from jaxdist.core.validation import parse_json
 from jaxdist.launch.config import Experiment

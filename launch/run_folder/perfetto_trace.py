@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxdist.core.atomic_file import write_output
+from jaxdist.core.files import write_output
 from jaxdist.core.run_record import PHASES
 from jaxdist.launch.run_folder.folder import complete_spans, read_jsonl
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from jaxdist.core.atomic_file import write_atomic
+from jaxdist.core.files import write_atomic
 from jaxdist.core.text.formatting import format_duration, format_percent, format_size
 from jaxdist.launch.report.charts import (
     BarSegment,

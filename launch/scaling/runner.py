@@ -8,7 +8,7 @@ from typing import Final
 import psutil
 
 from jaxdist.core.errors import BadInput, FatalError
-from jaxdist.core.owned_folders import FolderMarker, delete_folder
+from jaxdist.core.files import FolderMarker, delete_folder
 from jaxdist.core.run_record import Run
 from jaxdist.core.text.formatting import format_percent
 from jaxdist.launch.launchers.processes.group import exit_on_signals, run_and_stream

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import BadInput
+from jaxdist.core.files import write_atomic
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.aliases import rename_overrides

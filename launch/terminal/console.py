@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from jaxdist.core.json_text import json_text
+from jaxdist.core.validation import json_text
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import jax
 
 from jaxdist.collectives.hlo_collectives import OP_NAME, split_computations
-from jaxdist.core.atomic_file import write_atomic
+from jaxdist.core.files import write_atomic
 from jaxdist.core.step_breakdown import (
     BUBBLE,
     COMPRESSION,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from jaxdist.core.atomic_file import write_atomic
+from jaxdist.core.files import write_atomic
 from jaxdist.core.run_record import Run
 from jaxdist.input.device_feed import local_rows, train_feed
 from jaxdist.input.local_shuffle.setup import Keep, check_local_rows, check_no_workers

@@ -16,13 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxdist.core.atomic_file import write_atomic, write_output
 from jaxdist.core.errors import BadInput
-from jaxdist.core.owned_folders import (
+from jaxdist.core.files import (
     MARKER_SUFFIX,
     FolderMarker,
     delete_folder,
     marker_path,
+    write_atomic,
+    write_output,
 )
 from jaxdist.input.prepare import ensure_prepared
 from jaxdist.train.checkpoint.checkpoints import Checkpoints
@@ -187,7 +188,7 @@ def test_only_one_file_deletes_folders():
         check=False,
     ).stdout.split()
     ours = [file for file in files if not file.startswith((".ci/", "benchmarks/"))]
-    assert ours == ["jaxdist/core/owned_folders.py"]
+    assert ours == ["jaxdist/core/files.py"]
 
 
 @pytest.mark.parametrize("name", ["report.html", "x" * 255, "\u00e9" * 127])

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.checked_source import check_source
 from jaxdist.input.config import DataConfig
 from jaxdist.input.feature_spec import Feature
 from jaxdist.input.registry import open_data
 from jaxdist.input.sample_forms import class_labels
+from jaxdist.input.sample_validation import check_source
 from jaxdist.input.sources import ArraySource
 
 Y = np.arange(24) % 3

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
+from jaxdist.train.build_layout import least_image_size
 from jaxdist.train.objective import Classification, NextToken, Objective, Regression
-from jaxdist.train.sample_check import least_image_size
 
 LINE = """
 import numpy as np

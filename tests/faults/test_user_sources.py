@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from jaxdist.core.errors import BadInput
 from jaxdist.input import Mixture, loader
 from jaxdist.input.array_record import ArrayRecordSource
-from jaxdist.input.checked_source import check_source
 from jaxdist.input.config import DataConfig
 from jaxdist.input.registry import open_data
+from jaxdist.input.sample_validation import check_source
 from jaxdist.input.sources import ArraySource
 
 DRAW = np.random.default_rng(0)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.batch_assembly import EvalBatchAssembler
-from jaxdist.input.sample_checks import SampleSpec, cast_checked
+from jaxdist.input.sample_validation import SampleSpec, cast_checked
 from jaxdist.input.sources import ArraySource
 
 numbers = st.lists(

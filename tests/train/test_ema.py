@@ -4,16 +4,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdist.train import ema
-from jaxdist.train.state import TrainState, named_leaves
+from jaxdist.train.state import TrainState, init_ema, named_leaves, update_ema
 
 
 def walk(decay, weights):
     """Average a single weight over a run."""
-    found = ema.init_ema(decay, {"w": jnp.float32(weights[0])}, {})
+    found = init_ema(decay, {"w": jnp.float32(weights[0])}, {})
     for step, weight in enumerate(weights[1:], start=1):
         new = {"w": jnp.float32(weight)}
-        found = ema.update_ema(found, decay, jnp.int32(step), new, {})
+        found = update_ema(found, decay, jnp.int32(step), new, {})
     return float(found["params"]["w"])
 
 
@@ -35,8 +34,8 @@ def test_later_steps_have_the_asked_share():
 
 
 def test_without_a_share_nothing_is_kept():
-    assert ema.init_ema(0.0, {"w": jnp.ones(2)}, {}) is None
-    assert ema.update_ema(None, 0.0, jnp.int32(1), {"w": jnp.ones(2)}, {}) is None
+    assert init_ema(0.0, {"w": jnp.ones(2)}, {}) is None
+    assert update_ema(None, 0.0, jnp.int32(1), {"w": jnp.ones(2)}, {}) is None
 
 
 def test_a_state_is_evaluated_on_its_average():

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from jaxdist.core.errors import BadInput, DiskFullError
-from jaxdist.core.owned_folders import MARKER_SUFFIX, FolderMarker, delete_folder
+from jaxdist.core.files import MARKER_SUFFIX, FolderMarker, delete_folder
 from jaxdist.core.text.formatting import format_size
 from jaxdist.train.checkpoint import orbax_store, reader
 from jaxdist.train.checkpoint.checksum import (

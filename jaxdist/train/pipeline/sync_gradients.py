@@ -33,12 +33,12 @@ from jaxdist.pipeline.stages import (
 from jaxdist.pipeline.stages import run as run_blocks
 from jaxdist.profile.repeated_blocks import RepeatedBlocks
 from jaxdist.profile.trace import TraceCache
-from jaxdist.train.accumulate import split_microbatches
 from jaxdist.train.layout import Layout
 from jaxdist.train.materialize_params import (
     merge_model,
     model_inputs,
     select_local_samples,
+    split_microbatches,
 )
 from jaxdist.train.objective import Batch
 from jaxdist.train.remat import (

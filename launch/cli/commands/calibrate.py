@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from jaxdist.core.atomic_file import check_output
+from jaxdist.core.files import check_output
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_json_option,

@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from jaxdist.core.atomic_file import check_output, write_output
+from jaxdist.core.files import check_output, write_output
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_json_option,

@@ -3,7 +3,7 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from jaxdist.core.atomic_file import check_output, write_output
+from jaxdist.core.files import check_output, write_output
 from jaxdist.core.text.formatting import format_count, format_size
 from jaxdist.launch.cli.parser import (
     CommandParser,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import FatalError
-from jaxdist.core.json_text import json_text
+from jaxdist.core.validation import json_text
 from jaxdist.launch.distributed.launcher_messages import MessageKind, send_to_launcher
 from jaxdist.launch.distributed.process_group import ProcessGroup, StepAgreement
 from jaxdist.launch.training.adapt.diagnosis import (

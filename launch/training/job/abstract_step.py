@@ -36,11 +36,10 @@ from jaxdist.oracle.step_description import StepDescription
 from jaxdist.profile.layer_calls import LayerCall, trace_calls
 from jaxdist.profile.network_profile import profile_network
 from jaxdist.profile.trace import TraceCache
-from jaxdist.train.build_layout import build_layout
+from jaxdist.train.build_layout import build_layout, check_samples
 from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.objective import cast_floats
 from jaxdist.train.peak_memory import device_batch_bytes, step_temporary_bytes
-from jaxdist.train.sample_check import check_samples
 
 if TYPE_CHECKING:
     from jaxdist.train.task import Task

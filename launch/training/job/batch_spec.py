@@ -12,7 +12,7 @@ from jaxdist.input.arrays import LabelledArrays, LabelledImages
 from jaxdist.input.clips import Clips
 from jaxdist.input.feature_spec import Feature, FeatureSpec
 from jaxdist.input.image_files import DecodedImages
-from jaxdist.input.sample_checks import SampleSpec, check_integers
+from jaxdist.input.sample_validation import SampleSpec, check_integers
 from jaxdist.input.sources import ArraySource
 from jaxdist.input.text import TextWindows
 from jaxdist.launch.config import Experiment

@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
+from jaxdist.core.files import write_atomic
 from jaxdist.core.plan import Plan
 from jaxdist.core.plan_resize import check_device_count
 from jaxdist.launch.config.plan_file import (

@@ -23,7 +23,7 @@ from threading import Event, Thread, get_native_id
 from types import TracebackType
 from typing import Final, Self
 
-from jaxdist.core.json_text import json_text
+from jaxdist.core.validation import json_text
 from jaxdist.launch.distributed.background_thread import BackgroundThread
 from jaxdist.launch.distributed.process_group import ProcessGroup
 

@@ -28,8 +28,8 @@ from threading import Event, Thread, main_thread
 from types import TracebackType
 from typing import Any, Final, Self
 
-from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import BadInput
+from jaxdist.core.files import write_atomic
 from jaxdist.launch.distributed.exit_codes import EXIT_RESTART
 from jaxdist.launch.distributed.launcher_messages import MessageKind, send_to_launcher
 from jaxdist.launch.distributed.process_group import ProcessGroup

@@ -8,8 +8,8 @@ from sample_runs import drifts, exchanged, moves, put_everything, sits_again, st
 
 from jaxdist.launch.report import (
     goodput,
+    learning_curves,
     scaling_section,
-    shuffle_mixing,
     traffic,
     write_report,
 )
@@ -186,10 +186,12 @@ class TestShuffle:
         sample.write()
         sample.put("shuffle.json", json.dumps(exchanged()))
         found = read_run_data(sample.folder)
-        text = said(shuffle_mixing.mixing_caption(found))
+        text = said(learning_curves.mixing_caption(found))
         assert text.startswith("A partition exchanged 9 of its 89 samples an epoch")
         assert "0.849 at first" in text
-        names = [figure.name for figure in shuffle_mixing.mixing_section(found).figures]
+        names = [
+            figure.name for figure in learning_curves.mixing_section(found).figures
+        ]
         assert names == ["Samples at home", "Class distance"]
 
     def test_what_a_run_writes_is_measured_where_an_epoch_began(self):
@@ -201,7 +203,7 @@ class TestShuffle:
             assert row["distance"] == pytest.approx(row["distance_forecast"], abs=0.03)
 
     def test_an_order_from_all_samples_is_a_line(self, sample):
-        text = said(shuffle_mixing.mixing_caption(record(sample)))
+        text = said(learning_curves.mixing_caption(record(sample)))
         assert "jaxdist data quality digits" in text
 
 

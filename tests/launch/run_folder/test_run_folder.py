@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxdist.core.atomic_file import write_atomic
 from jaxdist.core.errors import BadInput
+from jaxdist.core.files import write_atomic
 from jaxdist.launch.run_folder.folder import (
     RunFolder,
     check_writable,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.owned_folders import MARKER_SUFFIX, FolderMarker
+from jaxdist.core.files import MARKER_SUFFIX, FolderMarker
 from jaxdist.train.checkpoint import orbax_store, reader
 from jaxdist.train.checkpoint.checkpoints import Checkpoints
 
