@@ -116,14 +116,23 @@ def load_yaml_mapping(
             remedy=f"did you mean {near}?" if near else f"{doc_page} has an example",
         )
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8-sig")
+        tree = yaml.safe_load(text)
+        repeated = _repeated_key(yaml.compose(text, Loader=yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise BadInput(
             f"{path} cannot be read",
             rule=f"{kind} is a YAML file",
             values=" ".join(str(error).split()),
             remedy=f"{doc_page} has an example",
         ) from error
+    if repeated:
+        raise BadInput(
+            f"{path} has a key twice",
+            rule="each key of a table is there once: the last would count alone",
+            values=repeated,
+            remedy="one of them",
+        )
     if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
         raise BadInput(
             f"{path} is not a table",
@@ -132,3 +141,22 @@ def load_yaml_mapping(
             remedy=f"{doc_page} has an example",
         )
     return tree
+
+
+def _repeated_key(node: Any) -> str:
+    """Return the first key that a table of a YAML document has twice, with its line."""
+    import yaml
+
+    if isinstance(node, yaml.SequenceNode):
+        return next(filter(None, map(_repeated_key, node.value)), "")
+    if not isinstance(node, yaml.MappingNode):
+        return ""
+    seen = set[str]()
+    for key, value in node.value:
+        if isinstance(key, yaml.ScalarNode) and key.value in seen:
+            return f"{key.value}, again in line {key.start_mark.line + 1}"
+        if isinstance(key, yaml.ScalarNode):
+            seen.add(key.value)
+        if below := _repeated_key(value):
+            return below
+    return ""
