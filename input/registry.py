@@ -31,6 +31,9 @@ _NAMES: Final = (
     *("arrays", "clips", "digits", "folder", "moving_digits", "numpy", "synthetic"),
     *("text", "volumes"),
 )
+_FIXED_SIZE: Final = (
+    *("clips", "digits", "moving_digits", "numpy", "text", "volumes"),
+)
 _PREFIXES: Final = ("tfds", "numpy")
 """What may stand before a name or path: `tfds:mnist`, `numpy:my.npz`."""
 _TFDS_NAME: Final = r"[a-z][a-z0-9_]*(/[\w.-]+)?(:[\d.*]+)?"
@@ -75,6 +78,24 @@ def unknown_dataset_error(name: str, values: str = "") -> BadInput:
     )
 
 
+def sized_features(config: DataConfig, features: FeatureSpec) -> FeatureSpec:
+    """Return what is read from a data set, whose images have the size that is set.
+
+    Without a setting they have the network's own size. Data sets whose images cannot be
+    cut have theirs.
+
+    Args:
+        config: which data set.
+        features: what the network reads.
+    """
+    image, kind = features.get("image"), config.name.partition(":")[0]
+    is_own = kind not in _PREFIXES and is_object_reference(config.name)
+    if config.size is None or image is None or is_own or kind in _FIXED_SIZE:
+        return features
+    shape = (*[config.size] * (len(image.shape) - 1), image.shape[-1])
+    return {**features, "image": replace(image, shape=shape)}
+
+
 def open_data(
     config: DataConfig, features: FeatureSpec = NO_FEATURES
 ) -> "tuple[Source, Source]":
@@ -102,11 +123,7 @@ def open_data(
     # What is only known to be there says nothing of how it is read.
     is_classified = "label" in features
     features = {key: each for key, each in features.items() if not each.is_open}
-    # Images are read in the size that the configuration sets, else in the network's.
-    image = features.get("image")
-    if config.size is not None and image is not None:
-        shape = (*[config.size] * (len(image.shape) - 1), image.shape[-1])
-        features = {**features, "image": replace(image, shape=shape)}
+    features = sized_features(config, features)
     opened: tuple[Source, Source]
     if kind == "tfds" and rest:
         # Said to be TFDS's, also where a data set of ours has the name.

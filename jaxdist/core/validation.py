@@ -191,7 +191,9 @@ def load_yaml_mapping(
             remedy=f"did you mean {near}?" if near else f"{doc_page} has an example",
         )
     try:
-        tree = parse_yaml(read_text(path))
+        text = read_text(path)
+        tree = parse_yaml(text)
+        repeated = _repeated_key(yaml.compose(text, Loader=yaml.SafeLoader))
     except yaml.YAMLError as error:
         raise BadInput(
             f"{path} cannot be read",
@@ -199,6 +201,13 @@ def load_yaml_mapping(
             values=" ".join(str(error).split()),
             remedy=f"{doc_page} has an example",
         ) from error
+    if repeated:
+        raise BadInput(
+            f"{path} has a key twice",
+            rule="each key of a table is there once: the last would count alone",
+            values=repeated,
+            remedy="one of them",
+        )
     if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
         raise BadInput(
             f"{path} is not a table",
@@ -233,3 +242,22 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(each) for each in value]
     return value
+
+
+def _repeated_key(node: Any) -> str:
+    """Return the first key that a table of a YAML document has twice, with its line."""
+    import yaml
+
+    if isinstance(node, yaml.SequenceNode):
+        return next(filter(None, map(_repeated_key, node.value)), "")
+    if not isinstance(node, yaml.MappingNode):
+        return ""
+    seen = set[str]()
+    for key, value in node.value:
+        if isinstance(key, yaml.ScalarNode) and key.value in seen:
+            return f"{key.value}, again in line {key.start_mark.line + 1}"
+        if isinstance(key, yaml.ScalarNode):
+            seen.add(key.value)
+        if below := _repeated_key(value):
+            return below
+    return ""

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -26,15 +27,22 @@ _USER_VAR_PREFIXES: Final = ("MALLOC_", "GLIBC_TUNABLES")
 """Beginnings of variables with which a user has set the allocator."""
 
 
-def cache_folder(environ: Mapping[str, str]) -> Path:
+def cache_folder(environ: Mapping[str, str]) -> Path | None:
     """Return the folder of compiled programs that are kept from run to run.
+
+    None: the user has no home, and no variable names a folder.
 
     >>> cache_folder({"XDG_CACHE_HOME": "/cache"})
     PosixPath('/cache/jaxdist/xla')
     """
     if environ.get("JAX_COMPILATION_CACHE_DIR"):
         return Path(environ["JAX_COMPILATION_CACHE_DIR"])
-    home = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    home = environ.get("XDG_CACHE_HOME")
+    if not home:
+        try:
+            home = str(Path.home() / ".cache")
+        except RuntimeError:  # a container's user that no file of users knows
+            return None
     return Path(home, "jaxdist", "xla")
 
 
@@ -71,8 +79,8 @@ def jax_variables(
         virtual_devices: devices to make of the processor; None on an accelerator.
     """
     wanted = dict(_DEFAULT_VARS)
-    if is_cache_enabled(environ):
-        wanted["JAX_COMPILATION_CACHE_DIR"] = str(cache_folder(environ))
+    if is_cache_enabled(environ) and (folder := cache_folder(environ)) is not None:
+        wanted["JAX_COMPILATION_CACHE_DIR"] = str(folder)
     if virtual_devices is not None:
         wanted["JAX_PLATFORMS"] = "cpu"
         if requested_virtual_devices(environ) is None:
@@ -116,17 +124,16 @@ def set_jax_variables(variables: Mapping[str, str]) -> bool:
     return True
 
 
-def disable_cache_variables(path: Path) -> dict[str, str]:
-    """Return what turns the cache off where its folder cannot be made; else nothing.
+def disable_cache_variables(path: Path | None) -> dict[str, str]:
+    """Return what turns the cache off where it has no folder; else nothing.
 
     jax itself would warn at every single program.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        if os.access(path, os.W_OK | os.X_OK):
-            return {}
-    except OSError:
-        pass
+    with suppress(OSError):
+        if path is not None:
+            path.mkdir(parents=True, exist_ok=True)
+            if os.access(path, os.W_OK | os.X_OK):
+                return {}
     return {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
 

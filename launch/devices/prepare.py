@@ -189,7 +189,8 @@ def prepare_devices(
     if is_cache_enabled(os.environ):
         folder = cache_folder(os.environ)
         if off := disable_cache_variables(folder):
-            notes.append(f"compile cache off: {folder} not writable")
+            why = "no home folder" if folder is None else f"{folder} not writable"
+            notes.append(f"compile cache off: {why}")
             set_jax_variables(off)
 
     name, devices = _count_devices(platform.name)

@@ -1,21 +1,20 @@
 """Environment variables that make a process one of several, and their reading."""
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import Final
 
-from jaxdist.core.errors import BadInput
+from jaxdist.launch.distributed.schedulers import (
+    CLUSTER_DETECTION_VAR,
+    COORDINATOR_VAR,
+    NUM_PROCESSES_VAR,
+    RANK_VAR,
+    read_integer,
+    read_rank_assignment,
+)
 
-RANK_VAR: Final = "JAXDIST_RANK"
-"""Rank of this process."""
-_NUM_PROCESSES_VAR: Final = "JAXDIST_HOSTS"
-_COORDINATOR_VAR: Final = "JAXDIST_COORDINATOR"
 # How many processes the plan is written for, where there may be fewer.
 _PLANNED_PROCESSES_VAR: Final = "JAXDIST_PLANNED"
-CLUSTER_DETECTION_VAR: Final = "JAXDIST_CLUSTER"
-"""Scheduler that jax asks for the rank of this process: `slurm` or `ompi`."""
-
 START_TIMEOUT_VAR: Final = "JAXDIST_START_S"
 """How many seconds processes wait for each other at the start, where not 60."""
 
@@ -96,15 +95,17 @@ def rank_variables(
         _PLANNED_PROCESSES_VAR: planned_processes,
         **_LOG_VARS,
         RANK_VAR: rank,
-        _NUM_PROCESSES_VAR: num_processes,
-        _COORDINATOR_VAR: coordinator,
+        NUM_PROCESSES_VAR: num_processes,
+        COORDINATOR_VAR: coordinator,
     }
     return {name: str(value) for name, value in found.items() if value is not None}
 
 
 def is_multi_process(environ: Mapping[str, str]) -> bool:
     """Tell whether a process with this environment is one of several."""
-    return RANK_VAR in environ or CLUSTER_DETECTION_VAR in environ
+    # Any of them: a process that has lost its rank is not to run alone, beside others.
+    names = RANK_VAR, NUM_PROCESSES_VAR, COORDINATOR_VAR, CLUSTER_DETECTION_VAR
+    return any(name in environ for name in names)
 
 
 def planned_process_count(environ: Mapping[str, str], num_processes: int) -> int:
@@ -113,22 +114,18 @@ def planned_process_count(environ: Mapping[str, str], num_processes: int) -> int
     >>> planned_process_count({"JAXDIST_PLANNED": "4"}, 3), planned_process_count({}, 3)
     (4, 3)
     """
-    return int(environ.get(_PLANNED_PROCESSES_VAR, num_processes))
+    if _PLANNED_PROCESSES_VAR not in environ:
+        return num_processes
+    what = "how many processes the plan is written for"
+    return read_integer(environ, _PLANNED_PROCESSES_VAR, 1, 1_000_000, what)
 
 
 def rank_assignment() -> tuple[int, int, str]:
     """Return (rank, processes, address of the coordinator) of this process.
 
     Raises:
-        BadInput: this process was not started as one of several.
+        BadInput: this process was not started as one of several, or a variable that
+            says so cannot be.
     """
-    try:
-        rank, count = int(os.environ[RANK_VAR]), int(os.environ[_NUM_PROCESSES_VAR])
-        return rank, count, os.environ[_COORDINATOR_VAR]
-    except KeyError as error:
-        raise BadInput(
-            "this process is not one of several",
-            rule="joined processes are started by a testbed or on loopback",
-            values=f"{error.args[0]} is not set",
-            remedy=f"Loopback(2).run([{sys.executable!r}, {sys.argv[0]!r}])",
-        ) from error
+    mine = read_rank_assignment(os.environ)
+    return mine.rank, mine.num_processes, mine.coordinator

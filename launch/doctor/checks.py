@@ -78,9 +78,13 @@ def run_checks(plan: Plan, folder: Path) -> tuple[DoctorCheck, ...]:
         free, total = min(free, limit - used), min(total, limit)
 
     cache = cache_folder(os.environ)
-    # A cache that an earlier run of root has made is the usual reason.
-    fix = f"sudo chown -R $USER {cache.parent}, or JAX_COMPILATION_CACHE_DIR=FOLDER"
-    cached = check_folder("compile cache", cache, fix)
+    if cache is None:
+        text = "off (no home folder): JAX_COMPILATION_CACHE_DIR=FOLDER"
+        cached = DoctorCheck(name="compile cache", state="ok", text=text)
+    else:
+        # A cache that an earlier run of root has made is the usual reason.
+        fix = f"sudo chown -R $USER {cache.parent}, or JAX_COMPILATION_CACHE_DIR=FOLDER"
+        cached = check_folder("compile cache", cache, fix)
     if not is_cache_enabled(os.environ):
         text = "off (JAX_ENABLE_COMPILATION_CACHE)"
         cached = DoctorCheck(name="compile cache", state="ok", text=text)

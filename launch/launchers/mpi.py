@@ -46,7 +46,7 @@ class MpiLaunch:
     def mpirun_argv(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the command line that starts them."""
         given = {name: environ[name] for name in FORWARDED_VARS if name in environ}
-        # jax asks Open MPI which process it is and where process 0 listens.
+        # The variables of Open MPI say which process it is, and where mpirun is.
         mine = {"JAXDIST_CLUSTER": "ompi", "PYTHONUNBUFFERED": "1", **given}
         if self.devices_per_process is not None:
             mine["JAX_NUM_CPU_DEVICES"] = str(self.devices_per_process)

@@ -13,6 +13,7 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.text import parsing
 from jaxdist.core.validation import check_fields, load_yaml_mapping
+from jaxdist.meshes.clusters.schema import check_cluster_tree
 
 _HERE: Final = Path(__file__).parent
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
@@ -64,34 +65,21 @@ def cluster_from_tree(tree: Mapping[str, Any], default_name: str) -> Cluster:
     Args:
         tree: as YAML or JSON has it.
         default_name: of the file, for the name and for numbers without an origin.
+
+    Raises:
+        BadInput: it describes none, naming the place.
     """
-    check_fields(
-        tree,
-        (*_CLUSTER_PARSERS, "name", "source", "origin", "device", "levels"),
-        default_name,
-    )
-    for key in ("device", "levels"):
-        if not tree.get(key):
-            raise BadInput(
-                f"{default_name} has no {key}",
-                rule="a cluster has a device and levels",
-                values=f"it has {', '.join(tree)}",
-                remedy="docs/clusters.md has an example; or --cluster dgx-a100",
-            )
+    check_cluster_tree(tree, default_name)
     origin = tree.get("origin", f"given: {default_name}")
     # The file's name is the default of the cluster's own.
     top = _parse_table(
         {"name": default_name, **tree}, _CLUSTER_PARSERS, "cluster", origin
     )
     levels = tree["levels"]
-    if not isinstance(levels, list):
-        raise BadInput(
-            f"{default_name} has no list of levels",
-            rule="levels are a list, innermost first",
-            values=f"levels: {levels!r}",
-            remedy="levels: [{name: host, size: 8, ...}]",
-        )
-    made = [_parse_table(level, _LEVEL_PARSERS, "a level", origin) for level in levels]
+    made = [
+        _parse_table(level, _LEVEL_PARSERS, f"levels[{i}]", origin)
+        for i, level in enumerate(levels)
+    ]
     device = _parse_table(tree["device"], _DEVICE_PARSERS, "device", origin)
     return Cluster.from_tree({**top, "device": device, "levels": made})
 

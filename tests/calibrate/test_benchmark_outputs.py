@@ -1,15 +1,19 @@
 """`jaxdist calibrate read`: what nccl-tests and OSU print becomes a level of a cluster."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jaxdist.calibrate.alpha_beta_fit import (
     CollectiveTiming,
     find_algorithm_switch,
     fit_alpha_beta,
 )
+from jaxdist.calibrate.benchmark_outputs.read import read_benchmarks
 from jaxdist.core.plan import MeshShape
 from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.launch.cli.main import main
@@ -383,3 +387,45 @@ def test_the_files_that_the_page_shows(read):
     code, told, _ = read(latency, words=("--level", "pod"))
     assert code == 0
     assert told["alpha"]["value"] == pytest.approx(2.3e-6, rel=0.02)
+
+
+TAGS = {
+    "none": "",
+    "mpirun 4": "[1,{}]<stdout>:",
+    "mpirun 5": "[prterun-node0-7@1,{}]<stdout>: ",
+    "srun": "{:2}: ",
+    "mpiexec": "[{}] ",
+    "kubectl": "[pod/nccl-worker-{}-abcde/worker] ",
+    "kubectl with times": "[pod/nccl-worker-{}/worker] 2026-03-04T10:00:00.12345{}Z ",
+    "times": "2026-03-04T10:00:0{}+01:00 ",
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([*NCCL, *OSU]),
+    st.sampled_from(list(TAGS)),
+    st.sampled_from(["\n", "\r\n"]),
+    st.lists(st.integers(1, 9), max_size=20),
+)
+def test_what_launchers_put_before_lines_changes_nothing(
+    tmp_path_factory, program, tag, end, others
+):
+    """Lines of other ranks stand between those of the one that prints the table."""
+    text = nccl(program) if program in NCCL else osu(program)
+    folder = tmp_path_factory.mktemp("logs")
+    lines = []
+    for place, line in enumerate(text.splitlines()):
+        lines.append(TAGS[tag].format(0, place % 10) + line)
+        if place < len(others):
+            rank = others[place]
+            said = f"node1:77:78 [{rank}] NCCL INFO Channel 0{rank}/0 : 0[0] -> 1[1]"
+            lines.append(TAGS[tag].format(rank, place % 10) + said)
+    (folder / "plain.txt").write_text(text)
+    (folder / "tagged.txt").write_bytes(end.join(lines).encode())
+    ranks = None if program in NCCL or program in ("osu_latency",) else 16
+    plain, tagged = (
+        read_benchmarks([folder / name], ranks=ranks)[0]
+        for name in ("plain.txt", "tagged.txt")
+    )
+    assert tagged == replace(plain, source="tagged.txt")

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.device import EfficiencyCurve
@@ -105,10 +107,9 @@ def test_kernels_have_a_peak_with_its_unit_and_the_origin_of_their_table():
     found = cluster_from_tree({**SMALL, "device": device}, "x").device.kernels
     assert (found.peak, found.origin) == (60e9, "measured: here")
     assert [one.row for one in found.timed] == [row]
+    kernels = {**kernels, "peak": "60 GB/s"}
     with pytest.raises(BadInput, match=r"kernels\.peak"):
-        cluster_from_tree(
-            {**SMALL, "device": {**device, "kernels": {"peak": "60 GB/s"}}}, "x"
-        )
+        cluster_from_tree({**SMALL, "device": {**device, "kernels": kernels}}, "x")
 
 
 def test_numbers_have_units_and_the_origin_of_their_table():
@@ -146,9 +147,9 @@ def test_efficiency_is_straight_over_the_logarithm_and_level_outside():
         ({"port_bandwidth": "10 GB/s", "ports": 4}, "more bandwidth than ports"),
         ({"bandwidth": "50 GHz"}, "no such quantity"),
         ({"bandwith": "1 GB/s"}, "did you mean bandwidth"),
-        ({"size": 0}, "connects nothing"),
+        ({"size": 0}, "size is a whole number from 1"),
         ({"oversubscription": 0.5}, "more than is sent"),
-        ({"origin": "somebody"}, "does not say where it is from"),
+        ({"origin": "somebody"}, "an origin is text that begins with"),
     ],
 )
 def test_impossible_levels_are_refused(changed, said):
@@ -164,7 +165,7 @@ def test_unknown_clusters_and_missing_parts_are_refused(tmp_path):
     with pytest.raises(BadInput, match="has no levels"):
         cluster_from_tree({"device": SMALL["device"]}, "x")
     device = {k: v for k, v in SMALL["device"].items() if k != "memory"}
-    with pytest.raises(BadInput, match="a device has no memory"):
+    with pytest.raises(BadInput, match="device has no memory"):
         cluster_from_tree({**SMALL, "device": device}, "x")
     with pytest.raises(BadInput, match="too few devices"):
         cluster_from_tree(SMALL, "small").level_of(33)
@@ -191,3 +192,99 @@ def test_a_price_is_a_number_with_an_origin():
     ):
         with pytest.raises(BadInput, match=said):
             cluster_from_tree(SMALL | wrong, "small")
+
+
+_ANY = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(
+        ["16", "8.5", "80 GB", "1e6", "3 us", "host", "given: me", "bf16"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["value", "origin", "points", "name", "kind", "timed"]),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=4,
+)
+PLAIN_LINE = {"kind": "all-gather", "devices": 4, "messages": 1.0, "share": 1.0}
+FULL = {
+    **SMALL,
+    **{"source": "a wiki", "origin": "given: me", "overlap": 0.5, "price": 4},
+    "levels": [{**SMALL["levels"][0], "lines": [PLAIN_LINE]}, SMALL["levels"][1]],
+}
+
+
+def places(tree, path=()):
+    yield path
+    items = ()
+    if isinstance(tree, dict):
+        items = tree.items()
+    elif isinstance(tree, list):
+        items = enumerate(tree)
+    for key, value in items:
+        yield from places(value, (*path, key))
+
+
+def changed(tree, path, value):
+    if not path:
+        return value
+    copy = dict(tree) if isinstance(tree, dict) else list(tree)
+    copy[path[0]] = changed(copy[path[0]], path[1:], value)
+    return copy
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from([p for p in places(FULL) if p]), _ANY)
+def test_any_value_at_any_place_is_read_or_refused(path, value):
+    try:
+        made = cluster_from_tree(changed(FULL, path, value), "mine")
+    except BadInput as refused:
+        said = refused.what, refused.rule, refused.values, *refused.remedy
+    else:
+        said = ("read",)
+        assert Cluster.from_json(made.to_json()) == made
+    assert all(said)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("levels", 1, "size"), "16", r"mine: levels\[1\].size(?s:.*)without quotes"),
+        (("levels", 1, "size"), 8.5, r"mine: levels\[1\].size"),
+        (("levels", 1, "size"), True, r"mine: levels\[1\].size"),
+        (("levels", 1, "name"), "host", r"levels\[1\].name(?s:.*)a name of its own"),
+        (("levels",), {"host": 8}, "mine: levels cannot be"),
+        (("device", "flops"), "312 TFLOP/s", "mine: device.flops"),
+        (("device", "flops"), {"bf16": 1e12}, "mine: device.flops.bf16"),
+        (("device", "memory"), 80, "mine: device.memory(?s:.*)memory: 80 GB"),
+        (("device", "efficiency"), "0.5", "mine: device.efficiency"),
+        (("device", "efficiency"), [[1e9]], r"device.efficiency\[0\]"),
+        (("origin",), 2026, "mine: origin(?s:.*)given: 2026"),
+        (("device",), "A100", "mine: device cannot be"),
+    ],
+)
+def test_what_cannot_be_is_named_by_its_place(path, value, said):
+    with pytest.raises(BadInput, match=said):
+        cluster_from_tree(changed(FULL, path, value), "mine")
+
+
+def test_units_as_people_write_them():
+    for alpha in ("3 us", "3 \u00b5s", "3 \u03bcs"):
+        assert level(alpha=alpha).levels[0].alpha.value == 3e-6
+    for rate in ("200 Gbps", "200 gbit", "200 Gb/s", "25 GBps"):
+        assert level(bandwidth=rate).levels[0].bandwidth.value == 25e9
+
+
+def test_a_key_twice_is_refused(tmp_path):
+    text = json.dumps(SMALL)
+    file = tmp_path / "twice.yaml"
+    file.write_text(text.replace('"size": 4', '"size": 4, "size": 8'))
+    with pytest.raises(BadInput, match="size, again in line 1"):
+        load_cluster(str(file))

@@ -1,12 +1,44 @@
 """Reading benchmark output of any supported suite."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from jaxdist.calibrate.benchmark_outputs import nccl_tests, osu
 from jaxdist.calibrate.benchmark_outputs.rows import BenchmarkTable
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.text_encoding import decode_lenient
+
+# What launchers put before each line that they pass on: who wrote it, and when.
+_TIME_TAG: Final = re.compile(r"\s*\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) ?")
+_WRITER_TAG: Final = re.compile(
+    # [1,0]<stdout>: and [prterun-node0-7@1,0]<stdout>: of mpirun of Open MPI 4 and 5
+    r"\s*\[\S*?\d+,\d+\]<std\w+>: ?"
+    # [pod/nccl-launcher-abcde/launcher] of kubectl logs --prefix
+    r"|\s*\[pod/[^\]\s]+\] ?"
+    # [0] of mpiexec -l, and 0: of srun --label
+    r"|\s*\[\d+\] |\s*\d+: ?(?!\d)"
+)
+
+
+def strip_line_tags(text: str) -> str:
+    """Return a log without what launchers put before its lines.
+
+    Lines of different writers come mixed; those of each are together afterwards.
+
+    >>> strip_line_tags("[1,0]<stdout>:# OSU\\n[1,1]<stdout>:x\\n[1,0]<stdout>:4 5.3")
+    '# OSU\\n4 5.3\\nx'
+    """
+    by_writer: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        writer, start = "", 0
+        while found := _TIME_TAG.match(line, start) or _WRITER_TAG.match(line, start):
+            # Times differ from line to line, and name nobody.
+            writer += "" if found.re is _TIME_TAG else found[0].strip()
+            start = found.end()
+        by_writer.setdefault(writer, []).append(line[start:])
+    return "\n".join(line for lines in by_writer.values() for line in lines)
 
 
 def read_benchmarks(
@@ -33,7 +65,7 @@ def read_benchmarks(
                 remedy=f"did you mean {near}?" if near else "a file that is there",
             )
         # Logs of clusters may hold stray bytes of other programs.
-        text = decode_lenient(path.read_bytes())
+        text = strip_line_tags(decode_lenient(path.read_bytes()))
         found = nccl_tests.read(text, path.name, program)
         found = found or osu.read(text, path.name, ranks, program)
         tables += found

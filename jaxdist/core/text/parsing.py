@@ -146,10 +146,19 @@ _BITS: Final = {
     for prefix, scale in _SI.items()
     for bit in ("bit", "bits")
 }
+# Gbps and Gb/s are bits, by their small b.
+_BITS_PER_SECOND: Final = {
+    f"{prefix}{unit}": scale / 8
+    for prefix, scale in {**_SI, "K": 1e3}.items()
+    for unit in ("bps", "b/s")
+}
+# The micro sign and the Greek letter, which look alike.
+_MICRO: Final = {"\u00b5s": 1e-6, "\u03bcs": 1e-6}
 _BANDWIDTH: Final = _Quantity(
     scales={
         **{f"{unit}{per}": x for unit, x in _BYTES.items() for per in ("/s", "ps")},
         **{f"{unit}{per}": x for unit, x in _BITS.items() for per in ("", "/s", "ps")},
+        **_BITS_PER_SECOND,
     },
     example="12.5GB/s or 100gbit",
     within=lambda rate: 0 < rate <= _MAX_RATE,
@@ -158,7 +167,7 @@ _BANDWIDTH: Final = _Quantity(
     unit="B/s",
 )
 _TIME: Final = _Quantity(
-    scales={"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "ps": 1e-12},
+    scales={"s": 1.0, "ms": 1e-3, "us": 1e-6, **_MICRO, "ns": 1e-9, "ps": 1e-12},
     example="0.5us",
     within=lambda time: 0 <= time <= 60,
     rule="a latency is between 0 and a minute",

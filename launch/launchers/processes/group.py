@@ -5,6 +5,7 @@ what each has written in the end; `run_and_stream` passes every line on as it co
 """
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from types import FrameType
@@ -34,7 +36,8 @@ SAVE_GRACE_S: Final = 30.0
 """Seconds that processes have to save and end where all of them are asked to."""
 _TAIL_LINES: Final = 40
 _QUOTED_LINES: Final = 12
-_READ_TIMEOUT_S: Final = 0.5
+_CHUNK_BYTES: Final = 1 << 16
+_MAX_DRAIN_BYTES: Final = 1 << 20  # the most that a pipe of an ordinary user holds
 _POLL_S: Final = 0.1
 _EXIT_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
@@ -256,11 +259,11 @@ def run_and_stream(
             raise
         if first is None:
             return None
+        # One process may have said for all why they end, and another be the first to
+        # end: what is in the pipes by now was written before that.
+        group.drain()
         # Others fail because the first did; what they say of it helps nobody.
         group.only_rank = first.rank
-        for reader in first.readers:
-            # Not for long: children that it has left may hold its output open.
-            reader.join(_READ_TIMEOUT_S)
         failure = ProcessFailure(
             rank=first.rank,
             returncode=first.process.returncode,
@@ -271,14 +274,72 @@ def run_and_stream(
     return failure
 
 
+class _LineReader:
+    """Passes on the lines of a pipe: by a thread as they come, or at once by `drain`.
+
+    Args:
+        pipe: the end to read from.
+        on_line: receives each line with its end; the last one may have none.
+    """
+
+    def __init__(self, pipe: IO[bytes], on_line: Callable[[bytes], None]) -> None:
+        self._pipe, self._on_line, self._rest = pipe, on_line, b""
+        # The thread may find that somebody else has read what it was woken for.
+        os.set_blocking(pipe.fileno(), False)
+        self._lock, self._closed = Lock(), False
+        self.thread = Thread(target=self._run, daemon=True)
+
+    def drain(self, *, ended: bool) -> None:
+        """Pass on what is in the pipe now, whenever the thread gets its turn.
+
+        Args:
+            ended: whether the writer has ended: the last line may have no end.
+        """
+        with self._lock:
+            count = 0
+            while count < _MAX_DRAIN_BYTES and (chunk := self._read()):
+                count += len(chunk)
+            if ended:
+                self._pass_rest()
+
+    def _run(self) -> None:
+        poll = select.poll()
+        poll.register(self._pipe, select.POLLIN)
+        while not self._closed:
+            poll.poll()
+            with self._lock:
+                if self._read() == b"":
+                    self._closed = True
+                    self._pass_rest()
+                    self._pipe.close()
+
+    def _read(self) -> bytes | None:
+        """Read once; empty at the end of the pipe, None where nothing is there."""
+        if self._closed:
+            return None
+        try:
+            chunk = os.read(self._pipe.fileno(), _CHUNK_BYTES)
+        except BlockingIOError:
+            return None
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            self._on_line(line + b"\n")
+        return chunk
+
+    def _pass_rest(self) -> None:
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._on_line(rest)
+
+
 @dataclass(kw_only=True, eq=False)
 class _Child:
     """A process that was started."""
 
     rank: int
     process: subprocess.Popen[bytes]
-    readers: list[Thread] = field(default_factory=list)
-    """Threads that read its standard output, standard error and messages."""
+    readers: list[_LineReader] = field(default_factory=list)
+    """They read its messages, standard output and standard error."""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
     """Its last lines."""
 
@@ -382,20 +443,19 @@ class _Supervisor:
             if send is not None:
                 os.close(send)  # a pipe ends when nobody has its end for writing open
         child = _Child(rank=rank, process=process)
-        reads = [(process.stdout, False), (process.stderr, True)]
-        child.readers = [
-            Thread(target=self._read_lines, args=(child, *read), daemon=True)
-            for read in reads
-        ]
+        # Messages first: they say what is to be done about the lines.
         if receive is not None:
-            pipe = os.fdopen(receive, "rb")
+            pipe = os.fdopen(receive, "rb", 0)
+            child.readers.append(_LineReader(pipe, partial(self._pass_text, child)))
+        for stream, error in ((process.stdout, False), (process.stderr, True)):
+            assert stream is not None  # both are pipes
             child.readers.append(
-                Thread(target=self._read_messages, args=(child, pipe), daemon=True)
+                _LineReader(stream, partial(self._pass_line, child, error))
             )
         # A thread waits for each process, where polling all of them would be simpler:
         # the first death causes others within milliseconds, and is the one to report.
         waits = Thread(target=self._await_end, args=(child,), daemon=True)
-        for thread in (*child.readers, waits):
+        for thread in (*(reader.thread for reader in child.readers), waits):
             thread.start()
         return child
 
@@ -403,24 +463,26 @@ class _Supervisor:
         child.process.wait()
         self._ended.put(child)
 
-    def _read_lines(self, child: _Child, stream: IO[bytes], error: bool) -> None:
-        with stream:
-            for raw in stream:
-                line = raw.decode(errors="replace")
-                told = error and line.startswith(LINE_PREFIX)
-                if told and self._pass_message(child, line.removeprefix(LINE_PREFIX)):
-                    continue
-                # Where our own output is closed, theirs is read on: a process whose
-                # pipe is full would block.
-                with self._lock, suppress(OSError):
-                    child.tail.append(line.rstrip("\r\n"))
-                    if self.only_rank in (None, child.rank):
-                        self._on_line(child.rank, line, error)
+    def drain(self) -> None:
+        """Pass on all that the processes have written until now."""
+        for child in self.children:
+            for reader in child.readers:
+                reader.drain(ended=child.process.poll() is not None)
 
-    def _read_messages(self, child: _Child, pipe: IO[bytes]) -> None:
-        with pipe:
-            for raw in pipe:
-                self._pass_message(child, raw.decode(errors="replace"))
+    def _pass_line(self, child: _Child, error: bool, raw: bytes) -> None:
+        line = raw.decode(errors="replace")
+        told = error and line.startswith(LINE_PREFIX)
+        if told and self._pass_message(child, line.removeprefix(LINE_PREFIX)):
+            return
+        # Where our own output is closed, theirs is read on: a process whose pipe is
+        # full would block.
+        with self._lock, suppress(OSError):
+            child.tail.append(line.rstrip("\r\n"))
+            if self.only_rank in (None, child.rank):
+                self._on_line(child.rank, line, error)
+
+    def _pass_text(self, child: _Child, raw: bytes) -> None:
+        self._pass_message(child, raw.decode(errors="replace"))
 
     def _pass_message(self, child: _Child, text: str) -> bool:
         """Pass a message on; whether it is one."""
@@ -435,9 +497,10 @@ class _Supervisor:
         """End a process and its children, and read what they have left."""
         signal_group(child.process, signal.SIGKILL)
         child.process.wait()
-        # A grandchild in a session of its own may hold the pipe for ever.
-        for thread in child.readers:
-            thread.join(FAILURE_GRACE_S)
+        for reader in child.readers:
+            reader.drain(ended=True)
+            # A grandchild in a session of its own may hold the pipe for ever.
+            reader.thread.join(FAILURE_GRACE_S)
 
 
 def start_process(

@@ -14,7 +14,7 @@
 #SBATCH --signal=TERM@120
 set -euo pipefail
 
-# jax asks SLURM which process this is and where process 0 listens.
+# The variables of srun say which process this is, and where process 0 listens.
 export JAXDIST_CLUSTER=slurm
 export PYTHONUNBUFFERED=1
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"

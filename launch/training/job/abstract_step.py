@@ -17,7 +17,7 @@ from jaxdist.core.axes import AXES
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import Profile
-from jaxdist.input.registry import open_data
+from jaxdist.input.registry import is_known, open_data, sized_features
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.training.job.batch_spec import (
     batch_shapes,
@@ -220,7 +220,11 @@ def _with_batch_shapes(config: Experiment) -> tuple[Experiment, BatchShapes]:
     try:
         train, _ = open_data(config.data, feature_spec(config))
     except BadInput:
-        fields = feature_spec(config)
+        # A name that no data set can have is a slip, and not data that is elsewhere.
+        if not is_known(config.data):
+            raise
+        # In the size that the data would be read in, were it here.
+        fields = sized_features(config.data, feature_spec(config))
         # A user's network says nothing of its input: it cannot do without samples.
         if set(objective.dtypes) - {k for k, f in fields.items() if not f.is_open}:
             raise

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -283,3 +284,16 @@ def test_several_processes_use_all_their_devices():
     with pytest.raises(BadInput, match="needs 8; 3 processes have 9") as caught:
         check_even_split(plan, 9, 3)
     assert caught.value.remedy[0] == "on fake devices: -n 2 --devices-per-process 4"
+
+
+def test_a_user_without_a_home_has_no_cache(monkeypatch):
+    """As in a container whose user no file of users knows."""
+
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    assert cache_folder({}) is None
+    assert cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/jaxdist/xla")
+    assert "JAX_COMPILATION_CACHE_DIR" not in jax_variables({}, virtual_devices=None)
+    assert disable_cache_variables(None) == {"JAX_ENABLE_COMPILATION_CACHE": "false"}

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from jaxdist.core.errors import RetryableError
-from jaxdist.launch.distributed.jax_processes import wait_for_coordinator
+from jaxdist.launch.distributed.start_barrier import wait_for_coordinator
 from jaxdist.launch.launchers.processes.loopback import free_port
 
 

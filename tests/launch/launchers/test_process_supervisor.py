@@ -17,6 +17,7 @@ from jaxdist.launch.launchers.processes.group import (
     ProcessesFailed,
     ProcessSpec,
     run_and_collect,
+    run_and_stream,
 )
 from jaxdist.launch.launchers.processes.loopback import Loopback
 
@@ -73,6 +74,45 @@ def test_each_leaves_its_output():
 def test_output_that_nobody_reads_stops_nobody():
     (found,) = run_and_collect(tasks("print('x' * 1_000_000)"), timeout=60)
     assert len(found.stdout) == 1_000_001
+
+
+def test_what_was_written_before_the_first_end_is_passed_on(tmp_path):
+    """However late its reader is: one process says for all why they end."""
+    said, ended = tmp_path / "said", tmp_path / "ended"
+    speaks = f"""
+        import pathlib, time
+        print("begins", flush=True)
+        while not pathlib.Path({str(ended)!r}).exists():
+            time.sleep(0.01)
+        print("the reason", flush=True)
+        pathlib.Path({str(said)!r}).touch()
+        time.sleep(60)
+    """
+    ends = f"""
+        import os, pathlib, sys, time
+        print(os.getpid(), flush=True)
+        while not pathlib.Path({str(said)!r}).exists():
+            time.sleep(0.01)
+        print("the end", end="", flush=True)
+        sys.exit(2)
+    """
+    lines, pid = [], []
+
+    def on_line(rank, line, error):
+        lines.append((rank, line))
+        if rank == 1:
+            pid.append(int(line) if line.isdigit() else 0)
+        if len(lines) == 2:
+            # Both have begun. The readers wait here until process 1 has ended.
+            ended.touch()
+            assert gone(pid[0])
+            time.sleep(0.1)
+
+    failure = run_and_stream(tasks(speaks, ends), on_line, failure_grace_s=1)
+    assert failure is not None
+    assert (failure.rank, failure.returncode) == (1, 2)
+    assert failure.last_lines[-1] == "the end"
+    assert {(0, "the reason"), (1, "the end")} <= set(lines)
 
 
 def test_a_failure_ends_all_and_is_quoted(tmp_path):

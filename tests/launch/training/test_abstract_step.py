@@ -2,11 +2,14 @@
 
 import jax
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.launch.config.resolve import resolve_config
-from jaxdist.launch.training.job.abstract_step import StepDescriber
+from jaxdist.launch.training.job.abstract_step import StepDescriber, abstract_task
 from jaxdist.profile.repeated_blocks import RepeatedBlocks
 from jaxdist.profile.trace import TraceCache
 
@@ -101,3 +104,26 @@ def test_a_network_on_shapes_has_the_state_of_its_first_step(text):
     form = [(x.shape, x.dtype) for x in jax.tree.leaves(task.state)]
     assert form == [(x.shape, x.dtype) for x in jax.tree.leaves(first)]
     assert jax.tree.structure(task.state) == jax.tree.structure(first)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.sampled_from(["imagenet2012", "folder", "tfds:cifar10", "arrays"]),
+    st.none() | st.integers(32, 512),
+    st.sampled_from([8, 64]),
+)
+def test_a_step_without_its_data_is_that_with_data(tmp_path_factory, name, size, batch):
+    """A data set that is not here yet is read in the size that is set."""
+    nowhere = tmp_path_factory.getbasetemp() / "nowhere"
+    shared = "model.size=tiny", f"data.size={size}", f"data.batch={batch}"
+    absent = (f"data.name={name}", f"data.dir={nowhere}", f"data.path={nowhere}")
+    images = [
+        abstract_task(resolve_config("resnet50", [*shared, *words]).config)[1]["image"]
+        for words in (absent, ("data.name=synthetic",))
+    ]
+    assert images[0] == images[1]
+
+
+def test_a_name_of_no_data_set_is_refused_in_a_prediction():
+    with pytest.raises(BadInput, match="no data set named synthetik"):
+        StepDescriber(resolve_config("resnet50", ["data.name=synthetik"]).config)
