@@ -129,7 +129,7 @@ def parse_yaml(text: str) -> Any:
         yaml.YAMLError: it is no YAML, is nested too deep, or is too large, as it stands
             or with its aliases written out.
 
-    >>> parse_yaml("a: &x [1, 2]\nb: *x")
+    >>> parse_yaml("{a: &x [1, 2], b: *x}")
     {'a': [1, 2], 'b': [1, 2]}
     """
     import yaml

@@ -27,6 +27,7 @@ Inter-|   Receive                        |  Transmit
         (" 1Gbit", 1e9),
         ("100 mbit", 1e8),
         ("12.5MB/s", 1e8),
+        ("200Mb/s", 2e8),
     ],
 )
 def test_rates_are_read_as_other_bandwidths_are(rate, bits):
@@ -41,7 +42,7 @@ def test_what_is_no_rate_is_refused(rate):
 
 @pytest.mark.parametrize(
     ("rate", "meant"),
-    [("200Mb/s", "200mbit"), ("1.5 GB", "1.5gbit"), ("quick", "200mbit")],
+    [("1.5 GB", "1.5gbit"), ("quick", "200mbit")],
 )
 def test_a_rate_that_is_nearly_right_has_its_remedy(rate, meant):
     with pytest.raises(BadInput, match=f"did you mean {meant}\\?"):
