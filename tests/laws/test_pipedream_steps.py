@@ -236,7 +236,7 @@ def test_2bw(group, hold):
         rounds=(group,) * 3,
         beside={"pipe": 3},
         schedule="pipedream-2bw",
-        group=group,
+        microbatches_per_update=group,
     )
 
 
