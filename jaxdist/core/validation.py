@@ -32,7 +32,7 @@ def check_fields(tree: object, known: Iterable[str], context: str) -> None:
         raise BadInput(
             f"{context} is not a table",
             rule=f"its fields are {', '.join(names)}",
-            values=f"{tree!r}",
+            values=_short(repr(tree)),
             remedy=f"{names[0]}: ...",
         )
     for key in tree:
@@ -41,9 +41,13 @@ def check_fields(tree: object, known: Iterable[str], context: str) -> None:
             raise BadInput(
                 f"{context} has no field {key}",
                 rule=f"its fields are {', '.join(names)}",
-                values=f"{key}: {tree[key]}",
+                values=_short(f"{key}: {tree[key]}"),
                 remedy=f"did you mean {near}?" if near else f"without {key}",
             )
+
+
+def _short(text: str, length: int = 80) -> str:
+    return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 def check_required_fields(

@@ -114,7 +114,7 @@ def fit_block_padding(
             ),
             # What is gathered before one of them is not before the others.
             repeated_blocks=None if until else repeated_blocks,
-        ),
+        )[0],
     )
     split, whole = spatial_layers.split_at_gather(calls, until)
     # Layers behind the gather see whole images, whatever axes are manual there.
@@ -248,7 +248,7 @@ def trace_strides(
         (2,) * dims, spatial_axes(dims + 2), axis_types=(AxisType.Auto,) * dims
     )
     try:
-        blocks = trace_calls(
+        blocks, _ = trace_calls(
             graph,
             state,
             jax.ShapeDtypeStruct(shape, images.dtype),

@@ -50,7 +50,7 @@ class LayerCall:
 FunctionWrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def trace_network(
+def trace_calls(
     graph: nnx.GraphDef[nnx.Module],
     state: Sequence[Any],
     *inputs: jax.ShapeDtypeStruct,
@@ -67,6 +67,9 @@ def trace_network(
         prepare: called on the traced network before it runs, to tell layers something.
         wrap: wraps the traced function, to read it as on one device of several.
         repeated_blocks: blocks that need not be read.
+
+    Returns:
+        The calls, and what the network returns.
     """
     calls: list[LayerCall] = []
     read: list[jax.Array] = []
@@ -100,34 +103,6 @@ def trace_network(
     if repeated_blocks is None or not repeated_blocks.representatives:
         return tuple(calls), outputs
     return tuple(_expand_calls(repeated_blocks, blocks, calls)), outputs
-
-
-def trace_calls(
-    graph: nnx.GraphDef[nnx.Module],
-    state: Sequence[Any],
-    *inputs: jax.ShapeDtypeStruct,
-    prepare: NetworkHook = lambda network: None,
-    wrap: FunctionWrapper = lambda run: run,
-    repeated_blocks: RepeatedBlocks | None = None,
-) -> tuple[LayerCall, ...]:
-    """Trace a network and list its layer calls, in order.
-
-    Args:
-        graph: the network's structure.
-        state: shapes of its parameters and statistics, as `nnx.split` parts them.
-        inputs: shapes and dtypes of what it is called on, global batch first.
-        prepare: called on the traced network before it runs, to tell layers something.
-        wrap: wraps the traced function, to read it as on one device of several.
-        repeated_blocks: blocks that need not be read.
-    """
-    return trace_network(
-        graph,
-        state,
-        *inputs,
-        prepare=prepare,
-        wrap=wrap,
-        repeated_blocks=repeated_blocks,
-    )[0]
 
 
 def _expand_calls(

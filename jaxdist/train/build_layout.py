@@ -28,7 +28,7 @@ from jaxdist.partition.outer_sync import plan_syncs
 from jaxdist.partition.param_sharding import leaf_shardings
 from jaxdist.pipeline.plan_schedule import device_work_counts
 from jaxdist.pipeline.stage_parameters import SlotArrays
-from jaxdist.profile.layer_calls import trace_network
+from jaxdist.profile.layer_calls import trace_calls
 from jaxdist.profile.repeated_blocks import RepeatedBlocks, find_repeated_blocks
 from jaxdist.profile.trace import TraceCache
 from jaxdist.profile.xla_cpu.backward_reads import backward_reads
@@ -81,9 +81,7 @@ def check_samples(
     def trace(inputs: Inputs) -> tuple[RepeatedBlocks, Any]:
         alike = find_repeated_blocks(network, inputs, prepare)
         state = task.state.params, task.state.stats
-        calls, outputs = trace_network(
-            task.graph, state, *inputs, repeated_blocks=alike
-        )
+        calls, outputs = trace_calls(task.graph, state, *inputs, repeated_blocks=alike)
         # A window larger than its image leaves nothing, of which a mean is no number.
         if empty := next((call for call in calls if 0 in call.out_shape), None):
             raise ValueError(f"{empty.path} returns nothing, {list(empty.out_shape)}")

@@ -3,10 +3,11 @@
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, cast
 
 from jaxdist.core.cluster.sourced_number import PROVENANCE_KINDS
-from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.errors import BadInput
+from jaxdist.core.validation import check_fields, check_required_fields
 
 FieldCheck = Callable[[object, str], None]
 """Refuses a value; takes it and its place in the file, as `a.yaml: levels[1].size`."""
@@ -116,11 +117,11 @@ def _scalar(value: object, place: str) -> None:
 
 def _device_memory(value: object, place: str) -> None:
     _quantity(value, place)
-    number = value.get("value") if isinstance(value, Mapping) else value
+    number = value["value"] if isinstance(value, Mapping) else value
     try:
-        size = float(number)  # type: ignore[arg-type]
+        size = float(str(number))
     except ValueError:
-        return  # with a unit
+        return  # text with a unit
     if size < _MIN_DEVICE_BYTES:
         raise _refusal(
             place, value, "a number without a unit is of bytes", f"memory: {number} GB"
@@ -200,31 +201,10 @@ def _table(fields: Mapping[str, FieldCheck], required: tuple[str, ...]) -> Field
     def check(value: object, place: str) -> None:
         # The whole file has no place of its own within itself.
         below = f"{place}: " if place.count(":") == 0 else f"{place}."
-        if not isinstance(value, Mapping):
-            raise _refusal(
-                place,
-                value,
-                f"a table of {', '.join(fields)}",
-                "docs/clusters.md has an example",
-            )
-        for key in value:
-            if key not in fields:
-                near = did_you_mean(str(key), fields)
-                raise BadInput(
-                    f"{place} has no field {key}",
-                    rule=f"its fields are {', '.join(fields)}",
-                    values=f"{key}: {str(value[key])[:60]}",
-                    remedy=f"did you mean {near}?" if near else f"without {key}",
-                )
-        for key in required:
-            if key not in value:
-                raise BadInput(
-                    f"{place} has no {key}",
-                    rule=f"it has {', '.join(required)}",
-                    values=f"it has {', '.join(map(str, value)) or 'nothing'}",
-                    remedy=f"{key}: ..., as docs/clusters.md has an example",
-                )
-        for key, one in value.items():
+        check_fields(value, fields, place)
+        table = cast("Mapping[str, object]", value)
+        check_required_fields(table, required, place)
+        for key, one in table.items():
             fields[key](one, f"{below}{key}")
 
     return check

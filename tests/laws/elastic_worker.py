@@ -11,7 +11,7 @@ from pathlib import Path
 from jaxdist.launch.distributed import initialize
 from jaxdist.launch.distributed.preemption import PreemptionHandler
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.training.job.settle import JobRequest, settle
+from jaxdist.launch.training.job.setup import JobRequest, settle
 
 SLOW_S = 1.0
 """A step with fewer processes: there is time to take one back before the end."""

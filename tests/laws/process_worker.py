@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jaxdist.launch.distributed import initialize
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.training.job.settle import JobRequest, settle
+from jaxdist.launch.training.job.setup import JobRequest, settle
 
 
 def main(trace, dies_at, *words):

@@ -35,7 +35,7 @@ TRACED = """
 import json, os, signal, sys, time
 from pathlib import Path
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.training.job.settle import JobRequest, settle
+from jaxdist.launch.training.job.setup import JobRequest, settle
 
 trace, dies_at, words = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 request = JobRequest(experiment="digits", overrides=words)

@@ -267,7 +267,7 @@ def test_any_value_at_any_place_is_read_or_refused(path, value):
         (("device", "efficiency"), "0.5", "mine: device.efficiency"),
         (("device", "efficiency"), [[1e9]], r"device.efficiency\[0\]"),
         (("origin",), 2026, "mine: origin(?s:.*)given: 2026"),
-        (("device",), "A100", "mine: device cannot be"),
+        (("device",), "A100", "mine: device is not a table"),
     ],
 )
 def test_what_cannot_be_is_named_by_its_place(path, value, said):

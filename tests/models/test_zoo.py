@@ -118,7 +118,7 @@ def test_auxiliary_heads_are_counted_apart(name):
 @pytest.mark.parametrize("name", sorted(set(NETWORKS) - {"resnet8"}))
 def test_flops_are_those_of_the_docstring(name):
     graph, *state = nnx.split(full(name), nnx.Param, ...)
-    calls = trace_calls(graph, state, *inputs(ModelConfig(name=name), batch=1))
+    calls, _ = trace_calls(graph, state, *inputs(ModelConfig(name=name), batch=1))
     total = sum(map(flops, calls)) / 1e9
     said = f"{total:#.3g} G" if total < 1000 else f"{total / 1000:#.3g} T"
     assert f"FLOPs a sample: {said}" in type(full(name)).__doc__

@@ -192,7 +192,7 @@ def test_what_is_computed_again_on_purpose_is_no_repeat():
 
 def test_a_layer_that_is_not_split_is_named():
     task, shapes = task_of("resnet8"), shapes_of("resnet8")
-    calls = trace_calls(
+    calls, _ = trace_calls(
         task.graph, (task.state.params, task.state.stats), shapes["image"]
     )
     planned = predict_flops(plan_of(dict(data=2)), calls, {})

@@ -36,7 +36,7 @@ def sized(rows=16, columns=16, config=None, **axes):
 
 @pytest.fixture(scope="module")
 def calls():
-    return trace_calls(*parts(), jax.ShapeDtypeStruct((8, 16, 16, 1), jnp.float32))
+    return trace_calls(*parts(), jax.ShapeDtypeStruct((8, 16, 16, 1), jnp.float32))[0]
 
 
 def test_layers_are_read_in_order(calls):

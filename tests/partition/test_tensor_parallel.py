@@ -25,7 +25,7 @@ def network_of(name, **how):
         inputs = jax.ShapeDtypeStruct((4, 12), jnp.int32)
     else:
         inputs = jax.ShapeDtypeStruct((4, *image_shape(config)), jnp.float32)
-    calls = trace_calls(task.graph, (state.params, state.stats), inputs)
+    calls, _ = trace_calls(task.graph, (state.params, state.stats), inputs)
     return nnx.merge(task.graph, state.params, state.stats), calls, state
 
 

@@ -58,7 +58,7 @@ def run(args: Namespace) -> int:
         measure_wire_traffic,
     )
     from jaxdist.launch.distributed.process_group import process_group
-    from jaxdist.launch.training.job.settle import JobRequest, settle
+    from jaxdist.launch.training.job.setup import JobRequest, settle
 
     request = JobRequest(experiment=args.experiment, overrides=args.overrides)
     job = settle(request, process_group())

@@ -30,7 +30,7 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.distributed.process_group import process_group
     from jaxdist.launch.run_folder.folder import find_run
     from jaxdist.launch.run_folder.lockfile import read_trusted_config
-    from jaxdist.launch.training.job.settle import settle
+    from jaxdist.launch.training.job.setup import settle
 
     folder = find_run(args.run, folder=args.dir)
     # The layout changes nothing in the score: it may shrink to what is here.

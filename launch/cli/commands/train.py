@@ -63,7 +63,7 @@ def run(args: Namespace) -> int:
     )
     from jaxdist.launch.distributed.preemption import PreemptionHandler
     from jaxdist.launch.distributed.process_group import process_group
-    from jaxdist.launch.training.job.settle import JobRequest, settle
+    from jaxdist.launch.training.job.setup import JobRequest, settle
 
     # jax.distributed must be initialized before anything asks for devices.
     if is_multi_process(os.environ):

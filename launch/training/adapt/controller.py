@@ -42,7 +42,7 @@ from jaxdist.launch.training.adapt.plan_search import (
     search_overrides,
 )
 from jaxdist.launch.training.job.abstract_step import describe_job
-from jaxdist.launch.training.job.settle import (
+from jaxdist.launch.training.job.setup import (
     ClusterState,
     SavedPlan,
     digest_cluster,

@@ -171,12 +171,13 @@ def list_layer_calls(config: Experiment) -> tuple[LayerCall, ...]:
         BadInput: data that the network cannot be trained on.
     """
     task, shapes = abstract_task(config)
-    return trace_calls(
+    calls, _ = trace_calls(
         task.graph,
         (task.state.params, task.state.stats),
         *cast_floats(task.objective.model_inputs(shapes), task.dtype),
         prepare=lambda network: bind_dropout_rng(network, config.data.batch),
     )
+    return calls
 
 
 def state_bytes(layout: Layout) -> dict[str, int]:

@@ -43,7 +43,7 @@ from jaxdist.train.task import ModelSpec, Task
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
-    from jaxdist.launch.training.job.settle import ClusterState
+    from jaxdist.launch.training.job.setup import ClusterState
 
 
 RateFunction = Callable[[Any], Any]

@@ -25,7 +25,7 @@ from jaxdist.launch.training.adapt.link_probe import (
     round_robin_pairs,
 )
 from jaxdist.launch.training.adapt.plan_search import can_resume, decide_restart
-from jaxdist.launch.training.job.settle import (
+from jaxdist.launch.training.job.setup import (
     SavedPlan,
     digest_cluster,
     read_saved_plan,

@@ -1,4 +1,4 @@
-"""Settling: what a command asks for becomes one job, with nothing left to decide.
+"""Setup of a job: what a command asks for becomes one job, with nothing left to decide.
 
 words       an experiment, overrides, a plan file, a cluster   one configuration
 devices     those that are here, of the processes that are     a plan that fits them
