@@ -99,10 +99,13 @@ class PeerServer(flight.FlightServerBase):
     def sample_table(self, ids: IntArray) -> pa.Table:
         """Make a table of those samples that are here, a binary column a key."""
         arrays, good = self._store.get(ids)
+        # As written when it was stored: what changed in memory since is noticed.
+        sums = self._store.checksums(ids)
+        # What was dropped since it was read has none, and would count as damaged.
+        good &= sums != 0
         columns: dict[str, Any] = {
             "id": pa.array(ids[good]),
-            # As written when it was stored: what changed in memory since is noticed.
-            "sum": pa.array(self._store.checksums(ids)[good]),
+            "sum": pa.array(sums[good]),
         }
         for key, array in arrays.items():
             rows = [sample_bytes(row) for row in array[good]]

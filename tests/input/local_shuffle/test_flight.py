@@ -60,6 +60,22 @@ class Mad(PeerServer):
         return pa.table({"id": pa.array([1, 2])})
 
 
+def test_a_sample_that_is_dropped_while_it_is_read_is_not_sent():
+    """Another thread keeps other samples in its place: nothing is damaged."""
+
+    class Dropping(ArrayStore):
+        def get(self, ids):
+            found = super().get(ids)
+            self.drop([7])
+            return found
+
+    store = Dropping(LIKE, 4)
+    ids = np.array([3, 7])
+    store.put(ids, SOURCE.get(ids))
+    with PeerServer(store, "127.0.0.1:0") as server:
+        assert server.sample_table(ids).column("id").to_pylist() == [3]
+
+
 @pytest.fixture
 def cluster():
     """Makes hosts that serve each other; `kinds` says what is wrong with which."""
