@@ -42,7 +42,7 @@ def power(x):
 
 
 def packed(codec):
-    return lambda x: codec.pack(x[None])
+    return lambda x: codec.encode(x[None])
 
 
 def rows():

@@ -59,9 +59,8 @@ def main():
             f"{values['staging']:8.3f}  on them {1 - found.mape:.1%}"
         )
         for name in (RUNS, RANKED):
-            _, fresh = known.split_rows(rows[name])
-            if fresh:
-                held(name, score_predictions(fresh, known), args.worst)
+            if any(row.key not in known.rows for row in rows[name]):
+                held(name, score_predictions(rows[name], known), args.worst)
 
 
 def held(name, found, worst):
