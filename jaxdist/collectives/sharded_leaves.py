@@ -15,7 +15,7 @@ from jax import lax
 from jaxdist.collectives.compress.codec import Codec
 from jaxdist.collectives.compress.method import AllReduceAlgorithm
 from jaxdist.collectives.primitives import psum_scatter
-from jaxdist.core.dtypes import accumulation_dtype
+from jaxdist.core.dtypes import accumulation_dtype, is_complex
 
 ShardDims = Sequence[int | None]
 
@@ -38,7 +38,8 @@ def all_gather(
     with jax.named_scope(f"join_{axis}"):
         for i in _matrices(shards, shard_dims):
             x, dim = shards[i], shard_dims[i] or 0
-            if codec is None:
+            # Codecs are of real numbers.
+            if codec is None or is_complex(x.dtype):
                 whole[i] = all_gather_array(x, axis, dim)
                 continue
             # One message for the whole shard, which is cut along its first dim.
@@ -76,7 +77,8 @@ def reduce_scatter(
         for i in _matrices(whole, shard_dims):
             # In at least float32: sums of 16 bits lose small gradients.
             full = whole[i].astype(accumulation_dtype(whole[i].dtype))
-            parts[i] = psum_scatter(full, axis, algorithm, shard_dims[i] or 0)
+            method = "exact" if is_complex(full.dtype) else algorithm
+            parts[i] = psum_scatter(full, axis, method, shard_dims[i] or 0)
         for places in _vectors(whole, shard_dims):
             # Row r has the shards of device r of all vectors.
             rows = [whole[i].reshape(devices, -1) for i in places]

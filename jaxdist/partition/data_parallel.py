@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES, sub_axis_name
-from jaxdist.core.dtypes import accumulation_dtype
+from jaxdist.core.dtypes import accumulation_dtype, real_dtype
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import BatchNorm
@@ -125,7 +125,7 @@ def gradient_traffic(
     """
     # The loss is summed in the widest dtype of a parameter, float32 at least, so it
     # travels with the vectors of that dtype.
-    width = max(4, *(np.dtype(leaf.dtype).itemsize for leaf in leaves))
+    width = max(4, *(real_dtype(leaf.dtype).itemsize for leaf in leaves))
     loss = plan.sum_axes, np.dtype(f"float{8 * width}")
     matrices: Counter[tuple[tuple[str, ...], int]] = Counter()
     vectors: Counter[tuple[tuple[str, ...], np.dtype[Any]]] = Counter({loss: width})
@@ -166,7 +166,8 @@ def batch_norm_traffic(
         # Statistics cover whole images, so the spatial axes share them in any case.
         # Forward the mean and then the variance, backward the gradients of both: 4.
         batch_axes = batch_group_axes(plan, _norm_group_size(plan, norm))
-        parts = [((*batch_axes, *nontrivial_axes(plan, SPATIAL_AXES)), 4)]
+        both = 2 * (1 + call.input_gradient)
+        parts = [((*batch_axes, *nontrivial_axes(plan, SPATIAL_AXES)), both)]
         if norm.statistics == "replica":
             # Statistics of each replica alone, but one running average of all of them:
             # mean and variance, forward alone.

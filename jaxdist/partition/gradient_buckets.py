@@ -32,6 +32,7 @@ from jaxdist.collectives.registry import (
     make_algorithm,
     make_stateless_compressor,
 )
+from jaxdist.core.dtypes import is_complex
 from jaxdist.core.errors import BadInput, JaxdistWarning, did_you_mean
 from jaxdist.core.plan import Plan
 from jaxdist.partition.param_sharding import LeafSharding
@@ -134,7 +135,11 @@ def exact_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> GradientReduc
     """Return the exact sum of every gradient."""
     asked = plan.reduce
     return GradientReduction(
-        exact_axes=tuple(replicated_axes(plan.sum_axes, x.spec()) for x in leaves),
+        # Where the loss does not depend on a parameter, there is nothing to sum.
+        exact_axes=tuple(
+            replicated_axes(plan.sum_axes, x.spec()) if x.has_gradient else ()
+            for x in leaves
+        ),
         buckets=(),
         scatter_compressor=make_stateless_compressor(
             asked.reduce_scatter, asked.block_size
@@ -367,6 +372,8 @@ def is_compressed(
     # the packing decides.
     if leaf.compress_gradient is not None:
         return leaf.compress_gradient
+    if is_complex(leaf.dtype) or not leaf.has_gradient:
+        return False
     shape = leaf.local_shape(plan)
     # On a device: what fsdp or tensor leaves of a matrix may be too short to compress.
     numbers = math.prod(shape)

@@ -25,7 +25,7 @@ from flax import nnx
 from jax.extend.core import Jaxpr
 
 from jaxdist.collectives.hlo_collectives import wire_bytes
-from jaxdist.core.dtypes import accumulation_dtype
+from jaxdist.core.dtypes import accumulation_dtype, real_dtype
 from jaxdist.core.plan import Plan
 from jaxdist.layers import Conv
 from jaxdist.layers.tensor_role import Roles
@@ -118,23 +118,25 @@ def predict_flops(
         once = 2 * outputs * channels * products
         # The bias is one addition an output, and one more for its gradient.
         added = outputs * math.prod(w.outputs for w in windows)
-        passes = 2 if call.is_first else 3
-        total[call.path] += passes * once + 2 * (layer.bias is not None) * added
+        passes = 1 + call.weight_gradient + call.input_gradient
+        biases = (1 + call.output_gradient) * (layer.bias is not None)
+        total[call.path] += passes * once + biases * added
 
     for call in calls_of_type(calls, nnx.Linear):
         local = localize_channels(plan, roles, call)
         *outer, features = block_shape(plan, local.shape)
         outputs = math.prod(outer) * local.out_shape[-1]
-        passes = 2 if call.is_first else 3
-        has_bias = call.layer.bias is not None
-        total[call.path] += passes * 2 * outputs * features + 2 * has_bias * outputs
+        passes = 1 + call.weight_gradient + call.input_gradient
+        biases = (1 + call.output_gradient) * (call.layer.bias is not None)
+        total[call.path] += passes * 2 * outputs * features + biases * outputs
 
     for call in calls_of_type(calls, nnx.Embed):
         if call.method == "attend":  # a lookup does no arithmetic
             local = localize_channels(plan, roles, call)
             *outer, features = block_shape(plan, local.shape)
             outputs = math.prod(outer) * local.out_shape[-1]
-            total[call.path] += 3 * 2 * outputs * features
+            passes = 1 + call.weight_gradient + call.input_gradient
+            total[call.path] += passes * 2 * outputs * features
     return dict(total)
 
 
@@ -326,6 +328,11 @@ def build_ledger(
     )
 
 
+def _norm_bytes(leaf: LeafSharding) -> int:
+    """Return the bytes of a leaf's norm, a real number."""
+    return accumulation_dtype(real_dtype(leaf.dtype)).itemsize
+
+
 def norm_traffic(
     plan: Plan, reads: ParameterReads, updates: int
 ) -> Iterator[PlannedCollective]:
@@ -336,13 +343,13 @@ def norm_traffic(
     sums: Counter[tuple[str, ...]] = Counter()
     if plan.stages > 1:
         # The norm of all parameters: stages hold different ones, of different dtypes.
-        widest = max(accumulation_dtype(leaf.dtype).itemsize for leaf in reads.leaves)
+        widest = max(_norm_bytes(leaf) for leaf in reads.leaves)
         sums["pipe",] = reads.global_norms * widest
     for wanted in reads.norm_requests:
         # A leaf that no axis splits has its norm on each device already.
         for leaf, want in zip(reads.leaves, wanted, strict=True):
             over = nontrivial_axes(plan, split_axes(leaf))
-            sums[over] += accumulation_dtype(leaf.dtype).itemsize * want
+            sums[over] += _norm_bytes(leaf) * want
     for axes, payload in sums.items():
         if axes:
             yield PlannedCollective(

@@ -22,10 +22,12 @@ import numpy as np
 
 from jaxdist.collectives.compress.method import AllReduceAlgorithm
 from jaxdist.collectives.registry import make_stateless_compressor
+from jaxdist.core.dtypes import is_complex
 from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.core.plan import Plan
 from jaxdist.partition.param_sharding import LeafSharding
 from jaxdist.partition.traffic import PlannedCollective
+from jaxdist.partition.variable_sync import variable_traffic
 
 REPLICA_AXIS: Final = "replica"
 
@@ -44,8 +46,10 @@ class OuterSync:
     """Parameters whose differences are summed by `algorithm`."""
     algorithm: AllReduceAlgorithm
     """How those are summed."""
-    averages_statistics: bool
-    """Whether running statistics are averaged, too."""
+    averaged_stats: tuple[int, ...]
+    """Running statistics and the like that are averaged, in the tree's order."""
+    synced_stats: tuple[LeafSharding, ...]
+    """All that the network keeps, where the replicas agree on counters, too."""
     rows: tuple[PlannedCollective, ...]
     """Its traffic."""
 
@@ -53,6 +57,11 @@ class OuterSync:
         """Whether it follows step `step`, counted from 1."""
         # The last fragment has step_in_period equal to the interval: remainder zero.
         return step % self.sync_interval == self.step_in_period % self.sync_interval
+
+
+def outer_axes(leaves: Sequence[LeafSharding]) -> list[tuple[str, ...]]:
+    """Return the axes over which replicas take the maximum of each variable."""
+    return [(REPLICA_AXIS,) if leaf.update == "maximum" else () for leaf in leaves]
 
 
 def plan_syncs(
@@ -82,10 +91,21 @@ def plan_syncs(
     method, codec = make_stateless_compressor(asked.compressor, 256)
     syncs = []
     for number, indices in enumerate(assign_fragments(leaves, asked.fragments), 1):
-        compressed = [i for i in indices if codec and len(leaves[i].shape) > 1]
+        compressed = [
+            i
+            for i in indices
+            if codec and len(leaves[i].shape) > 1 and not is_complex(leaves[i].dtype)
+        ]
         exact = [i for i in indices if i not in compressed]
         # Running statistics join the last sync of a period.
-        averaged = stats if number == asked.fragments else ()
+        last = number == asked.fragments
+        means = [
+            place
+            for place, leaf in enumerate(stats)
+            if last and leaf.update in ("synchronized", "mean")
+        ]
+        averaged = [stats[place] for place in means]
+        synced = tuple(stats) if last else ()
         # Differences of parameters are summed as they are stored, in shards with zero
         # 3; statistics are whole on every device.
         sharded = plan.zero == 3
@@ -112,6 +132,7 @@ def plan_syncs(
             )
             for kind, payload in moved
         ]
+        rows += variable_traffic(plan, synced, outer_axes(synced))
         syncs.append(
             OuterSync(
                 step_in_period=asked.sync_interval * number // asked.fragments,
@@ -119,7 +140,8 @@ def plan_syncs(
                 exact_params=tuple(exact),
                 compressed_params=tuple(compressed),
                 algorithm=method,
-                averages_statistics=bool(averaged),
+                averaged_stats=tuple(means),
+                synced_stats=synced,
                 rows=tuple(rows),
             )
         )

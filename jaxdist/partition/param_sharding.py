@@ -26,7 +26,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from jaxdist.collectives.compress.method import (
     ReduceScatterAllReduce,
 )
 from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS
-from jaxdist.core.dtypes import accumulation_dtype
+from jaxdist.core.dtypes import accumulation_dtype, is_complex
 from jaxdist.core.plan import Plan
 from jaxdist.layers.tensor_role import TENSOR_AXIS, Role, Roles
 from jaxdist.partition.traffic import PlannedCollective
@@ -61,9 +61,13 @@ _SPLIT_DIMS: Final[Mapping[Role, Mapping[str, int]]] = MappingProxyType(
 """The dim of each of a layer's leaves that its role splits; others stay whole."""
 
 
+StateUpdate = Literal["constant", "synchronized", "mean", "maximum"]
+"""How devices agree on a variable after a step (`jaxdist.partition.variable_sync`)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LeafSharding:
-    """One parameter or statistic and how it is split."""
+    """One parameter or other variable and how it is split."""
 
     name: str
     """Path in the tree, with slashes."""
@@ -81,6 +85,12 @@ class LeafSharding:
     """Whether its gradient is compressed, where that is a plan's way; None: its shape
     says so.
     """
+    has_gradient: bool = True
+    """Whether the loss has a gradient with respect to it; one without is whole on each
+    device, and nothing of it is moved.
+    """
+    update: StateUpdate = "synchronized"
+    """How devices agree on it after a step, where it is no parameter."""
 
     def spec(self, *, include_fsdp: bool = True) -> tuple[str | None, ...]:
         """Return the mesh axis of each dim, as a `PartitionSpec` has them.
@@ -196,6 +206,9 @@ def fsdp_traffic(
         # A cast before the gather halves its bytes. Vectors are few and keep their
         # digits, and zero 1 sends the parameters themselves.
         narrow = is_matrix and plan.zero == 3 and dtype is not None
+        # Complex numbers are neither cast nor compressed.
+        real = not is_complex(group[0].dtype)
+        narrow, packed = narrow and real, is_matrix and real
         sent = np.dtype(dtype if narrow else group[0].dtype)
         wide = accumulation_dtype(sent).itemsize
         whole = (math.prod(x.local_shape(plan, include_fsdp=False)) for x in group)
@@ -205,7 +218,7 @@ def fsdp_traffic(
         times_read = reads * (1 + backward)
         # An encoded shard has scales beside its numbers, so its codec counts the bytes.
         message = part * sent.itemsize
-        if is_matrix and gather_compressor is not None:
+        if packed and gather_compressor is not None:
             message = gather_compressor.message_bytes(part, wide)
         yield PlannedCollective(
             what="parameters",
@@ -217,7 +230,7 @@ def fsdp_traffic(
         )
         # Sums of gradients are taken in float32 at least.
         sums = [("reduce-scatter", part * wide)]
-        if is_matrix and isinstance(scatter_compressor, ReduceScatterAllReduce):
+        if packed and isinstance(scatter_compressor, ReduceScatterAllReduce):
             payloads = scatter_compressor.reduce_scatter_payloads(
                 part, wide, {FSDP_AXIS: shards}
             )

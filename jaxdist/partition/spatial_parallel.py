@@ -84,7 +84,7 @@ def halo_traffic(
         forward = [fetch for fetch in wanted if fetch not in known]
         known.update(forward)
 
-        if call.is_first:  # nobody asks for the gradient of the network's input
+        if not call.input_gradient:  # the network's input, or behind frozen layers
             backward = []
         elif isinstance(layer, Pool):  # the gradients of the halo's rows go back
             backward = wanted
@@ -128,13 +128,14 @@ def mean_traffic(plan: Plan, calls: Sequence[LayerCall]) -> Iterator[PlannedColl
         # The sum of averages and, backward, that of their gradients.
         if axes := nontrivial_axes(plan, spatial_axes(len(call.shape))):
             features = math.prod(call.out_shape) // plan.mesh.batch_shards
+            arrays = 1 + call.input_gradient
             yield PlannedCollective(
                 what="all-reduce",
                 kind="all-reduce",
                 axes=axes,
-                payload=2 * features * accumulation_dtype(call.dtype).itemsize,
+                payload=arrays * features * accumulation_dtype(call.dtype).itemsize,
                 layer=call.path,
-                arrays=2,
+                arrays=arrays,
             )
 
 
@@ -153,15 +154,16 @@ def gather_traffic(
             # summed gradients, in the wider dtype.
             part, devices = math.prod(shape), plan.mesh.size(axis)
             shape[dim] = call.shape[dim]
+            passes = 1 + call.input_gradient
             moved = {
                 "all-gather": part * devices * width,
-                "reduce-scatter": part * wide,
+                "reduce-scatter": part * wide * call.input_gradient,
             }
             # An all-to-all receives as much as it sends, so later dims have fewer
             # samples.
             if isinstance(call.layer, Exchange):
                 shape[0] //= devices
-                moved = {"all-to-all": 2 * part * width}
+                moved = {"all-to-all": passes * part * width}
             for kind, payload in moved.items():
                 yield PlannedCollective(
                     what="gather",
@@ -169,7 +171,7 @@ def gather_traffic(
                     axes=(axis,),
                     payload=payload,
                     layer=call.path,
-                    arrays=2 if kind == "all-to-all" else 1,
+                    arrays=passes if kind == "all-to-all" else 1,
                 )
 
 

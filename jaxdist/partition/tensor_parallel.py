@@ -400,6 +400,8 @@ def tensor_traffic(
             # Five numbers a row of logits: see the table above.
             rows = elements // call.out_shape[-1]
             moved = (("all-reduce", 5 * rows * wide, 5),)
+        if not call.output_gradient:  # a frozen layer behind which nothing is trained
+            moved = _forward_only(moved)
         for kind, payload, arrays in moved:
             yield PlannedCollective(
                 what=_TERM_NAMES.get(role or "", ""),
@@ -409,6 +411,18 @@ def tensor_traffic(
                 layer=call.path,
                 arrays=arrays,
             )
+
+
+def _forward_only(
+    moved: Sequence[tuple[str, int, int]],
+) -> tuple[tuple[str, int, int], ...]:
+    """Leave out what the backward pass moves: the second of two, or the last half."""
+    kind, payload, arrays = moved[0] if moved else ("", 0, 0)
+    if not moved or len(moved) > 1:
+        return tuple(moved[:1])
+    # Logits: a maximum, a sum and the target's logit forward.
+    first = 3 if arrays == 5 else arrays // 2
+    return ((kind, payload // arrays * first, first),)
 
 
 def localize_channels(plan: Plan, roles: Roles, call: LayerCall) -> LayerCall:

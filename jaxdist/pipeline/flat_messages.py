@@ -154,7 +154,9 @@ def overwrite_row(ring: FlatBuffers, row: jax.Array, dependents: Any) -> FlatBuf
     # knows, and then it copies the whole ring. This write is computed from the results
     # of all readers, so it comes after every use, and later writers after it.
     made = sum(
-        x.reshape(-1)[:1].astype(jnp.float32) for x in jax.tree.leaves(dependents)
+        x.real.reshape(-1)[:1].astype(jnp.float32)
+        for x in jax.tree.leaves(dependents)
+        if x.size
     )
     place = row, jnp.int32(0)
     return {

@@ -29,7 +29,7 @@ import numpy as np
 from jax import lax
 
 from jaxdist.core.plan import Plan
-from jaxdist.partition.param_sharding import LeafSharding
+from jaxdist.partition.param_sharding import LeafSharding, StateUpdate
 from jaxdist.pipeline.plan_schedule import StagePlacement
 
 
@@ -379,10 +379,10 @@ def assign_slots(
 
     # Leaves of one slot go through the same optimizer, sharding and reduction, so a
     # kind is all that they have in common: (vector, dtype, split over tensor, sharded
-    # over fsdp, compressed).
-    kinds: dict[tuple[bool, str, bool, bool, bool], list[list[int]]] = defaultdict(
-        lambda: [[] for _ in range(plan.mesh.pipe)]
-    )
+    # over fsdp, compressed, with a gradient, how devices agree on it).
+    kinds: dict[
+        tuple[bool, str, bool, bool, bool, bool, StateUpdate], list[list[int]]
+    ] = defaultdict(lambda: [[] for _ in range(plan.mesh.pipe)])
     for place, leaf in enumerate(leaves):
         if place in shared:
             continue
@@ -392,6 +392,8 @@ def assign_slots(
             leaf.tensor_dim is not None,
             leaf.fsdp_dim is not None,
             is_compressed(leaf),
+            leaf.has_gradient,
+            leaf.update,
         )
         for device in devices[place]:
             kinds[kind][device].append(place)
@@ -400,7 +402,7 @@ def assign_slots(
     # on: that leaves least padding. Sorted kinds put matrices before vectors.
     slots: list[ParamSlot] = []
     for kind, device_leaves in sorted(kinds.items()):
-        vector, dtype, tensor, fsdp, sent = kind
+        vector, dtype, tensor, fsdp, sent, has_gradient, update = kind
         by_size = (
             sorted(own, key=lambda i: -local_size(plan, leaves[i]))
             for own in device_leaves
@@ -417,6 +419,8 @@ def assign_slots(
                 fsdp_dim=1 if fsdp else None,
                 pipe_dim=0,
                 compress_gradient=sent,
+                has_gradient=has_gradient,
+                update=update,
             )
             slots.append(ParamSlot(vector=vector, places=places, leaf=leaf))
     return SlotLayout(

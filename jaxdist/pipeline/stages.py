@@ -241,7 +241,9 @@ class Pipeline:
             return params
         # Norms and biases stay in their own dtype: they are few, and precision matters.
         return {
-            place: x.astype(self.compute_dtype) if x.ndim > 1 else x
+            place: x.astype(self.compute_dtype)
+            if x.ndim > 1 and jnp.issubdtype(x.dtype, jnp.floating)
+            else x
             for place, x in params.items()
         }
 

@@ -1,6 +1,6 @@
 """An abstract network: its structure and the shapes of its arrays, without numbers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -9,6 +9,23 @@ from flax import nnx
 
 Precision = Literal["float32", "bfloat16", "float64"]
 """Number format of activations; parameters are float32 or wider."""
+
+
+def is_trainable(path: Sequence[Any], variable: nnx.Variable[Any]) -> bool:
+    """Tell whether gradients can move a variable, as a filter of `nnx.split`.
+
+    They move parameters of real or complex numbers; not integers, and not those that
+    have no element, which no device could send.
+
+    Args:
+        path: where it is in the network.
+        variable: a variable of any kind, on numbers or on shapes.
+    """
+    del path
+    leaves = jax.tree.leaves(variable)
+    return isinstance(variable, nnx.Param) and all(
+        x.size and jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves
+    )
 
 
 class ConstantKeyStream(nnx.RngStream):

@@ -1,11 +1,13 @@
 """Layer calls: each use of a layer with its shapes, traced without computing."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jaxdist.profile.repeated_blocks import NetworkHook, RepeatedBlocks, replace_prefix
@@ -28,7 +30,13 @@ class LayerCall:
     input_call: int = 0
     """The first call that reads the same array."""
     is_first: bool = False
-    """Whether it reads the network's input, which needs no gradient."""
+    """Whether it reads the network's input."""
+    input_gradient: bool = True
+    """Whether a step computes the gradient of its input."""
+    output_gradient: bool = True
+    """Whether a step computes the gradient of its output."""
+    weight_gradient: bool = True
+    """Whether a step computes the gradient of its kernel."""
     method: str = "__call__"
     """Method that was called: `attend` of a table makes logits."""
     padded: tuple[int, ...] = ()
@@ -46,6 +54,11 @@ class LayerCall:
         """Shape of its output as it lies on the devices."""
         return self.out_padded or self.out_shape
 
+
+CallKey = tuple[str, str, int]
+"""Path of a layer, its method, and the number of the call among those."""
+
+_METHODS: Final = ("__call__", "attend")
 
 FunctionWrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -155,6 +168,7 @@ def _record_calls(
                     # Arrays are compared as objects: traced values have no others.
                     input_call=next(i for i, array in enumerate(read) if array is x),
                     is_first=not calls,
+                    input_gradient=bool(calls),
                     method=method,
                 )
             )
@@ -162,10 +176,97 @@ def _record_calls(
 
         return recorded
 
-    methods = [name for name in ("__call__", "attend") if hasattr(kind, name)]
+    methods = [name for name in _METHODS if hasattr(kind, name)]
     # Python looks `__call__` up on the class, so the instance gets a class of its own.
     own = type(kind.__name__, (kind,), {name: recording(name) for name in methods})
     object.__setattr__(layer, "__class__", own)
+
+
+def record_gradients(network: nnx.Module, found: dict[CallKey, set[str]]) -> None:
+    """Make every layer record which gradients the backward pass asks it for; in place.
+
+    Args:
+        network: a fresh merge inside a trace that is differentiated.
+        found: is filled with "input" and "output", by the path of a layer, its method,
+            and the number of its call.
+    """
+    every = [(path, layer) for path, layer in nnx.iter_modules(network) if path]
+    parents = {path[:-1] for path, _ in every}
+    for path, layer in every:
+        if path not in parents:
+            _record_layer_gradients(layer, ".".join(map(str, path)), found)
+
+
+def _record_layer_gradients(
+    layer: nnx.Module, path: str, found: dict[CallKey, set[str]]
+) -> None:
+    kind = type(layer)
+    numbers: Counter[str] = Counter()
+
+    def recording(method: str) -> Any:
+        def recorded(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+            key = path, method, numbers[method]
+            numbers[method] += 1
+            asked = found.setdefault(key, set())
+            x = _on_gradient(x, lambda: asked.add("input"))
+            y = getattr(kind, method)(self, x, *args, **kwargs)
+            return _on_gradient(y, lambda: asked.add("output"))
+
+        return recorded
+
+    methods = [name for name in _METHODS if hasattr(kind, name)]
+    own = type(kind.__name__, (kind,), {name: recording(name) for name in methods})
+    object.__setattr__(layer, "__class__", own)
+
+
+def _on_gradient(x: Any, call: Callable[[], None]) -> Any:
+    """Return an array as it is; its gradient, where one is computed, calls a function.
+
+    JAX runs the backward rule only where a gradient arrives and is needed further on.
+    """
+
+    @jax.custom_vjp
+    def same(x: Any) -> Any:
+        return x
+
+    def backward(_: None, gradient: Any) -> tuple[Any]:
+        call()
+        return (gradient,)
+
+    same.defvjp(lambda x: (x, None), backward)
+    floats = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.inexact)
+    return same(x) if floats else x
+
+
+def with_gradients(
+    calls: Sequence[LayerCall],
+    found: Mapping[CallKey, set[str]],
+    trained: Container[str],
+) -> tuple[LayerCall, ...]:
+    """Return calls that know which gradients a step computes.
+
+    Args:
+        calls: of the network, in order.
+        found: what `record_gradients` has recorded.
+        trained: names of the parameters that have a gradient.
+    """
+    numbers: Counter[tuple[str, str]] = Counter()
+    known = []
+    for call in calls:
+        number = numbers[call.path, call.method]
+        numbers[call.path, call.method] += 1
+        asked = found.get((call.path, call.method, number), {"input", "output"})
+        weight = "embedding" if call.method == "attend" else "kernel"
+        name = f"{call.path.replace('.', '/')}/{weight}"
+        known.append(
+            replace(
+                call,
+                input_gradient=call.input_gradient and "input" in asked,
+                output_gradient="output" in asked,
+                weight_gradient="output" in asked and name in trained,
+            )
+        )
+    return tuple(known)
 
 
 def calls_of_type(calls: Sequence[LayerCall], layer_type: type) -> list[LayerCall]:

@@ -12,16 +12,17 @@ readings to each; without, everything is read afresh.
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, Var
 from jax.interpreters import partial_eval
 
 from jaxdist.core.array_tags import LAYER_OUTPUT
+from jaxdist.profile.abstract import is_trainable
 from jaxdist.profile.repeated_blocks import NetworkHook
 
 
@@ -71,7 +72,7 @@ def as_function(
         `(params, rest)`.
     """
     # Parameters apart: the gradient is with respect to them alone.
-    graph, params, *others = nnx.split(network, nnx.Param, ...)
+    graph, params, *others = nnx.split(network, is_trainable, ...)
     rest = others[0]
 
     def run(params: Any, rest: Any, *inputs: jax.Array) -> tuple[Any, Any]:
@@ -155,6 +156,51 @@ def trace_pruned(function: Callable[..., Any], *shapes: Any) -> Jaxpr:
         shapes: shapes and dtypes of its arguments.
     """
     return prune_jaxpr(jax.make_jaxpr(function)(*shapes).jaxpr)
+
+
+_INLINED: Final = ("jit", "remat2", "checkpoint", "closed_call")
+"""Primitives that call a program inside, whose arguments are their own."""
+
+_ZERO_GRADIENTS: Final = frozenset(
+    ("stop_gradient", "floor", "ceil", "round", "sign", "random_bits", "nextafter")
+)
+"""Primitives of floats to floats whose derivative is zero everywhere."""
+
+
+def has_gradients(jaxpr: Jaxpr, outputs: Sequence[bool]) -> list[bool]:
+    """Tell for each argument of a program whether a result has a gradient with it.
+
+    By the way from result to argument, in which nothing is computed: an argument that
+    no way leads to, but through integers or a stopped gradient, has none.
+
+    Args:
+        jaxpr: a traced program.
+        outputs: which of its results are meant.
+    """
+    live = {
+        var
+        for var, wanted in zip(jaxpr.outvars, outputs, strict=True)
+        if wanted and isinstance(var, Var)
+    }
+    for eqn in reversed(jaxpr.eqns):
+        wanted = [var in live and _is_inexact(var) for var in eqn.outvars]
+        if not any(wanted) or eqn.primitive.name in _ZERO_GRADIENTS:
+            continue
+        passed = [True] * len(eqn.invars)
+        # Functions inside; loops and branches are taken as a whole.
+        if eqn.primitive.name in _INLINED:
+            inner: Any = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+            passed = has_gradients(getattr(inner, "jaxpr", inner), wanted)
+        live.update(
+            var
+            for var, known in zip(eqn.invars, passed, strict=True)
+            if known and isinstance(var, Var)
+        )
+    return [var in live and _is_inexact(var) for var in jaxpr.invars]
+
+
+def _is_inexact(var: Any) -> bool:
+    return bool(jnp.issubdtype(var.aval.dtype, jnp.inexact))
 
 
 def prune_jaxpr(jaxpr: Jaxpr) -> Jaxpr:

@@ -6,12 +6,13 @@ On shapes alone, before anything is written: what jax would broadcast is refused
 """
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax.sharding import Mesh
@@ -19,18 +20,24 @@ from jax.sharding import Mesh
 from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.layers import bind
+from jaxdist.layers import BatchNorm, bind
 from jaxdist.partition import data_parallel, tensor_parallel
 from jaxdist.partition.block_padding import fit_block_padding
 from jaxdist.partition.gradient_buckets import plan_reduction
 from jaxdist.partition.ledger import ParameterReads, build_ledger
 from jaxdist.partition.outer_sync import plan_syncs
-from jaxdist.partition.param_sharding import leaf_shardings
+from jaxdist.partition.param_sharding import StateUpdate, leaf_shardings
+from jaxdist.partition.variable_sync import sync_axes, variable_traffic
 from jaxdist.pipeline.plan_schedule import device_work_counts
 from jaxdist.pipeline.stage_parameters import SlotArrays
-from jaxdist.profile.layer_calls import trace_calls
+from jaxdist.profile.layer_calls import (
+    CallKey,
+    record_gradients,
+    trace_calls,
+    with_gradients,
+)
 from jaxdist.profile.repeated_blocks import RepeatedBlocks, find_repeated_blocks
-from jaxdist.profile.trace import TraceCache
+from jaxdist.profile.trace import TraceCache, has_gradients
 from jaxdist.profile.xla_cpu.backward_reads import backward_reads
 from jaxdist.train import diloco, remat
 from jaxdist.train.layout import BatchShapes, Layout
@@ -80,6 +87,8 @@ def check_samples(
 
     def trace(inputs: Inputs) -> tuple[RepeatedBlocks, Any]:
         alike = find_repeated_blocks(network, inputs, prepare)
+        if task.frozen:  # equal blocks may be frozen one by one
+            alike = RepeatedBlocks(names=alike.names)
         state = task.state.params, task.state.stats
         calls, outputs = trace_calls(task.graph, state, *inputs, repeated_blocks=alike)
         # A window larger than its image leaves nothing, of which a mean is no number.
@@ -234,6 +243,7 @@ def build_layout(
         BadInput: the network or the batch does not fit the plan, or samples, outputs
             and objective each other; names the layer, the numbers and a remedy.
     """
+    task.check_frozen()
     trace_cache = trace_cache or TraceCache()
     inputs = cast_floats(task.objective.model_inputs(batch_shapes), task.dtype)
     image, _ = task.objective.inputs[0]
@@ -288,6 +298,26 @@ def build_layout(
         )
         for kind, tree in (("params", state.params), ("stats", state.stats))
     )
+    if mesh.size > 1:
+        gradients, updates = trace_cache.get_or_compute(
+            "updates", lambda: _read_updates(task, plan, batch_shapes, repeated)
+        )
+        if task.frozen or not all(gradients):
+            found = trace_cache.get_or_compute(
+                "gradients", lambda: _read_gradients(task, plan, batch_shapes)
+            )
+            moving = zip(params, gradients, strict=True)
+            trained = {leaf.name for leaf, moves in moving if moves}
+            calls = with_gradients(calls, found, trained)
+        # Nothing is moved of a parameter without a gradient: it is whole everywhere.
+        params = tuple(
+            leaf if moves else replace(leaf, has_gradient=False, fsdp_dim=None)
+            for leaf, moves in zip(params, gradients, strict=True)
+        )
+        stats = tuple(
+            replace(leaf, update=update)
+            for leaf, update in zip(stats, updates, strict=True)
+        )
     held: StateLayout = LeafStateLayout(param_shardings=params, stat_shardings=stats)
     stages = None
     if plan.stages > 1:
@@ -343,9 +373,15 @@ def build_layout(
     ledger = partial(
         build_ledger, plan, calls, roles, reads, reduction=reduction, outer_syncs=syncs
     )
+    kept = held.stat_shardings
+    synced = tuple(variable_traffic(plan, kept, sync_axes(plan, kept)))
     if stages is None:
-        return replace(layout, ledgers=(ledger(microbatches=task.microbatches),))
-    sent = tuple(sync_gradients.stage_transfer_traffic(layout, trace_cache, repeated))
+        whole = ledger(microbatches=task.microbatches).with_rows(synced)
+        return replace(layout, ledgers=(whole,))
+    sent = (
+        *sync_gradients.stage_transfer_traffic(layout, trace_cache, repeated),
+        *synced,
+    )
     return replace(
         layout,
         ledgers=tuple(
@@ -408,32 +444,134 @@ def _backward_reads(
 def _trace_backward_reads(
     task: Task, plan: Plan, shapes: BatchShapes, repeated_blocks: RepeatedBlocks
 ) -> tuple[bool, ...]:
-    # The dtypes in which a step reads parameters: matrices cast, vectors as they are.
+    loss, values, rest = _loss_function(task, plan, repeated_blocks)
+    mean = remat.maybe_checkpoint(plan, lambda *args: loss(*args)[0])
+    leaves = jax.tree.leaves(values)
+    reads = backward_reads(mean, leaves, rest, dict(shapes))
+    again = [read and x.ndim > 1 for read, x in zip(reads, leaves, strict=True)]
+    found = dict(zip(leaf_names(values), again, strict=True))
+    return tuple(repeated_blocks.expand_leaves(found, leaf_names(task.state.params)))
+
+
+def _loss_function(
+    task: Task,
+    plan: Plan,
+    repeated_blocks: RepeatedBlocks,
+    prepare: Callable[[nnx.Module], None] = lambda network: None,
+) -> tuple[Callable[..., Any], Any, Any]:
+    """Return the loss of a network of the traced blocks alone, as a step takes it.
+
+    Args:
+        task: what is trained.
+        plan: says which blocks are rematerialized.
+        repeated_blocks: equal blocks, of which one is traced.
+        prepare: called on the traced network before it runs.
+
+    Returns:
+        `loss(leaves of the parameters, rest, batch) -> (loss, rest after)`, the shapes
+        of the parameters, and those of all else that the network keeps.
+    """
     network = nnx.merge(task.graph, task.state.params, task.state.stats)
-    graph, short, *others = nnx.split(repeated_blocks.shorten(network), nnx.Param, ...)
-    values, tree = jax.tree.flatten(short)
-    values = [cast_floats(x, task.dtype) if x.ndim > 1 else x for x in values]
+    graph, short, rest = task.split(repeated_blocks.shorten(network))
+    # The dtypes in which a step reads parameters: matrices cast, vectors as they are.
+    values = jax.tree.map(
+        lambda x: cast_floats(x, task.dtype) if x.ndim > 1 else x, short
+    )
 
     def make(ids: Any, params: list[Any], stats: Any) -> Any:
-        params = jax.tree.unflatten(tree, params)
+        params = jax.tree.unflatten(jax.tree.structure(values), params)
         model = nnx.merge(graph, params, stats, copy=True)
         model.train()
         bind(model, jax.random.key(0), ids)
         remat.tag_all_blocks(plan, model)
+        prepare(model)
         return model
 
     def loss(params: list[Any], stats: Any, batch: Batch) -> Any:
         given = cast_floats(task.objective.model_inputs(batch), task.dtype)
         own = partial(make, batch["id"])
-        outputs, _ = remat.call_model(plan, own, params, stats, given)
-        return task.objective.losses(outputs, batch).mean()
+        outputs, after = remat.call_model(plan, own, params, stats, given)
+        return task.objective.losses(outputs, batch).mean(), after
 
-    reads = backward_reads(
-        remat.maybe_checkpoint(plan, loss), values, others[0], dict(shapes)
+    return loss, values, rest
+
+
+def _read_updates(
+    task: Task, plan: Plan, shapes: BatchShapes, repeated_blocks: RepeatedBlocks
+) -> tuple[tuple[bool, ...], tuple[StateUpdate, ...]]:
+    """Return which parameters have a gradient, and how a step changes the rest.
+
+    Raises:
+        BadInput: a step changes the shape or the dtype of a variable.
+    """
+    whole = replace(plan, remat=False, remat_end="")
+    loss, values, rest = _loss_function(task, whole, repeated_blocks)
+    leaves = jax.tree.leaves(values)
+
+    traced = jax.make_jaxpr(loss)(leaves, rest, dict(shapes)).jaxpr
+    known = has_gradients(traced, [not i for i in range(len(traced.outvars))])
+    gradients = dict(zip(leaf_names(values), known))
+
+    # What a step leaves as it is is the argument itself.
+    updates: dict[str, StateUpdate] = {}
+    norms = _synchronized_variables(task)
+    kept = zip(
+        named_leaves(rest).items(),
+        traced.invars[len(leaves) :],
+        traced.outvars[1:],
     )
-    again = [read and x.ndim > 1 for read, x in zip(reads, values, strict=True)]
-    found = dict(zip(leaf_names(short), again, strict=True))
-    return tuple(repeated_blocks.expand_leaves(found, leaf_names(task.state.params)))
+    for (name, x), before, after in kept:
+        if (after.aval.shape, after.aval.dtype) != (x.shape, x.dtype):
+            raise BadInput(
+                f"a step changes the form of {name}",
+                rule="what a network keeps has one shape and dtype in every step",
+                values=f"{x.dtype}{list(x.shape)} before, "
+                f"{after.aval.dtype}{list(after.aval.shape)} after",
+                remedy="assign an array of the same shape and dtype, such as "
+                f"value.astype({x.dtype})",
+            )
+        if after is before:
+            updates[name] = "constant"
+        elif name in norms:
+            updates[name] = "synchronized"
+        else:
+            floats = jnp.issubdtype(x.dtype, jnp.inexact)
+            updates[name] = "mean" if floats else "maximum"
+    names = leaf_names(task.state.params), leaf_names(task.state.stats)
+    return (
+        tuple(repeated_blocks.expand_leaves(gradients, names[0])),
+        tuple(repeated_blocks.expand_leaves(updates, names[1])),
+    )
+
+
+def _read_gradients(
+    task: Task, plan: Plan, shapes: BatchShapes
+) -> Mapping[CallKey, set[str]]:
+    """Return which gradients a step asks each layer for."""
+    found: dict[CallKey, set[str]] = {}
+    prepare = partial(record_gradients, found=found)
+    whole = replace(plan, remat=False, remat_end="")
+    loss, values, rest = _loss_function(task, whole, RepeatedBlocks(), prepare)
+
+    def run(params: list[Any], stats: Any, batch: Batch) -> Any:
+        value, back, _ = jax.vjp(
+            lambda params: loss(params, stats, batch), params, has_aux=True
+        )
+        return back(jnp.ones_like(value))
+
+    jax.eval_shape(run, jax.tree.leaves(values), rest, dict(shapes))
+    return found
+
+
+def _synchronized_variables(task: Task) -> frozenset[str]:
+    """Return the names of variables on which layers make devices agree."""
+    network = nnx.merge(task.graph, task.state.params, task.state.stats)
+    return frozenset(
+        "/".join(map(str, (*path, name)))
+        for path, layer in nnx.iter_modules(network)
+        if isinstance(layer, BatchNorm)
+        for name in ("mean", "var")
+    )
 
 
 NormRequests = tuple[tuple[tuple[bool, ...], ...], int]

@@ -28,7 +28,8 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.plan.outer import OuterConfig
 from jaxdist.partition.gradient_buckets import all_reduce_leaves
-from jaxdist.partition.outer_sync import REPLICA_AXIS, OuterSync
+from jaxdist.partition.outer_sync import REPLICA_AXIS, OuterSync, outer_axes
+from jaxdist.partition.variable_sync import sync_variables
 from jaxdist.train.nonfinite import SkipState
 from jaxdist.train.state import TrainState
 
@@ -159,7 +160,7 @@ def outer_step(config: OuterConfig, sync: OuterSync, state: TrainState) -> Train
         replicas = lax.axis_size(REPLICA_AXIS)
         differences = [outer[p] - own[p][0] for p in places]
         running, stat_tree = jax.tree.flatten(held.stats)
-        given = [*differences[:exact], *running * sync.averages_statistics]
+        given = [*differences[:exact], *(running[p] for p in sync.averaged_stats)]
         total = all_reduce_leaves(given, [(REPLICA_AXIS,)] * len(given))
         if sync.compressed_params:
             total[exact:exact] = all_reduce(
@@ -167,8 +168,10 @@ def outer_step(config: OuterConfig, sync: OuterSync, state: TrainState) -> Train
             ).total
         mean = [x / replicas for x in total]
         steps = mean[: len(places)]
-        if sync.averages_statistics:
-            running = mean[len(places) :]
+        for place, average in zip(sync.averaged_stats, mean[len(places) :]):
+            running[place] = average
+        if kept := sync.synced_stats:
+            running = sync_variables(running, kept, outer_axes(kept))
         stats = jax.tree.unflatten(stat_tree, running)
         moved = [velocity[p] for p in places if velocity]
         if config.momentum:
@@ -187,7 +190,7 @@ def outer_step(config: OuterConfig, sync: OuterSync, state: TrainState) -> Train
         stats=stats,
     )
     outer_stats = state.stats
-    if sync.averages_statistics:
+    if sync.synced_stats:
         outer_stats = jax.tree.map(lambda x: x[0], stats)
     return replace(
         state,

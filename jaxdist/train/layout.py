@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
 from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
 from jaxdist.layers.tensor_role import Roles
@@ -213,6 +215,8 @@ class Layout:
             key: random key of (seed, step); None where nothing is random.
             sample_ids: ids of this device's samples.
         """
+        if key is not None:
+            self._split_random_streams(model)
         bind(
             model,
             key,
@@ -222,6 +226,21 @@ class Layout:
             self.plan.spatial_end,
             spatial_layers.gather_layer_class(self.plan),
         )
+
+    def _split_random_streams(self, model: nnx.Module) -> None:
+        """Give the streams that a network keeps another key on each shard of a batch.
+
+        In place; all devices keep the same key, and count alike.
+        """
+        split = (*BATCH_AXES, *SPATIAL_AXES)
+        axes = tuple(axis for axis in self.plan.sum_axes if axis in split)
+        for _, node in nnx.iter_graph(model) if axes else ():
+            if isinstance(node, nnx.RngKey):
+                fold = partial(jax.random.fold_in, data=lax.axis_index(axes))
+                # Streams that were split are arrays of keys.
+                for _ in range(node.ndim - 1):
+                    fold = jax.vmap(fold)
+                node.set_value(fold(node.get_value()))
 
     def batch_shardings(self, shapes: BatchShapes) -> dict[str, NamedSharding]:
         """Return the sharding of each array of a batch."""

@@ -8,6 +8,7 @@ import jax
 import optax
 from flax import nnx
 
+from jaxdist.core.dtypes import real_dtype
 from jaxdist.core.errors import BadInput
 from jaxdist.core.object_reference import check_trusted_references
 from jaxdist.core.validation import parse_json
@@ -61,11 +62,14 @@ def load(
         remedy="load(run, trust=True)",
     )
     dtypes = {leaf.dtype for name, leaf in manifest.leaves.items() if "params/" in name}
+    rest = [n for n in manifest.leaves if n.startswith("stats/")]
     task = Task(
         model=ModelSpec(**recipe),
         optimizer=optax.identity(),
         average=float(any(name.startswith("average/") for name in manifest.leaves)),
-        param_dtype=dtypes.pop(),
+        # Parameters that lie there were frozen; of other leaves this says nothing.
+        frozen=tuple(n.removeprefix("stats/").replace("/", ".") for n in rest),
+        param_dtype=real_dtype(dtypes.pop()),
     )
     place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     shapes = jax.tree.map(

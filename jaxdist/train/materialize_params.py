@@ -22,6 +22,7 @@ from jaxdist.layers.halo import local_samples
 from jaxdist.partition.param_sharding import FSDP_AXIS
 from jaxdist.train.layout import Layout
 from jaxdist.train.objective import Batch, cast_floats
+from jaxdist.train.state import named_leaves, replace_leaves
 from jaxdist.train.task import Task
 
 
@@ -77,9 +78,19 @@ def merge_model(task: Task, params: Any, stats: Any) -> nnx.Module:
     return nnx.merge(task.graph, params, stats, copy=True)
 
 
-def batch_stats(model: nnx.Module) -> Any:
-    """Return the running statistics of a network."""
-    return nnx.state(model, nnx.BatchStat)
+def network_state(model: nnx.Module, before: Any) -> Any:
+    """Return what a network keeps besides its parameters, after a call.
+
+    Args:
+        model: a network that was called.
+        before: the same before the call; what the call alone has made (`sow`) is
+            dropped.
+    """
+    found = named_leaves(nnx.state(model, nnx.Variable))
+    # A stream draws by its key and a counter: the counter moves, and the key, which
+    # every device makes its own, stays.
+    keys = named_leaves(nnx.state(model, nnx.RngKey))
+    return replace_leaves(before, found | {k: named_leaves(before)[k] for k in keys})
 
 
 def model_inputs(task: Task, batch: Batch) -> tuple[jax.Array, ...]:

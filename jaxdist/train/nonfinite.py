@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxdist.core.dtypes import accumulation_dtype
+from jaxdist.core.dtypes import accumulation_dtype, real_dtype
 from jaxdist.core.errors import FatalError
 from jaxdist.train.sharded_norms import StageSumFn, SumSquaresFn, local_sum_squares
 from jaxdist.train.state import TrainState, named_leaves
@@ -154,7 +154,10 @@ def skip_nonfinite(
         # The squares of 0 and 1 count what is not finite, with the sums over devices
         # that norms have.
         marks = jax.tree.map(
-            lambda x: (~jnp.isfinite(x)).astype(accumulation_dtype(x.dtype)), grads
+            lambda x: (~jnp.isfinite(x)).astype(
+                accumulation_dtype(real_dtype(x.dtype))
+            ),
+            grads,
         )
         bad = total(squares(marks)) > 0
         more = {"squares": squares, "total": total, **others}

@@ -43,6 +43,10 @@ class OptimConfig:
     """Pulls each weight to zero; norms and biases never decay. sgd, lars: added to the
     gradient as this times the weight; adamw, lamb: added to the step, before the rate.
     """
+    frozen: tuple[str, ...] = ()
+    """Patterns of parameters that are not trained, by path: base.*, or *.lora_a. They
+    have no gradient and no state of the optimizer, and lie whole on each device.
+    """
     clip: float = 0.0
     """Longest gradient over all parameters, longer ones are shortened to it; 0: any."""
     accumulate: int = 1

@@ -22,7 +22,7 @@ from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
 from jaxdist.pipeline.stages import BlockNames, network_outputs
 from jaxdist.pipeline.stages import run as run_blocks
-from jaxdist.train.materialize_params import batch_stats
+from jaxdist.train.materialize_params import network_state
 
 ModelFactory = Callable[[Any, Any], Any]
 """Maps parameters and statistics to a new network that is ready to be called."""
@@ -83,7 +83,7 @@ def call_model(
     """
     model = factory(params, stats)
     if not plan.remat_end:
-        return model(*inputs), batch_stats(model)
+        return model(*inputs), network_state(model, stats)
     # Blocks are run one by one, so that some can be inside of a checkpoint.
     blocks = tuple(name for name, _ in model.chain())
     carried = (inputs if len(inputs) > 1 else inputs[0]), ()
@@ -137,7 +137,7 @@ def run_with_partial_remat(
         model = factory(params, stats)
         # The output of the last one is kept by the block that reads it.
         tag_block_outputs(model, names[:-1] if names == first else ())
-        return run_blocks(model, names, carried), batch_stats(model)
+        return run_blocks(model, names, carried), network_state(model, stats)
 
     params, stats = variables
     first = tuple(name for name in blocks if name in remat_blocks)

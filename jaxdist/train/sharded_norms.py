@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxdist.core.dtypes import accumulation_dtype
+from jaxdist.core.dtypes import accumulation_dtype, is_complex
 
 SumSquaresFn = Callable[[Any], Any]
 """Maps a tree of the parameters' form to sums of squares, float32 or wider."""
@@ -36,9 +36,14 @@ def local_sum_squares(tree: Any) -> Any:
     >>> local_sum_squares({"kernel": jnp.full((2, 2), 3.0)})["kernel"].item()
     36.0
     """
-    return jax.tree.map(
-        lambda x: jnp.square(x.astype(accumulation_dtype(x.dtype))).sum(), tree
-    )
+
+    def squares(x: jax.Array) -> jax.Array:
+        x = x.astype(accumulation_dtype(x.dtype))
+        if is_complex(x.dtype):
+            return (jnp.square(x.real) + jnp.square(x.imag)).sum()
+        return jnp.square(x).sum()
+
+    return jax.tree.map(squares, tree)
 
 
 def leaves_with_masked(tree: Any) -> list[Any]:

@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxdist.core.dtypes import real_dtype
+
 TreeT = TypeVar("TreeT")
 
 
@@ -34,9 +36,11 @@ class TrainState:
     step: Any
     """Steps done since initialization: int32 []."""
     params: Any
-    """Trainable leaves, an `nnx.State` of `nnx.Param`."""
+    """Parameters that are trained, an `nnx.State`."""
     stats: Any
-    """Running statistics, an `nnx.State` of `nnx.BatchStat`."""
+    """All else that the network keeps, an `nnx.State`: running statistics, frozen
+    parameters, variables of any kind.
+    """
     opt: Any
     """State of the optax optimizer."""
     average: Any = None
@@ -69,15 +73,17 @@ def named_leaves(tree: Any) -> dict[str, Any]:
     paths, _ = jax.tree_util.tree_flatten_with_path(
         tree, is_leaf=lambda node: isinstance(node, nnx.Variable)
     )
-    named = {}
+    named = []
     for path, leaf in paths:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        is_variable = isinstance(leaf, nnx.Variable)
-        named[name] = jax.tree.leaves(leaf)[0] if is_variable else leaf
+        arrays = jax.tree.leaves(leaf)
+        # A variable of one's own may hold several arrays, or none.
+        several = len(arrays) > 1
+        named += [(f"{name}/{i}" if several else name, x) for i, x in enumerate(arrays)]
     # Two keys may print alike, such as 1 and "1".
-    if len(named) != len(paths):
+    if len(dict(named)) != len(named):
         raise ValueError("two leaves of the tree have the same name")
-    return named
+    return dict(named)
 
 
 def leaf_names(tree: Any) -> tuple[str, ...]:
@@ -126,7 +132,10 @@ def update_ema(
     # The smaller decay of the first steps forgets the random initial weights; it is
     # that of TensorFlow's ExponentialMovingAverage.
     def move(old: jax.Array, new: jax.Array) -> jax.Array:
-        t = step.astype(old.dtype)
+        # Counters and the like have no average.
+        if not jnp.issubdtype(old.dtype, jnp.inexact):
+            return new
+        t = step.astype(real_dtype(old.dtype))
         share = 1 - jnp.minimum(decay_limit, (1 + t) / (10 + t))
         return old + share * (new - old)
 

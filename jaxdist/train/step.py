@@ -24,6 +24,7 @@ from jax.sharding import PartitionSpec as P
 from jaxdist.collectives.sharded_leaves import all_gather, local_shard, reduce_scatter
 from jaxdist.partition.gradient_buckets import GradientReduction, all_reduce_leaves
 from jaxdist.partition.param_sharding import FSDP_AXIS, split_axes
+from jaxdist.partition.variable_sync import sync_axes, sync_variables
 from jaxdist.pipeline import async_executor
 from jaxdist.pipeline.async_executor import AsyncPipeline
 from jaxdist.pipeline.plan_schedule import async_plan_schedule
@@ -119,6 +120,9 @@ def _sync_update(
             sync_gradients.pipeline_gradients, layout, state
         )
     loss, stats, grads = gradient_fn(state.stats, batch)
+    stats = _sync_stats(layout, stats)
+    # jax.grad returns the conjugate of the direction of steepest ascent.
+    grads = [jnp.conj(x) for x in grads]
     # Before the sums: that of the loss tells all devices, and no sum is added.
     loss = nan_unless_finite(loss, grads)
 
@@ -158,7 +162,7 @@ def _async_update(
     def update(
         grads: SlotArrays, opt: Any, params: SlotArrays
     ) -> tuple[SlotArrays, Any]:
-        leaves, tree = jax.tree.flatten(grads)
+        leaves, tree = jax.tree.flatten(jax.tree.map(jnp.conj, grads))
         summed = all_reduce_leaves(leaves, reduction.exact_axes)
         new: tuple[SlotArrays, Any] = _apply_optimizer(
             layout, params, opt, jax.tree.unflatten(tree, summed)
@@ -171,10 +175,19 @@ def _async_update(
     losses, stats, params, opt = async_executor.run(
         whole, state.params, state.opt, state.stats, parts
     )
+    stats = _sync_stats(layout, stats)
     # Before the sum, which tells all devices what one of them has in its stage.
     loss = nan_unless_finite(losses.mean(), params, opt)
     (loss,) = all_reduce_leaves([loss], [layout.plan.sum_axes])
     return loss, stats, params, opt, state.feedback
+
+
+def _sync_stats(layout: Layout, stats: Any) -> Any:
+    """Return what a network keeps besides its parameters, alike on all devices."""
+    leaves, tree = jax.tree.flatten(stats)
+    held = layout.state_layout.stat_shardings
+    axes = sync_axes(layout.plan, held)
+    return jax.tree.unflatten(tree, sync_variables(leaves, held, axes))
 
 
 def _local_gradients(

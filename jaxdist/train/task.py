@@ -1,7 +1,8 @@
 """A task: a network, its objective and its optimizer, without a layout."""
 
+import fnmatch
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -9,13 +10,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
-from jaxdist.profile.abstract import constant_rngs
-from jaxdist.profile.repeated_blocks import find_equal_blocks
+from jaxdist.core.dtypes import is_complex
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.profile.abstract import constant_rngs, is_trainable
+from jaxdist.profile.repeated_blocks import RepeatedBlocks, find_equal_blocks
 from jaxdist.train.objective import Classification, Objective
-from jaxdist.train.state import TrainState, init_ema
+from jaxdist.train.state import TrainState, init_ema, named_leaves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,8 @@ class Task:
     """Microbatches of a batch, whose gradients are accumulated."""
     average: float = 0.0
     """Decay of the moving average of the weights; 0 for no average."""
+    frozen: tuple[str, ...] = ()
+    """Patterns of the paths of parameters that are not trained: `base.*`."""
     seed: int = 0
     """Seed of the initial weights and of all noise."""
     dtype: Any = None
@@ -73,14 +79,28 @@ class Task:
         # Weights are drawn with XLA's own generator: the default one takes three times
         # as long to compile for a whole network.
         network = self._build(nnx.Rngs(jax.random.key(self.seed, impl="rbg")))
-        _, params, *rest = nnx.split(network, nnx.Param, ...)
+        _, params, rest = self.split(network)
         return TrainState(
             step=jnp.zeros((), jnp.int32),
             params=params,
-            stats=rest[0],
+            stats=rest,
             opt=self.optimizer.init(params),
-            average=init_ema(self.average, params, rest[0]),
+            average=init_ema(self.average, params, rest),
         )
+
+    def split(self, network: nnx.Module) -> tuple[nnx.GraphDef[nnx.Module], Any, Any]:
+        """Split a network into its structure, what is trained of it, and the rest.
+
+        The rest are running statistics, frozen parameters, and variables of any kind.
+        """
+
+        def is_trained(path: Sequence[Any], variable: nnx.Variable[Any]) -> bool:
+            name = ".".join(map(str, path))
+            fixed = any(fnmatch.fnmatchcase(name, each) for each in self.frozen)
+            return is_trainable(path, variable) and not fixed
+
+        graph, params, *rest = nnx.split(network, is_trained, ...)
+        return graph, params, rest[0]
 
     @functools.cached_property
     def graph(self) -> nnx.GraphDef[nnx.Module]:
@@ -97,16 +117,19 @@ class Task:
         """Structure of the network, and the state of shapes; traced once."""
         found: list[nnx.GraphDef[nnx.Module]] = []
 
-        def make() -> tuple[Any, Any]:
-            graph, params, *rest = nnx.split(
-                self._build(constant_rngs()), nnx.Param, ...
-            )
+        def make(rngs: nnx.Rngs) -> tuple[Any, Any]:
+            graph, params, rest = self.split(self._build(rngs))
             found.append(graph)
-            return params, rest[0]
+            return params, rest
 
-        params, rest = jax.eval_shape(make)
+        params, rest = jax.eval_shape(lambda: make(constant_rngs()))
+        # A network that keeps its random streams needs real ones, which count.
+        if nnx.state(nnx.merge(found[0], params, rest), nnx.RngState):
+            params, rest = jax.eval_shape(lambda: make(nnx.Rngs(0)))
         # Equal blocks have equal optimizer states, so only one of them is traced.
-        same = find_equal_blocks(nnx.merge(found[0], params, rest))
+        same = find_equal_blocks(nnx.merge(found[-1], params, rest))
+        if self.frozen:  # equal blocks may be frozen one by one
+            same = RepeatedBlocks(names=same.names)
         few = jax.eval_shape(self.optimizer.init, same.prune_state(params))
         average = partial(init_ema, self.average)
         state = TrainState(
@@ -116,7 +139,38 @@ class Task:
             opt=same.expand_state(few),
             average=jax.eval_shape(average, params, rest) if self.average else None,
         )
-        return found[0], state
+        return found[-1], state
+
+    def check_frozen(self) -> None:
+        """Refuse patterns of frozen parameters that match nothing, or everything.
+
+        Raises:
+            BadInput: names the pattern, and parameters that there are.
+        """
+        if not self.frozen:
+            return
+        every = replace(self, frozen=())
+        names = [n.replace("/", ".") for n in named_leaves(every.state.params)]
+        for pattern in self.frozen:
+            if not fnmatch.filter(names, pattern):
+                tops = list(dict.fromkeys(name.split(".")[0] for name in names))
+                near = did_you_mean(pattern.split(".")[0], tops)
+                raise BadInput(
+                    f"no parameter is at {pattern}",
+                    rule="optim.frozen are patterns of paths of parameters, separated "
+                    "by commas",
+                    values=f"optim.frozen has {pattern!r}; the network has {names[0]}, "
+                    f"... in {', '.join(tops)}",
+                    remedy=f"optim.frozen={near or tops[0]}.*",
+                )
+        if not jax.tree.leaves(self.state.params):
+            raise BadInput(
+                "nothing is left to train",
+                rule="optim.frozen leaves some parameters out",
+                values=f"optim.frozen = {','.join(self.frozen)} matches all of "
+                f"{len(names)} parameters",
+                remedy="optim.frozen= trains all of them",
+            )
 
     def _build(self, rngs: nnx.Rngs) -> nnx.Module:
         network = self.model(rngs=rngs)
@@ -124,8 +178,15 @@ class Task:
         # Weights are drawn in the network's own dtype and cast afterwards, so that
         # every precision starts from the same weights.
         def cast(x: jax.Array) -> jax.Array:
-            floats = jnp.issubdtype(x.dtype, jnp.floating)
-            return x.astype(self.param_dtype) if floats else x
+            if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+                # As numbers, which every part of a step and a checkpoint can hold; the
+                # generator that draws the weights has a key of twice the length.
+                return jax.random.key_data(x)[..., :2]
+            if not jnp.issubdtype(x.dtype, jnp.inexact):
+                return x
+            narrow = np.dtype(self.param_dtype).itemsize < 8
+            wide = jnp.complex64 if narrow else jnp.complex128
+            return x.astype(wide if is_complex(x.dtype) else self.param_dtype)
 
         nnx.update(network, jax.tree.map(cast, nnx.state(network)))
         return network

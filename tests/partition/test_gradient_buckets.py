@@ -65,7 +65,7 @@ def test_each_fragment_has_a_step_of_its_own_and_the_last_ends_the_period(every,
     assert all(second - first == every for first, second in times)
     assert len({first for first, _ in times}) == count
     assert times[-1] == [every, 2 * every]
-    assert [sync.averages_statistics for sync in syncs] == [False] * (count - 1) + [
+    assert [bool(sync.averaged_stats) for sync in syncs] == [False] * (count - 1) + [
         True
     ]
 

@@ -40,7 +40,7 @@ from jaxdist.train.materialize_params import (
     select_local_samples,
     split_microbatches,
 )
-from jaxdist.train.objective import Batch
+from jaxdist.train.objective import Batch, cast_floats
 from jaxdist.train.remat import (
     maybe_checkpoint,
     partial_remat_blocks,
@@ -163,7 +163,7 @@ def _trace_block_outputs(
     task, found = layout.task, dict[str, FlatTreeSpec]()
     network = nnx.merge(task.graph, task.state.params, task.state.stats)
     short: Any = repeated_blocks.shorten(network)
-    graph, *trees = nnx.split(short, nnx.Param, ...)
+    graph, *trees = task.split(short)
     held = require_slot_layout(layout)
 
     # The shapes and dtypes in which a stage uses leaves: gathered over fsdp, matrices
@@ -177,7 +177,7 @@ def _trace_block_outputs(
         leaves = [
             jax.ShapeDtypeStruct(
                 by_name[name].local_shape(layout.plan, include_fsdp=False),
-                dtype if dtype is not None and len(x.shape) > 1 else x.dtype,
+                cast_floats(x, dtype).dtype if len(x.shape) > 1 else x.dtype,
             )
             for name, x in named_leaves(tree).items()
         ]

@@ -299,6 +299,7 @@ def make_task(config: Experiment, model_spec: ModelSpec, rate: RateFunction) -> 
         objective=_objective(config),
         microbatches=config.optim.accumulate,
         average=config.optim.ema,
+        frozen=config.optim.frozen,
         seed=config.seed,
         dtype=jnp.bfloat16 if narrow else full,
         param_dtype=full,

@@ -1,0 +1,260 @@
+"""Law 1 with parameters and variables as networks of one's own have them.
+
+Complex, empty, integer, frozen, tied and unused parameters, one behind a stopped
+gradient; counters, random streams and averages of one's own; intermediates that are
+sown. A layout's step equals that of one device, written with flax and optax alone.
+"""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from jaxdist.core.plan.pipeline import PipelineConfig
+from jaxdist.layers import Conv, GlobalMean, Linear
+from jaxdist.models import Chain
+from jaxdist.train.objective import Classification
+from jaxdist.train.optimizers import OptimConfig, make_optimizer
+from jaxdist.train.program import compile_program
+from jaxdist.train.state import named_leaves
+from jaxdist.train.task import Task
+
+pytestmark = [
+    pytest.mark.laws,
+    pytest.mark.timeout(600),
+    # flax's own; sown arrays are still what many networks have.
+    pytest.mark.filterwarnings("ignore:Using 'Module.sow:DeprecationWarning"),
+]
+
+WIDTH = 8
+
+
+class Counter(nnx.Variable):
+    """Counts calls."""
+
+
+class Average(nnx.Variable):
+    """Moves towards the mean of what it sees."""
+
+
+class Stem(nnx.Module):
+    """A frozen convolution and one that is trained, and all that a step may change."""
+
+    def __init__(self, rngs):
+        self.base = Conv(1, WIDTH, (3, 3), rngs=rngs)
+        self.conv = Conv(WIDTH, WIDTH, (3, 3), rngs=rngs)
+        self.calls = Counter(jnp.zeros((), jnp.uint32))
+        self.seen = Counter(jnp.zeros(2, bool))
+        self.mean = Average(jnp.zeros(WIDTH))
+        self.rngs = rngs.fork()
+        self.none = nnx.Param(jnp.zeros((0, 4)))
+        self.shift = nnx.Param(jnp.ones(WIDTH, jnp.int32))
+
+    def __call__(self, x):
+        x = nnx.relu(self.base(x)) + self.shift[...].astype(x.dtype)
+        x = nnx.relu(self.conv(x))
+        self.calls[...] += 1
+        self.seen[...] = self.seen[...] | jnp.array([True, False])
+        self.mean[...] = 0.9 * self.mean[...] + 0.1 * x.mean((0, 1, 2))
+        self.rngs.noise()
+        self.sow(nnx.Intermediate, "features", x)
+        return x
+
+
+class Waves(nnx.Module):
+    """Complex weights, a number, and some that no loss depends on."""
+
+    def __init__(self, rngs):
+        size = (WIDTH, WIDTH)
+        parts = [jax.random.normal(rngs.params(), size) for _ in range(2)]
+        self.matrix = nnx.Param(jax.lax.complex(*(0.3 * part for part in parts)))
+        self.phase = nnx.Param(jnp.full(WIDTH, 1 + 0.5j))
+        self.scale = nnx.Param(jnp.ones(()))
+        self.unused = Linear(WIDTH, WIDTH, rngs=rngs)
+        self.still = Linear(WIDTH, WIDTH, rngs=rngs)
+
+    def __call__(self, x):
+        y = (x.astype(self.phase.dtype) * self.phase[...]) @ self.matrix[...]
+        x = self.scale[...] * (y.real + jnp.square(y.imag))
+        return x + jax.lax.stop_gradient(self.still(x))
+
+
+class Tied(nnx.Module):
+    """One matrix there and back."""
+
+    def __init__(self, rngs):
+        self.there = nnx.Param(jax.random.normal(rngs.params(), (WIDTH, WIDTH)))
+        self.back = self.there
+
+    def __call__(self, x):
+        return nnx.tanh(x @ self.there[...]) @ self.back[...].T
+
+
+def network(*, rngs):
+    return Chain(
+        {
+            "stem": Stem(rngs),
+            "waves": Waves(rngs),
+            "pool": GlobalMean(),
+            "tied": Tied(rngs),
+            "head": Linear(WIDTH, 10, rngs=rngs),
+        }
+    )
+
+
+def make_task(optimizer, microbatches=1):
+    return Task(
+        model=network,
+        optimizer=optimizer,
+        objective=Classification(),
+        frozen=("stem.base.*",),
+        microbatches=microbatches,
+        dtype=jnp.float64,
+        param_dtype=jnp.float64,
+    )
+
+
+def make_batch(size=8):
+    rng = np.random.default_rng(2)
+    return {
+        "image": jnp.asarray(rng.random((size, 8, 8, 1))),
+        "label": jnp.asarray(rng.integers(0, 10, size), jnp.int32),
+        "id": jnp.arange(size, dtype=jnp.int32),
+    }
+
+
+def one_device(task, state, batch):
+    """The step as anyone would write it."""
+
+    def loss(params):
+        model = nnx.merge(task.graph, params, state.stats, copy=True)
+        model.train()
+        outputs = model(batch["image"])
+        found = named_leaves(nnx.state(model, nnx.Not(nnx.Intermediate)))
+        losses = task.objective.losses(outputs, batch)
+        return losses.mean(), {k: found[k] for k in named_leaves(state.stats)}
+
+    (value, stats), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
+    grads = jax.tree.map(jnp.conj, grads)
+    with jax.numpy_dtype_promotion("standard"):  # optax's own promotion
+        updates, opt = task.optimizer.update(grads, state.opt, state.params)
+    return optax.apply_updates(state.params, updates), stats, opt, value
+
+
+IDLE = dict(tensor=2, replicated_axes=("tensor",))
+LAYOUTS = {
+    "data 4": dict(data=4),
+    "data 2 x spatial_h 2": dict(data=2, spatial_h=2),
+    "data 2 x tensor 2": dict(data=2, tensor=2),
+    "fsdp 4": dict(fsdp=4),
+    "fsdp 2, zero 1": dict(fsdp=2, zero=1),
+    "data 2 x fsdp 2 x idle 2": dict(data=2, fsdp=2, **IDLE),
+    "data 2, blocks remade": dict(data=2, remat=True),
+    "data 2, first blocks remade": dict(data=2, remat=True, remat_end="pool"),
+    "pipe 2": dict(pipe=2),
+    "pipe 3 x data 2": dict(pipe=3, data=2),
+    "pipe 2 x fsdp 2": dict(pipe=2, fsdp=2),
+}
+OPTIMIZERS = {
+    "momentum": optax.sgd(0.1, momentum=0.9),
+    "adamw, clipped": make_optimizer(
+        OptimConfig(name="adamw", weight_decay=0.1, clip=0.01), lambda step: 0.01
+    ),
+    "lamb": make_optimizer(
+        OptimConfig(name="lamb", weight_decay=0.1), lambda step: 0.01
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+def step_of(parts, task, axes, batch, state):
+    """A compiled step of a layout, from a state as a checkpoint has it."""
+    where = parts.layout_of(task, axes, batch)
+    program = compile_program(where)
+    held = jax.jit(where.state_layout.to_device)(jax.tree.map(jnp.copy, state))
+    places = jax.tree.map(lambda x: x.sharding, where.state)
+    own = jax.device_put(held, places)
+    laid = jax.device_put(batch, program.batch_shardings)
+    new, loss = program.compiled_step(own, laid)
+    return where, where.to_checkpoint(new), loss
+
+
+def assert_equal(got, want):
+    names = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(want)]
+    pairs = zip(names, jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
+    for name, a, b in pairs:
+        assert a.dtype == b.dtype, name
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11, err_msg=name)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layout_equals_one_device(layout, parts):
+    task, batch = make_task(OPTIMIZERS["momentum"]), make_batch(12)
+    state = task.init()
+    want = jax.jit(one_device, static_argnums=0)(task, state, batch)
+    _, new, loss = step_of(parts, task, LAYOUTS[layout], batch, state)
+    assert_equal((new.params, named_leaves(new.stats), new.opt, loss), want)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_optimizer_equals_optax(optimizer, parts):
+    task, batch = make_task(OPTIMIZERS[optimizer]), make_batch()
+    state = task.init()
+    want = jax.jit(one_device, static_argnums=0)(task, state, batch)
+    _, new, loss = step_of(parts, task, dict(data=2, fsdp=2), batch, state)
+    assert_equal((new.params, named_leaves(new.stats), new.opt, loss), want)
+
+
+def test_nothing_moves_of_what_has_no_gradient(parts):
+    """Frozen, unused and empty parameters: no optimizer state, no byte."""
+    task, batch = make_task(OPTIMIZERS["momentum"]), make_batch()
+    names = named_leaves(task.state.opt)
+    assert not any("base" in name or "none" in name for name in names)
+    where = parts.layout_of(task, dict(data=2, fsdp=2), batch)
+    idle = {leaf.name for leaf in where.param_shardings if not leaf.has_gradient}
+    assert idle == {
+        f"waves/{layer}/{leaf}"
+        for layer in ("unused", "still")
+        for leaf in ("kernel", "bias")
+    }
+    updates = {x.name: x.update for x in where.state_layout.stat_shardings}
+    assert updates == {
+        "stem/base/bias": "constant",
+        "stem/base/kernel": "constant",
+        "stem/calls": "maximum",
+        "stem/mean": "mean",
+        "stem/none": "constant",
+        "stem/rngs/default/count": "maximum",
+        "stem/rngs/default/key": "constant",
+        "stem/seen": "maximum",
+        "stem/shift": "constant",
+    }
+    rows = [row for row in where.ledger.rows if row.what == "variables"]
+    # A counter of the stream and one of calls; two booleans, as integers; the mean.
+    assert sorted(row.payload for row in rows) == [2 * 4, 2 * 4, 8 * WIDTH]
+
+
+@pytest.mark.parametrize("schedule", ["pipedream", "pipedream-2bw"])
+def test_asynchronous_pipeline_runs(schedule, parts):
+    used = ("stem.base.*", "waves.unused.*")
+    task = replace(make_task(OPTIMIZERS["momentum"], 4), frozen=used)
+    batch, order = make_batch(), PipelineConfig(schedule=schedule)
+    axes = dict(pipe=2, data=2, order=order)
+    _, new, loss = step_of(parts, task, axes, batch, task.init())
+    assert np.isfinite(loss)
+    assert named_leaves(new.stats)["stem/calls"] == 4
+
+
+def test_microbatches_count_each(parts):
+    task, batch = make_task(OPTIMIZERS["momentum"], 2), make_batch()
+    _, new, _ = step_of(parts, task, dict(data=2), batch, task.init())
+    assert named_leaves(new.stats)["stem/calls"] == 2
