@@ -37,7 +37,7 @@ class Keep:
     folder: Path | None = None
     """Where on its own disk; none: in memory."""
     interface: str = ""
-    """Its address between hosts, on which it hands the others what moves; empty: what
+    """Its IP address between hosts, on which it hands the others what moves; empty: what
     comes is read where the source is.
     """
 
