@@ -37,8 +37,8 @@ class Keep:
     folder: Path | None = None
     """Where on its own disk; none: in memory."""
     interface: str = ""
-    """Its IP address between hosts, on which it hands the others what moves; empty: what
-    comes is read where the source is.
+    """Its IP address between hosts, on which it hands the others what moves; empty:
+    what comes is read where the source is.
     """
 
 
