@@ -1,7 +1,7 @@
 """Setup of a sample store: filled, connected to other hosts, and closed with a run."""
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.network_address import check_ip_and_port
 from jaxdist.input.batch_assembly import BatchAssembler, Rows
 from jaxdist.input.local_shuffle.source import (
     AsyncExchanger,
@@ -36,8 +37,8 @@ class Keep:
     folder: Path | None = None
     """Where on its own disk; none: in memory."""
     interface: str = ""
-    """Its address between hosts, on which it hands the others what moves; empty: what
-    comes is read where the source is.
+    """Its IP address between hosts, on which it hands the others what moves; empty:
+    what comes is read where the source is.
     """
 
 
@@ -128,6 +129,9 @@ def connect_peers(
     Args:
         own: this host's samples.
         interface: address of this machine between hosts.
+
+    Raises:
+        BadInput: an address at which a host cannot be reached.
     """
     # Imported here: Arrow Flight is needed only where hosts serve each other.
     from jax.experimental import multihost_utils
@@ -143,14 +147,39 @@ def connect_peers(
     # An all-gather needs arrays of one shape: addresses are padded with spaces.
     said = f"{own.host} {server.address}".encode().ljust(_MAX_ADDRESS_BYTES)
     every = multihost_utils.process_allgather(np.frombuffer(said, np.uint8))
-    known: dict[int, str] = {}
-    for row in np.asarray(every).reshape(jax.process_count(), -1):
-        number, address = row.tobytes().decode().split()
-        # Of several processes with the same rows, other hosts ask the first.
-        known.setdefault(int(number), address)
-    addresses = [known[number] for number in sorted(known)]
+    rows = np.asarray(every).reshape(jax.process_count(), -1)
+    addresses = parse_peers([row.tobytes() for row in rows], own.num_hosts)
     example = own.dataset.get(np.zeros(1, np.int64))
     return server, PeerClient(addresses=addresses, example=example, token=token)
+
+
+def parse_peers(said: Sequence[bytes], hosts: int) -> list[str]:
+    """Return the addresses of all hosts, by what each process says of itself.
+
+    Args:
+        said: by process, its host and address: `3 10.0.0.3:4100`, padded with spaces.
+        hosts: how many there are.
+
+    Raises:
+        BadInput: a process says anything else, or a host is missing.
+
+    >>> parse_peers([b"1 10.0.0.4:77 ", b"0 10.0.0.3:88 ", b"0 10.0.0.3:99 "], 2)
+    ['10.0.0.3:88', '10.0.0.4:77']
+    """
+    known: dict[str, str] = {}
+    for rank, line in enumerate(said):
+        number, _, address = line.decode("ascii", "replace").rstrip(" ").partition(" ")
+        # Of several processes with the same rows, other hosts ask the first.
+        known.setdefault(number, check_ip_and_port(address, f"process {rank}"))
+    numbers = [str(number) for number in range(hosts)]
+    if set(known) != set(numbers):
+        raise BadInput(
+            "not every host of this run says where its samples are",
+            rule=f"hosts 0 to {hosts - 1} each say where they are reached",
+            values=f"hosts {', '.join(map(ascii, sorted(known)))} do",
+            remedy="the same order, mesh and number of processes in every process",
+        )
+    return [known[number] for number in numbers]
 
 
 def host_index_and_count(rows: Rows, batch: int) -> tuple[int, int]:

@@ -10,6 +10,11 @@ import socket
 from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.network_address import check_ip
+from jaxdist.launch.distributed.coordinator_address import (
+    join_address,
+    listen_address,
+)
 from jaxdist.launch.distributed.environment import START_TIMEOUT_VAR
 from jaxdist.launch.distributed.process_group import (
     ProcessGroup,
@@ -30,7 +35,9 @@ WATCHED_HEARTBEAT_TIMEOUT_S: Final = 600
 def initialize(heartbeat_timeout_s: int = _HEARTBEAT_TIMEOUT_S) -> int:
     """Join the other processes, and return the rank of this one.
 
-    Call it before anything computes: jax then sees one device of each process.
+    Call it before anything computes: jax then sees one device of each process. Process
+    0 listens at the address that the others are told, and at all addresses where that
+    is none of its machine's: see `listen_address`.
 
     Args:
         heartbeat_timeout_s: seconds without a heartbeat after which a process counts
@@ -51,6 +58,9 @@ def initialize(heartbeat_timeout_s: int = _HEARTBEAT_TIMEOUT_S) -> int:
         wait_for_all(mine, timeout_s)
         if mine.rank:
             wait_for_coordinator(mine.rank, mine.coordinator, timeout_s)
+        host, port = "", 0
+        if mine.rank == 0:
+            host, port = listen_address(mine.coordinator, os.environ)
         import jax
 
         # That service would take SIGTERM from processes that have nothing to save yet,
@@ -66,6 +76,8 @@ def initialize(heartbeat_timeout_s: int = _HEARTBEAT_TIMEOUT_S) -> int:
             local_device_ids=None if chosen else [mine.local_rank or 0],
             # The rank is known, so jax asks no scheduler.
             cluster_detection_method="deactivate",
+            # None: at all addresses.
+            coordinator_bind_address=join_address(host, port) if host else None,
             initialization_timeout=timeout_s,
             heartbeat_timeout_seconds=heartbeat_timeout_s,
         )
@@ -88,7 +100,8 @@ def peer_facing_address(group: ProcessGroup, interface: str = "") -> str:
             or, on the host of process 0, to another one.
 
     Raises:
-        BadInput: there is no such interface, or it has no address.
+        BadInput: there is no such interface, or it has no address; or another process
+            has said something that is none.
     """
     if interface:
         return interface_address(interface)
@@ -96,7 +109,11 @@ def peer_facing_address(group: ProcessGroup, interface: str = "") -> str:
         return "127.0.0.1"
     local = source_address(coordinator_host())
     gathered = group.gather("address", local, _TIMEOUT_S)
-    return common_address(local, group.broadcast("address", gathered, _TIMEOUT_S))
+    # What comes of the store anybody who reaches process 0 can have put there.
+    said = group.broadcast("address", gathered, _TIMEOUT_S)
+    rows = said if isinstance(said, list) else [said]
+    every = [check_ip(row, f"process {rank}") for rank, row in enumerate(rows)]
+    return common_address(local, every)
 
 
 def common_address(local: str, addresses: list[str]) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.network_address import MAX_PORT, split_address
 
 RANK_VAR: Final = "JAXDIST_RANK"
 """Rank of this process."""
@@ -26,7 +27,6 @@ CLUSTER_DETECTION_VAR: Final = "JAXDIST_CLUSTER"
 # jax's own variable, which overrides the port of schedulers.
 _PORT_VAR: Final = "JAX_COORDINATOR_PORT"
 _MAX_PROCESSES: Final = 1_000_000
-_MAX_PORT: Final = 65535
 _NUM_JOB_PORTS: Final = 2**12
 # No job has more hosts than that; a list in short form can stand for any number.
 _MAX_HOSTS: Final = 1_000_000
@@ -65,20 +65,6 @@ def read_rank_assignment(environ: Mapping[str, str]) -> RankAssignment:
             f"{RANK_VAR}, {NUM_PROCESSES_VAR} and {COORDINATOR_VAR}",
         )
     return SCHEDULERS[scheduler](environ)
-
-
-def split_address(address: str) -> tuple[str, int] | None:
-    """Return (host, port) of `host:port` or `[IPv6]:port`; None where it is neither.
-
-    >>> split_address("node1:29500"), split_address("[fe80::1]:29500")
-    (('node1', 29500), ('fe80::1', 29500))
-    >>> split_address("node1"), split_address("::1:29500"), split_address("node1:0")
-    (None, None, None)
-    """
-    found = re.fullmatch(r"(?:\[([^][\s]+)\]|([^][:\s]+)):([0-9]{1,5})", address)
-    if found is None or not 1 <= int(found[3]) <= _MAX_PORT:
-        return None
-    return found[1] or found[2], int(found[3])
 
 
 def expand_node_list(text: str) -> list[str]:
@@ -143,7 +129,7 @@ def _own_coordinator(environ: Mapping[str, str]) -> str:
         raise _bad_variable(
             environ,
             COORDINATOR_VAR,
-            f"is the address of process 0 with a port from 1 to {_MAX_PORT}, the same "
+            f"is the address of process 0 with a port from 1 to {MAX_PORT}, the same "
             "in every process; IPv6 stands in brackets",
             f"{COORDINATOR_VAR}=node1:29500, or [fe80::1]:29500",
         )
@@ -318,9 +304,9 @@ def _assigned(
         address = _own_coordinator(environ)
     elif count > 1:
         # Of the ports that no service has, one that few jobs of a host share.
-        port = job % _NUM_JOB_PORTS + _MAX_PORT + 1 - _NUM_JOB_PORTS
+        port = job % _NUM_JOB_PORTS + MAX_PORT + 1 - _NUM_JOB_PORTS
         if environ.get(_PORT_VAR):
-            port = read_integer(environ, _PORT_VAR, 1, _MAX_PORT, "a port")
+            port = read_integer(environ, _PORT_VAR, 1, MAX_PORT, "a port")
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return RankAssignment(
         rank=rank, num_processes=count, coordinator=address, local_rank=local_rank

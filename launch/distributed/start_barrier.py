@@ -6,6 +6,7 @@ and process 0 answers all of them alike: that everybody is here, or who is not.
 """
 
 import json
+import os
 import selectors
 import socket
 import time
@@ -14,11 +15,11 @@ from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 from jaxdist.core.errors import BadInput, RetryableError
+from jaxdist.launch.distributed.coordinator_address import listen_address
 from jaxdist.launch.distributed.schedulers import (
     NUM_PROCESSES_VAR,
     RANK_VAR,
     RankAssignment,
-    split_address,
 )
 
 _ATTEMPT_TIMEOUT_S: Final = 5.0
@@ -42,7 +43,8 @@ def wait_for_all(mine: RankAssignment, timeout_s: float) -> None:
     Raises:
         RetryableError: processes are missing, which are named; or nobody reaches
             process 0.
-        BadInput: two processes have one rank, or do not agree on how many there are.
+        BadInput: two processes have one rank, or do not agree on how many there are; or
+            JAX_COORDINATOR_BIND_ADDRESS is no address.
     """
     if mine.num_processes == 1:
         return
@@ -215,16 +217,15 @@ class _Arrivals:
 
 
 def _listen(mine: RankAssignment) -> socket.socket:
-    """Listen at the port of process 0, on every address of this host as jax does."""
-    address = split_address(mine.coordinator)
-    port = 0 if address is None else address[1]
-    both = socket.has_dualstack_ipv6()
+    """Listen at the port of process 0, and at the addresses where jax will."""
+    host, port = listen_address(mine.coordinator, os.environ)
+    both = not host and socket.has_dualstack_ipv6()
     end = time.monotonic() + _LISTEN_TIMEOUT_S
     while True:
         try:
             return socket.create_server(
-                ("", port),
-                family=socket.AF_INET6 if both else socket.AF_INET,
+                (host, port),
+                family=socket.AF_INET6 if both or ":" in host else socket.AF_INET,
                 dualstack_ipv6=both,
                 backlog=min(mine.num_processes + 8, 4096),
             )

@@ -5,9 +5,11 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.local_shuffle.setup import host_index_and_count
+from jaxdist.input.local_shuffle.setup import host_index_and_count, parse_peers
 from jaxdist.launch.launchers.processes.loopback import Loopback
 from jaxdist.launch.testbed.hosts import EmulatedCluster
 
@@ -77,3 +79,35 @@ def test_a_host_is_a_stretch_of_rows():
 def test_rows_here_and_there_cannot_be_kept(rows):
     with pytest.raises(BadInput, match="no samples of its own"):
         host_index_and_count(np.array(rows), 8)
+
+
+LINES = st.one_of(
+    st.binary(max_size=30),
+    st.tuples(st.integers(-1, 4), st.sampled_from(["10.0.0.3:80", "host:80"])).map(
+        lambda pair: f"{pair[0]} {pair[1]}".encode().ljust(40)
+    ),
+)
+
+
+def outcome(said, hosts):
+    """The addresses, or their refusal."""
+    try:
+        return parse_peers(said, hosts)
+    except BadInput as refused:
+        return refused
+
+
+@given(st.lists(LINES, max_size=4), st.integers(1, 3))
+def test_what_processes_say_of_themselves_is_addresses_of_all_hosts(said, hosts):
+    found = outcome(said, hosts)
+    if isinstance(found, BadInput):
+        assert all((found.rule, found.values, found.remedy))
+    else:
+        assert found == ["10.0.0.3:80"] * hosts
+
+
+def test_a_host_that_nobody_is_has_a_name():
+    with pytest.raises(BadInput, match="not every host") as refused:
+        parse_peers([b"0 10.0.0.3:80", b"2 10.0.0.4:80"], 2)
+    assert "0 to 1" in refused.value.rule
+    assert "'2'" in refused.value.values

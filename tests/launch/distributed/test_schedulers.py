@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.network_address import split_address
 from jaxdist.launch.distributed.environment import (
     is_multi_process,
     planned_process_count,
@@ -16,7 +17,6 @@ from jaxdist.launch.distributed.schedulers import (
     SCHEDULERS,
     expand_node_list,
     read_rank_assignment,
-    split_address,
 )
 
 OWN = {
