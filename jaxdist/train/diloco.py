@@ -91,7 +91,8 @@ def replicate_state(plan: Plan, state: TrainState) -> TrainState:
         return state
 
     def each(x: jax.Array) -> jax.Array:
-        return jnp.broadcast_to(x, (plan.replicas, *x.shape))
+        # XLA places an array without elements nowhere: it is one for all replicas.
+        return jnp.broadcast_to(x, (plan.replicas, *x.shape)) if x.size else x
 
     # The velocity is one for all replicas: they compute the same outer step.
     own = jax.tree.map(each, (state.params, state.stats, state.opt, state.feedback))
@@ -132,19 +133,25 @@ def per_replica_step(local_step: Callable[..., Any]) -> Callable[..., Any]:
     def step(state: TrainState, batch: Any) -> tuple[TrainState, jax.Array]:
         held = state.replicas
         params, stats, opt, feedback = jax.tree.map(
-            lambda x: x[0], (held.params, held.stats, held.opt, held.feedback)
+            _drop_replica_dim, (held.params, held.stats, held.opt, held.feedback)
         )
         before = replace(
             state, params=params, stats=stats, opt=opt, feedback=feedback, replicas=None
         )
         after, loss = local_step(before, batch)
         moved = jax.tree.map(
-            lambda x: x[None], (after.params, after.stats, after.opt, after.feedback)
+            lambda x: x[None] if x.size else x,
+            (after.params, after.stats, after.opt, after.feedback),
         )
         state = replace(state, step=after.step)
         return _with_replicas(state, moved, held.velocity), loss[None]
 
     return step
+
+
+def _drop_replica_dim(x: jax.Array) -> jax.Array:
+    """Return the array of one replica, from a device's part [1, ...] of all."""
+    return x[0] if x.size else x
 
 
 def outer_step(config: OuterConfig, sync: OuterSync, state: TrainState) -> TrainState:
@@ -191,7 +198,7 @@ def outer_step(config: OuterConfig, sync: OuterSync, state: TrainState) -> Train
     )
     outer_stats = state.stats
     if sync.synced_stats:
-        outer_stats = jax.tree.map(lambda x: x[0], stats)
+        outer_stats = jax.tree.map(_drop_replica_dim, stats)
     return replace(
         state,
         params=jax.tree.unflatten(tree, outer),

@@ -134,7 +134,12 @@ class Layout:
             ),
             feedback=left,
         )
-        return diloco.replicate_specs(self.plan, specs)
+        placed: TrainState = jax.tree.map(
+            lambda x, spec: spec if x.size else P(),
+            self.state_shapes,
+            diloco.replicate_specs(self.plan, specs),
+        )
+        return placed
 
     @cached_property
     def state_shapes(self) -> TrainState:

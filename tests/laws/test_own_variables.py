@@ -5,6 +5,7 @@ gradient; counters, random streams and averages of one's own; intermediates that
 sown. A layout's step equals that of one device, written with flax and optax alone.
 """
 
+import functools
 from dataclasses import replace
 
 import jax
@@ -13,13 +14,17 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from jaxdist.core.plan.outer import OuterConfig
 from jaxdist.core.plan.pipeline import PipelineConfig
+from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.layers import Conv, GlobalMean, Linear
 from jaxdist.models import Chain
 from jaxdist.train.objective import Classification
 from jaxdist.train.optimizers import OptimConfig, make_optimizer
-from jaxdist.train.program import compile_program
+from jaxdist.train.program import compile_program, initial_state
 from jaxdist.train.state import named_leaves
 from jaxdist.train.task import Task
 
@@ -252,6 +257,90 @@ def test_asynchronous_pipeline_runs(schedule, parts):
     _, new, loss = step_of(parts, task, axes, batch, task.init())
     assert np.isfinite(loss)
     assert named_leaves(new.stats)["stem/calls"] == 4
+
+
+class Drawn(nnx.Module):
+    """A block with some kinds of variables, and a head."""
+
+    def __init__(self, kinds, rngs):
+        self.kinds = kinds
+        self.first = Linear(8, WIDTH, rngs=rngs)
+        self.head = Linear(WIDTH, 10, rngs=rngs)
+        makers = {
+            "complex": lambda: nnx.Param(jnp.full((WIDTH, WIDTH), 0.1 + 0.2j)),
+            "number": lambda: nnx.Param(jnp.ones(())),
+            "integer": lambda: nnx.Param(jnp.ones(WIDTH, jnp.int16)),
+            "empty": lambda: nnx.Param(jnp.zeros((3, 0))),
+            "unused": lambda: nnx.Param(jnp.ones((WIDTH, 4))),
+            "stopped": lambda: nnx.Param(jnp.ones((WIDTH, WIDTH))),
+            "counter": lambda: Counter(jnp.zeros((), jnp.int8)),
+            "average": lambda: Average(jnp.zeros(WIDTH)),
+            "several": lambda: nnx.Variable((jnp.zeros(2), jnp.ones((), jnp.int32))),
+            "stream": rngs.fork,
+        }
+        for kind in kinds:
+            setattr(self, kind, makers[kind]())
+
+    def __call__(self, x):
+        x = self.first(x.reshape(len(x), -1)[:, :8])
+        for kind in self.kinds:
+            own = getattr(self, kind)
+            if kind == "complex":
+                x = (x.astype(own.dtype) @ own[...]).imag
+            elif kind == "number":
+                x = own[...] * x
+            elif kind == "integer":
+                x = x + own[...].astype(x.dtype)
+            elif kind == "stopped":
+                x = x @ jax.lax.stop_gradient(own[...])
+            elif kind == "counter":
+                own[...] += 1
+            elif kind == "average":
+                own[...] = x.mean(0)
+            elif kind == "several":
+                sums, count = own.get_value()
+                own.set_value((sums + x.mean(), count + 2))
+            elif kind == "stream":
+                own.noise()
+        return self.head(x)
+
+
+KINDS = ("complex", "number", "integer", "empty", "unused", "stopped")
+STATES = ("counter", "average", "several", "stream")
+
+
+@settings(max_examples=5, deadline=None, derandomize=True)
+@given(
+    st.sets(st.sampled_from(KINDS + STATES), min_size=3),
+    st.sampled_from([dict(data=2), dict(fsdp=2), dict(data=2, fsdp=2, zero=1)]),
+)
+def test_any_kinds_together(parts, kinds, axes):
+    model = functools.partial(Drawn, tuple(sorted(kinds)))
+    task = replace(make_task(OPTIMIZERS["momentum"]), model=model, frozen=())
+    batch, state = make_batch(), task.init()
+    want = jax.jit(one_device, static_argnums=0)(task, state, batch)
+    _, new, loss = step_of(parts, task, axes, batch, state)
+    assert_equal((new.params, named_leaves(new.stats), new.opt, loss), want)
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        dict(replica=2, data=2, outer=OuterConfig(sync_interval=1)),
+        dict(data=2, reduce=ReductionConfig(algorithm="int8")),
+        dict(fsdp=2, reduce=ReductionConfig(reduce_scatter="int8", all_gather="int8")),
+        dict(fsdp=2, pipe=2),
+    ],
+    ids=str,
+)
+def test_layout_moves_what_its_ledger_says(axes, parts):
+    """Outer loops and compression, whose steps are no step of one device."""
+    task, batch = make_task(OPTIMIZERS["momentum"]), make_batch()
+    program = compile_program(parts.layout_of(task, axes, batch))
+    laid = jax.device_put(batch, program.batch_shardings)
+    new, loss = program.run(1, initial_state(program.layout), laid)
+    assert np.isfinite(loss).all()
+    assert named_leaves(program.layout.to_checkpoint(new).stats)["stem/calls"] == 1
 
 
 def test_microbatches_count_each(parts):
