@@ -153,7 +153,8 @@ def _backward(trace: _BlockTrace, i: jax.Array, *given: jax.Array) -> Any:
     left, turn = iter(given), i % 2
     weights = [next(left) for _ in trace.case.weights]
     slopes = [next(left)[turn] for _ in trace.case.float_inputs]
-    rings = {dtype: next(left) for dtype in trace.residual_spec.lengths}
+    shapes = flat_messages.buffer_shapes(trace.residual_spec.lengths)
+    rings = jax.tree.map(lambda _: next(left), shapes)
     kept = trace.residual_spec.read(rings, turn)
     return bind_vjp_residuals(trace.vjp_fn, kept, weights, slopes)(
         [x[turn] for x in left]
@@ -163,8 +164,8 @@ def _backward(trace: _BlockTrace, i: jax.Array, *given: jax.Array) -> Any:
 def _residual_buffers(
     trace: _BlockTrace, weights: Any, inputs: Any
 ) -> list[np.ndarray]:
-    """Return the residuals of two microbatches, [2, n] of each dtype."""
-    # Written as a stage writes them: one flat buffer a dtype.
+    """Return the residuals of two microbatches, [2, n] of each vector."""
+    # Written as a stage writes them: in flat buffers of each dtype.
     more = len(trace.case.float_inputs)
 
     def write(weights: Any, slopes: Any, rest: Any) -> Any:
@@ -173,9 +174,7 @@ def _residual_buffers(
         return trace.residual_spec.write(empty, vjp_residuals(back))
 
     made = jax.jit(write)(list(weights), inputs[:more], inputs[more:])
-    return [
-        np.stack([np.asarray(made[dtype])] * 2) for dtype in trace.residual_spec.lengths
-    ]
+    return [np.stack([np.asarray(x)] * 2) for x in jax.tree.leaves(made)]
 
 
 def _random_array(

@@ -1,8 +1,13 @@
-"""Dtypes of accumulators: sums are at least float32."""
+"""Dtypes of accumulators, which are at least float32, and what int32 can index."""
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+
+# Without x64 JAX writes the offsets of slices and the indices of gathers as int32. An
+# offset beyond it wraps without a word, and names another element.
+MAX_VECTOR_ELEMENTS: Final = 2**31 - 1
+"""Elements of a vector that int32 indices can address."""
 
 
 def is_complex(dtype: Any) -> bool:

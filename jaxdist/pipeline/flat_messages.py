@@ -1,15 +1,20 @@
-"""Flat messages: what stages send each other, or keep, in one vector for each dtype.
+"""Flat messages: what stages send each other, or keep, in vectors of one dtype each.
 
 Stages send each other arrays of different shapes; a device holds and sends vectors as
 long as the longest message needs. A tree is written and read array by array, at the
 front of a vector: a stage that keeps little does not pass over all that the largest
 stage keeps, and what lies behind the front belongs to other trees.
+
+A dtype has one vector, or several where int32 offsets cannot address one: then all but
+the last are full, so that they have as many elements as one would have. An array may
+begin in one vector and end in the next.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,11 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-FlatBuffers = dict[str, jax.Array]
-"""{dtype: vector}, in the order of the names."""
+from jaxdist.core.dtypes import MAX_VECTOR_ELEMENTS
+
+FlatBuffers = dict[str, tuple[jax.Array, ...]]
+"""{dtype: its vectors}, in the order of the names."""
 
 BufferLengths = Mapping[str, int]
-"""{dtype: number of elements}."""
+"""{dtype: number of elements in all its vectors}."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +55,7 @@ class FlatTreeSpec:
     @property
     def abstract_tree(self) -> Any:
         """The tree with a `ShapeDtypeStruct` for each array."""
-        vectors = {d: jax.ShapeDtypeStruct((n,), d) for d, n in self.lengths.items()}
-        return jax.eval_shape(self.read, vectors)
+        return jax.eval_shape(self.read, buffer_shapes(self.lengths))
 
     def write(self, buffers: FlatBuffers, tree: Any, *row: jax.Array) -> FlatBuffers:
         """Write a tree of this structure over the front of vectors.
@@ -66,8 +72,12 @@ class FlatTreeSpec:
             jax.tree.leaves(tree), self._leaf_slices, strict=True
         ):
             flat = raw_array(leaf).reshape((1,) * len(row) + (-1,))
-            place = (*row, jnp.int32(at))
-            buffers[dtype] = lax.dynamic_update_slice(buffers[dtype], flat, place)
+            vectors, start = list(buffers[dtype]), 0
+            for k, offset, size in _spans(vectors, at, flat.shape[-1]):
+                part, start = _part(flat, start, size), start + size
+                place = (*row, jnp.int32(offset))
+                vectors[k] = lax.dynamic_update_slice(vectors[k], part, place)
+            buffers[dtype] = tuple(vectors)
         return buffers
 
     def read(self, buffers: FlatBuffers, *row: jax.Array) -> Any:
@@ -76,8 +86,14 @@ class FlatTreeSpec:
         for shape, is_key, (dtype, at, length) in zip(
             self.shapes, self.is_prng_key, self._leaf_slices, strict=True
         ):
-            place, size = (*row, jnp.int32(at)), (1,) * len(row) + (length,)
-            leaf = lax.dynamic_slice(buffers[dtype], place, size).reshape(shape)
+            vectors, ones = buffers[dtype], (1,) * len(row)
+            parts = [
+                lax.dynamic_slice(vectors[k], (*row, jnp.int32(offset)), (*ones, size))
+                for k, offset, size in _spans(vectors, at, length)
+            ]
+            # The few arrays that lie in several vectors are copied once more.
+            flat = parts[0] if len(parts) == 1 else jnp.concatenate(parts, -1)
+            leaf = flat.reshape(shape)
             leaves.append(jax.random.wrap_key_data(leaf) if is_key else leaf)
         return jax.tree.unflatten(self.tree, leaves)
 
@@ -88,6 +104,30 @@ class FlatTreeSpec:
         for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
             yield dtype, start[dtype], math.prod(shape)
             start[dtype] += math.prod(shape)
+
+
+def _spans(
+    vectors: Sequence[jax.Array], start: int, length: int
+) -> Iterator[tuple[int, int, int]]:
+    """Yield where elements lie: vector, offset in it, and how many of them."""
+    # All vectors but the last are as long as the first. One span at least, since an
+    # array may have no elements.
+    full, stop = max(1, vectors[0].shape[-1]), start + length
+    while True:
+        k = min(start // full, len(vectors) - 1)
+        offset = start - k * full
+        size = min(stop - start, vectors[k].shape[-1] - offset)
+        yield k, offset, size
+        start += size
+        if start == stop:
+            return
+
+
+def _part(flat: jax.Array, start: int, size: int) -> jax.Array:
+    """Slice the last dim; a slice of everything is no operation."""
+    if size == flat.shape[-1]:
+        return flat
+    return lax.slice_in_dim(flat, start, start + size, axis=-1)
 
 
 def flat_tree_spec(tree: Any) -> FlatTreeSpec:
@@ -124,9 +164,29 @@ def max_lengths(specs: Iterable[FlatTreeSpec]) -> BufferLengths:
     return dict(sorted(most.items()))
 
 
-def zero_buffers(lengths: BufferLengths, *leading: int) -> FlatBuffers:
-    """Return vectors of zeros, [*leading, n]."""
-    return {dtype: jnp.zeros((*leading, n), dtype) for dtype, n in lengths.items()}
+def zero_buffers(
+    lengths: BufferLengths, *leading: int, max_elements: int = MAX_VECTOR_ELEMENTS
+) -> FlatBuffers:
+    """Return vectors of zeros, [*leading, n].
+
+    Args:
+        lengths: elements of each dtype.
+        leading: dims before the elements.
+        max_elements: elements of a vector, at most; more are split into several.
+    """
+    return {
+        dtype: tuple(
+            jnp.zeros((*leading, min(n - start, max_elements)), dtype)
+            # One vector at least: a dtype may have no elements.
+            for start in range(0, max(1, n), max_elements)
+        )
+        for dtype, n in lengths.items()
+    }
+
+
+def buffer_shapes(lengths: BufferLengths, *leading: int) -> Any:
+    """Return shapes and dtypes of vectors, which take no memory."""
+    return jax.eval_shape(partial(zero_buffers, lengths, *leading))
 
 
 def buffer_bytes(lengths: BufferLengths) -> int:
@@ -136,10 +196,12 @@ def buffer_bytes(lengths: BufferLengths) -> int:
 
 def write_row(ring: FlatBuffers, row: jax.Array, buffers: FlatBuffers) -> FlatBuffers:
     """Write vectors into a row of a ring."""
-    return {
-        dtype: lax.dynamic_update_slice(x, buffers[dtype][None], (row, jnp.int32(0)))
-        for dtype, x in ring.items()
-    }
+    written: FlatBuffers = jax.tree.map(
+        lambda x, new: lax.dynamic_update_slice(x, new[None], (row, jnp.int32(0))),
+        ring,
+        buffers,
+    )
+    return written
 
 
 def overwrite_row(ring: FlatBuffers, row: jax.Array, dependents: Any) -> FlatBuffers:
@@ -159,10 +221,11 @@ def overwrite_row(ring: FlatBuffers, row: jax.Array, dependents: Any) -> FlatBuf
         if x.size
     )
     place = row, jnp.int32(0)
-    return {
+    written: FlatBuffers = jax.tree.map(
         # The slice is empty where a dtype has no elements.
-        dtype: lax.dynamic_update_slice(
+        lambda x: lax.dynamic_update_slice(
             x, made.astype(x.dtype)[None, : x.shape[1]], place
-        )
-        for dtype, x in ring.items()
-    }
+        ),
+        ring,
+    )
+    return written

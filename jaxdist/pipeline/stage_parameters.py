@@ -28,6 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdist.core.dtypes import MAX_VECTOR_ELEMENTS
+from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.partition.param_sharding import LeafSharding, StateUpdate
 from jaxdist.pipeline.plan_schedule import StagePlacement
@@ -351,6 +353,19 @@ def join_local_leaf(rows: jax.Array, leaf: LeafSharding, plan: Plan) -> jax.Arra
     )
 
 
+def _check_size(plan: Plan, leaf: LeafSharding) -> None:
+    # Leaves are written to the front of a longer slot by int32 offsets.
+    size = local_size(plan, leaf)
+    if size > MAX_VECTOR_ELEMENTS:
+        raise BadInput(
+            f"{leaf.name} is too large for a stage",
+            rule=f"a device has at most {MAX_VECTOR_ELEMENTS:,} elements of a "
+            "parameter: its offsets in a stage are int32",
+            values=f"{list(leaf.shape)}: {size:,} elements on a device",
+            remedy=f"plan.mesh.fsdp={2 * plan.mesh.fsdp}",
+        )
+
+
 def _slot_key(k: int) -> str:
     # Padded, so that trees, which sort their keys, hold slots in numeric order.
     return f"{k:04}"
@@ -371,6 +386,9 @@ def assign_slots(
         leaf_stages: stages that use each leaf.
         placement: where stages are; the replicas of one hold the same.
         is_compressed: whether the gradient of a leaf is compressed.
+
+    Raises:
+        BadInput: a device has more elements of a leaf than int32 can index.
     """
     owners = [{placement.stage_devices[stage] for stage in own} for own in leaf_stages]
     devices = [frozenset(itertools.chain(*own)) for own in owners]
@@ -386,6 +404,7 @@ def assign_slots(
     for place, leaf in enumerate(leaves):
         if place in shared:
             continue
+        _check_size(plan, leaf)
         kind = (
             len(leaf.shape) < 2 or "bias" in leaf.name.split("/"),
             np.dtype(leaf.dtype).name,

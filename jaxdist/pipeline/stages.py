@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxdist.core.dtypes import MAX_VECTOR_ELEMENTS
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
 from jaxdist.pipeline import flat_messages
@@ -230,6 +231,8 @@ class Pipeline:
     """How running statistics lie."""
     compute_dtype: Any
     """Dtype that matrices are cast to; None leaves them as they are."""
+    max_vector_elements: int = MAX_VECTOR_ELEMENTS
+    """Elements of a vector of messages or residuals, at most."""
 
     def stage_params(
         self, stage: PipelineStage, slot_arrays: SlotArrays

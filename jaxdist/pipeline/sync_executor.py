@@ -8,7 +8,7 @@ Other stages do other work in the same superstep, so nothing in a stage may wait
 devices along the pipe axis; sums and gathers over other axes may.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -164,7 +164,9 @@ class ScheduleRunner:
         """Return the carry before the first superstep."""
         inputs, gradients, kept = self.pipe.schedule_arrays.rows
         hops = range(len(self.pipe.schedule_arrays.hops))
-        zeros = flat_messages.zero_buffers
+        zeros = partial(
+            flat_messages.zero_buffers, max_elements=self.pipe.max_vector_elements
+        )
         return LoopCarry(
             total=jax.tree.map(
                 lambda x: jnp.zeros(x.shape, x.dtype),
@@ -191,15 +193,10 @@ class ScheduleRunner:
         hops = self.pipe.schedule_arrays.hops
         with jax.named_scope("between_stages"):
             with jax.named_scope("activations"):
-                up = tuple(
-                    {k: lax.ppermute(x, PIPE_AXIS, hop) for k, x in carry.up[0].items()}
-                    for hop in hops
-                )
+                up = tuple(_permute(carry.up[0], hop) for hop in hops)
             with jax.named_scope("gradients"):
-                sent = carry.down[0].items()
                 down = tuple(
-                    {k: lax.ppermute(x, PIPE_AXIS, pairs) for k, x in sent}
-                    for pairs in ([(b, a) for a, b in hop] for hop in hops)
+                    _permute(carry.down[0], [(b, a) for a, b in hop]) for hop in hops
                 )
         return replace(carry, up=up, down=down), None
 
@@ -302,6 +299,12 @@ class ScheduleRunner:
             stage, others, pipe.stage_stats(stage, carry.stats), part
         )
         return run, pipe.stage_params(stage, self.weights(row, carry)), slopes
+
+
+def _permute(sent: FlatBuffers, pairs: Sequence[tuple[int, int]]) -> FlatBuffers:
+    """Send vectors along the pipe axis, one after the other."""
+    got: FlatBuffers = jax.tree.map(lambda x: lax.ppermute(x, PIPE_AXIS, pairs), sent)
+    return got
 
 
 def _receive_activation(hop: int, row: ScheduleRow, carry: LoopCarry) -> LoopCarry:

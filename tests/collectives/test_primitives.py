@@ -10,11 +10,16 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.compress.codec import BlockQuantizationCodec
+from jaxdist.collectives.compress.hierarchical import HierarchicalAllReduce
+from jaxdist.collectives.compress.method import FlatAllReduce
 from jaxdist.collectives.compress.powersgd import (
     PowerSGD,
     orthonormalize,
     transpose_matmul,
 )
+from jaxdist.collectives.compress.shared_top_k import SharedTopK
+from jaxdist.collectives.compress.sparse import OkTopK
+from jaxdist.collectives.compress.top_k_allgather import TopKAllGather
 from jaxdist.collectives.compress.top_k_codec import TopKCodec
 from jaxdist.collectives.primitives import all_reduce, psum, psum_scatter
 from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS
@@ -83,6 +88,46 @@ def test_a_density_out_of_range_is_refused(density):
 def test_blocks_that_do_not_travel_are_refused(settings):
     with pytest.raises(BadInput):
         BlockQuantizationCodec(**settings)
+
+
+LONG = [
+    name
+    for name, method in ALL_REDUCE_ALGORITHMS.items()
+    if isinstance(method, FlatAllReduce) and name != "hierarchical"
+]
+
+
+@pytest.mark.parametrize("via", LONG)
+def test_a_vector_that_int32_cannot_index_is_refused(via):
+    """By shapes alone: an offset that wrapped would sum other elements."""
+    run, x = mapped(lambda v: psum(v, "data", via), shape=(2, 2**30))
+    with pytest.raises(BadInput, match="2,147,483,647 at most") as refused:
+        jax.eval_shape(run, x)
+    assert "plan.reduce.algorithm=exact" in refused.value.remedy
+    run, x = mapped(lambda v: psum(v, "data", via), shape=(2**31 - 2**26,))
+    assert jax.eval_shape(run, x).shape == (2**31 - 2**26,)
+    exact, x = mapped(lambda v: psum(v, "data"), shape=(2, 2**30))
+    assert jax.eval_shape(exact, x).shape == (2, 2**30)
+
+
+def test_empty_slots_have_indices_that_int32_holds():
+    """Those of a sparse sum lie beyond the vector, and would wrap sooner."""
+    half = TopKCodec(density=0.5)
+    for method in (
+        TopKAllGather(codec=half),
+        SharedTopK(density=0.5),
+        OkTopK(codec=half),
+        HierarchicalAllReduce(inter_host=TopKAllGather(codec=half)),
+    ):
+        sizes = {"replica": 2, "data": 2}
+        for elements, fits in ((2**30, True), (2**32, False)):
+            assert fits == (method.index_count(elements, sizes) < 2**31)
+    sparse = TopKAllGather(codec=half)
+    sizes, shape = {"data": 4}, (3, 2**29)
+    with pytest.raises(BadInput, match="2,415,919,104 indices"):
+        sparse.payloads([shape], "float32", sizes)
+    with pytest.raises(BadInput, match="2,415,919,104 indices"):
+        jax.eval_shape(half.encode, jax.ShapeDtypeStruct((1, 3 * 2**29), "float32"))
 
 
 def test_an_axis_of_one_device_is_said_to_do_nothing():

@@ -12,10 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from covers import covering
+from jax.sharding import PartitionSpec as P
 
+from jaxdist.core.dtypes import MAX_VECTOR_ELEMENTS
 from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.models.config import ModelConfig
+from jaxdist.pipeline import sync_executor
 from jaxdist.train.optimizers import OptimConfig, make_optimizer
+from jaxdist.train.pipeline.sync_gradients import make_training_pipeline
 from jaxdist.train.program import compile_program
 from jaxdist.train.state import named_leaves
 
@@ -170,3 +174,42 @@ def test_images_may_be_whole_from_a_block_on(then, hold):
     """They are gathered in the stage of that block."""
     until = {"spatial_end": "pool1", "spatial_end_mode": then}
     hold(("vgg16", 2, "spatial", "1f1b"), **until)
+
+
+def test_messages_and_residuals_may_lie_in_several_vectors(parts):
+    """As those of stages do that keep more than int32 offsets can address."""
+    model = MODELS["vgg16"]
+    task = replace(parts.make_task(model, jnp.float64), microbatches=4)
+    batch = parts.make_batch(model, jnp.float64, 8)
+    axes = {"pipe": 2, "order": PipelineConfig(schedule="1f1b")}
+    layout, state = parts.layout_of(task, axes, batch), parts.make_state(task)
+    held = layout.state_layout.to_device(state)
+    lengths = []
+
+    def gradients(most):
+        def local(state, batch):
+            pipe, micro = make_training_pipeline(layout, state, batch)
+            pipe = replace(pipe, max_vector_elements=most)
+            runner = sync_executor.ScheduleRunner(
+                pipe, state.params, state.stats, micro, graded=True
+            )
+            carry = runner.initial_carry()
+            rings = [x["float64"] for x in (carry.inputs, carry.gradients, carry.kept)]
+            lengths.append([[x.shape[-1] for x in ring] for ring in rings])
+            found = sync_executor.run(pipe, state.params, state.stats, micro)
+            return jax.tree.map(lambda x: x[None], found)
+
+        specs = jax.tree.map(lambda x: x.sharding.spec, layout.state)
+        run = layout.shard_map(local, specs, batch, P("pipe"))
+        return jax.jit(run)(held, batch)
+
+    whole = gradients(MAX_VECTOR_ELEMENTS)
+    ((inputs,), (slopes,), (kept,)) = lengths[0]
+    # Messages are split as well.
+    most = min(inputs, slopes) - 5
+    split = gradients(most)
+    assert lengths[1][:2] == [[most, inputs - most], [most, slopes - most]]
+    assert sum(lengths[1][2]) == kept
+    assert set(lengths[1][2][:-1]) == {most}
+    for want, got in zip(jax.tree.leaves(whole), jax.tree.leaves(split), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-14)

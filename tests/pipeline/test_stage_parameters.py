@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.partition.param_sharding import LeafSharding, split_axes
 from jaxdist.pipeline.plan_schedule import round_robin_placement
@@ -42,6 +43,18 @@ def slots():
 def arrays():
     rng = np.random.default_rng(0)
     return [jnp.asarray(rng.normal(size=x.shape), jnp.float32) for x in LEAVES]
+
+
+def test_a_leaf_that_int32_cannot_index_is_refused():
+    """By shapes alone; the largest that it can index is not."""
+    table = leaf("table", 2, 2**32, tensor=0, fsdp=1)
+    users, where = [frozenset({0})], round_robin_placement(2, 2)
+    with pytest.raises(BadInput, match="at most 2,147,483,647") as refused:
+        assign_slots(PLAN, [table], users, where)
+    assert refused.value.remedy == ("plan.mesh.fsdp=4",)
+    table = leaf("table", 2, 2**32 - 2, tensor=0, fsdp=1)
+    made = assign_slots(PLAN, [table], users, where)
+    assert made.slots[0].leaf.shape == (2, 2, 2, 2**31 - 1)
 
 
 def test_the_largest_leaves_of_devices_share_a_slot(slots):

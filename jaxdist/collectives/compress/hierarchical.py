@@ -51,6 +51,13 @@ class HierarchicalAllReduce(FlatAllReduce):
         given = rows.at[axis_rank((inner,))].add(sent - part)
         return total.reshape(-1)[: x.size], given.reshape(-1)[: x.size]
 
+    def index_count(self, elements: int, sizes: Mapping[str, int]) -> int:
+        """Return the indices of the whole vector, or of a part across hosts."""
+        *outer, inner = _require_two(tuple(sizes))
+        part = -(-elements // sizes[inner])
+        across = self.inter_host.index_count(part, {a: sizes[a] for a in outer})
+        return max(elements, across)
+
     def vector_payloads(
         self, elements: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:

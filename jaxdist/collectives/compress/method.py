@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdist.core.dtypes import accumulation_dtype
+from jaxdist.core.dtypes import MAX_VECTOR_ELEMENTS, accumulation_dtype
 from jaxdist.core.errors import BadInput
 
 Axes = tuple[str, ...]
@@ -124,9 +124,14 @@ class FlatAllReduce(AllReduceAlgorithm):
     def payloads(
         self, shapes: Sequence[Shape], dtype: Any, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:
-        """Yield the collectives of the whole vector."""
+        """Yield the collectives of the whole vector.
+
+        Raises:
+            BadInput: the vector has more elements than int32 can index.
+        """
         # Arrays are summed in at least float32, whatever their dtype.
         numbers = sum(math.prod(shape) for shape in shapes)
+        check_index_count(self.name, self.index_count(numbers, sizes))
         return self.vector_payloads(numbers, accumulation_dtype(dtype).itemsize, sizes)
 
     @abc.abstractmethod
@@ -134,6 +139,11 @@ class FlatAllReduce(AllReduceAlgorithm):
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Sum a vector [n]; return the total and what this device sent, [n] each."""
+
+    def index_count(self, elements: int, sizes: Mapping[str, int]) -> int:
+        """Return how many indices a sum uses, those of empty slots included."""
+        del sizes
+        return elements
 
     @abc.abstractmethod
     def vector_payloads(
@@ -224,6 +234,29 @@ def check_density(density: float) -> None:
             rule="0 < density <= 1: the part of the numbers that is sent",
             values=f"density = {density}",
             remedy="density=0.01",
+        )
+
+
+def check_index_count(name: str, count: int) -> None:
+    """Refuse a vector whose elements int32 cannot index.
+
+    Args:
+        name: of the algorithm.
+        count: indices that it uses.
+
+    Raises:
+        BadInput: there are too many.
+    """
+    if count > MAX_VECTOR_ELEMENTS:
+        raise BadInput(
+            f"a vector is too long to be summed by {name}",
+            rule="its offsets and indices are int32, one beyond the vector for each "
+            "slot that may stay empty",
+            values=f"{count:,} indices, {MAX_VECTOR_ELEMENTS:,} at most",
+            remedy=(
+                "plan.reduce.algorithm=exact",
+                "plan.mesh.fsdp or plan.mesh.tensor: devices sum parts of it",
+            ),
         )
 
 

@@ -62,6 +62,10 @@ class SharedTopK(FlatAllReduce):
         )
         return total + summed[-1], sent
 
+    def index_count(self, elements: int, sizes: Mapping[str, int]) -> int:
+        """Return the elements, and the slots that may stay empty."""
+        return elements + density_to_k(self.density, elements)
+
     def vector_payloads(
         self, elements: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:

@@ -98,6 +98,13 @@ class OkTopK(TwoPhaseAllReduce):
         sent = turns.at[:, axis_rank(axes)].add(late.reshape(-1, _STRETCH)).reshape(-1)
         return total[: x.size], sent[: x.size]
 
+    def index_count(self, elements: int, sizes: Mapping[str, int]) -> int:
+        """Return the padded elements, and the slots that may stay empty."""
+        devices = devices_along(sizes)
+        row = -(-elements // (devices * _STRETCH)) * _STRETCH
+        # Indices of empty slots follow those of a row, up to a whole stretch.
+        return devices * (row + density_to_k(self.codec.density, row) + _STRETCH)
+
     def vector_payloads(
         self, elements: int, itemsize: int, sizes: Mapping[str, int]
     ) -> Iterator[Payload]:

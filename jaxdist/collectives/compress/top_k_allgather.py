@@ -19,6 +19,7 @@ from jaxdist.collectives.compress.method import (
     Axes,
     FlatAllReduce,
     Payload,
+    density_to_k,
     devices_along,
 )
 from jaxdist.collectives.compress.top_k_codec import TopKCodec, accumulate_sparse
@@ -48,6 +49,10 @@ class TopKAllGather(FlatAllReduce):
             1, len(got), lambda i, so_far: accumulate_sparse(so_far, got[i]), first
         )
         return total, accumulate_sparse(zeros, message)
+
+    def index_count(self, elements: int, sizes: Mapping[str, int]) -> int:
+        """Return the elements, and the slots that may stay empty."""
+        return elements + density_to_k(self.codec.density, elements)
 
     def vector_payloads(
         self, elements: int, itemsize: int, sizes: Mapping[str, int]

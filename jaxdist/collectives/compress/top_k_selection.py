@@ -22,6 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdist.collectives.compress.method import check_index_count
+
 SAMPLE_SIZE: Final = 1 << 16
 """Elements of a row that the threshold is read from, at most."""
 _MARGIN: Final = 0.95
@@ -38,8 +40,12 @@ def top_k(rows: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     Returns:
         Values [R, slots], 0 in empty slots, and indices [R, slots] int32 in ascending
         order; in an empty slot an index of m or more, a different one in each.
+
+    Raises:
+        BadInput: the row has more elements than int32 can index.
     """
     size = rows.shape[1]
+    check_index_count("its largest elements", size + k)
     # All are sent: nothing to select, and indices are known.
     if k == size:
         every = jnp.arange(size, dtype=jnp.int32)

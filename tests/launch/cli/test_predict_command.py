@@ -139,3 +139,19 @@ def test_what_accelerators_keep_of_blocks_computed_again_is_what_layers_say(caps
     assert "temporaries" in found["testbed", "true"]
     kept = found["dgx-a100", "true"]["activations"]
     assert kept < 0.5 * found["dgx-a100", "false"]["temporaries"]
+
+
+def test_stages_that_keep_more_than_int32_can_count_are_predicted(capsys):
+    """GPT-2's vocabulary: a stage keeps 2^31 numbers of 40 windows, not of 20."""
+    words = ("model.depth=2", "model.embed=1024", "model.heads=16", "--json")
+    words = (*words, "model.vocabulary=52256", "precision=bfloat16")
+    plan = ("plan.mesh.data=1", "plan.mesh.pipe=2", "plan.pipe.cuts=block1")
+    asked = ("gpt2_small", "--cluster", "dgx-a100", "optim.accumulate=1")
+    found = []
+    for batch in (20, 40):
+        given = (*asked, *plan, *words, f"data.batch={batch}")
+        assert main(["oracle", "predict", *given]) == 0
+        tree = json.loads(capsys.readouterr().out)["memory_by_term"]
+        found.append(tree["temporaries"])
+    assert found[1] > 2**32  # bytes of 2^31 bfloat16 numbers
+    assert found[1] == pytest.approx(2 * found[0], rel=0.05)
