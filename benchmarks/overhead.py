@@ -6,7 +6,9 @@ Both train ResNet-8 on digits with the same batch on the same mesh, in turn, in 
 process; a ratio is taken round by round, so that a drifting machine drifts under both.
 `step_ratio`: the compiled step alone. `loop_ratio`: jaxdist's whole loop (shuffle,
 augmentation, transfer, metrics and spans on disk) against the hand-written loop, which
-gathers from memory without augmentation and writes nothing.
+gathers from memory without augmentation and writes nothing. `check_ratio`: the compiled
+step over the same without the check that gradients and state are finite; both leave the
+same bits.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
@@ -67,6 +70,15 @@ class Ours:
         self.state = initial_state(self.job.layout)
         self.source, self.folder = source, folder
 
+    def unchecked(self):
+        """Return the step without the check that gradients and state are finite."""
+        same = {
+            name: lambda loss, *_: loss
+            for name in ("nan_unless_finite", "inf_unless_finite")
+        }
+        with mock.patch.multiple("jaxdist.train.step", **same):
+            return compile_program(self.job.layout).compiled_step
+
     def batch(self):
         """Return the first batch on the devices."""
         feed = train_feed(self.source, self.job.order, self.program.batch_shardings)
@@ -115,10 +127,22 @@ def timed(run):
     return time.perf_counter() - start
 
 
+def check_same_bits(ours, unchecked, batch):
+    """Raise where the check changes what a step computes."""
+    first = (initial_state(ours.job.layout) for _ in range(2))
+    steps = ours.program.compiled_step, unchecked
+    ends = [step(state, batch)[0] for step, state in zip(steps, first)]
+    for a, b in zip(*map(jax.tree.leaves, ends), strict=True):
+        assert np.array_equal(a, b), "the check changes the state"
+
+
 def measure(ours, hand, rounds, steps, batch):
-    """Return seconds a step of (step, hand step, loop, hand loop), round by round."""
+    """Return seconds a step by round: (step, by hand, loop, by hand, unchecked)."""
     ready, order = ours.batch(), np.random.default_rng(0)
     theirs = hand.batch(np.arange(batch))
+    unchecked = ours.unchecked()
+    check_same_bits(ours, unchecked, ready)
+    other = initial_state(ours.job.layout)
 
     def step_ours():
         for _ in range(steps):
@@ -130,31 +154,41 @@ def measure(ours, hand, rounds, steps, batch):
             hand.state, loss = hand.step(hand.state, *theirs)
         jax.block_until_ready(loss)
 
+    def step_unchecked():
+        nonlocal other
+        for _ in range(steps):
+            other, loss = unchecked(other, ready)
+        jax.block_until_ready(loss)
+
     runs = (
         step_ours,
         step_hand,
         lambda: ours.loop(steps),
         lambda: hand.epoch(order, batch, steps),
+        step_unchecked,
     )
     rows = []
     for turn in range(rounds + 1):
         # The order alternates too: whoever runs second finds warmer caches.
-        turns = range(4) if turn % 2 else (1, 0, 3, 2)
+        turns = (4, 0, 1, 2, 3) if turn % 2 else (1, 0, 4, 3, 2)
         times = {i: timed(runs[i]) / steps for i in turns}
-        rows.append([times[i] for i in range(4)])
+        rows.append([times[i] for i in range(5)])
     return rows[1:]  # the first round compiles and warms up
 
 
 def summary(rows):
-    steps = [a / b for a, b, _, _ in rows]
-    loops = [c / d for _, _, c, d in rows]
+    steps = [a / b for a, b, *_ in rows]
+    loops = [c / d for _, _, c, d, _ in rows]
+    checks = [a / e for a, *_, e in rows]
     medians = [statistics.median(column) for column in zip(*rows)]
-    names = ("step_s", "hand_step_s", "loop_s", "hand_loop_s")
+    names = ("step_s", "hand_step_s", "loop_s", "hand_loop_s", "unchecked_step_s")
     return {
         "step_ratio": statistics.median(steps),
         "step_ratio_range": [min(steps), max(steps)],
         "loop_ratio": statistics.median(loops),
         "loop_ratio_range": [min(loops), max(loops)],
+        "check_ratio": statistics.median(checks),
+        "check_ratio_range": [min(checks), max(checks)],
         **dict(zip(names, medians)),
         "rounds": len(rows),
     }
@@ -162,7 +196,8 @@ def summary(rows):
 
 def result_rows(rows):
     """Return the rows that are recorded."""
-    columns = dict(zip(("step", "hand step", "loop", "hand loop"), zip(*rows)))
+    names = ("step", "hand step", "loop", "hand loop", "unchecked step")
+    columns = dict(zip(names, zip(*rows)))
     made = []
     for name in ("step", "loop"):
         ours, hand = columns[name], columns[f"hand {name}"]
@@ -174,7 +209,10 @@ def result_rows(rows):
             times = [1e3 * s for s in seconds]
             middle = statistics.median(times)
             made.append(row(name, middle, "ms", figure=figure, readings=times))
-    return made
+    checks = [a / b for a, b in zip(columns["step"], columns["unchecked step"])]
+    middle = statistics.median(checks)
+    case = "step over one without the check that it is finite"
+    return [*made, row(case, middle, "", figure="ratio", readings=checks)]
 
 
 def main():
