@@ -123,6 +123,7 @@ PAGES = {
             "faults_false_alarms",
             "elastic",
             "checkpoint_stall",
+            "readers",
             "stragglers",
             "preflight",
             "testbed_cycles",
