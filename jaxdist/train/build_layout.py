@@ -302,13 +302,6 @@ def build_layout(
         gradients, updates = trace_cache.get_or_compute(
             "updates", lambda: _read_updates(task, plan, batch_shapes, repeated)
         )
-        if task.frozen or not all(gradients):
-            found = trace_cache.get_or_compute(
-                "gradients", lambda: _read_gradients(task, plan, batch_shapes)
-            )
-            moving = zip(params, gradients, strict=True)
-            trained = {leaf.name for leaf, moves in moving if moves}
-            calls = with_gradients(calls, found, trained)
         # Nothing is moved of a parameter without a gradient: it is whole everywhere.
         params = tuple(
             leaf if moves else replace(leaf, has_gradient=False, fsdp_dim=None)
@@ -325,6 +318,24 @@ def build_layout(
         held = build_slot_layout(
             plan, stages, network, state, (params, stats), trace_cache
         )
+    if task.frozen or not all(leaf.has_gradient for leaf in params):
+        found = trace_cache.get_or_compute(
+            "gradients", lambda: _read_gradients(task, plan, batch_shapes)
+        )
+        if stages is not None:
+            # Behind the first stage all stages are handed a gradient of what they are
+            # given, whether or not anything before them is trained.
+            every = replace(task, frozen=())
+            handed = trace_cache.get_or_compute(
+                "all gradients", lambda: _read_gradients(every, plan, batch_shapes)
+            )
+            first = stages.blocks[0]
+            found = {
+                key: found[key] if key[0].split(".")[0] in first else asked
+                for key, asked in handed.items()
+            }
+        trained = {leaf.name for leaf in params if leaf.has_gradient}
+        calls = with_gradients(calls, found, trained)
 
     # What a step reads of the parameters, and how it sums their gradients. Stages
     # gather their parameters once, before the first microbatch; else each microbatch

@@ -22,6 +22,7 @@ from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.layers import Conv, GlobalMean, Linear
 from jaxdist.models import Chain
+from jaxdist.models.config import ModelConfig
 from jaxdist.train.objective import Classification
 from jaxdist.train.optimizers import OptimConfig, make_optimizer
 from jaxdist.train.program import compile_program, initial_state
@@ -341,6 +342,28 @@ def test_layout_moves_what_its_ledger_says(axes, parts):
     new, loss = program.run(1, initial_state(program.layout), laid)
     assert np.isfinite(loss).all()
     assert named_leaves(program.layout.to_checkpoint(new).stats)["stem/calls"] == 1
+
+
+RESNET = ModelConfig(name="resnet50", size="tiny")
+FROZEN = {
+    "the first block, stages": (RESNET, ("stem.*",), dict(pipe=2, data=2)),
+    "all but the head, rows": (RESNET, ("st*",), dict(data=2, spatial_h=2)),
+    "kernels, filters": (ModelConfig(width=4), ("*.kernel",), dict(tensor=2)),
+    "norms and biases, fsdp": (
+        ModelConfig(name="gpt2_small", size="tiny"),
+        ("*.bias", "*.scale"),
+        dict(fsdp=2, remat=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FROZEN)
+def test_frozen_layers_move_what_their_ledger_says(case, parts):
+    """No gradient of what is frozen, nor of what lies before all that is trained."""
+    config, frozen, axes = FROZEN[case]
+    task = replace(parts.make_task(config, jnp.float64), frozen=frozen)
+    batch = parts.make_batch(config, jnp.float64, 8)
+    compile_program(parts.layout_of(task, axes, batch))
 
 
 def test_microbatches_count_each(parts):
