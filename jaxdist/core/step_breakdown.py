@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
+from jaxdist.core.validation import json_text
+
 COMPUTE: Final = "compute"
 UPDATE: Final = "update"
 COMPRESSION: Final = "packing"
@@ -93,7 +95,7 @@ class StepBreakdown:
 
     def to_json(self) -> str:
         """Write the record; `from_json` reads the same value back."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+        return json_text(asdict(self), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "StepBreakdown":

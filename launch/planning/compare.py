@@ -1,6 +1,5 @@
 """Compares finished runs with what the oracle predicts of them on a cluster."""
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from jaxdist.core.plan import Plan
 from jaxdist.core.run_record import Run
 from jaxdist.core.step_breakdown import StepBreakdown
 from jaxdist.core.text.formatting import format_duration, format_percent, format_size
+from jaxdist.core.validation import json_text
 from jaxdist.launch.run_folder.folder import (
     RunFolder,
     find_run,
@@ -139,7 +139,7 @@ def compare_runs(query: ComparisonQuery) -> ComparisonReport:
     for folder, one in zip(folders, compared, strict=True):
         if is_writable(folder.path):
             found = {"cluster": cluster.name, **_comparison_tree(one)}
-            write_atomic(folder.comparison, json.dumps(found, indent=2) + "\n")
+            write_atomic(folder.comparison, json_text(found, indent=2) + "\n")
             write_report(folder.path)
     return ComparisonReport(query=query, cluster=cluster, comparisons=tuple(compared))
 

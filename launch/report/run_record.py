@@ -1,6 +1,5 @@
 """A record: everything the files of a run folder say, however early the run ended."""
 
-import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -151,7 +150,7 @@ def read_run_data(folder: Path) -> RunData:
     summary, plan = read_json_object(files.summary), None
     for tree in (read_json_object(files.plan), (summary or {}).get("plan")):
         with suppress(BadInput, TypeError):
-            plan = plan or (Plan.from_json(json.dumps(tree)) if tree else None)
+            plan = plan or (Plan.from_tree(tree) if tree else None)
     ended = tuple(complete_spans(spans.rows))
     told = summary or _estimate_summary(train, tests, ended, values)
     # The plan knows the number of devices before any summary does. Without a summary a

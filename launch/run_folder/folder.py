@@ -7,7 +7,6 @@ counted and left out.
 """
 
 import fcntl
-import json
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.validation import parse_json
+from jaxdist.core.validation import json_text, parse_json
 
 if TYPE_CHECKING:
     from jaxdist.launch.config import Experiment
@@ -251,7 +250,7 @@ def folder_lock(folder: RunFolder) -> Iterator[RunFolder]:
         # The file stays: a lock on a deleted file would exclude nobody.
         mine = {"pid": os.getpid(), "host": socket.gethostname()}
         os.ftruncate(file, 0)
-        os.pwrite(file, json.dumps(mine).encode(), 0)
+        os.pwrite(file, json_text(mine).encode(), 0)
         try:
             yield folder
         finally:

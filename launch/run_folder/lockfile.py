@@ -4,7 +4,6 @@ A run that goes on reads it, and refuses settings that would make it another run
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -15,7 +14,7 @@ import jaxdist
 from jaxdist.core.errors import BadInput
 from jaxdist.core.files import write_atomic
 from jaxdist.core.object_reference import check_trusted_references
-from jaxdist.core.validation import parse_json
+from jaxdist.core.validation import json_text, parse_json
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.aliases import current_key, old_keys
 from jaxdist.launch.config.resolve import ResolvedConfig, format_override
@@ -161,7 +160,7 @@ def lock_to_json(
         "packages": dict(packages),
         "data": dict(sample_fingerprints),
     }
-    return json.dumps(tree, indent=2) + "\n"
+    return json_text(tree, indent=2) + "\n"
 
 
 def lock_from_json(text: str) -> ConfigLock:

@@ -1,12 +1,12 @@
 """A run's spans as a trace that Perfetto opens: one track a phase."""
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxdist.core.files import write_output
 from jaxdist.core.run_record import PHASES
+from jaxdist.core.validation import json_text
 from jaxdist.launch.run_folder.folder import complete_spans, read_jsonl
 
 TraceEvent = dict[str, Any]
@@ -64,6 +64,6 @@ def write_trace(folder: Path, path: Path, *, force: bool = False) -> Path:
         BadInput: the file is there and `force` is not given.
     """
     spans = read_jsonl(folder / "spans.jsonl").rows
-    text = json.dumps(chrome_trace(spans, folder.resolve().name))
+    text = json_text(chrome_trace(spans, folder.resolve().name))
     write_output(path, text + "\n", force=force)
     return path

@@ -12,7 +12,6 @@ cannot be asked.
 """
 
 import faulthandler
-import json
 import os
 import re
 import socket
@@ -30,6 +29,7 @@ from typing import Any, Final, Self
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.files import write_atomic
+from jaxdist.core.validation import json_text
 from jaxdist.launch.distributed.exit_codes import EXIT_RESTART
 from jaxdist.launch.distributed.launcher_messages import MessageKind, send_to_launcher
 from jaxdist.launch.distributed.process_group import ProcessGroup
@@ -448,4 +448,4 @@ class StatusWriter:
             }
             news = {"state": state, **self._record, "processes": places}
             # Written again in two seconds: it need not wait for a busy disk.
-            write_atomic(self._path, json.dumps(news) + "\n", durable=False)
+            write_atomic(self._path, json_text(news) + "\n", durable=False)
