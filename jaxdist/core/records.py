@@ -67,50 +67,81 @@ def parse_record(kind: type[Record], tree: object, context: str) -> Record:
       values   step = '3'
       remedy   step: a whole number of at most 64 bits
     """
-    known = fields(kind)
-    check_fields(tree, [field.name for field in known], context)
+    required = [
+        field.name
+        for field in fields(kind)
+        if field.default is MISSING and field.default_factory is MISSING
+    ]
+    values = parse_fields(kind, tree, context)
+    check_required_fields(values, required, context)
+    return kind(**values)
+
+
+def parse_fields(
+    kind: type["DataclassInstance"], tree: object, context: str
+) -> dict[str, Any]:
+    """Return the fields that a table has, as the annotations of a dataclass have them.
+
+    Args:
+        kind: the dataclass.
+        tree: plain values.
+        context: what has them, for errors.
+
+    Raises:
+        BadInput: no table, an unknown field, or a value of another type.
+    """
+    check_fields(tree, [field.name for field in fields(kind)], context)
     assert isinstance(tree, Mapping)
-    check_required_fields(
-        tree,
-        [
-            field.name
-            for field in known
-            if field.default is MISSING and field.default_factory is MISSING
-        ],
-        context,
-    )
     types = get_type_hints(kind)
-    return kind(
-        **{
-            name: _parse_value(types[name], value, name, context)
-            for name, value in tree.items()
-        }
-    )
+    return {
+        name: parse_value(types[name], value, name, context)
+        for name, value in tree.items()
+    }
 
 
-def _parse_value(kind: Any, value: Any, name: str, context: str) -> Any:
-    """Return a value as a field's annotation has it."""
+def known_fields(kind: type["DataclassInstance"], tree: object) -> object:
+    """Leave out of a table what a dataclass has not: fields of another version."""
+    names = {field.name for field in fields(kind)}
+    if not isinstance(tree, Mapping):
+        return tree
+    return {name: value for name, value in tree.items() if name in names}
+
+
+def parse_value(kind: Any, value: Any, name: str, context: str) -> Any:
+    """Return a plain value as an annotation has it.
+
+    Args:
+        kind: the annotation.
+        value: the value; a list where the annotation is a tuple.
+        name: of the field.
+        context: what has the field, for errors.
+
+    Raises:
+        BadInput: it is of another type, or not finite.
+    """
     origin, args = get_origin(kind), get_args(kind)
-    if kind is Any:
+    if kind is Any or (value is None and NoneType in args):
         return value
     if isinstance(kind, type) and is_dataclass(kind):
         return parse_record(kind, value, f"{name} of {context}")
     if origin in (Union, UnionType):
-        # All unions of records are of one type and None.
-        (kind,) = (each for each in args if each is not NoneType)
-        return None if value is None else _parse_value(kind, value, name, context)
+        # Besides None there is one type, or `int | float`: the last one takes both.
+        *_, kind = (each for each in args if each is not NoneType)
+        return parse_value(kind, value, name, context)
     if origin is Mapping and isinstance(value, Mapping):
         key_kind, each_kind = args
         return {
-            _parse_key(key_kind, key, name, context): _parse_value(
+            _parse_key(key_kind, key, name, context): parse_value(
                 each_kind, each, f"{name}.{key}", context
             )
             for key, each in value.items()
         }
     if origin in (Sequence, tuple) and isinstance(value, list | tuple):
-        values = [_parse_value(args[0], each, name, context) for each in value]
+        values = [parse_value(args[0], each, name, context) for each in value]
         return tuple(values) if origin is tuple else values
-    if not (value in args if origin is Literal else _is_scalar(kind, value)):
+    # By type as well: True is 1 to Python.
+    is_choice = any(type(each) is type(value) and each == value for each in args)
+    if not (is_choice if origin is Literal else is_scalar(kind, value)):
         raise _type_error(kind, value, name, context)
     return value
 
@@ -124,7 +155,12 @@ def _parse_key(kind: Any, key: Any, name: str, context: str) -> Any:
     return int(key)
 
 
-def _is_scalar(kind: Any, value: Any) -> bool:
+def is_scalar(kind: Any, value: Any) -> bool:
+    """Tell whether a value is an int, float, str or bool; floats are finite.
+
+    >>> is_scalar(float, 3), is_scalar(int, True), is_scalar(float, float("nan"))
+    (True, False, False)
+    """
     # By the type itself: True is an integer to Python. JSON may have 3 for 3.0.
     if type(value) is int and kind in (int, float):
         return abs(value) < _INTEGER_BOUND
@@ -134,7 +170,7 @@ def _is_scalar(kind: Any, value: Any) -> bool:
 def _type_error(kind: Any, value: Any, name: str, context: str) -> BadInput:
     expected = _TYPE_TEXTS.get(get_origin(kind) or kind, str(kind))
     if get_origin(kind) is Literal:
-        expected = f"one of {', '.join(get_args(kind))}"
+        expected = f"one of {', '.join(map(str, get_args(kind)))}"
     return BadInput(
         f"{name} of {context} is of another type",
         rule=f"{name} is {expected}",

@@ -17,6 +17,7 @@ from jaxdist.launch.run_folder.folder import (
     RunFolder,
     find_run,
     is_writable,
+    read_run_file,
     run_names,
 )
 from jaxdist.launch.run_folder.lockfile import read_trusted_config
@@ -106,7 +107,7 @@ def compare_runs(query: ComparisonQuery) -> ComparisonReport:
     for name in query.runs:
         folder = find_run(name, folder=query.dir)
         run = _read_summary(folder)
-        plan = Plan.from_json(folder.plan.read_text(encoding="utf-8"))
+        plan = read_run_file(folder.plan, Plan.from_json)
         # A cluster that was recalibrated on this very run would prove nothing.
         check_held_out(run, cluster)
         check_device_count(plan, cluster)
@@ -117,8 +118,7 @@ def compare_runs(query: ComparisonQuery) -> ComparisonReport:
         ).describe_traced(plan)
         breakdown = None
         if folder.step_breakdown.is_file():
-            text = folder.step_breakdown.read_text(encoding="utf-8")
-            breakdown = StepBreakdown.from_json(text)
+            breakdown = read_run_file(folder.step_breakdown, StepBreakdown.from_json)
         compared.append(
             compare_prediction(
                 run,
@@ -152,7 +152,7 @@ def _read_summary(folder: RunFolder) -> Run:
             values=f"no {folder.summary.name}",
             remedy="jaxdist train goes on with it",
         )
-    run = Run.from_json(folder.summary.read_text(encoding="utf-8"))
+    run = read_run_file(folder.summary, Run.from_json)
     # The first step compiles, and is not timed.
     if not run.step_s:
         raise BadInput(

@@ -12,6 +12,7 @@ from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.core.plan.shuffle import ShuffleConfig
+from jaxdist.core.records import parse_fields, parse_record
 from jaxdist.core.validation import check_fields, json_text, parse_json
 
 PLAN_TARGET_KEY: Final = "made_for"
@@ -340,13 +341,9 @@ class Plan:
                         values=f"plan.mesh.{axis} = {size!r}",
                         remedy=f"plan.mesh.{axis}=2",
                     )
-            # Plans are hashable: the lists of JSON become tuples.
-            values[name] = kind(
-                **{k: tuple(v) if isinstance(v, list) else v for k, v in part.items()}
-            )
-        values["replicated_axes"] = tuple(tree.get("replicated_axes", ()))
-        values["placement"] = tuple(tree.get("placement", ()))
-        return cls(**values)
+            values[name] = parse_record(kind, part, f"plan.{name}")
+        own = {key: each for key, each in tree.items() if key not in parts}
+        return cls(**values | parse_fields(cls, own, "a plan"))
 
 
 def _check_known_fields(cls: type, tree: Any, context: str) -> dict[str, Any]:
