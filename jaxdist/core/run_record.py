@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from jaxdist.core.records import known_fields, parse_record
-from jaxdist.core.validation import json_text, parse_json
+from jaxdist.core.validation import check_range, json_text, parse_json
 
 PHASES = ("compute", "compile", "evaluation", "input", "checkpoint", "other")
 """Where the wall clock of a run goes; the shares add up to the whole run."""
@@ -93,6 +93,11 @@ class Run:
         """Make a record of plain values, as `from_json` does.
 
         Raises:
-            BadInput: a field is missing or of another type.
+            BadInput: a field is missing, of another type or negative.
         """
-        return parse_record(cls, known_fields(cls, tree), "the summary")
+        run = parse_record(cls, known_fields(cls, tree), "the summary")
+        for name, value in vars(run).items():
+            # Scores are what an objective makes them, below zero as well.
+            if isinstance(value, int | float) and name not in ("loss", "accuracy"):
+                check_range(name, value, minimum=1 if name == "devices" else 0)
+        return run

@@ -326,8 +326,9 @@ def _is_row(row: JsonRow, required: Iterable[str]) -> bool:
     return (
         all(is_scalar(_ROW_NUMBERS.get(key, str), row.get(key)) for key in required)
         and all(
-            row.get(key) is None or is_scalar(kind, row[key])
+            is_scalar(kind, row[key]) and row[key] >= 0
             for key, kind in _ROW_NUMBERS.items()
+            if key in row
         )
         # As no finite number: NaN is drawn as a gap.
         and all(is_scalar(float, x) or isinstance(x, float) for x in numbers)

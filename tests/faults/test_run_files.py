@@ -200,6 +200,29 @@ def test_a_row_of_another_type(job, run, name, commands):
             obeys(job, run, command)
 
 
+def test_a_loss_below_zero_is_one(job, run):
+    path = run / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"loss": -3.5}))
+    assert obeys(job, run, "report")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "other"),
+    [
+        ("summary.json", ("devices",), 0),
+        ("summary.json", ("samples_per_s",), "fast"),
+        ("config.lock.json", ("values", "data.batch", "value"), "many"),
+    ],
+)
+def test_a_field_that_cannot_be_is_named(job, run, name, place, other):
+    path = run / name
+    path.write_text(json.dumps(changed(json.loads(path.read_text()), place, other)))
+    code, err = obeys(job, run, "compare")
+    assert code == 2
+    assert str(path) in err
+    assert str(other) in err
+
+
 def test_all_of_them_work_on_a_run_that_is_whole(job, run):
     found = {command: obeys(job, run, command)[0] for command in COMMANDS}
     assert found == dict.fromkeys(COMMANDS, 0)
