@@ -4,7 +4,6 @@ FOLDER/train/cat/1.jpg    FOLDER/test/cat/7.jpg (or validation, or val)
 """
 
 import hashlib
-import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Final
 from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.core.files import write_atomic
 from jaxdist.core.text_encoding import printable_path
-from jaxdist.core.validation import parse_json
+from jaxdist.core.validation import json_text, parse_json
 from jaxdist.input.feature_spec import FeatureSpec, image_shape
 from jaxdist.input.image_files import (
     DecodedImages,
@@ -185,7 +184,7 @@ def find_corrupt_images(files: Sequence[Path], cache_folder: Path) -> frozenset[
 
     # Written aside and renamed: other processes of a run may look at the same time.
     cache_folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(index, json.dumps([str(path) for path in found]))
+    write_atomic(index, json_text([str(path) for path in found]))
     return frozenset(found)
 
 

@@ -13,14 +13,15 @@ Sample checks: what a batch may hold, looked at on the host before a device has 
 jax raises no error for an index out of range: it reads the last row, or NaN.
 """
 
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.core.errors import BadInput
+from jaxdist.core.errors import BadInput, SourceFailedError
 from jaxdist.input.array_record import ArrayRecordSource
 from jaxdist.input.sources import (
     Arrays,
@@ -73,8 +74,40 @@ class CheckedSource:
 
         Raises:
             BadInput: not one row for each id, or not as the first sample is.
+            SourceFailedError: the source raised anything else.
         """
-        return self._check(self._source.get(ids), ids)
+        return self._check(self._call(self._source.get, ids), ids)
+
+    def _call(self, read: Callable[..., Any], ids: SampleIds, *args: Any) -> Any:
+        """Read samples; what the source raises names it, its line and the ids."""
+        try:
+            return read(ids, *args)
+        except BadInput:
+            raise
+        except Exception as error:  # a source of one's own may raise anything
+            # The first frame outside of this package is in its author's file. Of that
+            # file's lines the deepest counts: it called the library that failed.
+            frames = [
+                (frame, line)
+                for frame, line in traceback.walk_tb(error.__traceback__)
+                if frame.f_globals.get("__name__", "").partition(".")[0] != _PACKAGE
+            ]
+            own = frames[0][0].f_code.co_filename if frames else "no file"
+            lines = [line for frame, line in frames if frame.f_code.co_filename == own]
+            at = f"{own}:{lines[-1]}" if lines else own
+            first, *_ = str(error).strip().splitlines() or [""]
+            raise SourceFailedError(
+                f"the source {self.name} failed while the run read it",
+                rule="get(ids) returns the samples of every id below len(source), in "
+                "any order and from several threads",
+                values=f"{type(error).__name__}: {first}, at {at}; "
+                f"{_describe_ids(ids)}",
+                remedy=(
+                    f"mend {at}",
+                    "or leave out of len(source) what cannot be read; the same command "
+                    "goes on from the newest checkpoint",
+                ),
+            ) from error
 
     @property
     def fingerprint(self) -> str:
@@ -195,9 +228,15 @@ class EpochVaryingCheckedSource(CheckedSource):
         self._varied.name = self.name
 
     def vary(self, ids: SampleIds, epochs: SampleIds, seed: int) -> Arrays:
-        """Read samples as they are in their epochs."""
+        """Read samples as they are in their epochs.
+
+        Raises:
+            BadInput: not one row for each id, or not as the first sample is.
+            SourceFailedError: the source raised anything else.
+        """
         assert isinstance(self._source, EpochVaryingSource)
-        return self._varied._check(self._source.vary(ids, epochs, seed), ids)
+        found = self._call(self._source.vary, ids, epochs, seed)
+        return self._varied._check(found, ids)
 
 
 class _FirstEpoch:

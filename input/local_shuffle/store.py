@@ -8,7 +8,6 @@ no room for, and what was damaged, is read where the data set is.
 """
 
 import errno
-import json
 import os
 import struct
 import threading
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from jaxdist.core.errors import BadInput, FatalError, JaxdistWarning
 from jaxdist.core.files import write_atomic
 from jaxdist.core.text.formatting import format_count
+from jaxdist.core.validation import json_text
 from jaxdist.input.sources import Arrays, SampleIds, Source
 
 SampleBytes = dict[str, bytes]
@@ -434,7 +434,7 @@ def _open_folder(
         arrays: names of files that the contents need.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    said, head = json.dumps(contents), folder / "store.json"
+    said, head = json_text(contents), folder / "store.json"
     complete = all((folder / f"{name}.bin").is_file() for name in arrays)
     if complete and head.is_file() and head.read_text(encoding="utf-8") == said:
         return True

@@ -1,6 +1,5 @@
 """Fitted constants as a file: values, bounds, origin, and the rows behind them."""
 
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +9,7 @@ from jaxdist.calibrate.measured_rows import RowFormat, initial_values
 from jaxdist.core.errors import BadInput
 from jaxdist.core.files import check_output, write_output
 from jaxdist.core.text_encoding import read_text
-from jaxdist.core.validation import parse_json
+from jaxdist.core.validation import json_text, parse_json
 
 _FILE_KIND: Final = "jaxdist fitted constants"
 
@@ -99,7 +98,7 @@ def write_constants(
             not given.
     """
     check_output(path, force=force)
-    write_output(path, json.dumps(asdict(constants), indent=1) + "\n", force=force)
+    write_output(path, json_text(asdict(constants), indent=1) + "\n", force=force)
 
 
 def read_constants(path: Path, row_format: RowFormat) -> FittedConstants:

@@ -48,6 +48,10 @@ class DiskFullError(BadInput):
     """
 
 
+class SourceFailedError(BadInput):
+    """A data source of one's own raised while a run read it: the run has failed."""
+
+
 class FatalError(RuntimeError):
     """An invariant of jaxdist does not hold, so the run must not go on."""
 

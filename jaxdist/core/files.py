@@ -27,6 +27,7 @@ from typing import Final, Self, TextIO
 import psutil
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.validation import json_text
 
 _NO_HARD_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
@@ -203,7 +204,7 @@ class FolderMarker:
                 "pid": this.pid,
                 "start_time": this.create_time(),
             }
-            file.write(json.dumps(owner))
+            file.write(json_text(owner))
             file.flush()
             _lock(file)
             rename_new(part, path)

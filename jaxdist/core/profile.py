@@ -1,12 +1,11 @@
 """A profile: what a network costs, layer by layer, and where it may be cut."""
 
-import json
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
 from jaxdist.core.kernel_shape import KernelShape
-from jaxdist.core.validation import parse_json
+from jaxdist.core.validation import json_text, parse_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +164,7 @@ class Profile:
 
     def to_json(self) -> str:
         """Write the profile and its totals; `from_json` reads the same value back."""
-        return json.dumps(self.tree(), indent=2, ensure_ascii=False) + "\n"
+        return json_text(self.tree(), indent=2, ascii_only=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Profile":

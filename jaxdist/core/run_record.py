@@ -1,11 +1,11 @@
 """A run record: what happened in one training run, as plain data."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from jaxdist.core.validation import json_text
+from jaxdist.core.records import known_fields, parse_record
+from jaxdist.core.validation import check_range, json_text, parse_json
 
 PHASES = ("compute", "compile", "evaluation", "input", "checkpoint", "other")
 """Where the wall clock of a run goes; the shares add up to the whole run."""
@@ -80,5 +80,24 @@ class Run:
 
     @classmethod
     def from_json(cls, text: str) -> "Run":
-        """Read a record that `to_json` wrote."""
-        return cls(**json.loads(text))
+        """Read a record that `to_json` wrote, of any version.
+
+        Raises:
+            BadInput: a field is missing or of another type.
+            json.JSONDecodeError: it is no JSON.
+        """
+        return cls.from_tree(parse_json(text))
+
+    @classmethod
+    def from_tree(cls, tree: object) -> "Run":
+        """Make a record of plain values, as `from_json` does.
+
+        Raises:
+            BadInput: a field is missing, of another type or negative.
+        """
+        run = parse_record(cls, known_fields(cls, tree), "the summary")
+        for name, value in vars(run).items():
+            # Scores are what an objective makes them, below zero as well.
+            if isinstance(value, int | float) and name not in ("loss", "accuracy"):
+                check_range(name, value, minimum=1 if name == "devices" else 0)
+        return run

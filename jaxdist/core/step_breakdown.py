@@ -1,9 +1,11 @@
 """A breakdown of profiled steps: where devices spent their time, as plain data."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Final
+
+from jaxdist.core.records import parse_record
+from jaxdist.core.validation import json_text, parse_json
 
 COMPUTE: Final = "compute"
 UPDATE: Final = "update"
@@ -93,18 +95,14 @@ class StepBreakdown:
 
     def to_json(self) -> str:
         """Write the record; `from_json` reads the same value back."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+        return json_text(asdict(self), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "StepBreakdown":
-        """Read a record that `to_json` wrote."""
-        tree = json.loads(text)
-        devices = tuple(
-            DeviceBreakdown(
-                **one
-                | {"layers_s": {k: LayerTime(**v) for k, v in one["layers_s"].items()}}
-                | {"lane": tuple(StageTiming(**cell) for cell in one.get("lane", ()))}
-            )
-            for one in tree["devices"]
-        )
-        return cls(**tree | {"devices": devices})
+        """Read a record that `to_json` wrote.
+
+        Raises:
+            BadInput: a field is missing, unknown or of another type.
+            json.JSONDecodeError: it is no JSON.
+        """
+        return parse_record(cls, parse_json(text), "the breakdown")

@@ -63,7 +63,7 @@ class Recorder:
                 if row["step"] <= step:
                     kept.append(row)
         # Replaced at once, so that a kill here loses no row.
-        write_atomic(self._path, "".join(json.dumps(row) + "\n" for row in kept))
+        write_atomic(self._path, "".join(json_text(row) + "\n" for row in kept))
         self._evaluated_steps = frozenset(
             row["step"] for row in kept if row["kind"] == "test"
         )

@@ -17,6 +17,7 @@ from jaxdist.core.errors import (
     FatalError,
     JaxdistWarning,
     RetryableError,
+    SourceFailedError,
     did_you_mean,
 )
 from jaxdist.launch.cli import commands
@@ -68,8 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except SystemExit as error:  # argparse, after --help
             code = int(error.code or 0)
         except BadInput as error:
-            full = isinstance(error, DiskFullError)
-            code = EXIT_FAILED if full else EXIT_BAD_INPUT
+            has_failed = isinstance(error, DiskFullError | SourceFailedError)
+            code = EXIT_FAILED if has_failed else EXIT_BAD_INPUT
             _print_once(print_error, error)
         except FatalError as error:
             code = EXIT_FAILED

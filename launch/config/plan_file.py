@@ -8,7 +8,7 @@ import jaxdist
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import PLAN_TARGET_KEY, Plan
 from jaxdist.core.text_encoding import decode_text, read_text
-from jaxdist.core.validation import parse_json
+from jaxdist.core.validation import json_text, parse_json
 from jaxdist.launch.config.tree import flatten_config, format_value
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _with_target(plan: Plan, about: dict[str, Any]) -> str:
     """Write a plan with what it was made for, and by which version."""
     about = {"version": jaxdist.__version__, **about}
     tree = {**json.loads(plan.to_json()), PLAN_TARGET_KEY: about}
-    return json.dumps(tree, indent=2) + "\n"
+    return json_text(tree, indent=2) + "\n"
 
 
 def check_plan_target(

@@ -17,11 +17,15 @@ exchange how far each is, and take the step after the furthest: none has begun i
 import json
 import os
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock, Thread
 from typing import Any, Final, Self, TypeVar
+
+from jaxdist.core.errors import JaxdistWarning
+from jaxdist.core.validation import parse_json
 
 # A data set may be prepared meanwhile; a dead process is the watchdog's concern.
 _TIMEOUT_S: Final = 24 * 60 * 60.0
@@ -43,6 +47,10 @@ class ProcessGroup:
     """How many there are."""
     kv_store: Any = None
     """Client of the key-value store; None for a process on its own."""
+    # Kept here, since Python forgets which warnings it has shown when filters change.
+    _ignored_keys: set[str] = field(
+        default_factory=set, init=False, repr=False, compare=False
+    )
 
     @property
     def is_primary(self) -> bool:
@@ -119,12 +127,29 @@ class ProcessGroup:
         """Replace what this process has published under a name, for all to read."""
         self._set(f"published/{name}/{self.rank}", value, overwrite=True)
 
-    def published(self, name: str) -> dict[int, Any]:
-        """Return by rank what each process has published last; waits for nobody."""
+    def published(self, name: str, parse: Callable[[Any], T]) -> dict[int, T]:
+        """Return by rank what each process has published last; waits for nobody.
+
+        What is damaged, or of something else, is left out with a warning.
+
+        Args:
+            name: name under which it was published.
+            parse: makes it of what JSON holds; raises ValueError where it cannot.
+        """
         if self.kv_store is None:
             return {}
-        found = self.kv_store.key_value_dir_get(f"jaxdist/published/{name}")
-        by_rank = {int(key.rpartition("/")[2]): json.loads(text) for key, text in found}
+        by_rank: dict[int, T] = {}
+        for key, text in self.kv_store.key_value_dir_get(f"jaxdist/published/{name}"):
+            rank = key.rpartition("/")[2]
+            try:
+                if rank not in map(str, range(self.size)):
+                    raise ValueError(f"no rank of {self.size}")
+                by_rank[int(rank)] = parse(parse_json(text))
+            except ValueError as error:
+                if key not in self._ignored_keys:
+                    self._ignored_keys.add(key)
+                    said = f"what rank {rank} says as {name} is ignored: {error}"
+                    warnings.warn(JaxdistWarning(said), stacklevel=2)
         return dict(sorted(by_rank.items()))
 
     @contextmanager

@@ -1,6 +1,5 @@
 """Compares finished runs with what the oracle predicts of them on a cluster."""
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,10 +12,12 @@ from jaxdist.core.plan import Plan
 from jaxdist.core.run_record import Run
 from jaxdist.core.step_breakdown import StepBreakdown
 from jaxdist.core.text.formatting import format_duration, format_percent, format_size
+from jaxdist.core.validation import json_text
 from jaxdist.launch.run_folder.folder import (
     RunFolder,
     find_run,
     is_writable,
+    read_run_file,
     run_names,
 )
 from jaxdist.launch.run_folder.lockfile import read_trusted_config
@@ -106,7 +107,7 @@ def compare_runs(query: ComparisonQuery) -> ComparisonReport:
     for name in query.runs:
         folder = find_run(name, folder=query.dir)
         run = _read_summary(folder)
-        plan = Plan.from_json(folder.plan.read_text(encoding="utf-8"))
+        plan = read_run_file(folder.plan, Plan.from_json)
         # A cluster that was recalibrated on this very run would prove nothing.
         check_held_out(run, cluster)
         check_device_count(plan, cluster)
@@ -117,8 +118,7 @@ def compare_runs(query: ComparisonQuery) -> ComparisonReport:
         ).describe_traced(plan)
         breakdown = None
         if folder.step_breakdown.is_file():
-            text = folder.step_breakdown.read_text(encoding="utf-8")
-            breakdown = StepBreakdown.from_json(text)
+            breakdown = read_run_file(folder.step_breakdown, StepBreakdown.from_json)
         compared.append(
             compare_prediction(
                 run,
@@ -139,7 +139,7 @@ def compare_runs(query: ComparisonQuery) -> ComparisonReport:
     for folder, one in zip(folders, compared, strict=True):
         if is_writable(folder.path):
             found = {"cluster": cluster.name, **_comparison_tree(one)}
-            write_atomic(folder.comparison, json.dumps(found, indent=2) + "\n")
+            write_atomic(folder.comparison, json_text(found, indent=2) + "\n")
             write_report(folder.path)
     return ComparisonReport(query=query, cluster=cluster, comparisons=tuple(compared))
 
@@ -152,7 +152,7 @@ def _read_summary(folder: RunFolder) -> Run:
             values=f"no {folder.summary.name}",
             remedy="jaxdist train goes on with it",
         )
-    run = Run.from_json(folder.summary.read_text(encoding="utf-8"))
+    run = read_run_file(folder.summary, Run.from_json)
     # The first step compiles, and is not timed.
     if not run.step_s:
         raise BadInput(

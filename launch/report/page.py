@@ -32,7 +32,7 @@ from jaxdist.launch.report import (
 from jaxdist.launch.report.header import format_utc, header_facts, key_figures
 from jaxdist.launch.report.learning_curves import is_finite_number, training_loss
 from jaxdist.launch.report.run_record import RunData, read_run_data
-from jaxdist.launch.run_folder.folder import JsonRow, RunFolder
+from jaxdist.launch.run_folder.folder import JsonRow, RunFolder, run_file_errors
 from jaxdist.launch.terminal.run_summary import (
     phases_by_size,
     pluralize,
@@ -283,9 +283,20 @@ def write_report(folder: Path) -> Path:
         The report's path.
 
     Raises:
-        BadInput: the folder does not exist.
+        BadInput: the folder does not exist, or a file of it is damaged.
     """
-    record = read_run_data(folder)
+    record, files_of_run = read_run_data(folder), RunFolder(folder)
+    with run_file_errors(files_of_run.comparison):
+        prediction = prediction_caption(record)
+        beside = predicted_vs_measured.prediction_section(record)
+        pipeline = pipeline_timeline.pipeline_section(record)
+        moved = traffic.traffic_section(record)
+    with run_file_errors(files_of_run.shuffle_quality):
+        mixed = learning_curves.mixing_caption(record)
+        mixing = learning_curves.mixing_section(record)
+    with run_file_errors(folder.parent / "scale.json"):
+        scaled = scaling_section.scaling_caption(record)
+        scaling = scaling_section.scaling_section(record)
     plan, run = record.plan, record.run
     setters = [row["by"] for row in record.values.values()]
     values = [
@@ -309,11 +320,11 @@ def write_report(folder: Path) -> Path:
         "time": time_caption(record),
         "moved": traffic.traffic_caption(record),
         "memory": memory_caption(record),
-        "predicted": prediction_caption(record),
+        "predicted": prediction,
         "pipeline": pipeline_caption(record),
         "replanned": goodput.replan_caption(record),
-        "scaling": scaling_section.scaling_caption(record),
-        "mixing": learning_curves.mixing_caption(record),
+        "scaling": scaled,
+        "mixing": mixed,
         "goodput": goodput.goodput_caption(record),
         "checkpoints": checkpoint_caption(record),
         "configuration": config_caption(record),
@@ -333,13 +344,13 @@ def write_report(folder: Path) -> Path:
         "steps_a_point": learning_curves.steps_per_point(len(record.train)),
         "wall_time": wall_time,
         "phases": phases,
-        "moved": traffic.traffic_section(record),
+        "moved": moved,
         "changes": goodput.replan_rows(record),
-        "scaling": scaling_section.scaling_section(record),
-        "mixing": learning_curves.mixing_section(record),
+        "scaling": scaling,
+        "mixing": mixing,
         "sittings": goodput.goodput_section(record),
-        "beside": predicted_vs_measured.prediction_section(record),
-        "pipeline": pipeline_timeline.pipeline_section(record),
+        "beside": beside,
+        "pipeline": pipeline,
         "saved": finished_checkpoints(record),
         "values": values,
         "origins": [source for source in SETTING_SOURCES if source in setters],
@@ -349,7 +360,7 @@ def write_report(folder: Path) -> Path:
         "duration": format_duration,
         "next": commands,
     }
-    report = RunFolder(folder).report
+    report = files_of_run.report
     write_atomic(report, render_template(read_resource("report.html.j2"), context))
     return report
 

@@ -1,6 +1,5 @@
 """A record: everything the files of a run folder say, however early the run ended."""
 
-import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -12,14 +11,19 @@ from typing import Any
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
+from jaxdist.core.records import is_scalar
 from jaxdist.core.run_record import Run
 from jaxdist.launch.config.aliases import current_key
 from jaxdist.launch.run_folder.folder import (
+    METRIC_KEYS,
+    SPAN_KEYS,
     JsonRow,
     RunFolder,
     complete_spans,
     read_json_object,
     read_jsonl,
+    read_rows,
+    run_file_errors,
 )
 from jaxdist.launch.run_folder.goodput import (
     Goodput,
@@ -113,14 +117,15 @@ def read_run_data(folder: Path) -> RunData:
             remedy="jaxdist train digits",
         )
     files = RunFolder(folder)
-    metrics, spans = read_jsonl(files.metrics), read_jsonl(files.spans)
     # Whatever is drawn is drawn over steps: lines without one are of no use.
-    rows = [row for row in metrics.rows if isinstance(row.get("step"), int)]
-    steps = [row for row in rows if row.get("kind") == "train"]
+    metrics = read_rows(files.metrics, METRIC_KEYS)
+    spans = read_rows(files.spans, SPAN_KEYS)
+    rows = metrics.rows
+    steps = [row for row in rows if row["kind"] == "train"]
     # A run that resumed wrote some steps twice: the newest line of each is what counts.
     train, tests = (
         tuple(row for _, row in sorted({row["step"]: row for row in kind}.items()))
-        for kind in (steps, [row for row in rows if row.get("kind") == "test"])
+        for kind in (steps, [row for row in rows if row["kind"] == "test"])
     )
     # Where step numbers fall back, what follows was done a second time.
     resumes = tuple(
@@ -133,39 +138,29 @@ def read_run_data(folder: Path) -> RunData:
         if after["step"] <= before["step"]
     )
 
-    lock = read_json_object(files.config_lock) or {}
-    values: dict[str, dict[str, Any]] = {}
-    for key, entry in (lock.get("values") or {}).items():
-        row = entry if isinstance(entry, dict) else {"value": entry}
-        by = str(row.get("by") or "default")
-        values[current_key(key)] = {"value": row.get("value"), "by": by}
-    command = lock.get("command") or []
-    if not command and lock.get("experiment"):
-        # A lock file without the command still allows one that sets the same values.
-        typed = [k for k, row in values.items() if row["by"] == "command line"]
-        words = [f"{key}={values[key]['value']}" for key in typed]
-        command = ["jaxdist", "train", lock["experiment"], *words]
-
+    lock = _read_lock(files.config_lock)
     # The plan file is written before the first step, the summary after the last one:
     # of each the other may be missing, or cut off by the end of the process.
     summary, plan = read_json_object(files.summary), None
     for tree in (read_json_object(files.plan), (summary or {}).get("plan")):
-        with suppress(BadInput, TypeError):
-            plan = plan or (Plan.from_json(json.dumps(tree)) if tree else None)
+        with suppress(BadInput):
+            plan = plan or (Plan.from_tree(tree) if tree else None)
     ended = tuple(complete_spans(spans.rows))
-    told = summary or _estimate_summary(train, tests, ended, values)
+    told = summary or _estimate_summary(train, tests, ended, lock.values)
     # The plan knows the number of devices before any summary does. Without a summary a
     # run counts as stopped: its command may be typed again.
     told = ({"devices": plan.mesh.devices} if plan else {}) | told
-    name, experiment = folder.resolve().name, str(lock.get("experiment") or "")
+    name, experiment = folder.resolve().name, lock.experiment
     told = {"name": name, "experiment": experiment, "status": "stopped"} | told
-    # A summary of another version may have fields that this one does not know.
-    known = {f.name for f in fields(Run)}
-    run = Run(**{key: value for key, value in told.items() if key in known})
+    with run_file_errors(files.summary):
+        run = Run.from_tree(told)
 
     # A comparison from before the run went on is of other steps than the run now has.
     compared = read_json_object(files.comparison) or {}
-    current = (compared.get("step") or {}).get("measured") == run.step_s
+    step = compared.get("step")
+    current = isinstance(step, Mapping) and step.get("measured") == run.step_s
+    with run_file_errors(files.drift_log):
+        changes = _read_plan_changes(read_jsonl(files.drift_log).rows)
     return RunData(
         folder=folder,
         run=run,
@@ -175,17 +170,51 @@ def read_run_data(folder: Path) -> RunData:
         tests=tests,
         resumes=resumes,
         spans=ended,
-        values=values,
-        packages={k: str(v) for k, v in (lock.get("packages") or {}).items()},
-        command=shlex.join(command) if isinstance(command, list) else str(command),
+        values=lock.values,
+        packages=lock.packages,
+        command=lock.command,
         unreadable=metrics.unreadable + spans.unreadable,
         compared=compared if current else None,
         goodput=compute_goodput(spans.rows),
         sittings=list_attempts(spans.rows),
-        changes=_read_plan_changes(read_jsonl(files.drift_log).rows),
+        changes=changes,
         mixed=read_json_object(files.shuffle_quality),
         study=_latest_scaling_study(folder, run),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Lock:
+    """What a report takes from a lock file, which may be of another version."""
+
+    experiment: str
+    values: Mapping[str, Mapping[str, Any]]
+    packages: Mapping[str, str]
+    command: str
+
+
+def _read_lock(path: Path) -> _Lock:
+    lock = read_json_object(path) or {}
+    with run_file_errors(path):
+        values: dict[str, dict[str, Any]] = {}
+        for key, entry in (lock.get("values") or {}).items():
+            row = entry if isinstance(entry, dict) else {"value": entry}
+            by = str(row.get("by") or "default")
+            values[current_key(key)] = {"value": row.get("value"), "by": by}
+        experiment = str(lock.get("experiment") or "")
+        command = lock.get("command") or []
+        if not command and experiment:
+            # A lock file without the command still allows one that sets the same
+            # values.
+            typed = [k for k, row in values.items() if row["by"] == "command line"]
+            words = [f"{key}={values[key]['value']}" for key in typed]
+            command = ["jaxdist", "train", experiment, *words]
+        return _Lock(
+            experiment=experiment,
+            values=values,
+            packages={k: str(v) for k, v in (lock.get("packages") or {}).items()},
+            command=shlex.join(command) if isinstance(command, list) else str(command),
+        )
 
 
 def _estimate_summary(
@@ -206,7 +235,8 @@ def _estimate_summary(
         # Throughput is that of the median step, as in a summary: a mean would include
         # evaluations that delayed single steps.
         middle, last = median(times), len(times) - 1
-        batch = values.get("data.batch", {}).get("value") or 0
+        batch = values.get("data.batch", {}).get("value")
+        batch = batch if is_scalar(int, batch) else 0
         found |= {"step_s": middle, "samples_per_s": batch / middle}
         found |= {"step_s_p5": times[round(0.05 * last)]}
         found |= {"step_s_p95": times[round(0.95 * last)]}

@@ -7,17 +7,17 @@ counted and left out.
 """
 
 import fcntl
-import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.core.validation import parse_json
+from jaxdist.core.errors import BadInput, MultipleErrors, did_you_mean
+from jaxdist.core.records import is_scalar
+from jaxdist.core.validation import json_text, parse_json
 
 if TYPE_CHECKING:
     from jaxdist.launch.config import Experiment
@@ -251,7 +251,7 @@ def folder_lock(folder: RunFolder) -> Iterator[RunFolder]:
         # The file stays: a lock on a deleted file would exclude nobody.
         mine = {"pid": os.getpid(), "host": socket.gethostname()}
         os.ftruncate(file, 0)
-        os.pwrite(file, json.dumps(mine).encode(), 0)
+        os.pwrite(file, json_text(mine).encode(), 0)
         try:
             yield folder
         finally:
@@ -261,6 +261,7 @@ def folder_lock(folder: RunFolder) -> Iterator[RunFolder]:
 
 
 JsonRow = dict[str, Any]
+T = TypeVar("T")
 _TAIL_BYTES: Final = 1 << 16
 """Bytes of a file's end in which a last line is looked for."""
 
@@ -292,12 +293,107 @@ def read_jsonl(path: Path) -> JsonLines:
     return JsonLines(rows=rows, unreadable=len(found) - len(rows))
 
 
+SPAN_KEYS: Final = ("name", "start", "step")
+METRIC_KEYS: Final = ("kind", "step")
+_ROW_NUMBERS: Final[Mapping[str, type]] = {
+    **dict.fromkeys(("step", "correct", "samples", "answers"), int),
+    **dict.fromkeys(("time", "step_s", "start", "seconds", "epoch"), float),
+}
+_MAYBE_NONFINITE: Final = ("loss", "accuracy", "learning_rate")
+"""Numbers that older versions have written as NaN and Infinity."""
+
+
+def read_rows(path: Path, required: Iterable[str]) -> JsonLines:
+    """Read metrics or spans; lines with values of other types are left out as well.
+
+    Args:
+        path: the file.
+        required: keys that each row has: numbers or texts.
+
+    Raises:
+        BadInput: it has lines, and none of them is such a row.
+    """
+    found, names = read_jsonl(path), tuple(required)
+    rows = tuple(row for row in found.rows if _is_row(row, names))
+    unreadable = found.unreadable + len(found.rows) - len(rows)
+    if unreadable > 1 and not rows:
+        raise damaged_file_error(path, f"{unreadable} lines, none with {names}")
+    return JsonLines(rows=rows, unreadable=unreadable)
+
+
+def _is_row(row: JsonRow, required: Iterable[str]) -> bool:
+    numbers = (row[key] for key in _MAYBE_NONFINITE if row.get(key) is not None)
+    return (
+        all(is_scalar(_ROW_NUMBERS.get(key, str), row.get(key)) for key in required)
+        and all(
+            is_scalar(kind, row[key]) and row[key] >= 0
+            for key, kind in _ROW_NUMBERS.items()
+            if key in row
+        )
+        # As no finite number: NaN is drawn as a gap.
+        and all(is_scalar(float, x) or isinstance(x, float) for x in numbers)
+    )
+
+
 def read_json_object(path: Path) -> JsonRow | None:
     """Read a file that holds one JSON object; None where it is missing or cut off."""
     try:
         return _parse(path.read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:
         return None
+
+
+def read_run_file(path: Path, parse: Callable[[str], T]) -> T:
+    """Read a file of a run, which may be damaged, or of something else.
+
+    Args:
+        path: the file.
+        parse: makes a value of its text; raises ValueError where it cannot.
+
+    Raises:
+        BadInput: it is not there or damaged, with its path.
+    """
+    with run_file_errors(path):
+        return parse(path.read_text(encoding="utf-8"))
+
+
+@contextmanager
+def run_file_errors(path: Path) -> Iterator[None]:
+    """Turn what is raised of the values of a run's file into a refusal that names it.
+
+    Raises:
+        BadInput: something was raised.
+    """
+    try:
+        yield
+    except MultipleErrors:
+        raise
+    except BadInput as error:
+        raise BadInput(
+            f"{path} cannot be used: {error.what}",
+            rule=error.rule,
+            values=error.values,
+            remedy=error.remedy,
+        ) from error
+    except Exception as error:  # KeyError, TypeError, ZeroDivisionError, OSError, ...
+        said = f"{type(error).__name__}: {error}"
+        raise damaged_file_error(path, said) from error
+
+
+def damaged_file_error(path: Path, said: str) -> BadInput:
+    """Return the refusal of a file of a run that cannot be used.
+
+    Args:
+        path: the file.
+        said: what is wrong with it.
+    """
+    return BadInput(
+        f"{path} is damaged",
+        rule="the files of a run are those that jaxdist train wrote, of a version "
+        "that this one knows",
+        values=said,
+        remedy=("the file as it was, from a copy", "run.name=NAME starts a new run"),
+    )
 
 
 def read_last_row(path: Path, kind: str) -> JsonRow | None:

@@ -4,7 +4,6 @@ A run that goes on reads it, and refuses settings that would make it another run
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -15,19 +14,19 @@ import jaxdist
 from jaxdist.core.errors import BadInput
 from jaxdist.core.files import write_atomic
 from jaxdist.core.object_reference import check_trusted_references
-from jaxdist.core.validation import parse_json
+from jaxdist.core.records import known_fields, parse_record, parse_value
+from jaxdist.core.validation import check_required_fields, json_text, parse_json
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.aliases import current_key, old_keys
 from jaxdist.launch.config.resolve import ResolvedConfig, format_override
 from jaxdist.launch.config.tree import (
     flatten_config,
     format_value,
-    is_sequence_type,
     key_types,
     nearest_key,
     replace_values,
 )
-from jaxdist.launch.run_folder.folder import RunFolder
+from jaxdist.launch.run_folder.folder import RunFolder, read_run_file
 from jaxdist.pipeline.plan_schedule import updates_per_step
 
 if TYPE_CHECKING:
@@ -55,6 +54,24 @@ RESUME_FIXED_KEYS: Final = (
     *("plan.reduce.", "plan.outer.", "plan.mesh.replica", "plan.shuffle."),
 )
 """Keys (or their beginnings) that a run keeps: they fix its state and its samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LockedValue:
+    """A value of the configuration, as a lock file has it."""
+
+    value: Any
+    by: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LockFile:
+    """The tables of a lock file."""
+
+    experiment: str
+    values: Mapping[str, _LockedValue]
+    packages: Mapping[str, str]
+    data: SampleFingerprints = field(default_factory=lambda: _NO_FINGERPRINTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,17 +131,7 @@ def read_config_lock(folder: RunFolder) -> ConfigLock:
     Raises:
         BadInput: the file is damaged, or has a key that this version does not know.
     """
-    try:
-        return lock_from_json(folder.config_lock.read_text(encoding="utf-8"))
-    except BadInput:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadInput(
-            f"{folder.config_lock} is damaged",
-            rule="a lock file is the JSON that jaxdist train wrote",
-            values=f"{type(error).__name__}: {error}",
-            remedy="run.name=NAME starts a new run",
-        ) from error
+    return read_run_file(folder.config_lock, lock_from_json)
 
 
 def read_trusted_config(folder: RunFolder, *, trust: bool) -> ConfigLock:
@@ -161,7 +168,7 @@ def lock_to_json(
         "packages": dict(packages),
         "data": dict(sample_fingerprints),
     }
-    return json.dumps(tree, indent=2) + "\n"
+    return json_text(tree, indent=2) + "\n"
 
 
 def lock_from_json(text: str) -> ConfigLock:
@@ -171,15 +178,17 @@ def lock_from_json(text: str) -> ConfigLock:
     Raises:
         BadInput: a key that this version does not have, or one under both names.
     """
-    tree = parse_json(text)
+    tree = parse_record(
+        _LockFile, known_fields(_LockFile, parse_json(text)), "the lock file"
+    )
     known = key_types(Experiment)
-    old_keys(tree["values"])
-    values = {current_key(key): row for key, row in tree["values"].items()}
+    old_keys(tree.values)
+    values = {current_key(key): row for key, row in tree.values.items()}
     for key in values:
         if key not in known:
             # A key that was dropped, or is of a later version: a guess would train
             # another network under the same name.
-            version = tree["packages"].get("jaxdist", "unknown")
+            version = tree.packages.get("jaxdist", "unknown")
             near = nearest_key(key, known)
             raise BadInput(
                 f"the lock file has an unknown key {key}",
@@ -188,24 +197,24 @@ def lock_from_json(text: str) -> ConfigLock:
                 + (f"; nearest key: {near}" if near else ""),
                 remedy=f"pip install jaxdist=={version}",
             )
-    # JSON has lists where the configuration has tuples.
     found = {
-        key: tuple(row["value"]) if is_sequence_type(known[key]) else row["value"]
+        key: parse_value(known[key], row.value, key, "the lock file")
         for key, row in values.items()
     }
+    check_required_fields(found, ["name"], "the lock file")
     # Keys that are newer than the file have their defaults, and count as such.
     blank = Experiment(name=str(found["name"]))
     origins: dict[str, Any] = dict.fromkeys(flatten_config(blank), "default")
-    origins |= {key: row["by"] for key, row in values.items()}
+    origins |= {key: row.by for key, row in values.items()}
     resolved = ResolvedConfig(
-        experiment=tree["experiment"],
+        experiment=tree.experiment,
         config=replace_values(blank, found),
         sources=origins,
     )
     return ConfigLock(
         resolved=resolved,
-        packages=tree["packages"],
-        sample_fingerprints=tree.get("data", {}),
+        packages=tree.packages,
+        sample_fingerprints=tree.data,
     )
 
 

@@ -1,13 +1,18 @@
 """A run's spans as a trace that Perfetto opens: one track a phase."""
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxdist.core.files import write_output
 from jaxdist.core.run_record import PHASES
-from jaxdist.launch.run_folder.folder import complete_spans, read_jsonl
+from jaxdist.core.validation import json_text
+from jaxdist.launch.run_folder.folder import (
+    SPAN_KEYS,
+    RunFolder,
+    complete_spans,
+    read_rows,
+)
 
 TraceEvent = dict[str, Any]
 
@@ -61,9 +66,9 @@ def write_trace(folder: Path, path: Path, *, force: bool = False) -> Path:
     """Write the trace of a run folder to a file and return its path.
 
     Raises:
-        BadInput: the file is there and `force` is not given.
+        BadInput: the file is there and `force` is not given, or the spans are damaged.
     """
-    spans = read_jsonl(folder / "spans.jsonl").rows
-    text = json.dumps(chrome_trace(spans, folder.resolve().name))
+    spans = read_rows(RunFolder(folder).spans, SPAN_KEYS).rows
+    text = json_text(chrome_trace(spans, folder.resolve().name))
     write_output(path, text + "\n", force=force)
     return path

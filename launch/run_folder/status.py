@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from jaxdist.core.errors import BadInput
+from jaxdist.core.records import is_scalar, parse_record
 from jaxdist.launch.run_folder.folder import (
     RunFolder,
     find_run,
@@ -121,14 +123,15 @@ def read_run_status(folder: RunFolder) -> RunStatus:
     found: dict[str, Any] = {
         "name": folder.name,
         "folder": str(folder.path),
-        "step": last.get("step", 0),
-        "loss": last.get("loss"),
+        "step": last["step"] if is_scalar(int, last.get("step")) else 0,
+        "loss": last["loss"] if is_scalar(float, last.get("loss")) else None,
         "line_s": _file_age_s(folder.metrics),
     }
     # A run of an older version, or one whose status file was deleted.
     if news is None:
         ended = read_json_object(folder.summary) or {}
-        state, step = ended.get("status", "unknown"), ended.get("steps", 0)
+        state = str(ended.get("status", "unknown"))
+        step = ended["steps"] if is_scalar(int, ended.get("steps")) else 0
         return RunStatus(**found | {"state": state, "step": max(step, found["step"])})
     # A process of this machine can be looked up. Of another machine's only the age of
     # its news is known: too old, and the run is silent, which need not be dead.
@@ -175,8 +178,6 @@ def read_status_record(path: Path) -> StatusRecord | None:
     found = read_json_object(path)
     if found is None:
         return None
-    with suppress(TypeError, AttributeError, ValueError):
-        # JSON has only text as keys. Fields of another version raise a TypeError.
-        places = {int(n): ProcessStatus(**at) for n, at in found["processes"].items()}
-        return StatusRecord(**{**found, "processes": places})
+    with suppress(BadInput):
+        return parse_record(StatusRecord, found, "a status")
     return None

@@ -1,6 +1,5 @@
 """The page of a study: one offline HTML file, in the look of a run's report."""
 
-import json
 from pathlib import Path
 from statistics import fmean
 from typing import Final
@@ -9,6 +8,7 @@ from markupsafe import Markup
 
 from jaxdist.core.files import write_atomic
 from jaxdist.core.text.formatting import format_duration, format_percent, format_size
+from jaxdist.core.validation import json_text
 from jaxdist.launch.report.charts import (
     BarSegment,
     Curve,
@@ -41,7 +41,7 @@ _FILLS: Final = {
 
 def write_page(result: ScalingResult, folder: Path) -> Path:
     """Write `scale.html` and `scale.json` into a study's folder; return the page."""
-    page, tree = folder / "scale.html", json.dumps(scaling_tree(result), indent=2)
+    page, tree = folder / "scale.html", json_text(scaling_tree(result), indent=2)
     # A study that goes on writes both again, while a browser may have the page open.
     write_atomic(page, render_page(result))
     write_atomic(folder / "scale.json", tree + "\n")

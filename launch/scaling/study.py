@@ -1,6 +1,5 @@
 """A study: its settings checked against everything that is known beforehand."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any, Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.files import write_atomic
+from jaxdist.core.validation import json_text
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.aliases import rename_overrides
@@ -96,7 +96,7 @@ class ScalingStudy:
     def write_manifest(self) -> None:
         """Write these settings into the folder, to compare with a later study there."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self.shared_settings(), indent=2)
+        text = json_text(self.shared_settings(), indent=2)
         write_atomic(_manifest_path(self.folder), text + "\n")
 
 

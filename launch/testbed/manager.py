@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.validation import json_text
 from jaxdist.launch.launchers.local import MAX_LOCAL_PROCESSES
 from jaxdist.launch.launchers.program import check_option_range
 from jaxdist.launch.testbed.hosts import EmulatedCluster
@@ -96,7 +97,7 @@ def create_testbed(
     # Written last: without this file the testbed counts as incomplete.
     about = _metadata_file(name)
     about.parent.mkdir(parents=True, exist_ok=True)
-    about.write_text(json.dumps({"count": num_hosts, "rate": rate, "delay": delay}))
+    about.write_text(json_text({"count": num_hosts, "rate": rate, "delay": delay}))
     return hosts
 
 

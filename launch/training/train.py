@@ -13,6 +13,7 @@ import jax
 
 from jaxdist.core.files import write_atomic
 from jaxdist.core.run_record import Run
+from jaxdist.core.validation import json_text
 from jaxdist.input.device_feed import local_rows, train_feed
 from jaxdist.input.local_shuffle.setup import Keep, check_local_rows, check_no_workers
 from jaxdist.launch.distributed.jax_processes import peer_facing_address
@@ -185,7 +186,7 @@ def train(
             epochs = run.steps * job.order.batch / len(source)
             quality = measure_shuffle_quality(job.order, source, epochs)
             if quality is not None:
-                write_atomic(own.shuffle_quality, json.dumps(quality, indent=2) + "\n")
+                write_atomic(own.shuffle_quality, json_text(quality, indent=2) + "\n")
         write_step_breakdown(program, own.traces, start_time, own.step_breakdown)
         status.finish(run.status)
     return run, folder

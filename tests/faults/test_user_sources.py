@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxdist.core.errors import BadInput
+from jaxdist.core.errors import BadInput, SourceFailedError
 from jaxdist.input import Mixture, loader
 from jaxdist.input.array_record import ArrayRecordSource
 from jaxdist.input.config import DataConfig
@@ -249,6 +249,15 @@ class Net(nnx.Module):
 def short():
     return Short(), Short()
 
+class Late(Short):
+    def get(self, ids):
+        if 33 in ids:
+            raise KeyError("scan 33")
+        return {"image": X[ids], "label": Y[ids]}
+
+def late():
+    return Late(), {"image": X, "label": Y}
+
 def words():
     return ({"image": X, "label": Y.astype(str)},) * 2
 
@@ -274,3 +283,41 @@ def test_a_run_ends_where_its_samples_do(tmp_path, job, name, said):
     )
     assert code == 2, out
     assert said in found
+
+
+@pytest.mark.parametrize("workers", ["data.workers=0", "data.workers=1"])
+def test_a_source_that_raises_later_ends_the_run_with_its_line(tmp_path, job, workers):
+    path = tmp_path / "mine.py"
+    path.write_text(COMMAND)
+    line = COMMAND.splitlines().index('            raise KeyError("scan 33")') + 1
+    code, out, said = job.run(
+        *("train", "digits", f"data.name={path}:late", workers, "data.batch=16"),
+        *(f"model.name={path}:Net", "data.shift=0", "epochs=2", "plan.mesh.data=1"),
+        *(f"run.dir={tmp_path}/runs", "plan.mesh.spatial_h=1"),
+    )
+    assert code == 1, out
+    assert "Traceback" not in said
+    assert "error: the source Late failed while the run read it" in said
+    assert f"KeyError: 'scan 33', at {path}:{line}; ids " in said
+    assert f"mend {path}:{line}" in said
+
+
+def test_an_error_below_a_library_is_placed_at_the_line_that_called_it():
+    class Parsed(Whole):
+        def get(self, ids):
+            return super().get(ids) if ids[0] == 0 else {"image": np.load("no such")}
+
+    with pytest.raises(SourceFailedError) as failed:
+        check_source(Parsed()).get(np.array([3, 4]))
+    line = Parsed.get.__code__.co_firstlineno + 1
+    assert f"{__file__}:{line}; ids 3, 4" in failed.value.values
+    assert "FileNotFoundError" in failed.value.values
+
+
+def test_a_source_that_ends_its_iteration_does_not_end_the_run_quietly():
+    class Ended(Whole):
+        def get(self, ids):
+            return next(iter(())) if ids[0] else super().get(ids)
+
+    with pytest.raises(SourceFailedError, match="StopIteration"):
+        check_source(Ended()).get(np.array([3, 4]))

@@ -1,6 +1,5 @@
 """A cluster: devices and the levels of links between them, as plain data."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from itertools import accumulate
@@ -17,7 +16,12 @@ from jaxdist.core.cluster.kernel_timings import (
 )
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
-from jaxdist.core.validation import check_fields, check_required_fields, parse_json
+from jaxdist.core.validation import (
+    check_fields,
+    check_required_fields,
+    json_text,
+    parse_json,
+)
 
 SPEED_OF_LIGHT: Final = 299_792_458.0
 """Metres a second, which nothing passes."""
@@ -184,7 +188,7 @@ class Cluster:
 
     def to_json(self) -> str:
         """Write the cluster; `from_json` reads the same value back."""
-        return json.dumps(_tree(self), indent=2) + "\n"
+        return json_text(_tree(self), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Cluster":

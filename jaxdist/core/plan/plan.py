@@ -1,7 +1,6 @@
 """A plan: how the training of a network is split over devices, as plain data."""
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
@@ -13,7 +12,8 @@ from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.core.plan.shuffle import ShuffleConfig
-from jaxdist.core.validation import check_fields, parse_json
+from jaxdist.core.records import parse_fields, parse_record
+from jaxdist.core.validation import check_fields, json_text, parse_json
 
 PLAN_TARGET_KEY: Final = "made_for"
 """Key of a plan file that says what it was made for; no part of the plan."""
@@ -299,7 +299,7 @@ class Plan:
 
     def to_json(self) -> str:
         """Write the plan; `from_json` reads the same value back."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+        return json_text(asdict(self), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
@@ -311,10 +311,18 @@ class Plan:
         Raises:
             BadInput: a field that no plan has, or one under its old and its new name.
         """
-        tree = parse_json(text)
-        if isinstance(tree, dict):
-            tree.pop(PLAN_TARGET_KEY, None)
-            tree = rename_plan_keys(tree)
+        return cls.from_tree(parse_json(text))
+
+    @classmethod
+    def from_tree(cls, tree: Any) -> "Plan":
+        """Make a plan of plain values, as `from_json` does.
+
+        Raises:
+            BadInput: as `from_json`.
+        """
+        if isinstance(tree, Mapping):
+            own = {key: each for key, each in tree.items() if key != PLAN_TARGET_KEY}
+            tree = rename_plan_keys(own)
         values = _check_known_fields(cls, tree, "a plan")
         parts = {
             "mesh": MeshShape,
@@ -330,16 +338,12 @@ class Plan:
                     raise BadInput(
                         f"plan.mesh.{axis} is no number of devices",
                         rule="the size of an axis is a whole number",
-                        values=f"plan.mesh.{axis} = {json.dumps(size)}",
+                        values=f"plan.mesh.{axis} = {size!r}",
                         remedy=f"plan.mesh.{axis}=2",
                     )
-            # Plans are hashable: the lists of JSON become tuples.
-            values[name] = kind(
-                **{k: tuple(v) if isinstance(v, list) else v for k, v in part.items()}
-            )
-        values["replicated_axes"] = tuple(tree.get("replicated_axes", ()))
-        values["placement"] = tuple(tree.get("placement", ()))
-        return cls(**values)
+            values[name] = parse_record(kind, part, f"plan.{name}")
+        own = {key: each for key, each in tree.items() if key not in parts}
+        return cls(**values | parse_fields(cls, own, "a plan"))
 
 
 def _check_known_fields(cls: type, tree: Any, context: str) -> dict[str, Any]:
@@ -348,7 +352,7 @@ def _check_known_fields(cls: type, tree: Any, context: str) -> dict[str, Any]:
         raise BadInput(
             f"{context} is no {type(tree).__name__}",
             rule="a plan is an object of JSON, as a run folder's plan.json is",
-            values=json.dumps(tree)[:60],
+            values=repr(tree)[:60],
             remedy="jaxdist plan digits --cluster testbed --devices 4 -o plan.json",
         )
     check_fields(tree, [field.name for field in fields(cls)], context)

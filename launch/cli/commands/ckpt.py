@@ -1,13 +1,13 @@
 """`jaxdist ckpt`: look at the checkpoints of a run, anywhere and without its model."""
 
 import argparse
-import json
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.core.text.formatting import format_count, format_duration, format_size
+from jaxdist.core.validation import json_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,7 +67,7 @@ def act(action: str, directory: Path, step: int | None, *, as_json: bool) -> int
     while found.get("damage") and not Path(found["path"]).exists():
         found = report(directory, step)
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json_text(found, indent=2))
     else:
         show(found, Console(highlight=False, soft_wrap=True))
     # A list shows damage as it shows age: only what was asked about one by one fails.

@@ -132,7 +132,7 @@ class PlanSearchProcess:
         self._out.seek(0)
         # Plans come best first; the first one that keeps the run what it is, is taken.
         for row in json.loads(self._out.read())["plans"]:
-            plan = Plan.from_json(json.dumps(row["plan"]))
+            plan = Plan.from_tree(row["plan"])
             if self._takes(plan):
                 return PlanProposal(plan=plan, step_s=row["step_s"], search_s=took)
         raise FatalError("no plan was found under which this run could go on")

@@ -13,7 +13,6 @@ finds it there.
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +25,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.files import write_atomic
 from jaxdist.core.plan import Plan
 from jaxdist.core.plan_resize import check_device_count
+from jaxdist.core.validation import json_text
 from jaxdist.launch.config.plan_file import (
     check_plan_target,
     load_plan_overrides,
@@ -75,12 +75,12 @@ class SavedPlan:
     @property
     def now(self) -> Plan:
         """The plan."""
-        return Plan.from_json(json.dumps(self.plan))
+        return Plan.from_tree(self.plan)
 
     @property
     def since(self) -> Cluster:
         """The cluster."""
-        return Cluster.from_json(json.dumps(self.cluster))
+        return Cluster.from_tree(self.cluster)
 
     @property
     def text(self) -> str:
@@ -95,7 +95,7 @@ def digest_cluster(cluster: Cluster) -> str:
 
 def write_saved_plan(path: Path, saved_plan: SavedPlan) -> None:
     """Write the plan that the next sitting runs."""
-    write_atomic(path, json.dumps(asdict(saved_plan), indent=2) + "\n")
+    write_atomic(path, json_text(asdict(saved_plan), indent=2) + "\n")
 
 
 def read_saved_plan(path: Path, cluster: Cluster, processes: int) -> SavedPlan | None:

@@ -23,6 +23,7 @@ from threading import Event, Thread, get_native_id
 from types import TracebackType
 from typing import Final, Self
 
+from jaxdist.core.records import parse_record
 from jaxdist.core.validation import json_text
 from jaxdist.launch.distributed.background_thread import BackgroundThread
 from jaxdist.launch.distributed.process_group import ProcessGroup
@@ -72,6 +73,15 @@ class ProcessStepTime:
     """Seconds by phase in which no other process can hold it up."""
     ran_s: Mapping[str, float] = field(default_factory=dict)
     """What `compute` among them consists of, as `ProcessCpuTime` names it."""
+
+
+def parse_step_time(tree: object) -> ProcessStepTime:
+    """Read what another process has published of its steps.
+
+    Raises:
+        BadInput: it is something else.
+    """
+    return parse_record(ProcessStepTime, tree, "a step time")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +152,9 @@ def find_stragglers(step_times: Sequence[ProcessStepTime]) -> list[Straggler]:
             usual = computed - ran.get("computed", computed)
             # More work makes a process wait more as well, where processors are few.
             is_loaded = computed > _LOAD_RATIO * usual
-            why = _CAUSE_TEXTS[
-                "computed" if is_loaded else max(ran, key=ran.__getitem__)
-            ]
+            cause = "computed" if is_loaded else max(ran, key=ran.__getitem__)
+            # A process of another version may name a cause that this one does not.
+            why = _CAUSE_TEXTS.get(cause, "")
         found.append(
             Straggler(rank=rank, phase=phase, seconds=more[phase], share=mine, why=why)
         )
@@ -378,8 +388,7 @@ class StragglerMonitor:
         shares: list[ProcessStepTime] = []
         end = time.monotonic() + _GATHER_TIMEOUT_S
         while time.monotonic() < end and not self._stop_event.is_set():
-            rows = self._group.published(_STEP_TIME).values()
-            found = [ProcessStepTime(**fields) for fields in rows]
+            found = [*self._group.published(_STEP_TIME, parse_step_time).values()]
             if any(other.last > share.last for other in found):
                 return  # another process is a window further: this one is lost
             if [other.last for other in found] == [share.last] * self._group.size:

@@ -12,7 +12,6 @@ cannot be asked.
 """
 
 import faulthandler
-import json
 import os
 import re
 import socket
@@ -30,6 +29,8 @@ from typing import Any, Final, Self
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.files import write_atomic
+from jaxdist.core.records import parse_record
+from jaxdist.core.validation import json_text
 from jaxdist.launch.distributed.exit_codes import EXIT_RESTART
 from jaxdist.launch.distributed.launcher_messages import MessageKind, send_to_launcher
 from jaxdist.launch.distributed.process_group import ProcessGroup
@@ -327,13 +328,21 @@ class HangWatchdog:
 
         def ask() -> None:
             with suppress(RuntimeError):
-                for rank, fields in self._group.published(_HEARTBEAT).items():
-                    heard[rank] = ProcessHeartbeat(**fields)
+                heard.update(self._group.published(_HEARTBEAT, parse_heartbeat))
 
         asking = Thread(target=ask, daemon=True)
         asking.start()
         asking.join(self._interval_s)
         return {} if asking.is_alive() else heard
+
+
+def parse_heartbeat(tree: object) -> ProcessHeartbeat:
+    """Read what `make_heartbeat` returned in another process.
+
+    Raises:
+        BadInput: it is something else.
+    """
+    return parse_record(ProcessHeartbeat, tree, "a heartbeat")
 
 
 def make_heartbeat(position: PhasePosition, sequence: int = 0) -> ProcessHeartbeat:
@@ -448,4 +457,4 @@ class StatusWriter:
             }
             news = {"state": state, **self._record, "processes": places}
             # Written again in two seconds: it need not wait for a busy disk.
-            write_atomic(self._path, json.dumps(news) + "\n", durable=False)
+            write_atomic(self._path, json_text(news) + "\n", durable=False)

@@ -43,7 +43,7 @@ def test_values_are_gathered_broadcast_and_agreed_on():
         mine.publish("beat", rank)
         mine.publish("beat", 10 * rank)
         mine.barrier("all have published")
-        print(mine.published("beat"))
+        print(mine.published("beat", int))
     """
     done = Loopback(3).run(python(text), timeout=60)
     gathered = [[{"rank": 0}, {"rank": 1}, {"rank": 2}], [], []]
@@ -88,5 +88,5 @@ def test_a_process_on_its_own_asks_nobody():
     assert alone.exit_process(3) == 3
     assert alone.gather("a", 1) == [1]
     assert alone.broadcast("a", 1) == alone.agree("a", 1) == 1
-    assert alone.published("a") == {}
+    assert alone.published("a", int) == {}
     alone.barrier("a")
