@@ -233,19 +233,19 @@ def json_text(value: Any, *, indent: int | None = None, ascii_only: bool = True)
     >>> json_text({"loss": float("nan"), "steps": [1, float("inf")]})
     '{"loss": null, "steps": [1, null]}'
     """
+
+    def finite(node: Any) -> Any:
+        if isinstance(node, float):
+            return node if math.isfinite(node) else None
+        if isinstance(node, Mapping):
+            return {key: finite(each) for key, each in node.items()}
+        if isinstance(node, list | tuple):
+            return [finite(each) for each in node]
+        return node
+
     return json.dumps(
-        _finite(value), indent=indent, ensure_ascii=ascii_only, allow_nan=False
+        finite(value), indent=indent, ensure_ascii=ascii_only, allow_nan=False
     )
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return value
 
 
 def _repeated_key(node: Any) -> str:

@@ -30,6 +30,7 @@ from jaxdist.partition.param_sharding import StateUpdate, leaf_shardings
 from jaxdist.partition.variable_sync import sync_axes, variable_traffic
 from jaxdist.pipeline.plan_schedule import device_work_counts
 from jaxdist.pipeline.stage_parameters import SlotArrays
+from jaxdist.pipeline.stages import Stages
 from jaxdist.profile.layer_calls import (
     CallKey,
     record_gradients,
@@ -318,23 +319,9 @@ def build_layout(
         held = build_slot_layout(
             plan, stages, network, state, (params, stats), trace_cache
         )
-    if task.frozen or not all(leaf.has_gradient for leaf in params):
-        found = trace_cache.get_or_compute(
-            "gradients", lambda: _read_gradients(task, plan, batch_shapes)
-        )
-        if stages is not None:
-            # Behind the first stage all stages are handed a gradient of what they are
-            # given, whether or not anything before them is trained.
-            every = replace(task, frozen=())
-            handed = trace_cache.get_or_compute(
-                "all gradients", lambda: _read_gradients(every, plan, batch_shapes)
-            )
-            first = stages.blocks[0]
-            found = {
-                key: found[key] if key[0].split(".")[0] in first else asked
-                for key, asked in handed.items()
-            }
-        trained = {leaf.name for leaf in params if leaf.has_gradient}
+    trained = {leaf.name for leaf in params if leaf.has_gradient}
+    if task.frozen or len(trained) < len(params):
+        found = _read_gradients(task, plan, batch_shapes, stages, trace_cache)
         calls = with_gradients(calls, found, trained)
 
     # What a step reads of the parameters, and how it sums their gradients. Stages
@@ -556,9 +543,33 @@ def _read_updates(
 
 
 def _read_gradients(
-    task: Task, plan: Plan, shapes: BatchShapes
+    task: Task,
+    plan: Plan,
+    shapes: BatchShapes,
+    stages: Stages | None,
+    trace_cache: TraceCache,
 ) -> Mapping[CallKey, set[str]]:
     """Return which gradients a step asks each layer for."""
+    found = trace_cache.get_or_compute(
+        "gradients", lambda: _trace_gradients(task, plan, shapes)
+    )
+    if stages is None:
+        return found
+    # Behind the first stage all stages are handed a gradient of what they are given,
+    # whether or not anything before them is trained.
+    every = replace(task, frozen=())
+    handed = trace_cache.get_or_compute(
+        "all gradients", lambda: _trace_gradients(every, plan, shapes)
+    )
+    return {
+        key: found[key] if key[0].split(".")[0] in stages.blocks[0] else asked
+        for key, asked in handed.items()
+    }
+
+
+def _trace_gradients(
+    task: Task, plan: Plan, shapes: BatchShapes
+) -> Mapping[CallKey, set[str]]:
     found: dict[CallKey, set[str]] = {}
     prepare = partial(record_gradients, found=found)
     whole = replace(plan, remat=False, remat_end="")
