@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxdist.core.errors import SourceFailedError
 from jaxdist.input.batch_assembly import EvalBatchAssembler, TrainBatchAssembler
 from jaxdist.input.device_feed import covered_rows, eval_feed, local_rows, train_feed
 from jaxdist.input.order import GlobalShuffleOrder
@@ -121,7 +122,7 @@ def test_an_error_while_reading_reaches_the_loop(shardings):
     before = set(threading.enumerate())
     source = Broken({"image": np.zeros((N, 8, 8, 1)), "label": np.zeros(N)})
     feed = train_feed(source, ORDER, shardings)
-    with feed, pytest.raises(OSError, match="the disk is gone"):
+    with feed, pytest.raises(SourceFailedError, match="the disk is gone"):
         next(feed)
     assert set(threading.enumerate()) <= before
 

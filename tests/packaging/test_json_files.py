@@ -12,7 +12,6 @@ NO_FILES = {
     "core/validation.py": "has the function itself",
     "calibrate/measured_rows.py": "text that is hashed",
     "train/checkpoint/manifest.py": "text that is hashed",
-    "input/local_shuffle/flight.py": "a message to another host",
     "launch/distributed/launcher_messages.py": "a message to the launcher",
     "launch/distributed/process_group.py": "a message to other processes",
     "launch/distributed/start_barrier.py": "a message to other processes",
