@@ -103,12 +103,8 @@ def trace_calls(
             type(network), deterministic=False, raise_if_not_found=False
         )
         prepare(network)
-        every = [(path, layer) for path, layer in nnx.iter_modules(network) if path]
-        parents = {path[:-1] for path, _ in every}
-        for path, layer in every:
-            if path not in parents:  # a layer: a module that holds no other
-                name = ".".join(map(str, path))
-                _record_calls(layer, name, calls, read, lambda: blocks.append(here[0]))
+        for path, layer in _layers(network):
+            _record_calls(layer, path, calls, read, lambda: blocks.append(here[0]))
         return network(*arrays)
 
     # Shapes alone: nothing is computed, and calls are recorded as Python runs.
@@ -176,10 +172,22 @@ def _record_calls(
 
         return recorded
 
-    methods = [name for name in _METHODS if hasattr(kind, name)]
+    _replace_methods(layer, recording)
+
+
+def _layers(network: nnx.Module) -> list[tuple[str, nnx.Module]]:
+    """List the modules that hold no other, by path."""
+    every = [(path, layer) for path, layer in nnx.iter_modules(network) if path]
+    parents = {path[:-1] for path, _ in every}
+    return [(".".join(map(str, p)), m) for p, m in every if p not in parents]
+
+
+def _replace_methods(layer: nnx.Module, make: Callable[[str], Any]) -> None:
+    """Give this one layer methods by name; its class and siblings stay as they are."""
+    kind = type(layer)
+    methods = {name: make(name) for name in _METHODS if hasattr(kind, name)}
     # Python looks `__call__` up on the class, so the instance gets a class of its own.
-    own = type(kind.__name__, (kind,), {name: recording(name) for name in methods})
-    object.__setattr__(layer, "__class__", own)
+    object.__setattr__(layer, "__class__", type(kind.__name__, (kind,), methods))
 
 
 def record_gradients(network: nnx.Module, found: dict[CallKey, set[str]]) -> None:
@@ -190,11 +198,8 @@ def record_gradients(network: nnx.Module, found: dict[CallKey, set[str]]) -> Non
         found: is filled with "input" and "output", by the path of a layer, its method,
             and the number of its call.
     """
-    every = [(path, layer) for path, layer in nnx.iter_modules(network) if path]
-    parents = {path[:-1] for path, _ in every}
-    for path, layer in every:
-        if path not in parents:
-            _record_layer_gradients(layer, ".".join(map(str, path)), found)
+    for path, layer in _layers(network):
+        _record_layer_gradients(layer, path, found)
 
 
 def _record_layer_gradients(
@@ -214,9 +219,7 @@ def _record_layer_gradients(
 
         return recorded
 
-    methods = [name for name in _METHODS if hasattr(kind, name)]
-    own = type(kind.__name__, (kind,), {name: recording(name) for name in methods})
-    object.__setattr__(layer, "__class__", own)
+    _replace_methods(layer, recording)
 
 
 def _on_gradient(x: Any, call: Callable[[], None]) -> Any:

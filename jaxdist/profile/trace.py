@@ -158,7 +158,7 @@ def trace_pruned(function: Callable[..., Any], *shapes: Any) -> Jaxpr:
     return prune_jaxpr(jax.make_jaxpr(function)(*shapes).jaxpr)
 
 
-_INLINED: Final = ("jit", "remat2", "checkpoint", "closed_call")
+_INLINED: Final = ("jit", "remat2", "checkpoint", "closed_call", "scan")
 """Primitives that call a program inside, whose arguments are their own."""
 
 _ZERO_GRADIENTS: Final = frozenset(
@@ -177,26 +177,28 @@ def has_gradients(jaxpr: Jaxpr, outputs: Sequence[bool]) -> list[bool]:
         jaxpr: a traced program.
         outputs: which of its results are meant.
     """
-    live = {
-        var
-        for var, wanted in zip(jaxpr.outvars, outputs, strict=True)
-        if wanted and isinstance(var, Var)
-    }
-    for eqn in reversed(jaxpr.eqns):
+    # Without what the results do not need, loops have no argument that they only carry.
+    pruned, used = partial_eval.dce_jaxpr(jaxpr, list(outputs))
+    live = {var for var in pruned.outvars if isinstance(var, Var)}
+    for eqn in reversed(pruned.eqns):
         wanted = [var in live and _is_inexact(var) for var in eqn.outvars]
         if not any(wanted) or eqn.primitive.name in _ZERO_GRADIENTS:
             continue
         passed = [True] * len(eqn.invars)
-        # Functions inside; loops and branches are taken as a whole.
+        # Functions with rules of their own, and branches, are taken as a whole.
         if eqn.primitive.name in _INLINED:
             inner: Any = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
-            passed = has_gradients(getattr(inner, "jaxpr", inner), wanted)
+            # What a loop carries reaches all of its results in some iteration.
+            loop = eqn.primitive.name == "scan"
+            reached = [loop or want for want in wanted]
+            passed = has_gradients(getattr(inner, "jaxpr", inner), reached)
         live.update(
             var
             for var, known in zip(eqn.invars, passed, strict=True)
             if known and isinstance(var, Var)
         )
-    return [var in live and _is_inexact(var) for var in jaxpr.invars]
+    found = (var in live and _is_inexact(var) for var in pruned.invars)
+    return [keep and next(found) for keep in used]
 
 
 def _is_inexact(var: Any) -> bool:

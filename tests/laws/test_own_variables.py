@@ -257,6 +257,51 @@ def test_nothing_moves_of_what_has_no_gradient(parts):
     assert sorted(row.payload for row in rows) == [2 * 4, 2 * 4, 8 * WIDTH]
 
 
+class Noisy(nnx.Module):
+    """Adds what it draws to what it keeps; the loss does not see it."""
+
+    def __init__(self, *, rngs):
+        self.rngs, self.drawn = rngs, Average(jnp.zeros(()))
+        self.head = Linear(64, 10, rngs=rngs)
+
+    def __call__(self, x):
+        self.drawn[...] = jax.random.normal(self.rngs(), ())
+        return self.head(x.reshape(len(x), -1))
+
+
+def test_shards_draw_noise_of_their_own_and_count_alike(parts):
+    task = replace(make_task(OPTIMIZERS["momentum"]), model=Noisy, frozen=())
+    batch, state = make_batch(), task.init()
+    before = named_leaves(state.stats)
+    key, count = (before[f"rngs/default/{name}"] for name in ("key", "count"))
+    shards = [jax.random.fold_in(key, shard) for shard in range(2)]
+    drawn = [jax.random.normal(jax.random.fold_in(k, count), ()) for k in shards]
+    for axes in (dict(data=2), dict(data=2, **IDLE)):
+        _, new, _ = step_of(parts, task, axes, batch, state)
+        kept = named_leaves(new.stats)
+        np.testing.assert_allclose(kept["drawn"], sum(drawn) / 2, rtol=1e-6)
+        np.testing.assert_array_equal(kept["rngs/default/key"], key)
+        assert kept["rngs/default/count"] == count + 1
+    assert drawn[0] != drawn[1]
+
+
+def test_frozen_layers_have_no_work_backward(parts):
+    batch = make_batch()
+    config = ModelConfig(width=4)
+    task = parts.make_task(config, jnp.float64)
+    axes, work = dict(data=2), {}
+    for frozen in ((), ("stem.*",)):
+        where = parts.layout_of(replace(task, frozen=frozen), axes, batch)
+        work[frozen] = where.ledger.layer_flops
+    stem = next(name for name in work[()] if name.startswith("stem"))
+    # Forward and for the kernel, or forward alone; the bias has its share of each.
+    assert work[()][stem] == 2 * work["stem.*",][stem]
+    others = work[()].keys() - {stem}
+    behind = [name for name in others if work["stem.*",][name] != work[()][name]]
+    assert behind
+    assert all(name.startswith("block1") for name in behind)
+
+
 @pytest.mark.parametrize("schedule", ["pipedream", "pipedream-2bw"])
 def test_asynchronous_pipeline_runs(schedule, parts):
     used = ("stem.base.*", "waves.unused.*")
