@@ -11,13 +11,13 @@ PYTEST := $(BIN)/pytest -n $(WORKERS)
 # run by the commands of the pages, and by laws that start processes.
 PLAIN := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
-.PHONY: train test laws laws-all system-tests system-packages commands results check format env env-dev clean
+.PHONY: train test laws laws-all targets system-tests system-packages commands results docs check format env env-dev clean
 
 train: env
 	$(BIN)/jaxdist train digits
 
 test: env-dev
-	$(PLAIN) $(PYTEST) -m "not laws and not slow and not system"
+	$(PLAIN) $(PYTEST) -m "not laws and not slow and not system and not target"
 
 # What must hold for every layout; laws-all has the full matrix.
 laws: env-dev
@@ -25,6 +25,20 @@ laws: env-dev
 
 laws-all: env-dev
 	$(PLAIN) $(PYTEST) -m laws tests/laws
+
+# Steps compiled for TPUs and GPUs that are not here. Their compilers take 0.7 and 6 GB
+# and would look for devices in every other test, so they have an environment of their
+# own. With PLATFORMS=tpu those of GPUs are left out.
+PLATFORMS ?= tpu,cuda12
+targets: $(VENV)-targets/$(PLATFORMS).stamp
+	$(VENV)-targets/bin/pytest -n $(WORKERS) tests/targets tests/launch/analysis \
+	  -m "target$(if $(findstring cuda,$(PLATFORMS)),, and not cuda)"
+
+$(VENV)-targets/$(PLATFORMS).stamp: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-targets
+	PIP_CONSTRAINT=constraints.txt $(VENV)-targets/bin/pip install --quiet \
+	  --disable-pip-version-check --editable '.[dev,$(PLATFORMS)]'
+	touch $@
 
 # Tests that mount file systems, shape networks, or start sshd, SLURM, Open MPI and
 # Chromium: as root, on Linux.
@@ -53,6 +67,22 @@ commands:
 results:
 	$(PYTHON) benchmarks/pages.py
 
+# The docs as a site, in site/: open site/index.html, with or without a server. What
+# builds it has an environment of its own; the reference is read from the code.
+docs: env $(VENV)-docs/docs.stamp
+	$(BIN)/python docs/reference.py build/reference
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --quiet --strict
+	$(PYTHON) .ci/site.py site
+
+EXTRA := import sys, tomllib; \
+  print(*tomllib.load(sys.stdin.buffer)["project"]["optional-dependencies"]["docs"], sep="\n")
+$(VENV)-docs/docs.stamp: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-docs
+	$(PYTHON) -c '$(EXTRA)' < pyproject.toml > $(VENV)-docs/requirements.txt
+	PIP_CONSTRAINT=constraints.txt $(VENV)-docs/bin/pip install --quiet \
+	  --disable-pip-version-check --requirement $(VENV)-docs/requirements.txt
+	touch $@
+
 check: env-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -76,4 +106,5 @@ $(VENV)/dev.stamp: $(VENV)/env.stamp
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) $(VENV)-targets $(VENV)-docs .mypy_cache .pytest_cache .ruff_cache \
+	  build dist site

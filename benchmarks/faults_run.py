@@ -115,7 +115,8 @@ class Run:
         how = ("--devices-per-process", 1, "--restarts", restarts)
         epochs = f"epochs={(steps + 0.5) / EPOCH}"
         more = (f"run.dir={folder}", f"run.hang_timeout_s={hang_timeout_s}", epochs)
-        train = ("train", NET, f"plan.mesh.data={count}", *more)
+        # The last start of a soak ends it: another length, which is asked for.
+        train = ("train", NET, f"plan.mesh.data={count}", *more, "--change")
         command = (sys.executable, "-m", "jaxdist.launch", *words, *how, "--", *train)
         self.child = subprocess.Popen(
             list(map(str, command)),

@@ -51,7 +51,11 @@ class Silent:
     def __call__(self, state):
         return {}
 
-    def save(self, state):
+    def is_best(self, metrics):
+        """Keep nothing."""
+        return False
+
+    def save(self, state, metrics):
         """Keep nothing."""
 
     def on_step(self, **what):

@@ -1,9 +1,10 @@
-"""Makes docs/benchmarks.md and docs/results from the files of benchmarks/results.
+"""Makes docs/benchmarks.md, docs/results and a table of README.md from the results.
 
     python benchmarks/pages.py
 
-A section a file: what it measures, the command, date and machine, one table, notes. A
-test holds that the pages in the checkout are what this makes.
+The results are the files of benchmarks/results. A section a file: what it measures, the
+command, date and machine, one table, notes. A test holds that the pages in the checkout
+are what this makes.
 """
 
 import json
@@ -32,7 +33,9 @@ PAGES = {
         "What the framework costs beside a hand-written loop, and its kernels on CPUs.",
         (
             "overhead",
+            "distribute",
             "first_step",
+            "header",
             "maxima",
             "convolutions",
             "convolutions_step",
@@ -106,6 +109,12 @@ PAGES = {
             "adapt",
         ),
     ),
+    "targets": (
+        "Targets",
+        "What the compilers of TPUs and GPUs make of steps, without either machine; "
+        "see [targets.md](../targets.md).",
+        ("targets", "reference_step", "attention"),
+    ),
     "input": (
         "Input",
         "How fast samples come, from disks, slow origins and peers in trouble.",
@@ -122,6 +131,7 @@ PAGES = {
             "faults_stop",
             "faults_false_alarms",
             "elastic",
+            "sweep",
             "checkpoint_stall",
             "readers",
             "stragglers",
@@ -162,6 +172,61 @@ PAGES = {
     ),
 }
 """{page: (title, introduction, its results)}: a file of the name makes a section."""
+
+README_MARKS = (
+    "<!-- results: make results -->",
+    "<!-- end of results -->",
+)
+"""Between these lines of README.md stands the table of `README_ROWS`."""
+SEEDS = "0", "1", "2"
+SLOW = "100 Mbit"
+RESNET = "ResNet-50, data 8, bfloat16, 256 images a device"
+LLAMA = "Llama 1B, fsdp 16, bfloat16, 2 x 2,048 tokens a device"
+README_ROWS = (
+    (
+        *("accuracy", "digits, held-out accuracy of seeds 0, 1, 2"),
+        *("{}, {}, {} %", [(seed, "jaxdist") for seed in SEEDS]),
+        *("hand-written jit loop: {}, {}, {} %",),
+        [(seed, "hand-written loop") for seed in SEEDS],
+    ),
+    (
+        *("overhead", "step time, ratio to the hand-written loop"),
+        *("{}", [("step", "ratio")], "1", []),
+    ),
+    (
+        *("to_accuracy", "digits to 95 %, four emulated hosts, 100 Mbit"),
+        *("{} s with PowerSGD", [(f"{SLOW}, power4", "s to 95 %")]),
+        "torch's best hook {} s; exact all-reduce {} s, torch's {} s",
+        [
+            (f"{SLOW}, {way}", "s to 95 %")
+            for way in ("torch powersgd4", "exact", "torch ddp")
+        ],
+    ),
+    (
+        *("executed", "129 plans executed on those hosts, 100 Mbit to 1 Gbit"),
+        "predicted {} % accurately on average",
+        *([("all 129 plans, mean accuracy", None)], "", []),
+    ),
+    (
+        *("executed_best", "a small VGG-16 at 100 Mbit, a step"),
+        *("{} ms with what `jaxdist plan` chooses", [(SLOW, "best")]),
+        *("data parallelism {} ms", [(SLOW, "data parallel")]),
+    ),
+    *(
+        (
+            *("targets", f"{case}, as its compilers make it"),
+            f"TPU v5p: {{}} GB, estimated MFU{at_most} {{}} %",
+            [(f"{case}; {tpu}", f) for f in ("memory", "estimated MFU")],
+            *("H100: {} GB", [(f"{case}; {gpu}", "memory")]),
+        )
+        for case, tpu, gpu, at_most in (
+            (RESNET, "tpu-v5p:2x2x2", "h100:1x8", ""),
+            # The kernel of attention counts at its peak rate.
+            (LLAMA, "tpu-v5p:2x2x4", "h100:2x8", " at most"),
+        )
+    ),
+)
+"""A row a result: its file, what it is, and figures of it by case and figure."""
 
 
 def load_results():
@@ -290,6 +355,32 @@ def make_pages():
     return made
 
 
+def readme_table(results):
+    """Return the table of README.md: figures of results, with their dates."""
+    lines = ["| what | result | beside it | date |", "|---|---|---|---|"]
+    for name, what, *parts in README_ROWS:
+        rows = {(row["case"], row["figure"]): row for row in results[name]["rows"]}
+        texts = []
+        for text, figures in zip(parts[::2], parts[1::2], strict=True):
+            # Ranges are those of the pages; a ratio says nothing without its own.
+            bare = len(figures) > 1 or text != "{}"
+            shown = (
+                number(rows[one]["value"]) if bare else cell(rows[one], False, False)
+                for one in figures
+            )
+            texts.append(text.format(*shown))
+        lines.append(f"| {' | '.join((what, *texts, results[name]['date']))} |")
+    return "\n".join(lines)
+
+
+def make_readme(text, results):
+    """Return the text of README.md with its table of results."""
+    begin, end = README_MARKS
+    before, rest = text.split(begin)
+    _, behind = rest.split(end)
+    return f"{before}{begin}\n\n{readme_table(results)}\n{end}{behind}"
+
+
 def slug(title):
     """Return the anchor that a heading has."""
     kept = (c for c in title.lower() if c.isalnum() or c in " -_")
@@ -302,6 +393,9 @@ def main():
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")
         print(f"{path.relative_to(ROOT)}: {text.count(chr(10))} lines")
+    readme = ROOT / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    readme.write_text(make_readme(text, load_results()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -263,8 +263,16 @@ def open_numpy(path: str) -> tuple[ArraySource, ArraySource]:
     whole = all(np.issubdtype(x.dtype, np.integer) and x.ndim == 1 for x in labels)
     if not labels or not whole:
         return ArraySource(train), ArraySource(test)
-    if min(int(x.min(initial=0)) for x in labels) < 0:
-        raise _no_samples_error(path, "there are labels below 0")
+    for name, part in (("train", train), ("test", test)):
+        label = part["label"]
+        if label.min(initial=0) < 0:
+            row = int(np.argmax(label < 0))
+            raise BadInput(
+                f"{name}_label of {path} is out of range",
+                rule="labels are whole numbers from 0",
+                values=f"label = {label[row]} in sample {row}",
+                remedy=f"mend the sample, or leave it out: {name}_label >= 0",
+            )
     # Counted over both parts, so that each has all classes.
     classes = 1 + max(int(x.max(initial=0)) for x in labels)
     return LabelledArrays(train, classes), LabelledArrays(test, classes)

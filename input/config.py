@@ -24,8 +24,9 @@ class DataConfig:
     """Samples a step, over all devices together."""
     eval_batch: int | None = None
     """Samples an evaluation step, over all devices together; none: as `batch`."""
-    shift: int = 1
-    """Largest random shift of a training image, pixels; 0: images as they are."""
+    shift: int = 0
+    """Largest random shift of a training image, pixels; 0: images as they are. What an
+    experiment says of its own data set does not hold for samples of one's own."""
     path: str = ""
     """What to read, for a data set of one's own: the file of a text or of clips, or the
     folder of texts, images, arrays or volumes.

@@ -1,7 +1,7 @@
 """Loader: batches for any JAX training loop, in one call."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -13,18 +13,19 @@ from jaxdist.input.device_feed import Feed, train_feed
 from jaxdist.input.loader_state import ResumePoint, resume_step
 from jaxdist.input.local_shuffle.partial import order_from_config
 from jaxdist.input.local_shuffle.setup import Keep
+from jaxdist.input.order import SampleOrder, SourceOrder
 from jaxdist.input.prefetch import Workers
 from jaxdist.input.sample_validation import check_source
-from jaxdist.input.sources import Source, source_fingerprint
+from jaxdist.input.sources import ArraySource, Source, source_fingerprint
 
 _GLOBAL_SHUFFLE: Final = Global()
 
 
 def loader(
-    source: Source,
+    source: Source | Mapping[str, Any],
     *,
     global_batch: int,
-    shuffle: ShuffleConfig = _GLOBAL_SHUFFLE,
+    shuffle: ShuffleConfig | None = _GLOBAL_SHUFFLE,
     mesh: Mesh | None = None,
     over: str | Sequence[str] | None = None,
     seed: int = 0,
@@ -39,10 +40,13 @@ def loader(
     processes. Close it, or use it in a `with` statement: it holds threads.
 
     Args:
-        source: `len(source)` and `source.get(ids) -> dict of arrays [n, ...]`.
+        source: `len(source)` and `source.get(ids) -> dict of arrays [n, ...]`; or a
+            dict of arrays [N, ...].
         global_batch: samples a step, over all devices together.
-        shuffle: `Global()`, `Local()` or `Partial(exchange_fraction=0.1)`.
-        mesh: devices; none: the first one.
+        shuffle: `Global()`, `Local()` or `Partial(exchange_fraction=0.1)`; None: each
+            epoch in the order of the source.
+        mesh: devices; none: the first one. Its axes split batches without a word in
+            the types of arrays, unless `jax.set_mesh` has made it the mesh of now.
         over: axes of the mesh that split samples; none: the mesh's first axis.
         seed: another seed is another order, in every epoch.
         start: steps that are already done; better what `state()` of the loop that
@@ -56,14 +60,15 @@ def loader(
             or partitions, an axis that the mesh does not have, or the state of a loop
             over other samples or in another order.
 
-    >>> from jaxdist.input.sources import ArraySource
-    >>> source = ArraySource({"x": np.arange(10.0)})
-    >>> with loader(source, global_batch=4) as batches:
+    >>> with loader({"x": np.arange(10.0)}, global_batch=4) as batches:
     ...     next(batches)["x"].shape
     (4,)
     """
-    source = check_source(source)
+    source = check_source(
+        ArraySource(source) if isinstance(source, Mapping) else source
+    )
     mesh = mesh or Mesh(np.asarray(jax.devices()[:1]), ("data",))
+    mesh = automatic_mesh(mesh)
     # A batch is split along the first axis: data parallel, as meshes are written.
     axes = (mesh.axis_names[0],) if over is None else over
     axes = (axes,) if isinstance(axes, str) else tuple(axes)
@@ -90,8 +95,13 @@ def loader(
             remedy=f"global_batch={max(len(source) // shards, 1) * shards}",
         )
 
-    order = order_from_config(
-        shuffle, num_samples=len(source), batch=global_batch, seed=seed
+    samples = len(source)
+    order: SampleOrder = (
+        SourceOrder(num_samples=samples, batch=global_batch, seed=seed)
+        if shuffle is None
+        else order_from_config(
+            shuffle, num_samples=samples, batch=global_batch, seed=seed
+        )
     )
     # The fingerprint may read the whole source: it is asked for only to resume.
     step = resume_step(start, order, lambda: source_fingerprint(source))
@@ -122,3 +132,19 @@ def loader(
         threads=threads,
         sample_store=keep,
     )
+
+
+def automatic_mesh(mesh: Mesh) -> Mesh:
+    """Return the same devices with axes that programs need not mention.
+
+    `jax.make_mesh` makes axes that are a part of every array's type. A step that was
+    written for one device says nothing of them, and is refused by jax: its gradients
+    are products of two arrays that are split along the same axis.
+
+    >>> mesh = jax.make_mesh((1,), ("data",))
+    >>> [each.axis_types[0].name for each in (mesh, automatic_mesh(mesh))]
+    ['Explicit', 'Auto']
+    """
+    if jax.sharding.get_abstract_mesh() == mesh.abstract_mesh:
+        return mesh
+    return Mesh(mesh.devices, mesh.axis_names)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.local_shuffle.partial import PartialShuffleOrder
-from jaxdist.input.order import SampleOrder
+from jaxdist.input.order import SampleOrder, SourceOrder
 
 ResumePoint = int | Mapping[str, Any]
 """Steps that are done, or the position of the loop that has done them."""
@@ -76,9 +76,10 @@ def _order_identity(order: SampleOrder, data: str) -> LoaderState:
     """Return what a step counts in."""
     # Hosts and processes are not in it: batches do not depend on their number.
     partial = order.shuffle if isinstance(order, PartialShuffleOrder) else None
+    whole = "source" if isinstance(order, SourceOrder) else "global"
     return {
         "version": _VERSION,
-        "order": "global" if partial is None else "partial",
+        "order": whole if partial is None else "partial",
         "seed": int(order.seed),
         "samples": order.num_samples,
         "batch": order.batch,

@@ -90,3 +90,21 @@ class GlobalShuffleOrder:
         """Positions of a step's rows in the endless stream: int64."""
         own = np.arange(self.batch, dtype=np.int64) if rows is None else rows
         return step * self.batch + own
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOrder(GlobalShuffleOrder):
+    """Each epoch is all samples as the source has them.
+
+    Args:
+        num_samples: in the data set.
+        batch: samples a step, over all devices together.
+        seed: changes nothing.
+
+    >>> SourceOrder(num_samples=10, batch=4).ids(2).tolist()
+    [8, 9, 0, 1]
+    """
+
+    def ids(self, step: int, rows: NDArray[Any] | None = None) -> NDArray[np.int32]:
+        """Name the samples of a step's rows, of all if none are given: int32."""
+        return (self._positions(step, rows) % self.num_samples).astype(np.int32)

@@ -34,6 +34,8 @@ _NAMES: Final = (
 _FIXED_SIZE: Final = (
     *("clips", "digits", "moving_digits", "numpy", "text", "volumes"),
 )
+_OWN_KINDS: Final = ("arrays", "clips", "folder", "numpy", "text", "volumes")
+"""Data sets that are files of the user's."""
 _PREFIXES: Final = ("tfds", "numpy")
 """What may stand before a name or path: `tfds:mnist`, `numpy:my.npz`."""
 _TFDS_NAME: Final = r"[a-z][a-z0-9_]*(/[\w.-]+)?(:[\d.*]+)?"
@@ -63,6 +65,18 @@ def is_known(config: DataConfig) -> bool:
     prepared = Path(config.dir, re.split("[:/]", name)[0]).is_dir()
     return (
         prepared or did_you_mean(name, (*dataset_names(), *COMMON_TFDS_NAMES)) is None
+    )
+
+
+def is_own_data(config: DataConfig) -> bool:
+    """Tell whether samples are the user's: read from a path, or made by a function.
+
+    >>> is_own_data(DataConfig(name="numpy:my.npz")), is_own_data(DataConfig())
+    (True, False)
+    """
+    kind = config.name.partition(":")[0]
+    return kind in _OWN_KINDS or (
+        kind not in _PREFIXES and is_object_reference(config.name)
     )
 
 
@@ -130,6 +144,8 @@ def open_data(
         from jaxdist.input.tfds_images import open_tfds
 
         opened = open_tfds(rest, Path(config.dir), features)
+    elif is_object_reference(config.name):
+        opened = _open_user_data(config.name)
     else:
         opened = _open_named(config, features)
     train, test = opened
@@ -196,8 +212,6 @@ def _open_named(config: DataConfig, features: FeatureSpec) -> "tuple[Source, Sou
             from jaxdist.input.synthetic import open_volumes
 
             opened = open_volumes(config.path)
-        case name if is_object_reference(name):
-            opened = _open_user_data(name)
         case name:
             from jaxdist.input.tfds_images import open_tfds
 

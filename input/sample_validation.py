@@ -15,6 +15,7 @@ jax raises no error for an index out of range: it reads the last row, or NaN.
 
 import traceback
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -239,6 +240,62 @@ class EpochVaryingCheckedSource(CheckedSource):
         return self._varied._check(found, ids)
 
 
+class StoredSource:
+    """What is kept of a source of one's own: its files, whose forms may differ.
+
+    Args:
+        source: what `stored` of a source returns.
+        checked: that source, which names itself and its line where this one raises.
+    """
+
+    def __init__(self, source: Source, checked: CheckedSource) -> None:
+        self._source, self._checked = source, checked
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def get(self, ids: SampleIds) -> Arrays:
+        """Read what is kept of samples: int [n] to arrays [n, ...].
+
+        Raises:
+            SourceFailedError: the source raised.
+        """
+        arrays: Arrays = self._checked._call(self._source.get, ids)
+        return arrays
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the source."""
+        return source_fingerprint(self._source)
+
+
+class DecodingCheckedSource(CheckedSource):
+    """The same of a source that is kept in another form than its samples."""
+
+    _source: Any
+
+    @property
+    def stored(self) -> Source:
+        """What is kept."""
+        return StoredSource(self._source.stored, self)
+
+    def over(self, stored: Source) -> Source:
+        """Return the same samples, made of what another source stores."""
+        return self._like(self._source.over(stored))
+
+    def _like(self, source: Source) -> Source:
+        # Not by its constructor, which reads a sample: a host may not have the first.
+        made = copy(self)
+        made._source = source
+        return made
+
+
+class EpochVaryingDecodingCheckedSource(
+    EpochVaryingCheckedSource, DecodingCheckedSource
+):
+    """The same of a source that does both."""
+
+
 class _FirstEpoch:
     """The samples of a source that varies, as they are in the first epoch."""
 
@@ -268,15 +325,16 @@ def check_source(source: Source) -> Source:
     is_own = type(source).__module__.partition(".")[0] == _PACKAGE
     # These two hand out what a function of one's own has decoded.
     is_own &= not isinstance(source, ArrayRecordSource | TfdsSource)
-    # What is kept of such a source are its files, and not its samples.
-    if is_own or isinstance(source, DecodingSource):
+    if is_own:
         return source
-    kind = (
-        EpochVaryingCheckedSource
-        if isinstance(source, EpochVaryingSource)
-        else CheckedSource
+    varies, decodes = (
+        isinstance(source, kind) for kind in (EpochVaryingSource, DecodingSource)
     )
-    return kind(source)
+    if decodes and varies:
+        return EpochVaryingDecodingCheckedSource(source)
+    if decodes:
+        return DecodingCheckedSource(source)
+    return EpochVaryingCheckedSource(source) if varies else CheckedSource(source)
 
 
 def _describe_ids(ids: SampleIds) -> str:

@@ -76,6 +76,8 @@ class Attention(nnx.Module):
         last: makes the one that writes to the residual path.
     """
 
+    attention_platform: str = ""
+
     def __init__(self, sizes: Sizes, turn: Layer, linear: Make, last: Make) -> None:
         self.head, self.turn = sizes.head, turn
         self.query = linear(sizes.embed, sizes.heads * sizes.head)
@@ -91,7 +93,7 @@ class Attention(nnx.Module):
         shape = (*x.shape[:2], -1, self.head)
         query = self.turn(self.query(x).reshape(shape))
         key, value = self.key(x).reshape(shape), self.value(x).reshape(shape)
-        read = causal_attention(query, self.turn(key), value)
+        read = causal_attention(query, self.turn(key), value, self.attention_platform)
         return self.out(read.reshape(*x.shape[:2], -1))
 
 

@@ -297,7 +297,7 @@ def check_storable(
         raise BadInput(
             "samples of all hosts would be kept on each",
             rule="a host keeps what stays with it: Local() or Partial()",
-            values="shuffle = Global()",
+            values="shuffle draws from all samples",
             remedy="shuffle=Partial(exchange_fraction=0.1)",
         )
     partitions = order.shuffle.partitions

@@ -39,6 +39,13 @@ MESSAGE_SIZES: Final[Mapping[int, ChainLengths]] = {
     1 << 23: (_LONG_MESSAGE_CHAINS, 3),
 }
 """Bytes of a device's array, and how collectives of it are timed."""
+QUICK_MESSAGE_SIZES: Final[Mapping[int, ChainLengths]] = {
+    1 << 10: (_SHORT_MESSAGE_CHAINS, 7),
+    1 << 15: (_SHORT_MESSAGE_CHAINS, 7),
+    1 << 19: (_LONG_MESSAGE_CHAINS, 5),
+    1 << 21: (_LONG_MESSAGE_CHAINS, 3),
+}
+"""The same where seconds count more than the last tenth of accuracy."""
 # Libraries switch algorithms for large messages, and gradients of large networks are
 # reduced in buckets beyond the sizes above: those go on by this factor.
 _SIZE_FACTOR: Final = 4
@@ -82,7 +89,12 @@ class GroupTimings:
 
 
 def time_collectives(
-    mesh: Mesh, groups: Sequence[DeviceGroup], max_bytes: int | None = None
+    mesh: Mesh,
+    groups: Sequence[DeviceGroup],
+    max_bytes: int | None = None,
+    *,
+    quick: bool = False,
+    on_timed: Callable[[str], None] = lambda what: None,
 ) -> tuple[GroupTimings, ...]:
     """Time every kind of collective in groups of devices.
 
@@ -90,8 +102,10 @@ def time_collectives(
         mesh: mesh whose devices are in the order of the groups.
         groups: sizes and strides of the groups.
         max_bytes: largest size that is timed; None for that of `MESSAGE_SIZES`.
+        quick: whether four sizes are timed in a few rounds, in place of all.
+        on_timed: told of each kind of collective in each group once it is timed.
     """
-    sizes = sizes_up_to(MESSAGE_SIZES, max_bytes)
+    sizes = sizes_up_to(QUICK_MESSAGE_SIZES if quick else MESSAGE_SIZES, max_bytes)
     smallest = min(sizes)
     found = []
     for group in groups:
@@ -110,12 +124,13 @@ def time_collectives(
                 )
             skew = 0.0
             if kind in _COLLECTIVES_PER_LINK:
-                quick = _collective_seconds(grouped, kind, smallest, sizes[smallest], 1)
+                bare = _collective_seconds(grouped, kind, smallest, sizes[smallest], 1)
                 per_kernel = _COLLECTIVES_PER_LINK[kind]
-                timings, skew = separate_skew(timings, quick, per_kernel)
+                timings, skew = separate_skew(timings, bare, per_kernel)
             found.append(
                 GroupTimings(kind=kind, group=group, timings=tuple(timings), skew=skew)
             )
+            on_timed(f"{kind} of {group.size} devices")
     return tuple(found)
 
 
@@ -285,3 +300,5 @@ _COLLECTIVE_FNS: Final[Mapping[str, CollectiveFn]] = {
     "all-to-all": _all_to_all,
     "collective-permute": _permute_both_ways,
 }
+COLLECTIVE_KINDS: Final = tuple(_COLLECTIVE_FNS)
+"""Kinds of collectives that are timed, as in HLO."""

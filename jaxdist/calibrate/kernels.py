@@ -189,7 +189,11 @@ def conv_case(
 
 
 def time_kernels(
-    mesh: Mesh, cases: Iterable[KernelCase], dtype: str
+    mesh: Mesh,
+    cases: Iterable[KernelCase],
+    dtype: str,
+    *,
+    on_timed: Callable[[KernelShape], None] = lambda shape: None,
 ) -> tuple[KernelTiming, ...]:
     """Time layers, forward and backward.
 
@@ -197,8 +201,13 @@ def time_kernels(
         mesh: mesh whose devices all compute the same, at once.
         cases: layers to time; the same in every process.
         dtype: dtype of weights and inputs.
+        on_timed: told of each layer once it is timed.
     """
-    return tuple(_time_kernel(mesh, each, dtype) for each in cases)
+    timed = []
+    for case in cases:
+        timed.append(_time_kernel(mesh, case, dtype))
+        on_timed(case.shape)
+    return tuple(timed)
 
 
 def _time_kernel(mesh: Mesh, case: KernelCase, dtype: str) -> KernelTiming:

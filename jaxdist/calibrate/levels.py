@@ -60,9 +60,19 @@ class _LevelSpan:
     """All groups that cross the level's links and no others."""
 
 
-def timed_groups(topology: HostTopology) -> tuple[DeviceGroup, ...]:
-    """Return all groups that are timed, the innermost first."""
-    return tuple(group for span in _level_spans(topology) for group in span.groups)
+def timed_groups(
+    topology: HostTopology, *, whole: bool = False
+) -> tuple[DeviceGroup, ...]:
+    """Return the groups that are timed, the innermost first.
+
+    Args:
+        topology: hosts that are measured.
+        whole: whether only the group that gives each level its numbers is.
+    """
+    spans = _level_spans(topology)
+    if whole:
+        return tuple(span.primary_group for span in spans if span.groups)
+    return tuple(group for span in spans for group in span.groups)
 
 
 def level_all_reduces(

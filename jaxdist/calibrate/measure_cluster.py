@@ -1,7 +1,8 @@
 """Measuring a machine: a cluster whose every number was timed on it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import jax
@@ -11,7 +12,7 @@ from jax import lax
 from jax.sharding import Mesh
 
 from jaxdist.calibrate import blocks, kernels
-from jaxdist.calibrate.collective_timings import time_collectives
+from jaxdist.calibrate.collective_timings import COLLECTIVE_KINDS, time_collectives
 from jaxdist.calibrate.compression_cost import measure_compression_cost
 from jaxdist.calibrate.hosts import host_topology
 from jaxdist.calibrate.levels import (
@@ -44,6 +45,10 @@ MAX_FIT_SPREAD: Final = 0.35
 MAX_CPU_FLOPS: Final = 5e9
 """FLOPs of the largest kernel that is timed on a CPU."""
 
+_QUICK_KERNELS: Final = 7
+"""Kernels of a quick calibration, about, spread over all."""
+_QUICK_MAX_FLOPS: Final = 2e8
+"""FLOPs of the largest of these."""
 # Elements of the array that is streamed: 32 MiB in float32, beyond the caches.
 _STREAM_ELEMENTS: Final = 1 << 23
 # The products whose time is compared alone and in company.
@@ -78,6 +83,8 @@ def measure_cluster(
     date: str,
     allow_noisy: bool = False,
     max_bytes: int | None = None,
+    quick: bool = False,
+    on_timed: Callable[[int, str], None] = lambda total, what: None,
 ) -> CalibrationResult:
     """Measure the devices of a mesh and what connects them, all at once.
 
@@ -92,20 +99,31 @@ def measure_cluster(
         date: date, for the origin of the numbers.
         allow_noisy: accept a link, however much its timings spread.
         max_bytes: size up to which collectives are timed; None for 8 MB.
+        quick: whether a few kernels and sizes stand for all, and no compressors: about
+            20 s in place of minutes.
+        on_timed: told of each part that is done: how many there are, and which it was.
 
     Raises:
         BadInput: all-reduces that spread so much that no line fits.
     """
     devices = mesh.shape["data"]
-    origin = f"measured: jaxdist calibrate, {devices} devices at once, {date}"
+    how = " --quick" if quick else ""
+    origin = f"measured: jaxdist calibrate{how}, {devices} devices at once, {date}"
+    most = _QUICK_MAX_FLOPS if quick else MAX_CPU_FLOPS
+    cases = list(kernels.default_kernel_cases(most))
+    if quick:
+        cases = cases[:: -(-len(cases) // _QUICK_KERNELS)]
+    hosts = host_topology(mesh)
+    groups = timed_groups(hosts, whole=quick)
+    parts = len(cases) + len(groups) * len(COLLECTIVE_KINDS) + 1
+    done = partial(on_timed, parts)
     timed_kernels = kernels.time_kernels(
-        mesh, kernels.default_kernel_cases(MAX_CPU_FLOPS), dtype
+        mesh, cases, dtype, on_timed=lambda shape: done(shape.text)
     )
     peak, curve = fit_efficiency_curve(timed_kernels, origin)
     # Links: every kind of collective in every group, then the levels from the
     # all-reduces.
-    hosts = host_topology(mesh)
-    chains = time_collectives(mesh, timed_groups(hosts), max_bytes)
+    chains = time_collectives(mesh, groups, max_bytes, quick=quick, on_timed=done)
     sums = level_all_reduces(hosts, chains)
     for each in sums:
         if each.fit.spread > MAX_FIT_SPREAD and not allow_noisy:
@@ -143,8 +161,9 @@ def measure_cluster(
         crowd=SourcedNumber(measure_core_contention(mesh), origin),
     )
     host_link = SourcedNumber(host_copy_bandwidth(mesh), origin)
+    done("memory, launches and copies")
     # Between devices there is something to compress.
-    if devices > 1:
+    if devices > 1 and not quick:
         device = replace(device, packing=measure_compression_cost(mesh, origin))
     cluster = Cluster(
         name=name,

@@ -10,118 +10,25 @@ Both are of one step: a collective in a loop counts for every trip.
 
 Source: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication
 Operations in MPICH", section 4 (bandwidth terms).
-
-Trip counts: how often each instruction of a compiled program runs.
-
-A program's text is a list of computations; instructions of one call others. A loop runs
-its body `known_trip_count` times and its condition once more; any other call runs once.
 """
 
 import itertools
 import math
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from jaxdist.core.axes import sub_axis_name
-
-ENTRY: Final = ""
-"""The computation that a program starts with."""
-
-_HEAD: Final = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) .*\{\s*$")
-_LOOP: Final = re.compile(r" while\(.*condition=%?([\w.\-]+), body=%?([\w.\-]+)")
-_TRIPS: Final = re.compile(r'"known_trip_count":\s*\{"n":\s*"(\d+)"\}')
-_CALL: Final = re.compile(r"\b(?:calls|to_apply|called_computations)=\{?%?([\w.\-]+)")
-_BRANCHES: Final = re.compile(
-    r"branch_computations=\{([^}]*)\}|true_computation=(\S+), false_computation=(\S+)"
+from jaxdist.collectives.hlo_program import (
+    OP_NAME,
+    HloInstruction,
+    SourceLocations,
+    list_instructions,
+    shape_bytes,
 )
-OP_NAME: Final = re.compile(r'op_name="([^"]*)"')
-"""The name scopes in which an instruction was traced."""
-
-_AFTER: Final = re.compile(r" [\w\-]+-(?:update|done)\(")
-"""The later half of a started operation, which prints its computation again."""
-
-
-@dataclass(frozen=True)
-class HloInstruction:
-    """One instruction of a program."""
-
-    text: str
-    """As the compiler prints it."""
-    trip_count: int = 1
-    """How often it runs: the product of the known lengths of the loops around it."""
-    bounded: bool = True
-    """Whether all those lengths are in the program; a loop without counts once."""
-    loops: tuple[str, ...] = ()
-    """Names of the loops around it, outermost first: their own, since the compiler lets
-    equal computations have the names of one of them.
-    """
-
-
-def list_instructions(
-    text: str, weight: Callable[[str], int]
-) -> tuple[HloInstruction, ...]:
-    """List the instructions that a program runs, those of called computations included.
-
-    Args:
-        text: `compiled.as_text()`.
-        weight: of an instruction; of a conditional the branch of most weight counts.
-    """
-    return tuple(_walk(ENTRY, split_computations(text), weight))
-
-
-def split_computations(text: str) -> dict[str, list[str]]:
-    """Split a program's text into its computations, by name; the entry has no name."""
-    parts: dict[str, list[str]] = defaultdict(list)
-    # Computations are top-level blocks: a head, indented instructions, a closing brace.
-    name = ENTRY
-    for line in text.splitlines():
-        if head := _HEAD.match(line):
-            name = ENTRY if head["entry"] else head["name"]
-        elif line.startswith("}"):
-            name = ENTRY
-        else:
-            parts[name].append(line)
-    return dict(parts)
-
-
-def _walk(
-    name: str,
-    program: Mapping[str, Sequence[str]],
-    weight: Callable[[str], int],
-) -> Iterator[HloInstruction]:
-    for text in program.get(name, ()):
-        yield HloInstruction(text)
-        if loop := _LOOP.search(text):
-            known, named = _TRIPS.search(text), OP_NAME.search(text)
-            times, name_of = int(known[1]) if known else 1, named[1] if named else ""
-            for inner, runs in ((loop[1], times + bool(known)), (loop[2], times)):
-                for line in _walk(inner, program, weight):
-                    bounded = line.bounded and known is not None
-                    loops = (name_of, *line.loops)
-                    yield HloInstruction(
-                        line.text, runs * line.trip_count, bounded, loops
-                    )
-        elif branches := _BRANCHES.search(text):
-            # Which branch runs is decided on the device: the heaviest counts.
-            listed = ",".join(filter(None, branches.groups()))
-            choices = [
-                tuple(_walk(one, program, weight))
-                for one in re.findall(r"%?([\w.\-]+)", listed)
-            ]
-            yield from max(
-                choices,
-                key=lambda lines: sum(x.trip_count * weight(x.text) for x in lines),
-            )
-        elif (call := _CALL.search(text)) and not _AFTER.search(text):
-            yield from _walk(call[1], program, weight)
-
-
-_APART: Final = "apart"
+from jaxdist.core.axes import strided_axis_name, sub_axis_name
 
 
 def replica_groups(axes: Iterable[str], mesh: Mapping[str, int]) -> list[list[int]]:
@@ -143,19 +50,24 @@ def axes_from_groups(
 
     >>> axes_from_groups([[0, 2], [1, 3], [4, 6], [5, 7]], {"data": 4, "tensor": 2})
     ('data[2]',)
+    >>> axes_from_groups([[0, 4], [2, 6], [1, 5], [3, 7]], {"data": 4, "tensor": 2})
+    ('data[::2]',)
     """
-    # Whole axes come first. Then one axis at a time is cut in two: groups that are
-    # apart, and neighbours in them, since only neighbours along an axis meet.
+    # Whole axes come first. Then one axis at a time is cut in two: devices that are
+    # apart, and neighbours between them.
     meshes = [dict(mesh)]
     for cut, size in mesh.items():
         for devices in range(2, size):
             if size % devices == 0:
-                halves = {_APART: size // devices, sub_axis_name(cut, devices): devices}
+                halves = {
+                    strided_axis_name(cut, devices): size // devices,
+                    sub_axis_name(cut, devices): devices,
+                }
                 named = ({n: s} if n != cut else halves for n, s in mesh.items())
                 meshes.append({name: s for each in named for name, s in each.items()})
     wanted = {frozenset(group) for group in groups}
     for each in meshes:
-        real = [name for name, size in each.items() if size > 1 and name != _APART]
+        real = [name for name, size in each.items() if size > 1]
         for count in range(1, len(real) + 1):
             for axes in itertools.combinations(real, count):
                 if {frozenset(g) for g in replica_groups(axes, each)} == wanted:
@@ -188,13 +100,8 @@ COLLECTIVE_KINDS: Final = (
     "all-to-all",
     "collective-permute",
 )
-_DIRECT: Final = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
-_FRAME: Final = re.compile(r"stack_frame_id=(\d+)")
-_FILE: Final = re.compile(r'^(\d+) "(.*)"$')
-_LOCATION: Final = re.compile(r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
-_STACK: Final = re.compile(r"^(\d+) \{file_location_id=(\d+)")
-_BITS: Final = {"pred": 8, "c64": 64, "c128": 128}
-_SHAPE: Final = re.compile(r"\b(pred|[suc]\d+|bf16|f\d+\w*)\[([\d,]*)\]")
+_HALF_FLOATS: Final = ("bf16", "f16")
+CHAIN: Final = re.compile(r'\bchain_id="(\d+)"')
 _LINE: Final = re.compile(
     r"^\s*(?:ROOT\s+)?%?(?P<op>[\w.\-]+) = (?P<type>.+?) (?P<kind>"
     + "|".join(COLLECTIVE_KINDS)
@@ -230,6 +137,14 @@ class CollectiveOp:
     """Whether groups differ in size; `group_size` is the largest."""
     instruction_name: str = ""
     """Name of the instruction in the program, as a profiler's trace has it."""
+    half_payload: int = 0
+    """Bytes of the payload that are floats of 16 bits."""
+    padding: int = 0
+    """Bytes beside the payload by which the compiler of TPUs has padded the parts of a
+    reduce-scatter; permutes move those rows to where they belong."""
+    is_async: bool = False
+    """Whether it is started and waited for by instructions of their own, so that others
+    can run between."""
 
     @property
     def wire_bytes(self) -> int:
@@ -262,10 +177,19 @@ def read_collectives(text: str, mesh: Mapping[str, int]) -> tuple[CollectiveOp, 
         mesh: {axis: devices along it}, outermost first, in the order of its devices.
     """
     moves, sources = [], SourceLocations(text)
+    chains = set[tuple[str, ...]]()
     for line in list_instructions(text, _payload):
         found = _LINE.match(line.text)
         if found is None:
             continue
+        # The TPU's compiler runs a collective beside computing as a chain of fusions,
+        # each of which prints it.
+        chain = CHAIN.search(found["rest"])
+        if chain is not None:
+            link = (*line.loops, found["kind"], found["type"], chain[1])
+            if link in chains:
+                continue
+            chains.add(link)
         kind, rest, uneven = found["kind"], found["rest"], False
         if kind == "collective-permute":
             listed = re.search(r"source_target_pairs=\{([\d,{} ]*)\}", rest)
@@ -287,37 +211,62 @@ def read_collectives(text: str, mesh: Mapping[str, int]) -> tuple[CollectiveOp, 
             users = (user for user in text.splitlines() if re.search(operand, user))
             told = next((user for user in users if sources.locate(user)), told)
         name = OP_NAME.search(told)
+        payload, padding = _payload(line.text), 0
+        if parts := _scattered_parts(line, found["op"], group):
+            kind, (payload, padding) = "reduce-scatter", parts
         moves.append(
             CollectiveOp(
                 kind=kind,
                 axes=axes,
                 group_size=group,
-                payload=line.trip_count * _payload(line.text),
+                payload=line.trip_count * payload,
                 op_name=name[1] if name else "",
                 trip_count=line.trip_count,
                 bounded=line.bounded,
                 source_location=sources.locate(told),
                 loops=line.loops,
                 has_uneven_groups=uneven,
-                instruction_name=found["op"],
+                instruction_name=line.started_by or found["op"],
+                is_async=bool(found["start"] or chain or line.started_by),
+                padding=line.trip_count * padding,
+                half_payload=line.trip_count * _payload(line.text, _HALF_FLOATS),
             )
         )
     return tuple(moves)
 
 
-def _payload(text: str) -> int:
-    """Return the bytes of one trip of a collective, 0 for other instructions."""
+def _scattered_parts(
+    line: HloInstruction, name: str, group_size: int
+) -> tuple[int, int] | None:
+    """Return the bytes of a part, and of its padding, of a fused reduce-scatter.
+
+    The compiler of TPUs writes a large reduce-scatter as a fusion that pads an array,
+    sums it over the devices, and keeps the part of each. It never has the whole sum.
+
+    Returns:
+        None where the instruction is no such sum.
+    """
+    first, last = line.fusion
+    if " all-reduce(" not in line.text or f" dynamic-slice(%{name}," not in last:
+        return None
+    whole, part = (shape_bytes(text.split("(")[0])[0] for text in (first, last))
+    return whole // group_size, part - whole // group_size
+
+
+def _payload(text: str, dtypes: Container[str] | None = None) -> int:
+    """Return the bytes of one trip of a collective, 0 for other instructions.
+
+    Args:
+        text: the instruction.
+        dtypes: those that count; None for all.
+    """
     found = _LINE.match(text)
     if found is None:
         return 0
     # A started collective returns (operands, results), a permute two counters more.
     started = found["start"] and found["kind"] != "all-reduce"
     result = found["type"].replace("u32[]", "") if started else found["type"]
-    sizes = []
-    for dtype, dims in _SHAPE.findall(result):
-        bits = _BITS.get(dtype) or int(re.findall(r"\d+", dtype)[0])
-        elements = math.prod(int(d) for d in dims.split(",") if d)
-        sizes.append(math.ceil(elements * bits / 8))
+    sizes = shape_bytes(result, dtypes)
     return sum(sizes[len(sizes) // 2 :] if started else sizes)
 
 
@@ -342,44 +291,3 @@ def _groups(rest: str, world: int) -> list[list[int]]:
         return replica_groups(re.findall(r"'([^']+)'", found[2]), sizes)
     # No groups: all devices.
     return [list(range(world))]
-
-
-class SourceLocations:
-    """The lines of Python that the instructions of a compiled program are from.
-
-    Args:
-        text: `compiled.as_text()`.
-    """
-
-    def __init__(self, text: str) -> None:
-        # XLA prints the line with each instruction (`source_file`, `source_line`), or
-        # once for all, as tables of files, of locations in them, and of frames of the
-        # call stack.
-        files: dict[str, str] = {}
-        places: dict[str, str] = {}
-        self._frames: dict[str, str] = {}
-        table = ""
-        for line in text.splitlines():
-            # Ids refer to earlier tables, so one pass is enough; computations end them.
-            if line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
-                table = line
-            elif table == "FileNames" and (found := _FILE.match(line)):
-                files[found[1]] = found[2]
-            elif found := _LOCATION.match(line):
-                places[found[1]] = f"{files.get(found[2], '?')}:{found[3]}"
-            elif found := _STACK.match(line):
-                self._frames[found[1]] = places.get(found[2], "")
-            elif line.startswith(("%", "ENTRY")):
-                break
-
-    def locate(self, instruction: str) -> str:
-        """Return `file:line` of an instruction, or "" where none is known.
-
-        >>> line = '%a = f32[] add(), {source_file="a.py" source_line=3}'
-        >>> SourceLocations("").locate(line)
-        'a.py:3'
-        """
-        if found := _DIRECT.search(instruction):
-            return f"{found[1]}:{found[2]}"
-        frame = _FRAME.search(instruction)
-        return self._frames.get(frame[1], "") if frame else ""

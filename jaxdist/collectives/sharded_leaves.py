@@ -1,23 +1,29 @@
 """All-gather and reduce-scatter of many leaves over one mesh axis.
 
-Vectors of one dtype are sent as one array, as gradients are that are summed: a
-collective of many small arrays would start as often.
+Vectors of one dtype are sent as one array, and so are small gradients that are summed:
+a collective of many small arrays would start as often.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from jaxdist.collectives.compress.codec import Codec
+from jaxdist.collectives.compress.exact import ExactAllReduce
 from jaxdist.collectives.compress.method import AllReduceAlgorithm
-from jaxdist.collectives.primitives import psum_scatter
+from jaxdist.collectives.primitives import psum_scatter, resolve_algorithm
+from jaxdist.core.axes import strided_axis_name, sub_axis_name
 from jaxdist.core.dtypes import accumulation_dtype, is_complex
 
 ShardDims = Sequence[int | None]
+PACKED_BYTES: Final = 2**16
+"""Gradients below this size are summed as one array: alone each would cost a latency,
+and compilers pad dims of odd sizes."""
 
 
 def all_gather(
@@ -63,6 +69,8 @@ def reduce_scatter(
     shard_dims: ShardDims,
     axis: str,
     algorithm: AllReduceAlgorithm | str = "exact",
+    inner: int = 1,
+    lanes: int = 1,
 ) -> list[jax.Array]:
     """Sum each array over an axis, in at least float32, and keep this device's shard.
 
@@ -71,20 +79,36 @@ def reduce_scatter(
         shard_dims: the sharded dim of each; None leaves it as it is.
         axis: a manual axis.
         algorithm: how matrices are summed; vectors are summed exactly.
+        inner: neighbours of the second step of exact sums, after one over devices that
+            are so far apart; 1 takes one step.
+        lanes: where parts of the last dim are no multiples of so many numbers, that
+            dim is moved first before it is scattered.
     """
     devices, parts = lax.axis_size(axis), list(whole)
+    method = resolve_algorithm(algorithm)
+    # In at least float32: sums of 16 bits lose small gradients.
+    full = [x.astype(accumulation_dtype(x.dtype)) for x in whole]
+    packed = defaultdict[Any, list[int]](list)
     with jax.named_scope(f"deal_{axis}"):
-        for i in _matrices(whole, shard_dims):
-            # In at least float32: sums of 16 bits lose small gradients.
-            full = whole[i].astype(accumulation_dtype(whole[i].dtype))
-            method = "exact" if is_complex(full.dtype) else algorithm
-            parts[i] = psum_scatter(full, axis, method, shard_dims[i] or 0)
-        for places in _vectors(whole, shard_dims):
-            # Row r has the shards of device r of all vectors.
-            rows = [whole[i].reshape(devices, -1) for i in places]
-            packed = reduce_scatter_array(jnp.concatenate(rows, 1), axis, 0)
-            for i, part in _cut(packed, places, [row.shape[1] for row in rows]):
-                parts[i] = part.reshape(-1)
+        for i, x in enumerate(full):
+            dim = shard_dims[i]
+            if dim is None:
+                continue
+            is_exact = x.ndim == 1 or is_complex(x.dtype)
+            if not is_exact and not isinstance(method, ExactAllReduce):
+                parts[i] = psum_scatter(x, axis, method, dim)
+            elif x.ndim == 1 or x.nbytes < PACKED_BYTES:
+                packed[x.dtype].append(i)
+            else:
+                parts[i] = reduce_scatter_array(x, axis, dim, inner, lanes)
+        for places in packed.values():
+            # Row r has the shards of device r of all these leaves.
+            front = {i: jnp.moveaxis(full[i], shard_dims[i] or 0, 0) for i in places}
+            rows = [front[i].reshape(devices, -1) for i in places]
+            sums = reduce_scatter_array(jnp.concatenate(rows, 1), axis, 0, inner)
+            for i, part in _cut(sums, places, [row.shape[1] for row in rows]):
+                mine = part.reshape(-1, *front[i].shape[1:])
+                parts[i] = jnp.moveaxis(mine, 0, shard_dims[i] or 0)
     return parts
 
 
@@ -111,10 +135,47 @@ def all_gather_array(x: jax.Array, axis: str, dim: int = 0) -> jax.Array:
     return lax.bitcast_convert_type(whole, x.dtype)
 
 
-def reduce_scatter_array(x: jax.Array, axis: str, dim: int) -> jax.Array:
-    """Sum one array over an axis, in at least float32, scattered along a dim."""
+def reduce_scatter_array(
+    x: jax.Array, axis: str, dim: int, inner: int = 1, lanes: int = 1
+) -> jax.Array:
+    """Sum one array over an axis, in at least float32, scattered along a dim.
+
+    Args:
+        x: this device's share of the sum.
+        axis: a manual axis.
+        dim: the dim that is scattered.
+        inner: neighbours of the second step, as of `reduce_scatter`.
+        lanes: numbers of the last dim, as of `reduce_scatter`.
+    """
     full = x.astype(accumulation_dtype(x.dtype))
-    return lax.psum_scatter(full, axis, scatter_dimension=dim, tiled=True)
+    part = x.shape[dim] // lax.axis_size(axis)
+    if dim == x.ndim - 1 > 0 and part % lanes:
+        # Moved first in memory too: a compiler sees through a transpose.
+        rows = with_layout_constraint(
+            jnp.moveaxis(full, dim, 0), Layout(tuple(range(x.ndim)))
+        )
+        return jnp.moveaxis(reduce_scatter_array(rows, axis, 0, inner), 0, dim)
+    if inner == 1:
+        return lax.psum_scatter(full, axis, scatter_dimension=dim, tiled=True)
+    # First over devices that are `inner` apart: then neighbours have the parts of one
+    # place, and each ends with the part of its own index.
+    devices = lax.axis_size(axis)
+    far = [list(range(start, devices, inner)) for start in range(inner)]
+    near = [list(range(i, i + inner)) for i in range(0, devices, inner)]
+    for groups in (far, near):
+        full = lax.psum_scatter(
+            full, axis, scatter_dimension=dim, tiled=True, axis_index_groups=groups
+        )
+    return full
+
+
+def scatter_axes(axis: str, inner: int) -> tuple[str, str]:
+    """Return the parts of an axis over which the two steps of a scatter go.
+
+    >>> scatter_axes("fsdp", 4)
+    ('fsdp[::4]', 'fsdp[4]')
+    """
+    return strided_axis_name(axis, inner), sub_axis_name(axis, inner)
 
 
 def _cut(

@@ -1,4 +1,4 @@
-"""Names of arrays in traced programs, by which their bytes are counted."""
+"""Names of arrays and operations in traced programs, by which they are counted."""
 
 from typing import Final
 
@@ -6,3 +6,7 @@ LAYER_OUTPUT: Final = "made"
 """What a layer returns."""
 INNER_ACTIVATION: Final = "inner"
 """An array inside of a layer that its backward pass reads."""
+FUSED_ATTENTION: Final = "fused_attention"
+"""The primitive of causal attention whose scores are never written to memory."""
+FUSED_ATTENTION_GRADIENT: Final = "fused_attention_gradient"
+"""Its backward pass."""

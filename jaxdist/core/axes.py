@@ -33,7 +33,26 @@ def sub_axis_size(name: str) -> int | None:
     (4, None)
     """
     _, bracket, size = name.rstrip("]").partition("[")
-    return int(size) if bracket else None
+    return int(size) if bracket and ":" not in size else None
+
+
+def strided_axis_name(axis: str, stride: int) -> str:
+    """Name groups of devices along an axis that are so far apart from each other.
+
+    >>> strided_axis_name("fsdp", 4)
+    'fsdp[::4]'
+    """
+    return f"{axis}[::{stride}]"
+
+
+def axis_stride(name: str) -> int:
+    """Return the stride in a name of `strided_axis_name`; 1 for other names.
+
+    >>> axis_stride("fsdp[::4]"), axis_stride("fsdp[4]"), axis_stride("fsdp")
+    (4, 1, 1)
+    """
+    _, marked, stride = name.rstrip("]").partition("[::")
+    return int(stride) if marked else 1
 
 
 def spatial_axes(rank: int) -> tuple[str, ...]:
@@ -103,9 +122,15 @@ class MeshShape:
         4
         >>> MeshShape(data=4, spatial_h=2).size("data[2]", "spatial_h")
         4
+        >>> MeshShape(fsdp=8).size("fsdp[::4]")
+        2
         """
-        # A part of an axis has its size in its name.
-        return math.prod(sub_axis_size(name) or getattr(self, name) for name in axes)
+        # A part of an axis has its size in its name, or its stride.
+        return math.prod(
+            sub_axis_size(name)
+            or getattr(self, name.partition("[")[0]) // axis_stride(name)
+            for name in axes
+        )
 
     @property
     def batch_shards(self) -> int:

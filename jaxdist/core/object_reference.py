@@ -1,6 +1,7 @@
 """References to objects: text by which another process finds a function or class.
 
-`my.py:Net` is in a file, `my_package.nets:Net` in a module that can be imported.
+`my.py:Net` is in a file, `my_package.nets:Net` in a module that can be imported, and
+`__main__:Net` in the notebook or prompt of this process.
 """
 
 import importlib.util
@@ -38,10 +39,11 @@ def object_reference(obj: Callable[..., Any]) -> str:
 
     Args:
         obj: stands at the top of its file; a file that is no part of a package is
-            named by its whole path.
+            named by its whole path. One that was typed into a notebook or prompt is
+            found again while that goes on, by this process alone.
 
     Raises:
-        BadInput: it stands inside another function, or was typed into a prompt.
+        BadInput: it stands inside another function.
 
     >>> object_reference(did_you_mean)
     'jaxdist.core.errors:did_you_mean'
@@ -52,8 +54,12 @@ def object_reference(obj: Callable[..., Any]) -> str:
         if module.__name__ != "__main__" and not module.__name__.startswith(_PREFIX):
             return f"{module.__name__}:{name}"
         # Another process has another __main__, and no module of a file: by its path.
-        if getattr(module, "__file__", None):
-            return f"{Path(str(module.__file__)).resolve()}:{name}"
+        # What comes through a pipe has a name for a file, `<stdin>`.
+        file = Path(getattr(module, "__file__", None) or "")
+        if file.is_file():
+            return f"{file.resolve()}:{name}"
+        if getattr(module, name, None) is obj:
+            return f"__main__:{name}"
         problem = "it is in no file"
     raise BadInput(
         f"{name} has no name that another process can find",
@@ -86,6 +92,13 @@ def resolve_object(name: str) -> Any:
         ) from error
     if hasattr(module, function):
         return getattr(module, function)
+    if home == "__main__":
+        raise BadInput(
+            f"no {function} in this program",
+            rule="what was typed into a notebook or prompt is there while that goes on",
+            values=name,
+            remedy=f"{function} in a file, which any process finds",
+        )
     near = did_you_mean(function, [n for n in vars(module) if not n.startswith("_")])
     raise BadInput(
         f"{home} has no {function}",

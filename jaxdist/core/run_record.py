@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from jaxdist.core.metric_goal import BestCheckpoint
 from jaxdist.core.records import known_fields, parse_record
 from jaxdist.core.validation import check_range, json_text, parse_json
 
@@ -43,6 +44,8 @@ class Run:
     """Held-out answers: one a sample, or one a token; 0: not written down."""
     held_out: int = 0
     """Held-out samples."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """Metrics of one's own of the last evaluation, by name."""
     shuffle: str = ""
     """How training samples were exchanged; empty: each epoch drew from all."""
     exchange: Mapping[str, int] = field(default_factory=dict)
@@ -73,6 +76,8 @@ class Run:
     """Step this sitting started from, when it resumed."""
     checkpoint: int | None = None
     """Newest checkpoint's step."""
+    best: BestCheckpoint | None = None
+    """The best checkpoint, where `checkpoint.best` names a metric."""
 
     def to_json(self) -> str:
         """Write the record; `from_json` reads the same value back."""

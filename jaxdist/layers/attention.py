@@ -1,16 +1,60 @@
 """Causal attention: each token reads itself and the tokens before it."""
 
-import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxdist.core.array_tags import INNER_ACTIVATION
-from jaxdist.core.dtypes import accumulation_dtype
+from jaxdist.layers.fused_attention import TILE, causal_scores, fused_attention
+
+AttentionKernel = Literal["splash", "cudnn", "einsum"]
+"""Splash attention of TPUs, that of cuDNN, or attention written out as products."""
+
+FUSED_KERNELS: Final[Mapping[str, AttentionKernel]] = MappingProxyType(
+    {"tpu": "splash", "gpu": "cudnn"}
+)
+"""The fused kernel of each platform that has one."""
+_DTYPES: Final[Mapping[AttentionKernel, tuple[str, ...]]] = MappingProxyType(
+    {"splash": ("bfloat16", "float32"), "cudnn": ("bfloat16", "float16")}
+)
+_CUDNN_MAX_FEATURES: Final = 128
+"""Features of a head that cuDNN takes on every card."""
 
 
-def causal_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+def attention_kernel(
+    platform: str, dtype: Any, tokens: int, features: int
+) -> AttentionKernel:
+    """Return the kernel of causal attention.
+
+    The written one keeps arrays of tokens x tokens. Fused ones keep none, and are for
+    windows of at least one tile: shorter ones would be padding for the most part.
+
+    Args:
+        platform: of the devices: `cpu`, `gpu` or `tpu`.
+        dtype: of queries, keys and values.
+        tokens: of a sample.
+        features: of a head.
+
+    >>> attention_kernel("tpu", "float32", 1024, 64)
+    'splash'
+    >>> [attention_kernel("gpu", x, 1024, 64) for x in ("bfloat16", "float32")]
+    ['cudnn', 'einsum']
+    """
+    kernel = FUSED_KERNELS.get(platform, "einsum")
+    if tokens < TILE or np.dtype(dtype).name not in _DTYPES.get(kernel, ()):
+        return "einsum"
+    wide = kernel == "cudnn" and features > _CUDNN_MAX_FEATURES
+    return "einsum" if wide else kernel
+
+
+def causal_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, platform: str = ""
+) -> jax.Array:
     """Attend: average values by the softmax of the products of queries and keys.
 
         out = softmax(query key^T / sqrt(D) over the tokens up to the query's own) value
@@ -24,21 +68,26 @@ def causal_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.
         key: [B, T, kv_heads, D]; heads are a multiple of kv_heads, and neighbouring
             heads share one.
         value: as `key`.
+        platform: of the devices that the program is for, which has a kernel of its own
+            (`attention_kernel`); empty: those of this process, on GPUs inside of
+            `jax.shard_map` alone.
 
     Returns:
         [B, T, heads, D], in the dtype of `value`.
     """
     samples, count, heads, features = query.shape
-    # Grouped queries: heads that share keys and values are a dim of their own, so that
-    # keys are never repeated in memory.
-    grouped = query.reshape(samples, count, key.shape[2], -1, features)
-    full = accumulation_dtype(query.dtype)
-    scores = jnp.einsum(
-        "btkgd,bskd->bkgts", grouped, key, preferred_element_type=full
-    ) / math.sqrt(features)
-    seen = jnp.tril(jnp.ones((count, count), bool))
+    used = platform or jax.default_backend()
+    mesh = jax.sharding.get_abstract_mesh()
+    is_inside = bool(mesh.axis_names) and {*mesh.manual_axes} == {*mesh.axis_names}
+    # jax lays cuDNN's kernel out over devices itself where no shard_map does, and for
+    # that wants to see it in the program as it is traced.
+    if not platform and used == "gpu" and not is_inside:
+        used = "cpu"
+    alike = query.dtype == key.dtype == value.dtype
+    if alike and attention_kernel(used, query.dtype, count, features) != "einsum":
+        return fused_attention(query, key, value)
     spread = checkpoint_name(
-        jax.nn.softmax(jnp.where(seen, scores, -jnp.inf)), INNER_ACTIVATION
+        jax.nn.softmax(causal_scores(query, key)), INNER_ACTIVATION
     )
     # What is kept for the backward pass has a name each, so that memory is predicted:
     # the softmax, and its copy in the narrower dtype of the product.

@@ -21,6 +21,7 @@ def bind(
     splits: Mapping[str, Split] = MappingProxyType({}),
     gather_block: str = "",
     gather_class: type[Gather] = Gather,
+    platform: str = "",
 ) -> None:
     """Write each layer's path into its scope; give it its role, split and noise.
 
@@ -33,6 +34,8 @@ def bind(
             with real rows alone.
         gather_block: block before which images are gathered; empty gathers none.
         gather_class: what is put there.
+        platform: whose kernel layers with a field `attention_platform` use; empty: that
+            of the devices of this process.
     """
     # First, so that the gather is a layer like others and gets its scope and split.
     if gather_block:
@@ -48,6 +51,8 @@ def bind(
             layer.attended = roles.get(role_key(name, "attend"))
         if name in splits and hasattr(layer, "split"):
             layer.split = splits[name]
+        if platform and hasattr(layer, "attention_platform"):
+            layer.attention_platform = platform
         if isinstance(layer, Dropout) and key is not None and sample_ids is not None:
             # The path, not a counter: a stage that holds half the model draws alike.
             own = jax.random.fold_in(key, zlib.crc32(name.encode()) & 0x7FFFFFFF)

@@ -7,7 +7,13 @@ from typing import Any
 
 from jaxdist.collectives.hlo_collectives import CollectiveOp
 from jaxdist.core.errors import FatalError
-from jaxdist.partition.ledger import LayerFlops, Ledger, TrafficKey
+from jaxdist.partition.compiler_rewrites import (
+    NO_REWRITES,
+    CompilerRules,
+    undo_rewrites,
+)
+from jaxdist.partition.ledger import LayerFlops, Ledger
+from jaxdist.partition.traffic import TrafficKey
 
 
 class AuditError(FatalError):
@@ -30,14 +36,23 @@ class AuditRow:
     """Payload bytes a device in the program."""
     wire: int
     """Bytes that a device sends for them, at least."""
+    equivalent: int
+    """Payload bytes a device in the program, with what its compiler may do undone."""
 
 
 def compare_collectives(
-    collectives: Sequence[CollectiveOp], ledger: Ledger
+    collectives: Sequence[CollectiveOp],
+    ledger: Ledger,
+    rules: CompilerRules = NO_REWRITES,
 ) -> tuple[AuditRow, ...]:
     """Compare the program's collectives with the ledger's, by kind and axes.
 
     Sums alone are compared: the compiler merges and splits collectives as it likes.
+
+    Args:
+        collectives: the compiled program's.
+        ledger: what the plan predicts.
+        rules: what else the compiler may do.
     """
     found, wire, count = (Counter[TrafficKey]() for _ in range(3))
     for move in collectives:
@@ -47,6 +62,7 @@ def compare_collectives(
         wire[move.kind, move.axes] += move.wire_bytes
         count[move.kind, move.axes] += move.trip_count
     planned = ledger.payload_by_axes()
+    plain = undo_rewrites(collectives, planned, rules).payload
     # The largest first: a reader looks for what costs most.
     keys = sorted({*found, *planned}, key=lambda k: -max(found[k], planned.get(k, 0)))
     return tuple(
@@ -57,6 +73,7 @@ def compare_collectives(
             ledger=planned.get((kind, axes), 0),
             program=found[kind, axes],
             wire=wire[kind, axes],
+            equivalent=plain[kind, axes],
         )
         for kind, axes in keys
     )
@@ -66,6 +83,7 @@ def find_differences(
     collectives: Sequence[CollectiveOp],
     ledger: Ledger,
     layer_flops: Sequence[LayerFlops] = (),
+    rules: CompilerRules = NO_REWRITES,
 ) -> Iterator[AuditError]:
     """Yield what the program does and the plan does not, or the other way round.
 
@@ -73,13 +91,14 @@ def find_differences(
         collectives: the compiled program's collectives.
         ledger: what the plan predicts.
         layer_flops: the plan's FLOPs and the step's, by layer.
+        rules: what else the compiler may do.
 
     Yields:
         A difference in collectives, with both sums and the layers that may cause it;
         a layer whose work is repeated, with both FLOPs.
     """
-    for row in compare_collectives(collectives, ledger):
-        if row.ledger == row.program:
+    for row in compare_collectives(collectives, ledger, rules):
+        if row.ledger == row.equivalent:
             continue
         key = row.kind, row.axes
         layers = {r.layer for r in ledger.rows if (r.kind, r.axes) == key}
@@ -94,17 +113,19 @@ def find_differences(
             f"{row.program:,} B in the program, {row.ledger:,} B in the ledger",
             strange[0] if strange else ", ".join(sorted(layers)),
         )
+    # A while loop whose trip count is not in the program: its bytes cannot be summed.
+    endless: dict[tuple[str, ...], CollectiveOp] = {}
     for move in collectives:
-        # A while loop whose trip count is not in the program: its bytes cannot be
-        # summed.
         if not move.bounded:
-            yield _audit_error(
-                "the compiled step moves bytes in a loop of unknown length",
-                "a loop with a collective in it runs a number of times that is in the "
-                "program",
-                f"{move.kind}, {move.payload:,} B a trip",
-                move.op_name or move.source_location,
-            )
+            endless.setdefault(move.loops, move)
+    for move in endless.values():
+        yield _audit_error(
+            "the compiled step moves bytes in a loop of unknown length",
+            "a loop with a collective in it runs a number of times that is in the "
+            "program",
+            f"{move.kind}, {move.payload:,} B a trip",
+            move.op_name or move.source_location,
+        )
     for work in layer_flops:
         # XLA repeats work where it gathers an operand on all devices, without a word.
         if work.is_redundant:

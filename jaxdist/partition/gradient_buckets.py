@@ -32,10 +32,12 @@ from jaxdist.collectives.registry import (
     make_algorithm,
     make_stateless_compressor,
 )
+from jaxdist.collectives.sharded_leaves import ShardDims, reduce_scatter
 from jaxdist.core.dtypes import is_complex
 from jaxdist.core.errors import BadInput, JaxdistWarning, did_you_mean
 from jaxdist.core.plan import Plan
-from jaxdist.partition.param_sharding import LeafSharding
+from jaxdist.partition.compiler_rewrites import NO_REWRITES, CompilerRules
+from jaxdist.partition.param_sharding import FSDP_AXIS, LeafSharding
 from jaxdist.partition.traffic import PlannedCollective
 
 
@@ -119,6 +121,30 @@ class GradientReduction:
     """How gradients of parameters that fsdp splits are summed along it."""
     gather_compressor: Codec | None
     """How such parameters are encoded when gathered; None: not at all."""
+    scatter_inner: int = 1
+    """Neighbours of the second of two steps in which gradients are scattered along
+    fsdp; 1: one step."""
+    scatter_lanes: int = 1
+    """Where parts of the last dim are no multiples of so many numbers, that dim is
+    moved first before gradients are scattered along it."""
+
+    def scatter(
+        self, gradients: Sequence[jax.Array], shard_dims: ShardDims
+    ) -> list[jax.Array]:
+        """Sum gradients along fsdp, and keep this device's shard of each.
+
+        Args:
+            gradients: this device's shares of the sums.
+            shard_dims: dim of each that fsdp shards; None leaves it as it is.
+        """
+        return reduce_scatter(
+            gradients,
+            shard_dims,
+            FSDP_AXIS,
+            self.scatter_compressor,
+            self.scatter_inner,
+            self.scatter_lanes,
+        )
 
     @property
     def lossless(self) -> bool:
@@ -157,17 +183,24 @@ def without_compression(reduction: GradientReduction) -> GradientReduction:
     return replace(reduction, buckets=buckets)
 
 
-def plan_reduction(plan: Plan, leaves: Sequence[LeafSharding]) -> GradientReduction:
+def plan_reduction(
+    plan: Plan, leaves: Sequence[LeafSharding], rules: CompilerRules = NO_REWRITES
+) -> GradientReduction:
     """Decide how gradients are reduced.
 
     Args:
         plan: the layout.
         leaves: all parameters, in the tree's order.
+        rules: of the compiler that the reduction is written for.
 
     Raises:
         BadInput: settings out of range, or a method that this mesh does not have.
     """
     exact = exact_reduction(plan, leaves)
+    exact = replace(exact, scatter_lanes=rules.lanes)
+    if plan.mesh.fsdp == plan.mesh.devices:
+        inner = rules.scatter_inner(plan.mesh.fsdp)
+        exact = replace(exact, scatter_inner=inner)
     asked = plan.reduce
     _check_reduction(plan, leaves)
     if asked.algorithm in UNCOMPRESSED:

@@ -46,7 +46,11 @@ from jaxdist.partition.outer_sync import OuterSync
 from jaxdist.partition.param_sharding import LeafSharding, split_axes
 from jaxdist.partition.spatial_parallel import block_shape, device_block
 from jaxdist.partition.tensor_parallel import localize_channels
-from jaxdist.partition.traffic import PlannedCollective, nontrivial_axes
+from jaxdist.partition.traffic import (
+    PlannedCollective,
+    TrafficKey,
+    nontrivial_axes,
+)
 from jaxdist.profile.flops import valid_taps, walk_jaxpr
 from jaxdist.profile.layer_calls import LayerCall, calls_of_type
 
@@ -159,24 +163,22 @@ def sum_traced_flops(jaxpr: Jaxpr, layers: Iterable[str]) -> Counter[str]:
     return total
 
 
-def compare_flops(planned: Mapping[str, int], jaxpr: Jaxpr) -> tuple[LayerFlops, ...]:
+def compare_flops(
+    planned: Mapping[str, int], traced: Mapping[str, int]
+) -> tuple[LayerFlops, ...]:
     """Compare the FLOPs of a traced step with the plan's, layer by layer.
 
     Args:
         planned: FLOPs by the path of a layer; one without a scope of its own in the
             step is left out.
-        jaxpr: the traced step.
+        traced: FLOPs in the step.
     """
-    found = sum_traced_flops(jaxpr, planned)
     return tuple(
-        LayerFlops(layer=layer, planned=flops, traced=found[layer])
+        LayerFlops(layer=layer, planned=flops, traced=traced[layer])
         for layer, flops in planned.items()
         # XLA may drop a layer whose result nobody needs; it has no scope then.
-        if found[layer]
+        if traced.get(layer)
     )
-
-
-TrafficKey = tuple[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,6 +309,7 @@ def build_ledger(
             parameter_reads.gathers_per_step,
             reduction.scatter_compressor,
             reduction.gather_compressor,
+            reduction.scatter_inner,
         ),
         *norm_traffic(plan, parameter_reads, updates),
         *(

@@ -17,12 +17,13 @@ Traffic a step of a parameter of W bytes (p devices along fsdp, V vectors togeth
              its gradient, W / p
     zero 1   reduce-scatter of its gradient, W / p; all-gather of its new value, W
 
-Parameters travel in the dtype of the activations, vectors in their own. Source:
+Parameters travel in the dtype of the activations, vectors in their own; gradients of
+less than 64 KiB are scattered as one array. Source:
 Rajbhandari et al. 2020, arXiv:1910.02054, sections 5 and 7.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -36,6 +37,7 @@ from jaxdist.collectives.compress.method import (
     ReduceScatterAllReduce,
 )
 from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS
+from jaxdist.collectives.sharded_leaves import PACKED_BYTES, scatter_axes
 from jaxdist.core.dtypes import accumulation_dtype, is_complex
 from jaxdist.core.plan import Plan
 from jaxdist.layers.tensor_role import TENSOR_AXIS, Role, Roles
@@ -88,6 +90,10 @@ class LeafSharding:
     has_gradient: bool = True
     """Whether the loss has a gradient with respect to it; one without is whole on each
     device, and nothing of it is moved.
+    """
+    scanned: bool = False
+    """Whether its block runs in a loop over equal blocks: its gradient is scattered
+    there, once for each microbatch.
     """
     update: StateUpdate = "synchronized"
     """How devices agree on it after a step, where it is no parameter."""
@@ -174,6 +180,7 @@ def fsdp_traffic(
     microbatches: int = 1,
     scatter_compressor: AllReduceAlgorithm = ALL_REDUCE_ALGORITHMS["exact"],
     gather_compressor: Codec | None = None,
+    scatter_inner: int = 1,
 ) -> Iterator[PlannedCollective]:
     """Yield the all-gathers of parameters and the reduce-scatters of gradients.
 
@@ -185,7 +192,34 @@ def fsdp_traffic(
         microbatches: microbatches a step, each of which reads the parameters.
         scatter_compressor: how gradients of matrices are summed.
         gather_compressor: how matrices are encoded; None: not at all.
+        scatter_inner: neighbours of the last step of a sum that is scattered in two.
     """
+    split = [leaf for leaf in leaves if leaf.fsdp_dim is not None]
+    yield from _gather_traffic(
+        plan, split, leaves, backward_reads, dtype, microbatches, gather_compressor
+    )
+    yield from _scatter_traffic(
+        plan, split, dtype, microbatches, scatter_compressor, scatter_inner
+    )
+
+
+def _sent_dtype(plan: Plan, leaf: LeafSharding, dtype: Any) -> Any:
+    """Return the dtype in which a leaf is gathered, and its gradient is computed."""
+    # A cast before the gather halves its bytes. Vectors are few and keep their digits,
+    # zero 1 sends the parameters themselves, and complex numbers are not cast.
+    narrow = len(leaf.shape) > 1 and plan.zero == 3 and dtype is not None
+    return np.dtype(dtype if narrow and not is_complex(leaf.dtype) else leaf.dtype)
+
+
+def _gather_traffic(
+    plan: Plan,
+    split: Sequence[LeafSharding],
+    leaves: Sequence[LeafSharding],
+    backward_reads: Sequence[bool],
+    dtype: Any,
+    microbatches: int,
+    compressor: Codec | None,
+) -> Iterator[PlannedCollective]:
     # zero 3 gathers parameters in every microbatch; zero 1 gathers the new values once,
     # behind the update.
     shards = plan.mesh.size(FSDP_AXIS)
@@ -195,31 +229,22 @@ def fsdp_traffic(
     }
     # A matrix is a message of its own; vectors of one dtype travel as one array.
     messages: dict[str, list[LeafSharding]] = defaultdict(list)
-    for leaf in leaves:
-        if leaf.fsdp_dim is not None:
-            vector = f"vectors of {np.dtype(leaf.dtype).name}"
-            # A leaf that no dim of divides is whole on each device: nothing to gather.
-            messages[leaf.name if len(leaf.shape) > 1 else vector].append(leaf)
-
+    for leaf in split:
+        # A leaf that no dim of divides is whole on each device: nothing to gather.
+        vector = f"vectors of {np.dtype(leaf.dtype).name}"
+        messages[leaf.name if len(leaf.shape) > 1 else vector].append(leaf)
     for name, group in messages.items():
         is_matrix = len(group[0].shape) > 1
-        # A cast before the gather halves its bytes. Vectors are few and keep their
-        # digits, and zero 1 sends the parameters themselves.
-        narrow = is_matrix and plan.zero == 3 and dtype is not None
-        # Complex numbers are neither cast nor compressed.
-        real = not is_complex(group[0].dtype)
-        narrow, packed = narrow and real, is_matrix and real
-        sent = np.dtype(dtype if narrow else group[0].dtype)
-        wide = accumulation_dtype(sent).itemsize
-        whole = (math.prod(x.local_shape(plan, include_fsdp=False)) for x in group)
-        part = sum(whole) // shards
+        sent = _sent_dtype(plan, group[0], dtype)
+        part = sum(_device_elements(plan, leaf) for leaf in group) // shards
         # Dropped after the forward pass; vectors are small and kept until the backward.
         backward = is_matrix and any(x.name in read_again for x in group)
         times_read = reads * (1 + backward)
         # An encoded shard has scales beside its numbers, so its codec counts the bytes.
         message = part * sent.itemsize
-        if packed and gather_compressor is not None:
-            message = gather_compressor.message_bytes(part, wide)
+        if is_matrix and compressor is not None and not is_complex(group[0].dtype):
+            wide = accumulation_dtype(sent).itemsize
+            message = compressor.message_bytes(part, wide)
         yield PlannedCollective(
             what="parameters",
             kind="all-gather",
@@ -228,18 +253,63 @@ def fsdp_traffic(
             layer=name,
             arrays=times_read,
         )
+
+
+def _scatter_traffic(
+    plan: Plan,
+    split: Sequence[LeafSharding],
+    dtype: Any,
+    microbatches: int,
+    compressor: AllReduceAlgorithm,
+    inner: int,
+) -> Iterator[PlannedCollective]:
+    shards = plan.mesh.size(FSDP_AXIS)
+    packed: Counter[Any] = Counter()
+    steps = {(FSDP_AXIS,): 1}
+    if inner > 1:
+        far, near = scatter_axes(FSDP_AXIS, inner)
+        steps = {(far,): inner, (near,): 1}
+
+    def exact(layer: str, payload: int) -> Iterator[PlannedCollective]:
+        for axes, times in steps.items():
+            yield _gradient_row("reduce-scatter", axes, times * payload, layer)
+
+    for leaf in split:
+        # A device that adds up the gradients of microbatches holds them whole, but for
+        # those of blocks in a loop.
+        rounds = microbatches if leaf.scanned else 1
         # Sums of gradients are taken in float32 at least.
-        sums = [("reduce-scatter", part * wide)]
-        if packed and isinstance(scatter_compressor, ReduceScatterAllReduce):
-            payloads = scatter_compressor.reduce_scatter_payloads(
-                part, wide, {FSDP_AXIS: shards}
-            )
-            sums = [(each.kind, each.payload_bytes) for each in payloads]
-        for kind, payload in sums:
-            yield PlannedCollective(
-                what="gradients",
-                kind=kind,
-                axes=(FSDP_AXIS,),
-                payload=payload,
-                layer=name,
-            )
+        wide = accumulation_dtype(_sent_dtype(plan, leaf, dtype))
+        size = _device_elements(plan, leaf) * wide.itemsize
+        vector = len(leaf.shape) == 1
+        if (
+            isinstance(compressor, ReduceScatterAllReduce)
+            and not vector
+            and not is_complex(leaf.dtype)
+        ):
+            for each in compressor.reduce_scatter_payloads(
+                _device_elements(plan, leaf) // shards,
+                wide.itemsize,
+                {FSDP_AXIS: shards},
+            ):
+                payload = rounds * each.payload_bytes
+                yield _gradient_row(each.kind, (FSDP_AXIS,), payload, leaf.name)
+        elif vector or size < PACKED_BYTES:
+            packed[wide.name] += rounds * size // shards
+        else:
+            yield from exact(leaf.name, rounds * size // shards)
+    for name, payload in packed.items():
+        yield from exact(f"small gradients of {name}", payload)
+
+
+def _gradient_row(
+    kind: str, axes: tuple[str, ...], payload: int, layer: str
+) -> PlannedCollective:
+    return PlannedCollective(
+        what="gradients", kind=kind, axes=axes, payload=payload, layer=layer
+    )
+
+
+def _device_elements(plan: Plan, leaf: LeafSharding) -> int:
+    """Return how many numbers of a leaf a device has where it is gathered."""
+    return math.prod(leaf.local_shape(plan, include_fsdp=False))

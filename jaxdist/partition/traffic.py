@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from jaxdist.core.axes import AXES
 from jaxdist.core.plan import Plan
 
+TrafficKey = tuple[str, tuple[str, ...]]
+"""A kind of collective, as the compiler names it, and the axes it runs over."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedCollective:

@@ -15,7 +15,12 @@ from typing import Any, Final
 import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
-from jaxdist.core.array_tags import INNER_ACTIVATION, LAYER_OUTPUT
+from jaxdist.core.array_tags import (
+    FUSED_ATTENTION,
+    FUSED_ATTENTION_GRADIENT,
+    INNER_ACTIVATION,
+    LAYER_OUTPUT,
+)
 from jaxdist.profile.repeated_blocks import RepeatedBlocks, replace_prefix
 
 FlopRule = Callable[[JaxprEqn], int]
@@ -140,6 +145,44 @@ def _scatter(eqn: JaxprEqn) -> int:
     return math.prod(_shape(eqn.invars[2]))
 
 
+def _attention(eqn: JaxprEqn) -> int:
+    """Count what attention does that is written out, with tokens that are not seen."""
+    samples, count, heads, features = _shape(eqn.invars[0])
+    rows = samples * heads * count
+    # Of each score: scale, mask, and of the softmax largest, difference, sum, quotient;
+    # and a copy in the dtype of the values. The mask itself is 3 of each two tokens.
+    each = 6 + _is_narrow(eqn)
+    return (4 * features + each) * rows * count - rows + 3 * count * count
+
+
+def _attention_gradient(eqn: JaxprEqn) -> int:
+    """Count what the same adds to have its gradient: its scores are kept."""
+    samples, count, heads, features = _shape(eqn.invars[0])
+    rows, narrow = samples * heads * count, _is_narrow(eqn)
+    inputs = sum(math.prod(_shape(var)) for var in eqn.invars[:2])
+    return (8 * features + 8 + narrow) * rows * count + 2 * rows + narrow * inputs
+
+
+def fused_kernel_flops(eqn: JaxprEqn) -> int:
+    """Return the FLOPs of the products in a fused kernel of attention; 0 for others.
+
+    Scores that are not seen are left out, which `count_flops` counts: about half. The
+    kernels backward, one for the queries and one for keys and values, make the scores
+    and their gradient twice: seven products, beside two forward.
+    """
+    products = {FUSED_ATTENTION: 2, FUSED_ATTENTION_GRADIENT: 7}
+    if eqn.primitive.name not in products:
+        return 0
+    samples, count, heads, features = _shape(eqn.invars[0])
+    seen = samples * heads * count * (count + 1) // 2
+    return products[eqn.primitive.name] * 2 * features * seen
+
+
+def _is_narrow(eqn: JaxprEqn) -> bool:
+    array: Any = eqn.invars[0].aval
+    return bool(array.dtype.itemsize < 4)
+
+
 def _shape(var: Any) -> tuple[int, ...]:
     return tuple(var.aval.shape)
 
@@ -189,6 +232,8 @@ _RULES: Final[dict[str, FlopRule]] = {
     "conv_general_dilated": _conv,
     "convert_element_type": _cast,
     "dot_general": _dot,
+    FUSED_ATTENTION: _attention,
+    FUSED_ATTENTION_GRADIENT: _attention_gradient,
     "integer_pow": _power,
     "select_and_scatter_add": _select_and_scatter,
     "sort": _sort,
@@ -219,13 +264,17 @@ class ScopedOp:
     @property
     def inner_bytes(self) -> int:
         """Bytes of an array inside of a layer that its backward pass reads."""
+        if self.eqn.primitive.name == FUSED_ATTENTION:
+            return sum(self._result_bytes(var) for var in self.eqn.outvars)
         return self._named_bytes(INNER_ACTIVATION)
 
     def _named_bytes(self, name: str) -> int:
         if self.eqn.primitive.name != "name" or self.eqn.params["name"] != name:
             return 0
-        array: Any = self.eqn.outvars[0].aval
-        return self.trip_count * int(array.size) * array.dtype.itemsize
+        return self._result_bytes(self.eqn.outvars[0])
+
+    def _result_bytes(self, var: Any) -> int:
+        return self.trip_count * int(var.aval.size) * int(var.aval.dtype.itemsize)
 
 
 def scan_length(eqn: JaxprEqn) -> int:

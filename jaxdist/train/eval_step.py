@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+from jaxdist.core.errors import BadInput
 from jaxdist.train.layout import Layout
 from jaxdist.train.materialize_params import (
     gather_params,
@@ -26,23 +27,46 @@ def make_eval_step(layout: Layout) -> Callable[..., Any]:
     held-out sample counts once however the batches are cut.
 
     Returns:
-        A function to `loss` (over samples), `correct` and `answers` (over labels or
-        tokens, as the objective says) and `samples`.
+        A function to `loss` and metrics of one's own (over samples), `correct` and
+        `answers` (over labels or tokens, as the objective says) and `samples`.
     """
 
     def metric_sums(outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         objective, weight = layout.objective, batch["weight"]
         losses = objective.losses(outputs, batch)
+        means = {
+            **own_sums(outputs, batch),
+            "loss": (losses * weight.astype(losses.dtype)).sum(),
+            "samples": (weight > 0).astype(jnp.int32).sum(),
+        }
+        if not objective.has_answers:
+            return means
         correct = objective.correct(outputs, batch)
         # Padding has weight 0; a sample may have several answers, such as one a token.
         real = (weight > 0).reshape(-1, *(1,) * (correct.ndim - 1))
         counted = objective.target_mask(correct, batch) & real
         return {
-            "loss": (losses * weight.astype(losses.dtype)).sum(),
+            **means,
             "correct": (correct & counted).astype(jnp.int32).sum(),
             "answers": counted.astype(jnp.int32).sum(),
-            "samples": real.astype(jnp.int32).sum(),
         }
+
+    def own_sums(outputs: Any, batch: Batch) -> dict[str, jax.Array]:
+        weight, sums = batch["weight"], {}
+        for name, metric in layout.task.metrics.items():
+            each = jnp.asarray(metric(outputs, batch))
+            if each.shape != weight.shape:
+                raise BadInput(
+                    f"the metric {name} is not one number a sample",
+                    rule="metric(outputs, batch) returns an array [B]",
+                    values=f"of {weight.shape[0]} samples it returned "
+                    f"{list(each.shape)}",
+                    remedy="a mean over what a sample has: each.mean(-1)",
+                )
+            # What is not finite for the padding must not count.
+            value = each.astype(weight.dtype)
+            sums[name] = jnp.where(weight > 0, value, jnp.zeros_like(value)).sum()
+        return sums
 
     def local(state: tuple[Any, Any], batch: Batch) -> Any:
         params, stats = state

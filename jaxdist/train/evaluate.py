@@ -41,7 +41,7 @@ class Evaluator:
         self._compiled_step = compile_eval_step(self.layout, self.batch_shapes)
 
     def __call__(self, state: TrainState) -> dict[str, Any]:
-        """Return loss, accuracy, correct, answers and samples of the held-out set.
+        """Return loss, accuracy, correct, answers, samples, and metrics of one's own.
 
         `accuracy` is the share of right answers: one a sample, or one a token. An
         interrupted evaluation returns an empty dict.
@@ -58,11 +58,12 @@ class Evaluator:
                 if self.should_stop():
                     return {}
         # Sums of float32 on the devices, added up in float64 on the host.
+        has_answers = "answers" in sums[0]
         whole = {key: sum(float(s[key]) for s in sums) for key in sums[0]}
-        counts = {key: int(whole[key]) for key in ("correct", "answers", "samples")}
-        return {
-            "loss": whole["loss"] / counts["samples"],
-            # Held-out samples may have no target that counts.
-            "accuracy": counts["correct"] / max(counts["answers"], 1),
-            **counts,
+        counts = {
+            key: int(whole.pop(key, 0)) for key in ("correct", "answers", "samples")
         }
+        # Held-out samples may have no target that counts.
+        share = counts["correct"] / max(counts["answers"], 1)
+        means = {name: total / counts["samples"] for name, total in whole.items()}
+        return {"accuracy": share if has_answers else None, **counts, **means}

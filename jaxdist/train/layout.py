@@ -1,6 +1,7 @@
 """A layout: a plan on a mesh for one task; shapes and shardings of a step's arrays."""
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax import lax
+from jax.extend.core import Jaxpr
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -19,11 +21,13 @@ from jaxdist.layers import bind
 from jaxdist.layers.tensor_role import Roles
 from jaxdist.partition import spatial_layers
 from jaxdist.partition.block_padding import BlockPadding
+from jaxdist.partition.compiler_rewrites import CompilerRules, mesh_rules
 from jaxdist.partition.gradient_buckets import GradientReduction
-from jaxdist.partition.ledger import Ledger
+from jaxdist.partition.ledger import Ledger, sum_traced_flops
 from jaxdist.partition.outer_sync import OuterSync
 from jaxdist.partition.param_sharding import LeafSharding
 from jaxdist.train import diloco, error_feedback
+from jaxdist.train.block_scan import BlockScan
 from jaxdist.train.objective import Batch, Objective
 from jaxdist.train.state import TrainState
 from jaxdist.train.state_layout import SlotStateLayout, StateLayout
@@ -56,6 +60,14 @@ class Layout:
     """Outer steps of replicas; empty without an outer loop."""
     batch_shapes: BatchShapes
     """A global training batch."""
+    platform: str = "cpu"
+    """The platform that a step is compiled for, whose kernels its layers use."""
+    block_scans: tuple[BlockScan, ...] = ()
+    """Equal blocks that run as loops, in the order of the chain."""
+    kept_params: frozenset[int] = frozenset()
+    """Indices of the parameters that the blocks behind the last loop use: the backward
+    pass begins with them, so it does not gather them again.
+    """
 
     @cached_property
     def objective(self) -> Objective:
@@ -63,6 +75,11 @@ class Layout:
         objective = self.task.objective
         split = "logits" in self.tensor_roles.values()
         return objective.for_vocab_parallel() if split else objective
+
+    @property
+    def compiler_rules(self) -> CompilerRules:
+        """What the compiler of the mesh's devices may make of collectives."""
+        return mesh_rules(self.mesh)
 
     @property
     def slot_layout(self) -> SlotStateLayout | None:
@@ -99,6 +116,48 @@ class Layout:
     def fsdp_dims(self) -> list[int | None]:
         """Dim of each parameter that fsdp shards, in the order of the tree."""
         return [leaf.fsdp_dim for leaf in self.param_shardings]
+
+    @cached_property
+    def blocks(self) -> tuple[str, ...]:
+        """Names of the blocks of the network's chain, in order."""
+        state = self.task.state
+        network: Any = nnx.merge(self.task.graph, state.params, state.stats)
+        return tuple(name for name, _ in network.chain())
+
+    @cached_property
+    def scanned_params(self) -> frozenset[int]:
+        """Indices of the parameters of blocks that run as loops."""
+        return frozenset(
+            i for scan in self.block_scans for each in scan.indices for i in each
+        )
+
+    def traced_flops(self, jaxpr: Jaxpr, layers: Iterable[str]) -> Counter[str]:
+        """Sum the FLOPs a device of a traced step by layer; "" collects the rest.
+
+        Args:
+            jaxpr: the traced step.
+            layers: paths whose scopes are looked for.
+        """
+        return self.unroll_layers(sum_traced_flops(jaxpr, layers))
+
+    def unroll_layers(self, sums: Mapping[str, int]) -> Counter[str]:
+        """Return sums by layer of a program with those of blocks in loops told apart.
+
+        The body of a loop has the scopes of its first block, and works for all of them.
+
+        Args:
+            sums: FLOPs, cycles or bytes by the path of a layer, over all iterations.
+        """
+        found = Counter(sums)
+        for scan in self.block_scans:
+            first = scan.blocks[0]
+            own = {k: n for k, n in found.items() if f"{k}.".startswith(f"{first}.")}
+            for layer, flops in own.items():
+                each = flops // len(scan.blocks)
+                inner = layer.removeprefix(first)
+                found.update(dict.fromkeys((b + inner for b in scan.blocks), each))
+                found[layer] = each
+        return found
 
     @cached_property
     def specs(self) -> TrainState:
@@ -230,6 +289,7 @@ class Layout:
             self.block_padding.splits,
             self.plan.spatial_end,
             spatial_layers.gather_layer_class(self.plan),
+            self.plan.attention_platform(self.platform),
         )
 
     def _split_random_streams(self, model: nnx.Module) -> None:

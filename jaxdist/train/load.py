@@ -13,19 +13,20 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.object_reference import check_trusted_references
 from jaxdist.core.validation import parse_json
 from jaxdist.train.checkpoint import reader
+from jaxdist.train.checkpoint.best import CheckpointStep
 from jaxdist.train.checkpoint.checkpoints import Checkpoints
 from jaxdist.train.state import TrainState
 from jaxdist.train.task import ModelSpec, Task
 
 
 def load(
-    run: str | Path, checkpoint: int | None = None, *, trust: bool = False
+    run: str | Path, checkpoint: CheckpointStep = None, *, trust: bool = False
 ) -> tuple[Any, TrainState]:
     """Return the network of a run and its state, whatever layout it was trained in.
 
     Args:
         run: a run folder, or its name inside `runs/`.
-        checkpoint: step of the checkpoint; None for the newest.
+        checkpoint: step of the checkpoint, `best`, or None for the newest.
         trust: whether any module that the files of the run name is imported; without
             it those of jaxdist and the file of its experiment, outside the run folder.
 

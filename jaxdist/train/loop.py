@@ -13,6 +13,7 @@ from jaxdist.train.callbacks import (
     EvaluatorProtocol,
     PausingCallback,
     TrainingCallback,
+    notify_checkpoint,
 )
 from jaxdist.train.metrics import LossQueue, Recorder
 from jaxdist.train.nonfinite import count_skipped_steps
@@ -73,26 +74,29 @@ def fit(
             metrics = evaluate(state)
         # An interrupted evaluation has no metrics: it is done again when a run resumes.
         if metrics:
-            epoch = schedule.epoch_of(max(step, 1))
-            recorder.log_evaluation(step=step, epoch=epoch, metrics=metrics)
+            recorder.log_evaluation(
+                step=step, epoch=schedule.epoch_of(max(step, 1)), metrics=metrics
+            )
             callback.on_evaluation(step=step, metrics=metrics)
         return metrics
 
     # Losses are fetched a few steps late (see LossQueue). Before anything that takes
     # time they are all fetched, so that it is not counted as a step's own.
-    start = int(state.step)
-    skipped = count_skipped_steps(state.opt)
+    start, skipped = int(state.step), count_skipped_steps(state.opt)
     losses = LossQueue(schedule, recorder, callback, learning_rates, skipped)
 
-    def save(state: TrainState) -> None:
+    def save(state: TrainState, metrics: EvalMetrics) -> None:
         losses.drain()
         with recorder.phase("checkpoint", int(state.step)):
-            checkpointer.save(state)
+            checkpointer.save(state, metrics)
+        notify_checkpoint(callback, int(state.step))
 
     metrics: EvalMetrics = {}
     feed = iter(batches)
     if schedule.resume_evaluation and start < schedule.steps:
         metrics = evaluation(state)
+        if checkpointer.is_best(metrics):
+            save(state, metrics)
     for step in range(start + 1, schedule.steps + 1):
         if isinstance(callback, PausingCallback) and callback.is_due(step):
             losses.pause(callback)
@@ -107,12 +111,13 @@ def fit(
             ids = batch.get("id") if isinstance(batch, Mapping) else None
             losses.push(step, loss, state, ids)
         evaluates = schedule.is_evaluation_step(step)
-        saves = schedule.is_checkpoint_step(step)
         if evaluates:
             losses.drain()
-            metrics = evaluation(state)
+        # Those of this state alone: an earlier one may have been better.
+        metrics = evaluation(state) if evaluates else {}
+        saves = schedule.is_checkpoint_step(step) or checkpointer.is_best(metrics)
         if saves:
-            save(state)
+            save(state, metrics)
         losses.restart_clock(evaluates or saves)
 
     # A run that was longer before is past the end of a shorter schedule.
@@ -121,11 +126,10 @@ def fit(
     if finished and not metrics:
         metrics = evaluation(state)
     elif ended > start and not schedule.is_checkpoint_step(ended):
-        save(state)
+        save(state, {})
     return FitResult(
         state=state,
-        # The last evaluation is of an earlier state where the run stopped in between.
-        eval_metrics=metrics if finished or schedule.is_evaluation_step(ended) else {},
+        eval_metrics=metrics,
         first_step_s=losses.first_step_s,
         stopped_early=not (finished and metrics),
     )

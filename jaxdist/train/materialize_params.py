@@ -40,9 +40,28 @@ def gather_params(
         codec: compression of gathered matrices; None for none.
         needed: which parameters are gathered; None for all.
     """
+    return gather_leaves(layout, local_params, layout.fsdp_dims, codec, needed)
+
+
+def gather_leaves(
+    layout: Layout,
+    local_params: list[jax.Array],
+    shard_dims: Sequence[int | None],
+    codec: Codec | None,
+    needed: Sequence[bool] | None = None,
+) -> list[jax.Array]:
+    """All-gather some of the parameters, as `gather_params` does all.
+
+    Args:
+        layout: layout of the parameters.
+        local_params: this device's shards.
+        shard_dims: dim of each that fsdp shards.
+        codec: compression of gathered matrices; None for none.
+        needed: which are gathered; None for all.
+    """
     if not layout.gathers_params:
         return local_params
-    dims = layout.fsdp_dims
+    dims = list(shard_dims)
     if needed is not None:
         dims = [d if want else None for d, want in zip(dims, needed, strict=True)]
     # Cast before they travel, which halves the bytes of bfloat16. Vectors keep their

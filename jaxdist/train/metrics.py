@@ -33,6 +33,7 @@ class Recorder:
         on_phase: called with name and step of each phase that begins, and with an empty
             name where one ends.
         on_starvation: called where devices were idle as their input arrived.
+        on_row: called with each row of the metrics, once it is written.
     """
 
     def __init__(
@@ -42,8 +43,9 @@ class Recorder:
         start_time: float,
         on_phase: Callable[[str, int], None] = lambda name, step: None,
         on_starvation: Callable[[], None] = lambda: None,
+        on_row: Callable[[dict[str, Any]], None] = lambda row: None,
     ) -> None:
-        self._path = metrics
+        self._path, self._on_row = metrics, on_row
         self._metrics, self._spans = _open_append(metrics), _open_append(spans)
         self.start_time, self._on_phase = start_time, on_phase
         self.on_starvation = on_starvation
@@ -74,8 +76,7 @@ class Recorder:
     ) -> None:
         """Write a finished step, counted from 1, and its seconds."""
         self.step_seconds.append(step_s)
-        _write_row(
-            self._metrics,
+        self._log_row(
             kind="train",
             step=step,
             epoch=epoch,
@@ -87,7 +88,7 @@ class Recorder:
 
     def log_skipped_step(self, *, step: int, epoch: int) -> None:
         """Write a step whose gradient was not finite, which changed nothing."""
-        _write_row(self._metrics, kind="skip", step=step, epoch=epoch, time=time.time())
+        self._log_row(kind="skip", step=step, epoch=epoch, time=time.time())
 
     def log_evaluation(
         self, *, step: int, epoch: int, metrics: Mapping[str, Any]
@@ -95,11 +96,15 @@ class Recorder:
         """Write an evaluation after `step` steps, unless the file has it already."""
         if step not in self._evaluated_steps:
             told = {"kind": "test", "step": step, "epoch": epoch, **metrics}
-            _write_row(self._metrics, **told, time=time.time())
+            self._log_row(**told, time=time.time())
 
     def was_evaluated(self, step: int) -> bool:
         """Return whether the run evaluated after `step` steps before it resumed."""
         return step in self._evaluated_steps
+
+    def _log_row(self, **values: Any) -> None:
+        _write_row(self._metrics, **values)
+        self._on_row(values)
 
     def phase(self, name: str, step: int) -> "_Phase":
         """Return a context manager that times a phase and writes it as a span."""
@@ -222,8 +227,10 @@ class LossQueue:
 
     def drain(self) -> None:
         """Await all dispatched steps."""
-        step = self._pending[-1][0] if self._pending else 0
-        with self.recorder.phase("compute", step):
+        # Where none is left no phase begins: it would be of no step.
+        if not self._pending:
+            return
+        with self.recorder.phase("compute", self._pending[-1][0]):
             while self._pending:
                 self._finish_step()
 

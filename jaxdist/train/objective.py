@@ -5,12 +5,13 @@ stays a mean over samples however they are sharded.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxdist.core.axes import spatial_axes
 from jaxdist.core.dtypes import accumulation_dtype
@@ -31,6 +32,11 @@ class Objective(ABC):
     """Inputs of the network, in order."""
     targets: BatchKeys
     """Targets of its outputs."""
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether `correct` says anything: an accuracy is reported."""
+        return True
 
     @property
     def dtypes(self) -> dict[str, str]:
@@ -266,6 +272,63 @@ class Captioning(Objective):
     def target_mask(self, correct: jax.Array, batch: Batch) -> jax.Array:
         """Return which targets are a word or the end, bool [B, L]."""
         return _is_word(batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionObjective(Objective):
+    """A loss of one's own: a function of outputs and batch."""
+
+    loss: Callable[[Any, Batch], jax.Array]
+    """`loss(outputs, batch)`, to the loss of each sample, [B]."""
+    answers: Callable[[Any, Batch], jax.Array] | None = None
+    """`answers(outputs, batch)`, to whether each is right, bool [B, ...]; None: there
+    is no accuracy."""
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether it says which answers are right."""
+        return self.answers is not None
+
+    def losses(self, outputs: Any, batch: Batch) -> jax.Array:
+        """Return the loss of each sample, [B], in float32 or wider."""
+        found = jnp.asarray(self.loss(outputs, batch))
+        return found.astype(accumulation_dtype(found.dtype))
+
+    def correct(self, outputs: Any, batch: Batch) -> jax.Array:
+        """Return which answers are right; none, where nothing says so."""
+        if self.answers is not None:
+            return jnp.asarray(self.answers(outputs, batch))
+        return jnp.zeros(next(iter(batch.values())).shape[:1], bool)
+
+    def target_mask(self, correct: jax.Array, batch: Batch) -> jax.Array:
+        """Return which answers count: none, where nothing says which are right."""
+        counts = jnp.ones_like if self.has_answers else jnp.zeros_like
+        return counts(correct)
+
+
+def function_objective(
+    loss: Callable[[Any, Batch], jax.Array], sample: Mapping[str, Any]
+) -> FunctionObjective:
+    """Make the objective of a loss function on samples of these keys.
+
+    `label` and `target` are targets, and all other keys the network's inputs, in their
+    order; real numbers are float32 in a batch, whole ones int32.
+
+    Args:
+        loss: `loss(outputs, batch)`, to the loss of each sample, [B].
+        sample: arrays of one sample or more, [n, ...].
+    """
+    dtypes = {
+        key: "float32" if np.issubdtype(np.asarray(x).dtype, np.inexact) else "int32"
+        for key, x in sample.items()
+        if key != "id"
+    }
+    targets = [key for key in dtypes if key in ("label", "target")]
+    return FunctionObjective(
+        loss=loss,
+        inputs=tuple((k, dtype) for k, dtype in dtypes.items() if k not in targets),
+        targets=tuple((key, dtypes[key]) for key in targets),
+    )
 
 
 def cast_floats(arrays: Any, dtype: Any) -> Any:

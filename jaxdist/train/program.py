@@ -16,17 +16,20 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 import jax
+from flax import nnx
 from jax.sharding import NamedSharding
 
 from jaxdist.collectives.hlo_collectives import CollectiveOp, read_collectives
 from jaxdist.core.axes import sub_axis_name
+from jaxdist.layers.attention import FUSED_KERNELS
 from jaxdist.partition import audit
 from jaxdist.partition.audit import AuditError, compiled_memory_bytes
+from jaxdist.partition.compiler_rewrites import CompilerRewrite, undo_rewrites
 from jaxdist.partition.gradient_buckets import GradientReduction, without_compression
 from jaxdist.partition.ledger import LayerFlops, compare_flops
 from jaxdist.partition.outer_sync import OuterSync
@@ -37,7 +40,8 @@ from jaxdist.pipeline.plan_schedule import (
     device_work_counts,
     plan_schedule,
 )
-from jaxdist.profile.trace import prune_jaxpr
+from jaxdist.profile.flops import fused_kernel_flops, walk_jaxpr
+from jaxdist.profile.trace import modules_by_path, prune_jaxpr
 from jaxdist.train.checkpoint.manifest import leaf_metadata
 from jaxdist.train.diloco import outer_step
 from jaxdist.train.eval_step import make_eval_step
@@ -132,6 +136,16 @@ class Program:
     """Sharding of each array of a training batch."""
     memory_bytes: int
     """Memory a device needs for the step, by the compiler."""
+    attention: str = ""
+    """Kernel of its attention; empty where the network has none."""
+
+    @property
+    def rewrites(self) -> tuple[CompilerRewrite, ...]:
+        """What the compiler sends in another form, on the devices that move most."""
+        layout = self.layout
+        moves = _busiest_collectives(layout, self.collectives)
+        planned = layout.ledger.payload_by_axes()
+        return undo_rewrites(moves, planned, layout.compiler_rules).rewrites
 
     @property
     def num_params(self) -> int:
@@ -174,14 +188,25 @@ class LoweredProgram:
     """The lowered step, a `jax.stages.Lowered`."""
     layer_flops: tuple[LayerFlops, ...]
     """FLOPs a device of each layer with a kernel, by the plan and in the step."""
+    attention: str = ""
+    """Kernel of its attention; empty where the network has none."""
+    attention_flops: Mapping[str, int] = field(default_factory=dict)
+    """FLOPs a device of the products in fused kernels, by layer."""
 
-    def compile(self) -> Program:
-        """Compile the step, and find its differences from the plan."""
+    def compile(self, options: Mapping[str, str | bool] | None = None) -> Program:
+        """Compile the step, and find its differences from the plan.
+
+        Args:
+            options: of the compiler, by name.
+        """
         layout, flops = self.layout, self.layer_flops
-        compiled = self.step.compile()
+        given = dict(options) if options else None
+        compiled = self.step.compile(compiler_options=given)
         moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
-        joins = tuple(_compile_outer_step(layout, sync) for sync in layout.outer_syncs)
-        warm, differ = _compile_warmup_step(layout)
+        joins = tuple(
+            _compile_outer_step(layout, sync, given) for sync in layout.outer_syncs
+        )
+        warm, differ = _compile_warmup_step(layout, given)
         found = (
             *_iter_differences(layout, moves, flops),
             *differ,
@@ -189,7 +214,9 @@ class LoweredProgram:
                 e
                 for j in joins
                 for e in audit.find_differences(
-                    j.collectives, layout.ledger.sync_ledger(j.sync)
+                    j.collectives,
+                    layout.ledger.sync_ledger(j.sync),
+                    rules=layout.compiler_rules,
                 )
             ),
         )
@@ -197,7 +224,9 @@ class LoweredProgram:
             layout=layout,
             collectives=moves,
             audit_rows=audit.compare_collectives(
-                _busiest_collectives(layout, moves), layout.ledger
+                _busiest_collectives(layout, moves),
+                layout.ledger,
+                layout.compiler_rules,
             ),
             layer_flops=flops,
             differences=found,
@@ -206,6 +235,7 @@ class LoweredProgram:
             outer_steps=joins,
             batch_shardings=layout.batch_shardings(layout.batch_shapes),
             memory_bytes=compiled_memory_bytes(compiled),
+            attention=self.attention,
         )
 
 
@@ -216,8 +246,32 @@ def lower_program(layout: Layout) -> LoweredProgram:
         layout: the task, its plan and mesh.
     """
     traced = trace_train_step(layout)
-    flops = _layer_flops(layout, prune_jaxpr(traced.jaxpr.jaxpr))
-    return LoweredProgram(layout=layout, step=traced.lower(), layer_flops=flops)
+    step = prune_jaxpr(traced.jaxpr.jaxpr)
+    return LoweredProgram(
+        layout=layout,
+        step=traced.lower(),
+        layer_flops=_layer_flops(layout, step),
+        **_attention(layout, step),
+    )
+
+
+def _attention(layout: Layout, step: Any) -> dict[str, Any]:
+    """Return the kernel of attention in a traced step; its FLOPs where it is fused."""
+    state = layout.task.state
+    network = nnx.merge(layout.task.graph, state.params, state.stats)
+    layers = modules_by_path(network)
+    flops = Counter[str]()
+    for op in walk_jaxpr(step):
+        if each := fused_kernel_flops(op.eqn):
+            owner = next(
+                (scope for scope in reversed(op.scopes) if scope in layers), ""
+            )
+            flops[owner] += op.trip_count * each
+    if flops:
+        kernel = FUSED_KERNELS.get(layout.platform, "einsum")
+        return {"attention": kernel, "attention_flops": flops}
+    attends = any(hasattr(x, "attention_platform") for x in layers.values())
+    return {"attention": "einsum" if attends else ""}
 
 
 def compile_program(layout: Layout) -> Program:
@@ -242,7 +296,10 @@ def _iter_differences(
     """Yield where a step differs from the plan, on any device along the pipe axis."""
     for device, ledger in enumerate(layout.ledgers):
         yield from audit.find_differences(
-            _device_collectives(layout, collectives, device), ledger, layer_flops
+            _device_collectives(layout, collectives, device),
+            ledger,
+            layer_flops,
+            layout.compiler_rules,
         )
         layer_flops = ()
 
@@ -268,7 +325,7 @@ def _device_collectives(
 def _layer_flops(layout: Layout, step: Any) -> tuple[LayerFlops, ...]:
     """Set the work of a traced step beside the plan's."""
     planned = {k: v for one in layout.ledgers for k, v in one.layer_flops.items()}
-    found = compare_flops(planned, step)
+    found = compare_flops(planned, layout.traced_flops(step, planned))
     if layout.slot_layout is None:
         return found
     # The trace has a stage's work in every beat; a device does it for microbatches.
@@ -315,17 +372,24 @@ def trace_outer_step(layout: Layout, sync: OuterSync) -> Any:
     return jax.jit(step, donate_argnums=0).trace(layout.state)
 
 
-def _compile_outer_step(layout: Layout, sync: OuterSync) -> CompiledOuterStep:
+def _compile_outer_step(
+    layout: Layout, sync: OuterSync, options: dict[str, str | bool] | None
+) -> CompiledOuterStep:
     """Compile an outer step and set it beside the plan."""
-    compiled = trace_outer_step(layout, sync).lower().compile()
+    lowered = trace_outer_step(layout, sync).lower()
+    compiled = lowered.compile(compiler_options=options)
     moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
-    beside = audit.compare_collectives(moves, layout.ledger.sync_ledger(sync))
+    beside = audit.compare_collectives(
+        moves, layout.ledger.sync_ledger(sync), layout.compiler_rules
+    )
     return CompiledOuterStep(
         sync=sync, compiled=compiled, collectives=moves, audit_rows=beside
     )
 
 
-def _compile_warmup_step(layout: Layout) -> tuple[Any, tuple[AuditError, ...]]:
+def _compile_warmup_step(
+    layout: Layout, options: dict[str, str | bool] | None
+) -> tuple[Any, tuple[AuditError, ...]]:
     """Compile the step that sums exactly, where the plan begins with it.
 
     Returns:
@@ -334,10 +398,13 @@ def _compile_warmup_step(layout: Layout) -> tuple[Any, tuple[AuditError, ...]]:
     if not (layout.plan.reduce.warmup_steps and layout.reduction.buckets):
         return None, ()
     exact = without_compression(layout.reduction)
-    compiled = trace_train_step(layout, exact).lower().compile()
+    lowered = trace_train_step(layout, exact).lower()
+    compiled = lowered.compile(compiler_options=options)
     moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))
     ledger = layout.ledger.with_reduction(exact, layout.param_shardings)
-    return compiled, tuple(audit.find_differences(moves, ledger))
+    return compiled, tuple(
+        audit.find_differences(moves, ledger, rules=layout.compiler_rules)
+    )
 
 
 def compile_eval_step(layout: Layout, batch_shapes: BatchShapes) -> Any:

@@ -102,7 +102,7 @@ def replace_leaves(tree: TreeT, leaves: Mapping[str, Any]) -> TreeT:
     {'stem': {'kernel': 5.0}}
     """
     return jax.tree.unflatten(
-        jax.tree.structure(tree), [leaves[name] for name in leaf_names(tree)]
+        jax.tree.structure(tree), [leaves[name] for name in named_leaves(tree)]
     )
 
 

@@ -21,7 +21,7 @@ import optax
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.sharded_leaves import all_gather, local_shard, reduce_scatter
+from jaxdist.collectives.sharded_leaves import all_gather, local_shard
 from jaxdist.partition.gradient_buckets import GradientReduction, all_reduce_leaves
 from jaxdist.partition.param_sharding import FSDP_AXIS, split_axes
 from jaxdist.partition.variable_sync import sync_axes, sync_variables
@@ -29,17 +29,12 @@ from jaxdist.pipeline import async_executor
 from jaxdist.pipeline.async_executor import AsyncPipeline
 from jaxdist.pipeline.plan_schedule import async_plan_schedule
 from jaxdist.pipeline.stage_parameters import SlotArrays
-from jaxdist.profile.xla_cpu.backward_reads import saved_leaves
 from jaxdist.train import error_feedback
 from jaxdist.train.diloco import per_replica_step
 from jaxdist.train.layout import Layout
+from jaxdist.train.local_gradients import local_gradients
 from jaxdist.train.materialize_params import (
     accumulate_gradients,
-    gather_params,
-    merge_model,
-    model_inputs,
-    prevent_cse,
-    select_local_samples,
 )
 from jaxdist.train.nonfinite import (
     inf_unless_finite,
@@ -48,7 +43,6 @@ from jaxdist.train.nonfinite import (
 )
 from jaxdist.train.objective import Batch
 from jaxdist.train.pipeline import sync_gradients
-from jaxdist.train.remat import call_model, maybe_checkpoint, tag_all_blocks
 from jaxdist.train.sharded_norms import is_masked, leaves_with_masked, local_sum_squares
 from jaxdist.train.state import TrainState, update_ema
 
@@ -113,7 +107,7 @@ def _sync_update(
     plan = layout.plan
     if layout.slot_layout is None:
         # Microbatches one after the other; else they go through the pipeline's stages.
-        own = functools.partial(_local_gradients, layout, state)
+        own = functools.partial(local_gradients, layout, reduction, state)
         gradient_fn = accumulate_gradients(own, layout.task.microbatches)
     else:
         gradient_fn = functools.partial(
@@ -130,12 +124,10 @@ def _sync_update(
     # reduce-scatter, over the other axes exactly or compressed.
     shardings = layout.param_shardings
     if layout.shards_params:
-        grads = reduce_scatter(
-            grads,
-            layout.fsdp_dims,
-            FSDP_AXIS,
-            reduction.scatter_compressor,
-        )
+        # Those of blocks in loops were scattered there.
+        looped = layout.scanned_params
+        dims = [None if i in looped else d for i, d in enumerate(layout.fsdp_dims)]
+        grads = reduction.scatter(grads, dims)
     grads = [x.astype(leaf.dtype) for x, leaf in zip(grads, shardings, strict=True)]
     axes = [plan.sum_axes, *reduction.exact_axes]
     loss, *grads = all_reduce_leaves([loss, *grads], axes)
@@ -188,50 +180,6 @@ def _sync_stats(layout: Layout, stats: Any) -> Any:
     held = layout.state_layout.stat_shardings
     axes = sync_axes(layout.plan, held)
     return jax.tree.unflatten(tree, sync_variables(leaves, held, axes))
-
-
-def _local_gradients(
-    layout: Layout, state: TrainState, stats: Any, batch: Batch
-) -> tuple[jax.Array, Any, list[jax.Array]]:
-    """Return this device's share of the loss, new statistics, and its gradients."""
-    task, plan, codec = layout.task, layout.plan, layout.reduction.gather_compressor
-    key = jax.random.fold_in(jax.random.key(task.seed), state.step)
-    held, tree = jax.tree.flatten(state.params)
-    if layout.gathers_params and task.microbatches > 1:
-        # XLA would gather them once, before the loop over microbatches, and keep them;
-        # so they are made to depend on the samples of each.
-        held = prevent_cse(held, batch["id"][0], batch["id"])
-
-    def make(leaves: list[jax.Array], stats: Any) -> Any:
-        model = merge_model(task, jax.tree.unflatten(tree, leaves), stats)
-        model.train()
-        layout.bind_layers(model, key, batch["id"])
-        tag_all_blocks(plan, model)
-        return model
-
-    def share(leaves: list[jax.Array]) -> tuple[jax.Array, Any]:
-        outputs, new = call_model(plan, make, leaves, stats, model_inputs(task, batch))
-        outputs, own_batch = select_local_samples(plan, outputs, batch)
-        mean = layout.objective.losses(outputs, own_batch).mean()
-        return mean / plan.mesh.size(*plan.sum_axes), new
-
-    back: Any
-    loss, back, new = jax.vjp(
-        maybe_checkpoint(plan, share), gather_params(layout, held, codec), has_aux=True
-    )
-    if layout.gathers_params:
-        # Gathered parameters are dropped after their use, and gathered once more for
-        # the backward pass where it reads them: the residuals of the vjp are replaced
-        # by the second copies. Vectors, which are small, are kept.
-        reads = zip(saved_leaves(back), held, strict=True)
-        wanted = [read and x.ndim > 1 for read, x in reads]
-        again = gather_params(
-            layout, prevent_cse(held, state.step, loss), codec, wanted
-        )
-        kept = zip(again, back.args_res[0], wanted, strict=True)
-        back.args_res[0] = [x if want else was for x, was, want in kept]
-    (grads,) = back(jnp.ones_like(loss))
-    return loss, new, grads
 
 
 def _apply_optimizer(

@@ -28,7 +28,7 @@ class ModelSpec:
 
     maker: str
     """`module:function`, called as `function(settings, dtype=..., rngs=...)`."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Settings: values that JSON holds."""
     dtype: str | None = None
     """Dtype of activations; None for that of the inputs."""
@@ -54,6 +54,10 @@ class Task:
     """Optimizer of the parameters."""
     objective: Objective = field(default_factory=Classification)
     """Inputs, targets and loss of the network."""
+    metrics: Mapping[str, Callable[..., jax.Array]] = field(
+        default_factory=dict, hash=False
+    )
+    """Further metrics of an evaluation: `metric(outputs, batch)`, a number a sample."""
     microbatches: int = 1
     """Microbatches of a batch, whose gradients are accumulated."""
     average: float = 0.0

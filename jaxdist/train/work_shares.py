@@ -13,7 +13,6 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from jaxdist.core.plan import Plan
-from jaxdist.partition.ledger import sum_traced_flops
 from jaxdist.profile.trace import add_layer_scopes, modules_by_path, trace_pruned
 from jaxdist.train.build_layout import build_layout
 from jaxdist.train.layout import Layout
@@ -59,7 +58,7 @@ def layer_work_shares(layout: Layout) -> tuple[LayerWorkShare, ...]:
     first = np.reshape(layout.mesh.devices.ravel()[:1], (1,) * len(names))
     one = Mesh(first, names, axis_types=kinds)
     whole, device = (
-        sum_traced_flops(
+        traced.traced_flops(
             trace_pruned(
                 make_train_step(traced),
                 traced.state,

@@ -4,7 +4,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from jaxdist.collectives.hlo_collectives import CollectiveOp
-from jaxdist.launch.training.job.job import Job
+from jaxdist.meshes.targets.compiler_options import program_options
+from jaxdist.train.layout import Layout
 from jaxdist.train.program import Program, lower_program
 from jaxdist.train.work_shares import LayerWorkShare, layer_work_shares
 
@@ -36,7 +37,8 @@ class StepAudit:
     def xla_flops(self) -> int:
         """FLOPs a device by XLA's own count of the compiled step."""
         # XLA's cost analysis counts the body of a loop once.
-        return int(self.program.compiled_step.cost_analysis().get("flops", 0))
+        # The compilers of GPUs count nothing.
+        return int((self.program.compiled_step.cost_analysis() or {}).get("flops", 0))
 
     @property
     def memory(self) -> dict[str, int]:
@@ -89,14 +91,15 @@ class StepAudit:
         }
 
 
-def audit(job: Job) -> StepAudit:
-    """Compile the step of a job and compare it with its plan; nothing is trained.
+def audit(experiment: str, layout: Layout) -> StepAudit:
+    """Compile a step and compare it with its plan; nothing is trained.
 
     Args:
-        job: what would be trained.
+        experiment: name of the experiment, or the path of its file.
+        layout: what would be trained, on devices that are here or are a target's.
     """
     return StepAudit(
-        experiment=job.resolved.experiment,
-        program=lower_program(job.layout).compile(),
-        work_shares=layer_work_shares(job.layout),
+        experiment=experiment,
+        program=lower_program(layout).compile(program_options(layout)),
+        work_shares=layer_work_shares(layout),
     )

@@ -86,7 +86,8 @@ def _measure_host(command_args: Sequence[str]) -> int:
     """Run as one of the hosts, and return the bytes that it sends in a step."""
     from jaxdist.launch.distributed import initialize
     from jaxdist.launch.distributed.process_group import process_group
-    from jaxdist.launch.training.job.setup import JobRequest, settle
+    from jaxdist.launch.training.job.request import JobRequest
+    from jaxdist.launch.training.job.setup import settle
 
     # jax.distributed must be initialized before anything asks for devices.
     initialize()

@@ -11,8 +11,9 @@ from jaxdist.calibrate.blocks import BlockCase
 from jaxdist.core.cluster.kernel_timings import block_signature
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.training.job.abstract_step import (
-    abstract_task,
     bind_dropout_rng,
+    fit_batch_shapes,
+    make_abstract_task,
     profile_task,
 )
 from jaxdist.launch.training.job.job import task_network
@@ -43,7 +44,8 @@ def network_block_cases(
         BadInput: data that the network cannot be trained on.
     """
     # Nothing is read or initialised: shapes and structure are enough to compile.
-    task, shapes = abstract_task(config)
+    sized, shapes, _ = fit_batch_shapes(config)
+    task = make_abstract_task(sized)
     profile = profile_task(task, shapes, config.model.name)
     if not profile.blocks:
         return ()

@@ -129,4 +129,4 @@ def print_fit(out: "Console", report: FitReport) -> None:
         rows.add_row(one.name, f"{value:.4g}", bounds, one.unit, said)
     print_table(out, rows)
     words = str(query.measured), "--cluster", str(query.output)
-    print_next_commands(out, f"jaxdist oracle score {shlex.join(words)}")
+    print_next_commands(out, f"jaxdist score {shlex.join(words)}")

@@ -171,4 +171,4 @@ def print_level_import(out: "Console", result: LevelImport) -> None:
         out.print(f"  note     {note}", soft_wrap=True)
     out.print(f"  written  {result.output_path}\n")
     file = shlex.quote(str(result.output_path))
-    print_next_commands(out, f"jaxdist oracle predict resnet50 --cluster {file}")
+    print_next_commands(out, f"jaxdist predict resnet50 --cluster {file}")

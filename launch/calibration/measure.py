@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -29,6 +30,7 @@ from jaxdist.launch.distributed.jax_processes import (
 )
 from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
+from jaxdist.launch.terminal.progress_bar import TaskProgress
 from jaxdist.meshes.clusters.load import load_cluster
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ _MAX_MESSAGE_BYTES: Final = 2.0**32
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationQuery:
-    """What `jaxdist calibrate` takes to measure a machine."""
+    """What `jaxdist calibrate machine` and `layers` take."""
 
     experiment: str | None = None
     """Name or file of an experiment whose layers are timed too."""
@@ -59,6 +61,8 @@ class CalibrationQuery:
     """Of the numbers that kernels compute with."""
     cluster: str | None = None
     """File of a measured cluster that the layers are added to."""
+    quick: bool = False
+    """Whether a few kernels and sizes of messages stand for all."""
     allow_noisy: bool = False
     """Whether timings that spread a lot are taken as well."""
     output: Path = Path("cluster.json")
@@ -122,7 +126,7 @@ def calibrate(query: CalibrationQuery) -> CalibrationReport:
                 rule="--cluster is a file that calibrate wrote on these devices, and "
                 "an experiment says which layers",
                 values=f"calibrate {' '.join(words)} --cluster {query.cluster}",
-                remedy="jaxdist calibrate vgg16 --cluster cluster.json -o layers.json",
+                remedy="jaxdist calibrate layers vgg16 --cluster mine.json -o own.json",
             )
     # The number of processes is known when they have found each other.
     if is_multi_process(os.environ):
@@ -130,6 +134,14 @@ def calibrate(query: CalibrationQuery) -> CalibrationReport:
     mine = process_group()
     devices = _resolve_device_count(query, cluster, mine.size)
 
+    if query.quick and cluster is not None:
+        raise BadInput(
+            "no machine is measured that could be measured quickly",
+            rule="--quick is for a machine; with --cluster layers alone are timed",
+            values=f"--quick, --cluster {query.cluster}",
+            remedy=f"jaxdist calibrate layers {' '.join(words)} "
+            f"--cluster {query.cluster}",
+        )
     if query.max_size is not None:
         if cluster is not None or devices == 1:
             given = "1 device" if cluster is None else f"--cluster {query.cluster}"
@@ -241,16 +253,29 @@ def _measure(
         if prepared.platform != "cpu":
             stats: Any = jax.local_devices()[0].memory_stats() or {}
             memory = int(stats.get("bytes_limit", memory))
-        # The name of the file is that of the cluster.
-        machine = measure_cluster(
-            mesh,
-            name=query.output.stem,
-            dtype=query.dtype,
-            memory_bytes=memory,
-            date=when,
-            allow_noisy=query.allow_noisy,
-            max_bytes=max_bytes,
-        )
+        with ExitStack() as stack:
+            progress: list[TaskProgress] = []
+
+            def on_timed(parts: int, what: str) -> None:
+                # How many parts there are is known with the first; one process tells.
+                if process_group().is_primary:
+                    if not progress:
+                        opened = TaskProgress(parts, f"measuring {devices} devices")
+                        progress.append(stack.enter_context(opened))
+                    progress[0].advance(what)
+
+            # The name of the file is that of the cluster.
+            machine = measure_cluster(
+                mesh,
+                name=query.output.stem,
+                dtype=query.dtype,
+                memory_bytes=memory,
+                date=when,
+                allow_noisy=query.allow_noisy,
+                max_bytes=max_bytes,
+                quick=query.quick,
+                on_timed=on_timed,
+            )
         cluster = machine.cluster
         if config is None:
             return machine
@@ -357,7 +382,7 @@ def print_calibration(out: "Console", report: CalibrationReport) -> None:
     out.print(f"  written  {report.output_path}\n")
     print_next_commands(
         out,
-        f"jaxdist oracle predict {report.experiment} --cluster {report.output_path}",
+        f"jaxdist predict {report.experiment} --cluster {report.output_path}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Scores predictions on measured rows: `jaxdist oracle score`."""
+"""Scores predictions on measured rows: `jaxdist score`."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ _NUM_WORST_ROWS: Final = 5
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreQuery:
-    """What `jaxdist oracle score` takes."""
+    """What `jaxdist score` takes."""
 
     measured: Path
     """CSV file of measured rows."""

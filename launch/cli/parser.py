@@ -2,10 +2,11 @@
 
 import argparse
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from jaxdist.core.errors import BadInput, did_you_mean
 
@@ -14,6 +15,31 @@ if TYPE_CHECKING:
 
 Query = TypeVar("Query", bound="DataclassInstance")
 
+KEY_METAVAR: Final = "key.sub=value"
+"""How the help writes settings of an experiment."""
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Wraps the help between words, and never inside of a `command in backticks`."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        # textwrap does not break at a no-break space, but would at a hyphen: `--dry-`.
+        words = re.sub(
+            r"`[^`]*`", lambda found: _bind(found[0]), " ".join(text.split())
+        )
+        lines = textwrap.wrap(
+            words, width, break_on_hyphens=False, break_long_words=False
+        )
+        return [line.replace(_NO_BREAK, " ") for line in lines]
+
+
+_NO_BREAK: Final = "\u00a0"
+
+
+def _bind(text: str) -> str:
+    """Replace spaces by such that no line ends at."""
+    return text.replace(" ", _NO_BREAK)
+
 
 class CommandParser(argparse.ArgumentParser):
     """A parser whose errors are BadInput with a remedy, and whose forms have options.
@@ -21,8 +47,9 @@ class CommandParser(argparse.ArgumentParser):
     Args:
         prog: words that stand in front of the arguments.
         summary: one line for the help.
-        epilog: last lines of the help.
-        example: a command line that works, the remedy for a missing argument.
+        epilog: lines of the help behind the options.
+        example: a command line that works: the end of the help, and the remedy for a
+            missing argument.
     """
 
     def __init__(
@@ -35,15 +62,25 @@ class CommandParser(argparse.ArgumentParser):
             # With abbreviations an option added later would change what old command
             # lines mean.
             allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_HelpFormatter,
         )
         self.forms: dict[str, CommandParser] = {}
+        """Forms by their word, those of old command lines left out."""
+        self.takes_keys = False
+        """Whether settings of an experiment may be typed: `add_overrides`."""
         # Forms share one mapping, so that each knows what the others take.
         self._siblings = self.forms
-        self._example, self._default_form = example, ""
+        self._old_forms: dict[str, CommandParser] = {}
+        self._example, self._default_form, self._form_hint = example, "", ""
 
     def add_form(
-        self, name: str, summary: str, *, example: str = "", default: bool = False
+        self,
+        name: str,
+        summary: str,
+        *,
+        example: str,
+        default: bool = False,
+        hidden: bool = False,
     ) -> "CommandParser":
         """Add a form of the command with options of its own: `jaxdist launch local`.
 
@@ -54,36 +91,83 @@ class CommandParser(argparse.ArgumentParser):
             summary: one line for the help.
             example: its arguments in a command line that works.
             default: whether the form is meant where the first word names none.
+            hidden: whether it is kept for old command lines, and in no help.
         """
         # argparse has one set of subparsers; it writes their help and checks the word.
-        if not self.forms:
+        if not self.forms and not hidden:
             self._words = self.add_subparsers(dest="action", required=True)
-        form = self._words.add_parser(
-            name,
-            help=summary,
-            prog=f"{self.prog} {name}",
-            summary=summary,
-            epilog=self.epilog,
-            example=f"{self.prog} {name} {example}" if example else "",
-        )
+        prog = f"{self.prog} {name}"
+        typed = f"{self.prog if default else prog} {example}".rstrip()
+        if hidden:
+            form = CommandParser(prog, summary, self.epilog or "", typed)
+            self._old_forms[name] = form
+        else:
+            form = self._words.add_parser(
+                name,
+                help=summary,
+                prog=prog,
+                summary=summary,
+                epilog=self.epilog,
+                example=typed,
+            )
+            self.forms[name] = form
         form.set_defaults(action=name)
-        self.forms[name], form._siblings = form, self.forms
+        form._siblings = self.forms
         if default:
             self._default_form = name
-            self.epilog = f"without one of these words: {name}\n{self.epilog}"
+            if not hidden:
+                self._form_hint = f"without one of these words: {name}\n"
         return form
 
     def add_program(self) -> None:
         """Take a program behind `--`, a command line of its own: `args.program`."""
         self.set_defaults(program=())
-        behind = "behind --: train EXPERIMENT ..., or another program and its arguments"
+        behind = "behind --: `train EXPERIMENT ...`, or another program with its words"
         self.epilog = f"{behind}\n{self.epilog}"
+
+    @property
+    def examples(self) -> tuple[str, ...]:
+        """Command lines that work: its own, or one of each form."""
+        if self.forms:
+            return tuple(line for form in self.forms.values() for line in form.examples)
+        return (self._example,) if self._example else ()
 
     @property
     def option_names(self) -> frozenset[str]:
         """The options that the command and its forms take."""
-        forms = (form.option_names for form in self.forms.values())
-        return frozenset(self._option_string_actions).union(*forms)
+        forms = (*self.forms.values(), *self._old_forms.values())
+        return frozenset(self._option_string_actions).union(
+            *(form.option_names for form in forms)
+        )
+
+    @property
+    def visible_actions(self) -> tuple[argparse.Action, ...]:
+        """Options and positional words that are in the help."""
+        return tuple(a for a in self._actions if a.help != argparse.SUPPRESS)
+
+    def split_form(self, words: Sequence[str]) -> "tuple[CommandParser, list[str]]":
+        """Return the form that words are for, and the words without its own.
+
+        Itself where it has no forms, or where no word names one and none is meant.
+        """
+        forms = {**self.forms, **self._old_forms}
+        place = self._find_form(words)
+        name = self._default_form if place is None else words[place]
+        if name not in forms:
+            return self, list(words)
+        return forms[name], [w for at, w in enumerate(words) if at != place]
+
+    def format_help(self) -> str:
+        """Return the help, which ends with examples."""
+        title = "example" if len(self.examples) == 1 else "examples"
+        lines = "".join(f"  {line}\n" for line in self.examples)
+        last = f"\n{title}:\n{lines}" if lines else ""
+        own = self.epilog
+        try:
+            self.epilog = f"{self._form_hint}{own}"
+            return super().format_help() + last
+        finally:
+            self.epilog = own
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Read the words; options may stand among positional words, before a form too.
@@ -95,12 +179,12 @@ class CommandParser(argparse.ArgumentParser):
         """
         words = list(words)
         if self.forms:
-            place = self._find_form(words)
-            name = self._default_form if place is None else words.pop(place)
-            if name in self.forms:
-                return self.forms[name].parse(words)
+            form, words = self.split_form(words)
+            if form is not self:
+                return form.parse(words)
             # argparse prints the help, or says what is wrong with the word.
-            return self.parse_args([name] if name else [])
+            place = self._find_form(words)
+            return self.parse_args([] if place is None else [words[place]])
         program = None
         # argparse would take the options of the program for the command's own.
         if self.get_default("program") is not None and "--" in words:
@@ -117,8 +201,9 @@ class CommandParser(argparse.ArgumentParser):
 
     def _find_form(self, words: Sequence[str]) -> int | None:
         """Return the place of the word of a form, None where there is none."""
+        forms = {**self.forms, **self._old_forms}
         options = {}
-        for form in self.forms.values():
+        for form in forms.values():
             options.update(form._option_string_actions)
         is_value = False
         for place, word in enumerate(words):
@@ -132,7 +217,7 @@ class CommandParser(argparse.ArgumentParser):
             elif word.startswith("-"):
                 is_value = word in options and options[word].nargs is None
             else:
-                named = word in self.forms or not self._default_form
+                named = word in forms or not self._default_form
                 return place if named else None
         return None
 
@@ -142,7 +227,7 @@ class CommandParser(argparse.ArgumentParser):
         owners = [
             f"{form.prog} takes it"
             for form in self._siblings.values()
-            if option in form._option_string_actions
+            if any(option in action.option_strings for action in form.visible_actions)
         ]
         if owners and option not in self._option_string_actions:
             raise BadInput(
@@ -170,13 +255,26 @@ class CommandParser(argparse.ArgumentParser):
         unknown = re.match(r"unrecognized arguments: (.*)", message)
         if unknown:
             word = unknown[1].split()[0]
-            near = did_you_mean(word.split("=")[0], self._option_string_actions)
+            near = self._nearest_option(word.partition("=")[0])
             meant = f"did you mean {near}? " if near else ""
             kind = "option" if word.startswith("-") else "argument"
             raise BadInput(f"no {kind} {word}", remedy=meant + help_line)
         # A missing argument is best shown in a whole command line.
-        missing = "required" in message and self._example
-        raise BadInput(message, remedy=[self._example] * bool(missing) + [help_line])
+        shown = self.examples[:1] if "required" in message else ()
+        raise BadInput(message, remedy=[*shown, help_line])
+
+    def _nearest_option(self, option: str) -> str | None:
+        """Return the option, or the setting as an option, that was likely meant."""
+        actions = self._option_string_actions
+        known = [o for o, action in actions.items() if action.help != argparse.SUPPRESS]
+        if self.takes_keys and option.startswith("--"):
+            from jaxdist.launch.config.aliases import SHORT_KEYS
+            from jaxdist.launch.config.experiment import Experiment
+            from jaxdist.launch.config.tree import key_types
+
+            known += [f"--{key.replace('_', '-')}" for key in SHORT_KEYS]
+            known += [f"--{key}" for key in key_types(Experiment)]
+        return did_you_mean(option, known)
 
 
 def query_from(args: argparse.Namespace, query: type[Query]) -> Query:
@@ -235,9 +333,7 @@ def add_what_if_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_experiment_arguments(
-    parser: argparse.ArgumentParser, *, or_step: bool = False
-) -> None:
+def add_experiment_arguments(parser: CommandParser, *, or_step: bool = False) -> None:
     """Add EXPERIMENT and its overrides: `args.experiment`, `args.overrides`.
 
     Args:
@@ -254,14 +350,26 @@ def add_experiment_arguments(
     add_overrides(parser)
 
 
-def add_overrides(parser: argparse.ArgumentParser) -> None:
-    """Add settings of an experiment to change: `args.overrides`."""
+def add_overrides(parser: CommandParser) -> None:
+    """Add settings to change: `args.overrides`, and a file of them, `args.config_file`.
+
+    Each may be typed as an option too: `--epochs 2` is `epochs=2` (`words.py`).
+    """
+    parser.takes_keys = True
     parser.add_argument(
         "overrides",
-        metavar="key.sub=value",
+        metavar=KEY_METAVAR,
         nargs="*",
         default=(),  # without it argparse calls an empty list a missing argument
-        help="change a value; `jaxdist config EXPERIMENT` lists the keys",
+        help="change a value; `jaxdist config EXPERIMENT` lists the keys; an option is "
+        "as good: `--epochs 2`, `--lr 0.1`",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        dest="config_file",
+        help="YAML or TOML file of such values; what is typed beside it wins",
     )
 
 
@@ -269,6 +377,36 @@ def add_run_argument(parser: argparse.ArgumentParser, name: str = "run") -> None
     """Add RUN, a name or a path: `args.run`, to be found with `find_run`."""
     parser.add_argument(
         name, metavar=name.upper(), help="a run inside the folder of runs, or a path"
+    )
+
+
+def add_checkpoint_option(
+    parser: argparse.ArgumentParser, *, default: str = "the newest"
+) -> None:
+    """Add `--checkpoint`: `args.checkpoint`, a step, `best` or None.
+
+    Args:
+        parser: of a command.
+        default: what is taken where none is named, in the help.
+    """
+    parser.add_argument(
+        "--checkpoint",
+        type=lambda text: text if text == "best" else int(text),
+        metavar="N",
+        help=f"step of the checkpoint, or best ({default})",
+    )
+
+
+def add_target_option(
+    parser: argparse.ArgumentParser, *, required: bool = False
+) -> None:
+    """Add `--target`: a machine that is not here, for `parse_target`."""
+    parser.add_argument(
+        "--target",
+        metavar="CHIP:SHAPE",
+        required=required,
+        help="a machine that need not be here: tpu-v5p:4x4x4, tpu-v6e:4x4, h100:2x8 "
+        "(hosts x devices), ... of docs/targets.md",
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.cli.option_aliases import rename_words
+from jaxdist.launch.cli.option_aliases import read_words
 from jaxdist.launch.cli.parser import CommandParser
 
 if TYPE_CHECKING:
@@ -62,29 +62,39 @@ def feasible_counts_of_program(
     """Return the numbers of processes with which a program works.
 
     Args:
-        program: `train` with its words; any other works with each number.
+        program: `train` or `resume` with its words; any other works with each number.
         span: the least and the most that were asked for.
 
     Raises:
         BadInput: not with the least or the most of them, naming the nearest that do;
             or words that `train` does not know.
     """
-    from jaxdist.launch.cli.commands import train
-    from jaxdist.launch.config.plan_file import load_plan_overrides
-    from jaxdist.launch.config.resolve import resolve_config
+    from jaxdist.launch.cli.commands import resume, train
+    from jaxdist.launch.cli.train_run import training_request
     from jaxdist.launch.launchers.elastic.process_counts import (
         FeasibleCounts,
         feasible_counts,
     )
+    from jaxdist.launch.run_folder.folder import find_run
+    from jaxdist.launch.run_folder.lockfile import read_config_lock
+    from jaxdist.launch.training.job.request import resolve_request
 
     # Nothing is known of other programs: each number will do.
-    if program[0] != "train":
+    commands = {"train": train, "resume": resume}
+    name = program[0]
+    if name not in commands:
         counts = range(span.min_processes, span.max_processes + 1)
         return FeasibleCounts(counts=tuple(counts))
     # The plan says which counts divide it: it is read here as `train` will read it.
-    parser = CommandParser("jaxdist train", train.summary)
-    train.add_arguments(parser)
+    parser = CommandParser(f"jaxdist {name}", commands[name].summary)
+    commands[name].add_arguments(parser)
     # The program itself says which of its words have another name now.
-    args = parser.parse(rename_words(parser, program[1:])[0])
-    words = [*(load_plan_overrides(args.plan) if args.plan else ()), *args.overrides]
-    return feasible_counts(resolve_config(args.experiment, words).config, span)
+    args = read_words(parser, program[1:]).args
+    folder = find_run(args.run, folder=args.dir) if name == "resume" else None
+    experiment = args.experiment if folder is None else ""
+    if folder is not None:
+        experiment = read_config_lock(folder).resolved.experiment
+    asked = resolve_request(
+        training_request(args, experiment, folder), for_training=True
+    )
+    return feasible_counts(asked.resolved.config, span)

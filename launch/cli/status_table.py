@@ -1,10 +1,13 @@
-"""Prints the state of runs that go or have ended: `jaxdist launch status`."""
+"""Prints the state of runs that go or have ended: `jaxdist status`."""
 
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Final
 
 from jaxdist.core.text.formatting import format_count, format_duration, format_percent
+from jaxdist.launch.run_folder.folder import RunFolder
+from jaxdist.launch.run_folder.lockfile import resume_command
 from jaxdist.launch.run_folder.status import (
     RunStatus,
     find_started_run,
@@ -22,7 +25,7 @@ from jaxdist.launch.terminal.run_summary import pluralize
 
 _ACTIVE_STATES: Final = ("going", "silent", "dead")
 _STATE_HINTS: Final = {
-    "dead": "its process 0 is gone without a word; the same command goes on with it",
+    "dead": "its process 0 is gone without a word",
     "silent": "no news of it, and process 0 is there or on another machine",
     "unknown": "it says nothing of itself",
 }
@@ -73,7 +76,7 @@ def print_status(run: str | None, folder: str, *, as_json: bool) -> None:
             *(_last_line_age(state), hosts if state.count else ""),
         )
     print_table(out, rows)
-    print_next_commands(out, f"jaxdist launch status {statuses[0].folder}")
+    print_next_commands(out, f"jaxdist status {statuses[0].folder}")
 
 
 def _print_run(status: RunStatus) -> None:
@@ -83,6 +86,9 @@ def _print_run(status: RunStatus) -> None:
     out.print(f"{status.name}    {status.state}    step {_step_text(status)}{loss}")
     if status.state in _STATE_HINTS:
         out.print(f"  {_STATE_HINTS[status.state]}")
+    folder = RunFolder(Path(status.folder))
+    if status.state in ("dead", "stopped", "failed") and folder.has_run:
+        out.print(f"  {resume_command(folder)} goes on with it", soft_wrap=True)
     again = pluralize(status.restarts, "restart")
     out.print(f"  {again}; last line {_last_line_age(status)}\n")
     if not status.processes:

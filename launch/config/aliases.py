@@ -1,4 +1,4 @@
-"""Configuration keys that had another name before: old spellings still work."""
+"""Other names of configuration keys: older ones, and short ones that people type."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -18,6 +18,27 @@ KEY_ALIASES: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """New key by old key."""
+
+SHORT_KEYS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "batch": "data.batch",
+        "batch_size": "data.batch",
+        "bs": "data.batch",
+        "dataset": "data.name",
+        "grad_accum": "optim.accumulate",
+        "learning_rate": "optim.lr",
+        "lr": "optim.lr",
+        "momentum": "optim.momentum",
+        "num_epochs": "epochs",
+        "optimizer": "optim.name",
+        "wd": "optim.weight_decay",
+        "weight_decay": "optim.weight_decay",
+    }
+)
+"""Key by the name that other programs give it; the last of several holds."""
+
+STEP_KEYS: Final = ("max_steps", "num_steps", "steps", "total_steps", "train_steps")
+"""Names of a number of steps, which is no setting: a run ends by its epochs."""
 
 
 def current_key(key: str) -> str:
@@ -64,6 +85,22 @@ def rename_overrides(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         f"{renamed.get(key, key)}{equals}{value}" for key, equals, value in pairs
     ]
     return changed, renamed
+
+
+def steps_error(word: str, batch: int | None) -> BadInput:
+    """Return the refusal of a number of steps.
+
+    Args:
+        word: the override: `max_steps=500`.
+        batch: samples of a step, where they are known.
+    """
+    return BadInput(
+        f"no key {word.partition('=')[0]}",
+        rule="a run ends after epochs, and a part of one will do: "
+        "epochs = steps x data.batch / samples",
+        values=word if batch is None else f"{word}, data.batch = {batch}",
+        remedy="epochs=0.5; `jaxdist schedule EXPERIMENT` says how many steps that is",
+    )
 
 
 def both_names_error(old: str, new: str) -> BadInput:

@@ -8,14 +8,18 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.metric_goal import MetricGoal
 from jaxdist.core.object_reference import call_user_function, load_module
 from jaxdist.core.plan import Plan
 from jaxdist.input.config import DataConfig
 from jaxdist.models.config import ModelConfig
 from jaxdist.train.optimizers import OptimConfig
+
+TrackerName = Literal["csv", "mlflow", "tensorboard", "wandb"]
+"""Where `track` sends what a run logs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,13 @@ class CheckpointConfig:
     """Steps from one checkpoint to the next; 0 counts in epochs instead."""
     keep: int = 3
     """Newest checkpoints that stay on disk."""
+    best: str = ""
+    """Metric whose best checkpoint stays, too: accuracy, loss, max:NAME or min:NAME."""
+
+    @property
+    def goal(self) -> MetricGoal | None:
+        """The metric whose best checkpoint stays; None where only the newest do."""
+        return MetricGoal.parse(self.best) if self.best else None
 
     def __post_init__(self) -> None:
         # An interval in epochs may be a part of one; it is rounded to steps once the
@@ -90,6 +101,8 @@ class CheckpointConfig:
                 values=f"checkpoint.keep = {self.keep}",
                 remedy="checkpoint.keep=1",
             )
+        # Refused here if no metric is named.
+        assert self.goal is None or self.goal.metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +121,8 @@ class Experiment:
     """Passes over the training samples; a part of one is allowed."""
     audit: Literal["fail", "warn"] = "fail"
     """What a step that differs from its plan does: it stops the run, or is said."""
+    track: tuple[str, ...] = ()
+    """Trackers of the run: tensorboard, wandb, mlflow, csv; commas between them."""
     run: RunConfig = field(default_factory=RunConfig)
     """Where the files go."""
     data: DataConfig = field(default_factory=DataConfig)
@@ -129,6 +144,16 @@ class Experiment:
                 values=f"epochs = {self.epochs}",
                 remedy="epochs=1",
             )
+        known = get_args(TrackerName)
+        for name in self.track:
+            if name not in known:
+                near = did_you_mean(name, known)
+                raise BadInput(
+                    f"no tracker named {name}",
+                    rule=f"track is some of {', '.join(known)}, with commas between",
+                    values=f"track = {','.join(self.track)}",
+                    remedy=f"did you mean track={near}?" if near else "track=csv",
+                )
         # Random keys and the order of samples are made of an int32.
         if not 0 <= self.seed < 2**31:
             raise BadInput(
@@ -217,7 +242,7 @@ def load_experiment(name_or_path: str) -> Experiment:
             raise BadInput(
                 f"{path} has no experiment",
                 rule="a function of the file says that it returns an Experiment",
-                remedy="def mine() -> Experiment:  (from jaxdist.launch.config)",
+                remedy="def mine() -> Experiment:  (from jaxdist)",
             )
         if not wanted and len(found) > 1:
             raise BadInput(
@@ -247,7 +272,11 @@ def load_experiment(name_or_path: str) -> Experiment:
             values=f"it returned {type(config).__name__}",
             remedy="return Experiment(name=..., ...)",
         )
-    # A run without a name of its own has the experiment's, so its folder is known.
+    return name_run(config)
+
+
+def name_run(config: Experiment) -> Experiment:
+    """Return an experiment whose run has a name: at least the experiment's own."""
     if config.run.name:
         return config
     return replace(config, run=replace(config.run, name=config.name))

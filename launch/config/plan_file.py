@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import jaxdist
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import PLAN_TARGET_KEY, Plan
 from jaxdist.core.text_encoding import decode_text, read_text
 from jaxdist.core.validation import json_text, parse_json
+from jaxdist.core.version import VERSION
 from jaxdist.launch.config.tree import flatten_config, format_value
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def profiled_plan_file_text(
 
 def _with_target(plan: Plan, about: dict[str, Any]) -> str:
     """Write a plan with what it was made for, and by which version."""
-    about = {"version": jaxdist.__version__, **about}
+    about = {"version": VERSION, **about}
     tree = {**json.loads(plan.to_json()), PLAN_TARGET_KEY: about}
     return json_text(tree, indent=2) + "\n"
 
@@ -94,11 +94,11 @@ def check_plan_target(
     again += f" -o {path}"
 
     version = about.get("version")
-    if version != jaxdist.__version__:
+    if version != VERSION:
         raise BadInput(
             f"{path} was made by another version",
             rule="a plan is run by the version that predicted it",
-            values=f"made by {version}, this is {jaxdist.__version__}",
+            values=f"made by {version}, this is {VERSION}",
             remedy=(again, f"or without {PLAN_TARGET_KEY} in the file"),
         )
     made_on = about.get("cluster")

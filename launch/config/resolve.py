@@ -2,16 +2,23 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from jaxdist.core.axes import MeshShape
 from jaxdist.core.errors import BadInput, did_you_mean, raise_all
 from jaxdist.input import registry as datasets
-from jaxdist.launch.config.aliases import rename_overrides
+from jaxdist.launch.config.aliases import (
+    SHORT_KEYS,
+    STEP_KEYS,
+    rename_overrides,
+    steps_error,
+)
 from jaxdist.launch.config.experiment import (
     Experiment,
     experiment_names,
     load_experiment,
+    name_run,
 )
 from jaxdist.launch.config.tree import (
     describe_type,
@@ -60,6 +67,10 @@ def apply_config_overrides(
     words, _ = rename_overrides(overrides)
     for word in words:
         key, equals, text = word.partition("=")
+        # Other trees, such as that of a profile, have keys of these names themselves.
+        short = SHORT_KEYS.get(key)
+        if key not in known and short in known:
+            key = short
         near = nearest_key(key, known)
         below = [name for name in known if name.startswith(key + ".")]
         if not equals:
@@ -86,6 +97,8 @@ def apply_config_overrides(
                 values=f"its keys: {', '.join(n[len(key) + 1 :] for n in below)}",
                 remedy=f"{below[0]}={text or 'VALUE'}",
             )
+        elif key in STEP_KEYS:
+            error = steps_error(word, values.get("data.batch"))
         else:
             meant = f"did you mean {near}? " if near else ""
             error = BadInput(f"no key {key}", remedy=meant + listing)
@@ -157,12 +170,24 @@ class ResolvedConfig:
         )
 
 
-def resolve_config(name_or_path: str, overrides: Sequence[str] = ()) -> ResolvedConfig:
+_SEARCHED_MESH: Final = MeshShape(spatial_h=2)
+"""Mesh of an experiment whose mesh is searched: it holds nothing to a size, and every
+setting of a plan may be typed beside it."""
+
+
+def resolve_config(
+    source: str | Experiment,
+    overrides: Sequence[str] = (),
+    *,
+    is_mesh_searched: bool = False,
+) -> ResolvedConfig:
     """Return the configuration that `jaxdist train SOURCE WORDS` runs.
 
     Args:
-        name_or_path: name of an experiment, or path of a file that has one.
+        source: name of an experiment, path of a file that has one, or its settings.
         overrides: overrides, `key.sub=value`.
+        is_mesh_searched: whether another mesh than the experiment's is looked for: of
+            its axes those that are typed hold, and no others.
 
     Raises:
         BadInput: everything that is wrong with the experiment, the words and their
@@ -171,8 +196,13 @@ def resolve_config(name_or_path: str, overrides: Sequence[str] = ()) -> Resolved
     >>> resolve_config("digits", ["optim.lr=0.3"]).describe("optim.lr")
     'optim.lr = 0.3 (command line)'
     """
+    name_or_path = source.name if isinstance(source, Experiment) else source
     try:
-        experiment = load_experiment(name_or_path)
+        experiment = (
+            name_run(source)
+            if isinstance(source, Experiment)
+            else (load_experiment(source))
+        )
     except BadInput as error:
         # The overrides are still checked, against a blank experiment, so that one
         # message tells everything that has to be typed again.
@@ -182,6 +212,8 @@ def resolve_config(name_or_path: str, overrides: Sequence[str] = ()) -> Resolved
         except BadInput as also:
             raise_all([error, also])
         raise
+    if is_mesh_searched:
+        experiment = replace(experiment, plan=experiment.plan.on(_SEARCHED_MESH))
     config, typed = apply_config_overrides(
         experiment, overrides, experiment=name_or_path
     )
@@ -192,6 +224,12 @@ def resolve_config(name_or_path: str, overrides: Sequence[str] = ()) -> Resolved
             replace_values(experiment, recipe), overrides, experiment=name_or_path
         )
         typed += recipe if "recipe" in typed else ()
+
+    # An experiment augments the data set that it is made for. Of samples of one's own
+    # nobody but their owner knows whether they may be moved.
+    other = config.data.name != experiment.data.name
+    if other and datasets.is_own_data(config.data) and "data.shift" not in typed:
+        config = replace(config, data=replace(config.data, shift=0))
 
     # A value that an experiment sets to the default counts as the default: nobody can
     # tell them apart.
@@ -207,6 +245,37 @@ def resolve_config(name_or_path: str, overrides: Sequence[str] = ()) -> Resolved
     resolved = ResolvedConfig(experiment=name_or_path, config=config, sources=sources)
     validate_config(resolved)
     return resolved
+
+
+def override_resolved(
+    resolved: ResolvedConfig, overrides: Sequence[str]
+) -> ResolvedConfig:
+    """Return a configuration that was resolved before with some values changed.
+
+    Args:
+        resolved: the configuration of a run.
+        overrides: overrides, `key.sub=value`; a value that it has already keeps its
+            source.
+
+    Raises:
+        BadInput: words that cannot be used, or a rule that they break, together.
+    """
+    source, config = resolved.experiment, resolved.config
+    changed, _ = apply_config_overrides(config, overrides, experiment=source)
+    # A recipe that is the run's own has set its values already, and some of them may
+    # have been changed since.
+    if changed.recipe != config.recipe and (recipe := recipe_overrides(changed)):
+        changed, _ = apply_config_overrides(
+            replace_values(config, recipe), overrides, experiment=source
+        )
+    old, new = flatten_config(config), flatten_config(changed)
+    sources: dict[str, SettingSource] = {
+        key: resolved.sources[key] if value == old[key] else "command line"
+        for key, value in new.items()
+    }
+    found = replace(resolved, config=changed, sources=sources)
+    validate_config(found)
+    return found
 
 
 def recipe_overrides(config: Experiment) -> dict[str, Any]:

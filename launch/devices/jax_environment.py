@@ -52,6 +52,16 @@ def is_cache_enabled(environ: Mapping[str, str]) -> bool:
     return said not in ("false", "0", "no", "off", "f", "n")
 
 
+def target_answer_folder(environ: Mapping[str, str]) -> Path | None:
+    """Return the folder of what compilers said of targets; None: nothing is kept.
+
+    >>> target_answer_folder({"XDG_CACHE_HOME": "/cache"})
+    PosixPath('/cache/jaxdist/targets')
+    """
+    cache = cache_folder(environ)
+    return cache.parent / "targets" if cache and is_cache_enabled(environ) else None
+
+
 def requested_virtual_devices(environ: Mapping[str, str]) -> int | None:
     """Return the number of fake devices the user asked for, if any.
 

@@ -1,12 +1,10 @@
 """Devices: the platform, how many devices there are, and the plan that fits them."""
 
 import os
-import pkgutil
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -25,11 +23,7 @@ from jaxdist.launch.devices.jax_environment import (
 )
 from jaxdist.launch.distributed.environment import planned_process_count
 from jaxdist.launch.distributed.process_group import process_group
-
-_INSTALL_COMMANDS: Final = {
-    "gpu": "pip install 'jaxdist[cuda13]' (or cuda12, for drivers before 580)",
-    "tpu": "pip install 'jaxdist[tpu]'",
-}
+from jaxdist.meshes.targets.plugins import INSTALL_COMMANDS, installed_plugins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +59,7 @@ def find_platform(
         if kind in able:
             return Platform(name=kind)
     unused = [
-        f"a {kind} is here and jax cannot use it: {_INSTALL_COMMANDS[kind]}"
+        f"a {kind} is here and jax cannot use it: {INSTALL_COMMANDS[kind]}"
         for kind in here
     ]
     return Platform(name="cpu", unusable_accelerator="; ".join(unused))
@@ -90,18 +84,6 @@ def gpu_files(dev: Path = Path("/dev")) -> tuple[Path, ...]:
     nvidia = [p for p in dev.glob("nvidia*") if re.fullmatch(r"nvidia\d+", p.name)]
     others = [p for p in (dev / "kfd", dev / "dxg") if p.exists()]  # AMD; WSL
     return tuple(sorted(nvidia)) or tuple(others)
-
-
-def installed_plugins() -> frozenset[str]:
-    """Return the accelerators that this installation of jax has a plugin for."""
-    # jax looks for its plugins in this namespace package, and for that of TPUs by the
-    # name of its library.
-    spec = find_spec("jax_plugins")
-    folders = list(spec.submodule_search_locations or ()) if spec else []
-    names = [module.name for module in pkgutil.iter_modules(folders)]
-    gpu = any("cuda" in name or "rocm" in name for name in names)
-    found = {"gpu": gpu, "tpu": find_spec("libtpu") is not None}
-    return frozenset(kind for kind, able in found.items() if able)
 
 
 def available_cores() -> int:

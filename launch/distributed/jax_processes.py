@@ -15,7 +15,10 @@ from jaxdist.launch.distributed.coordinator_address import (
     join_address,
     listen_address,
 )
-from jaxdist.launch.distributed.environment import START_TIMEOUT_VAR
+from jaxdist.launch.distributed.environment import (
+    START_TIMEOUT_VAR,
+    is_multi_process,
+)
 from jaxdist.launch.distributed.process_group import (
     ProcessGroup,
     coordinator_host,
@@ -32,7 +35,9 @@ WATCHED_HEARTBEAT_TIMEOUT_S: Final = 600
 """The same where a watchdog of ours is to notice first, and to name who is stuck."""
 
 
-def initialize(heartbeat_timeout_s: int = _HEARTBEAT_TIMEOUT_S) -> int:
+def initialize(
+    heartbeat_timeout_s: int = _HEARTBEAT_TIMEOUT_S, *, alone: bool = False
+) -> int:
     """Join the other processes, and return the rank of this one.
 
     Call it before anything computes: jax then sees one device of each process. Process
@@ -42,12 +47,16 @@ def initialize(heartbeat_timeout_s: int = _HEARTBEAT_TIMEOUT_S) -> int:
     Args:
         heartbeat_timeout_s: seconds without a heartbeat after which a process counts
             as dead.
+        alone: whether a process that no launcher has started is right as well: it is
+            process 0 of one, with the devices of this machine.
 
     Raises:
         BadInput: this process was not started as one of several, or variables that
             say so cannot be.
         RetryableError: processes are missing, or process 0 cannot be reached.
     """
+    if alone and not is_multi_process(os.environ):
+        return 0
     mine, timeout_s = read_rank_assignment(os.environ), _START_TIMEOUT_S
     if START_TIMEOUT_VAR in os.environ:
         what = "seconds that processes wait for each other"

@@ -24,6 +24,12 @@ from jaxdist.launch.doctor.device_probe import (
 )
 from jaxdist.launch.run_folder.folder import is_writable, nearest_existing_folder
 from jaxdist.launch.run_folder.lockfile import TRACKED_PACKAGES
+from jaxdist.meshes.targets.compiler_options import compiler_options
+from jaxdist.meshes.targets.plugins import (
+    INSTALL_COMMANDS,
+    compiler_version,
+    installed_plugins,
+)
 
 CheckStatus = Literal["ok", "warn", "failed"]
 
@@ -100,6 +106,9 @@ def run_checks(plan: Plan, folder: Path) -> tuple[DoctorCheck, ...]:
         check_disk(folder, shutil.disk_usage(nearest_existing_folder(folder)).free),
         check_folder("run folder", folder, "run.dir=FOLDER, a folder of yours"),
         cached,
+        check_compilers(
+            {platform: compiler_version(platform) for platform in installed_plugins()}
+        ),
     )
 
 
@@ -145,6 +154,20 @@ def check_packages(
     # Six fit on a line; the others of the list rarely explain a failure.
     shown = [f"{p} {installed[p]}" for p in TRACKED_PACKAGES[:6] if p in installed]
     return DoctorCheck(name="packages", state="ok", text=", ".join(shown))
+
+
+def check_compilers(installed: Mapping[str, str]) -> DoctorCheck:
+    """Name the accelerators that `jaxdist compile` can compile for.
+
+    Args:
+        installed: package and version of each platform's compiler.
+    """
+    parts = [
+        f"{platform} ({package}, {len(compiler_options(platform))} options)"
+        for platform, package in sorted(installed.items())
+    ]
+    text = ", ".join(parts) or f"none; for TPUs {INSTALL_COMMANDS['tpu']}"
+    return DoctorCheck(name="compilers", state="ok", text=text)
 
 
 def check_devices(

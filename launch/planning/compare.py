@@ -114,7 +114,8 @@ def compare_runs(query: ComparisonQuery) -> ComparisonReport:
         # From the lock file: the run is predicted as it was resolved then, whatever the
         # experiment's file says now.
         case = StepDescriber(
-            read_trusted_config(folder, trust=query.trust).resolved.config
+            read_trusted_config(folder, trust=query.trust).resolved.config,
+            cluster.device.platform,
         ).describe_traced(plan)
         breakdown = None
         if folder.step_breakdown.is_file():

@@ -13,7 +13,10 @@ from jaxdist.launch.planning.search_space import LayoutQuery, parse_compressors
 
 if TYPE_CHECKING:
     from jaxdist.core.cluster import Cluster
+    from jaxdist.core.plan import Plan
+    from jaxdist.launch.config import Experiment
     from jaxdist.launch.config.resolve import ResolvedConfig
+    from jaxdist.launch.planning.verify import Verification
     from jaxdist.launch.training.job.abstract_step import StepDescriber
     from jaxdist.planner.layouts.objective import ObjectiveKind, PlanObjective
     from jaxdist.planner.layouts.ranking import MergedRanking, PlanRanking
@@ -23,8 +26,8 @@ if TYPE_CHECKING:
 class PlanQuery:
     """What `jaxdist plan EXPERIMENT` takes; quantities are text with their units."""
 
-    experiment: str
-    """Name or file."""
+    experiment: "str | Experiment"
+    """Name, file, or settings."""
     overrides: Sequence[str] = ()
     """`key=value`; a key of the plan that is given is not searched."""
     cluster: str | None = None
@@ -66,11 +69,34 @@ class LayoutSearchResult:
     """Seconds that the search took."""
     describer: "StepDescriber"
     """The network, described."""
+    verification: "Verification | None" = None
+    """The first plans as they were run or compiled, where that was asked for."""
+
+    @property
+    def best_plan(self) -> "Plan":
+        """The first plan, by what was seen where plans were tried.
+
+        Raises:
+            BadInput: none of those that were tried can be run.
+        """
+        if self.verification is None:
+            return self.ranking.plans[0].plan
+        first = self.verification.plans[0]
+        if first.refusal:
+            raise BadInput(
+                "none of the plans that were tried can be run",
+                rule="-o writes the first of the plans that were tried",
+                values=f"{first.evaluated.plan.label}: {first.refusal}",
+                remedy="a larger --first, or a smaller --memory",
+            )
+        return first.evaluated.plan
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ranking as plain values, in seconds and bytes."""
         objective = self.objective
         tree: dict[str, Any] = {}
+        if self.verification is not None:
+            tree["verified"] = self.verification.to_dict()
         if self.query.explain:
             tree["explained"] = self.explanation(self.query.explain)
         # One number stays a number, as scripts that read it expect.
@@ -156,11 +182,12 @@ def search_layouts(query: PlanQuery) -> LayoutSearchResult:
             values=f"--cluster {query.cluster}, --devices {devices}",
             remedy="--cluster abci --devices 64",
         )
-    resolved = resolve_config(query.experiment, query.overrides)
+    resolved = resolve_config(query.experiment, query.overrides, is_mesh_searched=True)
 
     # Describing a step and estimating plans import jax: what has no experiment, or no
     # cluster, is refused before.
     from jaxdist.launch.training.job.abstract_step import StepDescriber
+    from jaxdist.launch.training.job.job import make_run_schedule
     from jaxdist.meshes.clusters.load import load_cluster
     from jaxdist.meshes.clusters.what_if import apply_overrides
     from jaxdist.planner.layouts.evaluated_plans import NoLayoutError
@@ -193,9 +220,9 @@ def search_layouts(query: PlanQuery) -> LayoutSearchResult:
     if query.explain is not None and query.explain < 1:
         raise BadInput(
             "no plan is at that place",
-            rule="--explain is the place of a plan, from 1",
-            values=f"--explain {query.explain}",
-            remedy="--explain 1",
+            rule="--rank is the place of a plan, from 1",
+            values=f"--rank {query.explain}",
+            remedy="--rank 1",
         )
     if query.top < 1:
         raise BadInput(
@@ -207,7 +234,10 @@ def search_layouts(query: PlanQuery) -> LayoutSearchResult:
 
     begun = time.perf_counter()
     # One describer for all counts: it traces the network once.
-    describer = StepDescriber(resolved.config)
+    describer = StepDescriber(resolved.config, cluster.device.platform)
+    if describer.num_samples is not None:
+        # Raises where no step could be filled, whatever the layout.
+        make_run_schedule(resolved.config, describer.num_samples)
     compressors = parse_compressors(query.compressors)
     memory = parse_bytes(query.memory, "--memory") if query.memory else None
     # Of numbers that are given twice one is searched, in the order given.
@@ -237,9 +267,9 @@ def search_layouts(query: PlanQuery) -> LayoutSearchResult:
     if (query.explain or 1) > len(ranking.plans):
         raise BadInput(
             "there are fewer plans than that",
-            rule="--explain is the place of a plan that can be run",
-            values=f"--explain {query.explain}, {len(ranking.plans)} plans",
-            remedy=f"--explain {len(ranking.plans)}",
+            rule="--rank is the place of a plan that can be run",
+            values=f"--rank {query.explain}, {len(ranking.plans)} plans",
+            remedy=f"--rank {len(ranking.plans)}",
         )
     return LayoutSearchResult(
         query=query,

@@ -1,6 +1,7 @@
 """Prints a ranking of layouts, and why the others lost."""
 
 import shlex
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from jaxdist.core.text.formatting import format_duration, format_size
@@ -10,9 +11,12 @@ from jaxdist.launch.terminal.console import make_table, print_next_commands, pri
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from jaxdist.launch.planning.verify import Verification
     from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan
 
 _NON_COMM_TERMS: Final = ("compute", "bubble", "update", "input")
+_VERIFIED_PLANS: Final = 4
+"""Plans that `plan verify` is proposed for."""
 _DEFAULT_SAMPLES: Final = 1_000_000
 """Samples whose cost is shown unless `--samples` says how many there are."""
 
@@ -46,7 +50,7 @@ def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
     rows = make_table("", "plan", *heads, right=heads)
     for place, one in enumerate(plans[: query.top], 1):
         made, terms = one.prediction, one.prediction.terms_s
-        # Collectives are one column here; `--explain` and `--json` have them one by
+        # Collectives are one column here; `plan explain` and `--json` have them one by
         # one.
         comm = sum(took for term, took in terms.items() if term not in _NON_COMM_TERMS)
         bubble, update = terms.get("bubble", 0), terms.get("update", 0)
@@ -60,15 +64,15 @@ def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
         )
     print_table(out, rows)
 
-    # Plans whose interval begins below the end of the first one's may be as good as it.
-    value = objective.value
-    most = value(plans[0]) * (1 + plans[0].prediction.relative_error)
-    near = sum(value(one) * (1 - one.prediction.relative_error) < most for one in plans)
-    if near > 1:
-        out.print(
-            f"  the intervals of {near - 1} others overlap with that of the first: "
-            "measure them, or calibrate"
-        )
+    if found.verification is not None:
+        _print_verification(out, found.verification)
+    undecided = 0
+    if found.verification is None:
+        # Plans whose interval begins below the end of the first one's may be as good.
+        value = objective.value
+        most = value(plans[0]) * (1 + plans[0].prediction.relative_error)
+        near = (value(x) * (1 - x.prediction.relative_error) < most for x in plans)
+        undecided = sum(near) - 1
     # Well-known layouts are explained even where they are far behind: that they are
     # missing is what people ask about first.
     if ranking.rejected:
@@ -81,17 +85,79 @@ def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
     if query.explain:
         _print_explanation(out, found, query.explain)
 
+    if undecided > 0:
+        out.print(
+            f"  the intervals of {undecided} others overlap with that of the first: "
+            "the first may not be the fastest, and these decide",
+            soft_wrap=True,
+        )
+    print_next_commands(out, *_next_commands(found, undecided))
+
+
+def _next_commands(found: LayoutSearchResult, undecided: int) -> Iterator[str]:
+    """Yield what to type next: what tells plans apart, where that is open, and -o."""
+    query, objective = found.query, found.objective
     # The next command repeats what decides which plan is the first, and no more.
     options = ["--devices", ",".join(map(str, found.devices))]
     if objective.kind != "step":
         options += ["--objective", objective.kind]
     if objective.samples is not None:
         options += ["--samples", f"{objective.samples:.17g}"]
-    words = [query.experiment, *query.overrides, f"--cluster {query.cluster}"]
+    words = [found.resolved.experiment, *query.overrides, f"--cluster {query.cluster}"]
     words += [shlex.join(options), *(f"--what-if {change}" for change in query.what_if)]
     words += [f"--memory {query.memory}"] * bool(query.memory)
     words += [f"--compressors {query.compressors}"] * bool(query.compressors)
-    print_next_commands(out, f"jaxdist plan {' '.join(words)} -o plan.json")
+    asked = " ".join(words)
+    if found.verification is not None:
+        tried = len(found.verification.plans)
+        yield f"jaxdist plan verify {asked} --first {tried} -o plan.json"
+        return
+    if not undecided:
+        yield f"jaxdist plan {asked} -o plan.json"
+        return
+    tried = min(_VERIFIED_PLANS, undecided + 1)
+    there = "" if found.cluster.device.is_cpu else f"    (on {found.cluster.name})"
+    yield f"jaxdist plan verify {asked} --first {tried} -o plan.json{there}"
+    # Only numbers that calibrate wrote come with timed kernels.
+    if found.cluster.device.kernels is None:
+        devices = max(found.devices)
+        yield (
+            f"jaxdist calibrate --quick --devices {devices} -o cluster.json    "
+            f"(about 20 s, on {found.cluster.name}: no number of it was measured)"
+        )
+
+
+def _print_verification(out: "Console", verification: "Verification") -> None:
+    """Print plans in the order of what was seen, and which are not told apart."""
+    how = "compiled for" if verification.is_compiled else "run in turn on"
+    plans = verification.plans
+    out.print(f"  {len(plans)} plans {how} {verification.machine}")
+    seen = "estimated, ms" if verification.is_compiled else "seen, ms"
+    heads = (seen, "predicted", "memory")
+    rows = make_table("", "plan", *heads, "", right=heads)
+    for place, one in enumerate(plans, 1):
+        step, rounds = one.step_s, one.rounds_s
+        shown = "no" if one.refusal else "not known" if step is None else ""
+        if step is not None:
+            shown = f"{1e3 * step:,.1f}"
+        if len(rounds) > 1:
+            shown += f" ({1e3 * min(rounds):,.1f} to {1e3 * max(rounds):,.1f})"
+        rows.add_row(
+            "" if one.refusal else f"{place}",
+            one.evaluated.plan.label,
+            shown,
+            f"{1e3 * one.evaluated.prediction.step_s:,.1f}",
+            "" if one.memory_bytes is None else format_size(one.memory_bytes),
+            one.refusal or ("not told from the first" if one.tie else ""),
+        )
+    print_table(out, rows)
+    for one in plans:
+        if one.tie:
+            out.print(
+                f"  {one.evaluated.plan.label} and the first cannot be told apart; "
+                f"what would: {one.tie}",
+                soft_wrap=True,
+            )
 
 
 def _print_explanation(out: "Console", found: LayoutSearchResult, rank: int) -> None:

@@ -10,6 +10,7 @@ from jaxdist.core.text.formatting import format_duration, format_percent, format
 from jaxdist.launch.config.plan_file import check_plan_target, load_plan_overrides
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
+from jaxdist.meshes.targets.target import check_target_size, parse_target
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionQuery:
-    """What `jaxdist oracle predict` takes."""
+    """What `jaxdist predict` takes."""
 
     experiment: str
     """Name or file."""
@@ -30,6 +31,8 @@ class PredictionQuery:
     """File of the plan to predict; by default the experiment's own plan."""
     cluster: str | None = None
     """Name or file."""
+    target: str | None = None
+    """A machine by chip and shape, in place of a cluster: `tpu-v5p:4x4x4`."""
     what_if: Sequence[str] = ()
     """Changed numbers of the cluster: `levels.net.bandwidth=1gbit`."""
 
@@ -53,13 +56,17 @@ def predict_experiment(query: PredictionQuery) -> ExperimentPrediction:
     Raises:
         BadInput: no such experiment, plan or cluster, or they do not go together.
     """
-    if query.cluster is None:
+    target = parse_target(query.target) if query.target else None
+    if (query.cluster is None) == (target is None):
         raise BadInput(
-            "nothing says on which machine",
+            "nothing says on which machine"
+            if target is None
+            else "a target has a cluster of its own",
             rule="a prediction is for a cluster",
-            values=f"jaxdist oracle predict {query.experiment}, no --cluster",
+            values=f"jaxdist predict {query.experiment}, "
+            + ("no --cluster" if target is None else "--cluster and --target"),
             remedy=(
-                "--cluster abci",
+                "--cluster abci, or --target tpu-v5p:4x4x4",
                 "jaxdist calibrate -o cluster.json measures yours",
             ),
         )
@@ -68,6 +75,8 @@ def predict_experiment(query: PredictionQuery) -> ExperimentPrediction:
     resolved = resolve_config(query.experiment, words)
     if query.plan:
         check_plan_target(query.plan, resolved)
+    if target is not None:
+        check_target_size(target, resolved.config.plan)
 
     from jaxdist.core.plan_resize import check_device_count
     from jaxdist.launch.training.job.abstract_step import StepDescriber
@@ -76,11 +85,12 @@ def predict_experiment(query: PredictionQuery) -> ExperimentPrediction:
     from jaxdist.oracle.memory import trace_predicts_memory
     from jaxdist.oracle.predict import predict
 
-    cluster = apply_overrides(load_cluster(query.cluster), query.what_if)
+    given = target.cluster if target else load_cluster(query.cluster or "")
+    cluster = apply_overrides(given, query.what_if)
     plan = resolved.config.plan
     # A plan of fewer devices than the cluster has is predicted on the first of them.
     check_device_count(plan, cluster)
-    describer = StepDescriber(resolved.config)
+    describer = StepDescriber(resolved.config, cluster.device.platform)
     # A trace takes longer, and tells the memory of all but rematerialised steps on
     # accelerators, whose compilers keep other arrays than it shows.
     traced = trace_predicts_memory(plan, cluster.device)
@@ -128,5 +138,8 @@ def print_prediction(out: "Console", predicted: ExperimentPrediction) -> None:
     if guessed := [p for p, origin in origins if origin.startswith("assumed")]:
         out.print(f"  assumed  {', '.join(guessed)}\n", soft_wrap=True)
     plan = ("--plan", query.plan) if query.plan else ()
-    words = (query.experiment, *query.overrides, *plan, "--cluster", str(query.cluster))
-    print_next_commands(out, f"jaxdist oracle predict {shlex.join(words)} --json")
+    machine = "--target", query.target
+    if not query.target:
+        machine = "--cluster", query.cluster
+    words = (query.experiment, *query.overrides, *plan, *map(str, machine))
+    print_next_commands(out, f"jaxdist predict {shlex.join(words)} --json")

@@ -142,6 +142,21 @@ class Figure:
     """Title of the horizontal axis."""
 
 
+_MAX_NAMED_MARKS: Final = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class AxisMark:
+    """A place on the horizontal axis where something happened to a run."""
+
+    place: float
+    """Where, in the unit of the axis."""
+    label: str
+    """What, in a word or two."""
+    title: str = ""
+    """The same in a sentence, for a pointer that rests there."""
+
+
 def draw_line_chart(
     name: str,
     y_title: str,
@@ -151,7 +166,7 @@ def draw_line_chart(
     y_ticks: Sequence[float],
     x_title: str,
     x_max: float | None = None,
-    resume_steps: Sequence[float] = (),
+    marks: Sequence[AxisMark] = (),
     labels_below: bool = False,
 ) -> Figure:
     """Draw curves over one axis; screen readers hear the name and the curves' labels.
@@ -164,7 +179,7 @@ def draw_line_chart(
         y_ticks: ticks of the vertical axis; first and last are its ends.
         x_title: title of the horizontal axis.
         x_max: end of the horizontal axis; None: its last tick.
-        resume_steps: where to draw a dotted line: the run was resumed.
+        marks: where to draw dotted lines: the run was resumed or changed.
         labels_below: write the labels below the ends of the curves, for curves that
             rise.
     """
@@ -186,12 +201,13 @@ def draw_line_chart(
     base = {"x1": 0, "x2": "100%", "y1": PLOT_HEIGHT, "y2": PLOT_HEIGHT}
     parts.append(tag("line", class_="ax", **base))
 
-    for number, step in enumerate(resume_steps, start=1):
-        x = percent_length(step / right)
-        parts.append(tag("line", class_="rst", x1=x, x2=x, y1=0, y2="100%"))
-        if len(resume_steps) <= 3:  # the texts of more would overlap
+    for mark in marks:
+        x = percent_length(mark.place / right)
+        told = (tag("title", mark.title),) if mark.title else ()
+        parts.append(tag("line", *told, class_="rst", x1=x, x2=x, y1=0, y2="100%"))
+        if len(marks) <= _MAX_NAMED_MARKS:  # the texts of more would overlap
             at = {"x": x, "y": -5, "text_anchor": "middle"}
-            parts.append(tag("text", f"resume {number}", class_="tick", **at))
+            parts.append(tag("text", mark.label, class_="tick", **at))
 
     # A polyline takes no per cent. It lies in an inner drawing of 100 by 100 units that
     # is stretched to the plot; texts and dots stay outside it and keep their shape.

@@ -16,7 +16,11 @@ from jaxdist.core.text.formatting import (
 )
 from jaxdist.launch.report.charts import tag
 from jaxdist.launch.report.run_record import RunData
-from jaxdist.launch.terminal.run_summary import pluralize, step_time_percentiles
+from jaxdist.launch.terminal.run_summary import (
+    best_text,
+    pluralize,
+    step_time_percentiles,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,8 @@ def header_facts(record: RunData) -> dict[str, str]:
         result = f"{run.status} at step {format_count(run.steps)}"
         if run.accuracy is not None:
             result += f", test accuracy {format_percent(run.accuracy, 2)}"
+        if run.best is not None:
+            result += f"; {best_text(run.best)}"
     else:
         # A phase without an end is what the process was in when it was last heard of.
         during = next((s["name"] for s in record.spans if s.get("unfinished")), None)

@@ -9,8 +9,14 @@ from typing import Any, Final, TypeGuard
 from markupsafe import Markup
 
 from jaxdist.core.text.formatting import format_count, format_percent
-from jaxdist.launch.report.charts import Curve, Figure, draw_line_chart, ticks
-from jaxdist.launch.report.run_record import RunData
+from jaxdist.launch.report.charts import (
+    AxisMark,
+    Curve,
+    Figure,
+    draw_line_chart,
+    ticks,
+)
+from jaxdist.launch.report.run_record import RunData, change_texts
 from jaxdist.launch.run_folder.folder import JsonRow
 
 Points = list[tuple[float, float]]
@@ -74,10 +80,28 @@ def learning_figures(record: RunData) -> list[Figure]:
             x_ticks=[tick for tick in ticks(0.0, last) if tick <= last],
             y_ticks=up,
             x_title="step",
-            resume_steps=[row["step"] for row in record.resumes],
+            marks=attempt_marks(record),
             labels_below=name == "Test accuracy",  # the one curve that rises
         )
         for name, unit, curves, up in charts
+    ]
+
+
+def attempt_marks(record: RunData) -> list[AxisMark]:
+    """Return where the run was resumed, and where it was changed as it was."""
+    changed = {
+        each.step: "; ".join(change_texts(each))
+        for each in record.history
+        if each.changes and each.step
+    }
+    steps = sorted({*changed, *(row["step"] for row in record.resumes)})
+    return [
+        AxisMark(
+            place=step,
+            label=f"{'change' if step in changed else 'resume'} {number}",
+            title=f"from step {step:,}: {changed[step]}" if step in changed else "",
+        )
+        for number, step in enumerate(steps, start=1)
     ]
 
 

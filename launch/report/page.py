@@ -4,7 +4,9 @@ import base64
 import hashlib
 import math
 import re
+import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -31,8 +33,9 @@ from jaxdist.launch.report import (
 )
 from jaxdist.launch.report.header import format_utc, header_facts, key_figures
 from jaxdist.launch.report.learning_curves import is_finite_number, training_loss
-from jaxdist.launch.report.run_record import RunData, read_run_data
+from jaxdist.launch.report.run_record import RunData, change_texts, read_run_data
 from jaxdist.launch.run_folder.folder import JsonRow, RunFolder, run_file_errors
+from jaxdist.launch.run_folder.lockfile import resume_command
 from jaxdist.launch.terminal.run_summary import (
     phases_by_size,
     pluralize,
@@ -246,6 +249,7 @@ def checkpoint_caption(record: RunData) -> Markup:
     if record.resumes:
         times = pluralize(len(record.resumes), "time")
         ran = f"{pluralize(again, 'step')} {'was' if again == 1 else 'were'}"
+        ran = ran if again else "no step was"
         return found + Markup("Resumed {}; {} repeated.").format(times, ran)
     if run.resumed_at is not None:
         text = "Resumed at step {}; no step was repeated."
@@ -264,7 +268,37 @@ def config_caption(record: RunData) -> Markup:
         "command line": "on the command line",
     }
     counts = [f"{by.count(who)} {place}" for who, place in places.items() if who in by]
-    return Markup("{}: {}.").format(pluralize(len(by), "value"), ", ".join(counts))
+    found = Markup("{}: {}.").format(pluralize(len(by), "value"), ", ".join(counts))
+    changed = {key for each in record.history for key in each.changes}
+    if not changed:
+        return found
+    return found + Markup(" Changed since the run began: <b>{}</b>.").format(
+        ", ".join(sorted(changed))
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptChanges:
+    """A start of the run, as a row of the table of its history."""
+
+    step: str
+    when: str
+    typed: str
+    changes: str
+
+
+def history_rows(record: RunData) -> list[AttemptChanges]:
+    """Return a row for each start of a run; none where it had but one."""
+    rows = [
+        AttemptChanges(
+            step=format_count(each.step),
+            when=format_utc(each.time),
+            typed=shlex.join(each.command) or "not recorded",
+            changes="; ".join(change_texts(each)) or "nothing",
+        )
+        for each in record.history
+    ]
+    return rows if len(rows) > 1 else []
 
 
 def finished_checkpoints(record: RunData) -> list[JsonRow]:
@@ -309,10 +343,10 @@ def write_report(folder: Path) -> Path:
         }
         for key, row in record.values.items()
     ]
-    # A run that was stopped is continued by its own command, typed again.
-    commands = suggest_commands(run, record.folder)
-    if run.status == "stopped":
-        commands = [record.command] if record.command else []
+    # Files that are no whole run cannot be resumed, only started again.
+    again = [record.command] if record.command else []
+    if files_of_run.has_run or run.status != "stopped":
+        again = suggest_commands(run, record.folder, resume_command(files_of_run))
     # A caption is there for every section, also where the run left nothing to draw:
     # then it says why, or which command measures it.
     captions_by_section = {
@@ -349,6 +383,7 @@ def write_report(folder: Path) -> Path:
         "scaling": scaling,
         "mixing": mixing,
         "sittings": goodput.goodput_section(record),
+        "history": history_rows(record),
         "beside": beside,
         "pipeline": pipeline,
         "saved": finished_checkpoints(record),
@@ -358,7 +393,7 @@ def write_report(folder: Path) -> Path:
         "utc": format_utc,
         "count": format_count,
         "duration": format_duration,
-        "next": commands,
+        "next": again,
     }
     report = files_of_run.report
     write_atomic(report, render_template(read_resource("report.html.j2"), context))

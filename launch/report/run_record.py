@@ -11,9 +11,10 @@ from typing import Any
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.core.records import is_scalar
+from jaxdist.core.records import is_scalar, known_fields, parse_record
 from jaxdist.core.run_record import Run
 from jaxdist.launch.config.aliases import current_key
+from jaxdist.launch.config.tree import format_value
 from jaxdist.launch.run_folder.folder import (
     METRIC_KEYS,
     SPAN_KEYS,
@@ -31,6 +32,7 @@ from jaxdist.launch.run_folder.goodput import (
     compute_goodput,
     list_attempts,
 )
+from jaxdist.launch.run_folder.lockfile import AttemptRecord
 from jaxdist.launch.training.adapt.plan_search import RestartDecision
 
 
@@ -83,7 +85,7 @@ class RunData:
     packages: Mapping[str, str]
     """Versions of the packages that ran."""
     command: str
-    """The command that started it."""
+    """The command that started it, as it was typed."""
     unreadable: int
     """Lines that were cut off."""
     compared: JsonRow | None = None
@@ -96,6 +98,8 @@ class RunData:
     """Drifts of its step time, and what came of them."""
     mixed: JsonRow | None = None
     """How well its samples were mixed; None where each epoch drew from all."""
+    history: tuple[AttemptRecord, ...] = ()
+    """Each start of the run, with what was changed for it; empty: not recorded."""
     study: JsonRow | None = None
     """The newest scaling study of its experiment; None where there is none."""
 
@@ -127,17 +131,7 @@ def read_run_data(folder: Path) -> RunData:
         tuple(row for _, row in sorted({row["step"]: row for row in kind}.items()))
         for kind in (steps, [row for row in rows if row["kind"] == "test"])
     )
-    # Where step numbers fall back, what follows was done a second time.
-    resumes = tuple(
-        {
-            "step": after["step"] - 1,
-            "time": after.get("time"),
-            "again": before["step"] - after["step"] + 1,
-        }
-        for before, after in pairwise(steps)
-        if after["step"] <= before["step"]
-    )
-
+    sittings = list_attempts(spans.rows)
     lock = _read_lock(files.config_lock)
     # The plan file is written before the first step, the summary after the last one:
     # of each the other may be missing, or cut off by the end of the process.
@@ -168,7 +162,7 @@ def read_run_data(folder: Path) -> RunData:
         plan=plan,
         train=train,
         tests=tests,
-        resumes=resumes,
+        resumes=_find_resumes(sittings, steps),
         spans=ended,
         values=lock.values,
         packages=lock.packages,
@@ -176,7 +170,8 @@ def read_run_data(folder: Path) -> RunData:
         unreadable=metrics.unreadable + spans.unreadable,
         compared=compared if current else None,
         goodput=compute_goodput(spans.rows),
-        sittings=list_attempts(spans.rows),
+        sittings=sittings,
+        history=lock.attempts,
         changes=changes,
         mixed=read_json_object(files.shuffle_quality),
         study=_latest_scaling_study(folder, run),
@@ -191,6 +186,7 @@ class _Lock:
     values: Mapping[str, Mapping[str, Any]]
     packages: Mapping[str, str]
     command: str
+    attempts: tuple[AttemptRecord, ...]
 
 
 def _read_lock(path: Path) -> _Lock:
@@ -207,14 +203,60 @@ def _read_lock(path: Path) -> _Lock:
             # A lock file without the command still allows one that sets the same
             # values.
             typed = [k for k, row in values.items() if row["by"] == "command line"]
-            words = [f"{key}={values[key]['value']}" for key in typed]
+            found = ((key, values[key]["value"]) for key in typed)
+            # JSON has lists in the place of tuples.
+            words = [
+                f"{key}={format_value(tuple(x) if isinstance(x, list) else x)}"
+                for key, x in found
+            ]
             command = ["jaxdist", "train", experiment, *words]
         return _Lock(
             experiment=experiment,
             values=values,
             packages={k: str(v) for k, v in (lock.get("packages") or {}).items()},
             command=shlex.join(command) if isinstance(command, list) else str(command),
+            attempts=tuple(
+                parse_record(AttemptRecord, known_fields(AttemptRecord, row), "a start")
+                for row in lock.get("attempts") or ()
+            ),
         )
+
+
+def _find_resumes(
+    sittings: Sequence[RunAttempt], steps: Sequence[JsonRow]
+) -> tuple[JsonRow, ...]:
+    """Return a row a resume: the step it went on from, the time, the steps done again.
+
+    Args:
+        sittings: each time that the run was started.
+        steps: rows of the steps, in the order of the file.
+    """
+    # A run that resumes drops the rows of the steps that it does again: only its spans
+    # keep both. A run without spans is known by step numbers that fall back.
+    if len(sittings) > 1:
+        return tuple(
+            {
+                "step": after.first_step - 1,
+                "time": after.start,
+                "again": before.lost_steps,
+            }
+            for before, after in pairwise(sittings)
+            if after.first_step is not None
+        )
+    return tuple(
+        {
+            "step": after["step"] - 1,
+            "time": after.get("time"),
+            "again": before["step"] - after["step"] + 1,
+        }
+        for before, after in pairwise(steps)
+        if after["step"] <= before["step"]
+    )
+
+
+def change_texts(attempt: AttemptRecord) -> list[str]:
+    """Say what was changed for a start of a run: `optim.lr 0.2, now 0.1`."""
+    return [change.text for change in attempt.all_changes]
 
 
 def _estimate_summary(

@@ -1,23 +1,28 @@
-"""The lock file of a run: its configuration, versions and samples, and what may change.
+"""The lock file of a run: its configuration, versions, samples and attempts.
 
-A run that goes on reads it, and refuses settings that would make it another run.
+A run that goes on reads it: it trains with the configuration that is stored there, says
+what is changed of it, and refuses settings that would make it another run.
 """
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import shlex
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-import jaxdist
 from jaxdist.core.errors import BadInput
 from jaxdist.core.files import write_atomic
 from jaxdist.core.object_reference import check_trusted_references
 from jaxdist.core.records import known_fields, parse_record, parse_value
 from jaxdist.core.validation import check_required_fields, json_text, parse_json
+from jaxdist.core.version import VERSION
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.aliases import current_key, old_keys
+from jaxdist.launch.config.experiment import RunConfig
 from jaxdist.launch.config.resolve import ResolvedConfig, format_override
 from jaxdist.launch.config.tree import (
     flatten_config,
@@ -54,6 +59,66 @@ RESUME_FIXED_KEYS: Final = (
     *("plan.reduce.", "plan.outer.", "plan.mesh.replica", "plan.shuffle."),
 )
 """Keys (or their beginnings) that a run keeps: they fix its state and its samples."""
+RESULT_NEUTRAL_KEYS: Final = (
+    *("run.", "track", "checkpoint.", "audit"),
+    *("data.dir", "data.threads", "data.workers"),
+    *("data.check", "data.cache", "data.exchange", "data.interface"),
+)
+"""Keys (or their beginnings) that change no number of what a run computes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What a run was started with beside its configuration."""
+
+    plan_file: str | None = None
+    """Path of the plan that it was given."""
+    profile: str | None = None
+    """Steps to profile, as they were typed: `steps=10:15`."""
+    cluster: str | None = None
+    """Name of the cluster that it runs on, or path of its file."""
+    adapts: bool = False
+    """Whether it may change its plan while it goes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptRecord:
+    """One start of a run: from which step, and what was changed for it."""
+
+    step: int
+    """Steps that were done before."""
+    time: float | None = None
+    """When its settings were accepted, Unix seconds; None: not recorded."""
+    command: Sequence[str] = ()
+    """What was typed; empty: not recorded."""
+    changes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Old and new value by key."""
+    packages: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Old and new version by package."""
+
+    def __post_init__(self) -> None:
+        pairs = {**self.changes, **self.packages}
+        wrong = [key for key, pair in pairs.items() if len(pair) != 2]
+        if wrong:
+            raise BadInput(
+                f"the change of {wrong[0]} cannot be read",
+                rule="a change is an old and a new value",
+                values=f"{wrong[0]}: {list(pairs[wrong[0]])}",
+                remedy=f'"{wrong[0]}": [OLD, NEW]',
+            )
+
+    @property
+    def all_changes(self) -> "tuple[ConfigChange, ...]":
+        """Every key and package that was changed."""
+        # JSON has lists in the place of tuples.
+        return tuple(
+            ConfigChange(
+                key=key,
+                old=tuple(old) if isinstance(old, list) else old,
+                new=tuple(new) if isinstance(new, list) else new,
+            )
+            for key, (old, new) in {**self.changes, **self.packages}.items()
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +137,9 @@ class _LockFile:
     values: Mapping[str, _LockedValue]
     packages: Mapping[str, str]
     data: SampleFingerprints = field(default_factory=lambda: _NO_FINGERPRINTS)
+    command: Sequence[str] = ()
+    options: RunOptions = field(default_factory=RunOptions)
+    attempts: Sequence[AttemptRecord] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +154,17 @@ class ConfigLock:
         default_factory=lambda: _NO_FINGERPRINTS
     )
     """The samples by part, as `fingerprint_samples` names them; empty: not written."""
+    command: tuple[str, ...] = ()
+    """What was typed to start the run; empty: not recorded."""
+    options: RunOptions = field(default_factory=RunOptions)
+    """What it was started with beside its configuration."""
+    attempts: tuple[AttemptRecord, ...] = ()
+    """Each start of the run, oldest first; empty: not recorded."""
 
 
 def installed_versions() -> dict[str, str]:
     """Return the versions of jaxdist and of the packages that matter to a run."""
-    found = {"jaxdist": jaxdist.__version__}
+    found = {"jaxdist": VERSION}
     for package in TRACKED_PACKAGES:
         try:
             # Read from the metadata of the package: to import all of them takes
@@ -117,12 +191,47 @@ def write_config_lock(
     folder: RunFolder,
     resolved: ResolvedConfig,
     sample_fingerprints: SampleFingerprints = _NO_FINGERPRINTS,
+    *,
+    command: Sequence[str] = (),
+    options: RunOptions | None = None,
+    step: int = 0,
 ) -> None:
-    """Write the lock file of a run, with the versions that are installed now."""
-    write_atomic(
-        folder.config_lock,
-        lock_to_json(resolved, installed_versions(), sample_fingerprints),
+    """Write the lock file of a run, with the versions that are installed now.
+
+    Args:
+        folder: of the run; what its lock file says of earlier attempts is kept.
+        resolved: the configuration.
+        sample_fingerprints: the samples by part.
+        command: what was typed for this attempt.
+        options: what the run has beside its configuration; None: as before.
+        step: steps that were done before this attempt.
+    """
+    before = read_config_lock(folder) if folder.has_run else None
+    lock = ConfigLock(
+        resolved=resolved,
+        packages=installed_versions(),
+        sample_fingerprints=sample_fingerprints,
+        command=tuple(command),
+        options=options or (before.options if before else RunOptions()),
     )
+    attempts: tuple[AttemptRecord, ...] = ()
+    changes: tuple[ConfigChange, ...] = ()
+    packages: tuple[ConfigChange, ...] = ()
+    if before is not None:
+        lock = replace(lock, command=before.command)
+        # A run of an older version had an attempt too, of which nothing is known.
+        attempts = before.attempts or (AttemptRecord(step=0, command=before.command),)
+        changes = changed_keys(before.resolved.config, resolved.config)
+        packages = changed_packages(before, lock)
+    now = AttemptRecord(
+        step=step,
+        time=time.time(),
+        command=tuple(command),
+        changes={each.key: (each.old, each.new) for each in changes},
+        packages={each.key: (each.old, each.new) for each in packages},
+    )
+    lock = replace(lock, attempts=(*attempts, now))
+    write_atomic(folder.config_lock, lock_to_json(lock))
 
 
 def read_config_lock(folder: RunFolder) -> ConfigLock:
@@ -153,20 +262,20 @@ def read_trusted_config(folder: RunFolder, *, trust: bool) -> ConfigLock:
     return lock
 
 
-def lock_to_json(
-    resolved: ResolvedConfig,
-    packages: Mapping[str, str],
-    sample_fingerprints: SampleFingerprints = _NO_FINGERPRINTS,
-) -> str:
+def lock_to_json(lock: ConfigLock) -> str:
     """Write a lock as text; `lock_from_json` reads the same value back."""
+    resolved = lock.resolved
     tree = {
         "experiment": resolved.experiment,
         "values": {
             key: {"value": value, "by": resolved.sources[key]}
             for key, value in flatten_config(resolved.config).items()
         },
-        "packages": dict(packages),
-        "data": dict(sample_fingerprints),
+        "packages": dict(lock.packages),
+        "data": dict(lock.sample_fingerprints),
+        "command": list(lock.command),
+        "options": asdict(lock.options),
+        "attempts": [asdict(each) for each in lock.attempts],
     }
     return json_text(tree, indent=2) + "\n"
 
@@ -193,7 +302,7 @@ def lock_from_json(text: str) -> ConfigLock:
             raise BadInput(
                 f"the lock file has an unknown key {key}",
                 rule="this version knows every key of the run",
-                values=f"written by jaxdist {version}, read by {jaxdist.__version__}"
+                values=f"written by jaxdist {version}, read by {VERSION}"
                 + (f"; nearest key: {near}" if near else ""),
                 remedy=f"pip install jaxdist=={version}",
             )
@@ -215,6 +324,15 @@ def lock_from_json(text: str) -> ConfigLock:
         resolved=resolved,
         packages=tree.packages,
         sample_fingerprints=tree.data,
+        command=tuple(tree.command),
+        options=tree.options,
+        attempts=tuple(
+            replace(
+                each,
+                changes={current_key(key): pair for key, pair in each.changes.items()},
+            )
+            for each in tree.attempts
+        ),
     )
 
 
@@ -288,6 +406,64 @@ def check_resume(old: Experiment, new: Experiment) -> tuple[ConfigChange, ...]:
             f"or start another run: {rename}",
         ],
     )
+
+
+def result_changes(changes: Iterable[ConfigChange]) -> tuple[ConfigChange, ...]:
+    """Return those of the changes that can change a number of what a run computes."""
+    return tuple(
+        change for change in changes if not change.key.startswith(RESULT_NEUTRAL_KEYS)
+    )
+
+
+def check_accepted(
+    changes: Iterable[ConfigChange], name: str, again: str, *, experiment: str
+) -> None:
+    """Refuse changes of a run's result that nobody has asked for.
+
+    Args:
+        changes: of a run that goes on.
+        name: of the run.
+        again: the command that goes on with it.
+        experiment: its name or file, as it is typed.
+
+    Raises:
+        BadInput: a change that can change a number of what the run computes.
+    """
+    asked = result_changes(changes)
+    if not asked:
+        return
+    words = " ".join(format_override(change.key, change.new) for change in asked)
+    rename = format_override("run.name", f"{name}-2")
+    raise BadInput(
+        f"run {name} was started with another {asked[0].key}",
+        rule="a run goes on with its own configuration; what changes its result is "
+        "asked for with --change",
+        values="; ".join(change.text for change in asked),
+        remedy=(
+            f"{again} goes on as it was",
+            f"{again} {words} --change changes it from here on",
+            f"jaxdist train {shlex.quote(experiment)} {rename} ... starts another run",
+        ),
+    )
+
+
+def resume_command(folder: RunFolder) -> str:
+    """Return the command that goes on with a run, with what it has to be given.
+
+    >>> from pathlib import Path
+    >>> resume_command(RunFolder(Path("runs/a"))), resume_command(RunFolder(Path("/b")))
+    ('jaxdist resume a', 'jaxdist resume /b')
+    """
+    # By its name where that is enough, as `find_run` looks for it.
+    is_near = folder.path.parent == Path(RunConfig().dir)
+    name = shlex.quote(folder.name if is_near else str(folder.path))
+    # Code of a file that only the run names is imported where that is asked for.
+    try:
+        if folder.has_run:
+            read_trusted_config(folder, trust=False)
+    except BadInput:
+        return f"jaxdist resume {name} --trust"
+    return f"jaxdist resume {name}"
 
 
 def check_same_samples(old: SampleFingerprints, new: SampleFingerprints) -> None:

@@ -32,6 +32,15 @@ def shared_cores_sentence(result: ScalingResult) -> str:
     )
 
 
+def other_work_sentences(result: ScalingResult) -> list[str]:
+    """Say which runs shared their cores with work that is none of the study's."""
+    return [
+        f"{one.run.title}: {one.other_work} as it began; its figures are of both"
+        for one in result.readings
+        if one.other_work
+    ]
+
+
 def measurement_sentence(result: ScalingResult) -> str:
     """Say how figures were computed, and from how many steps."""
     # Runs with pauses have fewer steady steps than others.

@@ -90,6 +90,7 @@ def render_page(result: ScalingResult) -> str:
         "rows": rows,
         "words": ("reduce", "input"),
         "measured": findings.measurement_sentence(result) if result.readings else "",
+        "busy": findings.other_work_sentences(result),
         "blocks": blocks,
         "equation": FIT_EQUATION,
         "fits": fits,

@@ -28,6 +28,7 @@ def scaling_tree(result: ScalingResult) -> dict[str, Any]:
             "efficiency": result.efficiency(reading),
             "input_share": reading.input_wait_share,
             "bytes_sent": reading.sent_bytes,
+            "other_work": reading.other_work,
             "losses": [list(point) for point in reading.loss_curve],
         }
         runs.append(run)

@@ -34,6 +34,8 @@ class ScalingMeasurement:
     """Bytes that a device sends a step, by the plan's ledger."""
     losses: tuple[float, ...]
     """Training loss of every step, from the first."""
+    other_work: str = ""
+    """That other work took the cores as the run began; empty: none did."""
 
     @property
     def step_s(self) -> float:

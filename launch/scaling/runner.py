@@ -3,6 +3,9 @@
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -22,6 +25,7 @@ from jaxdist.launch.scaling.study import ScalingStudy
 _CPU_SAMPLE_S: Final = 0.5
 """Seconds in which other work is looked for before a run."""
 _BUSY_SHARE: Final = 0.2
+_OTHER_WORK: Final = "other work takes"
 _ERROR_LINE: Final = re.compile(r"^(error: |\w*Error: |F\d{4} )")
 
 RunCallback = Callable[[int, ScalingRun, ScalingMeasurement | FailedRun], None]
@@ -101,7 +105,7 @@ def _measure_run(
         # Looked for while no process of the study runs, or it would find itself.
         share, warning = psutil.cpu_percent(_CPU_SAMPLE_S) / 100, ""
         if share >= _BUSY_SHARE:
-            taken = f"other work takes {format_percent(share, 0)} of the cores"
+            taken = f"{_OTHER_WORK} {format_percent(share, 0)} of the cores"
             warning = f"warn: {taken}: the next figures are of both\n"
         sys.stderr.write(warning)
         command = our_command(["train", study.experiment, *study.run_overrides(cell)])
@@ -122,7 +126,17 @@ def _measure_run(
         return FailedRun(cell=cell, why=why, log=str(log_path))
     run = Run.from_json(files.summary.read_text(encoding="utf-8"))
     rows = read_jsonl(files.metrics).rows, read_jsonl(files.spans).rows
-    return measurement_from_rows(cell, run, study.samples, *rows)
+    found = measurement_from_rows(cell, run, study.samples, *rows)
+    return replace(found, other_work=_other_work(log_path))
+
+
+def _other_work(log_path: Path) -> str:
+    """Return what the log of a run says of other work; of a run made before as well."""
+    with suppress(OSError), log_path.open(encoding="utf-8", errors="replace") as log:
+        first = log.readline().strip().removeprefix("warn: ")
+        if first.startswith(_OTHER_WORK):
+            return first.partition(":")[0]
+    return ""
 
 
 def print_run(

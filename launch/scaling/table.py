@@ -68,6 +68,8 @@ def print_scaling_result(
     if not paragraphs:
         out.print()
 
+    for sentence in findings.other_work_sentences(result):
+        out.print(wrap_hanging(f"warn:     {sentence}", 10, out.width))
     for one in result.lost:
         line = f"failed    {one.cell.title}: {one.why} ({one.log})"
         out.print(wrap_hanging(line, 10, out.width))

@@ -1,5 +1,7 @@
 """The console: how what is printed looks on this terminal."""
 
+import re
+import shutil
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -140,9 +142,46 @@ def print_json(tree: Any) -> None:
 
 def print_error(error: "BadInput") -> None:
     """Print what was wrong on standard error, every mistake a block of its own."""
+    # A terminal breaks long lines anywhere; a file and a pipe keep them whole.
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
     for index, one in enumerate(getattr(error, "each", (error,))):
         # Errors of several settings are found together and told together.
-        sys.stderr.write("\n" * bool(index) + f"error: {one!s}\n")
+        text = f"error: {one!s}"
+        text = text if width is None else wrap_error(text, width)
+        sys.stderr.write("\n" * bool(index) + f"{text}\n")
+
+
+_ERROR_INDENT: Final = 11
+"""Columns in front of a rule, its values and its remedy."""
+
+
+def wrap_error(text: str, width: int) -> str:
+    """Wrap the lines of an error between words, and not inside of a command.
+
+    A command is what stands in backticks, or begins with `jaxdist` in a remedy: longer
+    than a line, it is left to the terminal, so that it is copied whole.
+
+    >>> print(wrap_error("error: no run a\\n  rule     one two `jaxdist runs`", 24))
+    error: no run a
+      rule     one two
+               `jaxdist runs`
+    """
+    in_backticks, command, word = r"`[^`]*`\S*", r"jaxdist .*$", r"\S+"
+    lines = []
+    is_remedy = False
+    for number, line in enumerate(text.split("\n")):
+        # The lines of a remedy after its first begin with blanks alone.
+        is_remedy = line.startswith("  remedy ") or (is_remedy and line[:3].isspace())
+        kinds = (in_backticks, *[command] * is_remedy, word)
+        indent = len("error: ") if number == 0 else _ERROR_INDENT
+        made, column = line[:indent], indent
+        for part in re.findall("|".join(kinds), line[indent:]):
+            if column > indent and column + 1 + len(part) > width:
+                made, column = f"{made}\n{' ' * indent}", indent
+            gap = " " * (column > indent)
+            made, column = f"{made}{gap}{part}", column + len(gap) + len(part)
+        lines.append(made)
+    return "\n".join(lines)
 
 
 def print_next_commands(out: "Console", *commands: str) -> None:

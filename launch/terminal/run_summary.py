@@ -10,6 +10,7 @@ from typing import Final
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from jaxdist.core.metric_goal import BestCheckpoint
 from jaxdist.core.plan import Plan
 from jaxdist.core.run_record import PHASES, Run
 from jaxdist.core.text.formatting import (
@@ -72,6 +73,8 @@ class TerminalRunHeader:
     """Which parameters decay and which samples share statistics, as one line."""
     shuffle: str = ""
     """How samples are exchanged, as one line; empty: each epoch draws from all."""
+    attention: str = ""
+    """Kernel of its attention; empty where the network has none."""
     all_reduce: str = ""
     """How gradients are summed, where that was measured, as one line."""
     warnings: Sequence[str] = ()
@@ -128,6 +131,9 @@ class TerminalRunHeader:
         else:
             facts = [fact for pair in zip(left, right) for fact in pair if fact]
             yield from (wrap_hanging("  " + fact, 10, width) for fact in facts)
+        # On a processor it is always written out.
+        if self.attention and self.platform != "cpu":
+            yield Text(f"  attention: {self.attention}")
         if self.all_reduce:
             yield wrap_hanging(f"  sums    {self.all_reduce}", 10, width)
         for warning in self.warnings:
@@ -217,14 +223,22 @@ class TerminalRunSummary:
             median, low, high, unit = step_time_percentiles(run)
             rate = f"\n  {run.samples_per_s:,.0f} samples/s"
             yield Text(f"{rate}, step {median} {unit} (p5 {low}, p95 {high})")
-        yield Text(f"\n  report   {self.folder / 'report.html'}", overflow="ignore")
+        # A path or a command that is cut cannot be typed.
+        report = f"\n  report   {self.folder / 'report.html'}"
+        yield Text(report, no_wrap=True, overflow="ignore")
         for number, command in enumerate(self.next_commands):
             name = "try" if number == 0 else ""
-            yield Text.assemble(f"  {name:8} ", (command, "cmd"), overflow="ignore")
+            line = Text.assemble(f"  {name:8} ", (command, "cmd"))
+            line.no_wrap, line.overflow = True, "ignore"
+            yield line
 
 
 def run_summary(
-    run: Run, folder: Path, commands: Sequence[str] | None = None
+    run: Run,
+    folder: Path,
+    commands: Sequence[str] | None = None,
+    *,
+    resume_command: str = "",
 ) -> TerminalRunSummary:
     """Make the block that ends a training.
 
@@ -232,17 +246,24 @@ def run_summary(
         run: what happened.
         folder: folder of the run.
         commands: commands to try next, at most three; the usual ones if not given.
+        resume_command: the command that goes on with it.
     """
-    chosen = suggest_commands(run, folder) if commands is None else commands
+    chosen = commands
+    if chosen is None:
+        chosen = suggest_commands(run, folder, resume_command)
     return TerminalRunSummary(run=run, folder=folder, next_commands=tuple(chosen)[:3])
 
 
-def suggest_commands(run: Run, folder: Path) -> list[str]:
-    """Name what to type next: resume a run that stopped, or use what it made."""
+def suggest_commands(run: Run, folder: Path, resume_command: str = "") -> list[str]:
+    """Name what to type next: resume a run that stopped, or use what it made.
+
+    Args:
+        run: what happened.
+        folder: folder of the run.
+        resume_command: the command that goes on with it; empty makes one of its path.
+    """
     if run.status == "stopped":
-        # The name is what finds the folder of the run, with its checkpoints.
-        name = quote(f"run.name={run.name}")
-        return [f"jaxdist train {quote(run.experiment)} {name}"]
+        return [resume_command or f"jaxdist resume {quote(str(folder))}"]
     path = quote(str(folder))
     return [
         f"jaxdist eval {path}",
@@ -259,7 +280,8 @@ def outcome_line(run: Run) -> str:
     """
     parts = [] if run.status == "done" else [f"at step {format_count(run.steps)}"]
     if run.accuracy is None:
-        parts.append("not evaluated")
+        # An objective may have no answers.
+        parts += [] if run.loss is not None else ["not evaluated"]
     else:
         # A language model answers once a token, other networks once a sample.
         answers = run.answers or run.held_out
@@ -276,7 +298,18 @@ def outcome_line(run: Run) -> str:
     parts.append(
         "no checkpoint" if kept is None else f"checkpoint at step {format_count(kept)}"
     )
+    if run.best is not None:
+        parts.append(best_text(run.best))
     return f"{run.status:9} {', '.join(parts)}"
+
+
+def best_text(best: BestCheckpoint) -> str:
+    """Say which checkpoint is the best, and by which value.
+
+    >>> best_text(BestCheckpoint(step=360, metric="accuracy", value=0.99722))
+    'best at step 360 (accuracy 0.9972)'
+    """
+    return f"best at step {format_count(best.step)} ({best.metric} {best.value:.4g})"
 
 
 def step_time_percentiles(run: Run) -> tuple[str, str, str, str]:

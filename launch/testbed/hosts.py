@@ -8,7 +8,6 @@ import os
 import socket
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Final
 
 from jaxdist.launch.launchers.processes.group import (
@@ -81,12 +80,7 @@ class EmulatedCluster:
         self.create()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.teardown()
 
     def create(self) -> None:

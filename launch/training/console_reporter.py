@@ -2,7 +2,8 @@
 
 import contextlib
 from collections import Counter
-from types import TracebackType
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Final, Self
 
 from rich.console import Console
@@ -10,12 +11,17 @@ from rich.console import Console
 from jaxdist.core.text.formatting import format_count, format_percent
 from jaxdist.launch.distributed.process_group import process_group
 from jaxdist.launch.terminal.console import console
-from jaxdist.launch.terminal.progress_bar import ProgressBar
+from jaxdist.launch.terminal.progress_bar import (
+    PHASE_TEXTS,
+    ProgressBar,
+    StageProgress,
+)
 from jaxdist.launch.terminal.run_summary import TerminalRunHeader, pluralize
 from jaxdist.launch.training.job.optimizer_schedule import schedule_from_task
 from jaxdist.launch.training.job.shuffle_quality import shuffle_line
 from jaxdist.launch.training.session import TrainingSession
 from jaxdist.train.callbacks import EvalMetrics
+from jaxdist.train.optimizers import RunSchedule
 from jaxdist.train.program import Program
 
 _EMA_WEIGHT: Final = 0.1
@@ -31,32 +37,33 @@ class ConsoleReporter:
 
     Args:
         quiet: keep standard output for the one object of `--json`.
+        stages: says what is under way until the run begins; None: nothing does.
     """
 
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, *, quiet: bool, stages: StageProgress | None = None) -> None:
         # With --json standard output has the one JSON object and nothing else.
         self._console: Console = console(error=quiet)
         self._quiet, self._stack = quiet, contextlib.ExitStack()
         # It is made when the run begins: until then nothing can be shown.
         self._progress_bar: ProgressBar | None = None
+        self._stages, self._losses = stages, list[float]()
+        self._schedule: RunSchedule | None = None
         self._batch, self._mean_step_s = 0, 0.0
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._stack.close()
 
     def on_start(self, session: TrainingSession) -> None:
         """Print the opening and start the progress line."""
         course = session.job.run_schedule
+        self._schedule = course
+        if self._stages is not None:
+            self._stages.close()
         if not self._quiet:
-            self._console.print(make_run_header(session))
+            self._console.print(make_run_header(session), crop=False)
             self._console.print()
         self._batch = session.job.order.batch
         self._progress_bar = self._stack.enter_context(
@@ -74,6 +81,7 @@ class ConsoleReporter:
         """Move the progress line; the pace is a running mean of step times."""
         # Exponential smoothing: the pace follows a change within some ten steps, and
         # one slow step hardly moves it.
+        self._losses.append(loss)
         old = self._mean_step_s or step_s
         self._mean_step_s = old + _EMA_WEIGHT * (step_s - old)
         if self._progress_bar is not None:
@@ -82,7 +90,21 @@ class ConsoleReporter:
             )
 
     def on_evaluation(self, *, step: int, metrics: EvalMetrics) -> None:
-        """Show nothing: the summary has the last score and the report all of them."""
+        """Print the line of an epoch: its training loss, test loss and test score."""
+        losses, self._losses = self._losses, []
+        if self._progress_bar is not None and self._schedule is not None:
+            course = self._schedule
+            # An epoch ends within a step, which has samples of the next one as well.
+            done = max(step * course.batch_size // course.samples, 1)
+            epoch = done + (step >= course.steps)
+            self._progress_bar.print_epoch(epoch, epoch_line(losses, metrics))
+
+    def on_phase(self, phase: str, step: int) -> None:
+        """Show which phase begins, where it may take long."""
+        if self._progress_bar is not None:
+            self._progress_bar.show_phase(PHASE_TEXTS.get(phase, ""))
+        elif self._stages is not None:
+            self._stages.on_phase(phase, step)
 
     def print_line(self, text: str) -> None:
         """Show a line above the progress line."""
@@ -107,6 +129,9 @@ class NullReporter(contextlib.nullcontext["NullReporter"]):
         """Show nothing."""
 
     def on_evaluation(self, *, step: int, metrics: EvalMetrics) -> None:
+        """Show nothing."""
+
+    def on_phase(self, phase: str, step: int) -> None:
         """Show nothing."""
 
     def print_line(self, text: str) -> None:
@@ -161,9 +186,14 @@ def make_run_header(session: TrainingSession) -> TerminalRunHeader:
         value_sources=Counter(job.resolved.sources.values()),
         audit=audit_line(program),
         memory_bytes=program.memory_bytes,
+        attention=program.attention,
         learning_rate=f"{schedule.peak_rate_text}, warm-up "
-        f"{pluralize(schedule.ramp.steps, 'step')}",
-        weight_decay=schedule.weight_decay_text,
+        f"{pluralize(schedule.ramp.steps, 'step')}"
+        if job.parts.optimizer is None and job.parts.learning_rate is None
+        else "a value of the program that runs",
+        weight_decay=schedule.weight_decay_text
+        if job.parts.optimizer is None
+        else "the optimizer's own",
         shuffle=shuffle,
         all_reduce="".join(chosen),
         warnings=warnings,
@@ -179,12 +209,32 @@ def audit_line(program: Program) -> str:
     return f"{pluralize(made, 'collective')}, {found}"
 
 
+def epoch_line(losses: Sequence[float], metrics: EvalMetrics) -> str:
+    """Write what an epoch came to in one line.
+
+    Args:
+        losses: of its steps; empty where none was made.
+        metrics: of the evaluation after it.
+
+    >>> epoch_line([0.5, 0.3], {"loss": 0.38, "accuracy": 0.886})
+    'training loss 0.400  test loss 0.380  test accuracy 88.60 %'
+    """
+    parts = [f"training loss {fmean(losses):.3f}"] if losses else []
+    if metrics.get("loss") is not None:
+        parts.append(f"test loss {metrics['loss']:.3f}")
+    if metrics.get("accuracy") is not None:
+        parts.append(f"test accuracy {format_percent(metrics['accuracy'], 2)}")
+    return "  ".join(parts)
+
+
 def accuracy_line(score: EvalMetrics) -> str:
     """Write a score in one line.
 
     >>> accuracy_line({"accuracy": 0.75, "correct": 3, "answers": 4, "loss": 0.03})
     'test accuracy 75.00 % (3 of 4), loss 0.030'
     """
+    if score["accuracy"] is None:  # an objective without answers
+        return f"test loss {score['loss']:.3f}"
     share = format_percent(score["accuracy"], 2)
     of = f"{format_count(score['correct'])} of {format_count(score['answers'])}"
     return f"test accuracy {share} ({of}), loss {score['loss']:.3f}"

@@ -9,6 +9,7 @@ from jaxdist.launch.distributed.preemption import never_stop
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.training.job.batch_spec import sample_spec
 from jaxdist.launch.training.job.job import Job
+from jaxdist.train.checkpoint.best import CheckpointStep
 from jaxdist.train.evaluate import Evaluator
 
 if TYPE_CHECKING:
@@ -39,20 +40,20 @@ def make_evaluator(
             size,
             shardings,
             shapes=job.layout.padded_shapes(shapes),
-            dtypes=sample_spec(job.config, job.layout.task.objective),
+            dtypes=sample_spec(job.config, job.layout),
         ),
     )
 
 
 def evaluate_checkpoint(
-    job: Job, folder: RunFolder, step: int | None
+    job: Job, folder: RunFolder, step: CheckpointStep
 ) -> tuple[int, dict[str, Any]]:
     """Score one checkpoint.
 
     Args:
         job: of the configuration that the run was trained with.
         folder: the run.
-        step: its step; None takes the newest.
+        step: its step, `best`, or None for the newest.
 
     Returns:
         The checkpoint's step, and loss, accuracy, correct and samples.

@@ -16,6 +16,7 @@ from jaxdist.launch.config import Experiment
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.training.job.batch_spec import feature_spec
 from jaxdist.train.checkpoint import reader
+from jaxdist.train.checkpoint.best import CheckpointStep
 from jaxdist.train.generate import generate
 from jaxdist.train.load import load
 
@@ -27,7 +28,7 @@ def generate_text(
     max_tokens: int,
     temperature: float,
     seed: int,
-    checkpoint: int | None = None,
+    checkpoint: CheckpointStep = None,
     trust: bool = False,
 ) -> tuple[int, str]:
     """Continue a text.
@@ -104,7 +105,7 @@ def caption_clip(
     prompt: str,
     *,
     max_words: int,
-    checkpoint: int | None = None,
+    checkpoint: CheckpointStep = None,
     trust: bool = False,
 ) -> ClipCaption:
     """Say what happens in a held-out clip.

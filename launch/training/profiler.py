@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import jax
 
-from jaxdist.collectives.hlo_collectives import OP_NAME, split_computations
+from jaxdist.collectives.hlo_program import OP_NAME, split_computations
 from jaxdist.core.files import write_atomic
 from jaxdist.core.step_breakdown import (
     BUBBLE,
@@ -21,6 +21,7 @@ from jaxdist.launch.devices.prepare import available_cores
 from jaxdist.launch.training.job.job import task_network
 from jaxdist.partition.gradient_buckets import BUCKET_SCOPE
 from jaxdist.pipeline.async_executor import UPDATE_SCOPE as UPDATE_OF_STAGES
+from jaxdist.profile.compiled_schedule import scope_owner
 from jaxdist.profile.trace import modules_by_path
 from jaxdist.profile.trace_breakdown import (
     InstructionLabel,
@@ -137,12 +138,11 @@ def instruction_terms(program: "Program") -> dict[str, InstructionLabel]:
         elif BUCKET_SCOPE in name:
             found[said[1]] = InstructionLabel(term=COMPRESSION)
         else:
-            # The innermost layer counts; jax calls the backward pass `transpose`.
-            inside = [scope for scope in scopes if scope in layers]
+            # jax calls the backward pass `transpose`.
             stage = _STAGE.search(name)
             found[said[1]] = InstructionLabel(
                 term=COMPUTE,
-                layer=inside[-1] if inside else "",
+                layer=scope_owner(name, layers),
                 is_backward="transpose" in scopes,
                 stage_work=(stage[2], int(stage[1])) if stage else None,
             )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
+from jaxdist.core.metric_goal import BestCheckpoint
 from jaxdist.core.run_record import Run
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.training.job.job import Job
@@ -60,7 +61,9 @@ def summarize_run(
     recorder: Recorder,
     *,
     checkpoint: int | None,
+    best: BestCheckpoint | None = None,
     sample_exchange: Mapping[str, int],
+    earlier: Run | None = None,
 ) -> Run:
     """Return the record of a run, as `summary.json` has it.
 
@@ -69,19 +72,26 @@ def summarize_run(
         outcome: what the loop saw.
         recorder: the seconds of its steps and phases.
         checkpoint: step of the newest one.
+        best: the best one, if one is kept.
         sample_exchange: what was exchanged of samples, counted.
+        earlier: the record that the run had before this sitting.
     """
     job, plan = session.job, session.job.plan
     # The first step sets up links and caches; it has a number of its own.
     seconds = recorder.step_seconds[1:] or recorder.step_seconds or [0.0]
     low, median, high = map(float, np.percentile(np.array(seconds), [5, 50, 95]))
+    first_step_s = outcome.first_step_s
+    if earlier is not None and not recorder.step_seconds:
+        # No step was made, so those of the sitting before are the newest.
+        low, median, high = earlier.step_s_p5, earlier.step_s, earlier.step_s_p95
+        first_step_s = earlier.first_step_s
     phases = recorder.phase_seconds()
     # A run that was stopped early may have evaluated nothing.
     score = {**_NOT_EVALUATED, **outcome.eval_metrics}
     return Run(
         name=session.folder.name,
         experiment=job.resolved.experiment,
-        # A run that was asked to end is `stopped`: the same command continues it.
+        # A run that was asked to end is `stopped`: it can be resumed.
         status="stopped" if outcome.stopped_early else "done",
         plan=asdict(plan),
         devices=plan.mesh.devices,
@@ -94,6 +104,7 @@ def summarize_run(
         correct=score["correct"],
         answers=score["answers"],
         held_out=score["samples"],
+        metrics={k: v for k, v in score.items() if k not in _NOT_EVALUATED},
         shuffle=shuffle_line(job.order, job.config.epochs),
         # The median: a checkpoint or an evaluation between two steps must not count.
         samples_per_s=job.order.batch / median if median else 0.0,
@@ -101,12 +112,13 @@ def summarize_run(
         step_s_p5=low,
         step_s_p95=high,
         wall_s=sum(phases.values()),
-        first_step_s=outcome.first_step_s,
+        first_step_s=first_step_s,
         phases_s=phases,
         bytes_by_collective=job.layout.ledger.sent_bytes_by_term(),
         collectives=[asdict(row) for row in session.program.audit_rows],
         memory_bytes=session.program.memory_bytes,
         resumed_at=session.start_step if session.restored is not None else None,
         checkpoint=checkpoint,
+        best=best,
         exchange=sample_exchange,
     )

@@ -1,9 +1,10 @@
 """Training: a job, run from its start or from its newest checkpoint to its end."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,11 +12,14 @@ from typing import TYPE_CHECKING
 
 import jax
 
+from jaxdist.core.errors import BadInput
 from jaxdist.core.files import write_atomic
+from jaxdist.core.metric_goal import BestCheckpoint
 from jaxdist.core.run_record import Run
 from jaxdist.core.validation import json_text
 from jaxdist.input.device_feed import local_rows, train_feed
 from jaxdist.input.local_shuffle.setup import Keep, check_local_rows, check_no_workers
+from jaxdist.launch.config.tree import flatten_config
 from jaxdist.launch.distributed.jax_processes import peer_facing_address
 from jaxdist.launch.distributed.preemption import batches_until, never_stop
 from jaxdist.launch.distributed.process_group import ProcessGroup, process_group
@@ -23,9 +27,12 @@ from jaxdist.launch.run_folder.folder import (
     RunFolder,
     check_writable,
     folder_lock,
+    read_json_object,
     run_folder,
 )
 from jaxdist.launch.run_folder.lockfile import write_config_lock
+from jaxdist.launch.tracking.run_tracking import NO_TRACKING, RunTracking
+from jaxdist.launch.tracking.tracker import TrackedRun
 from jaxdist.launch.training.evaluate import make_evaluator
 from jaxdist.launch.training.job.batch_spec import sample_spec
 from jaxdist.launch.training.job.job import Job
@@ -39,6 +46,8 @@ from jaxdist.launch.training.session import (
     TrainingSession,
     summarize_run,
 )
+from jaxdist.meshes.targets.compiler_options import program_options
+from jaxdist.train.callbacks import EvalMetrics
 from jaxdist.train.loop import fit
 from jaxdist.train.metrics import Recorder
 from jaxdist.train.program import Program, initial_state, lower_program
@@ -60,6 +69,9 @@ def train(
         [BatchIterator, int], BatchIterator
     ] = lambda batches, start: batches,
     should_stop: Callable[[], bool] = never_stop,
+    set_abort: Callable[[Callable[[], None]], None] = lambda action: None,
+    on_phase: Callable[[str, int], None] = lambda phase, step: None,
+    tracking: RunTracking = NO_TRACKING,
 ) -> tuple[Run, RunFolder]:
     """Run a job to its end, or until asked to end.
 
@@ -69,6 +81,10 @@ def train(
         start_time: when the command started, Unix seconds.
         wrap_batches: wraps the batches, to profile some steps for example.
         should_stop: whether to end here, and from then on; asked between steps.
+        set_abort: is given what to call where the process is ended at once.
+        on_phase: called with name and step of each phase that begins, and with an empty
+            name where one ends.
+        tracking: is told what is logged; the caller ends it, once there is a report.
 
     Raises:
         BadInput: it cannot run as asked; nothing was written.
@@ -98,19 +114,25 @@ def train(
             on_cpu=job.platform == "cpu",
         )
 
-        def on_phase(phase: str, step: int) -> None:
+        def on_any_phase(phase: str, step: int) -> None:
             watchdog.on_phase(phase, step)
             stragglers.on_phase(phase, step)
+            on_phase(phase, step)
 
         recorder = Recorder(
-            own.metrics, own.spans, start_time, on_phase, stragglers.on_input_starvation
+            *(own.metrics, own.spans, start_time, on_any_phase),
+            stragglers.on_input_starvation,
+            tracking.log_row,
         )
         stack.callback(recorder.close)
         stack.enter_context(watchdog)
         stack.enter_context(stragglers)
-        status = stack.enter_context(
-            StatusWriter(own.status, job.run_schedule.steps, group, watchdog.heartbeats)
+        status = StatusWriter(
+            own.status, job.run_schedule.steps, group, watchdog.heartbeats
         )
+        # Before the first word: whoever ends the process has one to correct.
+        set_abort(lambda: status.finish("stopped"))
+        stack.enter_context(status)
 
         checkpoints = Checkpoints(
             folder.checkpoints, max_to_keep=config.checkpoint.keep, exclusive=True
@@ -128,9 +150,16 @@ def train(
         # The run is accepted. Its settings are written only now: a run that is refused
         # keeps the values that it was trained with.
         status.mark_accepted()
-        write_config_lock(own, job.resolved, job.sample_fingerprints)
+        write_config_lock(
+            own,
+            job.resolved,
+            job.sample_fingerprints,
+            command=job.command,
+            options=job.options,
+            step=start,
+        )
         write_atomic(own.plan, job.plan.to_json())
-        recorder.resume_from(start)
+        _begin_logging(session, own, recorder, tracking)
         observer.on_start(session)
 
         # An earlier sitting may have been asked to end during the evaluation after its
@@ -149,7 +178,7 @@ def train(
                 job.order,
                 program.batch_shardings,
                 shapes=layout.padded_shapes(layout.batch_shapes),
-                dtypes=sample_spec(config, layout.task.objective),
+                dtypes=sample_spec(config, layout),
                 max_shift=config.data.shift,
                 start=start,
                 threads=config.data.prefetch_workers,
@@ -170,7 +199,7 @@ def train(
 
         # What is under way is waited for: saves, and the exchange of samples, which
         # would be counted in parts.
-        with recorder.phase("checkpoint", schedule.steps):
+        with recorder.phase("checkpoint", int(outcome.state.step)):
             checkpoints.wait()
         feed.close()
         store = feed.store_runtime
@@ -179,17 +208,55 @@ def train(
             outcome,
             recorder,
             checkpoint=max(checkpoints.steps(), default=None),
+            best=checkpoints.best(),
             sample_exchange={} if store is None else store.sample_counts(),
+            earlier=_earlier_record(folder),
         )
         write_atomic(own.summary, run.to_json())
         if group.is_primary:
-            epochs = run.steps * job.order.batch / len(source)
-            quality = measure_shuffle_quality(job.order, source, epochs)
-            if quality is not None:
-                write_atomic(own.shuffle_quality, json_text(quality, indent=2) + "\n")
+            _write_shuffle_quality(job, own, run)
         write_step_breakdown(program, own.traces, start_time, own.step_breakdown)
         status.finish(run.status)
     return run, folder
+
+
+def _begin_logging(
+    session: TrainingSession,
+    folder: RunFolder,
+    recorder: Recorder,
+    tracking: RunTracking,
+) -> None:
+    """Drop what is logged of steps that are made again, and begin with the trackers."""
+    job = session.job
+    recorder.resume_from(session.start_step)
+    tracking.start(
+        TrackedRun(
+            name=session.folder.name,
+            experiment=job.config.name,
+            folder=folder.path,
+            config=flatten_config(job.config),
+            plan=job.plan.to_json(),
+            steps=job.run_schedule.steps,
+            start_step=session.start_step,
+        )
+    )
+
+
+def _write_shuffle_quality(job: Job, folder: RunFolder, run: Run) -> None:
+    """Write how well the samples were mixed, where each epoch exchanged a part."""
+    source = job.sources[0]
+    epochs = run.steps * job.order.batch / len(source)
+    quality = measure_shuffle_quality(job.order, source, epochs)
+    if quality is not None:
+        write_atomic(folder.shuffle_quality, json_text(quality, indent=2) + "\n")
+
+
+def _earlier_record(folder: RunFolder) -> Run | None:
+    """Return the record of a run's earlier sittings; None where it cannot be read."""
+    tree = read_json_object(folder.summary)
+    with suppress(BadInput):
+        return None if tree is None else Run.from_tree(tree)
+    return None
 
 
 def _sample_store(job: Job, group: ProcessGroup, folder: RunFolder) -> Keep | None:
@@ -228,7 +295,7 @@ def _compile_and_restore(
         first = pool.submit(initial_state, job.layout) if fresh else None
         lowered = lower_program(job.layout)
         check_lowered(group, lowered)
-        program = lowered.compile()
+        program = lowered.compile(program_options(job.layout))
         if job.config.audit == "fail":
             program.raise_difference()
         if first is not None:
@@ -250,6 +317,7 @@ class RunCheckpointer:
 
     def __init__(self, checkpoints: "Checkpoints", job: Job) -> None:
         self._checkpoints, self._layout = checkpoints, job.layout
+        self._goal = job.config.checkpoint.goal
         self._metadata = {
             "experiment": job.resolved.experiment,
             "recipe": asdict(job.model_spec),
@@ -257,6 +325,23 @@ class RunCheckpointer:
             "vocabulary": job.vocabulary,
         }
 
-    def save(self, state: TrainState) -> None:
+    def is_best(self, metrics: EvalMetrics) -> bool:
+        """Whether the metric that `checkpoint.best` names is better than ever."""
+        value = metrics.get(self._goal.metric) if self._goal else None
+        if self._goal is None or value is None:
+            return False
+        best = self._checkpoints.best()
+        if best is None or best.metric != self._goal.metric:
+            return not math.isnan(value)
+        return self._goal.is_better(value, than=best.value)
+
+    def save(self, state: TrainState, metrics: EvalMetrics) -> None:
         """Save a state; returns before it is on disk."""
-        self._checkpoints.save(self._layout.to_checkpoint(state), self._metadata)
+        best = None
+        if self._goal is not None and self.is_best(metrics):
+            metric = self._goal.metric
+            value = float(metrics[metric])
+            best = BestCheckpoint(step=int(state.step), metric=metric, value=value)
+        self._checkpoints.save(
+            self._layout.to_checkpoint(state), self._metadata, best=best
+        )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxdist.calibrate.hosts import DeviceGroup, HostTopology, host_topology
+from jaxdist.calibrate.levels import timed_groups
 
 
 def mesh_of(processes):
@@ -31,6 +32,14 @@ def test_processes_with_several_devices_each_are_hosts(processes, hosts):
     found = host_topology(mesh_of(processes))
     assert (found.num_hosts, found.devices_per_host) == hosts
     assert found.num_devices == len(processes)
+
+
+@pytest.mark.parametrize(("hosts", "each"), [(1, 8), (2, 4), (4, 1), (1, 1)])
+def test_a_quick_calibration_times_one_group_a_level(hosts, each):
+    topology = HostTopology(num_hosts=hosts, devices_per_host=each)
+    every, whole = timed_groups(topology), timed_groups(topology, whole=True)
+    assert set(whole) <= set(every)
+    assert len(whole) == (each > 1) + (hosts > 1)
 
 
 def test_one_host_is_timed_in_groups_of_every_size():

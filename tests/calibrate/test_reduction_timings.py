@@ -6,6 +6,7 @@ import jax
 import pytest
 from jax.sharding import AxisType
 
+from jaxdist.calibrate import reduction_timings
 from jaxdist.calibrate.reduction_timings import measure_reduction_link
 from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS, AutoAlgorithm
 from jaxdist.launch.launchers.processes.loopback import Loopback
@@ -13,6 +14,13 @@ from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.run_folder.lockfile import read_config_lock
 
 pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def small_matrices(monkeypatch):
+    """Two sizes are the fewest; all of them are timed by processes of their own."""
+    monkeypatch.setattr(reduction_timings, "MATRIX_SIDES", (160, 512))
+
 
 WORKER = """
 import jax
@@ -26,6 +34,7 @@ print(measure_reduction_link(mesh, "data", [ALL_REDUCE_ALGORITHMS["exact"], ALL_
 """
 
 
+@pytest.mark.usefixtures("small_matrices")
 def test_a_link_has_a_pace_for_each_way_and_auto_can_choose_by_it():
     mesh = jax.make_mesh(
         (2, 2),
@@ -53,6 +62,7 @@ def test_all_processes_come_to_the_same_link(tmp_path):
     assert first.startswith("Link(devices=2")
 
 
+@pytest.mark.usefixtures("small_matrices")
 def test_a_run_says_what_it_chose_and_goes_on_with_it(job, tmp_path):
     words = (f"run.dir={tmp_path}", f"data.dir={job.data}", "run.name=chosen")
     words += (
@@ -61,14 +71,14 @@ def test_a_run_says_what_it_chose_and_goes_on_with_it(job, tmp_path):
         "plan.reduce.candidates=exact,sign",
     )
     words += ("plan.mesh.data=2", "plan.reduce.min_compressed_elements=0")
-    code, out, err = job.run("train", "digits", "epochs=0.2", *words)
+    code, out, err = job.call("train", "digits", "epochs=0.2", *words)
     assert code == 0, err
     assert "out of exact, sign; 2 devices along data" in " ".join((out + err).split())
     kept = read_config_lock(
         RunFolder(tmp_path / "chosen")
     ).resolved.config.plan.reduce.algorithm
     assert kept in ("exact", "sign")
-    code, out, err = job.run("train", "digits", "epochs=0.4", *words)
+    code, out, err = job.call("train", "digits", "epochs=0.4", "--change", *words)
     assert code == 0, err
     assert f"{kept}, as this run began" in " ".join((out + err).split())
 

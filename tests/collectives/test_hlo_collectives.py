@@ -97,6 +97,50 @@ def test_what_the_partitioner_adds_is_where_its_user_is():
     assert (move.op_name, move.source_location) == ("jit(f)/conv", "a.py:3")
 
 
+def test_a_sum_in_a_fusion_that_keeps_a_part_is_a_reduce_scatter():
+    """As the compiler of TPUs writes large ones: padded, summed, and cut."""
+    text = """
+%all-reduce-scatter (input: f32[10,4]) -> f32[6,4] {
+  %input = f32[10,4]{1,0:T(8,128)} parameter(0)
+  %zero = f32[] constant(0)
+  %pad = f32[12,4]{1,0:T(8,128)} pad(%input, %zero), padding=0_2x0_0
+  %sum = f32[12,4]{1,0} all-reduce(%pad), replica_groups={{0,4},{1,5},{2,6},{3,7}}
+  ROOT %part = f32[6,4]{1,0} dynamic-slice(%sum, %at, %zero2), dynamic_slice_sizes={6,4}
+}
+
+ENTRY %main (x: f32[10,4]) -> f32[6,4] {
+  %x = f32[10,4]{1,0} parameter(0)
+  ROOT %fusion = f32[6,4]{1,0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter
+}
+"""
+    (move,) = read_collectives(text, MESH)
+    assert (move.kind, move.axes, move.group_size) == ("reduce-scatter", ("data",), 2)
+    # 5 rows of 4 floats are a device's; a sixth is padding.
+    assert (move.payload, move.padding) == (80, 16)
+    # A sum whose part is cut by another instruction is held whole.
+    (whole,) = read_collectives(text.replace("(%sum, %at", "(%other, %at"), MESH)
+    assert (whole.kind, whole.payload, whole.padding) == ("all-reduce", 192, 0)
+
+
+def test_a_collective_on_a_core_of_its_own_is_asynchronous():
+    """As TPUs run reduce-scatters on their sparse cores."""
+    text = """
+%scatter (x: f32[8,4]) -> f32[4,4] {
+  %x = f32[8,4]{1,0} parameter(0)
+  ROOT %part = f32[4,4]{1,0} reduce-scatter(%x), replica_groups={{0,4},{1,5},{2,6},{3,7}}
+}
+
+ENTRY %main (x: f32[8,4]) -> f32[4,4] {
+  %x = f32[8,4]{1,0} parameter(0)
+  %begun = ((f32[8,4]), f32[4,4]) call-start(%x), async_execution_thread="sparsecore", to_apply=%scatter
+  ROOT %ended = f32[4,4]{1,0} call-done(%begun)
+}
+"""
+    (move,) = read_collectives(text, MESH)
+    assert (move.kind, move.payload) == ("reduce-scatter", 64)
+    assert (move.is_async, move.instruction_name) == (True, "begun")
+
+
 def test_wire_bytes_follow_the_ring():
     line = "%r = f32[200] all-reduce(%x), replica_groups=[1,8]<=[8], to_apply=%s"
     (move,) = read_collectives(line, MESH)

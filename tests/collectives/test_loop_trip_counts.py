@@ -10,7 +10,8 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.hlo_collectives import list_instructions, read_collectives
+from jaxdist.collectives.hlo_collectives import read_collectives
+from jaxdist.collectives.hlo_program import list_instructions
 
 BLOCK = 2 * 3 * 4
 """Bytes of one device's block below."""
@@ -149,3 +150,89 @@ ENTRY %main (a: f32[2]) -> f32[2] {{
 def test_computations_that_nobody_calls_do_not_run():
     text = "%f (a: f32[2]) -> f32[2] {\n  %r = f32[2] add(%a, %a)\n}\n"
     assert list_instructions(text, lambda line: 1) == ()
+
+
+@pytest.mark.parametrize("length", [2, 5, 40])
+def test_a_loop_says_its_length_by_its_own_counter(length):
+    # As the compiler of TPUs prints it, which writes no trip count.
+    text = COUNTED_LOOP.replace("LIMIT", str(length))
+    (move,) = read_collectives(text, {"data": 4})
+    assert (move.trip_count, move.bounded) == (length, True)
+    assert move.payload == length * 32
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("s32[] constant(LIMIT)", "s32[] parameter(1)"),  # a limit that is computed
+        ("direction=LT", "direction=NE"),
+        ("%start = s32[] constant(0)", "%start = s32[] partition-id()"),
+        ("%one = s32[] constant(1)", "%one = s32[] partition-id()"),
+    ],
+)
+def test_a_counter_that_is_not_constant_leaves_the_length_unknown(was, now):
+    assert was in COUNTED_LOOP
+    text = COUNTED_LOOP.replace(was, now).replace("LIMIT", "7")
+    (move,) = read_collectives(text, {"data": 4})
+    assert (move.trip_count, move.bounded) == (1, False)
+
+
+def test_a_counter_may_begin_anywhere_and_take_larger_steps():
+    text = (
+        COUNTED_LOOP.replace("LIMIT", "11")
+        .replace("%start = s32[] constant(0)", "%start = s32[] constant(2)")
+        .replace("%one = s32[] constant(1)", "%one = s32[] constant(4)")
+    )
+    (move,) = read_collectives(text, {"data": 4})
+    assert move.trip_count == 3  # 2, 6, 10
+
+
+COUNTED_LOOP = """
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = f32[] add(%a, %b)
+}
+
+%condition (p: (s32[], f32[8])) -> pred[] {
+  %limit = s32[] constant(LIMIT)
+  %p = (s32[], f32[8]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  ROOT %less = pred[] compare(%i, %limit), direction=LT
+}
+
+%body (p.1: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %p.1 = (s32[], f32[8]) parameter(0)
+  %i.1 = s32[] get-tuple-element(%p.1), index=0
+  %one = s32[] constant(1)
+  %next = s32[] add(%i.1, %one)
+  %x = f32[8] get-tuple-element(%p.1), index=1
+  %moved = f32[8] all-reduce(%x), replica_groups={{0,1,2,3}}, to_apply=%sum
+  ROOT %both = (s32[], f32[8]) tuple(%next, %moved)
+}
+
+ENTRY %main (x.1: f32[8]) -> f32[8] {
+  %x.1 = f32[8] parameter(0)
+  %start = s32[] constant(0)
+  %first = s32[] copy(%start)
+  %pair = (s32[], f32[8]) tuple(%first, %x.1)
+  %loop = (s32[], f32[8]) while(%pair), condition=%condition, body=%body
+  ROOT %out = f32[8] get-tuple-element(%loop), index=1
+}
+"""
+
+
+def test_what_a_kernel_says_of_itself_ends_no_computation():
+    """Calls of Pallas kernels have metadata with lines of their own."""
+    call = (
+        '  %kernel.1 = f32[2] custom-call(%x), custom_call_target="tpu_custom_call", '
+        "frontend_attributes={kernel_metadata={\n"
+        '"xprof_metadata":"{}"\n'
+        '}}, metadata={op_name="loop/kernel"}\n'
+    )
+    text = (
+        f"ENTRY %main (x: f32[2]) -> f32[2] {{\n{call}  ROOT %y = f32[2] add(%x)\n}}\n"
+    )
+    first, last = list_instructions(text, lambda _: 1)
+    assert first.text.endswith('}}, metadata={op_name="loop/kernel"}')
+    assert "ROOT %y" in last.text

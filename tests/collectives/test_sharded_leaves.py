@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.sharded_leaves import all_gather, local_shard, reduce_scatter
+from jaxdist.collectives.sharded_leaves import (
+    all_gather,
+    local_shard,
+    reduce_scatter,
+    reduce_scatter_array,
+)
 
 SHAPES = ((4, 6), (8,), (3, 8), (4,), (5,))
 DIMS = (0, 0, 1, 0, None)
@@ -40,9 +45,24 @@ def test_joining_what_was_cut_gives_the_whole(dtype):
         assert (a == b).all()
 
 
+@pytest.mark.parametrize("inner", [1, 2])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_dealing_gives_the_parts_of_the_sum(dtype):
+def test_dealing_gives_the_parts_of_the_sum(dtype, inner):
     whole = leaves(dtype)
-    dealt = on_four(lambda x: reduce_scatter(x, DIMS, "fsdp"), whole, P(), list(SPECS))
+    dealt = on_four(
+        lambda x: reduce_scatter(x, DIMS, "fsdp", inner=inner), whole, P(), list(SPECS)
+    )
     for a, b, dim in zip(dealt, whole, DIMS, strict=True):
         assert (a == (b if dim is None else 4 * b.astype(jnp.float32))).all()
+
+
+@pytest.mark.parametrize("inner", [1, 2])
+@pytest.mark.parametrize("lanes", [1, 128])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_any_dim_of_a_large_array_is_dealt(inner, lanes, dim):
+    whole = jnp.arange(4 * 8 * 12, dtype=jnp.float32).reshape(4, 8, 12)
+    spec = P(*("fsdp" if d == dim else None for d in range(3)))
+    dealt = on_four(
+        lambda x: reduce_scatter_array(x, "fsdp", dim, inner, lanes), whole, P(), spec
+    )
+    assert (dealt == 4 * whole).all()

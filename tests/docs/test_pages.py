@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxdist.launch.cli.main import load_command
-from jaxdist.launch.cli.parser import CommandParser
+from jaxdist.launch.cli.main import make_parser
+from jaxdist.launch.cli.option_aliases import read_words
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_model import load_profile_config
 
@@ -56,16 +56,14 @@ def test_a_command_exists(command):
         case "python":
             assert (ROOT / words[0]).is_file()
         case _:
-            assert program in {"source", "sha256sum", ".ci/run", "pip", "tfds"}
+            others = {"source", "sha256sum", ".ci/run", "pip", "tfds", "docker"}
+            assert program in others
 
 
 def read(words):
     if words[0] in ("--help", "--version"):
         return
-    parser = CommandParser("jaxdist", "", "")
-    command = load_command(words[0])
-    command.add_arguments(parser)
-    args = parser.parse(words[1:])
+    args = read_words(make_parser(words[0]), words[1:]).args
     if words[0] == "profile":
         load_profile_config(args.model, args.overrides)
     elif (name := experiment_of(args)) and ".py" not in name:
@@ -74,7 +72,7 @@ def read(words):
 
 def experiment_of(args):
     """The experiment that a command is about; None where it is about something else."""
-    return args.experiment if hasattr(args, "overrides") else None
+    return getattr(args, "experiment", None) if hasattr(args, "overrides") else None
 
 
 @pytest.mark.parametrize("block", of("python"), ids=named)

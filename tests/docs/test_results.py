@@ -27,6 +27,20 @@ def test_the_committed_pages_are_what_the_results_make():
     }
 
 
+def test_the_table_of_the_readme_is_what_the_results_say():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert PAGES["make_readme"](text, RESULTS) == text, "make results"
+    assert text.count("\n") <= 90
+
+
+def test_a_figure_that_changes_changes_the_readme():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    changed = json.loads(json.dumps(RESULTS))
+    row = changed["executed_best"]["rows"][0]
+    row["value"] = 12345
+    assert "12,345 ms with what" in PAGES["make_readme"](text, changed)
+
+
 def test_pages_are_short():
     assert all(text.count("\n") <= 280 for text in MADE.values())
 

@@ -68,7 +68,7 @@ def test_a_frozen_run_goes_on_and_is_loaded(network, job, tmp_path):
     words = "train", str(network), f"run.dir={tmp_path}", "optim.frozen=base.*"
     words = *words, "optim.ema=0.5", "optim.name=adamw", "optim.lr=0.01"
     for epochs, calls in ((1, 4), (2, 8)):
-        code, _, err = job.call(*words, f"epochs={epochs}")
+        code, _, err = job.call(*words, f"epochs={epochs}", "--change")
         assert code == 0, err
         model, state = jaxdist.load(tmp_path / "own")
         assert named_leaves(state.stats)["calls"] == calls

@@ -16,8 +16,8 @@ SMALL = (
 COMMANDS = {
     "compare": ("compare", "RUN", "--cluster", "testbed"),
     "report": ("report", "RUN"),
-    "status": ("launch", "status", "RUN"),
-    "status --json": ("launch", "status", "RUN", "--json"),
+    "status": ("status", "RUN"),
+    "status --json": ("status", "RUN", "--json"),
     "eval": ("eval", "RUN"),
     "verify": ("ckpt", "verify", "RUN"),
     "ls": ("ckpt", "ls", "RUN"),

@@ -11,7 +11,11 @@ from jaxdist.input.array_record import ArrayRecordSource
 from jaxdist.input.config import DataConfig
 from jaxdist.input.registry import open_data
 from jaxdist.input.sample_validation import check_source
-from jaxdist.input.sources import ArraySource
+from jaxdist.input.sources import (
+    ArraySource,
+    DecodingSource,
+    EpochVaryingSource,
+)
 
 DRAW = np.random.default_rng(0)
 Y = np.arange(64) % 3
@@ -321,3 +325,60 @@ def test_a_source_that_ends_its_iteration_does_not_end_the_run_quietly():
 
     with pytest.raises(SourceFailedError, match="StopIteration"):
         check_source(Ended()).get(np.array([3, 4]))
+
+
+class Packed:
+    """Samples that are kept as bytes, and decoded when they are read."""
+
+    def __init__(self, stored, wrong=()):
+        self.stored, self.wrong, self.fingerprint = stored, wrong, "packed"
+
+    def __len__(self):
+        return len(self.stored)
+
+    def get(self, ids):
+        found = self.stored.get(ids)
+        if set(self.wrong) & set(ids.tolist()):
+            raise ValueError("truncated")
+        return {"image": found["code"].astype(np.float32)[:, None], "label": ids % 2}
+
+    def over(self, stored):
+        return Packed(stored, self.wrong)
+
+
+class Codes:
+    """What is kept of them; sample 7 is not there."""
+
+    fingerprint = "codes"
+
+    def __len__(self):
+        return 16
+
+    def get(self, ids):
+        if 7 in ids:
+            raise OSError("no such file")
+        return {"code": ids}
+
+
+def test_a_source_that_decodes_and_raises_is_named_with_its_line_and_ids():
+    source = check_source(Packed(Codes(), wrong=(3,)))
+    assert source.get(np.array([1, 2]))["label"].tolist() == [1, 0]
+    for read, ids, said in (
+        (source, [2, 3], "ValueError: truncated"),
+        (source.stored, [7], "OSError: no such file"),
+        (source.over(Codes()), [3], "ValueError: truncated"),
+    ):
+        with pytest.raises(SourceFailedError) as failed:
+            read.get(np.array(ids))
+        assert said in failed.value.values
+        assert f"ids {', '.join(map(str, ids))}" in failed.value.values
+        assert __file__ in failed.value.values
+        assert failed.value.remedy
+
+
+def test_a_source_that_decodes_is_still_one_that_hosts_keep():
+    source = check_source(Packed(Codes()))
+    assert isinstance(source, DecodingSource)
+    assert not isinstance(source, EpochVaryingSource)
+    assert source.stored.get(np.array([1, 2]))["code"].tolist() == [1, 2]
+    assert len(source.stored) == 16

@@ -2,9 +2,11 @@
 
 import jax
 import numpy as np
+import optax
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
-from jax.sharding import Mesh
+from flax import nnx
+from jax.sharding import AxisType, Mesh
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input import (
@@ -36,13 +38,13 @@ def ids(steps, start=0, **how):
         return [np.asarray(b["id"]) for b, _ in zip(batches, range(steps))]
 
 
-@pytest.mark.parametrize("shuffle", ORDERS)
+@pytest.mark.parametrize("shuffle", [*ORDERS, None])
 def test_batches_do_not_depend_on_devices(shuffle):
     one = ids(10, shuffle=shuffle)
     assert np.array_equal(one, ids(10, shuffle=shuffle, mesh=mesh_of(4, 2)))
 
 
-@pytest.mark.parametrize("shuffle", ORDERS)
+@pytest.mark.parametrize("shuffle", [*ORDERS, None])
 def test_a_loop_goes_on_where_it_stopped(shuffle):
     whole = ids(20, shuffle=shuffle)
     assert np.array_equal(whole[13:], ids(7, start=13, shuffle=shuffle))
@@ -149,3 +151,44 @@ def test_what_cannot_be_loaded_is_refused(how, says):
 def test_a_rank_that_is_none_is_refused():
     with pytest.raises(BadInput, match="over the ranks"):
         sampler(50, global_batch=8, rank=2, world=2)
+
+
+def test_the_order_of_the_source_goes_round_and_has_a_state():
+    assert [i.tolist() for i in ids(7, shuffle=None)][-1] == [48, 49, *range(6)]
+    with loader(SOURCE, global_batch=8, shuffle=None) as batches:
+        next(batches)
+        saved = batches.state()
+    assert (saved["order"], saved["step"]) == ("source", 1)
+    with loader(SOURCE, global_batch=8, shuffle=None, start=saved) as batches:
+        assert next(batches)["id"].tolist() == [*range(8, 16)]
+    with pytest.raises(BadInput, match="another order"):
+        loader(SOURCE, global_batch=8, start=saved)
+
+
+def test_a_dict_of_arrays_is_a_source():
+    with loader({"x": np.arange(50.0)}, global_batch=8, shuffle=None) as batches:
+        assert next(batches)["x"].tolist() == [*range(8)]
+
+
+def test_a_step_of_one_device_takes_batches_of_the_mesh_that_the_page_shows():
+    """`jax.make_mesh` makes explicit axes, on which such a step has no gradient."""
+    mesh = jax.make_mesh((4,), ("data",))
+    assert mesh.axis_types == (AxisType.Explicit,)
+    data = {"x": np.random.default_rng(0).random((40, 3), np.float32)}
+
+    @nnx.jit
+    def step(model, optimizer, batch):
+        loss, grads = nnx.value_and_grad(lambda m: (m(batch["x"]) ** 2).mean())(model)
+        optimizer.update(model, grads)
+        return loss
+
+    found = []
+    for given in (mesh, None):
+        model = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+        optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+        with loader(data, global_batch=8, mesh=given) as batches:
+            found.append([step(model, optimizer, b) for _, b in zip(range(3), batches)])
+    np.testing.assert_allclose(*found, rtol=1e-5)
+    # Who has made the mesh that of now wants its axes in the types of arrays.
+    with jax.set_mesh(mesh), loader(data, global_batch=8, mesh=mesh) as batches:
+        assert next(batches)["x"].sharding.mesh == mesh

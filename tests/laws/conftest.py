@@ -136,6 +136,8 @@ def layout_of(task, axes, batch):
         how["pipe"] = how.pop("order")
     mesh = MeshShape(**{key: value for key, value in axes.items() if key in AXES})
     plan = Plan(mesh=mesh, **how)
+    if plan.microbatches:
+        task = task.in_parts(plan.microbatches)
     on = build_mesh(plan, jax.devices()[: plan.mesh.devices])
     return build_layout(task, plan, on, shapes_of(batch))
 

@@ -8,10 +8,10 @@ def pairs(cell):
     return set(itertools.combinations(enumerate(cell), 2))
 
 
-def covering(cells):
-    """Return cells that have every pair that all of them have."""
-    left, chosen = set().union(*map(pairs, cells)), []
+def covering(cells, parts=pairs):
+    """Return cells that have every part, such as a pair, that all of them have."""
+    left, chosen = set().union(*map(parts, cells)), []
     while left:
-        chosen.append(max(cells, key=lambda cell: len(pairs(cell) & left)))
-        left -= pairs(chosen[-1])
+        chosen.append(max(cells, key=lambda cell: len(parts(cell) & left)))
+        left -= parts(chosen[-1])
     return chosen

@@ -11,7 +11,8 @@ from pathlib import Path
 from jaxdist.launch.distributed import initialize
 from jaxdist.launch.distributed.preemption import PreemptionHandler
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.training.job.setup import JobRequest, settle
+from jaxdist.launch.training.job.request import JobRequest
+from jaxdist.launch.training.job.setup import settle
 
 SLOW_S = 1.0
 """A step with fewer processes: there is time to take one back before the end."""
@@ -30,7 +31,7 @@ def main(folder, count, dies_at, ends_at, *words):
     mine, died = process_group(), folder / "died"
     whole = mine.size == int(count)
     with PreemptionHandler(mine) as ends:
-        request = JobRequest(experiment="digits", overrides=words)
+        request = JobRequest(experiment="digits", overrides=words, accepts_changes=True)
         settled = settle(request, mine, for_training=True)
         from jaxdist.launch.training.console_reporter import NullReporter
         from jaxdist.launch.training.train import train

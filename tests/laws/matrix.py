@@ -1,8 +1,8 @@
 """The law matrix: every network, every split alone and in hybrids, and what is covered.
 
 A cell is a network, a layout and what the tensor axis splits there. The whole matrix is
-the product; the cover takes of its hybrids every pair of network and hybrid, of network
-and strategy and of strategy and hybrid at least once.
+the product; the cover takes of its hybrids every pair of axes with every network, and
+every pair of network and strategy and of strategy and hybrid at least once.
 
 Networks are in their tiny form; resnet152's is resnet50's, so it has no cells.
 """
@@ -111,7 +111,7 @@ def whole():
     ]
 
 
-def cover():
+def dealt():
     """For each network every hybrid once, the strategies dealt out in turn."""
     cells = []
     for shift, model in enumerate(MODELS):
@@ -121,6 +121,39 @@ def cover():
                 strategy = next(turn) if layout in WITH_WEIGHTS else ""
                 cells.append(Cell(model, layout, strategy))
     return cells
+
+
+def cover():
+    """What is dealt, of small hybrids each strategy once.
+
+    A hybrid is small for a network that has another one with its axes and more. A
+    network with six hybrids or fewer keeps all.
+    """
+    found = dealt()
+    first = {(cell.layout, cell.strategy): cell for cell in reversed(found)}.values()
+    return [
+        cell
+        for cell in found
+        if cell in first or len(hybrids_of(cell.model)) <= 6 or not is_small(cell)
+    ]
+
+
+def hybrids_of(model):
+    """The layouts of more than one axis that apply to a network."""
+    return [layout for layout in layouts_of(model) if layout in HYBRIDS]
+
+
+def axes_of(layout):
+    """What a layout does, by name; an axis of replicas is idle here."""
+    names = {"replica": "idle"}
+    chosen = (axis for axis in LAYOUTS[layout] if axis != "replicated_axes")
+    return {names.get(axis, axis) for axis in chosen}
+
+
+def is_small(cell):
+    """Whether another hybrid of its network has its axes and more."""
+    others = map(axes_of, hybrids_of(cell.model))
+    return any(axes_of(cell.layout) < other for other in others)
 
 
 def refused():

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from jaxdist.launch.distributed import initialize
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.training.job.setup import JobRequest, settle
+from jaxdist.launch.training.job.request import JobRequest
+from jaxdist.launch.training.job.setup import settle
 
 
 def main(trace, dies_at, *words):
     rank = initialize()
-    request = JobRequest(experiment="digits", overrides=words)
+    request = JobRequest(experiment="digits", overrides=words, accepts_changes=True)
     job = settle(request, process_group(), for_training=True)
     from jaxdist.launch.training.console_reporter import NullReporter
     from jaxdist.launch.training.train import train

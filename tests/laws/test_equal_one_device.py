@@ -7,6 +7,8 @@ from flax import nnx
 from jaxdist.models.config import ModelConfig, resolve_preset
 from jaxdist.models.conv_blocks import Head
 from jaxdist.models.resnet import ResNet8, Stem
+from jaxdist.partition import compiler_rewrites
+from jaxdist.partition.compiler_rewrites import CompilerRules
 
 pytestmark = pytest.mark.laws
 
@@ -41,9 +43,35 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+PARTS = (
+    "spatial_h 2",
+    "data 2 x fsdp 2",
+    "tensor 2",
+    "data 2 x tensor 2, filter",
+    "data 2 x spatial_h 2 x spatial_w 2 x idle 2",
+)
+"""Layouts whose axes and ways others have with more; and tests/laws/matrix.py."""
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(layout, marks=pytest.mark.slow if layout in PARTS else ())
+        for layout in LAYOUTS
+    ],
+)
 def test_float64(layout, assert_equal_one_device):
     assert_equal_one_device(MODEL, LAYOUTS[layout])
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_gradients_that_are_scattered_in_two_steps(
+    zero, monkeypatch, assert_equal_one_device
+):
+    # As for TPUs, where a reduce-scatter over all devices would be an all-reduce.
+    rules = {"cpu": CompilerRules(sums_over_all=True, lanes=128)}
+    monkeypatch.setattr(compiler_rewrites, "COMPILER_RULES", rules)
+    assert_equal_one_device(MODEL, dict(fsdp=8, zero=zero))
 
 
 class Shallow(nnx.Module):

@@ -111,17 +111,25 @@ class Apart(BatchNorm):
 @pytest.mark.parametrize(
     ("axes", "group"),
     [
-        (dict(data=4), 2),
         (dict(data=4, spatial_h=2), 2),
-        (dict(data=4), 1),
         (dict(data=2, fsdp=2, spatial_h=2), 2),
         (dict(data=4, fsdp=2, tensor=2), 4),
         (dict(data=2, spatial_h=2, spatial_end="block2"), 1),
         *(
-            pytest.param(axes | {"spatial_end": "block3"}, 2, marks=pytest.mark.slow)
-            for axes in (
-                dict(data=4, spatial_h=2),
-                dict(data=4, spatial_h=2, spatial_end_mode="samples"),
+            pytest.param(axes, group, marks=pytest.mark.slow)
+            for axes, group in (
+                (dict(data=4), 2),
+                (dict(data=4), 1),
+                (dict(data=4, spatial_h=2, spatial_end="block3"), 2),
+                (
+                    dict(
+                        data=4,
+                        spatial_h=2,
+                        spatial_end="block3",
+                        spatial_end_mode="samples",
+                    ),
+                    2,
+                ),
             )
         ),
     ],
@@ -156,7 +164,7 @@ def test_groups_of_replicas_normalise_as_groups_of_samples(
     [
         ("sgd", dict(fsdp=2, tensor=2)),
         ("lars", dict(data=2, fsdp=2, zero=1)),
-        ("lars", dict(fsdp=2, tensor=2)),
+        pytest.param("lars", dict(fsdp=2, tensor=2), marks=pytest.mark.slow),
         ("lamb", dict(data=2, fsdp=2, tensor=2)),
     ],
 )

@@ -210,12 +210,27 @@ def assert_equal(want, got):
             assert np.abs(leaf - np.asarray(theirs[name])).max() <= 1e-9 * most, name
 
 
-@pytest.mark.parametrize(
-    ("replicas", "micros"),
-    [((1, 1, 1, 1), 24), ((2, 1, 1), 24), ((3, 2, 1), 24), ((7, 1), 28)],
-    ids=lambda x: "-".join(map(str, x)) if isinstance(x, tuple) else str(x),
-)
-@pytest.mark.parametrize("sync", [False, True], ids=["newest", "vertical sync"])
+def versions():
+    """Every split with either way to choose versions; vertical sync often with two."""
+    for sync in (False, True):
+        for *replicas, micros in (
+            (1, 1, 1, 1, 24),
+            (2, 1, 1, 24),
+            (3, 2, 1, 24),
+            (7, 1, 28),
+        ):
+            rare = sync and replicas in ([2, 1, 1], [7, 1])
+            split = "-".join(map(str, replicas))
+            yield pytest.param(
+                tuple(replicas),
+                micros,
+                sync,
+                id=f"{'vertical sync' if sync else 'newest'}-{split}-{micros}",
+                marks=pytest.mark.slow if rare else (),
+            )
+
+
+@pytest.mark.parametrize(("replicas", "micros", "sync"), list(versions()))
 def test_pipedream(replicas, micros, sync, hold):
     hold(
         VGG16,
@@ -227,7 +242,7 @@ def test_pipedream(replicas, micros, sync, hold):
     )
 
 
-@pytest.mark.parametrize("group", [3, 4, 6])
+@pytest.mark.parametrize("group", [3, pytest.param(4, marks=pytest.mark.slow), 6])
 def test_2bw(group, hold):
     hold(
         VGG16,

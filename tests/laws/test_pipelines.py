@@ -54,7 +54,21 @@ WHOLE = [
     and pipe * (1 + (schedule == "interleaved")) <= BLOCKS.get(model, 5)
 ]
 
-COVER = covering(WHOLE)
+
+def parts(cell):
+    """Return what a cell holds: a schedule with each factor, and the layout's axes.
+
+    Stages change the order in which blocks run, which is the schedule's doing: it meets
+    every network, number of stages and axis. Networks meet axes in law 1's matrix, and
+    every other pair in `make laws-all`.
+    """
+    model, pipe, beside, schedule = cell
+    axes = (("axis", axis) for axis in BESIDE[beside])
+    factors = {("model", model), ("pipe", pipe), *axes}
+    return {beside} | {(schedule, *factor) for factor in factors}
+
+
+COVER = covering(WHOLE, parts)
 REST = [cell for cell in WHOLE if cell not in COVER]
 
 

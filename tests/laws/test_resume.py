@@ -130,9 +130,10 @@ def test_stopped_from_the_keyboard(job, whole, tmp_path):
     while not sitting.past(20):
         time.sleep(0.01)
     sitting.child.send_signal(signal.SIGINT)
-    _, err = sitting.child.communicate()
-    assert sitting.child.returncode == 130
-    assert err.splitlines()[-1] == "stopped from the keyboard"
+    out, err = sitting.child.communicate()
+    assert sitting.child.returncode == 75
+    assert err.splitlines()[-1] == "saving this step; Ctrl-C again ends at once"
+    assert f"jaxdist resume {folder}" in out
     assert "Traceback" not in err
     assert not list((folder / "checkpoints").glob(f"*{orbax_store.INCOMPLETE_SUFFIX}*"))
     finish(job, folder)
@@ -142,6 +143,8 @@ def test_stopped_from_the_keyboard(job, whole, tmp_path):
 def test_a_damaged_newest_checkpoint_is_skipped(job, whole, tmp_path):
     folder = tmp_path / "digits"
     shutil.copytree(whole, folder)
+    # As a run that was killed: one that has ended is not done again.
+    (folder / "summary.json").unlink()
     *_, older, newest = reader.list_steps(folder / "checkpoints")
     damage(folder / "checkpoints" / str(newest))
     out = finish(job, folder)
@@ -153,6 +156,11 @@ def test_a_damaged_newest_checkpoint_is_skipped(job, whole, tmp_path):
 def test_a_finished_run_is_not_done_again(job, whole, tmp_path):
     folder = tmp_path / "digits"
     shutil.copytree(whole, folder)
+    out = finish(job, folder)
+    assert out.startswith(f"finished run digits at step {STEPS}: test accuracy")
+    assert_the_same_run(job, folder, whole)
+    # Nor where its last step was saved and its summary was not written any more.
+    (folder / "summary.json").unlink()
     out = finish(job, folder)
     assert f"resumed at step {STEPS} (newest verified)" in out
     assert_the_same_run(job, folder, whole)

@@ -35,10 +35,11 @@ TRACED = """
 import json, os, signal, sys, time
 from pathlib import Path
 from jaxdist.launch.distributed.process_group import process_group
-from jaxdist.launch.training.job.setup import JobRequest, settle
+from jaxdist.launch.training.job.request import JobRequest
+from jaxdist.launch.training.job.setup import settle
 
 trace, dies_at, words = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-request = JobRequest(experiment="digits", overrides=words)
+request = JobRequest(experiment="digits", overrides=words, accepts_changes=True)
 job = settle(request, process_group(), for_training=True)
 
 import numpy as np

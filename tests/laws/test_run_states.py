@@ -1,4 +1,4 @@
-"""What `jaxdist launch status` says of a real run, and of one that was killed."""
+"""What `jaxdist status` says of a real run, and of one that was killed."""
 
 import json
 import signal
@@ -27,5 +27,5 @@ def test_a_run_of_two_processes_that_is_killed(job, tmp_path):
     assert (seen.state, seen.steps, seen.count) == ("going", 1123, 2)
     child.send_signal(signal.SIGKILL)
     child.communicate()
-    code, out, _ = job.run("launch", "status", folder.path, "--json")
+    code, out, _ = job.run("status", folder.path, "--json")
     assert (code, json.loads(out)["state"]) == (0, "dead")

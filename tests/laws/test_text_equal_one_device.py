@@ -26,15 +26,19 @@ LAYOUTS = {
 }
 
 
+PARTS = ("tensor 2", "tensor 2, sequence", "fsdp 2 x tensor 2, sequence")
+"""Layouts of which another one has the axes and the way, and more."""
+
+
 def tiny(name):
     return ModelConfig(name=name, size="tiny", depth=2, dropout=0.3)
 
 
 def in_turn():
-    """Every network in every layout; by default each layout with one of the two."""
+    """Every network in every layout; by default each whole layout with one of the two."""
     for number, layout in enumerate(LAYOUTS):
         for turn, name in enumerate(("gpt2_small", "llama")):
-            often = number % 2 == turn
+            often = number % 2 == turn and layout not in PARTS
             marks = [] if often else [pytest.mark.slow]
             yield pytest.param(name, layout, marks=marks, id=f"{name}-{layout}")
 

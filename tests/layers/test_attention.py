@@ -1,11 +1,19 @@
-"""Attention against its formula, in every precision."""
+"""Attention against its formula, in every precision, and with every kernel."""
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
+from jaxdist.core.array_tags import FUSED_ATTENTION
 from jaxdist.layers import causal_attention
+from jaxdist.layers.attention import attention_kernel
+from jaxdist.layers.fused_attention import splash_attention, splash_attention_gradient
+from jaxdist.profile.flops import fused_kernel_flops, program_flops, walk_jaxpr
+from jaxdist.profile.trace import trace_pruned
 
 
 def drawn(kv_heads=4, dtype="float64"):
@@ -45,3 +53,124 @@ def test_narrow_inputs_keep_their_dtype():
     found = causal_attention(*parts)
     assert found.dtype == jnp.bfloat16
     np.testing.assert_allclose(np.asarray(found, "f8"), spelt_out(*parts), atol=0.05)
+
+
+def sampled(tokens, kv_heads, features, dtype="float32"):
+    """Queries of 4 heads, keys and values, and a cotangent."""
+    rng = np.random.default_rng(1)
+    heads = (4, kv_heads, kv_heads, 4)
+    shapes = ((2, tokens, count, features) for count in heads)
+    return [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
+
+
+def with_gradients(attend, query, key, value, cotangent):
+    out, back = jax.vjp(attend, query, key, value)
+    return [out, *back(cotangent)]
+
+
+def on(platform):
+    return partial(causal_attention, platform=platform)
+
+
+# Whole tiles and parts of them; heads that share keys; features that no tile divides.
+SHAPES = {"whole": (256, 4, 8), "padded": (130, 2, 16), "one key": (128, 1, 24)}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_splash_attention_is_the_written_one(shape):
+    """The Pallas kernel as it is, run as a program of this platform."""
+    parts = sampled(*shape)
+    *given, cotangent = parts
+    out, lse = jax.jit(partial(splash_attention, interpret=True))(*given)
+    slopes = jax.jit(partial(splash_attention_gradient, interpret=True))(
+        *given, out, lse, cotangent
+    )
+    for got, want in zip(
+        (out, *slopes), with_gradients(on("cpu"), *parts), strict=True
+    ):
+        np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_the_backward_pass_runs_no_forward_kernel():
+    *given, cotangent = sampled(128, 2, 16)
+    out, lse = jax.eval_shape(partial(splash_attention, interpret=True), *given)
+    program = trace_pruned(splash_attention_gradient, *given, out, lse, cotangent)
+    # One for the gradient of queries, one for those of keys and values.
+    assert str(program).count("pallas_call[") == 2
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_the_primitive_is_the_written_one_where_there_is_no_kernel(shape):
+    parts = sampled(*shape)
+    found = jax.jit(partial(with_gradients, on("tpu")))(*parts)
+    for got, want in zip(found, with_gradients(on("cpu"), *parts), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_samples_of_a_mapped_dim_are_samples():
+    parts = [jnp.stack([x, 2 * x]) for x in sampled(128, 2, 8)[:3]]
+    found = jax.vmap(on("tpu"), in_axes=1, out_axes=1)(
+        *(x.swapaxes(0, 1) for x in parts)
+    )
+    want = jnp.stack([on("cpu")(*(x[i] for x in parts)) for i in range(2)], 1)
+    np.testing.assert_allclose(found, want, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_fused_one_has_the_flops_of_the_written_one_and_keeps_no_scores(dtype):
+    *given, cotangent = sampled(130, 2, 16, dtype)
+    flops, kept = {}, {}
+    for platform in ("cpu", "tpu"):
+        forward = trace_pruned(on(platform), *given)
+        both = trace_pruned(partial(with_gradients, on(platform)), *given, cotangent)
+        flops[platform] = program_flops(forward), program_flops(both)
+        kept[platform] = sum(op.inner_bytes for op in walk_jaxpr(forward))
+    # But for numbers alone, such as a scale that is cast.
+    assert flops["tpu"] == pytest.approx(flops["cpu"], abs=2)
+    wide = 4 if dtype == "float32" else 2
+    # The result, and a float32 for each query.
+    assert kept["tpu"] == 2 * 130 * 4 * (16 * wide + 4)
+    assert kept["cpu"] >= 2 * 4 * 130**2 * 4
+
+
+def test_a_kernel_multiplies_what_is_seen_alone():
+    *given, cotangent = sampled(130, 2, 16)
+    both = trace_pruned(partial(with_gradients, on("tpu")), *given, cotangent)
+    flops = [n for op in walk_jaxpr(both) if (n := fused_kernel_flops(op.eqn))]
+    pairs = sum(range(1, 131))  # each of 130 tokens with itself and those before it
+    each = 2 * 16 * 2 * 4 * pairs  # a product of 16 features, 2 samples of 4 heads
+    assert flops == [2 * each, 7 * each]
+
+
+@pytest.mark.parametrize(
+    ("platform", "dtype", "tokens", "features", "kernel"),
+    [
+        ("cpu", "bfloat16", 4096, 128, "einsum"),
+        ("tpu", "bfloat16", 4096, 128, "splash"),
+        ("tpu", "float32", 130, 64, "splash"),
+        ("tpu", "float64", 4096, 128, "einsum"),
+        ("tpu", "bfloat16", 64, 128, "einsum"),
+        ("gpu", "bfloat16", 4096, 128, "cudnn"),
+        ("gpu", "float16", 4096, 64, "cudnn"),
+        ("gpu", "float32", 4096, 64, "einsum"),
+        ("gpu", "bfloat16", 4096, 256, "einsum"),
+    ],
+)
+def test_each_platform_has_its_kernel(platform, dtype, tokens, features, kernel):
+    assert attention_kernel(platform, dtype, tokens, features) == kernel
+
+
+def test_without_a_layout_gpus_have_their_kernel_inside_of_a_shard_map_alone(
+    monkeypatch,
+):
+    """Elsewhere jax could not lay it out: a network that was loaded is called so."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    given = sampled(128, 2, 8, "bfloat16")[:3]
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    inside = jax.shard_map(
+        causal_attention, mesh=mesh, in_specs=P("data"), out_specs=P("data")
+    )
+    for function, fused in ((causal_attention, 0), (inside, 1)):
+        ops = walk_jaxpr(jax.make_jaxpr(function)(*given).jaxpr)
+        found = [op.eqn.primitive.name for op in ops]
+        assert found.count(FUSED_ATTENTION) == fused

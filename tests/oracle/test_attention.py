@@ -1,5 +1,7 @@
 """Attention: its work is dealt out with its heads, and its weights are kept."""
 
+from dataclasses import replace
+
 import pytest
 
 from jaxdist.core.plan import MeshShape, Plan
@@ -79,3 +81,23 @@ def test_more_microbatches_need_no_larger_buffers(subject):
         ]
 
     assert buffers(8) <= buffers(4) <= buffers(2)
+
+
+def test_with_the_kernels_of_accelerators_no_weight_is_kept(subject):
+    described = {
+        platform: StepDescriber(subject.config, platform) for platform in ("tpu", "cpu")
+    }
+    fused, written = (attention(described[platform]) for platform in ("tpu", "cpu"))
+    samples, heads, tokens, features = 16, 4, 128, 32
+    # The result, and a number for each query of each head.
+    assert fused.inner_bytes == samples * heads * tokens * (features + 1) * 4
+    assert written.inner_bytes == samples * heads * tokens**2 * 4
+    assert fused.flops_forward == pytest.approx(written.flops_forward, abs=2)
+    assert fused.flops_backward == pytest.approx(written.flops_backward, abs=2)
+    plan = Plan(mesh=MeshShape(data=2, tensor=2))
+    traced = {k: x.describe_traced(plan) for k, x in described.items()}
+    peaks = {k: x.traced_bytes["temporaries"] for k, x in traced.items()}
+    assert peaks["tpu"] < peaks["cpu"]
+    # Written out everywhere, where that is asked for.
+    config = replace(subject.config, plan=Plan(attention="einsum"))
+    assert attention(StepDescriber(config, "tpu")) == written

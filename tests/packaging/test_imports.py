@@ -45,6 +45,13 @@ def test_help_needs_no_jax():
     assert not loaded_after(code) & {"jax", "flax", "orbax", "grain"}
 
 
+@pytest.mark.parametrize("module", ["jaxdist", "jaxdist.launch"])
+def test_the_package_is_a_command(module):
+    words = [sys.executable, "-m", module, "--version"]
+    done = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("jaxdist ")
+
+
 def test_every_public_name_resolves():
     code = (
         "import jaxdist; names = set(jaxdist.__all__); "

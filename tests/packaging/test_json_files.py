@@ -15,6 +15,8 @@ NO_FILES = {
     "launch/distributed/launcher_messages.py": "a message to the launcher",
     "launch/distributed/process_group.py": "a message to other processes",
     "launch/distributed/start_barrier.py": "a message to other processes",
+    "launch/planning/plan_timing.py": "a message to the process that started it",
+    "launch/planning/verify.py": "a message to a process that it starts",
 }
 """Files that call `json.dumps` themselves, and why that is no file of JSON."""
 

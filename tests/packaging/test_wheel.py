@@ -19,6 +19,7 @@ DATA = (
     "jaxdist/launch/report/style.css",
     "jaxdist/launch/report/sort.js",
     "jaxdist/launch/launchers/scripts/slurm.sh",
+    "jaxdist/launch/sweep/sweep.html.j2",
 )
 
 

@@ -91,7 +91,10 @@ class Job:
             return {}
         return {"loss": 0.1, "accuracy": 0.5, "correct": 1, "samples": 2}
 
-    def save(self, state):
+    def is_best(self, metrics):
+        return False
+
+    def save(self, state, metrics):
         self.log.append(("save", state.step))
 
     def on_step(self, *, step, loss, step_s):

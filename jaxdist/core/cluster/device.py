@@ -95,6 +95,13 @@ class Device:
         """
         return "cpu" in self.name.lower()
 
+    @property
+    def platform(self) -> str:
+        """What JAX calls such devices, `cpu`, `gpu` or `tpu`, by the device's name."""
+        if self.is_cpu:
+            return "cpu"
+        return "tpu" if "tpu" in self.name.lower() else "gpu"
+
     def peak(self, dtype: str) -> SourcedNumber:
         """Return the FLOPs a second in a dtype.
 

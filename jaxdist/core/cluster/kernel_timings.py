@@ -218,7 +218,7 @@ class BlockTiming:
                 "a block that takes no time",
                 rule="samples and seconds of a block are above 0, bytes 0 at least",
                 values=f"{self}",
-                remedy="jaxdist calibrate EXPERIMENT measures them",
+                remedy="jaxdist calibrate layers EXPERIMENT measures them",
             )
 
     @property

@@ -6,7 +6,7 @@ one host where they fit, and an outermost one is divided among hosts, or racks.
 
 from dataclasses import dataclass
 
-from jaxdist.core.axes import AXES, MeshShape, sub_axis_size
+from jaxdist.core.axes import AXES, MeshShape, axis_stride
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class MeshPlacement:
         """Return the stride and the size of an axis, or of the inner part of one.
 
         Args:
-            name: of an axis or a part: `data`, `data[2]`.
+            name: of an axis or a part: `data`, `data[2]`, `data[::2]`.
 
         Returns:
             Devices from one along the axis to the next, and how many it has.
@@ -37,4 +37,4 @@ class MeshPlacement:
         # Neighbours along an axis are as far apart as all axes inside it have devices.
         axis = name.partition("[")[0]
         inner = self.order[self.order.index(axis) + 1 :]
-        return self.mesh.size(*inner), sub_axis_size(name) or self.mesh.size(axis)
+        return self.mesh.size(*inner) * axis_stride(name), self.mesh.size(name)

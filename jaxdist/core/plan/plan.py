@@ -22,6 +22,12 @@ PLAN_TARGET_KEY: Final = "made_for"
 TensorSplit = Literal["pairs", "filter", "channel", "sequence"]
 """How the tensor axis splits weights."""
 
+BlockLoops = Literal["auto", "on", "off"]
+"""Whether equal blocks are one loop."""
+
+AttentionChoice = Literal["auto", "einsum"]
+"""Which kernel attention has."""
+
 AfterSpatial = Literal["repeat", "samples"]
 """What devices that shared images do where these are whole."""
 
@@ -57,6 +63,12 @@ class Plan:
     remat_end: str = ""
     """Block before which activations are computed again; its own and those behind it
     are saved. Empty computes all again."""
+    scan: BlockLoops = "auto"
+    """Whether consecutive equal blocks run as one loop, so that neither the program nor
+    its compile time grows with depth: auto does so on accelerators, but with images."""
+    attention: AttentionChoice = "auto"
+    """Kernel of attention: auto takes the fused one of the platform where it has one,
+    einsum writes it out as products everywhere."""
     pipe: PipelineConfig = field(default_factory=PipelineConfig)
     """How blocks are divided into stages along the pipe axis."""
     reduce: ReductionConfig = field(default_factory=ReductionConfig)
@@ -220,6 +232,17 @@ class Plan:
             return ()
         end = blocks.index(self.remat_end) if self.remat_end else None
         return (*blocks,)[:end]
+
+    def attention_platform(self, platform: str) -> str:
+        """Return whose kernel attention has: written out is that of a CPU.
+
+        Args:
+            platform: of the devices: cpu, gpu or tpu.
+
+        >>> Plan(attention="einsum").attention_platform("tpu")
+        'cpu'
+        """
+        return "cpu" if self.attention == "einsum" else platform
 
     @property
     def placed(self) -> MeshPlacement:

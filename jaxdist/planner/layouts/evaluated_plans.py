@@ -41,6 +41,8 @@ class PlanEvaluator:
     """Those that fit, by label."""
     rejection_reasons: dict[str, str] = field(default_factory=dict)
     """Why others cannot be run."""
+    replaced_by: dict[str, str] = field(default_factory=dict)
+    """The faster plan that stands for one with other settings, both by label."""
     missing_bytes: dict[str, float] = field(default_factory=dict)
     """Bytes by which others do not fit."""
     stages: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
@@ -117,15 +119,23 @@ class PlanEvaluator:
         Args:
             key: a plan without those settings; None of a plan that stays.
         """
-        kept: set[str] = set()
+        kept: dict[str, str] = {}
         # Fastest first, so the first of its kind stays.
         for one in self.sorted():
             bare = key(one.plan)
             if bare is None:
                 continue
+            label = one.plan.label
             if bare.label in kept:
-                del self.feasible[one.plan.label]
-            kept.add(bare.label)
+                del self.feasible[label]
+                self.replaced_by[label] = kept[bare.label]
+            kept.setdefault(bare.label, label)
+
+    def rejection_reason(self, label: str) -> str:
+        """Return why a plan cannot be run, or the plan that stands for it."""
+        if label not in self.rejection_reasons:
+            label = self.replaced_by[label]
+        return self.rejection_reasons[label]
 
     def record_fit(
         self, plan: Plan, prediction: Prediction, needed: int, qualifier: str = ""

@@ -166,7 +166,7 @@ def rank_plans(
         raise evaluator.no_layout_error
     return PlanRanking(
         plans=tuple(found),
-        rejected=tuple(_rejected_layouts(asked, found, evaluator.rejection_reasons)),
+        rejected=tuple(_rejected_layouts(asked, found, evaluator.rejection_reason)),
         num_estimated=len(space),
         num_evaluated=evaluator.num_evaluated,
     )
@@ -197,7 +197,7 @@ def _confirm_memory(
 def _rejected_layouts(
     baselines: Mapping[str, Plan],
     feasible: Sequence[EvaluatedPlan],
-    rejection_reasons: Mapping[str, str],
+    rejection_reason: Callable[[str], str],
 ) -> Iterable[RejectedLayout]:
     """Yield why each of the well-known layouts is not the first."""
     best, fastest = feasible[0], dict[str, EvaluatedPlan]()
@@ -211,7 +211,7 @@ def _rejected_layouts(
     for title, plan in baselines.items():
         found = fastest.get(keys[plan])
         if found is None:
-            reason = rejection_reasons[title]
+            reason = rejection_reason(title)
             yield RejectedLayout(title=plan.title, step_s=None, reason=reason)
         elif plan.mesh != best.plan.mesh:
             # The term that exceeds the best plan's by most.

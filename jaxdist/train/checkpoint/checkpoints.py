@@ -21,8 +21,10 @@ import numpy as np
 
 from jaxdist.core.errors import BadInput, DiskFullError
 from jaxdist.core.files import MARKER_SUFFIX, FolderMarker, delete_folder
+from jaxdist.core.metric_goal import BestCheckpoint
 from jaxdist.core.text.formatting import format_size
 from jaxdist.train.checkpoint import orbax_store, reader
+from jaxdist.train.checkpoint.best import CheckpointStep, read_best, write_best
 from jaxdist.train.checkpoint.checksum import (
     has_nonfinite,
     local_fingerprint,
@@ -79,6 +81,8 @@ class Checkpoints:
         self.directory, self.max_to_keep = Path(directory), max_to_keep
         self._writer: orbax_store.OrbaxWriter | None = None
         self._pending_manifest: CheckpointManifest | None = None
+        self._best: BestCheckpoint | None = None
+        self._pending_best: BestCheckpoint | None = None
         self.read_only, self._exclusive = read_only, exclusive
         self._marker: FolderMarker | None = None
 
@@ -86,8 +90,17 @@ class Checkpoints:
         """Return the steps of complete checkpoints, oldest first."""
         return reader.list_steps(self.directory)
 
+    def best(self) -> BestCheckpoint | None:
+        """Return the best checkpoint, which stays; None where none is known to be."""
+        # Read once: hosts decide alike, however late a file is seen on one of them.
+        self._best = self._best or read_best(self.directory)
+        return self._pending_best or self._best
+
     def save(
-        self, state: TrainState, metadata: Mapping[str, Any] | None = None
+        self,
+        state: TrainState,
+        metadata: Mapping[str, Any] | None = None,
+        best: BestCheckpoint | None = None,
     ) -> bool:
         """Begin to save a state; its arrays may be donated when this returns.
 
@@ -96,6 +109,7 @@ class Checkpoints:
         Args:
             state: arrays in any layout.
             metadata: JSON values to store with it.
+            best: what makes it the best so far, if it is; that of before may go.
 
         Returns:
             False if this very state is saved already.
@@ -147,9 +161,10 @@ class Checkpoints:
                         values=f"{len(changed)} of {len(new)} leaves differ",
                         remedy=f"mv {folder} {folder}-before",
                     )
+                self._note_best(best)
                 return False
 
-        self._pending_manifest = manifest
+        self._pending_manifest, self._pending_best = manifest, best
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._remove_incomplete()
@@ -162,6 +177,8 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Wait for the save in progress, then delete the oldest beyond `max_to_keep`.
+
+        The best one stays.
 
         Raises:
             DiskFullError: the disk is full; the earlier checkpoints are intact, and the
@@ -176,8 +193,13 @@ class Checkpoints:
             self._abort_write(error)
         self._pending_manifest = None
         self._release()
+        # Only now: while it was written, the best was another one.
+        self._note_best(self._pending_best)
         if jax.process_index() == 0:
+            best = self.best()
             for step in self.steps()[: -self.max_to_keep]:
+                if best is not None and step == best.step:
+                    continue
                 marker = self._mark(step)
                 assert marker is not None
                 # The name goes first, so that no half is ever taken for a checkpoint.
@@ -236,7 +258,7 @@ class Checkpoints:
             ),
         )
 
-    def restore(self, step: int | None, state_shapes: TrainState) -> RestoredState:
+    def restore(self, step: CheckpointStep, state_shapes: TrainState) -> RestoredState:
         """Restore one checkpoint, by default the newest.
 
         Raises:
@@ -260,15 +282,23 @@ class Checkpoints:
                 else "train again: run.name=...",
             ) from damage
 
-    def verify(self, step: int | None = None) -> str | None:
+    def verify(self, step: CheckpointStep = None) -> str | None:
         """Read a checkpoint on the host, and return the damage, or None."""
         self.wait()
         return reader.find_corruption(reader.checkpoint_folder(self.directory, step))
 
+    def _note_best(self, best: BestCheckpoint | None) -> None:
+        self._pending_best = None
+        if best is None:
+            return
+        self._best = best
+        if jax.process_index() == 0:
+            write_best(self.directory, best)
+
     def _abort_write(self, error: Exception) -> NoReturn:
         """Remove the unfinished save, and raise an error that names a remedy."""
         manifest, writer = self._pending_manifest, self._writer
-        self._pending_manifest = self._writer = None
+        self._pending_manifest = self._writer = self._pending_best = None
         if writer is not None:
             # Its other writes fail for the same reason; the first one says it.
             with contextlib.suppress(Exception):
@@ -372,6 +402,10 @@ class Checkpoints:
     def _quarantine(self, damaged: list[SkippedCheckpoint]) -> None:
         if self.read_only:
             return
+        if self._best is not None and self._best.step in [
+            skip.step for skip in damaged
+        ]:
+            self._best = None
         if jax.process_index() == 0:
             for skip in damaged:
                 self._move_aside(

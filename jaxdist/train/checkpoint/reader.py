@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxdist.core.errors import BadInput
 from jaxdist.train.checkpoint import orbax_store
+from jaxdist.train.checkpoint.best import CheckpointStep, read_best
 from jaxdist.train.checkpoint.checksum import fingerprint, has_nonfinite
 from jaxdist.train.checkpoint.manifest import (
     CheckpointManifest,
@@ -58,13 +59,22 @@ def list_quarantined(directory: Path) -> tuple[Path, ...]:
     return tuple(sorted(directory.glob(f"{QUARANTINE_PREFIX}*")))
 
 
-def checkpoint_folder(directory: Path, step: int | None) -> Path:
-    """Return the folder of a step, by default of the newest.
+def checkpoint_folder(directory: Path, step: CheckpointStep) -> Path:
+    """Return the folder of a checkpoint, by default of the newest.
 
     Raises:
         BadInput: there is no such checkpoint.
     """
     there = list_steps(directory)
+    if step == "best":
+        if (best := read_best(directory)) is not None:
+            return directory / str(best.step)
+        raise BadInput(
+            f"no checkpoint in {directory} is known to be the best",
+            rule="a run keeps its best checkpoint if checkpoint.best names a metric",
+            remedy=[f"--checkpoint {there[-1]}"] * bool(there)
+            + ["train with checkpoint.best=accuracy"],
+        )
     if there and (step is None or step in there):
         return directory / str(there[-1] if step is None else step)
     listed = ", ".join(map(str, there)) or "none"
@@ -94,7 +104,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     return notes
 
 
-def find_manifest(directory: Path, step: int | None) -> CheckpointManifest:
+def find_manifest(directory: Path, step: CheckpointStep) -> CheckpointManifest:
     """Read the manifest of a step, by default of the newest, beside a run that saves.
 
     Raises:

@@ -9,6 +9,7 @@ from jaxdist.launch.cli.parser import (
     CommandParser,
     add_experiment_arguments,
     add_json_option,
+    add_target_option,
 )
 from jaxdist.launch.terminal.console import (
     console,
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from jaxdist.launch.analysis.audit import StepAudit
+    from jaxdist.launch.config import Experiment
+    from jaxdist.launch.training.job.job import Job
 
 summary = "hold a compiled step against its plan, without training"
+example = "digits plan.mesh.data=2 plan.mesh.spatial_h=2"
 
 _MAX_ROWS: Final = 5
 
@@ -32,6 +36,7 @@ _MAX_ROWS: Final = 5
 def add_arguments(parser: CommandParser) -> None:
     """Take an experiment and overrides, or a script and the name of its step."""
     add_experiment_arguments(parser, or_step=True)
+    add_target_option(parser)
     parser.add_argument(
         "--warn", action="store_true", help="exit with 0 whatever differs, and say it"
     )
@@ -60,27 +65,67 @@ def run(args: Namespace) -> int:
             sys.stdout.write(f"{args.experiment}\n{survey}\n")
         return int(bool(survey.findings) and not args.warn)
 
-    from jaxdist.launch.distributed.process_group import process_group
-    from jaxdist.launch.training.job.setup import JobRequest, settle
+    if args.target:
+        found, devices, config = _audit_for_target(args)
+    else:
+        from jaxdist.launch.distributed.process_group import process_group
+        from jaxdist.launch.training.job.request import JobRequest
+        from jaxdist.launch.training.job.setup import settle
 
-    request = JobRequest(experiment=args.experiment, overrides=args.overrides)
-    job = settle(request, process_group())
+        request = JobRequest(experiment=args.experiment, overrides=args.overrides)
+        return show_audit(args, settle(request, process_group()), warns=args.warn)
+    return _show(args, found, devices, warns=args.warn or config.audit == "warn")
 
-    # From here on jax is imported: it sees the devices that were just prepared.
+
+def show_audit(args: Namespace, job: "Job", *, warns: bool = False) -> int:
+    """Audit the step of a job and print it; returns the exit code.
+
+    Args:
+        args: `json`, and the words that were typed.
+        job: settled on the devices that are here.
+        warns: whether a difference is said, and no error.
+
+    Raises:
+        AuditError: the first difference from the plan, after everything was printed.
+    """
+    # jax sees the devices that were just prepared.
     from jaxdist.launch.analysis.audit import audit
 
-    found = audit(job)
+    found = audit(job.resolved.experiment, job.layout)
+    warns = warns or job.config.audit == "warn"
+    return _show(args, found, job.devices, warns=warns)
+
+
+def _show(args: Namespace, found: "StepAudit", devices: str, *, warns: bool) -> int:
     if args.json:
         print_json(found.as_dict())
     else:
         words = " ".join((args.experiment, *args.overrides))
-        _print_audit(console(), found, job.devices, words)
+        _print_audit(console(), found, devices, words)
     for error in found.program.differences:
         # Everything was printed before: the error says only which difference was first.
-        if not (args.warn or job.config.audit == "warn"):
+        if not warns:
             raise error
         console(error=True).print(f"warn: {error}", soft_wrap=True)
     return 0
+
+
+def _audit_for_target(args: Namespace) -> "tuple[StepAudit, str, Experiment]":
+    """Compile the step for the devices of a target, which need not be here."""
+    from jaxdist.launch.config.resolve import resolve_config
+    from jaxdist.meshes.targets.compilers import prepare_compilation
+    from jaxdist.meshes.targets.target import parse_target
+
+    target = parse_target(args.target)
+    prepare_compilation(target)
+    resolved = resolve_config(args.experiment, args.overrides)
+
+    from jaxdist.launch.analysis.audit import audit
+    from jaxdist.launch.analysis.target_compile import lay_out_on_target
+
+    layout = lay_out_on_target(resolved, target)
+    found = audit(resolved.experiment, layout)
+    return found, str(target), resolved.config
 
 
 def _print_audit(
@@ -142,6 +187,14 @@ def _print_collectives(out: "Console", audited: "StepAudit") -> None:
             sizes = (size.format(n) for n in (row.ledger, row.program, row.wire))
             table.add_row(row.kind, axes, format_count(row.count), *sizes)
         print_table(out, table)
+        for row in rows:
+            if row.program != row.equivalent:
+                axes = " x ".join(row.axes) or "unknown devices"
+                out.print(
+                    f"  the compiler sends {row.kind} over {axes} in another form: "
+                    f"{format_size(row.program)} for {format_size(row.equivalent)}",
+                    soft_wrap=True,
+                )
         # The collectives above are summed by axes; these say which layer they are for.
         ledger = sorted(program.layout.ledger.rows, key=lambda row: -row.payload)
         size = NumberColumn(max((row.payload for row in ledger), default=0), "B")

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from jaxdist.launch.analysis.step_traffic import StepTraffic
     from jaxdist.launch.analysis.wire_traffic import WireTraffic
 
-summary = "count the bytes a step sends: by formula, as written, as compiled"
+summary = "count the bytes a step sends: planned, written, compiled"
+example = "digits plan.reduce.algorithm=int8"
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -58,7 +59,8 @@ def run(args: Namespace) -> int:
         measure_wire_traffic,
     )
     from jaxdist.launch.distributed.process_group import process_group
-    from jaxdist.launch.training.job.setup import JobRequest, settle
+    from jaxdist.launch.training.job.request import JobRequest
+    from jaxdist.launch.training.job.setup import settle
 
     request = JobRequest(experiment=args.experiment, overrides=args.overrides)
     job = settle(request, process_group())

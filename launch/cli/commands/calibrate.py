@@ -6,6 +6,7 @@ from pathlib import Path
 from jaxdist.core.files import check_output
 from jaxdist.launch.cli.parser import (
     CommandParser,
+    add_experiment_arguments,
     add_json_option,
     add_output_option,
     add_overrides,
@@ -13,43 +14,38 @@ from jaxdist.launch.cli.parser import (
 )
 from jaxdist.launch.terminal.console import console, print_json
 
-summary = "measure this machine, read nccl-tests or OSU, or fit measured rows"
+summary = "measure this machine, or take what others measured"
+example = ""
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Take what to measure; or `read`, or `fit`, and files that were measured."""
-    measure = parser.add_form(
-        "measure",
-        "measure this machine, and the layers of an experiment too",
+    machine = parser.add_form(
+        "machine",
+        "measure the kernels and links of this machine",
+        example="--quick --devices 8 -o cluster.json",
         default=True,
     )
-    add = measure.add_argument
-    add(
-        "experiment",
-        metavar="EXPERIMENT",
-        nargs="?",
-        help="time the layers of this experiment too",
+    layers = parser.add_form(
+        "layers",
+        "time the layers of an experiment, and add them to a measured machine",
+        example="digits --devices 2 --cluster mine.json -o layers.json",
     )
-    add_overrides(measure)
-    add(
-        "--devices",
-        metavar="N",
-        type=int,
-        help="devices that are measured together (one; of several processes all they "
-        "have; those of --cluster)",
+    # Before these were two, one command line could ask for either.
+    both = parser.add_form(
+        "measure", "measure a machine", example="--quick", default=True, hidden=True
     )
-    add(
-        "--max-size",
-        metavar="SIZE",
-        help="bytes up to which collectives are timed (8MB; 64MB for large gradients "
-        "on fast links)",
-    )
-    add("--dtype", default="float32", help="of the numbers of kernels (float32)")
+    machine.set_defaults(experiment=None, overrides=())
+    add_experiment_arguments(layers)
+    both.add_argument("experiment", metavar="EXPERIMENT", nargs="?")
+    add_overrides(both)
+    for form in (machine, layers, both):
+        _add_measuring_options(form)
 
     read = parser.add_form(
         "read",
         "take what nccl-tests or OSU measured as a level of a cluster",
-        example="FILE --cluster dgx-h100",
+        example="all_reduce_perf.txt --cluster dgx-h100 -o pod.json",
     )
     add = read.add_argument
     add("files", metavar="FILE", type=Path, nargs="+", help="what the programs printed")
@@ -64,7 +60,7 @@ def add_arguments(parser: CommandParser) -> None:
     fit = parser.add_form(
         "fit",
         "fit constants to rows that were measured elsewhere",
-        example="FILE.csv --train 'devices<=8'",
+        example="runs.csv --train 'devices<=8' -o fitted.json",
     )
     add = fit.add_argument
     add("measured", metavar="FILE.csv", type=Path, help="measured rows")
@@ -85,12 +81,20 @@ def add_arguments(parser: CommandParser) -> None:
         action="store_true",
         help="fit more than three constants",
     )
+    machine.set_defaults(cluster=None)
     for form, cluster, output in (
-        (measure, "a measured one, to which the layers are added", "cluster.json"),
+        (machine, "", "cluster.json"),
+        (
+            layers,
+            "the file of the machine; without it that is measured first",
+            "cluster.json",
+        ),
+        (both, "a measured one, to which the layers are added", "cluster.json"),
         (read, "the one whose level is replaced", "cluster.json"),
         (fit, "the one that they were measured on (that of the format)", "fitted.json"),
     ):
-        form.add_argument("--cluster", metavar="NAME|FILE", help=cluster)
+        if cluster:
+            form.add_argument("--cluster", metavar="NAME|FILE", help=cluster)
         add_output_option(form, f"file to write ({output})", Path(output))
         form.add_argument(
             "--allow-noisy", action="store_true", help="take what spreads a lot as well"
@@ -98,16 +102,39 @@ def add_arguments(parser: CommandParser) -> None:
         add_json_option(form)
 
 
+def _add_measuring_options(form: CommandParser) -> None:
+    """Take how many devices are measured, and how."""
+    add = form.add_argument
+    add(
+        "--devices",
+        metavar="N",
+        type=int,
+        help="devices that are measured together (one; of several processes all they "
+        "have; those of --cluster)",
+    )
+    add(
+        "--max-size",
+        metavar="SIZE",
+        help="bytes up to which collectives are timed (8MB; 64MB for large gradients "
+        "on fast links)",
+    )
+    add("--dtype", default="float32", help="of the numbers of kernels (float32)")
+    add(
+        "--quick",
+        action="store_true",
+        help="few kernels and messages, no compressors: about 20 s, not minutes",
+    )
+
+
 def run(args: Namespace) -> int:
     """Measure, read or fit, write and print."""
     # Measuring takes minutes: what could not be written is refused before it.
     check_output(args.output, force=args.force)
-    act = {"measure": _measure, "read": _import_benchmark, "fit": _fit}
-    act[args.action](args)
-    return 0
+    if args.action == "read":
+        return _import_benchmark(args)
+    if args.action == "fit":
+        return _fit(args)
 
-
-def _measure(args: Namespace) -> None:
     from jaxdist.launch.calibration.measure import (
         CalibrationQuery,
         calibrate,
@@ -118,9 +145,10 @@ def _measure(args: Namespace) -> None:
     # All processes of a launcher measure together; one of them tells.
     if made.is_primary:
         print_json(made.to_dict()) if args.json else print_calibration(console(), made)
+    return 0
 
 
-def _import_benchmark(args: Namespace) -> None:
+def _import_benchmark(args: Namespace) -> int:
     from jaxdist.launch.calibration.import_benchmark import (
         ImportQuery,
         import_level,
@@ -129,10 +157,12 @@ def _import_benchmark(args: Namespace) -> None:
 
     made = import_level(query_from(args, ImportQuery))
     print_json(made.to_dict()) if args.json else print_level_import(console(), made)
+    return 0
 
 
-def _fit(args: Namespace) -> None:
+def _fit(args: Namespace) -> int:
     from jaxdist.launch.calibration.fit import FitQuery, print_fit, run_fit
 
     made = run_fit(query_from(args, FitQuery))
     print_json(made.to_dict()) if args.json else print_fit(console(), made)
+    return 0

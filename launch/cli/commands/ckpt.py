@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.core.text.formatting import format_count, format_duration, format_size
 from jaxdist.core.validation import json_text
+from jaxdist.launch.cli.parser import add_checkpoint_option
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from jaxdist.train.checkpoint.best import CheckpointStep
+
 summary: Final = "list, inspect, verify and hash the checkpoints of a run"
+example: Final = "ls digits"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,12 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "hash: one digest of the parameters",
     )
     add("run", metavar="RUN", help="name or path of a run")
-    add(
-        "--checkpoint",
-        metavar="N",
-        type=int,
-        help="step of one checkpoint (default: the newest; verify: all)",
-    )
+    add_checkpoint_option(parser, default="the newest; verify: all")
     add("--json", action="store_true", help="print one JSON object")
 
 
@@ -47,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     return act(args.action, directory, args.checkpoint, as_json=args.json)
 
 
-def act(action: str, directory: Path, step: int | None, *, as_json: bool) -> int:
+def act(action: str, directory: Path, step: "CheckpointStep", *, as_json: bool) -> int:
     """Report on a folder of checkpoints and print it.
 
     Args:
@@ -75,9 +74,10 @@ def act(action: str, directory: Path, step: int | None, *, as_json: bool) -> int
     return int(action != "ls" and any(row.get("damage") for row in rows))
 
 
-def listing(directory: Path, step: int | None = None) -> dict[str, Any]:
+def listing(directory: Path, step: "CheckpointStep" = None) -> dict[str, Any]:
     """List checkpoints, oldest first, each with its damage or None."""
     from jaxdist.train.checkpoint import reader
+    from jaxdist.train.checkpoint.best import read_best
 
     # Each is verified by its checksums, which reads all of its bytes.
     rows = []
@@ -92,7 +92,13 @@ def listing(directory: Path, step: int | None = None) -> dict[str, Any]:
             # Gone meanwhile: the error says which there are.
             reader.checkpoint_folder(directory, step)
     aside = [str(path) for path in reader.list_quarantined(directory)]
-    return {"directory": str(directory), "checkpoints": rows, "set_aside": aside}
+    best = read_best(directory)
+    return {
+        "directory": str(directory),
+        "checkpoints": rows,
+        "best": None if best is None else asdict(best),
+        "set_aside": aside,
+    }
 
 
 def _checkpoint_row(folder: Path) -> dict[str, Any] | None:
@@ -119,7 +125,7 @@ def _checkpoint_row(folder: Path) -> dict[str, Any] | None:
     }
 
 
-def inspection(directory: Path, step: int | None = None) -> dict[str, Any]:
+def inspection(directory: Path, step: "CheckpointStep" = None) -> dict[str, Any]:
     """Tell what one checkpoint says about itself, and the bytes of each leaf."""
     from jaxdist.train.checkpoint import reader
 
@@ -140,7 +146,7 @@ def inspection(directory: Path, step: int | None = None) -> dict[str, Any]:
     }
 
 
-def hashing(directory: Path, step: int | None = None) -> dict[str, Any]:
+def hashing(directory: Path, step: "CheckpointStep" = None) -> dict[str, Any]:
     """Hash the parameters of one checkpoint, verified on the way."""
     from jaxdist.train.checkpoint import reader
     from jaxdist.train.checkpoint.checksum import hash_arrays
@@ -161,13 +167,15 @@ def _show_listing(found: dict[str, Any], console: "Console") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    rows = found["checkpoints"]
+    rows, best = found["checkpoints"], found["best"]
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("step", "size", "age"):
         table.add_column(name, justify="right")
     table.add_column("state")
     for row in rows:
         state = f"damaged: {row['damage']}" if row["damage"] else "verified"
+        if best and best["step"] == row["step"]:
+            state += f", best {best['metric']} {best['value']:.4g}"
         size, age = format_size(row["bytes"]), format_duration(row["age_s"])
         table.add_row(format_count(row["step"]), size, age, escape(state))
     total = format_size(sum(row["bytes"] for row in rows))

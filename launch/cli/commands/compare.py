@@ -14,6 +14,7 @@ from jaxdist.launch.cli.parser import (
 from jaxdist.launch.terminal.console import console, print_json
 
 summary = "set what was predicted of runs beside what they measured"
+example = "digits --cluster cpu-fake"
 
 
 def add_arguments(parser: CommandParser) -> None:

@@ -15,6 +15,7 @@ from jaxdist.launch.terminal.console import (
 )
 
 summary = "print every value of an experiment, and who set it"
+example = "digits optim.lr=0.1"
 
 
 def add_arguments(parser: CommandParser) -> None:

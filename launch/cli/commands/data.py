@@ -19,7 +19,8 @@ from jaxdist.launch.terminal.console import (
     print_table,
 )
 
-summary = "compare how well parts of the samples that are exchanged mix them"
+summary = "forecast how well exchanged samples are mixed"
+example = "quality digits --exchange-fraction 0.1"
 
 _FORECAST_EPOCHS: Final = (0, 1, 5, 10, 30)
 

@@ -10,6 +10,7 @@ from jaxdist.launch.cli.parser import (
 from jaxdist.launch.terminal.console import console, print_json
 
 summary = "check this machine, and say the fix for what is wrong"
+example = ""
 
 
 def add_arguments(parser: CommandParser) -> None:

@@ -4,6 +4,7 @@ from argparse import Namespace
 
 from jaxdist.launch.cli.parser import (
     CommandParser,
+    add_checkpoint_option,
     add_json_option,
     add_run_argument,
     add_runs_folder_option,
@@ -12,14 +13,13 @@ from jaxdist.launch.cli.parser import (
 from jaxdist.launch.terminal.console import console, print_json
 
 summary = "score a checkpoint of a run on its held-out samples"
+example = "digits"
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Take a run and one of its checkpoints."""
     add_run_argument(parser, "run")
-    parser.add_argument(
-        "--checkpoint", type=int, metavar="N", help="step of the checkpoint (newest)"
-    )
+    add_checkpoint_option(parser)
     add_runs_folder_option(parser)
     add_trust_option(parser)
     add_json_option(parser)

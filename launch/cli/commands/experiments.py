@@ -13,6 +13,7 @@ from jaxdist.launch.terminal.console import (
 )
 
 summary = "list the experiments that come with jaxdist"
+example = "digits"
 
 
 def add_arguments(parser: CommandParser) -> None:

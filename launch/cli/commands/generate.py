@@ -6,6 +6,7 @@ from argparse import Namespace
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.parser import (
     CommandParser,
+    add_checkpoint_option,
     add_json_option,
     add_run_argument,
     add_runs_folder_option,
@@ -14,6 +15,7 @@ from jaxdist.launch.cli.parser import (
 from jaxdist.launch.terminal.console import console, print_json
 
 summary = "let a run continue a text, or say what happens in a clip"
+example = "characters --prompt 'ROMEO:'"
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -39,7 +41,7 @@ def add_arguments(parser: CommandParser) -> None:
         "(text 0.8; captions always 0)",
     )
     add("--seed", type=int, default=0, metavar="N", help="another seed, another text")
-    add("--checkpoint", type=int, metavar="N", help="step of the checkpoint (newest)")
+    add_checkpoint_option(parser)
     add_runs_folder_option(parser)
     add_trust_option(parser)
     add_json_option(parser)

@@ -8,11 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxdist.launch.cli.parser import (
-    CommandParser,
-    add_json_option,
-    add_runs_folder_option,
-)
+from jaxdist.launch.cli.commands import status
+from jaxdist.launch.cli.parser import CommandParser
 from jaxdist.launch.cli.restart_options import (
     add_restart_options,
     feasible_counts_of_program,
@@ -23,6 +20,7 @@ if TYPE_CHECKING:
     from jaxdist.launch.launchers.local import LocalLaunch
 
 summary = "start a program on several processes, joined by jax.distributed"
+example = ""
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -79,7 +77,12 @@ def add_arguments(parser: CommandParser) -> None:
         example=f"--nodes 4 --image IMAGE --volume CLAIM {program}",
     )
     add = k8s.add_argument
-    add("--image", required=True, help="has Python, jax and jaxdist")
+    add(
+        "--image",
+        required=True,
+        help="has Python, jax and jaxdist: jaxdist/launch/launchers/scripts/Dockerfile "
+        "makes one",
+    )
     add(
         "--volume",
         metavar="CLAIM",
@@ -121,13 +124,9 @@ def add_arguments(parser: CommandParser) -> None:
         form.set_defaults(start=start)
         form.add_program()
 
-    status = parser.add_form("status", "what has become of runs")
-    status.add_argument(
-        "run", metavar="RUN", nargs="?", help="one run (all in the folder)"
-    )
-    add_runs_folder_option(status)
-    add_json_option(status)
-    status.set_defaults(start=_print_status)
+    form = parser.add_form("status", status.summary, example="digits")
+    status.add_arguments(form)
+    form.set_defaults(start=status.run)
 
 
 def _add_passed_option(form: CommandParser, program: str, example: str) -> None:
@@ -312,10 +311,3 @@ def _start_mpi(args: Namespace) -> int:
     if args.shows:
         return _print_text(launch.shell_text(os.environ))
     return run_mpi(launch, os.environ)
-
-
-def _print_status(args: Namespace) -> int:
-    from jaxdist.launch.cli.status_table import print_status
-
-    print_status(args.run, args.dir, as_json=args.json)
-    return 0

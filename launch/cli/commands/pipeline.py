@@ -18,6 +18,7 @@ from jaxdist.launch.terminal.console import (
 )
 
 summary = "draw a schedule of a pipeline, with its ticks, bubble and memory"
+example = "draw --schedule 1f1b --stages 4 --microbatches 8"
 
 
 def add_arguments(parser: CommandParser) -> None:

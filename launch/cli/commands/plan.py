@@ -1,33 +1,114 @@
 """`jaxdist plan`: layouts of an experiment ranked, or a network cut into stages."""
 
+import argparse
+import os
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
+from jaxdist.core.errors import BadInput
 from jaxdist.core.files import check_output, write_output
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_experiment_arguments,
     add_json_option,
     add_output_option,
+    add_target_option,
     add_what_if_option,
     parse_int_list,
     query_from,
 )
-from jaxdist.launch.terminal.console import console, print_json
+from jaxdist.launch.terminal.console import console, print_json, print_next_commands
 
-summary = "rank the layouts of an experiment on a cluster, or cut it into stages"
+if TYPE_CHECKING:
+    from jaxdist.meshes.targets.target import Target
+
+summary = "rank the layouts of an experiment, or cut a network in stages"
+example = ""
+
+_VERIFIED_PLANS: Final = 4
+_ROUNDS: Final = 5
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Take an experiment, a cluster and devices; or `stages`, a profile and links."""
     layouts = parser.add_form(
         "layouts",
-        "the layouts of an experiment, by predicted time",
+        "rank the layouts of an experiment by predicted time",
         example="resnet50 --cluster abci --devices 64",
         default=True,
     )
-    add_experiment_arguments(layouts)
-    add = layouts.add_argument
+    explain = parser.add_form(
+        "explain",
+        "rank them, and show the arithmetic of one",
+        example="digits --cluster testbed --devices 4 --rank 2",
+    )
+    verify = parser.add_form(
+        "verify",
+        "rank them, run the first ones here and rank those by what is seen",
+        example="digits --cluster cpu-fake --devices 8 --first 4",
+    )
+    stages = parser.add_form(
+        "stages",
+        "cut a network into stages, and give each its devices",
+        example="--profile digits.json --cluster pipedream-b --workers 8",
+    )
+    for form in (layouts, explain, verify):
+        _add_search_options(form)
+    explain.add_argument(
+        "--rank",
+        metavar="N",
+        type=int,
+        default=1,
+        dest="explain",
+        help="the Nth plan (1)",
+    )
+    verify.add_argument(
+        "--first",
+        metavar="N",
+        type=int,
+        default=_VERIFIED_PLANS,
+        dest="verify",
+        help="how many plans are run for some steps on the devices that are here, or "
+        f"compiled for their --target ({_VERIFIED_PLANS})",
+    )
+    verify.add_argument(
+        "--rounds",
+        metavar="N",
+        type=int,
+        default=_ROUNDS,
+        help=f"times that each plan's steps are timed ({_ROUNDS})",
+    )
+    # Before these were forms they were options of the ranking.
+    add, hidden = layouts.add_argument, argparse.SUPPRESS
+    add("--explain", type=int, nargs="?", const=1, help=hidden)
+    add("--verify", type=int, help=hidden)
+    add("--rounds", type=int, default=_ROUNDS, help=hidden)
+    explain.set_defaults(verify=None, rounds=_ROUNDS)
+    verify.set_defaults(explain=None)
+    _add_stage_options(stages)
+    for form in (layouts, explain, verify, stages):
+        form.add_argument(
+            "--cluster",
+            metavar="NAME|FILE",
+            help="links, memory and speed of a cluster of docs/clusters.md",
+        )
+        form.add_argument(
+            "--memory",
+            metavar="M",
+            help="bytes of a device: 16e9, 16GB, 16GiB (the cluster's; else no limit)",
+        )
+        add_output_option(
+            form, "write the plan that `jaxdist train EXPERIMENT --plan FILE` runs"
+        )
+        add_json_option(form)
+
+
+def _add_search_options(form: CommandParser) -> None:
+    """Take an experiment, and what its layouts are searched and ranked by."""
+    add_experiment_arguments(form)
+    add = form.add_argument
     add(
         "--devices",
         metavar="N[,N]",
@@ -45,7 +126,8 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="N",
         help="samples to be trained on, epochs times those of an epoch: 90e6",
     )
-    add_what_if_option(layouts)
+    add_target_option(form)
+    add_what_if_option(form)
     add("--top", metavar="N", type=int, default=10, help="layouts that are shown (10)")
     add(
         "--compressors",
@@ -53,19 +135,11 @@ def add_arguments(parser: CommandParser) -> None:
         help="lossy compressors to choose from as well: int8, power, ... of "
         "docs/compression.md; all",
     )
-    add(
-        "--explain",
-        metavar="N",
-        type=int,
-        nargs="?",
-        const=1,
-        help="show the arithmetic of the Nth plan (1)",
-    )
 
-    stages = parser.add_form(
-        "stages", "where to cut a network, and how many devices each stage has"
-    )
-    add = stages.add_argument
+
+def _add_stage_options(form: CommandParser) -> None:
+    """Take a profile, links, and what the partitioner assumes."""
+    add = form.add_argument
     add(
         "--profile",
         metavar="FILE",
@@ -121,21 +195,6 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="R",
         help="FLOP/s of a device, for blocks of our profiles without measured seconds",
     )
-    for form in (layouts, stages):
-        form.add_argument(
-            "--cluster",
-            metavar="NAME|FILE",
-            help="links, memory and speed of a cluster of docs/clusters.md",
-        )
-        form.add_argument(
-            "--memory",
-            metavar="M",
-            help="bytes of a device: 16e9, 16GB, 16GiB (the cluster's; else no limit)",
-        )
-        add_output_option(
-            form, "write the plan that `jaxdist train EXPERIMENT --plan FILE` runs"
-        )
-        add_json_option(form)
 
 
 def run(args: Namespace) -> int:
@@ -143,21 +202,60 @@ def run(args: Namespace) -> int:
     # A search takes up to minutes: what could not be written is refused before it.
     if args.output:
         check_output(args.output, force=args.force)
-    return _plan_stages(args) if args.action == "stages" else _plan_layouts(args)
+    if args.action == "stages":
+        return _plan_stages(args)
 
-
-def _plan_layouts(args: Namespace) -> int:
     from jaxdist.launch.config.plan_file import plan_file_text
+    from jaxdist.launch.devices.jax_environment import target_answer_folder
     from jaxdist.launch.planning.layout_search import PlanQuery, search_layouts
     from jaxdist.launch.planning.layout_table import print_layouts
+    from jaxdist.launch.planning.verify import (
+        VerificationQuery,
+        compile_plans,
+        run_plans,
+    )
 
+    verifying = query_from(args, VerificationQuery)
+    target = _take_target(args) if args.target else None
+    if verifying.verify and target is not None:
+        from jaxdist.meshes.targets.compilers import prepare_compilation
+
+        prepare_compilation(target)
     found = search_layouts(query_from(args, PlanQuery))
+    if verifying.verify:
+        if target is None:
+            seen = run_plans(found, verifying)
+        else:
+            kept = target_answer_folder(os.environ)
+            seen = compile_plans(found, verifying, target, kept)
+        found = replace(found, verification=seen)
     if args.output:
-        plan = found.ranking.plans[0].plan
-        text = plan_file_text(plan, found.resolved, found.cluster)
+        text = plan_file_text(found.best_plan, found.resolved, found.cluster)
         write_output(args.output, text, force=args.force)
     print_json(found.to_dict()) if args.json else print_layouts(console(), found)
+    if args.target and not args.json:
+        words = " ".join((args.experiment, *args.overrides))
+        file = args.output or "plan.json"
+        again = f"jaxdist compile {words} --plan {file} --target {args.target}"
+        print_next_commands(console(), again)
     return 0
+
+
+def _take_target(args: Namespace) -> "Target":
+    """Take the cluster and the devices of a target."""
+    from jaxdist.meshes.targets.target import parse_target
+
+    target = parse_target(args.target)
+    if args.cluster or args.devices:
+        raise BadInput(
+            "a target has a cluster and a number of devices",
+            rule="--target stands alone, or --cluster with --devices",
+            values=f"--target {args.target} and "
+            f"{'--cluster' if args.cluster else '--devices'}",
+            remedy=f"--target {args.target}",
+        )
+    args.cluster, args.devices = target.chip.cluster, (target.devices,)
+    return target
 
 
 def _plan_stages(args: Namespace) -> int:

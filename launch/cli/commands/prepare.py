@@ -7,7 +7,8 @@ from jaxdist.core.text.formatting import format_count
 from jaxdist.launch.cli.parser import CommandParser, add_json_option
 from jaxdist.launch.terminal.console import console, print_json, print_next_commands
 
-summary = "write a folder of images as a data set that can be trained on by name"
+summary = "write a folder of images as a data set to train on"
+example = "photos --name photos"
 
 
 def add_arguments(parser: CommandParser) -> None:

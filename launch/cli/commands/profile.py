@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from jaxdist.core.profile import LayerProfile, Profile
 
-summary = "print what each layer of a network costs, and where it may be cut"
+summary = "print what each layer costs, and where a network may be cut"
+example = "resnet50 batch=32"
 
 
 def add_arguments(parser: CommandParser) -> None:

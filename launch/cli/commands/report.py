@@ -9,7 +9,8 @@ from jaxdist.launch.cli.parser import (
 )
 from jaxdist.launch.terminal.console import console
 
-summary = "write the report of a run again, with what is known since it ended"
+summary = "write the report of a run again, with what is known by now"
+example = "digits"
 
 
 def add_arguments(parser: CommandParser) -> None:

@@ -13,7 +13,8 @@ from jaxdist.launch.cli.parser import (
 )
 from jaxdist.launch.terminal.console import console, print_json
 
-summary = "train on more and more processes: samples/s, efficiency, and their reasons"
+summary = "train on more and more processes: speed, efficiency, reasons"
+example = "digits --processes 1,2"
 
 _RUNS_FOLDER: Final = "runs"
 

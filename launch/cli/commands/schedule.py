@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from jaxdist.launch.training.job.optimizer_schedule import OptimizerSchedule
 
-summary = "print learning rates, decay and norms of an experiment, without training"
+summary = "print learning rates, decay and norms, without training"
+example = "digits epochs=2"
 _BAR_WIDTH = 30
 
 

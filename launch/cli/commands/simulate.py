@@ -6,6 +6,7 @@ from jaxdist.launch.cli.parser import CommandParser, add_json_option, query_from
 from jaxdist.launch.terminal.console import console, print_json
 
 summary = "simulate an all-reduce on a network whose links are shared"
+example = "allreduce --topology torus --ranks 64 --mib 100"
 
 
 def add_arguments(parser: CommandParser) -> None:

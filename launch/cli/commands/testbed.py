@@ -30,19 +30,24 @@ _FAULTS: Final = {
     "stop": "its processes are stopped, and say nothing any more",
 }
 summary = "make several hosts in this machine, on links of a given rate"
+example = ""
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Take what to do, and with which hosts."""
-    up = parser.add_form("up", "make hosts")
+    up = parser.add_form("up", "make hosts", example="--hosts 4 --rate 200mbit")
     add = up.add_argument
     add("--hosts", type=int, default=4, metavar="N", help="how many (4)")
     add("--rate", help="of each link, both ways: 200mbit (no limit)")
     add("--delay", help="of each packet: 1ms, where the kernel has netem (none)")
 
-    status = parser.add_form("status", "the links of hosts, and what they have counted")
+    status = parser.add_form(
+        "status", "the links of hosts, and what they have counted", example=""
+    )
 
-    start = parser.add_form("run", "run a program, one process a host")
+    start = parser.add_form(
+        "run", "run a program, one process a host", example="-- train digits"
+    )
     add = start.add_argument
     add(
         "--devices-per-process",
@@ -75,7 +80,9 @@ def add_arguments(parser: CommandParser) -> None:
     )
 
     mend = parser.add_form("mend", "undo the faults of a host", example="h1")
-    down = parser.add_form("down", "remove all of it, also what a crash left")
+    down = parser.add_form(
+        "down", "remove all of it, also what a crash left", example=""
+    )
     for form in (fail, mend):
         form.add_argument("host", metavar="HOST", help="which one: h0, h1, ...")
     for form, act in {

@@ -13,6 +13,7 @@ from jaxdist.launch.cli.parser import (
 from jaxdist.launch.terminal.console import console
 
 summary = "write the phases of a run as a trace that Perfetto opens"
+example = "digits -o trace.json"
 
 
 def add_arguments(parser: CommandParser) -> None:

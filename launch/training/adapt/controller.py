@@ -15,7 +15,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from jaxdist.core.cluster import Cluster
@@ -88,12 +87,7 @@ class AdaptationController:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._stack.close()
 
     def on_start(self, session: "TrainingSession") -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jaxdist.core.cluster import Cluster
+from jaxdist.core.records import parse_record
 from jaxdist.launch.distributed.process_group import ProcessGroup
 
 if TYPE_CHECKING:
@@ -147,7 +148,11 @@ class LinkProbe:
         )
         if not self._mine.is_primary:
             return None
-        owns = [ProcessMeasurement(**fields) for fields in gathered]
+        # Another process may be of another version.
+        owns = [
+            parse_record(ProcessMeasurement, fields, f"what process {rank} measured")
+            for rank, fields in enumerate(gathered)
+        ]
         return merge_measurements(owns, self._size)
 
 

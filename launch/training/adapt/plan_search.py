@@ -23,8 +23,6 @@ from jaxdist.launch.launchers.processes.group import ProcessSpec, start_process
 from jaxdist.launch.run_folder.lockfile import check_resume
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from jaxdist.launch.config import Experiment
 
 MIN_SPEEDUP: Final = 1.15
@@ -100,12 +98,7 @@ class PlanSearchProcess:
         self._child: subprocess.Popen[bytes] = start_process(task, self._out, self._err)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: "TracebackType | None",
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         # Killing is safe: a search writes nothing but its answer.
         self._child.kill()
         self._child.wait()

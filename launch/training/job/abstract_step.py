@@ -3,6 +3,7 @@
 The mesh has no devices, so a layout for 1,024 of them is described on a laptop.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from jaxdist.core.axes import AXES
 from jaxdist.core.errors import BadInput
@@ -26,17 +27,19 @@ from jaxdist.launch.training.job.batch_spec import (
 )
 from jaxdist.launch.training.job.job import (
     Job,
+    lay_out,
     make_model_spec,
     make_task,
     task_network,
 )
 from jaxdist.layers import bind
+from jaxdist.meshes.build import build_mesh
 from jaxdist.models.registry import objective_for
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.profile.layer_calls import LayerCall, trace_calls
 from jaxdist.profile.network_profile import profile_network
 from jaxdist.profile.trace import TraceCache
-from jaxdist.train.build_layout import build_layout, check_samples
+from jaxdist.train.build_layout import check_samples
 from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.objective import cast_floats
 from jaxdist.train.peak_memory import device_batch_bytes, step_temporary_bytes
@@ -52,20 +55,24 @@ class StepDescriber:
     """An experiment whose step is described under one plan after another.
 
     Args:
-        config: checked settings; of its plan nothing is used. A plan that says nothing
-            of microbatches has those of its optimizer.
+        config: checked settings; of its plan the kernel of attention is used. A plan
+            that says nothing of microbatches has those of its optimizer.
+        platform: of the devices that it is described for: cpu, gpu or tpu.
 
     Raises:
         BadInput: data that the network cannot be trained on.
     """
 
-    def __init__(self, config: Experiment) -> None:
+    def __init__(self, config: Experiment, platform: str = "cpu") -> None:
         # Nothing is computed: leave accelerators to those who use them.
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_enable_x64", config.precision == "float64")
-        self.config, self.shapes = _with_batch_shapes(config)
-        self.task: Task = _make_abstract_task(self.config)
-        self.profile = profile_task(self.task, self.shapes, config.model.name)
+        # The number of training samples is None where the data is not here.
+        self.config, self.shapes, self.num_samples = fit_batch_shapes(config)
+        self.task: Task = make_abstract_task(self.config)
+        self._platform = platform
+        used = config.plan.attention_platform(platform)
+        self.profile = profile_task(self.task, self.shapes, config.model.name, used)
         # What is traced of blocks is the same under many plans; a search describes
         # hundreds.
         self.trace_cache = TraceCache()
@@ -105,23 +112,43 @@ class StepDescriber:
         described = _describe(layout, plan, self.profile, self.shapes)
         return replace(described, traced_bytes=traced)
 
-    def layout(self, plan: Plan) -> Layout:
-        """Lay the step out on a mesh without devices."""
-        sizes = tuple(size for _, size in plan.mesh.items())
-        # Shardings and `shard_map` take it like a mesh of devices while nothing is run.
-        mesh: Any = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    def layout(self, plan: Plan, devices: Sequence[Any] | None = None) -> Layout:
+        """Lay the step out.
+
+        Args:
+            plan: how it is split.
+            devices: as many as the plan has; None: on a mesh without devices.
+
+        Raises:
+            BadInput: the network or the batch cannot be split that way.
+        """
+        mesh: Any
+        if devices is None:
+            sizes = tuple(size for _, size in plan.mesh.items())
+            # Shardings and `shard_map` take it like a mesh while nothing is run.
+            mesh = AbstractMesh(
+                sizes,
+                AXES,
+                axis_types=(AxisType.Auto,) * len(AXES),
+                abstract_device=AbstractDevice("", None, self._platform),
+            )
+        else:
+            mesh = build_mesh(plan, devices)
         micro = plan.microbatches or self.task.microbatches
         task = self.task.in_parts(micro)
-        return build_layout(task, plan, mesh, self.shapes, self.trace_cache)
+        return lay_out(self.config, task, plan, mesh, self.shapes, self.trace_cache)
 
 
-def profile_task(task: "Task", shapes: BatchShapes, name: str) -> Profile:
+def profile_task(
+    task: "Task", shapes: BatchShapes, name: str, platform: str = "cpu"
+) -> Profile:
     """Read a task's network on a global batch.
 
     Args:
         task: its network, on shapes alone.
         shapes: of the batch.
         name: of the network.
+        platform: whose kernels its layers use.
 
     Raises:
         BadInput: the network cannot take such samples.
@@ -129,7 +156,7 @@ def profile_task(task: "Task", shapes: BatchShapes, name: str) -> Profile:
     # Activations have the precision of the run, whatever the samples have.
     inputs = cast_floats(task.objective.model_inputs(shapes), task.dtype)
     samples = shapes["id"].shape[0]
-    prepare = partial(bind_dropout_rng, batch=samples)
+    prepare = partial(bind_dropout_rng, batch=samples, platform=platform)
     try:
         return profile_network(task_network(task), inputs, name=name, prepare=prepare)
     except BadInput:
@@ -140,25 +167,21 @@ def profile_task(task: "Task", shapes: BatchShapes, name: str) -> Profile:
         raise
 
 
-def bind_dropout_rng(network: nnx.Module, batch: int) -> None:
+def bind_dropout_rng(network: nnx.Module, batch: int, platform: str = "cpu") -> None:
     """Bind the random numbers of the dropout of a network that is traced.
 
     Dropout draws them from a key and the numbers of the samples; any will do here.
     """
-    bind(network, jax.random.key(0), jnp.arange(batch, dtype=jnp.int32))
+    ids = jnp.arange(batch, dtype=jnp.int32)
+    bind(network, jax.random.key(0), ids, platform=platform)
 
 
-def abstract_task(config: Experiment) -> tuple["Task", BatchShapes]:
-    """Return an experiment's task, and the shapes of a global batch.
+def make_abstract_task(config: Experiment) -> "Task":
+    """Return an experiment's task, on shapes alone.
 
-    Raises:
-        BadInput: data that the network cannot be trained on.
+    Args:
+        config: fitted to its data, as `fit_batch_shapes` returns it.
     """
-    sized, shapes = _with_batch_shapes(config)
-    return _make_abstract_task(sized), shapes
-
-
-def _make_abstract_task(config: Experiment) -> "Task":
     # The rate has the shape of the count, as the optimizer wants it; its value is never
     # used.
     return make_task(config, make_model_spec(config), lambda count: 0.0 * count)
@@ -170,7 +193,8 @@ def list_layer_calls(config: Experiment) -> tuple[LayerCall, ...]:
     Raises:
         BadInput: data that the network cannot be trained on.
     """
-    task, shapes = abstract_task(config)
+    sized, shapes, _ = fit_batch_shapes(config)
+    task = make_abstract_task(sized)
     calls, _ = trace_calls(
         task.graph,
         (task.state.params, task.state.stats),
@@ -211,13 +235,16 @@ def _array_bytes(array: jax.ShapeDtypeStruct) -> int:
     return int(np.prod(array.shape, dtype=np.int64)) * array.dtype.itemsize
 
 
-def _with_batch_shapes(config: Experiment) -> tuple[Experiment, BatchShapes]:
-    """Return the shapes of a batch, and the configuration fitted to the data.
+def fit_batch_shapes(
+    config: Experiment,
+) -> tuple[Experiment, BatchShapes, int | None]:
+    """Return the configuration fitted to the data, a batch's shapes, and its samples.
 
     A plan is described before anybody has copied a data set to the machine: without the
-    data the shapes are those that the network was made for.
+    data the shapes are those that the network was made for, and the number of training
+    samples is None.
     """
-    objective = objective_for(config.model)
+    objective, num_samples = objective_for(config.model), None
     try:
         train, _ = open_data(config.data, feature_spec(config))
     except BadInput:
@@ -231,16 +258,18 @@ def _with_batch_shapes(config: Experiment) -> tuple[Experiment, BatchShapes]:
             raise
         known = {key: fields[key].shape for key in objective.dtypes}
     else:
+        num_samples = len(train)
         config = replace(config, model=fit_model_config(config, train))
         read = batch_shapes(config, objective, train)
         known = {key: read[key].shape[1:] for key in objective.dtypes}
     batch = config.data.batch
     # Each sample has a number, from which its dropout and its augmentation are drawn.
     dtypes = {**objective.dtypes, "id": "int32"}
-    return config, {
+    shapes = {
         key: jax.ShapeDtypeStruct((batch, *known.get(key, ())), np.dtype(dtype))
         for key, dtype in dtypes.items()
     }
+    return config, shapes, num_samples
 
 
 def describe_job(job: Job) -> StepDescription:
@@ -250,7 +279,8 @@ def describe_job(job: Job) -> StepDescription:
         job: what runs.
     """
     layout, shapes = job.layout, job.layout.batch_shapes
-    profile = profile_task(layout.task, shapes, job.config.model.name)
+    used = job.plan.attention_platform(layout.platform)
+    profile = profile_task(layout.task, shapes, job.config.model.name, used)
     return _describe(layout, job.plan, profile, shapes)
 
 

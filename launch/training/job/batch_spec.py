@@ -1,6 +1,6 @@
 """What a network is trained on, and whether the samples of a data set fit it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -26,12 +26,22 @@ from jaxdist.models.registry import (
     takes_clips,
     takes_tokens,
 )
-from jaxdist.train.objective import Classification
+from jaxdist.profile.layer_calls import trace_calls
+from jaxdist.train.objective import (
+    Captioning,
+    Classification,
+    NextToken,
+    cast_floats,
+)
+from jaxdist.train.pipeline.stages import constant_rng_binder
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
+    from jaxdist.train.layout import Layout
     from jaxdist.train.objective import Objective
 
+_INDEX_LOSSES: Final = (Classification.losses, NextToken.losses, Captioning.losses)
+"""Losses whose targets are places of a network's outputs."""
 _MAX_CHECKED_BYTES: Final = 2**30
 """Integers of larger arrays are looked at batch by batch."""
 
@@ -101,13 +111,8 @@ def batch_shapes(
             if len(made_for) == len(shape)
             else "another model.name, or another data.name",
         )
-    if "image" in objective.dtypes and len(shape) != 3 and config.data.shift:
-        raise BadInput(
-            f"{'volumes' if len(shape) > 3 else 'these samples'} are not shifted",
-            rule="data.shift moves images [H, W, C]",
-            values=f"data.shift = {config.data.shift}, samples are {list(shape)}",
-            remedy="data.shift=0",
-        )
+    if "image" in objective.dtypes and config.data.shift:
+        check_shift(config, shape, {k: sample[k].shape[1:] for k in objective.dtypes})
     shapes = {key: (batch, *sample[key].shape[1:]) for key in objective.dtypes}
     return {
         key: jax.ShapeDtypeStruct(shapes.get(key, (batch,)), np.dtype(dtype))
@@ -115,18 +120,58 @@ def batch_shapes(
     }
 
 
-def sample_spec(config: Experiment, objective: "Objective") -> SampleSpec:
+def check_shift(
+    config: Experiment,
+    image: tuple[int, ...],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> None:
+    """Refuse to shift what are no images, or images without what lies on their pixels.
+
+    Args:
+        config: says how far training images are shifted.
+        image: shape of one.
+        shapes: of all arrays of a sample, by key.
+
+    Raises:
+        BadInput: saying so.
+    """
+    shown = f"data.shift = {config.data.shift}"
+    if len(image) != 3:
+        raise BadInput(
+            f"{'volumes' if len(image) > 3 else 'these samples'} are not shifted",
+            rule="data.shift moves images [H, W, C]",
+            values=f"{shown}, samples are {list(image)}",
+            remedy="data.shift=0",
+        )
+    # A mask, or a depth of each pixel, would stay where the image was.
+    on_pixels = [k for k, shape in shapes.items() if shape[:2] == image[:2]]
+    for key in on_pixels:
+        if key != "image":
+            raise BadInput(
+                f"images would be shifted, and {key} would stay where it is",
+                rule="data.shift is for samples that have nothing for each pixel of an "
+                "image",
+                values=f"{shown}; an image is {list(image)}, its {key} is "
+                f"{list(shapes[key])}",
+                remedy="data.shift=0, or a data.name whose function shifts both",
+            )
+
+
+def sample_spec(config: Experiment, layout: "Layout") -> SampleSpec:
     """Return what is read of a sample and held against it.
 
     Args:
         config: the settings, those of the network as they were fitted to the data.
-        objective: of the network.
+        layout: network and objective.
     """
+    objective = layout.task.objective
     bounds = {
         key: feature.upper_bound
         for key, feature in feature_spec(config).items()
         if feature.upper_bound is not None
     }
+    if is_user_model(config.model):
+        bounds |= _output_bounds(layout)
     ignored = getattr(objective, "ignore_value", None)
     targets = dict.fromkeys((key for key, _ in objective.targets), ignored)
     return SampleSpec(
@@ -137,9 +182,29 @@ def sample_spec(config: Experiment, objective: "Objective") -> SampleSpec:
     )
 
 
-def check_all_integers(
-    config: Experiment, objective: "Objective", source: "Source"
-) -> None:
+def _output_bounds(layout: "Layout") -> dict[str, int]:
+    """Return below which number targets are, by key, from what a network returns.
+
+    Only its last layer says how many classes or tokens a network of one's own has. An
+    objective of one's own may mean anything by its targets, so those have no bound.
+    """
+    task = layout.task
+    objective = task.objective
+    if type(objective).losses not in _INDEX_LOSSES:
+        return {}
+    inputs = cast_floats(objective.model_inputs(layout.batch_shapes), task.dtype)
+    _, outputs = trace_calls(
+        task.graph,
+        (task.state.params, task.state.stats),
+        *inputs,
+        prepare=constant_rng_binder(inputs),
+    )
+    # Heads beside the main one have as many outputs.
+    main = jax.tree.leaves(outputs)[0]
+    return {key: main.shape[-1] for key, _ in objective.targets}
+
+
+def check_all_integers(config: Experiment, layout: "Layout", source: "Source") -> None:
     """Refuse indices out of range in samples that are arrays, before a run begins.
 
     Other sources are looked at batch by batch, as they are read.
@@ -149,8 +214,8 @@ def check_all_integers(
     """
     if not isinstance(source, ArraySource):
         return
-    checks = sample_spec(config, objective)
-    for key, dtype in objective.dtypes.items():
+    checks = sample_spec(config, layout)
+    for key, dtype in layout.task.objective.dtypes.items():
         array = source.arrays.get(key)
         # What is mapped from a file may be larger than the machine's memory.
         whole = np.issubdtype(np.dtype(dtype), np.integer)

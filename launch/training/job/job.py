@@ -1,13 +1,14 @@
 """A job: a checked configuration turned into the values that the engine runs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 
 from jaxdist.calibrate.reduction_timings import measure_reduction_link
 from jaxdist.collectives.registry import (
@@ -16,6 +17,7 @@ from jaxdist.collectives.registry import (
     select_fastest,
 )
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.metric_goal import MetricGoal
 from jaxdist.core.plan import Plan
 from jaxdist.core.text.formatting import format_size
 from jaxdist.input.local_shuffle.partial import order_from_config
@@ -24,30 +26,34 @@ from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.resolve import ResolvedConfig
 from jaxdist.launch.config.tree import replace_values
 from jaxdist.launch.devices.prepare import describe_devices
+from jaxdist.launch.run_folder.lockfile import ConfigChange, RunOptions
 from jaxdist.launch.training.job.batch_spec import (
     batch_shapes,
-    check_all_integers,
     fit_model_config,
     source_vocabulary,
 )
+from jaxdist.launch.training.job.task_parts import NO_PARTS, RateFunction, TaskParts
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.registry import is_user_model, objective_for
 from jaxdist.partition.gradient_buckets import DATA_AXIS, plan_reduction
 from jaxdist.partition.spatial_layers import check_flax_layers, check_spatial_split
 from jaxdist.pipeline.plan_schedule import updates_per_step
+from jaxdist.profile.trace import TraceCache
 from jaxdist.train.build_layout import build_layout
-from jaxdist.train.layout import Layout
-from jaxdist.train.objective import NextToken, Objective, cast_floats
+from jaxdist.train.layout import BatchShapes, Layout
+from jaxdist.train.objective import (
+    NextToken,
+    Objective,
+    cast_floats,
+    function_objective,
+)
 from jaxdist.train.optimizers import RunSchedule, make_learning_rate, make_optimizer
+from jaxdist.train.sharded_optimizer import check_optimizer_dims
 from jaxdist.train.task import ModelSpec, Task
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
     from jaxdist.launch.training.job.setup import ClusterState
-
-
-RateFunction = Callable[[Any], Any]
-"""From steps, or updates, to the learning rate of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +98,14 @@ class Job:
     """Fingerprints of the same, where the job continues or begins a run."""
     cluster: "ClusterState | None" = None
     """The cluster that it is said to run on."""
+    parts: TaskParts = field(default_factory=TaskParts)
+    """What a program has handed over in place of settings."""
+    command: tuple[str, ...] = ()
+    """What was typed."""
+    options: RunOptions = field(default_factory=RunOptions)
+    """What its run has beside its configuration."""
+    changes: "tuple[ConfigChange, ...]" = ()
+    """What is changed of a run that goes on."""
 
     @property
     def plan(self) -> Plan:
@@ -121,17 +135,24 @@ class Job:
         return {**shapes, "weight": jax.ShapeDtypeStruct((size,), jnp.float32)}
 
 
-def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
+def make_job(
+    config: Experiment,
+    plan: Plan,
+    train: "Source",
+    parts: TaskParts = NO_PARTS,
+) -> Job:
     """Turn a configuration into a job.
 
     Args:
         config: checked settings.
         plan: the layout to run, fitted to the devices.
         train: the training samples.
+        parts: what a program hands over in place of settings.
 
     Raises:
         BadInput: more devices than there are, a network for other images, a plan that
-            it cannot take, or more steps than can be counted.
+            it or an optimizer of one's own cannot take, or more steps than can be
+            counted.
     """
     asked = ResolvedConfig(experiment=config.name, config=config, sources={})
     # What devices and data decided is written into the configuration, so that
@@ -140,8 +161,8 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
     order = make_sample_order(config, len(train))
     schedule = make_run_schedule(config, len(train))
     epoch_steps = len(train) / order.batch
-    rate = make_learning_rate(
-        config.optim, schedule.steps, epoch_steps, config.data.batch
+    rate = parts.rate_or(
+        make_learning_rate(config.optim, schedule.steps, epoch_steps, config.data.batch)
     )
     # The optimizer counts updates. A pipeline schedule without a flush makes several in
     # a step, and the rate goes from that of the step to that of the next meanwhile.
@@ -151,8 +172,113 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
     # experiment.
     model_spec = make_model_spec(config)
     task = make_task(config, model_spec, update_rate)
+    task = _with_parts(task, parts, update_rate, train)
+    _check_best_metric(config.checkpoint.goal, task)
     shapes = batch_shapes(config, task.objective, train)
-    check_all_integers(config, task.objective, train)
+    layout = lay_out(config, task, plan, build_mesh(plan), shapes)
+    if parts.optimizer is not None:
+        _check_optimizer(layout)
+    return Job(
+        config=config,
+        model_spec=model_spec,
+        layout=layout,
+        parts=parts,
+        order=order,
+        run_schedule=schedule,
+        # Compiled: without it each operation of the rate would be a program of its own.
+        learning_rates=jax.jit(rate if parts.learning_rate is None else jax.vmap(rate)),
+        vocabulary=source_vocabulary(train),
+        resolved=asked,
+    )
+
+
+def _with_parts(
+    task: Task, parts: TaskParts, rate: RateFunction, train: "Source"
+) -> Task:
+    """Return a task with what a program has handed over."""
+    objective, optimizer = parts.objective, parts.optimizer
+    if objective is None:
+        objective = task.objective
+    elif not isinstance(objective, Objective):
+        objective = function_objective(objective, train.get(np.zeros(1, np.int64)))
+    if optimizer is None:
+        optimizer = task.optimizer
+    elif callable(optimizer):
+        optimizer = optimizer(rate)
+    return replace(
+        task, objective=objective, optimizer=optimizer, metrics=dict(parts.metrics)
+    )
+
+
+def _check_best_metric(goal: MetricGoal | None, task: Task) -> None:
+    """Refuse a best checkpoint by a metric that no evaluation has.
+
+    Raises:
+        BadInput: naming the metrics there are.
+    """
+    known = ["loss", *task.metrics]
+    if task.objective.has_answers:
+        known.insert(0, "accuracy")
+    if goal is None or goal.metric in known:
+        return
+    near = did_you_mean(goal.metric, known)
+    raise BadInput(
+        f"no evaluation has the metric {goal.metric}",
+        rule=f"checkpoint.best names one of {', '.join(known)}",
+        values=f"checkpoint.best = {goal.metric}",
+        remedy=f"did you mean {near}?" if near else f"checkpoint.best={known[0]}",
+    )
+
+
+def _check_optimizer(layout: Layout) -> None:
+    """Refuse an optimizer of one's own that takes a shard for the whole.
+
+    Raises:
+        BadInput: naming the operation.
+    """
+    params = layout.replica_state_shapes.params
+    dims = [
+        # Slots of a pipeline have several parameters in one array.
+        frozenset(range(x.ndim) if layout.slot_layout else _split_dims(leaf.spec()))
+        for leaf, x in zip(layout.param_shardings, jax.tree.leaves(params), strict=True)
+    ]
+    axes = [a for a in ("fsdp", "tensor", "pipe") if layout.plan.mesh.size(a) > 1]
+    check_optimizer_dims(
+        layout.task.optimizer,
+        params,
+        dims,
+        remedy=" ".join(f"plan.mesh.{axis}=1" for axis in axes),
+    )
+
+
+def _split_dims(spec: Sequence[str | None]) -> set[int]:
+    return {dim for dim, axis in enumerate(spec) if axis}
+
+
+def lay_out(
+    config: Experiment,
+    task: Task,
+    plan: Plan,
+    mesh: Mesh,
+    shapes: BatchShapes,
+    trace_cache: TraceCache | None = None,
+) -> Layout:
+    """Lay a task out by a plan, or refuse a plan that it cannot be trained by.
+
+    The one check of `train`, `plan`, `predict` and `compile`: what a search ranks is
+    what a run takes.
+
+    Args:
+        config: says whose network it is.
+        task: what is trained.
+        plan: how it is split.
+        mesh: the plan's axes on devices, or on none.
+        shapes: of a global training batch.
+        trace_cache: traces of the same network and batch, to lay it out many times.
+
+    Raises:
+        BadInput: the network, the samples or the batch do not fit the plan.
+    """
     if is_user_model(config.model):
         # The layers of this package are tested under every layout; a user's network may
         # hold one that is right on whole batches alone.
@@ -160,21 +286,14 @@ def make_job(config: Experiment, plan: Plan, train: "Source") -> Job:
         check_flax_layers(network)
         inputs = cast_floats(task.objective.model_inputs(shapes), task.dtype)
         check_spatial_split(plan, network, inputs)
-    return Job(
-        config=config,
-        model_spec=model_spec,
-        layout=build_layout(task, plan, build_mesh(plan), shapes),
-        order=order,
-        run_schedule=schedule,
-        # Compiled: without it each operation of the rate would be a program of its own.
-        learning_rates=jax.jit(rate),
-        vocabulary=source_vocabulary(train),
-        resolved=asked,
-    )
+    return build_layout(task, plan, mesh, shapes, trace_cache)
 
 
 def choose_all_reduce(
-    config: Experiment, plan: Plan, train: "Source"
+    config: Experiment,
+    plan: Plan,
+    train: "Source",
+    parts: TaskParts = NO_PARTS,
 ) -> tuple[str, str]:
     """Choose an all-reduce, for `plan.reduce.algorithm=auto`, by measurements.
 
@@ -182,6 +301,7 @@ def choose_all_reduce(
         config: checked settings.
         plan: the layout to run, fitted to the devices.
         train: the training samples.
+        parts: what a program hands over in place of settings.
 
     Returns:
         The name of the algorithm, and what was measured and chosen in a line.
@@ -208,7 +328,7 @@ def choose_all_reduce(
         return "exact", "exact: one device along data"
 
     algorithms = [make_algorithm(plan.reduce.by(name)) for name in among]
-    layout = make_job(config, plan, train).layout
+    layout = make_job(config, plan, train, parts).layout
     # Measured on the very devices that will sum, with each algorithm's own messages.
     link = measure_reduction_link(layout.mesh, DATA_AXIS, algorithms)
     # `auto` puts no gradients into buckets, so those of an algorithm that sends all of

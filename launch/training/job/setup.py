@@ -14,7 +14,7 @@ finds it there.
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,12 +26,8 @@ from jaxdist.core.files import write_atomic
 from jaxdist.core.plan import Plan
 from jaxdist.core.plan_resize import check_device_count
 from jaxdist.core.validation import json_text
-from jaxdist.launch.config.plan_file import (
-    check_plan_target,
-    load_plan_overrides,
-    plan_to_overrides,
-)
-from jaxdist.launch.config.resolve import ResolvedConfig, resolve_config
+from jaxdist.launch.config.plan_file import check_plan_target, plan_to_overrides
+from jaxdist.launch.config.resolve import ResolvedConfig, override_resolved
 from jaxdist.launch.config.tree import replace_values
 from jaxdist.launch.devices.prepare import prepare_devices
 from jaxdist.launch.distributed.environment import planned_process_count
@@ -42,11 +38,17 @@ from jaxdist.launch.run_folder.folder import (
     run_folder,
 )
 from jaxdist.launch.run_folder.lockfile import (
-    check_resume,
+    RunOptions,
     check_same_samples,
     fingerprint_samples,
-    read_config_lock,
 )
+from jaxdist.launch.training.job.request import (
+    JobRequest,
+    ResolvedRequest,
+    resolve_request,
+    with_algorithm,
+)
+from jaxdist.launch.training.job.task_parts import NO_PARTS
 from jaxdist.launch.training.preflight import check_device_counts, check_settings
 from jaxdist.meshes.clusters.load import load_cluster
 
@@ -177,24 +179,8 @@ def load_cluster_state(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobRequest:
-    """What a command line asks for."""
-
-    experiment: str
-    """Name of an experiment, or path of a file that has one."""
-    overrides: Sequence[str] = ()
-    """Overrides, `key.sub=value`; they win over a plan file."""
-    plan_file: str | None = None
-    """Path of a plan to run."""
-    cluster: str | None = None
-    """The cluster that it runs on: a name, or the path of a file."""
-    adapts: bool = False
-    """Whether the run may change its plan while it goes."""
-
-
 def settle(
-    request: JobRequest | ResolvedConfig,
+    request: JobRequest | ResolvedRequest | ResolvedConfig,
     group: ProcessGroup,
     *,
     for_training: bool = False,
@@ -205,8 +191,9 @@ def settle(
     plan afterwards; what has changed it here is listed in `Job.adjustments`.
 
     Args:
-        request: what a command asks for, or the recorded configuration of a run, whose
-            plan may then shrink to the devices that are here.
+        request: what a command asks for, also resolved already, or the recorded
+            configuration of a run, whose plan may then shrink to the devices that are
+            here.
         group: the process among those of its run.
         for_training: hold the job against the folder of its run, which it begins or
             continues, and measure what was left open. Otherwise nothing is measured,
@@ -216,12 +203,16 @@ def settle(
         BadInput: it cannot run as asked; nothing was written.
     """
     cluster: ClusterState | None = None
+    asked: ResolvedRequest | None = None
     if isinstance(request, ResolvedConfig):
-        resolved, explicit = request, False
+        resolved, explicit, parts = request, False, NO_PARTS
     else:
         with group.primary_first("settings"):
-            resolved, cluster = _resolve(request, group)
-        explicit = resolved.plan_is_explicit
+            if isinstance(request, JobRequest):
+                request = resolve_request(request, for_training=for_training)
+            asked = request
+            resolved, cluster = _with_cluster(asked, group)
+        explicit, parts = resolved.plan_is_explicit, asked.request.parts
     # Compared before devices are counted: jax waits there for all processes, and those
     # that disagree may never come.
     check_settings(group, resolved.config)
@@ -251,18 +242,11 @@ def settle(
     algorithm = said = ""
     fingerprints = {}
     with group.primary_first("folder and samples"):
-        folder, before = run_folder(resolved.config), None
+        before = None if asked is None else asked.stored
         if for_training:
-            check_writable(folder.path)
-            before = read_config_lock(folder) if folder.has_run else None
-        # A sum that was chosen by measurements holds for the whole run: the residuals
-        # in its checkpoints are those of one algorithm.
-        if before is not None and is_open:
-            algorithm = before.resolved.config.plan.reduce.algorithm
-            said = f"{algorithm}, as this run began"
-            resolved = _with_algorithm(resolved, algorithm)
-        if before is not None:
-            check_resume(before.resolved.config, resolved.config)
+            check_writable(run_folder(resolved.config).path)
+        if asked is not None and asked.algorithm:
+            algorithm, said = asked.algorithm, f"{asked.algorithm}, as this run began"
         config = resolved.config
         # Process 0 goes first: it may download and prepare a data set that others then
         # find.
@@ -274,14 +258,15 @@ def settle(
 
     # Links are measured by all processes at once, so not inside `primary_first`.
     if is_open and not algorithm:
-        algorithm, said = choose_all_reduce(config, devices.plan, sources[0])
-        resolved = _with_algorithm(resolved, algorithm)
+        algorithm, said = choose_all_reduce(config, devices.plan, sources[0], parts)
+        resolved = with_algorithm(resolved, algorithm)
     plan = devices.plan
     if algorithm:
         plan = replace_values(plan, {"reduce.algorithm": algorithm})
         changes.append(Adjustment(key="plan.reduce.algorithm", text=said))
-    job = make_job(resolved.config, plan, sources[0])
-    check_all_integers(job.config, job.layout.task.objective, sources[1])
+    job = make_job(resolved.config, plan, sources[0], parts)
+    for source in sources:
+        check_all_integers(job.config, job.layout, source)
     return replace(
         job,
         resolved=resolved,
@@ -291,29 +276,23 @@ def settle(
         sources=sources,
         sample_fingerprints=fingerprints,
         cluster=cluster,
+        command=asked.request.typed_command if asked else (),
+        options=asked.options if asked else RunOptions(),
+        changes=asked.changes if asked else (),
     )
 
 
-def _resolve(
-    request: JobRequest, group: ProcessGroup
+def _with_cluster(
+    asked: ResolvedRequest, group: ProcessGroup
 ) -> tuple[ResolvedConfig, ClusterState | None]:
     """Return the configuration of a request, with the plan that its run has by now."""
-    from_file = load_plan_overrides(request.plan_file) if request.plan_file else ()
-    # The last word for a key holds, so what is typed wins over the file.
-    words = [*from_file, *request.overrides]
-    resolved = resolve_config(request.experiment, words)
+    resolved, options = asked.resolved, asked.options
     cluster = load_cluster_state(
-        request.cluster, resolved, group.size, is_adaptive=request.adapts
+        options.cluster, resolved, group.size, is_adaptive=options.adapts
     )
-    if request.plan_file:
-        given = cluster.given if cluster else None
-        check_plan_target(request.plan_file, resolved, given)
+    if path := asked.request.plan_file:
+        check_plan_target(path, resolved, cluster.given if cluster else None)
     if cluster is not None and cluster.earlier is not None:
         adapted = plan_to_overrides(cluster.earlier.now)
-        resolved = resolve_config(request.experiment, [*words, *adapted])
+        resolved = override_resolved(resolved, adapted)
     return resolved, cluster
-
-
-def _with_algorithm(resolved: ResolvedConfig, algorithm: str) -> ResolvedConfig:
-    config = replace_values(resolved.config, {"plan.reduce.algorithm": algorithm})
-    return replace(resolved, config=config)

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from threading import Event, Thread, main_thread
+from threading import Event, Lock, Thread, main_thread
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -205,12 +205,7 @@ class HangWatchdog:
             thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._stop_event.set()
         for thread in self._threads if self._min_limit_s else ():
             thread.join(1)
@@ -401,6 +396,7 @@ class StatusWriter:
             "began": time.time(),
         }
         self._thread = Thread(target=self._run, daemon=True)
+        self._lock, self._is_over = Lock(), False
 
     def __enter__(self) -> Self:
         if self._is_writer:
@@ -437,10 +433,9 @@ class StatusWriter:
         self._accepted = True
 
     def finish(self, state: str) -> None:
-        """Write the final state of this sitting."""
+        """Write the final state of this sitting, from any thread."""
         self._stop_event.set()
         if self._is_writer:
-            self._thread.join(HEARTBEAT_INTERVAL_S)
             self._write(state)
 
     def _run(self) -> None:
@@ -450,7 +445,11 @@ class StatusWriter:
     def _write(self, state: str) -> None:
         # A full disk must not end the run here, where nothing is lost. A thread of its
         # own writes: a disk that hangs must not stop heartbeats between processes.
-        with suppress(OSError):
+        # Nothing is written after a final state, which another thread may write.
+        with self._lock, suppress(OSError):
+            if self._is_over:
+                return
+            self._is_over = state != RUNNING
             places = {
                 str(rank): {"host": said.host, "step": said.step, "phase": said.phase}
                 for rank, said in sorted(self._heartbeats().items())

@@ -14,8 +14,8 @@ from jaxdist.input.order import GlobalShuffleOrder
 
 @st.composite
 def orders(draw):
-    partitions = draw(st.integers(1, 16))
-    slots = draw(st.integers(1, 40))
+    partitions = draw(st.integers(1, 8))
+    slots = draw(st.integers(1, 30))
     samples = partitions * slots + draw(st.integers(0, partitions - 1))
     exchanged = draw(st.integers(0, slots)) if partitions > 1 else 0
     seed = draw(st.integers(0, 2**40))

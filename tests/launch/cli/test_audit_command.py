@@ -19,8 +19,8 @@ SMALL = ("model.width=4", "data.batch=8", "plan.mesh.data=2")
 def answer(job, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def run(*words):
-        code = main(["audit", "digits", f"data.dir={job.data}", *SMALL, *words])
+    def run(*words, command="audit"):
+        code = main([command, "digits", f"data.dir={job.data}", *SMALL, *words])
         printed = capsys.readouterr()
         return code, printed.out, printed.err
 
@@ -160,6 +160,19 @@ def test_what_training_refuses_the_audit_refuses(answer):
     assert err.startswith("error: the global batch does not divide over the mesh\n")
 
 
+def test_a_dry_run_of_training_is_an_audit(answer, tmp_path):
+    code, out, err = answer("--dry-run", command="train")
+    assert (code, err) == (0, "")
+    assert out == answer()[1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_trained_on_a_target(answer):
+    code, out, err = answer("--target", "tpu-v5p:2x2x2", command="train")
+    assert (code, out) == (2, "")
+    assert "remedy   jaxdist train digits --dry-run --target tpu-v5p:2x2x2" in err
+
+
 @pytest.mark.parametrize(("word", "code"), [("audit=fail", 1), ("audit=warn", 0)])
 def test_training_stops_at_a_difference_or_says_it(
     job, gathering, capsys, tmp_path, word, code
@@ -171,7 +184,7 @@ def test_training_stops_at_a_difference_or_says_it(
         assert main(words) == code
     printed = capsys.readouterr()
     if code:
-        assert printed.err.startswith("error: the compiled step does not move what")
+        assert "\nerror: the compiled step does not move what" in printed.err
         assert not (tmp_path / "digits" / "summary.json").exists()
     else:
         words = " ".join(printed.out.split())

@@ -40,6 +40,11 @@ def refused(job, folder, *words, experiment="digits", run=None, **env):
     command = words_of(job, folder, *words, experiment=experiment)
     code, out, err = (run or job.call)(*command, **env)
     assert (code, out) == (2, ""), err
+    # What a training is about to do is said first.
+    said = re.search(r"^error: ", err, re.MULTILINE)
+    assert said is not None, err
+    assert "error" not in err[: said.start()]
+    err = err[said.start() :]
     assert re.match(r"error: .+\n(  (rule  |values|remedy)   .+\n( {11}.+\n)*)+$", err)
     return err
 
@@ -185,7 +190,7 @@ def test_checkpoints_that_are_all_damaged(job, run):
             content[len(content) // 2] ^= 0xFF
             path.write_bytes(content)
     before = tree(run)
-    said = refused(job, run, *SMALL, "optim.lr=0.1")
+    said = refused(job, run, *SMALL, "epochs=0.4", "--change")
     assert_says(said, "no checkpoint in", "can be used", "4: ", "8: ", "9: ")
     assert_says(said, "run.name=another-name starts from the beginning")
     assert_nothing_lost(before, run)

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shlex
 import subprocess
 import sys
 import warnings
@@ -10,6 +11,8 @@ import pytest
 
 from jaxdist.core.errors import BadInput, JaxdistWarning, RetryableError
 from jaxdist.launch.cli import main
+from jaxdist.launch.cli.option_aliases import read_words
+from jaxdist.launch.cli.parser import CommandParser
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.run_folder.lockfile import write_config_lock
@@ -52,6 +55,28 @@ def test_commands_that_only_talk_import_nothing_heavy(words):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_header_of_a_run_comes_before_what_is_heavy(tmp_path):
+    """Its devices and samples take seconds: until then a terminal was empty."""
+    heavy = (
+        "import sys, os\n"
+        "class Heavy:\n"
+        "    def find_spec(self, name, *more):\n"
+        "        if name in ('jax', 'flax', 'numpy', 'grain'):\n"
+        "            sys.stderr.flush()\n"
+        "            os._exit(7)\n"
+        "sys.meta_path.insert(0, Heavy())\n"
+        "from jaxdist.launch.cli.main import main\n"
+        "main(sys.argv[1:])\n"
+    )
+    words = ("train", "digits", f"run.dir={tmp_path}", "--lr", "0.1")
+    done = process(sys.executable, "-c", heavy, *words)
+    assert done.returncode == 7
+    first, second = done.stderr.splitlines()[:2]
+    assert first == "keys:     --lr is optim.lr"
+    assert " ".join(second.split()).startswith(f"train {tmp_path}")
+    assert not list(tmp_path.iterdir())
+
+
 def test_help_lists_every_command_and_ends_with_the_exit_codes(answer):
     code, out, _ = answer("--help")
     assert code == 0
@@ -61,14 +86,63 @@ def test_help_lists_every_command_and_ends_with_the_exit_codes(answer):
         out.splitlines()[-1]
         == "exit codes: 0 done, 1 failed, 2 bad input, 75 try again"
     )
-    assert all(len(line) <= 100 for line in out.splitlines())
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+def test_each_command_is_in_one_group(answer):
+    listed = [name for names in main.COMMAND_GROUPS.values() for name in names]
+    assert sorted(listed) == sorted(main.command_names())
+    assert tuple(main.COMMAND_GROUPS) == (
+        *("Train", "Plan", "Inspect", "Launch", "Machine"),
+    )
+    out = answer("--help")[1]
+    assert all(
+        f"\n{group}\n  {names[0]} " in out
+        for group, names in main.COMMAND_GROUPS.items()
+    )
+
+
+def parsers(name):
+    """The parser of a command, and those of its forms."""
+    parser = main.make_parser(name)
+    return [parser, *parser.forms.values()]
 
 
 @pytest.mark.parametrize("name", main.command_names())
-def test_every_command_has_help_that_ends_with_the_exit_codes(answer, name):
+def test_every_help_ends_with_examples_that_work(answer, name):
     code, out, _ = answer(name, "--help")
     assert code == 0
-    assert out.splitlines()[-1].startswith("exit codes:")
+    assert out == main.make_parser(name).format_help()
+    for parser in parsers(name):
+        help_text = parser.format_help()
+        head, examples = help_text.split("\nexample", 1)
+        assert head.splitlines()[-1].startswith("exit codes:")
+        lines = [line.strip() for line in examples.splitlines()[1:]]
+        assert lines == list(parser.examples)
+        for line in lines:
+            _, first, *words = shlex.split(line)
+            args = read_words(main.make_parser(first), words).args
+            if hasattr(args, "overrides") and getattr(args, "experiment", None):
+                resolve_config(args.experiment, args.overrides)
+
+
+@pytest.mark.parametrize("name", main.command_names())
+def test_no_command_is_cut_at_80_columns(monkeypatch, name):
+    """Words and commands in backticks are whole, in all helps of a command."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for parser in parsers(name):
+        text = parser.format_help()
+        assert all(len(line) <= 80 for line in text.splitlines())
+        assert all(line.count("`") % 2 == 0 for line in text.splitlines())
+        flat = " ".join(text.split())
+        for action in parser.visible_actions:
+            if action.help:
+                assert " ".join(action.help.replace("%%", "%").split()) in flat
+
+
+def test_help_of_a_command_may_be_asked_for_in_front(answer):
+    assert answer("help", "train") == answer("train", "--help")
+    assert answer("help") == answer("--help")
 
 
 def test_no_command_is_bad_input(answer):
@@ -86,6 +160,12 @@ def test_the_module_runs_too():
     ("words", "said"),
     [
         (["cnfig"], "error: no command cnfig\n  remedy   did you mean config? "),
+        (
+            ["digits"],
+            "error: no command digits\n  remedy   did you mean train digits? ",
+        ),
+        (["my.py"], "error: no command my.py\n  remedy   did you mean train my.py? "),
+        (["oracle"], "error: oracle is no command by itself any more\n"),
         (["--hlp"], "error: no option --hlp\n  remedy   did you mean --help? "),
         (
             ["config", "digits", "--jsn"],
@@ -267,3 +347,56 @@ def test_remarks_are_one_line(capsys, monkeypatch):
     first, *others = capsys.readouterr().err.splitlines()
     assert first == "warn: two of your images are damaged"
     assert "DeprecationWarning: old call" in others[0]
+
+
+def test_commands_under_their_old_names_work_and_say_the_new_ones(answer):
+    words = ("digits", "plan.mesh.data=4", "plan.mesh.spatial_h=1", "--json")
+    new = answer("predict", *words, "--cluster", "testbed")
+    assert new[0] == 0
+    for old in (
+        ("oracle", "predict", *words, "--cluster", "testbed"),
+        ("oracle", "--cluster", "testbed", "predict", *words),
+    ):
+        code, out, err = answer(*old)
+        assert (code, out) == new[:2]
+        assert err == "renamed: oracle predict is now predict\n"
+    assert answer("oracle", "score", "none.csv")[2].endswith(
+        answer("score", "none.csv")[2]
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("plan digits --devices 2 --explain 3", "explain digits --devices 2 --rank 3"),
+        ("plan digits --explain", "explain digits"),
+        ("plan digits --verify 4 --rounds 7", "verify digits --first 4 --rounds 7"),
+        ("calibrate --quick", "machine --quick"),
+        ("calibrate digits --devices 2", "layers digits --devices 2"),
+        ("calibrate measure digits seed=1", "layers digits seed=1"),
+    ],
+)
+def test_forms_that_were_options_are_read_as_they_were(old, new):
+    """And the old spellings are in no help."""
+    name, *words = old.split()
+    parser = main.make_parser(name)
+    ours, old_ones = (vars(parser.parse(w)) for w in (new.split(), words))
+    assert {**ours, "action": "", "config_file": None} == {
+        **{**old_ones, "action": "", "config_file": None}
+    }
+    for one in parsers(name):
+        for action in one.visible_actions:
+            assert not {"--verify", "--explain"} & set(action.option_strings)
+    assert "measure" not in parser.forms
+
+
+def test_a_help_breaks_no_word_at_a_hyphen_and_no_command_at_a_space(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    parser = CommandParser("jaxdist x", "a summary")
+    command = "`jaxdist plan --devices 8`"
+    parser.add_argument(
+        "--y", help=f"some words {command} and then there is also a --dry-run-option"
+    )
+    lines = [line.strip() for line in parser.format_help().splitlines()]
+    assert sum(command in line for line in lines) == 1
+    assert sum("--dry-run-option" in line for line in lines) == 1

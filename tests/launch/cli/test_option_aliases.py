@@ -5,18 +5,12 @@ import json
 import pytest
 
 from jaxdist.core.errors import BadInput
-from jaxdist.launch.cli.main import command_names, load_command, main
+from jaxdist.launch.cli.main import command_names, main, make_parser
 from jaxdist.launch.cli.option_aliases import OPTION_ALIASES, rename_words
-from jaxdist.launch.cli.parser import CommandParser
 from jaxdist.launch.cli.restart_options import feasible_counts_of_program
 from jaxdist.launch.launchers.elastic.process_range import ProcessRange
 
-
-def parser_of(name):
-    command = load_command(name)
-    parser = CommandParser(f"jaxdist {name}", command.summary)
-    command.add_arguments(parser)
-    return parser
+parser_of = make_parser
 
 
 def owners(option):

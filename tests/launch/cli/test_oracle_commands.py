@@ -1,4 +1,4 @@
-"""`jaxdist calibrate fit` and `jaxdist oracle score`: what they print and refuse."""
+"""`jaxdist calibrate fit` and `jaxdist score`: what they print and refuse."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def fitted(job, tmp_path_factory):
 
 
 def test_a_fit_and_a_score_of_one_file(answer, fitted):
-    code, out, _ = answer("oracle", "score", ONE, "--cluster", fitted, "--json")
+    code, out, _ = answer("score", ONE, "--cluster", fitted, "--json")
     found = json.loads(out)
     assert code == 0
     assert found["rows"] == len(found["each"]) == 60
@@ -47,7 +47,7 @@ def test_a_fit_and_a_score_of_one_file(answer, fitted):
 
 
 def test_a_table_for_people_has_the_baseline_and_the_terms(answer, fitted):
-    words = ("oracle", "score", ONE, "--cluster", fitted, "--explain", 3)
+    words = ("score", ONE, "--cluster", fitted, "--explain", 3)
     code, out, _ = answer(*words)
     assert code == 0
     for word in ("baseline's MAPE", "worst rows", "all-reduce, data", "bubble"):
@@ -59,18 +59,18 @@ def test_rows_of_a_fit_are_not_scored_in_another_file_either(answer, fitted, tmp
     trained = [n for n in lines[1:] if int(n.split(",")[0]) % 24 == 0]
     (tmp_path / "again.csv").write_text("\n".join([lines[0], *reversed(trained)]))
     again = tmp_path / "again.csv"
-    code, out, err = answer("oracle", "score", again, "--cluster", fitted)
+    code, out, err = answer("score", again, "--cluster", fitted)
     assert (code, out) == (2, "")
     assert "60 of 60 rows are those that were fitted" in err
     words = ("--cluster", fitted, "--rows", "devices <= 8")
-    code, _, err = answer("oracle", "score", ONE, *words)
+    code, _, err = answer("score", ONE, *words)
     assert code == 2
     assert "60 of 120 rows" in err
 
 
 def test_a_cluster_will_do_where_nothing_is_fitted(answer):
     words = ("--rows", "quantity == iteration_time", "--json")
-    code, out, _ = answer("oracle", "score", MEGATRON, *words)
+    code, out, _ = answer("score", MEGATRON, *words)
     found = json.loads(out)
     assert (code, found["rows"], found["baseline_hindsight"]) == (0, 4, True)
     assert found["mape"] < 0.03
@@ -101,7 +101,7 @@ def test_a_fit_that_cannot_be_is_refused(answer, tmp_path, words, said):
 
 def test_an_unknown_header_is_refused(answer, tmp_path):
     (tmp_path / "m.csv").write_text("a,b\n1,2\n")
-    code, _, err = answer("oracle", "score", tmp_path / "m.csv")
+    code, _, err = answer("score", tmp_path / "m.csv")
     assert code == 2
     assert "header of no known form" in err
     assert "columns: a, b" in err

@@ -95,7 +95,16 @@ def test_a_faster_link_is_asked_about_and_named(capsys):
             "ring loses nothing",
         ),
         (
-            ["digits", "--explain", "0", "--cluster", "testbed", "--devices", "4"],
+            [
+                "explain",
+                "digits",
+                "--rank",
+                "0",
+                "--cluster",
+                "testbed",
+                "--devices",
+                "4",
+            ],
             "no plan is at that place",
         ),
         (["stages", "--devices", "4"], "takes no --devices"),
@@ -293,8 +302,9 @@ def test_what_is_ordered_by_is_shown(capsys):
     assert "testbed has no price" in out
     for head in ("devices", "device-h", "hours"):
         assert head in out
-    assert "--devices 2,4 --objective cost --samples 90000000 -o plan.json" in (
-        " ".join(out.split())
+    assert (
+        "--devices 2,4 --objective cost --samples 90000000 --first 4 -o plan.json"
+        in (" ".join(out.split()))
     )
 
 
@@ -304,7 +314,7 @@ def test_what_was_typed_is_in_the_command_that_writes_the_plan(capsys):
     assert main(["plan", *FEW, *words, *changed, "--top=1"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     asked = "--what-if levels.net.bandwidth=1gbit --memory 1GB --compressors int8"
-    assert f"--devices 2 {asked} -o plan.json" in out
+    assert f"--devices 2 {asked} --first 4 -o plan.json" in out
 
 
 def test_a_number_of_devices_without_a_layout_is_no_end(capsys):

@@ -16,7 +16,11 @@ from jaxdist.launch.config.experiment import Experiment
 from jaxdist.launch.config.plan_file import load_plan_overrides
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.config.tree import flatten_config, format_value, key_types
-from jaxdist.launch.run_folder.lockfile import lock_from_json, lock_to_json
+from jaxdist.launch.run_folder.lockfile import (
+    ConfigLock,
+    lock_from_json,
+    lock_to_json,
+)
 
 OLD_NAMES = {new: old for old, new in KEY_ALIASES.items()}
 PLAN = Plan(
@@ -74,7 +78,7 @@ def test_an_old_lock_file_opens():
         *("data.cache=memory", "run.hang_timeout_s=7"),
     ]
     resolved = resolve_config("digits", words)
-    tree = json.loads(lock_to_json(resolved, {}))
+    tree = json.loads(lock_to_json(ConfigLock(resolved=resolved, packages={})))
     tree["values"] = {OLD_NAMES.get(k, k): row for k, row in tree["values"].items()}
     assert "data.store" in tree["values"]
     assert lock_from_json(json.dumps(tree)).resolved == resolved

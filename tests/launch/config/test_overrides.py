@@ -66,7 +66,7 @@ def test_unknown_key():
         "no key optm.lr\n"
         "  remedy   did you mean optim.lr? list them with: jaxdist config digits"
     )
-    assert "did you mean optim.lr?" in str(refused("lr=0.1"))
+    assert "did you mean optim.clip?" in str(refused("clip=0.1"))
     assert str(refused("zzz=1")) == (
         "no key zzz\n  remedy   list them with: jaxdist config digits"
     )

@@ -127,8 +127,13 @@ def test_one_process_saves_at_the_step_it_is_at_and_goes_on_from_there(job, tmp_
     assert f"stopped   at step {step}" in out
     steps = steps_of(job, tmp_path / "digits")
     assert steps == list(range(1, step + 1))
-    short = [word for word in words if "epochs" not in word]
-    code, out, err = job.run("train", "digits", *short, f"epochs={(step + 2) / 22.45}")
+    # The step of the processes is that of the run: it was the last one of the plan.
+    code, out, err = job.run("status", tmp_path / "digits", "--json")
+    told = json.loads(out)
+    assert (told["state"], told["step"]) == ("stopped", step)
+    assert told["processes"]["0"]["step"] == step
+    shorter = f"epochs={(step + 2) / 22.45}"
+    code, out, err = job.run("resume", tmp_path / "digits", shorter, "--change")
     assert code == 0, err
     said = " ".join(out.split())
     assert f"resumed at step {step}" in said

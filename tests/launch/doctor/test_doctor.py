@@ -119,3 +119,12 @@ def test_doctor_fails_when_a_check_fails(here, capsys):
     failed = [check for check in found["checks"] if check["state"] == "failed"]
     assert [check["name"] for check in failed] == ["run folder"]
     assert failed[0]["remedy"]
+
+
+def test_the_compilers_that_are_here_are_named():
+    found = checks.check_compilers(
+        {"tpu": "libtpu 0.0.42.1", "gpu": "jax-cuda13-plugin 1"}
+    )
+    assert found.state == "ok"
+    assert "gpu (jax-cuda13-plugin 1, 1 options), tpu (libtpu 0.0.42.1, " in found.text
+    assert "pip install 'jaxdist[tpu]'" in checks.check_compilers({}).text

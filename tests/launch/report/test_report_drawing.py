@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxdist.launch.report.charts import (
+    AxisMark,
     BarSegment,
     Curve,
     draw_line_chart,
@@ -79,7 +80,7 @@ def test_a_single_point_is_a_dot():
 
 
 def test_the_colour_of_a_mark_is_left_to_the_style_sheet():
-    drawn = draw([(0, 0), (10, 2)], resume_steps=[4])
+    drawn = draw([(0, 0), (10, 2)], marks=[AxisMark(place=4, label="resume 1")])
     assert not re.search(r'#[0-9a-fA-F]{3,6}|style=|fill="|stroke="', drawn)
 
 

@@ -51,14 +51,20 @@ def test_every_value_says_who_set_it(folder):
 
 
 def test_a_key_newer_than_the_lock_has_its_default():
-    tree = json.loads(lock_to_json(resolve_config("digits"), {}))
+    tree = json.loads(
+        lock_to_json(ConfigLock(resolved=resolve_config("digits"), packages={}))
+    )
     del tree["values"]["checkpoint.keep"]
     lock = lock_from_json(json.dumps(tree))
     assert lock.resolved == resolve_config("digits")
 
 
 def test_a_key_that_is_gone_names_the_version():
-    tree = json.loads(lock_to_json(resolve_config("digits"), {"jaxdist": "9.9"}))
+    tree = json.loads(
+        lock_to_json(
+            ConfigLock(resolved=resolve_config("digits"), packages={"jaxdist": "9.9"})
+        )
+    )
     tree["values"]["optim.speed"] = {"value": 1, "by": "default"}
     with pytest.raises(BadInput, match="unknown key optim") as caught:
         lock_from_json(json.dumps(tree))

@@ -1,4 +1,4 @@
-"""`jaxdist launch status`: runs that go, that have ended, and that have died."""
+"""`jaxdist status`: runs that go, that have ended, and that have died."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def trained(folder, step):
 
 
 def shown(capfd, *words):
-    assert main(["launch", "status", *map(str, words)]) == 0
+    assert main(["status", *map(str, words)]) == 0
     return capfd.readouterr().out
 
 
@@ -121,5 +121,5 @@ def test_without_runs_there_is_something_to_start(tmp_path, capfd):
 
 
 def test_a_run_that_is_not_there_is_named(tmp_path, capfd):
-    assert main(["launch", "status", "no", "--dir", str(tmp_path)]) == 2
+    assert main(["status", "no", "--dir", str(tmp_path)]) == 2
     assert "no run no" in capfd.readouterr().err

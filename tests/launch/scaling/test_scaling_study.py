@@ -294,13 +294,21 @@ class TestExecution:
         self, study, monkeypatch, capsys, busy
     ):
         monkeypatch.setattr("psutil.cpu_percent", lambda seconds: busy)
-        run_study(study, lambda *told: None)
+        result = run_study(study, lambda *told: None)
         warning = (
             "warn: other work takes 80 % of the cores: the next figures are of both\n"
         )
         log = study.log_path(study.runs[0]).read_text()
         assert (warning in capsys.readouterr().err) == (busy == 80)
         assert log.startswith(warning) == (busy == 80)
+        # The page, the table and the data have it too, also of runs made before.
+        taken = "other work takes 80 % of the cores"
+        for found in (result, run_study(study, lambda *told: None)):
+            page = render_page(found).replace("\N{NO-BREAK SPACE}", " ")
+            page = page.replace("&nbsp;", " ")
+            assert (taken in page) == (busy == 80)
+            tree = scaling_tree(found)["runs"][0]["other_work"]
+            assert tree == (taken if busy == 80 else "")
 
     def test_what_is_whole_is_not_run_again(self, study):
         for _ in range(2):

@@ -1,11 +1,12 @@
 """The progress line: what it says, how seldom it is drawn."""
 
 import io
+import time
 
 import pytest
 from rich.console import Console
 
-from jaxdist.launch.terminal.progress_bar import ProgressBar
+from jaxdist.launch.terminal.progress_bar import ProgressBar, StageProgress
 
 STEP_S = 0.04
 
@@ -90,33 +91,72 @@ def test_a_narrow_terminal_keeps_one_line(width):
     assert "\n" not in line
 
 
-def test_without_a_terminal_there_is_one_line_an_epoch():
+def test_an_epoch_has_a_line_of_its_own_that_stays():
+    """A line that is overwritten told what an epoch came to for a fifth of a second."""
+    terminal = Terminal(terminal=True)
+    with terminal.progress(steps=660, epochs=30) as progress:
+        terminal.train(progress, range(1, 23))
+        progress.print_epoch(1, "training loss 0.412  test loss 0.380")
+        terminal.train(progress, range(23, 45))
+    assert "epoch  1/30  training loss 0.412  test loss 0.380\n" in terminal.text
+
+
+def test_without_a_terminal_the_line_of_an_epoch_has_the_time_that_is_left():
     terminal = Terminal(terminal=False)
     with terminal.progress(steps=660, epochs=30) as progress:
-        terminal.train(progress, range(1, 661))
-    lines = terminal.text.splitlines()
-    assert len(lines) == 30
-    assert lines[8] == "epoch  9/30   30 %  loss 0.041  1,764 samples/s  18 s left"
-    assert lines[-1].startswith("epoch 30/30  100 %")
+        terminal.train(progress, range(1, 199))
+        progress.print_epoch(9, "training loss 0.041")
+    assert terminal.text == "epoch  9/30  training loss 0.041  18 s left\n"
 
 
-def test_without_a_terminal_a_resumed_run_does_not_repeat_epochs():
+def test_without_a_terminal_a_long_epoch_has_a_line_a_minute():
     terminal = Terminal(terminal=False)
-    with terminal.progress(steps=660, epochs=30, start_step=440) as progress:
-        terminal.train(progress, range(441, 661))
-    assert [line[:11] for line in terminal.text.splitlines()] == [
-        f"epoch {epoch}/30" for epoch in range(21, 31)
-    ]
+    with terminal.progress(steps=6_600, epochs=1) as progress:
+        terminal.train(progress, range(1, 3_200))
+    first, second = terminal.text.splitlines()
+    assert first == "epoch 1/1   23 %  loss 0.041  1,764 samples/s  3 min left"
+    assert second.startswith("epoch 1/1   45 %")
 
 
 def test_a_part_of_an_epoch_counts_as_the_last():
     terminal = Terminal(terminal=False)
     with terminal.progress(steps=33, epochs=1.5) as progress:
         terminal.train(progress, range(1, 34))
-    assert [line[:9] for line in terminal.text.splitlines()] == [
-        "epoch 1/2",
-        "epoch 2/2",
-    ]
+        progress.print_epoch(2, "test loss 0.380")
+    assert terminal.text.startswith("epoch 2/2  test loss 0.380")
+
+
+def waited(terminal, text):
+    """Wait until the thread has written a text."""
+    while text not in terminal.text:
+        time.sleep(0.01)
+
+
+def test_what_takes_long_before_the_first_step_is_said():
+    terminal = Terminal(terminal=False)
+    with StageProgress(terminal.console, silence_s=0.01) as stages:
+        stages.begin("preparing devices")
+        waited(terminal, "preparing devices\n")
+        stages.on_phase("compile", 0)
+        waited(terminal, "compiling\n")
+        stages.on_phase("", 0)
+    assert terminal.text.splitlines() == ["preparing devices", "compiling"]
+
+
+def test_what_is_quick_is_not_said():
+    terminal = Terminal(terminal=False)
+    with StageProgress(terminal.console, silence_s=1000.0) as stages:
+        stages.begin("preparing devices")
+    assert terminal.text == ""
+
+
+def test_on_a_terminal_the_seconds_are_counted_in_one_line():
+    terminal = Terminal(terminal=True)
+    with StageProgress(terminal.console, silence_s=0.01) as stages:
+        stages.begin("compiling")
+        waited(terminal, "compiling, 0 s")
+    assert "\n" not in terminal.text
+    assert terminal.text.endswith("\r\x1b[2K")
 
 
 def test_a_note_stands_above_the_line_and_is_not_read_as_markup():

@@ -80,6 +80,12 @@ def test_the_block_before_training():
     )
 
 
+def test_on_an_accelerator_the_kernel_of_attention_is_named():
+    on_tpu = replace(OPENING, platform="tpu", is_virtual=False, attention="splash")
+    assert "\n  attention: splash\n" in printed(on_tpu)
+    assert "attention" not in printed(replace(OPENING, attention="einsum"))
+
+
 def test_the_block_after_training():
     assert printed(run_summary(RUN, FOLDER)) == (
         "done      test accuracy 99.17 % (357 of 360), loss 0.032, 34.2 s, checkpoint at step 660\n"
@@ -170,7 +176,10 @@ def test_a_stopped_run_says_how_to_go_on():
     assert text.startswith(
         "stopped   at step 440, not evaluated, checkpoint at step 440\n"
     )
-    assert "jaxdist train digits 'run.name=my run'" in text
+    assert "jaxdist resume 'runs/my run'" in text
+    again = "jaxdist resume 'my run' --trust"
+    text = printed(run_summary(run, Path("runs/my run"), resume_command=again))
+    assert again in text
     assert "samples/s" not in text
     assert "Time by phase" not in text
 

@@ -9,7 +9,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.launch.config.resolve import resolve_config
-from jaxdist.launch.training.job.abstract_step import StepDescriber, abstract_task
+from jaxdist.launch.training.job.abstract_step import StepDescriber, fit_batch_shapes
 from jaxdist.profile.repeated_blocks import RepeatedBlocks
 from jaxdist.profile.trace import TraceCache
 
@@ -118,7 +118,9 @@ def test_a_step_without_its_data_is_that_with_data(tmp_path_factory, name, size,
     shared = "model.size=tiny", f"data.size={size}", f"data.batch={batch}"
     absent = (f"data.name={name}", f"data.dir={nowhere}", f"data.path={nowhere}")
     images = [
-        abstract_task(resolve_config("resnet50", [*shared, *words]).config)[1]["image"]
+        fit_batch_shapes(resolve_config("resnet50", [*shared, *words]).config)[1][
+            "image"
+        ]
         for words in (absent, ("data.name=synthetic",))
     ]
     assert images[0] == images[1]

@@ -133,7 +133,7 @@ def test_on_fewer_processes_it_goes_on_under_the_best_plan_for_those(
     assert (reason["kind"], weighed["stays"]) == ("reason", "fsdp 2, remat")
     assert weighed["other"] == plan.label != "fsdp 2, remat"
     ended = json.loads((folder / "summary.json").read_text())["steps"]
-    code, said, _ = train(f"epochs={(ended + 2) / 22.5}", *words)
+    code, said, _ = train(f"epochs={(ended + 2) / 22.5}", "--change", *words)
     assert code == 0, said
     told = " ".join(said.split())
     assert f"resumed at step {ended}" in told

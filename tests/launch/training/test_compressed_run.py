@@ -21,7 +21,9 @@ def test_a_run_with_residuals_goes_on_on_fewer_devices_and_is_scored(job, tmp_pa
     code, _, err = job.call("train", "digits", "epochs=0.2", *words)
     assert code == 0, err
     fewer = ("plan.mesh.data=2",)
-    code, out, err = job.call("train", "digits", "epochs=0.4", *words, *fewer)
+    code, out, err = job.call(
+        "train", "digits", "epochs=0.4", *words, *fewer, "--change"
+    )
     assert code == 0, err
     # Lines are as wide as the terminal: a long folder breaks them.
     assert "resumed at step 5" in " ".join((out + err).split())

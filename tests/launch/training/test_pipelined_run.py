@@ -6,8 +6,7 @@ import pytest
 
 pytestmark = pytest.mark.timeout(300)
 
-SIZES = ("model.width=4", "epochs=1", "optim.accumulate=4", "plan.mesh.spatial_h=1")
-
+SIZES = ("model.width=4", "epochs=0.2", "optim.accumulate=4", "plan.mesh.spatial_h=1")
 
 FLOWS = ("plan.pipe.schedule=pipedream",)
 
@@ -19,11 +18,13 @@ def test_a_run_without_a_flush_resumes_with_as_many_updates_a_step(job, tmp_path
     code, out, err = job.call(*words, *replicas)
     assert code == 0, err
     first = json.loads(out)
-    assert (first["steps"], first["held_out"]) == (23, 360)
-    again = "epochs=2", "plan.mesh.pipe=2", "plan.mesh.data=4"
+    assert (first["steps"], first["held_out"]) == (5, 360)
+    again = "epochs=0.4", "plan.mesh.pipe=2", "plan.mesh.data=4", "--change"
+    # The replicas of its stages are stored, too.
+    again += ("plan.pipe.replicas=",)
     code, out, err = job.call(*words, *again)
     assert code == 0, err
-    assert json.loads(out)["resumed_at"] == 23
+    assert json.loads(out)["resumed_at"] == 5
     code, _, err = job.call(*words, *again, "plan.pipe.schedule=1f1b")
     assert code == 2
     assert "4 with plan.pipe.schedule = pipedream, optim.accumulate = 4; now 1" in err
@@ -36,12 +37,12 @@ def test_a_run_changes_its_stages_as_it_resumes(job, tmp_path):
     code, out, err = job.call(*words, "plan.mesh.pipe=4", "plan.mesh.data=2")
     assert code == 0, err
     first = json.loads(out)
-    assert (first["steps"], first["held_out"]) == (23, 360)
-    again = "epochs=2", "plan.mesh.pipe=2", "plan.mesh.data=4"
+    assert (first["steps"], first["held_out"]) == (5, 360)
+    again = "epochs=0.4", "plan.mesh.pipe=2", "plan.mesh.data=4", "--change"
     code, out, err = job.call(*words, *again)
     assert code == 0, err
     second = json.loads(out)
-    assert (second["resumed_at"], second["steps"]) == (23, 45)
+    assert (second["resumed_at"], second["steps"]) == (5, 9)
     code, out, err = job.call("eval", tmp_path / "digits", "--json")
     assert code == 0, err
     assert json.loads(out)["loss"] == pytest.approx(second["loss"], rel=1e-5)

@@ -80,7 +80,14 @@ def test_a_run_does_not_go_on_with_another_text(job, trained):
     """Refused before anything is written; the first file's run goes on."""
     run, _ = trained
     path = run.parent / "a.txt"
-    words = ["train", "characters", *SMALL, f"data.path={path}", "epochs=13"]
+    words = [
+        "train",
+        "characters",
+        *SMALL,
+        f"data.path={path}",
+        "epochs=13",
+        "--change",
+    ]
     words += [f"run.dir={run.parent}"]
     text = path.read_text()
     path.write_text(text.replace("abc", "cba"))

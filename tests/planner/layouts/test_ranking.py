@@ -131,6 +131,24 @@ def test_cuts_that_are_where_they_were_anyway_are_no_plan_of_their_own(subject):
         assert len(heap.feasible) == labels
 
 
+def test_a_plan_has_the_reason_of_the_one_that_stands_for_it(subject):
+    heap = PlanEvaluator(
+        describe_step=subject.describe,
+        cluster=load_cluster("testbed"),
+        memory_capacity=1e12,
+    )
+    exact = Plan(mesh=MeshShape(data=4))
+    ring = replace(exact, reduce=exact.reduce.by("ring"))
+    heap.evaluate_all((exact, ring))
+    heap.keep_best(lambda plan: replace(plan, reduce=plan.reduce.by("exact")))
+    (kept,) = heap.feasible.values()
+    (other,) = {exact.label, ring.label} - {kept.plan.label}
+    # Its program turns out to be larger than was predicted.
+    assert not heap.record_fit(kept.plan, kept.prediction, 2 * 10**12)
+    for label in (kept.plan.label, other):
+        assert heap.rejection_reason(label) == "out of memory by 1.00 TB"
+
+
 def test_what_the_batch_cannot_be_split_into_says_so(subject):
     config = subject.config
     small = StepDescriber(replace(config, data=replace(config.data, batch=4)))

@@ -1,0 +1,98 @@
+"""Networks compiled for machines that are not here: memory, collectives, estimates.
+
+    python benchmarks/targets.py                      # with jaxdist[tpu,cuda12]
+    python benchmarks/targets.py --only resnet50
+
+Each step is compiled by the real compiler of its target, in a process of its own, and
+its program is held against the plan. A step that differs from its plan, or that does
+not fit where it should, ends the benchmark with an error.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from typing import Any
+
+from record import add_record_option, row, write_result
+
+EIGHT, SIXTEEN = ("tpu-v5p:2x2x2", "h100:1x8"), ("tpu-v5p:2x2x4", "h100:2x8")
+LLAMA = (
+    *("llama", "data.name=synthetic", "precision=bfloat16", "data.batch=32"),
+    *("plan.mesh.data=1", "plan.mesh.fsdp=16"),
+)
+STEPS = {
+    "ResNet-50, data 8, bfloat16, 256 images a device": (
+        *("resnet50", "data.name=synthetic", "precision=bfloat16"),
+        *("data.batch=2048", "plan.mesh.data=8"),
+    ),
+    "GPT-2 small, fsdp 8, bfloat16, 8 x 1,024 tokens a device": (
+        *("gpt2_small", "data.name=synthetic", "precision=bfloat16"),
+        *("data.batch=64", "plan.mesh.data=1", "plan.mesh.fsdp=8"),
+    ),
+    "2 blocks of Llama 1B, fsdp 16, bfloat16, 2 x 2,048 tokens a device": (
+        *LLAMA,
+        "model.depth=2",
+    ),
+    "Llama 1B, fsdp 16, bfloat16, 2 x 2,048 tokens a device": LLAMA,
+}
+
+
+def compile_step(words: tuple[str, ...], target: str) -> dict[str, Any]:
+    """Return what `jaxdist compile --json` says."""
+    command = [sys.executable, "-m", "jaxdist.launch", "compile", *words]
+    done = subprocess.run(
+        [*command, "--target", target, "--fresh", "--json"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if not done.stdout:
+        raise SystemExit(done.stderr)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def rows_of(case: str, found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the figures of one step on one target."""
+    sent = found["hidden_bytes"] + found["exposed_bytes"]
+    figures = [
+        ("memory", found["memory_bytes"] / 1e9, "GB"),
+        ("differences from the plan", len(found["differences"]), ""),
+        ("bytes that a device sends", sent / 1e6, "MB"),
+        ("of these beside computing", 100 * found["hidden_bytes"] / max(1, sent), "%"),
+        ("compilation", found["compile_s"], "s"),
+    ]
+    if found["step_s"] is not None:
+        figures += [
+            ("estimated step", 1e3 * found["step_s"], "ms"),
+            ("estimated MFU", 100 * found["mfu"], "%"),
+        ]
+    return [row(case, value, unit, figure=name) for name, value, unit in figures]
+
+
+def main() -> int:
+    """Compile, print, and fail where a program is not its plan's."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="steps whose words have this one")
+    add_record_option(parser)
+    args = parser.parse_args()
+    rows, wrong = [], 0
+    for title, words in STEPS.items():
+        if args.only not in " ".join(words):
+            continue
+        for target in SIXTEEN if words[: len(LLAMA)] == LLAMA else EIGHT:
+            found = compile_step(words, target)
+            wrong += not found["fits"] or bool(found["differences"])
+            for each in rows_of(f"{title}; {target}", found):
+                print(each["case"], each["figure"], each["value"], each["unit"])
+                rows.append(each)
+            for difference in found["differences"]:
+                print(difference, file=sys.stderr)
+    if args.record:
+        write_result("targets", rows)
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""The best checkpoint of a run: that of the best value of an evaluation's metric.
+
+steps of a folder      120   440   460      keep=2
+best.json              {"step": 120, "metric": "accuracy", "value": 0.9944}
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final, Literal
+
+from jaxdist.core.files import write_atomic
+from jaxdist.core.metric_goal import BestCheckpoint
+from jaxdist.core.validation import json_text
+
+CheckpointStep = int | Literal["best"] | None
+"""A checkpoint's name: the step it was saved at, the best one, or None, the newest."""
+_BEST_FILE: Final = "best.json"
+
+
+def read_best(directory: Path) -> BestCheckpoint | None:
+    """Return the best checkpoint of a folder; None if none is known, or it is gone."""
+    try:
+        found = json.loads((directory / _BEST_FILE).read_text())
+        best = BestCheckpoint(
+            step=int(found["step"]),
+            metric=str(found["metric"]),
+            value=float(found["value"]),
+        )
+    # A damaged note costs the run nothing but the note.
+    except (FileNotFoundError, ValueError, LookupError, TypeError):
+        return None
+    return best if (directory / str(best.step)).is_dir() else None
+
+
+def write_best(directory: Path, best: BestCheckpoint) -> None:
+    """Note which checkpoint of a folder is the best."""
+    write_atomic(directory / _BEST_FILE, json_text(asdict(best)) + "\n")

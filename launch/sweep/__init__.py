@@ -1,0 +1,1 @@
+"""Sweeps: an experiment trained with many hyper-parameters, each trial a run."""

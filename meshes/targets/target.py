@@ -1,0 +1,183 @@
+"""A target: a chip and a number of them, `tpu-v5p:4x4x4` or `h100:2x8`.
+
+The compilers of TPUs and GPUs run on any machine. What they make of a step for a target
+is the program that would run there; only running it needs the chips.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.cluster.device import Device
+from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.plan import Plan
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.meshes.targets.chips import CHIPS, Chip, GpuChip, TpuChip
+
+_GRIDS: Final = {
+    2: ((2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16)),
+    3: ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4)),
+}
+"""Parts of a pod that are no multiples of 4 in each dim."""
+_CUBE: Final = 4
+_MAX_GPU_HOSTS: Final = 1024
+_GPUS_PER_HOST: Final = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Chips of one kind, and how they are arranged."""
+
+    chip: Chip
+    """What each device is."""
+    shape: tuple[int, ...]
+    """Sides of the torus; of GPUs the hosts, and the devices of each."""
+
+    def __str__(self) -> str:
+        return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
+
+    @property
+    def platform(self) -> str:
+        """What jax calls its devices: `tpu` or `gpu`."""
+        return "tpu" if isinstance(self.chip, TpuChip) else "gpu"
+
+    @property
+    def devices(self) -> int:
+        """All devices."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The cluster that has such devices and links."""
+        return load_cluster(self.chip.cluster)
+
+    @property
+    def device(self) -> Device:
+        """Peak rates and memory of a device."""
+        return self.cluster.device
+
+
+def parse_target(text: str) -> Target:
+    """Read a target as people write it.
+
+    Args:
+        text: a chip, a colon and a shape.
+
+    Raises:
+        BadInput: no such chip, or a shape that its machines do not have.
+
+    >>> target = parse_target("tpu-v5p:2x2x4")
+    >>> target.devices, target.platform
+    (16, 'tpu')
+    >>> parse_target("h100:2x8").shape
+    (2, 8)
+    """
+    name, _, given = text.partition(":")
+    chips = {chip.name: chip for chip in CHIPS}
+    if name not in chips:
+        near = did_you_mean(name, chips)
+        raise BadInput(
+            f"no target {name}",
+            rule=f"a target is a chip and a shape; chips are {', '.join(chips)}",
+            values=f"--target {text}",
+            remedy=f"did you mean {near}?" if near else "--target tpu-v5p:2x2x2",
+        )
+    chip = chips[name]
+    sides = given.lower().split("x")
+    shape = tuple(int(side) for side in sides if re.fullmatch(r"[1-9]\d{0,4}", side))
+    if len(shape) != len(sides) or not _exists(chip, shape):
+        raise BadInput(
+            f"there is no {name} of shape {given or 'nothing'}",
+            rule=_shape_rule(chip),
+            values=f"--target {text}",
+            remedy=[f"--target {name}:{each}" for each in _examples(chip)],
+        )
+    return Target(chip=chip, shape=shape)
+
+
+def target_for(chip_name: str, devices: int) -> Target | None:
+    """Return the smallest target of a chip with so many devices; None where none has.
+
+    >>> str(target_for("tpu-v5p", 16)), str(target_for("h100", 16))
+    ('tpu-v5p:2x2x4', 'h100:2x8')
+    """
+    chip = next(chip for chip in CHIPS if chip.name == chip_name)
+    if isinstance(chip, GpuChip):
+        hosts = max(1, devices // _GPUS_PER_HOST)
+        shapes: list[tuple[int, ...]] = [(hosts, devices // hosts)]
+    else:
+        shapes = list(_GRIDS[chip.dims]) + list(_cubes(chip))
+    fit = (s for s in shapes if math.prod(s) == devices and _exists(chip, s))
+    found = next(fit, None)
+    return Target(chip=chip, shape=found) if found else None
+
+
+def check_target_size(target: Target, plan: Plan) -> None:
+    """Refuse a plan for another number of devices than a target has.
+
+    Raises:
+        BadInput: with both ways out.
+    """
+    wanted = plan.mesh.devices
+    if wanted == target.devices:
+        return
+    other = target_for(target.chip.name, wanted)
+    raise BadInput(
+        f"the plan is not for {target.devices:,} devices",
+        rule="the axes of plan.mesh multiply to the devices of the target",
+        values=f"{plan.title} = {wanted:,} devices, {target} has {target.devices:,}",
+        remedy=[
+            f"plan.mesh.data={target.devices} with the other axes at 1",
+            *([f"--target {other}"] if other else []),
+        ],
+    )
+
+
+def _exists(chip: Chip, shape: tuple[int, ...]) -> bool:
+    if isinstance(chip, GpuChip):
+        hosts, devices = shape if len(shape) == 2 else (0, 0)
+        return 1 <= hosts <= _MAX_GPU_HOSTS and 1 <= devices <= _GPUS_PER_HOST
+    if len(shape) != chip.dims:
+        return False
+    cubes = chip.dims == 3 and all(side % _CUBE == 0 for side in shape)
+    if cubes and math.prod(shape) <= chip.max_chips:
+        return list(shape) == sorted(shape)
+    return shape in _GRIDS[chip.dims]
+
+
+def _cubes(chip: TpuChip) -> Iterator[tuple[int, ...]]:
+    """Yield the shapes of a chip's pods that are made of cubes of 4 x 4 x 4."""
+    if chip.dims == 3:
+        sides = range(_CUBE, 25, _CUBE)
+        yield from (
+            (a, b, c)
+            for c in sides
+            for b in sides
+            for a in sides
+            if a <= b <= c and a * b * c <= chip.max_chips
+        )
+
+
+def _shape_rule(chip: Chip) -> str:
+    if isinstance(chip, GpuChip):
+        return (
+            f"a shape of GPUs is hosts x devices: up to {_MAX_GPU_HOSTS:,} hosts of up "
+            f"to {_GPUS_PER_HOST}"
+        )
+    grids = ", ".join("x".join(map(str, grid)) for grid in _GRIDS[chip.dims])
+    cubes = (
+        f", and multiples of 4 in ascending order, up to {chip.max_chips:,} chips"
+        if chip.dims == 3
+        else ""
+    )
+    return f"shapes of a {chip.name} are {grids}{cubes}"
+
+
+def _examples(chip: Chip) -> tuple[str, ...]:
+    if isinstance(chip, GpuChip):
+        return "1x8", "2x8"
+    return ("2x2", "4x4", "16x16") if chip.dims == 2 else ("2x2x1", "2x2x2", "4x4x4")

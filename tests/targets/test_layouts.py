@@ -1,0 +1,78 @@
+"""Every kind of layout, compiled by the real compilers of TPU and GPU and audited."""
+
+import pytest
+
+pytestmark = [pytest.mark.target, pytest.mark.timeout(600)]
+
+TINY = "model.size=tiny"
+TOKENS = f"{TINY} data.context=16"
+# Together: each kind of split alone and in hybrids, each kind of network, reducers that
+# move bytes in different collectives, schedules, rematerialization and accumulation.
+LAYOUTS = {
+    "digits: data": "digits data=8",
+    "digits: rows": "digits data=4 spatial_h=2",
+    "digits: rows and columns": "digits data=2 spatial_h=2 spatial_w=2",
+    "digits: fsdp over all": "digits fsdp=8",
+    "digits: fsdp": "digits data=2 fsdp=4",
+    "digits: zero 1": "digits data=2 fsdp=4 plan.zero=1",
+    "digits: tensor": "digits data=4 tensor=2",
+    "digits: filters": "digits data=4 tensor=2 plan.tensor_strategy=filter",
+    "digits: channels": "digits data=4 tensor=2 plan.tensor_strategy=channel",
+    "digits: stages": "digits data=4 pipe=2 optim.accumulate=4",
+    "digits: remat": "digits data=8 plan.remat=true",
+    "digits: int8": "digits data=8 plan.reduce.algorithm=int8",
+    "digits: power": "digits data=8 plan.reduce.algorithm=power",
+    "digits: top_k": "digits data=8 plan.reduce.algorithm=top_k",
+    "digits: ring": "digits data=8 plan.reduce.algorithm=ring",
+    "digits: diloco": "digits replica=2 data=4 plan.outer.sync_interval=4",
+    "digits: accumulation": "digits data=8 optim.accumulate=2",
+    "vgg16: rows and columns": f"vgg16 data=2 spatial_h=2 spatial_w=2 {TINY}",
+    "vgg16: tensor": f"vgg16 data=4 tensor=2 {TINY}",
+    "resnet50: data": f"resnet50 data=8 {TINY}",
+    "resnet50: rows and tensor": f"resnet50 data=2 spatial_h=2 tensor=2 {TINY}",
+    "resnet50: fsdp": f"resnet50 data=2 fsdp=4 {TINY}",
+    "cosmoflow: volumes": f"cosmoflow data=2 spatial_d=2 spatial_h=2 {TINY}",
+    "llama: data": f"llama data=8 {TOKENS}",
+    "llama: fsdp over all": f"llama fsdp=8 {TOKENS}",
+    "llama: a loop, fsdp over all": f"llama fsdp=8 model.depth=3 {TOKENS}",
+    "llama: a loop in microbatches": (
+        f"llama data=2 fsdp=4 optim.accumulate=2 model.depth=2 {TOKENS}"
+    ),
+    "llama: a loop, sequence": (
+        f"llama fsdp=4 tensor=2 plan.tensor_strategy=sequence model.depth=2 {TOKENS}"
+    ),
+    "llama: a loop, remat": f"llama fsdp=8 plan.remat=true model.depth=2 {TOKENS}",
+    "llama: tensor": f"llama data=2 fsdp=2 tensor=2 {TOKENS}",
+    "llama: sequence": f"llama data=4 tensor=2 plan.tensor_strategy=sequence {TOKENS}",
+    "llama: stages": f"llama data=4 pipe=2 optim.accumulate=4 {TOKENS}",
+    "gpt2_small: fsdp, a table whose rows do not divide": (
+        "gpt2_small fsdp=8 data.name=synthetic data.batch=16 data.context=128 "
+        "model.depth=1 model.heads=6 model.vocabulary=5025 model.context=128"
+    ),
+    "captions: data": "captions data=8",
+}
+# Each mechanism once; `make targets` compiles all.
+COVER = (
+    "digits: rows and columns",
+    "digits: fsdp over all",
+    "digits: tensor",
+    "digits: stages",
+    "digits: ring",
+    "resnet50: fsdp",
+    "llama: sequence",
+    "llama: a loop, fsdp over all",
+    "captions: data",
+)
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        pytest.param(title, marks=() if title in COVER else pytest.mark.slow)
+        for title in LAYOUTS
+    ],
+)
+def test_the_program_is_the_plan(title, compile_layout):
+    program = compile_layout(LAYOUTS[title])
+    program.raise_difference()
+    assert program.memory_bytes > 0

@@ -1,0 +1,32 @@
+"""What fsdp keeps on a device, by the memory that the compilers of accelerators allot."""
+
+import jax
+import pytest
+
+pytestmark = [pytest.mark.target, pytest.mark.timeout(900)]
+
+BLOCKS = (
+    "llama fsdp=8 data.name=synthetic data.batch=8 data.context=16 model.context=16 "
+    "model.vocabulary=64 model.embed=1024 model.heads=8 model.kv_heads=4 "
+    "model.hidden=4096"
+)
+
+
+def test_fsdp_keeps_its_shards_and_the_parameters_of_two_blocks(compile_layout):
+    """ZeRO-3: of another block a device has its shards alone."""
+    sizes, params = {}, {}
+    for depth in (3, 6):
+        program = compile_layout(f"{BLOCKS} model.depth={depth}")
+        sizes[depth] = program.memory_bytes
+        leaves = jax.tree.leaves(program.layout.task.state.params)
+        params[depth] = sum(leaf.size for leaf in leaves)
+    block = (params[6] - params[3]) / 3
+    # In float32: parameters, two moments, gradients, and what the loop reads of them.
+    shards = 5 * 4 * block / 8
+    more = (sizes[6] - sizes[3]) / 3
+    # TPU's compiler has another copy of the shards. Whole parameters of a block, even in
+    # 16 bits, would be far more.
+    assert more <= 1.4 * shards < shards + 2 * block
+    kept = sizes[3] - 3 * shards
+    # Parameters of two blocks, and the gradients of one until they are scattered.
+    assert kept <= 3 * 4 * block
