@@ -111,9 +111,9 @@ PAGES = {
     ),
     "targets": (
         "Targets",
-        "What the compilers of TPUs and GPUs make of steps, without either machine; "
+        "What the compilers of TPUs and GPUs make of steps, and what a GPU does; "
         "see [targets.md](../targets.md).",
-        ("targets", "reference_step", "attention"),
+        ("targets", "gpu_step", "gpu_attention", "reference_step", "attention"),
     ),
     "input": (
         "Input",

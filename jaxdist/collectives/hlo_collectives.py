@@ -178,9 +178,9 @@ def read_collectives(text: str, mesh: Mapping[str, int]) -> tuple[CollectiveOp, 
     """
     moves, sources = [], SourceLocations(text)
     chains = set[tuple[str, ...]]()
-    for line in list_instructions(text, _payload):
+    for line in list_instructions(text, COLLECTIVE_KINDS, _payload):
         found = _LINE.match(line.text)
-        if found is None:
+        if found is None:  # an operand of it
             continue
         # The TPU's compiler runs a collective beside computing as a chain of fusions,
         # each of which prints it.

@@ -22,6 +22,11 @@ CALL: Final = re.compile(r"\b(?:calls|to_apply|called_computations)=\{?%?([\w.\-
 BRANCHES: Final = re.compile(
     r"branch_computations=\{([^}]*)\}|true_computation=(\S+), false_computation=(\S+)"
 )
+_NAMED: Final = re.compile(
+    r"(?:calls|to_apply|called_computations|condition|body|true_computation"
+    r"|false_computation)=\{?%?([\w.\-]+)|branch_computations=\{([^}]*)\}"
+)
+"""All computations that an instruction may call."""
 OP_NAME: Final = re.compile(r'op_name="([^"]*)"')
 """The name scopes in which an instruction was traced."""
 
@@ -57,15 +62,41 @@ class HloInstruction:
 
 
 def list_instructions(
-    text: str, weight: Callable[[str], int]
+    text: str, kinds: Sequence[str], weight: Callable[[str], int]
 ) -> tuple[HloInstruction, ...]:
-    """List the instructions that a program runs, those of called computations included.
+    """List the instructions of some kinds that a program runs, called ones included.
 
     Args:
         text: `compiled.as_text()`.
+        kinds: words, one of which is in the text of such an instruction.
         weight: of an instruction; of a conditional the branch of most weight counts.
     """
-    return tuple(_walk(ENTRY, split_computations(text), weight))
+    program = split_computations(text)
+    return tuple(_walk(ENTRY, program, _holders(program, kinds), kinds, weight))
+
+
+def _holders(
+    program: Mapping[str, Sequence[str]], kinds: Sequence[str]
+) -> frozenset[str]:
+    """Return the computations with an instruction of some kinds, or a call to one.
+
+    A program has thousands of others, which nobody needs to walk through.
+    """
+    callers, found = defaultdict[str, list[str]](list), list[str]()
+    for name, lines in program.items():
+        whole = "\n".join(lines)
+        for groups in _NAMED.findall(whole):
+            for called in re.findall(r"[\w.\-]+", " ".join(groups)):
+                callers[called].append(name)
+        if any(kind in whole for kind in kinds):
+            found.append(name)
+    holders = set(found)
+    while found:
+        for caller in callers[found.pop()]:
+            if caller not in holders:
+                holders.add(caller)
+                found.append(caller)
+    return frozenset(holders)
 
 
 def split_computations(text: str) -> dict[str, list[str]]:
@@ -74,7 +105,9 @@ def split_computations(text: str) -> dict[str, list[str]]:
     # Computations are top-level blocks: a head, indented instructions, a closing brace.
     name = ENTRY
     for line in text.splitlines():
-        if head := _HEAD.match(line):
+        if line[:1] == " ":
+            parts[name].append(line)
+        elif head := _HEAD.match(line):
             name = ENTRY if head["entry"] else head["name"]
         elif _END.match(line):
             name = ENTRY
@@ -89,45 +122,54 @@ def split_computations(text: str) -> dict[str, list[str]]:
 def _walk(
     name: str,
     program: Mapping[str, Sequence[str]],
+    holders: Container[str],
+    kinds: Sequence[str],
     weight: Callable[[str], int],
 ) -> Iterator[HloInstruction]:
-    for text in program.get(name, ()):
-        yield HloInstruction(text)
-        if loop := LOOP.search(text):
+    for text in program.get(name, ()) if name in holders else ():
+        if any(kind in text for kind in kinds):
+            yield HloInstruction(text)
+        # Words first: a search for each expression would take most of the time.
+        if "condition=" in text and (loop := LOOP.search(text)):
             trips, named = (
                 trip_count(text, program[name], program),
                 OP_NAME.search(text),
             )
             times, name_of = trips or 1, named[1] if named else ""
             for inner, runs in ((loop[1], times + bool(trips)), (loop[2], times)):
-                for line in _walk(inner, program, weight):
+                for line in _walk(inner, program, holders, kinds, weight):
                     yield replace(
                         line,
                         trip_count=runs * line.trip_count,
                         bounded=line.bounded and trips is not None,
                         loops=(name_of, *line.loops),
                     )
-        elif branches := BRANCHES.search(text):
+        elif "_computation" in text and (branches := BRANCHES.search(text)):
             # Which branch runs is decided on the device: the heaviest counts.
             listed = ",".join(filter(None, branches.groups()))
             choices = [
-                tuple(_walk(one, program, weight))
+                tuple(_walk(one, program, holders, kinds, weight))
                 for one in re.findall(r"%?([\w.\-]+)", listed)
             ]
             yield from max(
                 choices,
                 key=lambda lines: sum(x.trip_count * weight(x.text) for x in lines),
             )
-        elif (call := CALL.search(text)) and not _AFTER.search(text):
+        elif (call := _called(text)) and not _AFTER.search(text):
             fused = program.get(call[1], ()) if " fusion(" in text else ()
             start = _STARTED.search(text)
-            for line in _walk(call[1], program, weight):
+            for line in _walk(call[1], program, holders, kinds, weight):
                 if fused and not any(line.fusion):
                     yield replace(line, fusion=(fused[0], fused[-1]))
                 elif start and not line.started_by:
                     yield replace(line, started_by=start[1])
                 else:
                     yield line
+
+
+def _called(text: str) -> re.Match[str] | None:
+    words = ("calls=", "to_apply=", "called_computations=")
+    return CALL.search(text) if any(word in text for word in words) else None
 
 
 def trip_count(

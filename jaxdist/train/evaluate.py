@@ -29,6 +29,8 @@ class Evaluator:
     """Opens a pass over the held-out samples."""
     should_stop: Callable[[], bool] = lambda: False
     """Whether to interrupt an evaluation; called after every batch."""
+    compiler_options: Mapping[str, str | bool] = field(default_factory=dict)
+    """Options of the compiler, by name."""
     _compiled_step: Any = field(default=None, repr=False)
 
     @property
@@ -38,7 +40,9 @@ class Evaluator:
 
     def prepare(self) -> None:
         """Compile the evaluation step."""
-        self._compiled_step = compile_eval_step(self.layout, self.batch_shapes)
+        self._compiled_step = compile_eval_step(
+            self.layout, self.batch_shapes, self.compiler_options
+        )
 
     def __call__(self, state: TrainState) -> dict[str, Any]:
         """Return loss, accuracy, correct, answers, samples, and metrics of one's own.

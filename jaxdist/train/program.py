@@ -407,8 +407,18 @@ def _compile_warmup_step(
     )
 
 
-def compile_eval_step(layout: Layout, batch_shapes: BatchShapes) -> Any:
-    """Compile `score(params, stats, batch)` for batches of these shapes."""
+def compile_eval_step(
+    layout: Layout,
+    batch_shapes: BatchShapes,
+    options: Mapping[str, str | bool] | None = None,
+) -> Any:
+    """Compile `score(params, stats, batch)` for batches of these shapes.
+
+    Args:
+        layout: the task and its layout.
+        batch_shapes: of a global evaluation batch.
+        options: of the compiler, by name.
+    """
     state = layout.state
     batch = _with_shardings(
         layout.padded_shapes(batch_shapes), layout.batch_shardings(batch_shapes)
@@ -416,7 +426,7 @@ def compile_eval_step(layout: Layout, batch_shapes: BatchShapes) -> Any:
     return (
         jax.jit(make_eval_step(layout))
         .lower(state.params, state.stats, batch)
-        .compile()
+        .compile(compiler_options=dict(options) if options else None)
     )
 
 

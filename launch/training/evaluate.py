@@ -9,6 +9,7 @@ from jaxdist.launch.distributed.preemption import never_stop
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.training.job.batch_spec import sample_spec
 from jaxdist.launch.training.job.job import Job
+from jaxdist.meshes.targets.compiler_options import program_options
 from jaxdist.train.checkpoint.best import CheckpointStep
 from jaxdist.train.evaluate import Evaluator
 
@@ -34,6 +35,7 @@ def make_evaluator(
         layout=job.layout,
         batch_shapes=shapes,
         should_stop=should_stop,
+        compiler_options=program_options(job.layout),
         # Each evaluation reads the held-out samples anew, from the first on.
         batches=lambda: eval_feed(
             validation,

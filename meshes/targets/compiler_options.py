@@ -38,7 +38,13 @@ _TPU: Final[Mapping[str, str | bool]] = MappingProxyType(
     )
 )
 _GPU: Final[Mapping[str, str | bool]] = MappingProxyType(
-    {"xla_gpu_enable_latency_hiding_scheduler": True}
+    {
+        "xla_gpu_enable_latency_hiding_scheduler": True,
+        # What is captured into CUDA graphs; XLA's own list has CUDNN as well. An H100
+        # with jax 0.11.2 ended an evaluation with fused attention there: cuDNN loads
+        # a program while it is captured ("capturing stream has unjoined work").
+        "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL",
+    }
 )
 _NONE: Final[Mapping[str, str | bool]] = MappingProxyType({})
 
