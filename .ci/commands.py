@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,6 +41,11 @@ CACHE = ".cache"  # of compiled programs, in a page's folder; no file of the che
 
 PORTS = re.compile(r"\bjaxdist launch |\bLoopback\b")
 """What listens at a port that was free a moment before: one page after the other."""
+
+PLAIN = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+"""Plain machine code, made in a sixth of the time, as in `make test`."""
+SHIPPED = re.compile(r"README\.md|tutorial_\w+\.md|training\.md|sweep\.md")
+"""Pages whose programs are compiled as people get them, beside those of `ALONE`."""
 
 ALONE = re.compile(
     r"^jaxdist scale |^jaxdist calibrate (?!fit |read )|^pip |^make ", re.MULTILINE
@@ -123,7 +128,11 @@ def runnable(page: Path) -> list[Block]:
 
 
 def run(
-    words: list[str], folder: Path, output: IO[bytes], stop: threading.Event
+    words: list[str],
+    folder: Path,
+    flags: Mapping[str, str],
+    output: IO[bytes],
+    stop: threading.Event,
 ) -> int | None:
     """Run a process in a folder; return its exit code, None where `stop` ended it."""
     path = f"{folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
@@ -131,7 +140,7 @@ def run(
     child = subprocess.Popen(
         words,
         cwd=folder,
-        env={**os.environ, "PATH": path, **cache},
+        env={**os.environ, "PATH": path, **cache, **flags},
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
@@ -161,6 +170,7 @@ def run_page(
     """Run a page's commands in a folder; the first that fails stops all pages."""
     begun, ran, failed, code = time.monotonic(), 0, "", 0
     name = page.relative_to(ROOT)
+    flags = {} if SHIPPED.match(page.name) or is_alone(page) else {"XLA_FLAGS": PLAIN}
     with tempfile.TemporaryFile() as output:
 
         def say(line: str) -> None:
@@ -170,7 +180,7 @@ def run_page(
         for title, words in steps(page, done):
             say(f"{name}: {title}")
             start = time.monotonic()
-            code = run(words, folder, output, stop)
+            code = run(words, folder, flags, output, stop)
             if code != 0:
                 break
             say(f"  {time.monotonic() - start:.1f} s")
@@ -204,19 +214,25 @@ def run_pages(
     return found
 
 
+def shown(page: Path) -> str:
+    """Return all that a page runs."""
+    return "\n".join(c for b in runnable(page) for c in (*b.commands, b.text))
+
+
+def is_alone(page: Path) -> bool:
+    """Tell whether nothing runs beside a page."""
+    return bool(ALONE.search(shown(page)))
+
+
 def groups(chosen: Sequence[Path]) -> tuple[list[list[Path]], list[list[Path]]]:
     """Return pages that may run beside others, and those that run alone.
 
     Pages of a group run one after the other. Those that listen at ports are the first
     group, as they take longest; the others are groups of their own, in their order.
     """
-    text = {
-        p: "\n".join(c for b in runnable(p) for c in (*b.commands, b.text))
-        for p in chosen
-    }
-    chosen = [page for page in chosen if text[page]]
-    alone = [page for page in chosen if ALONE.search(text[page])]
-    ports = [p for p in chosen if p not in alone and PORTS.search(text[p])]
+    chosen = [page for page in chosen if shown(page)]
+    alone = [page for page in chosen if is_alone(page)]
+    ports = [p for p in chosen if p not in alone and PORTS.search(shown(p))]
     others = [[page] for page in chosen if page not in alone and page not in ports]
     return ([ports] if ports else []) + others, [[page] for page in alone]
 

@@ -21,7 +21,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import lax
 
 from jaxdist.core.dtypes import accumulation_dtype, real_dtype
 from jaxdist.core.errors import FatalError
@@ -52,10 +51,7 @@ def inf_unless_finite(
         old_stats: running statistics before it. What a network keeps may hold infinity
             on purpose, as masks do: there only what was finite before counts.
     """
-    # Behind a barrier: a GPU's compiler would make one kernel of the update and of the
-    # sums that look at it, which moves memory at a fraction of its rate.
-    kept = lax.optimization_barrier((new.params, new.opt, new.average))
-    finite = _all_finite(kept)
+    finite = _all_finite((new.params, new.opt, new.average))
     before, after = map(jax.tree.leaves, (old_stats, new.stats))
     for old, now in zip(before, after, strict=True):
         if _is_inexact(now):
