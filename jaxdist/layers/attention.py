@@ -19,9 +19,10 @@ FUSED_KERNELS: Final[Mapping[str, AttentionKernel]] = MappingProxyType(
     {"tpu": "splash", "gpu": "cudnn"}
 )
 """The fused kernel of each platform that has one."""
-_DTYPES: Final[Mapping[AttentionKernel, tuple[str, ...]]] = MappingProxyType(
+KERNEL_DTYPES: Final[Mapping[AttentionKernel, tuple[str, ...]]] = MappingProxyType(
     {"splash": ("bfloat16", "float32"), "cudnn": ("bfloat16", "float16")}
 )
+"""The dtypes that a fused kernel takes."""
 _CUDNN_MAX_FEATURES: Final = 128
 """Features of a head that cuDNN takes on every card."""
 
@@ -46,7 +47,7 @@ def attention_kernel(
     ['cudnn', 'einsum']
     """
     kernel = FUSED_KERNELS.get(platform, "einsum")
-    if tokens < TILE or np.dtype(dtype).name not in _DTYPES.get(kernel, ()):
+    if tokens < TILE or np.dtype(dtype).name not in KERNEL_DTYPES.get(kernel, ()):
         return "einsum"
     wide = kernel == "cudnn" and features > _CUDNN_MAX_FEATURES
     return "einsum" if wide else kernel

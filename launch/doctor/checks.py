@@ -24,6 +24,7 @@ from jaxdist.launch.doctor.device_probe import (
 )
 from jaxdist.launch.run_folder.folder import is_writable, nearest_existing_folder
 from jaxdist.launch.run_folder.lockfile import TRACKED_PACKAGES
+from jaxdist.layers.attention import FUSED_KERNELS, KERNEL_DTYPES
 from jaxdist.meshes.targets.compiler_options import compiler_options
 from jaxdist.meshes.targets.plugins import (
     INSTALL_COMMANDS,
@@ -94,11 +95,12 @@ def run_checks(plan: Plan, folder: Path) -> tuple[DoctorCheck, ...]:
     if not is_cache_enabled(os.environ):
         text = "off (JAX_ENABLE_COMPILATION_CACHE)"
         cached = DoctorCheck(name="compile cache", state="ok", text=text)
+    probed = probe_devices(plan, os.environ)
     return (
         check_python(sys.version_info[:3]),
         check_packages(declared, installed),
         check_devices(
-            probe_devices(plan, os.environ),
+            probed,
             expected_devices(plan, os.environ),
             find_platform(os.environ).unusable_accelerator,
         ),
@@ -106,6 +108,7 @@ def run_checks(plan: Plan, folder: Path) -> tuple[DoctorCheck, ...]:
         check_disk(folder, shutil.disk_usage(nearest_existing_folder(folder)).free),
         check_folder("run folder", folder, "run.dir=FOLDER, a folder of yours"),
         cached,
+        check_attention(probed.platform),
         check_compilers(
             {platform: compiler_version(platform) for platform in installed_plugins()}
         ),
@@ -154,6 +157,18 @@ def check_packages(
     # Six fit on a line; the others of the list rarely explain a failure.
     shown = [f"{p} {installed[p]}" for p in TRACKED_PACKAGES[:6] if p in installed]
     return DoctorCheck(name="packages", state="ok", text=", ".join(shown))
+
+
+def check_attention(platform: str) -> DoctorCheck:
+    """Name the kernel of attention on a platform, and for which dtypes it is.
+
+    >>> check_attention("gpu").text, check_attention("cpu").text
+    ('cudnn in bfloat16 and float16, written out in others', 'written out')
+    """
+    kernel = FUSED_KERNELS.get(platform)
+    dtypes = " and ".join(KERNEL_DTYPES[kernel]) if kernel else ""
+    text = f"{kernel} in {dtypes}, written out in others" if kernel else "written out"
+    return DoctorCheck(name="attention", state="ok", text=text)
 
 
 def check_compilers(installed: Mapping[str, str]) -> DoctorCheck:
