@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.launch.config.experiment import experiment_names
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -155,6 +156,8 @@ class CommandParser(argparse.ArgumentParser):
         name = self._default_form if place is None else words[place]
         if name not in forms:
             return self, list(words)
+        if place is None:
+            self._check_misspelt_form(words)
         return forms[name], [w for at, w in enumerate(words) if at != place]
 
     def format_help(self) -> str:
@@ -201,6 +204,27 @@ class CommandParser(argparse.ArgumentParser):
 
     def _find_form(self, words: Sequence[str]) -> int | None:
         """Return the place of the word of a form, None where there is none."""
+        place = self._find_word(words)
+        if place is None or words[place] in ("-h", "--help"):
+            return place
+        forms = {**self.forms, **self._old_forms}
+        return place if words[place] in forms or not self._default_form else None
+
+    def _check_misspelt_form(self, words: Sequence[str]) -> None:
+        """Refuse a word that is nearly a form's, and nothing else that there is."""
+        place = self._find_word(words)
+        word = "" if place is None else words[place]
+        near = did_you_mean(word, self.forms) if word.isidentifier() else None
+        if near and word not in experiment_names() and not Path(word).exists():
+            command = self.prog.removeprefix("jaxdist ")
+            raise BadInput(
+                f"{command} has no form {word}",
+                rule=f"its forms are {', '.join(self.forms)}",
+                remedy=f"did you mean {command} {near}?",
+            )
+
+    def _find_word(self, words: Sequence[str]) -> int | None:
+        """Return the place of the first word that is no option and no value of one."""
         forms = {**self.forms, **self._old_forms}
         options = {}
         for form in forms.values():
@@ -217,8 +241,7 @@ class CommandParser(argparse.ArgumentParser):
             elif word.startswith("-"):
                 is_value = word in options and options[word].nargs is None
             else:
-                named = word in forms or not self._default_form
-                return place if named else None
+                return place
         return None
 
     def _check_sibling_option(self, option: str) -> None:

@@ -174,6 +174,8 @@ def test_the_module_runs_too():
         (["config"], "error: the following arguments are required: EXPERIMENT\n"),
         (["experiments", "digit"], "error: no experiment named digit\n"),
         (["diff", "a", "b", "--dir", "/proc/none"], "error: no run a\n"),
+        (["plan", "verfy", "digits"], "error: plan has no form verfy\n"),
+        (["plan", "--top", "3", "verfy"], "error: plan has no form verfy\n"),
     ],
 )
 def test_bad_words_exit_with_2(answer, words, said):

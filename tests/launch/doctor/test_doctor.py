@@ -126,5 +126,5 @@ def test_the_compilers_that_are_here_are_named():
         {"tpu": "libtpu 0.0.42.1", "gpu": "jax-cuda13-plugin 1"}
     )
     assert found.state == "ok"
-    assert "gpu (jax-cuda13-plugin 1, 1 options), tpu (libtpu 0.0.42.1, " in found.text
+    assert "gpu (jax-cuda13-plugin 1, 2 options), tpu (libtpu 0.0.42.1, " in found.text
     assert "pip install 'jaxdist[tpu]'" in checks.check_compilers({}).text
