@@ -108,7 +108,13 @@ class Gelu(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map each token of `[B, T, C]` by itself."""
-        return self.down(jax.nn.gelu(self.up(x)))
+        # Computed again in the backward pass, as that of SwiGlu: it would keep several
+        # arrays as large as its input.
+        return self.down(jax.checkpoint(jax.nn.gelu)(self.up(x)))
+
+
+def _swiglu(gate: jax.Array, x: jax.Array) -> jax.Array:
+    return jax.nn.silu(gate) * x
 
 
 class SwiGlu(nnx.Module):
@@ -123,7 +129,7 @@ class SwiGlu(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map each token of `[B, T, C]` by itself."""
-        return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
+        return self.down(jax.checkpoint(_swiglu)(self.gate(x), self.up(x)))
 
 
 class Block(nnx.Module):

@@ -28,11 +28,7 @@ class LayerNorm(nnx.LayerNorm):
         """
         _reject_mask(mask)
         with jax.named_scope(self.scope or "LayerNorm"):
-            # Two passes: mean(x**2) - mean(x)**2 would lose the digits of a small
-            # variance beside a large mean.
-            full = x.astype(accumulation_dtype(x.dtype))
-            centred = full - full.mean(-1, keepdims=True)
-            return gather_tokens(_rms_scale(self, centred, x.dtype), self.role)
+            return gather_tokens(_normalise(self, x), self.role)
 
 
 class RMSNorm(nnx.RMSNorm):
@@ -55,8 +51,7 @@ class RMSNorm(nnx.RMSNorm):
         """
         _reject_mask(mask)
         with jax.named_scope(self.scope or "RMSNorm"):
-            y = _rms_scale(self, x.astype(accumulation_dtype(x.dtype)), x.dtype)
-            return gather_tokens(y, self.role)
+            return gather_tokens(_normalise(self, x), self.role)
 
 
 class LocalResponseNorm(nnx.Module):
@@ -91,15 +86,33 @@ class LocalResponseNorm(nnx.Module):
             return (full * (self.k + self.alpha * near) ** -self.beta).astype(x.dtype)
 
 
-def _rms_scale(norm: LayerNorm | RMSNorm, x: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Divide by the root of the mean square, then scale, and shift where it does."""
-    square = jnp.square(x).mean(-1, keepdims=True)
-    y = x * lax.rsqrt(square + norm.epsilon)
-    if norm.scale is not None:
-        y = y * norm.scale[...].astype(x.dtype)
-    if isinstance(norm, LayerNorm) and norm.bias is not None:
-        y = y + norm.bias[...].astype(x.dtype)
-    return y.astype(norm.dtype or dtype)
+def _normalise(norm: LayerNorm | RMSNorm, x: jax.Array) -> jax.Array:
+    """Divide by the root mean square, and scale; LayerNorm centres and shifts too.
+
+    The backward pass reads the input and computes the rest again: arrays as large in
+    float32, which no other layer needs.
+    """
+    bias = norm.bias if isinstance(norm, LayerNorm) else None
+    scale, shift = (None if p is None else p[...] for p in (norm.scale, bias))
+
+    @jax.checkpoint
+    def run(
+        x: jax.Array, scale: jax.Array | None, shift: jax.Array | None
+    ) -> jax.Array:
+        y = x.astype(accumulation_dtype(x.dtype))
+        if isinstance(norm, LayerNorm):
+            # Two passes: mean(x**2) - mean(x)**2 would lose the digits of a small
+            # variance beside a large mean.
+            y = y - y.mean(-1, keepdims=True)
+        y = y * lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + norm.epsilon)
+        if scale is not None:
+            y = y * scale.astype(y.dtype)
+        if shift is not None:
+            y = y + shift.astype(y.dtype)
+        return y.astype(norm.dtype or x.dtype)
+
+    made: jax.Array = run(x, scale, shift)
+    return made
 
 
 def _reject_mask(mask: jax.Array | None) -> None:
