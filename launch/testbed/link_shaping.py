@@ -109,6 +109,16 @@ class InterfaceCounters:
     rx_bytes: int
     """Bytes, headers included."""
 
+    @property
+    def tx_payload_bytes(self) -> int:
+        """Bytes sent without the headers of packets: acknowledgements have none.
+
+        >>> data_and_ack = InterfaceCounters(tx_bytes=1580, tx_packets=2, rx_bytes=0)
+        >>> data_and_ack.tx_payload_bytes
+        1448
+        """
+        return self.tx_bytes - (FRAME_BYTES - TCP_SEGMENT_BYTES) * self.tx_packets
+
     def __sub__(self, earlier: "InterfaceCounters") -> "InterfaceCounters":
         """Return what was sent and received in between."""
         return InterfaceCounters(

@@ -22,6 +22,8 @@ class CallTraffic:
     """From when all hosts were ready until the result was here."""
     tx_bytes: int
     """Bytes that this host's interface sent, headers included."""
+    tx_payload_bytes: int
+    """The same without headers, where packets are not merged before they are sent."""
 
 
 def shard_local_arrays(
@@ -84,6 +86,9 @@ class TrafficCounter:
         jax.block_until_ready(call())
         seconds = time.perf_counter() - start
         time.sleep(self._quiet_s)
+        sent = read_local_counters() - before
         return CallTraffic(
-            seconds=seconds, tx_bytes=(read_local_counters() - before).tx_bytes
+            seconds=seconds,
+            tx_bytes=sent.tx_bytes,
+            tx_payload_bytes=sent.tx_payload_bytes,
         )

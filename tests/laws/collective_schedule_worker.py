@@ -45,7 +45,7 @@ def main(names, size, wired):
             "name": name,
             "digest": sha256(np.asarray(ours).tobytes()).hexdigest(),
             "error": float(abs(ours - theirs).max()),
-            "sent": [gauge.measure(sums).tx_bytes for _ in range(TIMES)]
+            "sent": [gauge.measure(sums).tx_payload_bytes for _ in range(TIMES)]
             if wired
             else [],
             "formula": 4 * elements_per_rank(steps, size)[rank],

@@ -1,6 +1,5 @@
 """Step lists between real processes: the sum, the same bits, the bytes of the formula."""
 
-import statistics
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from rows import rows_of
 from jaxdist.collectives.algorithms.registry import SCHEDULES
 from jaxdist.launch.launchers.processes.loopback import Loopback
 from jaxdist.launch.testbed.hosts import EmulatedCluster
-from jaxdist.launch.testbed.link_shaping import frame_bytes
 
 WORKER = Path(__file__).with_name("collective_schedule_worker.py")
 POWERS_ONLY = {"swing", "striped_halving_doubling"}
@@ -36,5 +34,7 @@ def test_every_interface_counts_what_the_formula_says(count):
     assert len(found) == len(SCHEDULES)
     for ranks in found:
         for rank, row in enumerate(ranks):
-            sent, said = statistics.median(row["sent"]), frame_bytes(row["formula"])
+            # TCP only adds to it, by frames that it sends again in some rounds: the
+            # least of them is what was asked for. Acknowledgements have no payload.
+            sent, said = min(row["sent"]), row["formula"]
             assert sent == pytest.approx(said, rel=0.03), (row["name"], rank)

@@ -70,7 +70,11 @@ def main(names, shape, wired):
     for name in names:
         call, rows, gauge = prepared(name, shape)
         jax.block_until_ready(call())
-        sent = [gauge.measure(call).tx_bytes for _ in range(TIMES)] if wired else []
+        sent = (
+            [gauge.measure(call).tx_payload_bytes for _ in range(TIMES)]
+            if wired
+            else []
+        )
         print(json.dumps({"name": name, "rows": rows, "sent": sent}))
 
 
