@@ -170,7 +170,6 @@ def run_page(
     """Run a page's commands in a folder; the first that fails stops all pages."""
     begun, ran, failed, code = time.monotonic(), 0, "", 0
     name = page.relative_to(ROOT)
-    flags = {} if SHIPPED.match(page.name) or is_alone(page) else {"XLA_FLAGS": PLAIN}
     with tempfile.TemporaryFile() as output:
 
         def say(line: str) -> None:
@@ -180,7 +179,7 @@ def run_page(
         for title, words in steps(page, done):
             say(f"{name}: {title}")
             start = time.monotonic()
-            code = run(words, folder, flags, output, stop)
+            code = run(words, folder, flags_of(page), output, stop)
             if code != 0:
                 break
             say(f"  {time.monotonic() - start:.1f} s")
@@ -222,6 +221,12 @@ def shown(page: Path) -> str:
 def is_alone(page: Path) -> bool:
     """Tell whether nothing runs beside a page."""
     return bool(ALONE.search(shown(page)))
+
+
+def flags_of(page: Path) -> dict[str, str]:
+    """Return the variables that say how a page's programs are compiled."""
+    shipped = SHIPPED.match(page.name) or is_alone(page)
+    return {} if shipped else {"XLA_FLAGS": PLAIN}
 
 
 def groups(chosen: Sequence[Path]) -> tuple[list[list[Path]], list[list[Path]]]:

@@ -22,11 +22,6 @@ CALL: Final = re.compile(r"\b(?:calls|to_apply|called_computations)=\{?%?([\w.\-
 BRANCHES: Final = re.compile(
     r"branch_computations=\{([^}]*)\}|true_computation=(\S+), false_computation=(\S+)"
 )
-_NAMED: Final = re.compile(
-    r"(?:calls|to_apply|called_computations|condition|body|true_computation"
-    r"|false_computation)=\{?%?([\w.\-]+)|branch_computations=\{([^}]*)\}"
-)
-"""All computations that an instruction may call."""
 OP_NAME: Final = re.compile(r'op_name="([^"]*)"')
 """The name scopes in which an instruction was traced."""
 
@@ -71,32 +66,7 @@ def list_instructions(
         kinds: words, one of which is in the text of such an instruction.
         weight: of an instruction; of a conditional the branch of most weight counts.
     """
-    program = split_computations(text)
-    return tuple(_walk(ENTRY, program, _holders(program, kinds), kinds, weight))
-
-
-def _holders(
-    program: Mapping[str, Sequence[str]], kinds: Sequence[str]
-) -> frozenset[str]:
-    """Return the computations with an instruction of some kinds, or a call to one.
-
-    A program has thousands of others, which nobody needs to walk through.
-    """
-    callers, found = defaultdict[str, list[str]](list), list[str]()
-    for name, lines in program.items():
-        whole = "\n".join(lines)
-        for groups in _NAMED.findall(whole):
-            for called in re.findall(r"[\w.\-]+", " ".join(groups)):
-                callers[called].append(name)
-        if any(kind in whole for kind in kinds):
-            found.append(name)
-    holders = set(found)
-    while found:
-        for caller in callers[found.pop()]:
-            if caller not in holders:
-                holders.add(caller)
-                found.append(caller)
-    return frozenset(holders)
+    return tuple(_walk(ENTRY, split_computations(text), kinds, weight))
 
 
 def split_computations(text: str) -> dict[str, list[str]]:
@@ -122,11 +92,10 @@ def split_computations(text: str) -> dict[str, list[str]]:
 def _walk(
     name: str,
     program: Mapping[str, Sequence[str]],
-    holders: Container[str],
     kinds: Sequence[str],
     weight: Callable[[str], int],
 ) -> Iterator[HloInstruction]:
-    for text in program.get(name, ()) if name in holders else ():
+    for text in program.get(name, ()):
         if any(kind in text for kind in kinds):
             yield HloInstruction(text)
         # Words first: a search for each expression would take most of the time.
@@ -137,7 +106,7 @@ def _walk(
             )
             times, name_of = trips or 1, named[1] if named else ""
             for inner, runs in ((loop[1], times + bool(trips)), (loop[2], times)):
-                for line in _walk(inner, program, holders, kinds, weight):
+                for line in _walk(inner, program, kinds, weight):
                     yield replace(
                         line,
                         trip_count=runs * line.trip_count,
@@ -148,7 +117,7 @@ def _walk(
             # Which branch runs is decided on the device: the heaviest counts.
             listed = ",".join(filter(None, branches.groups()))
             choices = [
-                tuple(_walk(one, program, holders, kinds, weight))
+                tuple(_walk(one, program, kinds, weight))
                 for one in re.findall(r"%?([\w.\-]+)", listed)
             ]
             yield from max(
@@ -158,7 +127,7 @@ def _walk(
         elif (call := _called(text)) and not _AFTER.search(text):
             fused = program.get(call[1], ()) if " fusion(" in text else ()
             start = _STARTED.search(text)
-            for line in _walk(call[1], program, holders, kinds, weight):
+            for line in _walk(call[1], program, kinds, weight):
                 if fused and not any(line.fusion):
                     yield replace(line, fusion=(fused[0], fused[-1]))
                 elif start and not line.started_by:

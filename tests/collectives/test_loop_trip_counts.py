@@ -236,3 +236,4 @@ def test_what_a_kernel_says_of_itself_ends_no_computation():
     first, last = list_instructions(text, [" = "], lambda _: 1)
     assert first.text.endswith('}}, metadata={op_name="loop/kernel"}')
     assert "ROOT %y" in last.text
+    assert list_instructions(text, ["custom-call("], lambda _: 1) == (first,)

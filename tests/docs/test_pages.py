@@ -147,3 +147,18 @@ def test_every_decision_is_listed_once_in_its_index_and_numbers_have_no_gap():
         assert int(number) == place
         assert name.startswith(f"{number}-")
         assert page.read_text().startswith(f"# {place}. {title}\n")
+
+
+@pytest.mark.parametrize(
+    ("page", "alone", "plain"),
+    [
+        ("README.md", True, False),
+        ("docs/prediction.md", True, False),
+        ("docs/training.md", False, False),
+        ("docs/compression.md", False, True),
+    ],
+)
+def test_pages_that_measure_are_compiled_as_people_get_them(page, alone, plain):
+    path = ROOT / page
+    assert CI["is_alone"](path) == alone
+    assert bool(CI["flags_of"](path)) == plain

@@ -49,3 +49,12 @@ def test_float64_keeps_its_digits(ours, _):
 def test_a_mask_is_refused(ours, _):
     with pytest.raises(TypeError, match="mask"):
         ours(8, rngs=nnx.Rngs(0))(jnp.ones((2, 8)), mask=jnp.ones((2, 8), bool))
+
+
+@pytest.mark.parametrize(("ours", "_"), PAIRS)
+def test_its_input_and_scale_are_all_that_is_kept(ours, _):
+    x = jax.random.normal(jax.random.key(0), (16, 8)).astype(jnp.bfloat16)
+    graph, state = nnx.split(norm(ours, dtype=jnp.bfloat16))
+    _, back = jax.vjp(lambda s, x: nnx.merge(graph, s)(x), state, x)
+    kept = sum(a.nbytes for a in jax.tree.leaves(back))
+    assert kept <= x.nbytes + sum(a.nbytes for a in jax.tree.leaves(state))

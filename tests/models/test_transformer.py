@@ -1,6 +1,7 @@
 """Transformers: published sizes, causality, and each part against its formula."""
 
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +10,11 @@ import pytest
 from flax import nnx
 
 from jaxdist.core.errors import BadInput
+from jaxdist.layers import Linear
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_factory, objective_for
 from jaxdist.models.transformer import Gpt2, Llama
-from jaxdist.models.transformer_blocks import Rotary
+from jaxdist.models.transformer_blocks import Gelu, Rotary, SwiGlu
 from jaxdist.train.objective import NextToken
 from jaxdist.train.task import Task
 
@@ -181,3 +183,17 @@ def test_more_tokens_than_the_context_are_refused():
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_trained_on_the_next_token(name):
     assert objective_for(ModelConfig(name=name)) == NextToken()
+
+
+@pytest.mark.parametrize(("kind", "wide"), [(Gelu, 1), (SwiGlu, 2)])
+def test_products_and_their_inputs_are_all_that_an_mlp_keeps(kind, wide):
+    sizes = Gpt2.TINY
+    make = partial(Linear, use_bias=False, rngs=nnx.Rngs(0))
+    graph, state = nnx.split(kind(sizes, make, make))
+    x = jnp.ones((2, 16, sizes.embed))
+    _, back = jax.vjp(lambda s, x: nnx.merge(graph, s)(x), state, x)
+    kept = sum(a.nbytes for a in jax.tree.leaves(back))
+    weights = sum(a.nbytes for a in jax.tree.leaves(state))
+    # For each product its input and what it makes, and what the last one reads.
+    inner = 2 * 16 * sizes.hidden * 4
+    assert kept <= wide * (x.nbytes + inner) + inner + weights

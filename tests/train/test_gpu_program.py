@@ -1,11 +1,13 @@
 """What a step and an evaluation for GPUs have that others have not, as it is lowered."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import pytest
 
 from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.training.evaluate import make_evaluator
 from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.targets.compiler_options import compiler_options
 from jaxdist.train.evaluate import Evaluator
@@ -38,6 +40,13 @@ def test_an_evaluation_is_compiled_with_the_options_it_is_given(layout):
     )
     with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_option"):
         evaluator.prepare()
+
+
+def test_an_evaluation_has_the_options_of_its_platform(layout):
+    shapes = {"id": jax.ShapeDtypeStruct((4,), "int32")}
+    on_gpu = replace(layout, platform="gpu")
+    job = SimpleNamespace(layout=on_gpu, eval_shapes=shapes)
+    assert make_evaluator(job, ()).compiler_options == compiler_options("gpu")
 
 
 def test_no_program_of_cudnn_is_captured():

@@ -402,3 +402,13 @@ def test_a_help_breaks_no_word_at_a_hyphen_and_no_command_at_a_space(monkeypatch
     lines = [line.strip() for line in parser.format_help().splitlines()]
     assert sum(command in line for line in lines) == 1
     assert sum("--dry-run-option" in line for line in lines) == 1
+
+
+def test_a_file_with_nearly_the_name_of_a_form_is_an_experiment(
+    answer, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "verfy").write_text("")
+    _, _, err = answer("plan", "verfy", "--cluster", "cpu-fake", "--devices", "2")
+    assert err
+    assert "has no form" not in err
