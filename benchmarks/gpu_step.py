@@ -329,6 +329,8 @@ def main() -> int:
     parser.add_argument("--set", nargs="*", default=[], help="settings of the steps")
     add_record_option(parser)
     args = parser.parse_args()
+    if jax.default_backend() != "gpu":
+        parser.error(f"takes a GPU; jax has {jax.default_backend()} devices here")
     errors = attention_rows() if not args.only else []
     rows: list[dict[str, Any]] = []
     for title, words in STEPS.items():
