@@ -156,7 +156,8 @@ def test_what_is_typed_beside_a_file_wins(tmp_path, capsys):
     assert values["optim.lr"] == {"value": 1e-3, "by": "command line"}
 
 
-def test_a_launcher_reads_the_file_too(tmp_path):
+def test_a_launcher_reads_the_file_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "a.toml"
     path.write_text("plan.mesh.spatial_h = 1\nplan.mesh.data = 2")
     program = ("train", "digits", "--config", str(path), "--batch-size", "62")

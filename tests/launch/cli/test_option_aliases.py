@@ -75,7 +75,8 @@ def test_words_of_a_program_are_its_own():
     assert found == ["local", "--rejoin-after", *words[2:]]
 
 
-def test_a_typed_old_key_wins_over_a_plan_file(tmp_path, capsys):
+def test_a_typed_old_key_wins_over_a_plan_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "plan.json"
     file.write_text('{"mesh": {"data": 2}, "reduce": {"via": "bf16"}}')
     program = "train", "digits", "--plan", str(file), "plan.reduce.via=int8"

@@ -138,7 +138,10 @@ def test_a_plan_of_another_cluster_is_refused_where_the_cluster_is_known(tmp_pat
     check_plan_target(str(path), given)
 
 
-def test_a_training_with_a_plan_of_something_else_is_refused(tmp_path, capsys):
+def test_a_training_with_a_plan_of_something_else_is_refused(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
     path = made(tmp_path)
     assert main(["train", "digits", "--plan", str(path), "data.batch=8"]) == 2
     assert "made for something else" in capsys.readouterr().err

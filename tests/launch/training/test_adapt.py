@@ -227,7 +227,8 @@ def test_the_plan_is_found_again_for_the_same_cluster_and_as_many(tmp_path):
     assert read_saved_plan(path, other, 4) is None
 
 
-def test_nothing_is_adapted_to_without_a_cluster(capsys):
+def test_nothing_is_adapted_to_without_a_cluster(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     assert main(["train", "digits", "--adapt"]) == 2
     assert "--cluster testbed --adapt" in capsys.readouterr().err
 
