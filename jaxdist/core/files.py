@@ -175,7 +175,7 @@ _CLOCK_TOLERANCE_S: Final = 2.0
 class FolderMarker:
     """A marker that this process has locked: it may delete what the marker is of.
 
-    Made by `create` or `take`; `release` ends it.
+    Made by `create` or `take`; `release` or `abandon` ends it.
     """
 
     path: Path
@@ -243,6 +243,10 @@ class FolderMarker:
         with suppress(OSError):
             if _is_same(self.file, self.path):
                 self.path.unlink()
+        self.file.close()
+
+    def abandon(self) -> None:
+        """Unlock the marker and leave it: who takes it deletes what may still come."""
         self.file.close()
 
 

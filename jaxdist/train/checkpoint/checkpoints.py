@@ -305,7 +305,10 @@ class Checkpoints:
                 writer.close()
         if manifest is not None and self._marker is not None:
             self._delete_incomplete(manifest.step, self._marker)
-        self._release()
+            # TensorStore's threads may still create files, and folders for them: with
+            # the marker, the next save or start knows whose they are.
+            self._marker.abandon()
+            self._marker = None
         if manifest is None:
             raise error
 

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from jaxdist.core.files import MARKER_SUFFIX
 from jaxdist.train.checkpoint import orbax_store, reader
 
 RUN = """
@@ -17,7 +18,7 @@ from pathlib import Path
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import SingleDeviceSharding
 from jaxdist.core.errors import BadInput
-from jaxdist.train.checkpoint import reader
+from jaxdist.train.checkpoint import orbax_store, reader
 from jaxdist.train.checkpoint.checkpoints import Checkpoints
 from jaxdist.train.state import TrainState
 
@@ -44,6 +45,11 @@ while refused is None and step < 20:
         refused = error
 limit(resource.RLIM_INFINITY)
 left = [path.name for path in folder.iterdir()]
+# What a thread of the write that failed creates when the error was raised long ago.
+late = folder / f"{step}{orbax_store.INCOMPLETE_SUFFIX}" / "state" / "part"
+if how == "file size":
+    late.parent.mkdir(parents=True)
+    late.write_text("")
 damage = [reader.find_corruption(folder / str(s)) for s in reader.list_steps(folder)]
 if how == "disk":
     (folder / "1").rename(folder / "gone")
@@ -54,8 +60,9 @@ target = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=
 found = checkpoints.restore_newest(target)
 same = bool((found.state.params["kernel"] == numbers(step).params["kernel"]).all())
 checkpoints.close()
+end = [path.name for path in folder.iterdir()]
 print(json.dumps({"step": step, "text": refused and str(refused), "left": sorted(left),
-    "damage": damage, "again": found.step, "same": same}))
+    "end": sorted(end), "damage": damage, "again": found.step, "same": same}))
 """
 
 
@@ -72,7 +79,9 @@ def fill(folder, how):
 
 def assert_only_the_last_was_lost(found):
     step = found["step"]
-    assert found["left"] == sorted(str(earlier) for earlier in range(1, step))
+    earlier = [str(earlier) for earlier in range(1, step)]
+    assert found["left"] == sorted([f".{step}{MARKER_SUFFIX}", *earlier])
+    assert set(found["end"]) - {"1"} == {*earlier, str(step)} - {"1"}
     assert found["damage"] == [None] * (step - 1)
     assert (found["again"], found["same"]) == (step, True)
     text = found["text"]
