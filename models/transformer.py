@@ -30,7 +30,7 @@ class Transformer(Chain):
 
     FULL: ClassVar[Sizes]
     TINY: ClassVar[Sizes]
-    answers = LogitsLayer(layer="embed.tokens", method="attend")
+    answers = LogitsLayer(layer="embed.tokens", method="attend", is_output=True)
 
     def __init__(self, parts: Parts, embed: Embedding, turn: Layer, mlp: Make) -> None:
         blocks: dict[str, Layer] = {}

@@ -39,6 +39,9 @@ class LogitsLayer:
     """Path of the layer."""
     method: str = "__call__"
     """What of it is called: `attend` of a table."""
+    is_output: bool = False
+    """Whether the network returns them as they are, so that a loss may multiply them
+    out for some tokens at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)

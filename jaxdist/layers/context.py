@@ -22,6 +22,7 @@ def bind(
     gather_block: str = "",
     gather_class: type[Gather] = Gather,
     platform: str = "",
+    product: str = "",
 ) -> None:
     """Write each layer's path into its scope; give it its role, split and noise.
 
@@ -36,6 +37,7 @@ def bind(
         gather_class: what is put there.
         platform: whose kernel layers with a field `attention_platform` use; empty: that
             of the devices of this process.
+        product: use of the layer (`role_key`) whose logits are not multiplied out.
     """
     # First, so that the gather is a layer like others and gets its scope and split.
     if gather_block:
@@ -58,3 +60,18 @@ def bind(
             own = jax.random.fold_in(key, zlib.crc32(name.encode()) & 0x7FFFFFFF)
             mine = local_samples(sample_ids, layer.split.samples)
             layer.noise = nnx.data(Noise(own, mine))
+    defer_logits(model, product)
+
+
+def defer_logits(model: nnx.Module, use: str) -> None:
+    """Have one layer return its outputs as a product; in place.
+
+    Args:
+        model: a fresh merge inside the step.
+        use: the layer's use (`role_key`); empty: no layer.
+    """
+    for path, layer in nnx.iter_modules(model) if use else ():
+        if hasattr(layer, "defers_logits"):
+            name = ".".join(map(str, path))
+            uses = [role_key(name, method) for method in ("__call__", "attend")]
+            layer.defers_logits = use in uses

@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
+from jaxdist.core.array_tags import DROPOUT_MASK
 from jaxdist.layers.halo import Split
 from jaxdist.layers.tensor_role import TENSOR_AXIS, TOKEN_DIM, Role, local_slice
 
@@ -82,6 +84,6 @@ class Dropout(nnx.Dropout):
             threshold = jnp.uint32(min(int((1.0 - self.rate) * 2**32), 2**32 - 1))
             drawn = draw(keys) < threshold
             drawn = local_slice(drawn, width) if sliced else drawn
-            keep = drawn.reshape(inputs.shape)
+            keep = checkpoint_name(drawn.reshape(inputs.shape), DROPOUT_MASK)
             scaled = inputs / jnp.asarray(1.0 - self.rate, inputs.dtype)
             return jnp.where(keep, scaled, jnp.zeros_like(inputs))

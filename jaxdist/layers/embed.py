@@ -1,12 +1,13 @@
 """A table of vectors whose rows may be split over the tensor axis."""
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
+from jaxdist.layers.logits_product import LogitsProduct
 from jaxdist.layers.tensor_role import (
     TENSOR_AXIS,
     Role,
@@ -30,6 +31,7 @@ class Embed(nnx.Embed):
     scope: str = ""
     role: Role | None = None
     attended: Role | None = None
+    defers_logits: bool = False
 
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
         """Map tokens int `[B, ...]` to vectors `[B, ..., C]`."""
@@ -52,7 +54,20 @@ class Embed(nnx.Embed):
             return tensor_all_reduce(part) if whole else tensor_reduce_scatter(part)
 
     def attend(self, query: jax.Array, out_sharding: Any = None) -> jax.Array:
-        """Map vectors `[B, ..., C]` to products with each row `[B, ..., rows]`."""
+        """Map vectors `[B, ..., C]` to products with each row `[B, ..., rows]`.
+
+        Where the loss multiplies them out, they are a `LogitsProduct`.
+        """
+        if self.defers_logits:
+            features, kernel = self.promote_dtype(
+                (query, self.embedding[...]), dtype=self.dtype
+            )
+            return cast(
+                jax.Array,
+                LogitsProduct(
+                    features=features, kernel=kernel, kernel_dim=1, scope=self.scope
+                ),
+            )
         with jax.named_scope(self.scope or "Embed"):
             y: jax.Array = super().attend(query, out_sharding)
             return tensor_all_gather(y) if self.attended == "filter" else y

@@ -51,6 +51,7 @@ from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import LSTM, Conv, Embed, Gather, Linear
+from jaxdist.layers.logits_product import chunk_count
 from jaxdist.layers.pool import Pool
 from jaxdist.layers.tensor_role import TENSOR_AXIS, Role, Roles, role_key
 from jaxdist.partition.traffic import PlannedCollective
@@ -389,6 +390,7 @@ def tensor_traffic(
         width = np.dtype(call.dtype).itemsize
         wide = accumulation_dtype(call.dtype).itemsize
         part = elements // plan.mesh.tensor * wide
+        rows = elements // call.out_shape[-1]
         moved: tuple[tuple[str, int, int], ...] = ()
         if role in ("filter", "gather"):
             moved = ("all-gather", elements * width, 1), ("reduce-scatter", part, 1)
@@ -398,9 +400,11 @@ def tensor_traffic(
             moved = (("all-reduce", 2 * elements * wide, 2),)
         elif role == "logits":
             # Five numbers a row of logits: see the table above.
-            rows = elements // call.out_shape[-1]
             moved = (("all-reduce", 5 * rows * wide, 5),)
-        if not call.output_gradient:  # a frozen layer behind which nothing is trained
+        if role == "logits" and plan.logits == "chunks":
+            # Nothing is summed in the backward pass.
+            moved = (("all-reduce", 3 * rows * wide, 3 * chunk_count(rows)),)
+        elif not call.output_gradient:  # frozen, and nothing behind it is trained
             moved = _forward_only(moved)
         for kind, payload, arrays in moved:
             yield PlannedCollective(

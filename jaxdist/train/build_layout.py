@@ -5,6 +5,7 @@ Whether a network takes the samples, and its objective what the network returns.
 On shapes alone, before anything is written: what jax would broadcast is refused too.
 """
 
+import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,9 +19,13 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
+from jaxdist.core.block_protocol import LogitsLayer
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import BatchNorm, bind
+from jaxdist.layers.context import defer_logits
+from jaxdist.layers.logits_product import MAX_CHUNK_TOKENS
+from jaxdist.layers.tensor_role import role_key
 from jaxdist.partition import data_parallel, tensor_parallel
 from jaxdist.partition.block_padding import fit_block_padding
 from jaxdist.partition.compiler_rewrites import mesh_platform, mesh_rules
@@ -326,6 +331,8 @@ def build_layout(
         found = _read_gradients(task, plan, batch_shapes, stages, trace_cache)
         calls = with_gradients(calls, found, trained)
 
+    product = _logits_product(task, plan, mesh_platform(mesh), network, batch_shapes)
+
     # What a step reads of the parameters, and how it sums their gradients. Stages
     # gather their parameters once, before the first microbatch; else each microbatch
     # does, and its backward pass gathers again what it reads.
@@ -346,7 +353,7 @@ def build_layout(
         reads = replace(
             reads,
             backward_reads=_backward_reads(
-                task, plan, held, batch_shapes, trace_cache, repeated
+                task, plan, held, batch_shapes, trace_cache, repeated, product
             ),
             dtype=task.dtype,
             gathers_per_step=task.microbatches,
@@ -355,27 +362,31 @@ def build_layout(
         async_steps.check_async_support(plan, held, reads)
     reduction = plan_reduction(plan, reads.leaves, mesh_rules(mesh))
     syncs = plan_syncs(plan, reads.leaves, held.stat_shardings)
-    bare = Layout(
-        task=task,
-        plan=plan,
-        mesh=mesh,
-        tensor_roles=roles,
-        block_padding=padding,
-        state_layout=held,
-        ledgers=(),
-        reduction=reduction,
-        outer_syncs=syncs,
-        batch_shapes=batch_shapes,
-        platform=mesh_platform(mesh),
+    layout = _scan_equal_blocks(
+        Layout(
+            task=task,
+            plan=plan,
+            mesh=mesh,
+            tensor_roles=roles,
+            block_padding=padding,
+            state_layout=held,
+            ledgers=(),
+            reduction=reduction,
+            outer_syncs=syncs,
+            batch_shapes=batch_shapes,
+            platform=mesh_platform(mesh),
+            logits_product=product,
+        ),
+        network,
+        inputs,
+        reads,
     )
-
-    layout = _scan_equal_blocks(bare, network, inputs, reads)
 
     # The ledger of what a step moves and computes: one, or one for each device along
     # pipe.
     ledger = partial(
         build_ledger,
-        plan,
+        replace(plan, logits="chunks" if product else "whole"),
         calls,
         roles,
         replace(
@@ -409,6 +420,27 @@ def build_layout(
             for device, work in enumerate(device_work_counts(plan, task.microbatches))
         ),
     )
+
+
+def _logits_product(
+    task: Task, plan: Plan, platform: str, network: nnx.Module, shapes: BatchShapes
+) -> str:
+    """Return the use of the layer whose logits are not multiplied out at once.
+
+    Empty where the loss has whole logits: the network or the objective has no others,
+    the plan wants them, or they are small.
+    """
+    declared = getattr(network, "answers", None)
+    if not (isinstance(declared, LogitsLayer) and declared.is_output):
+        return ""
+    if plan.logits == "whole" or not task.objective.takes_product:
+        return ""
+    key, _ = task.objective.targets[0]
+    parts = plan.mesh.batch_shards * plan.replicas * task.microbatches
+    tokens = math.prod(shapes[key].shape) // parts
+    is_large = platform != "cpu" and tokens > MAX_CHUNK_TOKENS
+    used = plan.logits == "chunks" or is_large
+    return role_key(declared.layer, declared.method) if used else ""
 
 
 def _scan_equal_blocks(
@@ -495,6 +527,7 @@ def _backward_reads(
     shapes: BatchShapes,
     trace_cache: TraceCache,
     repeated_blocks: RepeatedBlocks,
+    product: str,
 ) -> tuple[bool, ...]:
     """Return which parameters are gathered once more for the backward pass."""
     leaves = state_layout.param_shardings
@@ -502,7 +535,8 @@ def _backward_reads(
         return (False,) * len(leaves)
 
     def trace(one: Plan) -> tuple[bool, ...]:
-        loss, values, rest = _loss_function(task, one, repeated_blocks)
+        prepare = partial(defer_logits, use=product)
+        loss, values, rest = _loss_function(task, one, repeated_blocks, prepare)
         mean = remat.maybe_checkpoint(one, lambda *args: loss(*args)[0])
         arrays = jax.tree.leaves(values)
         read = backward_reads(mean, arrays, rest, dict(shapes))
@@ -515,7 +549,7 @@ def _backward_reads(
     def reads(is_remade: bool, until: str) -> tuple[bool, ...]:
         one = replace(plan, remat=is_remade, remat_end=until)
         return trace_cache.get_or_compute(
-            ("again", is_remade, until), lambda: trace(one)
+            ("again", is_remade, until, product), lambda: trace(one)
         )
 
     if not plan.remat_end:
@@ -582,7 +616,7 @@ def _loss_function(
         given = cast_floats(task.objective.model_inputs(batch), task.dtype)
         own = partial(make, batch["id"])
         outputs, after = remat.call_model(plan, own, params, stats, given)
-        return task.objective.losses(outputs, batch).mean(), after
+        return task.objective.mean_loss(outputs, batch), after
 
     return loss, values, rest
 

@@ -64,6 +64,9 @@ class Layout:
     """The platform that a step is compiled for, whose kernels its layers use."""
     block_scans: tuple[BlockScan, ...] = ()
     """Equal blocks that run as loops, in the order of the chain."""
+    logits_product: str = ""
+    """Use of the layer (`role_key`) whose logits the loss multiplies out by chunks of
+    tokens; empty where it has them whole."""
     kept_params: frozenset[int] = frozenset()
     """Indices of the parameters that the blocks behind the last loop use: the backward
     pass begins with them, so it does not gather them again.
@@ -271,6 +274,8 @@ class Layout:
         model: nnx.Module,
         key: jax.Array | None = None,
         sample_ids: jax.Array | None = None,
+        *,
+        scored: bool = False,
     ) -> None:
         """Bind a network's layers to the layout; in place.
 
@@ -278,6 +283,7 @@ class Layout:
             model: a fresh merge inside the step.
             key: random key of (seed, step); None where nothing is random.
             sample_ids: ids of this device's samples.
+            scored: whether the objective alone reads what the network returns.
         """
         if key is not None:
             self._split_random_streams(model)
@@ -290,6 +296,7 @@ class Layout:
             self.plan.spatial_end,
             spatial_layers.gather_layer_class(self.plan),
             self.plan.attention_platform(self.platform),
+            self.logits_product if scored else "",
         )
 
     def _split_random_streams(self, model: nnx.Module) -> None:

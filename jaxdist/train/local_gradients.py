@@ -35,6 +35,7 @@ from jaxdist.train.objective import Batch
 from jaxdist.train.remat import (
     call_model,
     checkpoint_blocks,
+    checkpoint_elementwise,
     maybe_checkpoint,
     partial_remat_blocks,
     run_with_partial_remat,
@@ -124,7 +125,7 @@ class _LocalNetwork:
         params = jax.tree.unflatten(self.tree, list(leaves))
         model = merge_model(layout.task, params, stats)
         model.train()
-        layout.bind_layers(model, self.key, self.batch["id"])
+        layout.bind_layers(model, self.key, self.batch["id"], scored=True)
         tag_all_blocks(layout.plan, model)
         return model
 
@@ -161,7 +162,7 @@ class _LocalNetwork:
             if not last:
                 return outputs, new
             outputs, batch = select_local_samples(plan, outputs, self.batch)
-            mean = layout.objective.losses(outputs, batch).mean()
+            mean = layout.objective.mean_loss(outputs, batch)
             return mean / plan.mesh.size(*plan.sum_axes), new
 
         used = [self.params[i] for i in self.unlooped]
@@ -185,8 +186,8 @@ class _LocalNetwork:
         if first:
             given = given if len(given) > 1 else given[0]
         block_fn, variables = block_function(piece, self.make(self.params, stats))
-        if piece.blocks[0] in layout.plan.remade(layout.blocks):
-            block_fn = checkpoint_blocks(block_fn)
+        again = piece.blocks[0] in layout.plan.remade(layout.blocks)
+        block_fn = (checkpoint_blocks if again else checkpoint_elementwise)(block_fn)
         # The blocks of a loop are sharded alike.
         dims = [layout.fsdp_dims[each[0]] for each in piece.indices]
         gathers = layout.gathers_params

@@ -17,7 +17,14 @@ from jaxdist.core.axes import spatial_axes
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
 from jaxdist.core.special_tokens import PAD_ID
-from jaxdist.train.logits import UnsplitLogits, VocabLogits, VocabParallelLogits
+from jaxdist.layers.logits_product import LogitsProduct
+from jaxdist.train.logits import (
+    Logits,
+    UnsplitLogits,
+    VocabLogits,
+    VocabParallelLogits,
+    weighted_cross_entropy,
+)
 
 Batch = Mapping[str, jax.Array]
 BatchKeys = tuple[tuple[str, str], ...]
@@ -79,6 +86,15 @@ class Objective(ABC):
             values=f"the network declares them, {type(self).__name__} scores it",
             remedy="plan.tensor_strategy=filter, or a network without Answers",
         )
+
+    @property
+    def takes_product(self) -> bool:
+        """Whether the logits that are scored may be a `LogitsProduct`."""
+        return False
+
+    def mean_loss(self, outputs: Any, batch: Batch) -> jax.Array:
+        """Return the mean of the samples' losses, in float32 or wider."""
+        return self.losses(outputs, batch).mean()
 
     def check_outputs(self, outputs: Any, batch: Mapping[str, Any]) -> None:
         """Hold what a network returns against the targets; nothing is computed.
@@ -174,21 +190,42 @@ class NextToken(Objective):
         """Return the objective of sliced logits."""
         return replace(self, logits=VocabParallelLogits())
 
-    def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+    @property
+    def takes_product(self) -> bool:
+        """Whether logits may be a product: they may."""
+        return True
+
+    def losses(self, outputs: Logits, batch: Batch) -> jax.Array:
         """Return the mean cross entropy over each sample's tokens, [B], nats.
 
         Over those that count; 0 for a sample that has none.
         """
-        _check_labels(outputs, "target", batch["target"])
-        counts = self.target_mask(batch["target"], batch)
-        labels = jnp.where(counts, batch["target"], jnp.zeros_like(batch["target"]))
+        counts, labels = self._labels(outputs, batch)
         each = self.logits.cross_entropy(outputs, labels)
         each = jnp.where(counts, each, jnp.zeros_like(each))
         # Exactly 1 where all count: the bits are those of a plain mean.
         number = jnp.maximum(counts.sum(-1), 1).astype(each.dtype)
         return each.mean(-1) * (jnp.full_like(number, counts.shape[-1]) / number)
 
-    def correct(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+    def mean_loss(self, outputs: Logits, batch: Batch) -> jax.Array:
+        """Return the mean of the samples' losses, in float32 or wider."""
+        if not isinstance(outputs, LogitsProduct):
+            return super().mean_loss(outputs, batch)
+        counts, labels = self._labels(outputs, batch)
+        dtype = accumulation_dtype(outputs.features.dtype)
+        number = jnp.maximum(counts.sum(-1, keepdims=True), 1) * counts.shape[0]
+        weights = counts.astype(dtype) / number.astype(dtype)
+        return weighted_cross_entropy(self.logits, outputs, labels, weights)
+
+    def _labels(self, outputs: Logits, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Return which targets count, bool [B, T], and targets, with 0 for others."""
+        _check_labels(outputs, "target", batch["target"])
+        counts = self.target_mask(batch["target"], batch)
+        return counts, jnp.where(
+            counts, batch["target"], jnp.zeros_like(batch["target"])
+        )
+
+    def correct(self, outputs: Logits, batch: Batch) -> jax.Array:
         """Return whether each token's largest logit is its target, bool [B, T]."""
         _check_labels(outputs, "target", batch["target"])
         return self.logits.argmax(outputs) == batch["target"]
@@ -359,7 +396,7 @@ def describe_samples(arrays: Any) -> str:
     return " and ".join(str(list(leaf.shape[1:])) for leaf in leaves) or "nothing"
 
 
-def _check_labels(logits: jax.Array, key: str, labels: jax.Array) -> None:
+def _check_labels(logits: Logits, key: str, labels: jax.Array) -> None:
     """Refuse labels that are not one whole number for each place of the logits."""
     if logits.ndim and logits.shape[:-1] == labels.shape:
         return

@@ -3,6 +3,10 @@
 Of the forward pass only the outputs of blocks are kept, and those of collectives, which
 never run twice: a plan's communication is the same with and without.
 
+Blocks in a loop that are not rematerialized keep what costs more to compute than to
+keep: the results of products, of attention and of collectives. What follows from those
+element by element, such as norms and activation functions, is computed again.
+
 A plan may end rematerialization before a block. The insides of that one and of those
 after it, which the backward pass reads first, are kept then.
 
@@ -18,10 +22,12 @@ from typing import Any, Final
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
+from jaxdist.core.array_tags import DROPOUT_MASK, INNER_ACTIVATION
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
 from jaxdist.pipeline.stages import BlockNames, network_outputs
 from jaxdist.pipeline.stages import run as run_blocks
+from jaxdist.train.block_scan import BlockFn
 from jaxdist.train.materialize_params import network_state
 
 ModelFactory = Callable[[Any, Any], Any]
@@ -29,6 +35,21 @@ ModelFactory = Callable[[Any, Any], Any]
 
 # The checkpoint name of a block's outputs, and the primitives that move bytes.
 _BLOCK_OUTPUT: Final = "between blocks"
+_ELEMENTWISE: Final = frozenset(
+    (
+        *("add", "sub", "mul", "div", "neg", "abs", "sign", "max", "min", "clamp"),
+        *("exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "cbrt", "pow"),
+        *("integer_pow", "square", "tanh", "logistic", "erf", "erfc", "erf_inv"),
+        *("sin", "cos", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor"),
+        *("select_n", "convert_element_type", "broadcast_in_dim", "reshape", "squeeze"),
+        *("transpose", "split", "slice", "concatenate", "pad", "rev", "iota", "copy"),
+        *("reduce_sum", "reduce_max", "reduce_min", "stop_gradient", "random_bits"),
+        *("random_fold_in", "random_wrap", "random_unwrap", "threefry2x32"),
+        *("shift_right_logical", "shift_left", "shift_right_arithmetic"),
+    )
+)
+"""Primitives of which a result costs about as much to read as to compute, and those of
+random numbers, of which the mask is kept."""
 _COLLECTIVES: Final = frozenset(
     ("psum", "pmax", "ppermute", "all_gather", "reduce_scatter", "all_to_all")
 )
@@ -168,6 +189,20 @@ def tag_block_outputs(model: Any, blocks: Container[str]) -> None:
         # Python looks `__call__` up on the class: the block gets a class of its own.
         own = type(kind.__name__, (kind,), {"__call__": named})
         object.__setattr__(block, "__class__", own)
+
+
+def checkpoint_elementwise(block_fn: BlockFn) -> BlockFn:
+    """Return the function of a block in a loop that keeps no elementwise results."""
+
+    def is_saveable(primitive: Any, *_: Any, **params: Any) -> bool:
+        if primitive.name == "name":
+            return params["name"] in (DROPOUT_MASK, INNER_ACTIVATION)
+        return primitive.name not in _ELEMENTWISE
+
+    # Forward and backward pass are two loops, so that the compiler cannot take one
+    # result for both, and needs no barriers against it.
+    kept: BlockFn = jax.checkpoint(block_fn, policy=is_saveable, prevent_cse=False)
+    return kept
 
 
 def checkpoint_blocks(loss_fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,6 +28,9 @@ BlockLoops = Literal["auto", "on", "off"]
 AttentionChoice = Literal["auto", "einsum"]
 """Which kernel attention has."""
 
+LogitsChoice = Literal["auto", "chunks", "whole"]
+"""How a loss holds logits."""
+
 AfterSpatial = Literal["repeat", "samples"]
 """What devices that shared images do where these are whole."""
 
@@ -69,6 +72,9 @@ class Plan:
     attention: AttentionChoice = "auto"
     """Kernel of attention: auto takes the fused one of the platform where it has one,
     einsum writes it out as products everywhere."""
+    logits: LogitsChoice = "auto"
+    """How the loss holds the logits of a vocabulary: in chunks of tokens, forward and
+    backward, or whole; auto takes chunks on accelerators, of a device's many tokens."""
     pipe: PipelineConfig = field(default_factory=PipelineConfig)
     """How blocks are divided into stages along the pipe axis."""
     reduce: ReductionConfig = field(default_factory=ReductionConfig)

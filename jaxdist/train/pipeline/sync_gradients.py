@@ -216,7 +216,7 @@ def make_training_pipeline(
     parts = devices * (1 if plan.pipe.flows else task.microbatches)
 
     def share(out: Any, part: Batch) -> jax.Array:
-        return layout.objective.losses(out, part).mean() / parts
+        return layout.objective.mean_loss(out, part) / parts
 
     # All devices of the pipe axis have the same samples, and each stage its part of the
     # work.
@@ -278,7 +278,9 @@ def _make_stage(
     def make(part: Batch, params: Any, stats: Any) -> Any:
         model = merge_model(task, params, stats)
         model.train() if training else model.eval()
-        layout.bind_layers(model, key, part["id"] if training else None)
+        # Metrics of one's own are functions of whole outputs.
+        scored = training or not task.metrics
+        layout.bind_layers(model, key, part["id"] if training else None, scored=scored)
         tag_all_blocks(layout.plan, model)
         return model
 

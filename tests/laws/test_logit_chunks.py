@@ -1,0 +1,55 @@
+"""Law 1 with logits in chunks: a step equals the one with whole logits, float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdist.core.plan.pipeline import PipelineConfig
+from jaxdist.models.config import ModelConfig
+from jaxdist.train.program import compile_program
+
+pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
+
+GPT2 = ModelConfig(name="gpt2_small", size="tiny", depth=2, dropout=0.1)
+LLAMA = ModelConfig(name="llama", size="tiny", depth=4)
+
+LAYOUTS = {
+    "data": (GPT2, {"data": 2}),
+    "fsdp and microbatches": (LLAMA, {"fsdp": 2, "microbatches": 2}),
+    "tensor and microbatches": (LLAMA, {"data": 2, "tensor": 2, "microbatches": 2}),
+    "a loop, fsdp and sequence": (
+        LLAMA,
+        {"fsdp": 2, "tensor": 2, "tensor_strategy": "sequence", "scan": "on"},
+    ),
+    "remat": (GPT2, {"data": 2, "tensor": 2, "remat": True}),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_step_equals_one_device(assert_equal_one_device, layout):
+    config, axes = LAYOUTS[layout]
+    assert_equal_one_device(config, {**axes, "logits": "chunks"}, size=8)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_stages_equal_the_step_without(parts, schedule):
+    stages = {"pipe": 2, "order": PipelineConfig(schedule=schedule)}
+    chunks = stages | {"logits": "chunks"}
+    found = []
+    with jax.enable_x64(True):
+        task = parts.make_task(LLAMA, jnp.float64).in_parts(4)
+        batch = parts.make_batch(LLAMA, jnp.float64, 8)
+        state = jax.tree.map(np.asarray, parts.make_state(task))
+        for plan in ({}, chunks, chunks | {"tensor": 2}):
+            layout = parts.layout_of(task, {"data": 2} | plan, batch)
+            assert bool(layout.logits_product) == bool(plan)
+            program = compile_program(layout)
+            places = jax.tree.map(lambda x: x.sharding, layout.state)
+            held = jax.jit(layout.state_layout.to_device, out_shardings=places)(state)
+            laid = jax.device_put(batch, program.batch_shardings)
+            after, loss = program.compiled_step(held, laid)
+            new = layout.state_layout.to_checkpoint(after)
+            found.append((new.params, new.stats, new.opt, loss))
+        for one in found[1:]:
+            parts.assert_leaves_equal(one, found[0], 1e-9)
