@@ -31,6 +31,7 @@ def all_gather(
     shard_dims: ShardDims,
     axis: str,
     codec: Codec | None = None,
+    inner: int = 1,
 ) -> list[jax.Array]:
     """All-gather the shards that the devices along an axis hold.
 
@@ -39,6 +40,8 @@ def all_gather(
         shard_dims: the sharded dim of each; None leaves it as it is.
         axis: a manual axis.
         codec: encodes matrices; none sends them as they are.
+        inner: neighbours of the first step, before one over devices that are so far
+            apart; 1 takes one step.
     """
     whole = list(shards)
     with jax.named_scope(f"join_{axis}"):
@@ -46,18 +49,18 @@ def all_gather(
             x, dim = shards[i], shard_dims[i] or 0
             # Codecs are of real numbers.
             if codec is None or is_complex(x.dtype):
-                whole[i] = all_gather_array(x, axis, dim)
+                whole[i] = all_gather_array(x, axis, dim, inner)
                 continue
             # One message for the whole shard, which is cut along its first dim.
             front, wide = jnp.moveaxis(x, dim, 0), accumulation_dtype(x.dtype)
             message = codec.encode(front.astype(wide).reshape(1, -1))[0]
-            got = lax.all_gather(message, axis)
+            got = all_gather_array(message[None], axis, 0, inner)
             rows = codec.decode(got, x.size, wide).astype(x.dtype)
             whole[i] = jnp.moveaxis(rows.reshape(-1, *front.shape[1:]), 0, dim)
         # Shards of vectors side by side, one row a device.
         for places in _vectors(shards, shard_dims):
             packed = all_gather_array(
-                jnp.concatenate([shards[i] for i in places])[None], axis
+                jnp.concatenate([shards[i] for i in places])[None], axis, 0, inner
             )
             for i, part in _cut(packed, places, [shards[i].size for i in places]):
                 whole[i] = part.reshape(-1)
@@ -125,14 +128,27 @@ def local_shard(
     return shards
 
 
-def all_gather_array(x: jax.Array, axis: str, dim: int = 0) -> jax.Array:
-    """All-gather one array along a dim."""
+def all_gather_array(
+    x: jax.Array, axis: str, dim: int = 0, inner: int = 1
+) -> jax.Array:
+    """All-gather one array along a dim.
+
+    Args:
+        x: this device's part.
+        axis: a manual axis.
+        dim: the dim that is sliced.
+        inner: neighbours of the first step, as of `all_gather`.
+    """
     # Floats of 16 bits are sent as bits: a backend might widen them on the way.
-    if x.dtype.itemsize != 2:
-        return lax.all_gather(x, axis, axis=dim, tiled=True)
-    bits = lax.bitcast_convert_type(x, jnp.uint16)
-    whole = lax.all_gather(bits, axis, axis=dim, tiled=True)
-    return lax.bitcast_convert_type(whole, x.dtype)
+    is_short = x.dtype.itemsize == 2
+    whole = lax.bitcast_convert_type(x, jnp.uint16) if is_short else x
+    # First among neighbours, whose parts lie side by side.
+    steps = _step_groups(axis, inner)[::-1] if inner > 1 else [None]
+    for groups in steps:
+        whole = lax.all_gather(
+            whole, axis, axis=dim, tiled=True, axis_index_groups=groups
+        )
+    return lax.bitcast_convert_type(whole, x.dtype) if is_short else whole
 
 
 def reduce_scatter_array(
@@ -159,23 +175,30 @@ def reduce_scatter_array(
         return lax.psum_scatter(full, axis, scatter_dimension=dim, tiled=True)
     # First over devices that are `inner` apart: then neighbours have the parts of one
     # place, and each ends with the part of its own index.
-    devices = lax.axis_size(axis)
-    far = [list(range(start, devices, inner)) for start in range(inner)]
-    near = [list(range(i, i + inner)) for i in range(0, devices, inner)]
-    for groups in (far, near):
+    for groups in _step_groups(axis, inner):
         full = lax.psum_scatter(
             full, axis, scatter_dimension=dim, tiled=True, axis_index_groups=groups
         )
     return full
 
 
-def scatter_axes(axis: str, inner: int) -> tuple[str, str]:
+def step_axes(axis: str, inner: int) -> tuple[str, str]:
     """Return the parts of an axis over which the two steps of a scatter go.
 
-    >>> scatter_axes("fsdp", 4)
+    Those of a gather are the same, in reverse.
+
+    >>> step_axes("fsdp", 4)
     ('fsdp[::4]', 'fsdp[4]')
     """
     return strided_axis_name(axis, inner), sub_axis_name(axis, inner)
+
+
+def _step_groups(axis: str, inner: int) -> list[list[list[int]]]:
+    """Return the groups of devices of both steps: `inner` apart, and neighbours."""
+    devices = lax.axis_size(axis)
+    far = [list(range(start, devices, inner)) for start in range(inner)]
+    near = [list(range(i, i + inner)) for i in range(0, devices, inner)]
+    return [far, near]
 
 
 def _cut(

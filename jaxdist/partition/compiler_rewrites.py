@@ -44,6 +44,9 @@ class CompilerRules:
     sums_over_all: bool = False
     """Whether a reduce-scatter over all devices becomes an all-reduce of the whole
     array; over some of them it stays what it is."""
+    max_gather: int = 0
+    """Devices up to which an all-gather over all of them stays one, and is no
+    all-reduce of the whole array; 0 sets no bound."""
     pads_parts: bool = False
     """Whether it may pad the parts of a reduce-scatter."""
     lanes: int = 1
@@ -60,8 +63,21 @@ class CompilerRules:
         >>> rules_for("tpu").scatter_inner(64), rules_for("cpu").scatter_inner(64)
         (8, 1)
         """
-        if not self.sums_over_all:
-            return 1
+        return self._inner(devices) if self.sums_over_all else 1
+
+    def gather_inner(self, devices: int) -> int:
+        """Return how an all-gather over all devices is written in two steps.
+
+        Returns:
+            Neighbours of the first step, before one over devices that are so far apart;
+            1 leaves it in one step.
+
+        >>> [rules_for("tpu").gather_inner(n) for n in (32, 64)]
+        [1, 8]
+        """
+        return self._inner(devices) if 0 < self.max_gather < devices else 1
+
+    def _inner(self, devices: int) -> int:
         sizes = (n for n in range(2, devices) if devices % n == 0 and n * n >= devices)
         return next(sizes, 1)
 
@@ -76,6 +92,7 @@ COMPILER_RULES: Final[Mapping[str, CompilerRules]] = MappingProxyType(
             half_precision=True,
             sum_bytes=2**20,
             sums_over_all=True,
+            max_gather=32,
             pads_parts=True,
             lanes=128,
         )

@@ -124,6 +124,9 @@ class GradientReduction:
     scatter_inner: int = 1
     """Neighbours of the second of two steps in which gradients are scattered along
     fsdp; 1: one step."""
+    gather_inner: int = 1
+    """Neighbours of the first of two steps in which parameters are gathered along fsdp;
+    1: one step."""
     scatter_lanes: int = 1
     """Where parts of the last dim are no multiples of so many numbers, that dim is
     moved first before gradients are scattered along it."""
@@ -199,8 +202,11 @@ def plan_reduction(
     exact = exact_reduction(plan, leaves)
     exact = replace(exact, scatter_lanes=rules.lanes)
     if plan.mesh.fsdp == plan.mesh.devices:
-        inner = rules.scatter_inner(plan.mesh.fsdp)
-        exact = replace(exact, scatter_inner=inner)
+        exact = replace(
+            exact,
+            scatter_inner=rules.scatter_inner(plan.mesh.fsdp),
+            gather_inner=rules.gather_inner(plan.mesh.fsdp),
+        )
     asked = plan.reduce
     _check_reduction(plan, leaves)
     if asked.algorithm in UNCOMPRESSED:

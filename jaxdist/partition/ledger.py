@@ -310,6 +310,7 @@ def build_ledger(
             reduction.scatter_compressor,
             reduction.gather_compressor,
             reduction.scatter_inner,
+            reduction.gather_inner,
         ),
         *norm_traffic(plan, parameter_reads, updates),
         *(

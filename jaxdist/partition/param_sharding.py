@@ -25,7 +25,7 @@ Rajbhandari et al. 2020, arXiv:1910.02054, sections 5 and 7.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -37,7 +37,7 @@ from jaxdist.collectives.compress.method import (
     ReduceScatterAllReduce,
 )
 from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS
-from jaxdist.collectives.sharded_leaves import PACKED_BYTES, scatter_axes
+from jaxdist.collectives.sharded_leaves import PACKED_BYTES, step_axes
 from jaxdist.core.dtypes import accumulation_dtype, is_complex
 from jaxdist.core.plan import Plan
 from jaxdist.layers.tensor_role import TENSOR_AXIS, Role, Roles
@@ -181,6 +181,7 @@ def fsdp_traffic(
     scatter_compressor: AllReduceAlgorithm = ALL_REDUCE_ALGORITHMS["exact"],
     gather_compressor: Codec | None = None,
     scatter_inner: int = 1,
+    gather_inner: int = 1,
 ) -> Iterator[PlannedCollective]:
     """Yield the all-gathers of parameters and the reduce-scatters of gradients.
 
@@ -193,11 +194,21 @@ def fsdp_traffic(
         scatter_compressor: how gradients of matrices are summed.
         gather_compressor: how matrices are encoded; None: not at all.
         scatter_inner: neighbours of the last step of a sum that is scattered in two.
+        gather_inner: neighbours of the first step of a gather in two.
     """
     split = [leaf for leaf in leaves if leaf.fsdp_dim is not None]
-    yield from _gather_traffic(
+    gathers = _gather_traffic(
         plan, split, leaves, backward_reads, dtype, microbatches, gather_compressor
     )
+    for row in gathers:
+        if gather_inner > 1:
+            # The second step has the payload of one alone.
+            far, near = step_axes(FSDP_AXIS, gather_inner)
+            outer = plan.mesh.size(FSDP_AXIS) // gather_inner
+            yield replace(row, axes=(near,), payload=row.payload // outer)
+            yield replace(row, axes=(far,))
+        else:
+            yield row
     yield from _scatter_traffic(
         plan, split, dtype, microbatches, scatter_compressor, scatter_inner
     )
@@ -267,7 +278,7 @@ def _scatter_traffic(
     packed: Counter[Any] = Counter()
     steps = {(FSDP_AXIS,): 1}
     if inner > 1:
-        far, near = scatter_axes(FSDP_AXIS, inner)
+        far, near = step_axes(FSDP_AXIS, inner)
         steps = {(far,): inner, (near,): 1}
 
     def exact(layer: str, payload: int) -> Iterator[PlannedCollective]:

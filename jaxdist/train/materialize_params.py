@@ -69,7 +69,8 @@ def gather_leaves(
     used = [
         cast_floats(x, layout.task.dtype) if x.ndim > 1 else x for x in local_params
     ]
-    return all_gather(used, dims, FSDP_AXIS, codec)
+    inner = layout.reduction.gather_inner
+    return all_gather(used, dims, FSDP_AXIS, codec, inner)
 
 
 def prevent_cse(

@@ -205,7 +205,12 @@ def _apply_optimizer(
         updates, opt = move.update(grads, opt, params, squares=squares, total=total)
         params = optax.apply_updates(params, updates)
     if whole:
-        leaves = all_gather(jax.tree.leaves(params), layout.fsdp_dims, FSDP_AXIS)
+        leaves = all_gather(
+            jax.tree.leaves(params),
+            layout.fsdp_dims,
+            FSDP_AXIS,
+            inner=layout.reduction.gather_inner,
+        )
         params = jax.tree.unflatten(tree, leaves)
     return params, opt
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from jaxdist.collectives.registry import make_stateless_compressor
 from jaxdist.collectives.sharded_leaves import (
     all_gather,
     local_shard,
@@ -31,11 +32,12 @@ def on_four(run, arrays, specs, outs):
     return jax.jit(mapped)(arrays)
 
 
+@pytest.mark.parametrize("inner", [1, 2])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_joining_what_was_cut_gives_the_whole(dtype):
+def test_joining_what_was_cut_gives_the_whole(dtype, inner):
     whole = leaves(dtype)
     again = on_four(
-        lambda x: all_gather(local_shard(x, DIMS, "fsdp"), DIMS, "fsdp"),
+        lambda x: all_gather(local_shard(x, DIMS, "fsdp"), DIMS, "fsdp", inner=inner),
         whole,
         P(),
         P(),
@@ -43,6 +45,16 @@ def test_joining_what_was_cut_gives_the_whole(dtype):
     for a, b in zip(again, whole, strict=True):
         assert a.dtype == b.dtype
         assert (a == b).all()
+
+
+@pytest.mark.parametrize("inner", [1, 2])
+def test_encoded_matrices_arrive_in_their_order(inner):
+    rows = jnp.repeat(jnp.arange(4.0), 64).reshape(4, 64)
+    codec = make_stateless_compressor("int8", 64)[1]
+    (whole,) = on_four(
+        lambda x: all_gather([x], [0], "fsdp", codec, inner), rows, P("fsdp"), [P()]
+    )
+    np.testing.assert_allclose(whole, rows, atol=0.05)
 
 
 @pytest.mark.parametrize("inner", [1, 2])
