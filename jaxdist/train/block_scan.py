@@ -25,6 +25,7 @@ from jax.interpreters import partial_eval
 from jax.sharding import AbstractMesh, Mesh
 
 from jaxdist.core.plan import Plan
+from jaxdist.partition.compiler_rewrites import mesh_platform
 from jaxdist.partition.param_sharding import LeafSharding
 from jaxdist.pipeline.stages import BlockNames, variable_ids
 from jaxdist.train.state import named_leaves, replace_leaves
@@ -52,8 +53,7 @@ def scans_blocks(plan: Plan, mesh: Mesh | AbstractMesh) -> bool:
     if plan.scan != "auto":
         return plan.scan == "on"
     # Compilers of CPUs schedule unrolled blocks as fast, and a person can read them.
-    described = isinstance(mesh, AbstractMesh)
-    return not described and mesh.devices.flat[0].platform != "cpu"
+    return mesh_platform(mesh) != "cpu"
 
 
 def find_block_scans(

@@ -380,6 +380,7 @@ def build_layout(
         network,
         inputs,
         reads,
+        trace_cache,
     )
 
     # The ledger of what a step moves and computes: one, or one for each device along
@@ -444,7 +445,11 @@ def _logits_product(
 
 
 def _scan_equal_blocks(
-    layout: Layout, network: nnx.Module, inputs: Inputs, reads: ParameterReads
+    layout: Layout,
+    network: nnx.Module,
+    inputs: Inputs,
+    reads: ParameterReads,
+    trace_cache: TraceCache,
 ) -> Layout:
     """Return a layout whose equal blocks run as loops, where its plan wants them.
 
@@ -453,15 +458,21 @@ def _scan_equal_blocks(
         network: abstract, its layers not bound.
         inputs: shapes of what it is called on.
         reads: parameters, and which of them the backward pass reads.
+        trace_cache: traces of the same network.
     """
     plan = layout.plan
     cut = plan.stages > 1 or not hasattr(network, "chain")
     if cut or not scans_blocks(plan, layout.mesh):
         return layout
     state, prepare = layout.task.state, constant_rng_binder(inputs)
-    alike = set[str]()
 
-    def trace(params: Any, stats: Any, *arrays: jax.Array) -> None:
+    def find_alike() -> set[str]:
+        """Return the blocks that return arrays of the shapes they are given."""
+        found = set[str]()
+        jax.eval_shape(partial(trace, found), state.params, state.stats, *inputs)
+        return found
+
+    def trace(found: set[str], params: Any, stats: Any, *arrays: jax.Array) -> None:
         model: Any = nnx.merge(layout.task.graph, params, stats, copy=True)
         model.train()
         prepare(model)
@@ -475,9 +486,12 @@ def _scan_equal_blocks(
             if is_wanted and jax.tree.map(jnp.shape, given) == jax.tree.map(
                 jnp.shape, x
             ):
-                alike.add(name)
+                found.add(name)
 
-    jax.eval_shape(trace, state.params, state.stats, *inputs)
+    # The same for all plans of a network, but for microbatches.
+    alike = trace_cache.get_or_compute(
+        ("outputs alike", plan.scan, *((x.shape, x.dtype) for x in inputs)), find_alike
+    )
     bound: Any = nnx.merge(layout.task.graph, state.params, state.stats)
     bound.train()
     layout.bind_layers(bound)
