@@ -156,6 +156,9 @@ def sum_traced_flops(jaxpr: Jaxpr, layers: Iterable[str]) -> Counter[str]:
         # Recomputation is asked for by plan.remat: it is no repeat to warn of.
         if REMAT_SCOPE in use.scopes:
             continue
+        # What a checkpoint keeps is rounded to the dtype that it has, which is no work.
+        if use.eqn.primitive.name == "reduce_precision":
+            continue
         # Gradients of an array that several layers read are summed in one's scope.
         shared = use.eqn.primitive.name == "add_any"
         owner = next((s for s in reversed(use.scopes) if s in known), "")
