@@ -20,7 +20,8 @@ INTRO = """\
 Measured figures by topic. Each table has its command, date and machine; the figures \
 are also files, one a benchmark, in [benchmarks/results](../benchmarks/results). Peers \
 are measured in the same process or the same minutes, in turn: compare ratios, not \
-milliseconds between days. No accelerator was measured.
+milliseconds between days. Of accelerators one H100 was measured; figures of others \
+are their compilers'.
 
 Ranges are the least and the most of the readings, ± is half of a 95 % interval of the \
 mean, and an empty cell was not measured. To record a benchmark again see \

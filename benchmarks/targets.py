@@ -12,33 +12,60 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from record import add_record_option, row, write_result
 
 EIGHT, SIXTEEN = ("tpu-v5p:2x2x2", "h100:1x8"), ("tpu-v5p:2x2x4", "h100:2x8")
+GPT2 = ("gpt2_small", "data.name=synthetic", "precision=bfloat16")
 LLAMA = (
     *("llama", "data.name=synthetic", "precision=bfloat16", "data.batch=32"),
     *("plan.mesh.data=1", "plan.mesh.fsdp=16"),
 )
+LLAMA_8B = (
+    *("llama", "data.name=synthetic", "precision=bfloat16"),
+    *("data.batch=64", "data.context=8192", "model.context=8192", "model.depth=32"),
+    *("model.embed=4096", "model.heads=32", "model.kv_heads=8", "model.hidden=14336"),
+    *("plan.mesh.data=1", "plan.mesh.fsdp=64"),
+)
+LONG_GPT2 = (*GPT2, "data.batch=512", "plan.mesh.data=2", "plan.mesh.fsdp=4")
 STEPS = {
     "ResNet-50, data 8, bfloat16, 256 images a device": (
+        EIGHT,
         *("resnet50", "data.name=synthetic", "precision=bfloat16"),
         *("data.batch=2048", "plan.mesh.data=8"),
     ),
     "GPT-2 small, fsdp 8, bfloat16, 8 x 1,024 tokens a device": (
-        *("gpt2_small", "data.name=synthetic", "precision=bfloat16"),
-        *("data.batch=64", "plan.mesh.data=1", "plan.mesh.fsdp=8"),
+        EIGHT,
+        *(*GPT2, "data.batch=64", "plan.mesh.data=1", "plan.mesh.fsdp=8"),
+    ),
+    "GPT-2 small, data 2 x fsdp 4, bfloat16, 64 x 1,024 tokens a device": (
+        EIGHT[1:],
+        *LONG_GPT2,
+    ),
+    "GPT-2 small, 64 x 1,024 tokens a device, blocks computed again": (
+        EIGHT[1:],
+        *(*LONG_GPT2, "plan.remat=true"),
+    ),
+    "GPT-2 small, 64 x 1,024 tokens a device, logits whole": (
+        EIGHT[1:],
+        *(*LONG_GPT2, "plan.logits=whole"),
     ),
     "2 blocks of Llama 1B, fsdp 16, bfloat16, 2 x 2,048 tokens a device": (
-        *LLAMA,
-        "model.depth=2",
+        SIXTEEN,
+        *(*LLAMA, "model.depth=2"),
     ),
-    "Llama 1B, fsdp 16, bfloat16, 2 x 2,048 tokens a device": LLAMA,
+    "Llama 1B, fsdp 16, bfloat16, 2 x 2,048 tokens a device": (SIXTEEN, *LLAMA),
+    "Llama 8B, fsdp 64, bfloat16, 8,192 tokens a device": (
+        ("tpu-v5p:4x4x4",),
+        *LLAMA_8B,
+    ),
 }
+"""The targets of each step, and its words."""
 
 
-def compile_step(words: tuple[str, ...], target: str) -> dict[str, Any]:
+def compile_step(words: Sequence[str], target: str) -> dict[str, Any]:
     """Return what `jaxdist compile --json` says."""
     command = [sys.executable, "-m", "jaxdist.launch", "compile", *words]
     done = subprocess.run(
@@ -78,10 +105,10 @@ def main() -> int:
     add_record_option(parser)
     args = parser.parse_args()
     rows, wrong = [], 0
-    for title, words in STEPS.items():
+    for title, (targets, *words) in STEPS.items():
         if args.only not in " ".join(words):
             continue
-        for target in SIXTEEN if words[: len(LLAMA)] == LLAMA else EIGHT:
+        for target in targets:
             found = compile_step(words, target)
             wrong += not found["fits"] or bool(found["differences"])
             for each in rows_of(f"{title}; {target}", found):
