@@ -170,7 +170,10 @@ def reduce_scatter_array(
         rows = with_layout_constraint(
             jnp.moveaxis(full, dim, 0), Layout(tuple(range(x.ndim)))
         )
-        return jnp.moveaxis(reduce_scatter_array(rows, axis, 0, inner), 0, dim)
+        # In a dim of their own, so that no part begins inside of a tile of 8 rows.
+        blocks = rows.reshape(-1, part, *rows.shape[1:])
+        mine = reduce_scatter_array(blocks, axis, 0, inner)
+        return jnp.moveaxis(mine.reshape(part, *rows.shape[1:]), 0, dim)
     if inner == 1:
         return lax.psum_scatter(full, axis, scatter_dimension=dim, tiled=True)
     # First over devices that are `inner` apart: then neighbours have the parts of one

@@ -34,7 +34,9 @@ LAYOUTS = {
     "cosmoflow: volumes": f"cosmoflow data=2 spatial_d=2 spatial_h=2 {TINY}",
     "llama: data": f"llama data=8 {TOKENS}",
     "llama: fsdp over all": f"llama fsdp=8 {TOKENS}",
-    "llama: a loop, fsdp over all": f"llama fsdp=8 model.depth=3 {TOKENS}",
+    "llama: a loop, fsdp over all": (
+        f"llama fsdp=8 model.depth=3 plan.logits=chunks {TOKENS}"
+    ),
     "llama: a loop in microbatches": (
         f"llama data=2 fsdp=4 optim.accumulate=2 model.depth=2 {TOKENS}"
     ),
@@ -43,11 +45,18 @@ LAYOUTS = {
     ),
     "llama: a loop, remat": f"llama fsdp=8 plan.remat=true model.depth=2 {TOKENS}",
     "llama: tensor": f"llama data=2 fsdp=2 tensor=2 {TOKENS}",
-    "llama: sequence": f"llama data=4 tensor=2 plan.tensor_strategy=sequence {TOKENS}",
+    "llama: sequence": (
+        "llama data=4 tensor=2 plan.tensor_strategy=sequence plan.logits=chunks "
+        f"{TOKENS}"
+    ),
     "llama: stages": f"llama data=4 pipe=2 optim.accumulate=4 {TOKENS}",
     "gpt2_small: fsdp, a table whose rows do not divide": (
         "gpt2_small fsdp=8 data.name=synthetic data.batch=16 data.context=128 "
         "model.depth=1 model.heads=6 model.vocabulary=5025 model.context=128"
+    ),
+    "gpt2_small: fsdp, the published table": (
+        "gpt2_small fsdp=8 data.name=synthetic data.batch=8 data.context=128 "
+        "model.depth=1 model.context=128 precision=bfloat16"
     ),
     "captions: data": "captions data=8",
 }
@@ -76,3 +85,15 @@ def test_the_program_is_the_plan(title, compile_layout):
     program = compile_layout(LAYOUTS[title])
     program.raise_difference()
     assert program.memory_bytes > 0
+
+
+@pytest.mark.parametrize("compile_layout", ["tpu-v5p:4x4x4"], indirect=True)
+def test_parameters_on_many_chips_are_gathered_and_not_summed(compile_layout):
+    program = compile_layout(
+        "llama fsdp=64 data.name=synthetic data.batch=64 data.context=128 "
+        "model.context=128 model.vocabulary=1024 model.embed=1024 model.heads=8 "
+        "model.kv_heads=4 model.hidden=4096 model.depth=2 precision=bfloat16"
+    )
+    program.raise_difference()
+    moved = {row.axes for row in program.layout.ledger.rows if row.kind == "all-gather"}
+    assert moved == {("fsdp[8]",), ("fsdp[::8]",)}
