@@ -1,4 +1,4 @@
-"""All-gather and all-to-all of an activation's slices, with their gradients."""
+"""Collectives of an activation's slices, with their gradients."""
 
 import functools
 
@@ -34,6 +34,34 @@ def _backward(dim: int, axis: str, saved: None, ct: jax.Array) -> tuple[jax.Arra
 
 # JAX's own transpose would sum in 16 bits.
 all_gather_dim.defvjp(_forward, _backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def reduce_scatter_dim(x: jax.Array, dim: int, axis: str) -> jax.Array:
+    """Sum over devices in at least float32, and keep this device's slice of the sum.
+
+    Backward the gradients of the slices are gathered, in their own dtype.
+
+    Args:
+        x: this device's share of the sum.
+        dim: the dim that is sliced.
+        axis: the manual axis along which devices have the shares.
+    """
+    return sharded_leaves.reduce_scatter_array(x, axis, dim).astype(x.dtype)
+
+
+def _forward_scatter(x: jax.Array, dim: int, axis: str) -> tuple[jax.Array, None]:
+    return reduce_scatter_dim(x, dim, axis), None
+
+
+def _backward_scatter(
+    dim: int, axis: str, saved: None, ct: jax.Array
+) -> tuple[jax.Array]:
+    return (sharded_leaves.all_gather_array(ct, axis, dim),)
+
+
+# JAX's own transpose would gather what was widened for the sum.
+reduce_scatter_dim.defvjp(_forward_scatter, _backward_scatter)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))

@@ -36,7 +36,7 @@ import jax
 from jax import lax
 
 from jaxdist.core.dtypes import accumulation_dtype
-from jaxdist.layers.all_gather_slices import all_gather_dim
+from jaxdist.layers.all_gather_slices import all_gather_dim, reduce_scatter_dim
 
 Role = Literal[
     "filter",
@@ -124,9 +124,7 @@ def tensor_all_reduce(y: jax.Array) -> jax.Array:
 
 def tensor_reduce_scatter(y: jax.Array) -> jax.Array:
     """Reduce-scatter `[B, T, C]` in at least float32; each device keeps its tokens."""
-    full = y.astype(accumulation_dtype(y.dtype))
-    part = lax.psum_scatter(full, TENSOR_AXIS, scatter_dimension=TOKEN_DIM, tiled=True)
-    return part.astype(y.dtype)
+    return reduce_scatter_dim(y, TOKEN_DIM, TENSOR_AXIS)
 
 
 def local_slice(x: jax.Array, size: int) -> jax.Array:

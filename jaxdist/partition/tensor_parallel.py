@@ -392,10 +392,14 @@ def tensor_traffic(
         part = elements // plan.mesh.tensor * wide
         rows = elements // call.out_shape[-1]
         moved: tuple[tuple[str, int, int], ...] = ()
+        gather, scatter = (
+            ("all-gather", elements * width, 1),
+            ("reduce-scatter", part, 1),
+        )
         if role in ("filter", "gather"):
-            moved = ("all-gather", elements * width, 1), ("reduce-scatter", part, 1)
+            moved = gather, scatter
         elif role in ("scatter", "lookup"):
-            moved = ("all-gather", elements * wide, 1), ("reduce-scatter", part, 1)
+            moved = scatter, gather
         elif role in ("channel", "row", "vocabulary"):
             moved = (("all-reduce", 2 * elements * wide, 2),)
         elif role == "logits":

@@ -43,6 +43,10 @@ LAYOUTS = {
     "llama: a loop, sequence": (
         f"llama fsdp=4 tensor=2 plan.tensor_strategy=sequence model.depth=2 {TOKENS}"
     ),
+    "llama: a loop, sequence, bfloat16": (
+        "llama fsdp=4 tensor=2 plan.tensor_strategy=sequence precision=bfloat16 "
+        f"model.depth=2 {TOKENS}"
+    ),
     "llama: a loop, remat": f"llama fsdp=8 plan.remat=true model.depth=2 {TOKENS}",
     "llama: tensor": f"llama data=2 fsdp=2 tensor=2 {TOKENS}",
     "llama: sequence": (
