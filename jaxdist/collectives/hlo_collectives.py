@@ -183,10 +183,11 @@ def read_collectives(text: str, mesh: Mapping[str, int]) -> tuple[CollectiveOp, 
         if found is None:  # an operand of it
             continue
         # The TPU's compiler runs a collective beside computing as a chain of fusions,
-        # each of which prints it.
+        # each of which prints it; they may hold the array in memories of two kinds.
         chain = CHAIN.search(found["rest"])
         if chain is not None:
-            link = (*line.loops, found["kind"], found["type"], chain[1])
+            array = re.sub(r"\{[^}]*\}", "", found["type"])
+            link = (*line.loops, found["kind"], array, chain[1])
             if link in chains:
                 continue
             chains.add(link)

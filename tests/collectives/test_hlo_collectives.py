@@ -122,6 +122,28 @@ ENTRY %main (x: f32[10,4]) -> f32[6,4] {
     assert (whole.kind, whole.payload, whole.padding) == ("all-reduce", 192, 0)
 
 
+def test_a_chain_of_fusions_is_one_collective_whatever_memory_it_is_in():
+    def part(number, memory):
+        return f"""
+%part.{number} (x: bf16[2,4]) -> bf16[8,4] {{
+  %x = bf16[2,4]{{1,0}} parameter(0)
+  ROOT %gather.{number} = bf16[8,4]{{1,0:T(8,128)(2,1){memory}}} all-gather(%x), channel_id=9, replica_groups={{{{0,1,2,3}}}}, dimensions={{0}}, frontend_attributes={{chain_id="4"}}
+}}
+"""
+
+    text = f"""HloModule step
+{part(0, "")}{part(1, "S(1)")}{part(2, "S(1)")}
+ENTRY %main (x: bf16[2,4]) -> bf16[8,4] {{
+  %x = bf16[2,4]{{1,0}} parameter(0)
+  %a = bf16[8,4]{{1,0}} fusion(%x), kind=kCustom, calls=%part.0
+  %b = bf16[8,4]{{1,0}} fusion(%x), kind=kOutput, calls=%part.1
+  ROOT %c = bf16[8,4]{{1,0}} fusion(%x), kind=kCustom, calls=%part.2
+}}
+"""
+    (move,) = read_collectives(text, {"fsdp": 4})
+    assert (move.kind, move.payload, move.is_async) == ("all-gather", 64, True)
+
+
 def test_a_collective_on_a_core_of_its_own_is_asynchronous():
     """As TPUs run reduce-scatters on their sparse cores."""
     text = """
