@@ -26,6 +26,7 @@ LAYOUTS = {
         LLAMA,
         {"fsdp": 2, "tensor": 2, "tensor_strategy": "sequence", "scan": "on"},
     ),
+    "a loop, dropout": (GPT2, {"data": 2, "fsdp": 2, "scan": "on"}),
     "a loop, fsdp, remat": (LLAMA, {"fsdp": 4, "remat": True, "scan": "on"}),
     "remat": (GPT2, {"data": 2, "remat": True}),
 }

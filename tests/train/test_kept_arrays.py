@@ -101,4 +101,7 @@ def wide_arrays(layout):
 def test_a_loop_keeps_products_and_no_elementwise_results(name, products):
     # Neither what GELU makes of a product, nor what SwiGLU makes of two.
     words = ("model.depth=3", "plan.scan=on", "model.dropout=0.1")
-    assert wide_arrays(lay_out(*words, name=name)) == products
+    layout = lay_out(*words, name=name)
+    assert wide_arrays(replace(layout, platform="tpu")) == products
+    # Attention that is written out has a softmax, so there all is kept.
+    assert wide_arrays(layout) > products
