@@ -430,13 +430,28 @@ def _logits_product(
 
     Empty where the loss has whole logits: the network or the objective has no others,
     the plan wants them, or they are small.
+
+    Raises:
+        BadInput: the plan wants chunks of logits that are always whole.
     """
-    declared = getattr(network, "answers", None)
+    declared, objective = getattr(network, "answers", None), task.objective
     if not (isinstance(declared, LogitsLayer) and declared.is_output):
+        declared = None
+    if declared is None or not objective.takes_product:
+        if plan.logits == "chunks":
+            what = "returns its logits as they are" if declared else "declares none"
+            raise BadInput(
+                "there are no logits to multiply out by chunks",
+                rule="plan.logits=chunks is for a network that declares the layer of "
+                "its logits, LogitsLayer(..., is_output=True), and NextToken as it is",
+                values=f"{type(network).__name__} {what}, "
+                f"{type(objective).__name__} scores it",
+                remedy="plan.logits=auto",
+            )
         return ""
-    if plan.logits == "whole" or not task.objective.takes_product:
+    if plan.logits == "whole":
         return ""
-    key, _ = task.objective.targets[0]
+    key, _ = objective.targets[0]
     parts = plan.mesh.batch_shards * plan.replicas * task.microbatches
     tokens = math.prod(shapes[key].shape) // parts
     is_large = platform != "cpu" and tokens > MAX_CHUNK_TOKENS

@@ -82,7 +82,7 @@ def make_eval_step(layout: Layout) -> Callable[..., Any]:
         model = merge_model(layout.task, params, stats)
         model.eval()
         # Metrics of one's own are functions of whole outputs.
-        layout.bind_layers(model, scored=not layout.task.metrics)
+        layout.bind_layers(model, is_scored=not layout.task.metrics)
         outputs = model(*model_inputs(layout.task, batch))
         sums = metric_sums(*select_local_samples(layout.plan, outputs, batch))
         return lax.psum(sums, layout.plan.sample_axes)

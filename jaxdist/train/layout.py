@@ -275,7 +275,7 @@ class Layout:
         key: jax.Array | None = None,
         sample_ids: jax.Array | None = None,
         *,
-        scored: bool = False,
+        is_scored: bool = False,
     ) -> None:
         """Bind a network's layers to the layout; in place.
 
@@ -283,7 +283,7 @@ class Layout:
             model: a fresh merge inside the step.
             key: random key of (seed, step); None where nothing is random.
             sample_ids: ids of this device's samples.
-            scored: whether the objective alone reads what the network returns.
+            is_scored: whether the objective alone reads what the network returns.
         """
         if key is not None:
             self._split_random_streams(model)
@@ -296,7 +296,7 @@ class Layout:
             self.plan.spatial_end,
             spatial_layers.gather_layer_class(self.plan),
             self.plan.attention_platform(self.platform),
-            self.logits_product if scored else "",
+            self.logits_product if is_scored else "",
         )
 
     def _split_random_streams(self, model: nnx.Module) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxdist.layers.attention import FUSED_KERNELS
 from jaxdist.partition.gradient_buckets import GradientReduction
 from jaxdist.pipeline.stages import BlockNames, network_outputs
 from jaxdist.profile.xla_cpu.backward_reads import saved_leaves
@@ -126,7 +125,7 @@ class _LocalNetwork:
         params = jax.tree.unflatten(self.tree, list(leaves))
         model = merge_model(layout.task, params, stats)
         model.train()
-        layout.bind_layers(model, self.key, self.batch["id"], scored=True)
+        layout.bind_layers(model, self.key, self.batch["id"], is_scored=True)
         tag_all_blocks(layout.plan, model)
         return model
 
@@ -187,11 +186,8 @@ class _LocalNetwork:
         if first:
             given = given if len(given) > 1 else given[0]
         block_fn, variables = block_function(piece, self.make(self.params, stats))
-        if piece.blocks[0] in layout.plan.remade(layout.blocks):
-            block_fn = checkpoint_blocks(block_fn)
-        # The softmax of attention that is written out costs too much to compute again.
-        elif layout.plan.attention_platform(layout.platform) in FUSED_KERNELS:
-            block_fn = checkpoint_elementwise(block_fn)
+        again = piece.blocks[0] in layout.plan.remade(layout.blocks)
+        block_fn = (checkpoint_blocks if again else checkpoint_elementwise)(block_fn)
         # The blocks of a loop are sharded alike.
         dims = [layout.fsdp_dims[each[0]] for each in piece.indices]
         gathers = layout.gathers_params

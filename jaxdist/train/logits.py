@@ -19,7 +19,7 @@ nothing is multiplied out twice (Hsu et al. 2024, arXiv:2410.10989, section 3.2)
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -37,10 +37,10 @@ Logits = jax.Array | LogitsProduct
 class VocabLogits(Protocol):
     """Loss and argmax of the logits of a vocabulary."""
 
-    def cross_entropy(self, logits: Logits, labels: jax.Array) -> jax.Array:
+    def cross_entropy(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
         """Return the cross entropy of each label, `[B, ...]`, nats."""
 
-    def argmax(self, logits: Logits) -> jax.Array:
+    def argmax(self, logits: jax.Array) -> jax.Array:
         """Return the first label of the largest logit, int `[B, ...]`."""
 
     def maximum(self, x: jax.Array) -> jax.Array:
@@ -60,23 +60,19 @@ class VocabLogits(Protocol):
 class UnsplitLogits:
     """Logits `[B, ..., vocabulary]`.
 
-    >>> label = jnp.array([2])
+    >>> label = jnp.asarray([2])
     >>> round(float(UnsplitLogits().cross_entropy(jnp.zeros((1, 4)), label)[0]), 4)
     1.3863
     """
 
-    def cross_entropy(self, logits: Logits, labels: jax.Array) -> jax.Array:
+    def cross_entropy(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
         """Return the cross entropy of each label, `[B, ...]`, nats."""
-        if isinstance(logits, LogitsProduct):
-            return _by_chunks(self.cross_entropy, logits, labels)
         return optax.softmax_cross_entropy_with_integer_labels(
             logits.astype(accumulation_dtype(logits.dtype)), labels
         )
 
-    def argmax(self, logits: Logits) -> jax.Array:
+    def argmax(self, logits: jax.Array) -> jax.Array:
         """Return the first label of the largest logit, int `[B, ...]`."""
-        if isinstance(logits, LogitsProduct):
-            return _by_chunks(self.argmax, logits)
         return logits.argmax(-1)
 
     def maximum(self, x: jax.Array) -> jax.Array:
@@ -101,25 +97,13 @@ class UnsplitLogits:
 class VocabParallelLogits:
     """Logits `[B, ..., vocabulary / devices]`, a slice on each device of tensor."""
 
-    def cross_entropy(self, logits: Logits, labels: jax.Array) -> jax.Array:
+    def cross_entropy(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
         """Return the cross entropy of each label, `[B, ...]`, nats, on every device."""
-        if isinstance(logits, LogitsProduct):
-            return _by_chunks(self.cross_entropy, logits, labels)
-        logits = logits.astype(accumulation_dtype(logits.dtype))
-        # The maximum keeps the exponentials small; the loss does not depend on it.
-        largest = self.maximum(lax.stop_gradient(logits.max(-1)))
-        apart = logits - largest[..., None]
-        place, mine = _find_labels(self, labels, logits.shape[-1])
-        chosen = jnp.take_along_axis(apart, place[..., None], -1)[..., 0]
-        parts = jnp.exp(apart).sum(-1), jnp.where(mine, chosen, jnp.zeros_like(chosen))
-        # One all-reduce for both sums.
-        total, found = self.total(jnp.stack(parts))
-        return jnp.log(total) - found
+        wide = logits.astype(accumulation_dtype(logits.dtype))
+        return _softmax(self, wide, labels).cross_entropy
 
-    def argmax(self, logits: Logits) -> jax.Array:
+    def argmax(self, logits: jax.Array) -> jax.Array:
         """Return the first label of the largest logit, int `[B, ...]`."""
-        if isinstance(logits, LogitsProduct):
-            return _by_chunks(self.argmax, logits)
         best, place = logits.max(-1), logits.argmax(-1)
         place = place + self.first_label(logits.shape[-1], place.dtype)
         # Of equal maxima the first label counts, as in jnp.argmax: the smallest place.
@@ -160,18 +144,19 @@ def weighted_cross_entropy(
     )
 
 
-def _by_chunks(
-    of_logits: Callable[..., jax.Array], product: LogitsProduct, *rows: jax.Array
+def by_chunks(
+    of_logits: Callable[..., jax.Array], logits: Logits, *rows: jax.Array
 ) -> jax.Array:
-    """Apply a function of logits and other rows to some tokens at a time.
+    """Apply a function to logits; to a product for some tokens at a time.
 
     Args:
         of_logits: maps logits `[n, vocabulary]` and rows `[n]` to `[n]`.
-        product: `[B, ..., vocabulary]`.
+        logits: `[B, ..., vocabulary]`.
         rows: `[B, ...]` each.
     """
-    shape = product.shape[:-1]
-    flat = product.reshape(-1)
+    if not isinstance(logits, LogitsProduct):
+        return of_logits(logits, *rows)
+    shape, flat = logits.shape[:-1], logits.reshape(-1)
     count = chunk_count(flat.features.shape[0])
 
     # Logits are multiplied out again in a backward pass, not kept.
@@ -186,35 +171,49 @@ def _by_chunks(
     return found.reshape(shape)
 
 
-def _find_labels(
-    split: VocabLogits, labels: jax.Array, count: int
-) -> tuple[jax.Array, jax.Array]:
-    """Return the places of labels in this device's slice, and whether they are in it.
+class _Softmax(NamedTuple):
+    """The softmax of logits `[..., vocabulary]`, and their loss."""
 
-    A label of another device's slice takes any place here, and counts as zero.
-    """
+    powers: jax.Array
+    """Exponentials of this device's logits, less the largest of all."""
+    total: jax.Array
+    """Their sum over the vocabulary, `[...]`."""
+    place: jax.Array
+    """Place of the label in this device's slice, any where it is in another's."""
+    mine: jax.Array
+    """Whether the label is in this device's slice."""
+    cross_entropy: jax.Array
+    """Of each label, `[...]`."""
+
+
+def _softmax(split: VocabLogits, logits: jax.Array, labels: jax.Array) -> _Softmax:
+    count = logits.shape[-1]
     place = labels - split.first_label(count, labels.dtype)
     mine = (place >= 0) & (place < count)
-    return jnp.clip(place, 0, count - 1), mine
+    place = jnp.clip(place, 0, count - 1)
+    # The maximum keeps the exponentials small; the loss does not depend on it.
+    largest = split.maximum(lax.stop_gradient(logits.max(-1)))
+    apart = logits - largest[..., None]
+    powers = jnp.exp(apart)
+    # A label of another device's slice counts as zero here.
+    chosen = jnp.take_along_axis(apart, place[..., None], -1)[..., 0]
+    chosen = jnp.where(mine, chosen, jnp.zeros_like(chosen))
+    # One all-reduce for both sums.
+    total, found = split.total(jnp.stack([powers.sum(-1), chosen]))
+    return _Softmax(powers, total, place, mine, jnp.log(total) - found)
 
 
 def _chunk_loss(
     split: VocabLogits, logits: jax.Array, labels: jax.Array, weights: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Return the loss of logits `[n, vocabulary]`, and its gradient by them."""
-    count = logits.shape[-1]
-    place, mine = _find_labels(split, labels, count)
-    apart = logits - split.maximum(logits.max(-1))[:, None]
-    powers = jnp.exp(apart)
-    chosen = jnp.take_along_axis(apart, place[:, None], -1)[:, 0]
-    parts = powers.sum(-1), jnp.where(mine, chosen, jnp.zeros_like(chosen))
-    total, found = split.total(jnp.stack(parts))
-    loss = (weights * (jnp.log(total) - found)).sum()
-    columns = lax.broadcasted_iota(place.dtype, logits.shape, 1)
-    is_label = (columns == place[:, None]) & mine[:, None]
-    gradient = powers * (weights / total)[:, None]
-    weight = weights[:, None]
-    return loss, gradient - jnp.where(is_label, weight, jnp.zeros_like(weight))
+    found, weight = _softmax(split, logits, labels), weights[:, None]
+    columns = lax.broadcasted_iota(found.place.dtype, logits.shape, 1)
+    is_label = (columns == found.place[:, None]) & found.mine[:, None]
+    gradient = found.powers * (weights / found.total)[:, None]
+    return (weights * found.cross_entropy).sum(), gradient - jnp.where(
+        is_label, weight, jnp.zeros_like(weight)
+    )
 
 
 def _scan_chunks(

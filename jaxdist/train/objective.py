@@ -23,6 +23,7 @@ from jaxdist.train.logits import (
     UnsplitLogits,
     VocabLogits,
     VocabParallelLogits,
+    by_chunks,
     weighted_cross_entropy,
 )
 
@@ -192,8 +193,9 @@ class NextToken(Objective):
 
     @property
     def takes_product(self) -> bool:
-        """Whether logits may be a product: they may."""
-        return True
+        """Whether logits may be a product: not where a subclass scores them itself."""
+        own, methods = type(self), ("losses", "correct", "mean_loss")
+        return all(getattr(own, x) is getattr(NextToken, x) for x in methods)
 
     def losses(self, outputs: Logits, batch: Batch) -> jax.Array:
         """Return the mean cross entropy over each sample's tokens, [B], nats.
@@ -201,7 +203,7 @@ class NextToken(Objective):
         Over those that count; 0 for a sample that has none.
         """
         counts, labels = self._labels(outputs, batch)
-        each = self.logits.cross_entropy(outputs, labels)
+        each = by_chunks(self.logits.cross_entropy, outputs, labels)
         each = jnp.where(counts, each, jnp.zeros_like(each))
         # Exactly 1 where all count: the bits are those of a plain mean.
         number = jnp.maximum(counts.sum(-1), 1).astype(each.dtype)
@@ -228,7 +230,7 @@ class NextToken(Objective):
     def correct(self, outputs: Logits, batch: Batch) -> jax.Array:
         """Return whether each token's largest logit is its target, bool [B, T]."""
         _check_labels(outputs, "target", batch["target"])
-        return self.logits.argmax(outputs) == batch["target"]
+        return by_chunks(self.logits.argmax, outputs) == batch["target"]
 
     def target_mask(self, correct: jax.Array, batch: Batch) -> jax.Array:
         """Return which targets count, bool [B, T]."""

@@ -27,6 +27,7 @@ from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
 from jaxdist.pipeline.stages import BlockNames, network_outputs
 from jaxdist.pipeline.stages import run as run_blocks
+from jaxdist.profile.flops import walk_jaxpr
 from jaxdist.train.block_scan import BlockFn
 from jaxdist.train.materialize_params import network_state
 
@@ -192,17 +193,27 @@ def tag_block_outputs(model: Any, blocks: Container[str]) -> None:
 
 
 def checkpoint_elementwise(block_fn: BlockFn) -> BlockFn:
-    """Return the function of a block in a loop that keeps no elementwise results."""
+    """Return a block in a loop, as a function that keeps no elementwise results."""
 
     def is_saveable(primitive: Any, *_: Any, **params: Any) -> bool:
         if primitive.name == "name":
-            return params["name"] in (DROPOUT_MASK, INNER_ACTIVATION)
+            return bool(params["name"] == DROPOUT_MASK)
         return primitive.name not in _ELEMENTWISE
 
-    # Forward and backward pass are two loops, so that the compiler cannot take one
-    # result for both, and needs no barriers against it.
-    kept: BlockFn = jax.checkpoint(block_fn, policy=is_saveable, prevent_cse=False)
-    return kept
+    def run(*args: Any) -> tuple[Any, Any]:
+        # Attention that is written out has a softmax inside, of tokens x tokens, which
+        # is elementwise as well and costs too much to compute again.
+        traced = jax.make_jaxpr(block_fn)(*args).jaxpr
+        tags = [u.eqn for u in walk_jaxpr(traced) if u.eqn.primitive.name == "name"]
+        if any(tag.params["name"] == INNER_ACTIVATION for tag in tags):
+            return block_fn(*args)
+        # Forward and backward pass are two loops, so that the compiler cannot take one
+        # result for both, and needs no barriers against it.
+        kept = jax.checkpoint(block_fn, policy=is_saveable, prevent_cse=False)
+        out: tuple[Any, Any] = kept(*args)
+        return out
+
+    return run
 
 
 def checkpoint_blocks(loss_fn: Callable[..., Any]) -> Callable[..., Any]:

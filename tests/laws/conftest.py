@@ -204,6 +204,20 @@ def assert_equal_one_device():
     return compare
 
 
+def run_layout(layout, state, batch):
+    """Compile the step of a layout, with or without stages, and run it.
+
+    Returns parameters, statistics, optimizer state and loss, as of one device.
+    """
+    program = compile_program(layout)
+    places = jax.tree.map(lambda x: x.sharding, layout.state)
+    held = jax.jit(layout.state_layout.to_device, out_shardings=places)(state)
+    laid = jax.device_put(batch, program.batch_shardings)
+    after, loss = program.compiled_step(held, laid)
+    new = layout.state_layout.to_checkpoint(after)
+    return new.params, new.stats, new.opt, loss
+
+
 @pytest.fixture(scope="session")
 def parts():
     """The parts of a comparison, for laws that exchange one of them."""
@@ -213,6 +227,7 @@ def parts():
         make_batch=make_batch,
         one_device=one_device,
         layout_of=layout_of,
+        run_layout=run_layout,
         padded=padded,
         shapes_of=shapes_of,
         assert_leaves_equal=assert_leaves_equal,

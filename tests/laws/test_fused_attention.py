@@ -13,7 +13,6 @@ from jaxdist.layers import attention
 from jaxdist.layers.fused_attention import fused_attention
 from jaxdist.models.config import ModelConfig
 from jaxdist.train import build_layout
-from jaxdist.train.program import compile_program
 
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
 
@@ -69,11 +68,5 @@ def test_stages_equal_the_step_without(parts):
         state = jax.tree.map(np.asarray, parts.make_state(task))
         for stages in ({}, {"pipe": 2, "order": PipelineConfig()}):
             layout = parts.layout_of(task, beside | stages, batch)
-            program = compile_program(layout)
-            places = jax.tree.map(lambda x: x.sharding, layout.state)
-            held = jax.jit(layout.state_layout.to_device, out_shardings=places)(state)
-            laid = jax.device_put(batch, program.batch_shardings)
-            after, loss = program.compiled_step(held, laid)
-            new = layout.state_layout.to_checkpoint(after)
-            found.append((new.params, new.stats, new.opt, loss))
+            found.append(parts.run_layout(layout, state, batch))
         parts.assert_leaves_equal(found[1], found[0], 1e-9)

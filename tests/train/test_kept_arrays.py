@@ -7,10 +7,12 @@ import jax
 import pytest
 from jax.extend.core import jaxprs_in_params
 
+from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.train.eval_step import make_eval_step
+from jaxdist.train.objective import NextToken
 from jaxdist.train.program import compile_program, trace_train_step
 
 VOCABULARY, TOKENS, SAMPLES = 67, 24, 4
@@ -75,13 +77,34 @@ def test_accelerators_take_the_logits_of_many_tokens_in_chunks(
     assert layout.logits_product == ("embed.tokens.attend" if chunks else "")
 
 
-def test_other_networks_have_whole_outputs():
-    config = resolve_config("digits", ("plan.logits=chunks",)).config
-    plan = Plan(logits="chunks")
-    assert not StepDescriber(config, "tpu").layout(plan).logits_product
+def test_chunks_of_logits_that_are_not_there_are_refused():
+    config = resolve_config("digits", ()).config
+    describer = StepDescriber(config, "tpu")
+    assert not describer.layout(Plan()).logits_product
+    with pytest.raises(BadInput, match="no logits to multiply out") as found:
+        describer.layout(Plan(logits="chunks"))
+    for part in ("rule", "ResNet8 declares none", "plan.logits=auto"):
+        assert part in str(found.value)
 
 
-def wide_arrays(layout):
+class Smooth(NextToken):
+    """An objective of one's own, which scores whole logits."""
+
+    def losses(self, outputs, batch):
+        return super().losses(outputs, batch) - 0.1 * outputs.mean((-2, -1))
+
+
+def test_an_objective_of_ones_own_has_whole_logits():
+    words = ("data.context=1024", "model.context=1024", "data.batch=8")
+    config = resolve_config("gpt2_small", (*WORDS, *words)).config
+    describer = StepDescriber(config, "tpu")
+    describer.task = replace(describer.task, objective=Smooth())
+    assert not describer.layout(config.plan).logits_product
+    with pytest.raises(BadInput, match="no logits to multiply out"):
+        describer.layout(replace(config.plan, logits="chunks"))
+
+
+def wide_arrays(layout, tokens):
     """Count the arrays as wide as an MLP that a loop over blocks keeps of each."""
     found = []
 
@@ -94,14 +117,46 @@ def wide_arrays(layout):
 
     walk(trace_train_step(layout).jaxpr.jaxpr)
     forward, _ = found
-    return forward.count((3, SAMPLES, TOKENS, 64))
+    return forward.count((3, SAMPLES, tokens, 64))
 
 
 @pytest.mark.parametrize(("name", "products"), [("gpt2_small", 1), ("llama", 2)])
 def test_a_loop_keeps_products_and_no_elementwise_results(name, products):
     # Neither what GELU makes of a product, nor what SwiGLU makes of two.
     words = ("model.depth=3", "plan.scan=on", "model.dropout=0.1")
-    layout = lay_out(*words, name=name)
-    assert wide_arrays(replace(layout, platform="tpu")) == products
+    long = ("data.context=128", "model.context=128", "precision=float32")
+    layout = lay_out(*words, *long, name=name)
+    assert wide_arrays(replace(layout, platform="tpu"), 128) == products
     # Attention that is written out has a softmax, so there all is kept.
-    assert wide_arrays(layout) > products
+    assert wide_arrays(layout, 128) > products
+
+
+def test_memory_that_is_planned_for_accelerators_is_that_of_loops():
+    config = resolve_config("gpt2_small", (*WORDS, "model.depth=3")).config
+
+    def temporaries(platform, scan):
+        plan = replace(config.plan, scan=scan)
+        described = StepDescriber(config, platform).describe_traced(plan)
+        return described.traced_bytes["temporaries"]
+
+    unrolled = temporaries("cpu", "auto")
+    assert temporaries("tpu", "off") == unrolled != temporaries("tpu", "auto")
+
+
+def test_gradients_of_tokens_are_gathered_in_their_own_dtype():
+    words = ("plan.mesh.tensor=2", "plan.tensor_strategy=sequence")
+    moved = {}
+    for precision in ("float32", "bfloat16"):
+        config = resolve_config(
+            "gpt2_small", (*WORDS, *words, f"precision={precision}")
+        ).config
+        layout = StepDescriber(config).layout(config.plan, jax.devices()[:2])
+        compile_program(layout)  # the program is held against the ledger
+        rows = [row for row in layout.ledger.rows if row.axes == ("tensor",)]
+        moved[precision] = {
+            kind: sum(row.payload for row in rows if row.kind == kind)
+            for kind in ("all-gather", "reduce-scatter")
+        }
+    narrow, wide = moved["bfloat16"], moved["float32"]
+    assert 2 * narrow["all-gather"] == wide["all-gather"]
+    assert narrow["reduce-scatter"] == wide["reduce-scatter"]

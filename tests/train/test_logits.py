@@ -13,6 +13,7 @@ from jaxdist.layers.logits_product import LogitsProduct, chunk_count
 from jaxdist.train.logits import (
     UnsplitLogits,
     VocabParallelLogits,
+    by_chunks,
     weighted_cross_entropy,
 )
 from jaxdist.train.objective import NextToken
@@ -112,7 +113,7 @@ def test_a_product_is_scored_as_the_whole_with_its_gradients(product, form):
         return (split.cross_entropy(whole(product), LABELS) * weights).sum()
 
     def by_token(product):
-        return (split.cross_entropy(product, LABELS) * weights).sum()
+        return (by_chunks(split.cross_entropy, product, LABELS) * weights).sum()
 
     def in_one_pass(product):
         return weighted_cross_entropy(split, product, LABELS, weights)
@@ -122,7 +123,7 @@ def test_a_product_is_scored_as_the_whole_with_its_gradients(product, form):
     assert_close(jax.jit(jax.value_and_grad(by_token))(given), expected)
     assert_close(jax.jit(jax.value_and_grad(in_one_pass))(given), expected)
     assert_close(in_one_pass(given), expected[0])
-    assert_close(split.argmax(given), split.argmax(whole(given)))
+    assert_close(by_chunks(split.argmax, given), split.argmax(whole(given)))
 
 
 def test_a_product_in_slices_is_scored_as_the_whole(product):
@@ -136,7 +137,7 @@ def test_a_product_in_slices_is_scored_as_the_whole(product):
             lambda part: weighted_cross_entropy(split, part, LABELS, weights) / 4
         )(part)
         features = jax.lax.psum(back.features, "tensor")
-        return 4 * loss, features, back.kernel, split.argmax(part)
+        return 4 * loss, features, back.kernel, by_chunks(split.argmax, part)
 
     mesh = Mesh(np.asarray(jax.devices()[:4]), ("tensor",))
     found = jax.jit(

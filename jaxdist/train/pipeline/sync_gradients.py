@@ -279,8 +279,10 @@ def _make_stage(
         model = merge_model(task, params, stats)
         model.train() if training else model.eval()
         # Metrics of one's own are functions of whole outputs.
-        scored = training or not task.metrics
-        layout.bind_layers(model, key, part["id"] if training else None, scored=scored)
+        is_scored = training or not task.metrics
+        layout.bind_layers(
+            model, key, part["id"] if training else None, is_scored=is_scored
+        )
         tag_all_blocks(layout.plan, model)
         return model
 
