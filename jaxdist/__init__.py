@@ -34,6 +34,7 @@ __version__: Final = VERSION
 
 if TYPE_CHECKING:
     from jaxdist import inspect as inspect
+    from jaxdist.core.block_protocol import LogitsLayer as LogitsLayer
     from jaxdist.core.cluster import Cluster as Cluster
     from jaxdist.core.errors import BadInput as BadInput
     from jaxdist.core.object_reference import object_reference as object_reference
@@ -101,6 +102,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "FunctionObjective": "jaxdist.train.objective",
         "GlobalMean": "jaxdist.layers",
         "Linear": "jaxdist.layers",
+        "LogitsLayer": "jaxdist.core.block_protocol",
         "MaxPool": "jaxdist.layers",
         "MeshShape": "jaxdist.core.plan",
         "ModelConfig": "jaxdist.models.config",

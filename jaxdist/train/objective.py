@@ -83,9 +83,9 @@ class Objective(ABC):
         """
         raise BadInput(
             f"{type(self).__name__} cannot score outputs that lie in slices",
-            rule="Answers are the logits of one vocabulary",
-            values=f"the network declares them, {type(self).__name__} scores it",
-            remedy="plan.tensor_strategy=filter, or a network without Answers",
+            rule="a LogitsLayer makes the logits of one vocabulary",
+            values=f"the network declares one, {type(self).__name__} scores it",
+            remedy="plan.tensor_strategy=filter, or a network without `answers`",
         )
 
     @property

@@ -114,6 +114,8 @@ class CompiledStep:
     """Seconds that the compiler took."""
     attention: str = ""
     """Kernel of its attention; empty where the network has none."""
+    has_logit_chunks: bool = False
+    """Whether the loss multiplies out logits in chunks of tokens."""
 
     @property
     def is_as_planned(self) -> bool:
@@ -237,6 +239,7 @@ def _compile(
         not_estimated=list(NOT_ESTIMATED),
         compile_s=0.0,
         attention=lowered.attention,
+        has_logit_chunks=bool(lowered.layout.logits_product),
     )
     try:
         with quiet_stderr():

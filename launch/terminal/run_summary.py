@@ -75,6 +75,8 @@ class TerminalRunHeader:
     """How samples are exchanged, as one line; empty: each epoch draws from all."""
     attention: str = ""
     """Kernel of its attention; empty where the network has none."""
+    has_logit_chunks: bool = False
+    """Whether the loss multiplies out logits in chunks of tokens."""
     all_reduce: str = ""
     """How gradients are summed, where that was measured, as one line."""
     warnings: Sequence[str] = ()
@@ -134,6 +136,8 @@ class TerminalRunHeader:
         # On a processor it is always written out.
         if self.attention and self.platform != "cpu":
             yield Text(f"  attention: {self.attention}")
+        if self.has_logit_chunks:
+            yield Text("  logits: in chunks")
         if self.all_reduce:
             yield wrap_hanging(f"  sums    {self.all_reduce}", 10, width)
         for warning in self.warnings:

@@ -187,6 +187,7 @@ def make_run_header(session: TrainingSession) -> TerminalRunHeader:
         audit=audit_line(program),
         memory_bytes=program.memory_bytes,
         attention=program.attention,
+        has_logit_chunks=bool(program.layout.logits_product),
         learning_rate=f"{schedule.peak_rate_text}, warm-up "
         f"{pluralize(schedule.ramp.steps, 'step')}"
         if job.parts.optimizer is None and job.parts.learning_rate is None

@@ -4,8 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from jaxdist.core.block_protocol import LogitsLayer
 from jaxdist.core.plan.pipeline import PipelineConfig
+from jaxdist.layers import Embed, Linear
 from jaxdist.models.config import ModelConfig
 
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
@@ -29,6 +32,26 @@ LAYOUTS = {
 def test_a_step_equals_one_device(assert_equal_one_device, layout):
     config, axes = LAYOUTS[layout]
     assert_equal_one_device(config, {**axes, "logits": "chunks"}, size=8)
+
+
+class Untied(nnx.Module):
+    """A network of one's own, whose last layer has weights and biases of its own."""
+
+    answers = LogitsLayer(layer="head", is_output=True)
+
+    def __init__(self, config, *, dtype=None, rngs):
+        self.embed = Embed(64, 32, rngs=rngs)
+        self.embed.dtype = dtype  # flax would fix that of the first weights
+        self.head = Linear(32, 64, dtype=dtype, rngs=rngs)
+
+    def __call__(self, tokens):
+        return self.head(jnp.tanh(self.embed(tokens)))
+
+
+@pytest.mark.parametrize("axes", [{"fsdp": 4}, {"data": 2, "tensor": 2}], ids=str)
+def test_a_layer_of_its_own_makes_the_logits(assert_equal_one_device, axes):
+    axes = {**axes, "logits": "chunks"}
+    assert_equal_one_device(GPT2, axes, size=8, network=Untied)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])

@@ -99,6 +99,8 @@ def _print_step(out: "Console", found: "CompiledStep", words: str) -> None:
     out.print(f"  compiler {found.compiler}, {options}, {took}")
     if found.attention:
         out.print(f"  attention: {found.attention}")
+    if found.has_logit_chunks:
+        out.print("  logits: in chunks")
     room = found.capacity_bytes - found.memory_bytes
     used = f"{format_size(found.memory_bytes)} of {format_size(found.capacity_bytes)}"
     state = "fits" if found.fits else "DOES NOT FIT"

@@ -112,9 +112,16 @@ def test_a_kernel_of_which_the_compiler_has_no_estimate_counts_at_the_peak(tmp_p
     sizes = ("model.depth=2", "model.embed=256", "model.heads=2", "model.kv_heads=2")
     words = ("gpt2_small", "data.name=synthetic", "data.batch=8", "model.vocabulary=64")
     words += ("data.context=1024", "model.context=1024", "precision=bfloat16", *sizes)
-    words += ("plan.mesh.data=8", "plan.mesh.fsdp=1", "--target", TPU, "--json")
+    words += (
+        "plan.mesh.data=8",
+        "plan.mesh.fsdp=1",
+        "plan.logits=chunks",
+        "--target",
+        TPU,
+        "--json",
+    )
     found = json.loads(run(*words, cache=tmp_path).stdout)
-    assert found["attention"] == "splash"
+    assert (found["attention"], found["has_logit_chunks"]) == ("splash", True)
     assert KERNEL_AT_PEAK in found["not_estimated"]
     spent = {row["layer"]: row["cycles"] for row in found["layers"]}
     # Nine products of 128 features over the half of 1,024 x 1,024 scores of two heads.

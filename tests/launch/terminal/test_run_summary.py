@@ -86,6 +86,11 @@ def test_on_an_accelerator_the_kernel_of_attention_is_named():
     assert "attention" not in printed(replace(OPENING, attention="einsum"))
 
 
+def test_logits_in_chunks_are_named():
+    assert "\n  logits: in chunks\n" in printed(replace(OPENING, has_logit_chunks=True))
+    assert "logits" not in printed(OPENING)
+
+
 def test_the_block_after_training():
     assert printed(run_summary(RUN, FOLDER)) == (
         "done      test accuracy 99.17 % (357 of 360), loss 0.032, 34.2 s, checkpoint at step 660\n"
