@@ -441,9 +441,10 @@ def _logits_product(
         if plan.logits == "chunks":
             what = "returns its logits as they are" if declared else "declares none"
             raise BadInput(
-                "there are no logits to multiply out by chunks",
-                rule="plan.logits=chunks is for a network that declares the layer of "
-                "its logits, LogitsLayer(..., is_output=True), and NextToken as it is",
+                "there are no logits to be taken in chunks",
+                rule="plan.logits=chunks needs a network that declares the layer of "
+                "its logits, LogitsLayer(..., is_output=True), and the objective "
+                "NextToken, with no method of your own",
                 values=f"{type(network).__name__} {what}, "
                 f"{type(objective).__name__} scores it",
                 remedy="plan.logits=auto",

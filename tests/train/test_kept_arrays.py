@@ -81,7 +81,7 @@ def test_chunks_of_logits_that_are_not_there_are_refused():
     config = resolve_config("digits", ()).config
     describer = StepDescriber(config, "tpu")
     assert not describer.layout(Plan()).logits_product
-    with pytest.raises(BadInput, match="no logits to multiply out") as found:
+    with pytest.raises(BadInput, match="no logits to be taken") as found:
         describer.layout(Plan(logits="chunks"))
     for part in ("rule", "ResNet8 declares none", "plan.logits=auto"):
         assert part in str(found.value)
@@ -100,7 +100,7 @@ def test_an_objective_of_ones_own_has_whole_logits():
     describer = StepDescriber(config, "tpu")
     describer.task = replace(describer.task, objective=Smooth())
     assert not describer.layout(config.plan).logits_product
-    with pytest.raises(BadInput, match="no logits to multiply out"):
+    with pytest.raises(BadInput, match="no logits to be taken"):
         describer.layout(replace(config.plan, logits="chunks"))
 
 
