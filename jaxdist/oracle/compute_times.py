@@ -125,8 +125,10 @@ class ComputeCostModel:
         forward, backward = self._layer_seconds(layer, share)
         longer = self._block_overhead(layer.block)
         forward, backward = longer[0] * forward, longer[1] * backward
-        # Rematerialization runs the forward pass once more before the backward pass.
-        backward += self.case.is_rematerialized(layer) * forward
+        # Rematerialization runs the forward pass once more before the backward pass,
+        # but of layers whose outputs wait on the device or the host.
+        waits = self.case.plan.memory_action(layer.name) is not None
+        backward += (self.case.is_rematerialized(layer) and not waits) * forward
         # Gradients of several microbatches are added to a sum in memory; a pipeline's
         # loop does that even for one.
         if self.case.microbatches > 1 or self.case.stages:

@@ -7,7 +7,7 @@ gradients     as many bytes as the parameters that a device computes with: whole
 activations   sum over layers of share (output_bytes + inner_bytes) in a device's
               largest stage, once for every microbatch in flight; of rematerialized
               blocks their outputs and what the tensor axis brought, and one block
-              whole, once
+              whole, once; none of what waits in the host's memory
 batch         the device's samples, kept through the step
 buffers       the largest array of a collective
 
@@ -17,13 +17,15 @@ Where the step was traced: the state, the batch and the program's peak beside th
 
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.plan import Plan
+from jaxdist.core.profile import Profile
 from jaxdist.oracle.compute_times import compute_cost_model
+from jaxdist.oracle.offload import has_loops, host_activation_bytes
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.pipeline.plan_schedule import plan_schedule
 from jaxdist.pipeline.sync_schedule import SyncSchedule
 
 
-def trace_predicts_memory(plan: Plan, device: Device) -> bool:
+def trace_predicts_memory(plan: Plan, device: Device, profile: Profile) -> bool:
     """Tell whether a traced step predicts the peak of a device's compiler.
 
     The trace is laid out as XLA's CPU backend does it, which undoes rematerialization
@@ -32,8 +34,9 @@ def trace_predicts_memory(plan: Plan, device: Device) -> bool:
     Args:
         plan: the layout.
         device: whose compiler.
+        profile: of the network.
     """
-    return device.is_cpu or not plan.remat
+    return device.is_cpu or not plan.remat or has_loops(plan, profile)
 
 
 def device_memory(case: StepDescription, device: Device) -> dict[str, int]:
@@ -89,15 +92,19 @@ def _saved_activations(
     once, while its backward pass recomputes it.
     """
     worker, kept, once = compute_cost_model(case, device, pipe_rank), 0.0, 0.0
+    on_host = host_activation_bytes(case, device)
     stages = case.placement.stages_of(pipe_rank) if case.stages else (0,)
     for stage in stages:
         inside, again = 0.0, dict[str, float]()
         for layer in case.stage_layers(stage):
-            size = worker.work_fraction(layer) * (
-                layer.output_bytes + layer.inner_bytes
-            )
+            part = worker.work_fraction(layer)
+            size = part * (layer.output_bytes + layer.inner_bytes)
             if case.is_rematerialized(layer):
                 again[layer.block] = again.get(layer.block, 0.0) + size
+                # Blocks' own outputs are counted below.
+                waits = case.plan.memory_action(layer.name) is not None
+                if waits and layer.name != layer.block:
+                    inside += part * layer.output_bytes
             else:
                 inside += size
         # A rematerialized block saves its output; the last has no block to hand it to.
@@ -106,7 +113,7 @@ def _saved_activations(
             for block in case.profile.blocks
             if block.name in again and block.cut_after
         )
-        kept = max(kept, inside + outputs / case.microbatches)
+        kept = max(kept, inside + outputs / case.microbatches - on_host)
         once = max(once, max(again.values(), default=0.0))
     if case.plan.remat:
         # Collectives of the tensor axis are not run again, so their results are saved;

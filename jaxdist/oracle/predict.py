@@ -8,6 +8,7 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan_resize import check_device_count
 from jaxdist.oracle.collective_times import traffic_seconds
 from jaxdist.oracle.memory import device_memory
+from jaxdist.oracle.offload import host_activation_bytes, host_copy_seconds
 from jaxdist.oracle.overlap import collective_overlaps
 from jaxdist.oracle.schedule_times import schedule_time
 from jaxdist.oracle.stage_times import (
@@ -61,6 +62,10 @@ class Prediction:
     neither `terms_s` nor the step."""
     busiest_device: int = 0
     """The rank of the pipe axis that the others wait for."""
+    host_bytes: int = 0
+    """Bytes of activations that a device has in the host's memory."""
+    host_capacity: int | None = None
+    """Bytes of the host's memory for each of its devices; None where not known."""
 
     @property
     def step_s(self) -> float:
@@ -97,9 +102,16 @@ class Prediction:
     def fits(self) -> bool:
         """Whether a device has enough memory for the step and the margin."""
         traced = "temporaries" in self.memory_by_term
-        return (
+        needed = (
             self.traced_bytes_with_margin if traced else self.untraced_bytes_with_margin
-        ) <= self.memory_capacity
+        )
+        return needed <= self.memory_capacity and self.host_excess_bytes <= 0
+
+    @property
+    def host_excess_bytes(self) -> int:
+        """Bytes by which activations exceed the host's memory."""
+        limit = self.host_capacity
+        return 0 if limit is None else max(0, self.host_bytes - limit)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the prediction as plain values, for JSON."""
@@ -115,6 +127,7 @@ class Prediction:
             "memory_by_term": self.memory_by_term,
             "fits": self.fits,
             "room_bytes": self.memory_capacity,
+            "host_bytes": self.host_bytes,
             "origins": self.provenance,
         }
 
@@ -151,6 +164,9 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
         behind.update(one.overlapped_by_term)
     # Rounding may make the overlap exceed the term by a little.
     terms |= {term: max(0.0, terms[term] - s) for term, s in behind.items()}
+    terms["offload"], hidden = host_copy_seconds(case, cluster)
+    if hidden:
+        behind.update({"offload": hidden})
     terms["packing"] = max(
         compression_seconds(ledger, cluster) for ledger in case.ledgers
     )
@@ -194,6 +210,10 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
         provenance=provenance,
         overlapped_s=dict(behind),
         busiest_device=replay.busiest_device,
+        host_bytes=host_activation_bytes(case, device),
+        host_capacity=round(cluster.host_memory.value / cluster.levels[0].size)
+        if cluster.host_memory
+        else None,
     )
 
 

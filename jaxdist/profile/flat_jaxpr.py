@@ -158,6 +158,9 @@ class _Flattener:
             # A typed random key counts as the two words of its data.
             is_key = jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
             size = prod(aval.shape) * (8 if is_key else aval.dtype.itemsize)
+            # What waits in the host's memory takes none of the device's.
+            if getattr(aval, "memory_space", None) == jax.memory.Space.Host:
+                size = 0
             types.append(ArrayType(tuple(aval.shape), str(aval.dtype), size))
         op = FlatOp(
             name=name, ins=ins, outs=tuple(types), params=params or {}, bodies=bodies

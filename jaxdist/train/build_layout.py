@@ -479,6 +479,7 @@ def _scan_equal_blocks(
     plan = layout.plan
     cut = plan.stages > 1 or not hasattr(network, "chain")
     if cut or not scans_blocks(plan, layout.mesh):
+        remat.check_activation_patterns(plan, network, ())
         return layout
     state, prepare = layout.task.state, constant_rng_binder(inputs)
 
@@ -498,7 +499,7 @@ def _scan_equal_blocks(
             # Images in a loop cost more than they save: a TPU lays them out anew for
             # each iteration (ResNet-50: 2.4 times the memory, 1.5 times the cycles).
             is_image = max((x.ndim for x in jax.tree.leaves(given)), default=0) > 3
-            is_wanted = plan.scan == "on" or not is_image
+            is_wanted = plan.scan == "on" or plan.offload or not is_image
             if is_wanted and jax.tree.map(jnp.shape, given) == jax.tree.map(
                 jnp.shape, x
             ):
@@ -506,7 +507,13 @@ def _scan_equal_blocks(
 
     # The same for all plans of a network, but for microbatches.
     alike = trace_cache.get_or_compute(
-        ("outputs alike", plan.scan, *((x.shape, x.dtype) for x in inputs)), find_alike
+        (
+            "outputs alike",
+            plan.scan,
+            *plan.offload,
+            *((x.shape, x.dtype) for x in inputs),
+        ),
+        find_alike,
     )
     bound: Any = nnx.merge(layout.task.graph, state.params, state.stats)
     bound.train()
@@ -516,8 +523,20 @@ def _scan_equal_blocks(
         leaf.name: read
         for leaf, read in zip(reads.leaves, reads.backward_reads, strict=True)
     }
-    marks |= dict.fromkeys(plan.remade(blocks), "computed again")
-    scans = find_block_scans(bound, alike.__contains__, reads.leaves, marks)
+    remade = plan.remade(blocks)
+    marks |= {
+        name: (name in remade, remat.memory_actions(plan, name, block))
+        for name, block in bound.chain()
+    }
+    scans = find_block_scans(
+        bound,
+        alike.__contains__,
+        reads.leaves,
+        marks,
+        lambda block: plan.memory_action(block) == "offload",
+    )
+    in_loops = {block for scan in scans for block in scan.blocks}
+    remat.check_activation_patterns(plan, network, in_loops)
     looped = {i for scan in scans for each in scan.indices for i in each}
     params = tuple(
         replace(leaf, scanned=i in looped) for i, leaf in enumerate(reads.leaves)
@@ -577,9 +596,9 @@ def _backward_reads(
         )
 
     def reads(is_remade: bool, until: str) -> tuple[bool, ...]:
-        one = replace(plan, remat=is_remade, remat_end=until)
+        one = replace(plan, remat_end=until) if is_remade else plan.without_remat
         return trace_cache.get_or_compute(
-            ("again", is_remade, until, product), lambda: trace(one)
+            ("again", is_remade, until, product, *one.remat_saves), lambda: trace(one)
         )
 
     if not plan.remat_end:
@@ -638,7 +657,7 @@ def _loss_function(
         model = nnx.merge(graph, params, stats, copy=True)
         model.train()
         bind(model, jax.random.key(0), ids)
-        remat.tag_all_blocks(plan, model)
+        remat.tag_activations(plan, model)
         prepare(model)
         return model
 
@@ -659,7 +678,7 @@ def _read_updates(
     Raises:
         BadInput: a step changes the shape or the dtype of a variable.
     """
-    whole = replace(plan, remat=False, remat_end="")
+    whole = plan.without_remat
     loss, values, rest = _loss_function(task, whole, repeated_blocks)
     leaves = jax.tree.leaves(values)
 
@@ -707,7 +726,7 @@ def _read_gradients(
     trace_cache: TraceCache,
 ) -> Mapping[CallKey, set[str]]:
     """Return which gradients a step asks each layer for."""
-    whole = replace(plan, remat=False, remat_end="")
+    whole = plan.without_remat
 
     def trace(task: Task) -> Mapping[CallKey, set[str]]:
         found: dict[CallKey, set[str]] = {}

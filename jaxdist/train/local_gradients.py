@@ -39,7 +39,7 @@ from jaxdist.train.remat import (
     maybe_checkpoint,
     partial_remat_blocks,
     run_with_partial_remat,
-    tag_all_blocks,
+    tag_activations,
 )
 from jaxdist.train.state import TrainState, named_leaves, replace_leaves
 
@@ -126,7 +126,7 @@ class _LocalNetwork:
         model = merge_model(layout.task, params, stats)
         model.train()
         layout.bind_layers(model, self.key, self.batch["id"], is_scored=True)
-        tag_all_blocks(layout.plan, model)
+        tag_activations(layout.plan, model)
         return model
 
     def run(
@@ -209,7 +209,10 @@ class _LocalNetwork:
                 for dim, x in zip(dims, shards, strict=True)
             ),
         )
-        done = scan_blocks(block_fn, shards, variables, given, moves)
+        done = scan_blocks(
+            *(block_fn, shards, variables, given, moves),
+            offloads_input=piece.offloads_input,
+        )
 
         def backward(cotangent: Any) -> tuple[Gradients, Any]:
             stacked, cotangent = done.backward(cotangent)

@@ -8,18 +8,23 @@ keep: the results of products, of attention and of collectives. What follows fro
 element by element, such as norms and activation functions, is computed again.
 
 A plan may end rematerialization before a block. The insides of that one and of those
-after it, which the backward pass reads first, are kept then.
+after it, which the backward pass reads first, are kept then. It may keep the outputs of
+some layers of blocks that are computed again, and have activations of blocks in loops
+wait in the host's memory: they are copied there behind the computing of the forward
+loop, and back behind that of the backward loop.
 
 Sources: Chen et al. 2016, arXiv:1604.06174, "Training Deep Nets with Sublinear Memory
 Cost", section 4: here a segment is a block. Wahib et al. 2020, arXiv:2008.11421, KARMA:
-the last blocks stay.
+the last blocks stay, and what is not computed again is swapped out and in.
 """
 
+import fnmatch
 from collections.abc import Callable, Container
 from functools import partial
 from typing import Any, Final
 
 import jax
+from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxdist.core.array_tags import DROPOUT_MASK, INNER_ACTIVATION
@@ -34,8 +39,16 @@ from jaxdist.train.materialize_params import network_state
 ModelFactory = Callable[[Any, Any], Any]
 """Maps parameters and statistics to a new network that is ready to be called."""
 
-# The checkpoint name of a block's outputs, and the primitives that move bytes.
-_BLOCK_OUTPUT: Final = "between blocks"
+# Checkpoint names of activations, and the primitives that move bytes.
+_SAVED: Final = "saved"
+_OFFLOADED: Final = "offloaded"
+_offload: Final = jax.checkpoint_policies.save_and_offload_only_these_names(
+    names_which_can_be_saved=(),
+    names_which_can_be_offloaded=(_OFFLOADED,),
+    offload_src="device",
+    offload_dst="pinned_host",
+)
+"""A policy that has jax copy activations to the host, and back."""
 _ELEMENTWISE: Final = frozenset(
     (
         *("add", "sub", "mul", "div", "neg", "abs", "sign", "max", "min", "clamp"),
@@ -88,6 +101,45 @@ def check_remat(plan: Plan, model: Any) -> None:
     )
 
 
+def check_activation_patterns(plan: Plan, model: Any, looped: Container[str]) -> None:
+    """Check that the activations that a plan names are there.
+
+    Args:
+        plan: the layout.
+        model: the network.
+        looped: names of the blocks that run as loops.
+
+    Raises:
+        BadInput: a pattern matches no layer, or none of a block in a loop.
+    """
+    if not plan.remat_saves and not plan.offload:
+        return
+    paths = [".".join(map(str, path)) for path, _ in nnx.iter_modules(model) if path]
+    for key, patterns in (("remat_saves", plan.remat_saves), ("offload", plan.offload)):
+        for pattern in patterns:
+            found = fnmatch.filter(paths, pattern)
+            if not found:
+                ends = dict.fromkeys(path.rpartition(".")[2] for path in paths)
+                near = did_you_mean(pattern.rpartition(".")[2], [*ends, *paths])
+                raise BadInput(
+                    f"no layer is at {pattern}",
+                    rule=f"plan.{key} are patterns of paths of layers, separated by "
+                    "commas",
+                    values=f"plan.{key} has {pattern!r}; the network has {paths[0]}, "
+                    f"..., {paths[-1]}",
+                    remedy=f"plan.{key}=*{near}" if near else f"plan.{key}=",
+                )
+            if key == "offload" and not any(p.split(".")[0] in looped for p in found):
+                raise BadInput(
+                    f"no activation of {pattern} can be moved to the host",
+                    rule="plan.offload is for consecutive equal blocks, which run as a "
+                    "loop, of a network without stages",
+                    values=f"plan.offload has {pattern!r}, which is {found[0]}; "
+                    f"plan.mesh.pipe = {plan.mesh.pipe}",
+                    remedy=("plan.offload=", "plan.remat=true"),
+                )
+
+
 def call_model(
     plan: Plan, factory: ModelFactory, params: Any, stats: Any, inputs: tuple[Any, ...]
 ) -> tuple[Any, Any]:
@@ -95,7 +147,7 @@ def call_model(
 
     Args:
         plan: says which blocks are rematerialized.
-        factory: constructor of the network, with `tag_all_blocks` where all are.
+        factory: constructor of the network, with its activations tagged.
         params: its parameters.
         stats: its running statistics.
         inputs: its arguments.
@@ -142,7 +194,7 @@ def run_with_partial_remat(
     """Run consecutive blocks, and keep the insides of the last ones alone.
 
     Args:
-        factory: constructor of their network, with `tag_all_blocks` where all are
+        factory: constructor of their network, with its activations tagged
             rematerialized.
         blocks: names of the blocks, in order.
         remat_blocks: blocks to rematerialize; others come after them.
@@ -172,41 +224,75 @@ def run_with_partial_remat(
     return activations, stats
 
 
-def tag_all_blocks(plan: Plan, model: Any) -> None:
-    """Tag the outputs of all blocks where all are rematerialized; in place."""
+def tag_activations(plan: Plan, model: Any) -> None:
+    """Tag the activations that a plan keeps or offloads; in place.
+
+    Args:
+        plan: says which.
+        model: the network inside a step, its layers bound.
+    """
     if plan.remat and not plan.remat_end:
         tag_block_outputs(model, [name for name, _ in model.chain()])
+    if not plan.remat_saves and not plan.offload:
+        return
+    for path, layer in [*nnx.iter_modules(model)]:
+        action = plan.memory_action(".".join(map(str, path)))
+        if action and path and callable(layer):
+            _tag_outputs(layer, _OFFLOADED if action == "offload" else _SAVED)
 
 
 def tag_block_outputs(model: Any, blocks: Container[str]) -> None:
-    """Tag the outputs of blocks with a checkpoint name; in place."""
+    """Tag the outputs of blocks, so that checkpoints keep them; in place."""
     for block in [block for name, block in model.chain() if name in blocks]:
-        kind = type(block)
+        _tag_outputs(block, _SAVED)
 
-        def named(self: Any, *args: Any, _kind: Any = kind) -> Any:
-            out = _kind.__call__(self, *args)
-            return jax.tree.map(lambda x: checkpoint_name(x, _BLOCK_OUTPUT), out)
 
-        # Python looks `__call__` up on the class: the block gets a class of its own.
-        own = type(kind.__name__, (kind,), {"__call__": named})
-        object.__setattr__(block, "__class__", own)
+def _tag_outputs(layer: Any, tag: str) -> None:
+    kind = type(layer)
+
+    def named(self: Any, *args: Any, **kwargs: Any) -> Any:
+        out = kind.__call__(self, *args, **kwargs)
+        return jax.tree.map(lambda x: checkpoint_name(x, tag), out)
+
+    # Python looks `__call__` up on the class: the layer gets a class of its own.
+    own = type(kind.__name__, (kind,), {"__call__": named})
+    object.__setattr__(layer, "__class__", own)
+
+
+def memory_actions(plan: Plan, name: str, block: nnx.Module) -> tuple[Any, ...]:
+    """Return what a plan says of the activations of a block, in the order of layers.
+
+    Args:
+        plan: the layout.
+        name: the block's name in its network.
+        block: the block.
+    """
+    return tuple(
+        plan.memory_action(".".join((name, *map(str, path))))
+        for path, _ in nnx.iter_modules(block)
+    )
 
 
 def checkpoint_elementwise(block_fn: BlockFn) -> BlockFn:
     """Return a block in a loop, as a function that keeps no elementwise results."""
 
-    def is_saveable(primitive: Any, *_: Any, **params: Any) -> bool:
-        if primitive.name == "name":
-            return bool(params["name"] == DROPOUT_MASK)
-        return primitive.name not in _ELEMENTWISE
-
     def run(*args: Any) -> tuple[Any, Any]:
+        traced = jax.make_jaxpr(block_fn)(*args).jaxpr
+        named = [u.eqn for u in walk_jaxpr(traced) if u.eqn.primitive.name == "name"]
+        tags = {eqn.params["name"] for eqn in named}
         # Attention that is written out has a softmax inside, of tokens x tokens, which
         # is elementwise as well and costs too much to compute again.
-        traced = jax.make_jaxpr(block_fn)(*args).jaxpr
-        tags = [u.eqn for u in walk_jaxpr(traced) if u.eqn.primitive.name == "name"]
-        if any(tag.params["name"] == INNER_ACTIVATION for tag in tags):
+        cheap = frozenset[str]() if INNER_ACTIVATION in tags else _ELEMENTWISE
+        if not cheap and _OFFLOADED not in tags:
             return block_fn(*args)
+
+        def is_saveable(primitive: Any, *avals: Any, **params: Any) -> Any:
+            if primitive.name != "name":
+                return primitive.name not in cheap
+            if params["name"] == _OFFLOADED:
+                return _offload(primitive, *avals, **params)
+            return not cheap or params["name"] == DROPOUT_MASK
+
         # Forward and backward pass are two loops, so that the compiler cannot take one
         # result for both, and needs no barriers against it.
         kept = jax.checkpoint(block_fn, policy=is_saveable, prevent_cse=False)
@@ -222,9 +308,11 @@ def checkpoint_blocks(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
     return kept
 
 
-def _is_saveable(primitive: Any, *_: Any, **params: Any) -> bool:
+def _is_saveable(primitive: Any, *avals: Any, **params: Any) -> Any:
+    if primitive.name == "name" and params["name"] == _OFFLOADED:
+        return _offload(primitive, *avals, **params)
     if primitive.name == "name":
-        return bool(params["name"] == _BLOCK_OUTPUT)
+        return params["name"] == _SAVED
     # A collective with a gradient of its own is in the trace under this name.
     own = primitive.name.startswith("custom_vjp_call")
     # Results of collectives are kept: running them twice would move the bytes twice.

@@ -99,7 +99,7 @@ class CompiledStep:
     exposed_s: float | None
     """Seconds of collectives that nothing hides."""
     step_s: float | None
-    """Seconds of a step: both."""
+    """Seconds of a step: these, and those of copies to the host that nothing hides."""
     mfu: float | None
     """Model FLOPs utilisation: FLOPs of the network over those of the devices' peak."""
     collectives: Sequence[Mapping[str, Any]]
@@ -114,6 +114,8 @@ class CompiledStep:
     """Seconds that the compiler took."""
     attention: str = ""
     """Kernel of its attention; empty where the network has none."""
+    host_copy_s: float | None = None
+    """Seconds of copies between device and host that nothing hides."""
     has_logit_chunks: bool = False
     """Whether the loss multiplies out logits in chunks of tokens."""
 
@@ -278,20 +280,24 @@ def _compile(
     known = clock is not None and schedule.cycles > 0
     compute = schedule.cycles / clock if clock and known else None
     exposed = sum(row["exposed_s"] for row in rows)
-    step = compute + exposed if compute is not None else None
+    on_host = int(sizes.host_temp_size_in_bytes) + int(
+        sizes.host_argument_size_in_bytes
+    )
+    copies = _host_copy_seconds(target, on_host, compute) if compute else None
+    step = compute + exposed + (copies or 0.0) if compute is not None else None
     work = describer.profile.flops / layout.plan.mesh.devices
     return replace(
         empty,
         fits=program.memory_bytes <= capacity,
         memory_bytes=program.memory_bytes,
-        host_bytes=int(sizes.host_temp_size_in_bytes)
-        + int(sizes.host_argument_size_in_bytes),
+        host_bytes=on_host,
         differences=[str(each) for each in program.differences],
         rewrites=[asdict(rewrite) for rewrite in program.rewrites],
         layers=_layer_rows(layout, schedule, clock, peak) if known else [],
         cycles=schedule.cycles if known else None,
         compute_s=compute,
         exposed_s=exposed if known else None,
+        host_copy_s=copies,
         step_s=step,
         mfu=work / (step * peak) if step else None,
         collectives=rows,
@@ -300,6 +306,16 @@ def _compile(
         exposed_bytes=sum(row["sent_bytes"] - row["hidden_bytes"] for row in rows),
         compile_s=took,
     )
+
+
+def _host_copy_seconds(target: Target, copied: int, compute: float) -> float:
+    """Return the seconds of copying so many bytes out and in that nothing hides."""
+    link = target.cluster.host_link
+    if not copied or link is None:
+        return 0.0
+    # A forward pass is a third of the work; the copies back have the rest.
+    took, forward = copied / link.value, compute / 3
+    return max(0.0, took - forward) + max(0.0, took - (compute - forward))
 
 
 def _peak_dtype(target: Target, layout: Layout) -> str:

@@ -91,9 +91,9 @@ def predict_experiment(query: PredictionQuery) -> ExperimentPrediction:
     # A plan of fewer devices than the cluster has is predicted on the first of them.
     check_device_count(plan, cluster)
     describer = StepDescriber(resolved.config, cluster.device.platform)
-    # A trace takes longer, and tells the memory of all but rematerialised steps on
-    # accelerators, whose compilers keep other arrays than it shows.
-    traced = trace_predicts_memory(plan, cluster.device)
+    # A trace takes longer, and tells the memory of all but unrolled rematerialized
+    # steps on accelerators, whose compilers keep other arrays than it shows.
+    traced = trace_predicts_memory(plan, cluster.device, describer.profile)
     case = describer.describe_traced(plan) if traced else describer.describe(plan)
     return ExperimentPrediction(
         query=query, resolved=resolved, prediction=predict(case, cluster)
@@ -116,8 +116,12 @@ def print_prediction(out: "Console", predicted: ExperimentPrediction) -> None:
     )
     out.print(
         f"  memory   {format_size(found.memory_bytes)} of "
-        f"{format_size(found.memory_capacity)} a device: {fits}\n"
+        f"{format_size(found.memory_capacity)} a device: {fits}"
     )
+    if found.host_bytes:
+        size = format_size(found.host_bytes)
+        out.print(f"  host     {size} of activations for each device")
+    out.print()
     # What is hidden behind compute is no part of the step, and comes back where compute
     # gets faster.
     hidden = found.overlapped_s

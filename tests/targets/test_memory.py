@@ -30,3 +30,20 @@ def test_fsdp_keeps_its_shards_and_the_parameters_of_two_blocks(compile_layout):
     kept = sizes[3] - 3 * shards
     # Parameters of two blocks, and the gradients of one until they are scattered.
     assert kept <= 3 * 4 * block
+
+
+def test_what_a_plan_offloads_is_on_the_host_to_the_byte(compile_layout):
+    """Activations of a loop: those of two layers, and what each block is given."""
+    tokens, bytes_each = 1024, 2
+    words = f"{BLOCKS} model.depth=4 precision=bfloat16 data.context={tokens} "
+    words += f"model.context={tokens} "
+    kept = compile_layout(words)
+    moved = compile_layout(
+        words + "plan.offload=*.mlp.up,*.mlp.gate,block0,block1,block2,block3"
+    )
+    sizes = moved.compiled_step.memory_analysis()
+    assert not moved.differences
+    planned = 4 * tokens * bytes_each * (2 * 4096 + 1024)
+    assert sizes.host_temp_size_in_bytes == planned
+    assert kept.compiled_step.memory_analysis().host_temp_size_in_bytes == 0
+    assert moved.memory_bytes < kept.memory_bytes

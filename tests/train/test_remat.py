@@ -25,7 +25,7 @@ def kept_bytes(plan):
         def make(params, stats):
             model = nnx.merge(task.graph, params, stats, copy=True)
             model.eval()
-            remat.tag_all_blocks(plan, model)
+            remat.tag_activations(plan, model)
             return model
 
         def loss(params):

@@ -1,5 +1,6 @@
 """A plan: how the training of a network is split over devices, as plain data."""
 
+import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal
@@ -30,6 +31,9 @@ AttentionChoice = Literal["auto", "einsum"]
 
 LogitsChoice = Literal["auto", "chunks", "whole"]
 """How a loss holds logits."""
+
+MemoryAction = Literal["save", "offload"]
+"""What becomes of an activation that a plan names."""
 
 AfterSpatial = Literal["repeat", "samples"]
 """What devices that shared images do where these are whole."""
@@ -66,9 +70,17 @@ class Plan:
     remat_end: str = ""
     """Block before which activations are computed again; its own and those behind it
     are saved. Empty computes all again."""
+    remat_saves: tuple[str, ...] = ()
+    """Layers whose outputs are kept although their block is computed again: patterns of
+    paths, such as `block*.attention`."""
+    offload: tuple[str, ...] = ()
+    """Activations that wait for the backward pass in the host's memory: patterns of
+    paths of layers, such as `block*.mlp.up`, in blocks that run as a loop. The path of
+    a block itself stands for what it is given."""
     scan: BlockLoops = "auto"
     """Whether consecutive equal blocks run as one loop, so that neither the program nor
-    its compile time grows with depth: auto does so on accelerators, but with images."""
+    its compile time grows with depth: auto does so on accelerators, but with images,
+    and wherever activations are offloaded."""
     attention: AttentionChoice = "auto"
     """Kernel of attention: auto takes the fused one of the platform where it has one,
     einsum writes it out as products everywhere."""
@@ -154,6 +166,22 @@ class Plan:
                 values=f"plan.remat_end = {self.remat_end}, plan.remat = False",
                 remedy=("plan.remat=true", "plan.remat_end="),
             )
+        if self.remat_saves and not self.remat:
+            raise BadInput(
+                "no blocks are computed again of which outputs could be kept",
+                rule="plan.remat_saves is for plan.remat=true",
+                values=f"plan.remat_saves = {','.join(self.remat_saves)}, "
+                "plan.remat = False",
+                remedy=("plan.remat=true", "plan.remat_saves="),
+            )
+        if self.offload and self.scan == "off":
+            raise BadInput(
+                "activations are offloaded in loops alone",
+                rule="plan.offload is for blocks that run as one loop: of unrolled "
+                "blocks a compiler fetches everything at once",
+                values=f"plan.offload = {','.join(self.offload)}, plan.scan = off",
+                remedy=("plan.scan=auto", "plan.offload="),
+            )
 
     def on(self, mesh: MeshShape) -> "Plan":
         """Return the plan on another mesh, without settings of axes that this lacks.
@@ -220,6 +248,10 @@ class Plan:
         if self.remat:
             end = f" until {self.remat_end}" if self.remat_end else ""
             yield f"remat{end}"
+        if self.remat_saves:
+            yield f"{', '.join(self.remat_saves)} kept"
+        if self.offload:
+            yield f"{', '.join(self.offload)} on the host"
         if self.reduce.algorithm != "exact":
             yield self.reduce.algorithm
 
@@ -238,6 +270,30 @@ class Plan:
             return ()
         end = blocks.index(self.remat_end) if self.remat_end else None
         return (*blocks,)[:end]
+
+    @property
+    def without_remat(self) -> "Plan":
+        """The plan with everything kept of what it computes again.
+
+        >>> Plan(remat=True, remat_end="head").without_remat == Plan()
+        True
+        """
+        return replace(self, remat=False, remat_end="", remat_saves=())
+
+    def memory_action(self, path: str) -> MemoryAction | None:
+        """Return what a plan says of the output of a layer that backward passes read.
+
+        Args:
+            path: of the layer or block.
+
+        >>> plan = Plan(remat=True, offload=("block*.up",))
+        >>> plan.memory_action("block1.mlp.up"), plan.memory_action("block1.mlp")
+        ('offload', None)
+        """
+        if any(fnmatch.fnmatchcase(path, each) for each in self.offload):
+            return "offload"
+        saved = any(fnmatch.fnmatchcase(path, each) for each in self.remat_saves)
+        return "save" if saved else None
 
     def attention_platform(self, platform: str) -> str:
         """Return whose kernel attention has: written out is that of a CPU.

@@ -45,6 +45,8 @@ class PlanEvaluator:
     """The faster plan that stands for one with other settings, both by label."""
     missing_bytes: dict[str, float] = field(default_factory=dict)
     """Bytes by which others do not fit."""
+    plans_without_memory: list[Plan] = field(default_factory=list)
+    """Those, in the order in which they were described."""
     stages: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     """Blocks of each stage of all described plans, by label."""
 
@@ -149,6 +151,11 @@ class PlanEvaluator:
             qualifier: how these were found, for people.
         """
         title, over = plan.label, needed - self.memory_capacity
+        if excess := prediction.host_excess_bytes:
+            self.rejection_reasons[title] = (
+                f"out of the host's memory by {format_size(excess)}"
+            )
+            return False
         if over <= 0:
             self.feasible[title] = EvaluatedPlan(plan=plan, prediction=prediction)
             return True
@@ -157,6 +164,7 @@ class PlanEvaluator:
             f"out of memory by {format_size(over)}{qualifier}"
         )
         self.missing_bytes[title] = over
+        self.plans_without_memory.append(plan)
         return False
 
     @property

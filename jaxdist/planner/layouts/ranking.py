@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from jaxdist.core.plan import Plan
+from jaxdist.core.profile import Profile
 from jaxdist.core.text.formatting import format_percent
 from jaxdist.oracle.memory import trace_predicts_memory
 from jaxdist.oracle.predict import predict
 from jaxdist.oracle.step_description import StepDescription
+from jaxdist.planner.layouts.activation_policies import search_activation_policies
 from jaxdist.planner.layouts.cost_estimate import CostEstimate
 from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan, PlanEvaluator
 from jaxdist.planner.layouts.objective import PlanObjective
@@ -103,6 +105,7 @@ def rank_plans(
         NoLayoutError: none of them can be run.
     """
     space, cluster = estimate.space, estimate.cluster
+    profile = estimate.block_costs.profile
     most = memory_capacity or cluster.device.memory.value
     evaluator = PlanEvaluator(
         describe_step=describe_step,
@@ -151,6 +154,9 @@ def rank_plans(
     if not traced or not cluster.device.is_cpu:
         fits = evaluator.fits_with_margin if traced else evaluator.evaluate
         search_partial_remat(evaluator, rows, estimate, fits)
+        typed = space.base.remat_saves or space.base.offload
+        if True in space.choices.remat and not typed:
+            search_activation_policies(evaluator, profile, fits)
     exact = ("exact", *EXACT_ALGORITHMS)
     evaluator.keep_best(
         lambda plan: (
@@ -160,7 +166,7 @@ def rank_plans(
         )
     )
     if traced:
-        _confirm_memory(evaluator, traced)
+        _confirm_memory(evaluator, traced, profile)
     found = evaluator.sorted()
     if not found:
         raise evaluator.no_layout_error
@@ -173,7 +179,9 @@ def rank_plans(
 
 
 def _confirm_memory(
-    evaluator: PlanEvaluator, trace_step: Callable[[Plan], StepDescription]
+    evaluator: PlanEvaluator,
+    trace_step: Callable[[Plan], StepDescription],
+    profile: Profile,
 ) -> None:
     """Drop plans from the top until the program of the first one fits."""
     dropped, capacity = False, evaluator.memory_capacity
@@ -184,7 +192,7 @@ def _confirm_memory(
         # one was dropped, the prediction of the next is not enough either.
         if not dropped and _SAFE_MEMORY_FACTOR * prediction.memory_bytes <= capacity:
             return
-        if trace_predicts_memory(plan, evaluator.cluster.device):
+        if trace_predicts_memory(plan, evaluator.cluster.device, profile):
             prediction = predict(trace_step(plan), evaluator.cluster)
             needed, how = prediction.traced_bytes_with_margin, ", traced"
         else:
@@ -204,7 +212,7 @@ def _rejected_layouts(
     keys = {}
     for plan in (*(one.plan for one in feasible), *baselines.values()):
         # The layout alone: without remat, its all-reduce algorithm and its placement.
-        bare = replace(plan, remat=False, remat_end="", placement=())
+        bare = replace(plan.without_remat, placement=())
         keys[plan] = replace(bare, reduce=plan.reduce.by("exact")).label
     for one in feasible:
         fastest.setdefault(keys[one.plan], one)

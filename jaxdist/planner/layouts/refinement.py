@@ -194,7 +194,7 @@ def search_partial_remat(
         if one.plan.stages == 1 and one.plan.remat and not one.plan.remat_end:
             first.setdefault(one.plan.mesh, one.plan)
     for plan in list(first.values())[:REFINED_PLANS]:
-        if not fits(replace(plan, remat=False)):
+        if not fits(plan.without_remat):
             bisect_remat_until(evaluator, plan, estimate.block_costs.block_names, fits)
 
 

@@ -99,7 +99,7 @@ def probe_traffic(
         if not axis and cases:
             break
         mesh = MeshShape(**{axis or "data": size})
-        plan = replace(base_plan.on(mesh), remat=False, remat_end="")
+        plan = base_plan.on(mesh).without_remat
         try:
             cases[axis] = describe_step(replace(plan, mesh=mesh, microbatches=1))
         except BadInput:

@@ -45,7 +45,7 @@ from jaxdist.train.remat import (
     maybe_checkpoint,
     partial_remat_blocks,
     run_with_partial_remat,
-    tag_all_blocks,
+    tag_activations,
 )
 from jaxdist.train.state import TrainState, named_leaves
 from jaxdist.train.state_layout import SlotStateLayout
@@ -283,7 +283,7 @@ def _make_stage(
         layout.bind_layers(
             model, key, part["id"] if training else None, is_scored=is_scored
         )
-        tag_all_blocks(layout.plan, model)
+        tag_activations(layout.plan, model)
         return model
 
     def call(params: Any, stats: Any, carried: Any, part: Batch) -> Any:

@@ -116,6 +116,8 @@ def _print_step(out: "Console", found: "CompiledStep", words: str) -> None:
             f"{format_duration(found.compute_s or 0)} computing, "
             f"{format_duration(found.exposed_s or 0)} waiting for collectives"
         )
+        if found.host_bytes:
+            parts += f", {format_duration(found.host_copy_s or 0)} for the host"
         out.print(
             f"  step     {format_duration(found.step_s)} estimated: {parts}; "
             f"MFU {format_percent(found.mfu)}",

@@ -90,9 +90,10 @@ class StepDescriber:
         """
         # To find the loops of accelerators takes longer than all else, and changes
         # neither work nor, but for microbatches, traffic.
+        unrolled = plan
         if plan.scan == "auto":
-            plan = replace(plan, scan="off")
-        return _describe(self.layout(plan), plan, self.profile, self.shapes)
+            unrolled = replace(plan, scan="off", offload=())
+        return _describe(self.layout(unrolled), plan, self.profile, self.shapes)
 
     @property
     def is_fast_to_trace(self) -> bool:

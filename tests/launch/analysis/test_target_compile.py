@@ -72,6 +72,7 @@ def test_the_answer_of_a_real_compiler(answer):
     if target == TPU:
         assert found["cycles"] == sum(row["cycles"] for row in found["layers"]) > 10**4
         assert found["step_s"] == found["compute_s"] + found["exposed_s"]
+        assert found["host_copy_s"] == 0
         assert 0 < found["mfu"] < 1
         (halo,) = found["rewrites"]
         assert halo["planned"] == 2 * halo["program"]

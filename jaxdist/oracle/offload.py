@@ -1,0 +1,112 @@
+"""Activations that wait in the host's memory: their bytes, and the copies' seconds.
+
+    out      bytes / host link, behind the forward pass of the blocks that are offloaded
+    in       bytes / host link, behind the backward pass of these
+    exposed  max(0, out - forward seconds) + max(0, in - backward seconds)
+
+Source: Wahib et al. 2020, arXiv:2008.11421, KARMA, section 3: a block is swapped out
+and in while others compute; what computing does not hide stalls the device.
+"""
+
+from itertools import groupby
+from typing import Any, Final
+
+from jaxdist.core.cluster import Cluster
+from jaxdist.core.cluster.device import Device
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
+from jaxdist.core.profile import LayerProfile, Profile
+from jaxdist.oracle.compute_times import compute_cost_model
+from jaxdist.oracle.step_description import StepDescription
+
+_MAX_COMMAS: Final = 2
+"""Commas in the shape of samples that are no images."""
+
+
+def repeated_blocks(profile: Profile) -> tuple[tuple[str, ...], ...]:
+    """Return the runs of two or more consecutive equal blocks, which can be loops."""
+
+    def form(block: str) -> list[Any]:
+        # A layer without weights that blocks share is listed in the first of them.
+        return [
+            (x.name.partition(".")[2], x.kind, x.weights, x.flops_forward)
+            for x in profile.layers
+            if x.block == block and x.weights
+        ]
+
+    runs = groupby((block.name for block in profile.blocks), key=form)
+    return tuple(run for _, names in runs if len(run := tuple(names)) > 1)
+
+
+def has_loops(plan: Plan, profile: Profile) -> bool:
+    """Tell whether an accelerator's step has loops over equal blocks.
+
+    Args:
+        plan: the layout.
+        profile: of the network.
+    """
+    # Images are the inputs of more than three dims: see `Plan.scan`.
+    is_image = profile.inputs[0].count(",") > _MAX_COMMAS
+    wanted = plan.scan == "on" or bool(plan.offload) or not is_image
+    is_cut = plan.stages > 1 or plan.scan == "off"
+    return wanted and not is_cut and bool(repeated_blocks(profile))
+
+
+def offloaded_layers(case: StepDescription) -> tuple[LayerProfile, ...]:
+    """Return the layers whose outputs a plan moves to the host."""
+    if not case.plan.offload or case.stages:
+        return ()
+    looped = {name for run in repeated_blocks(case.profile) for name in run}
+    return tuple(
+        layer
+        for layer in case.profile.layers
+        if layer.block in looped and case.plan.memory_action(layer.name) == "offload"
+    )
+
+
+def host_activation_bytes(case: StepDescription, device: Device) -> int:
+    """Return the bytes of a microbatch's activations that a device has on the host."""
+    worker = compute_cost_model(case, device, 0)
+    # FLOPs of a layer have parts that are not split, such as sums of biases; its
+    # outputs are.
+    return sum(
+        layer.output_bytes // max(1, round(1 / worker.work_fraction(layer)))
+        for layer in offloaded_layers(case)
+    )
+
+
+def host_copy_seconds(case: StepDescription, cluster: Cluster) -> tuple[float, float]:
+    """Return the seconds of a step's copies to the host and back: exposed and hidden.
+
+    Args:
+        case: network and layout.
+        cluster: machines, with the bandwidth between a device and its host.
+
+    Raises:
+        BadInput: a plan that offloads, and a machine without that bandwidth.
+    """
+    layers = offloaded_layers(case)
+    if not layers:
+        return 0.0, 0.0
+    if cluster.host_link is None:
+        raise BadInput(
+            f"{cluster.name} does not say how fast a device reaches its host",
+            rule="plan.offload copies activations over the link between a device and "
+            "its host's memory",
+            values=f"plan.offload = {','.join(case.plan.offload)}, {cluster.name} has "
+            "no host_link",
+            remedy=("host_link: {value: 16 GB/s, origin: ...} in its file",),
+        )
+    worker = compute_cost_model(case, cluster.device, 0)
+    micro = worker.microbatches
+    copied = host_activation_bytes(case, cluster.device) * micro
+    took = copied / cluster.host_link.value
+    blocks = {layer.block for layer in layers}
+    spent = [
+        worker.microbatch_time(layer)
+        for layer in case.profile.layers
+        if layer.block in blocks
+    ]
+    exposed = max(0.0, took - micro * sum(one.forward for one in spent))
+    exposed += max(0.0, took - micro * sum(one.backward for one in spent))
+    return exposed, 2 * took - exposed

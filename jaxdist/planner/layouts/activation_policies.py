@@ -1,0 +1,126 @@
+"""Which activations a plan keeps, computes again, or moves to the host.
+
+Three kinds of plans are tried where all activations do not fit, beside those with
+rematerialization of the first blocks:
+
+    remat, some layers kept    those with the most FLOPs a byte, as many as fit
+    nothing computed again     the largest activations wait on the host, as few as fit
+    remat, inputs on the host  what each block is given waits there as well
+
+The oracle prices all of them: computing again by a layer's forward seconds, a copy by
+what computing does not hide of it. So the first plan of the ranking is never slower
+than all remat, or all offload, by the same figures.
+
+Source: Wahib et al. 2020, arXiv:2008.11421, KARMA, section 3.
+"""
+
+import fnmatch
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from jaxdist.core.plan import Plan
+from jaxdist.core.profile import LayerProfile, Profile
+from jaxdist.oracle.offload import has_loops, repeated_blocks
+from jaxdist.planner.layouts.evaluated_plans import PlanEvaluator
+from jaxdist.planner.layouts.refinement import REFINED_PLANS, FitCheck
+
+Paths = tuple[str, ...]
+"""Patterns of paths of layers, as a plan has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatedLayer:
+    """A layer that each block of a loop has."""
+
+    patterns: Paths
+    """What matches it in all blocks, and nothing else."""
+    output_bytes: int
+    """Bytes of its outputs in all blocks."""
+    flops: int
+    """FLOPs of its forward passes in all blocks."""
+
+
+def repeated_layers(profile: Profile) -> list[RepeatedLayer]:
+    """Return the layers with weights that equal blocks have, all blocks together."""
+    looped = {name for run in repeated_blocks(profile) for name in run}
+    names = [layer.name for layer in profile.layers]
+    groups: dict[str, list[LayerProfile]] = defaultdict(list)
+    for layer in profile.layers:
+        block, _, inner = layer.name.partition(".")
+        if block in looped and inner and layer.output_bytes and layer.parameters:
+            groups[inner].append(layer)
+    found = []
+    for inner, layers in groups.items():
+        own = tuple(layer.name for layer in layers)
+        short = f"*.{inner}"
+        alone = set(fnmatch.filter(names, short)) == {*own}
+        found.append(
+            RepeatedLayer(
+                patterns=(short,) if alone else own,
+                output_bytes=sum(layer.output_bytes for layer in layers),
+                flops=sum(layer.flops_forward for layer in layers),
+            )
+        )
+    return found
+
+
+def search_activation_policies(
+    evaluator: PlanEvaluator, profile: Profile, fits: FitCheck
+) -> None:
+    """Describe the first plans with remat with other policies for their activations.
+
+    Args:
+        evaluator: of plans that were described.
+        profile: of the network.
+        fits: describes a plan, and tells whether it fits.
+    """
+    if evaluator.cluster.device.is_cpu:
+        return
+    layers = repeated_layers(profile)
+    inputs = tuple(name for run in repeated_blocks(profile) for name in run)
+    described = [one.plan for one in evaluator.sorted()]
+    described += evaluator.plans_without_memory
+    firsts: dict[str, Plan] = {}
+    for plan in described:
+        bare = replace(plan, remat_end="")
+        if plan.stages == 1 and plan.remat and has_loops(plan, profile):
+            firsts.setdefault(plan.title, bare)
+    by_worth = sorted(layers, key=lambda x: -x.flops / x.output_bytes)
+    by_size = sorted(layers, key=lambda x: -x.output_bytes)
+    for plan in list(firsts.values())[:REFINED_PLANS]:
+        if fits(plan.without_remat):
+            continue
+
+        def saved(count: int, plan: Plan = plan) -> Plan:
+            return replace(plan, remat_saves=_patterns(by_worth[:count]))
+
+        def moved(count: int, plan: Plan = plan) -> Plan:
+            return replace(plan.without_remat, offload=_patterns(by_size[:count]))
+
+        if fits(plan):
+            _last_that_fits(saved, len(layers), fits)
+        else:
+            fits(replace(plan, offload=inputs))
+        if evaluator.cluster.host_link is not None:
+            _first_that_fits(moved, len(layers), fits)
+
+
+def _patterns(layers: Sequence[RepeatedLayer]) -> Paths:
+    return sum((layer.patterns for layer in layers), ())
+
+
+def _last_that_fits(plan_of: Callable[[int], Plan], most: int, fits: FitCheck) -> None:
+    """Describe the plans with more and more layers, until one does not fit."""
+    low, high = 0, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(plan_of(middle)) else (low, middle)
+
+
+def _first_that_fits(plan_of: Callable[[int], Plan], most: int, fits: FitCheck) -> None:
+    """Describe the plans with more and more layers, until one fits."""
+    low, high = 0, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(plan_of(middle)) else (middle, high)
