@@ -1,8 +1,9 @@
 """Schedule arrays: a schedule as numbers for the devices, one row a superstep.
 
-Each device has rings of buffers for messages that arrive and for residuals that it
-keeps for the backward pass. A row of a ring is taken when something arrives and free
-again after its last use, so a ring has as many rows as a device ever holds at once.
+Each device has rings of buffers for messages that arrive and for what it keeps: the
+residuals of forward passes, and those of backward passes where gradients of weights
+come later. A row of a ring is taken when something arrives and free again after its
+last use, so a ring has as many rows as a device ever holds at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from jaxdist.pipeline.plan_schedule import PermutePairs, StagePlacement
-from jaxdist.pipeline.schedule_base import Supersteps, WorkItem
+from jaxdist.pipeline.schedule_base import Supersteps, WorkItem, WorkKind
 
-# The executor runs these kinds alone: a schedule with separate weight gradients is
-# planned and drawn, not run.
-WORK_KINDS: Final = ("forward", "backward")
+WORK_KINDS: Final[tuple[WorkKind, ...]] = ("forward", "backward", "weights")
 """Kinds of work, by their index in the arrays."""
 NO_ENTRY: Final = -1
 """Index that stands for no row, or no work."""
@@ -26,7 +25,9 @@ LiveSpans = dict[tuple[int, int], tuple[int, int]]
 """First and last superstep in which the array of (stage, microbatch) is held."""
 
 _COLUMNS: Final = ("stage", "micro")
-_RINGS: Final = ("input", "gradient", "kept")
+_RINGS: Final = ("input", "gradient", "kept", "weight_kept")
+_BACKWARD_RINGS: Final = ("gradient", "weight_kept")
+"""Rings that no forward pass reads or writes."""
 _ARRIVAL_COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
     {"input": "comes", "gradient": "returns"}
 )
@@ -41,6 +42,9 @@ class ScheduleArrays:
     [supersteps, devices, hops].
     """
 
+    kinds: tuple[WorkKind, ...]
+    """Kinds of work: weights only where they have ticks of their own."""
+
     stage: np.ndarray
     """Stage of the work; `NO_ENTRY` where there is no work of the kind."""
     micro: np.ndarray
@@ -54,9 +58,12 @@ class ScheduleArrays:
     gradient: np.ndarray
     """Row of the ring of gradients that the work reads."""
     kept: np.ndarray
-    """Row of the ring of residuals, from the forward to the backward pass."""
-    rows: tuple[int, int, int]
-    """Rows of the three rings: inputs, gradients, kept."""
+    """Row of the ring of residuals, from the forward pass to their last use."""
+    weight_kept: np.ndarray | None = None
+    """Row of the ring of weight residuals, from the backward pass to the gradients of
+    weights; None where these have no ticks of their own."""
+    rows: tuple[int, int, int, int]
+    """Rows of the four rings: inputs, gradients, kept, weight_kept."""
     hops: tuple[PermutePairs, ...]
     """(from, to) of activations in each exchange; gradients go from `to` to `from`."""
 
@@ -66,7 +73,7 @@ class ScheduleArrays:
         return {name: x for name, x in values if isinstance(x, np.ndarray)}
 
 
-def select_kind(row: Mapping[str, Any], kind: str) -> dict[str, Any]:
+def select_kind(row: Mapping[str, Any], kind: WorkKind) -> dict[str, Any]:
     """Return a device's numbers in a superstep, those of one kind of work alone."""
     code = WORK_KINDS.index(kind)
     by_kind = _COLUMNS + _RINGS
@@ -89,11 +96,14 @@ def schedule_arrays(
         for device, work in enumerate(row)
         if work is not None
     ]
+    has_weights = any(work.kind == "weights" for _, _, work in works)
+    kinds = WORK_KINDS if has_weights else WORK_KINDS[:-1]
     hops = placement.send_permutations()
     shape = len(supersteps), placement.devices
     found = {
-        name: np.full((*shape, len(WORK_KINDS)), NO_ENTRY, np.int32)
+        name: np.full((*shape, len(kinds)), NO_ENTRY, np.int32)
         for name in _COLUMNS + _RINGS
+        if has_weights or name != "weight_kept"
     }
     for name in _ARRIVAL_COLUMNS.values():
         found[name] = np.full((*shape, len(hops)), NO_ENTRY, np.int32)
@@ -101,7 +111,7 @@ def schedule_arrays(
         at = step, device, WORK_KINDS.index(work.kind)
         found["stage"][at], found["micro"][at] = work.stage, work.microbatch
 
-    sizes = []
+    sizes = dict.fromkeys(_RINGS, 0)
     for name, spans in _live_spans(works, placement.stages).items():
         # By start, each span takes the lowest row of its device that is free: for
         # intervals this first fit needs no more rows than are live at once.
@@ -120,13 +130,19 @@ def schedule_arrays(
                 pair = tuple(placement.device_of(s, micro) for s in (lower, lower + 1))
                 hop = next(n for n, pairs in enumerate(hops) if pair in pairs)
                 found[_ARRIVAL_COLUMNS[name]][start, device, hop] = row
-        for step, device, work in works:
+        sizes[name] = max(map(len, last_uses))
+        for step, device, work in works if name in found else ():
             # A forward pass reads no gradient, though one arrives later for its key.
-            if name != "gradient" or work.kind != "forward":
+            if name not in _BACKWARD_RINGS or work.kind != "forward":
                 at = step, device, WORK_KINDS.index(work.kind)
                 found[name][at] = rows.get((work.stage, work.microbatch), NO_ENTRY)
-        sizes.append(max(map(len, last_uses)))
-    return ScheduleArrays(**found, rows=(sizes[0], sizes[1], sizes[2]), hops=hops)
+    inputs, gradients, kept, weight_kept = sizes.values()
+    return ScheduleArrays(
+        **found,
+        kinds=kinds,
+        rows=(inputs, gradients, kept, weight_kept),
+        hops=hops,
+    )
 
 
 def _live_spans(
@@ -140,8 +156,9 @@ def _live_spans(
     """
     # An evaluation keeps nothing for a backward pass.
     has_backward = any(work.kind == "backward" for _, _, work in works)
+    has_weights = any(work.kind == "weights" for _, _, work in works)
     spans: dict[str, LiveSpans] = {name: {} for name in _RINGS}
-    inputs, gradients, kept = (spans[name] for name in _RINGS)
+    inputs, gradients, kept, weight_kept = (spans[name] for name in _RINGS)
     for step, _, work in works:
         stage, micro = key = work.stage, work.microbatch
         if key in inputs:
@@ -156,6 +173,11 @@ def _live_spans(
         kept[key] = (kept[key][0], step)
         if key in gradients:
             gradients[key] = (gradients[key][0], step)
+        if work.kind == "weights":
+            weight_kept[key] = (weight_kept[key][0], step)
+            continue
+        if has_weights:
+            weight_kept[key] = (step, step)
         if stage:
             gradients[stage - 1, micro] = (step + 1, step + 1)
     return spans

@@ -135,19 +135,30 @@ class PipelineSchedule:
 
     def in_flight(self, device: int) -> int:
         """Return how many inputs at most wait on a device for their backward pass."""
-        return self._peak_live_inputs(device, "backward") if self.release_kind else 0
+        return self._peak_pending(device, "backward") if self.release_kind else 0
 
     def live_inputs(self, device: int) -> int:
         """Return how many inputs at most a device holds until `release_kind`."""
         kind = self.release_kind
-        return self._peak_live_inputs(device, kind) if kind else 0
+        return self._peak_pending(device, kind) if kind else 0
 
-    def _peak_live_inputs(self, device: int, release_kind: WorkKind) -> int:
+    def pending_weights(self, device: int) -> int:
+        """Return how many backward passes at most wait for their gradient of weights.
+
+        None where that has no tick of its own.
+        """
+        if self.release_kind != "weights":
+            return 0
+        return self._peak_pending(device, "weights", first_kind="backward")
+
+    def _peak_pending(
+        self, device: int, release_kind: WorkKind, first_kind: WorkKind = "forward"
+    ) -> int:
         held = most = 0
         for work in filter(None, (row[device] for row in self.ticks)):
-            held += work.kind == "forward"
+            held += work.kind == first_kind
             most = max(most, held)
-            # The tick of its last use still holds the input.
+            # The tick of its last use still holds what it reads.
             held -= work.kind == release_kind
         return most
 

@@ -7,7 +7,7 @@ read them.
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from jaxdist.core.dtypes import MAX_VECTOR_ELEMENTS
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan import Plan
 from jaxdist.pipeline import flat_messages
+from jaxdist.pipeline.backward_split import BackwardSplit, split_backward
 from jaxdist.pipeline.flat_messages import FlatTreeSpec
 from jaxdist.pipeline.plan_schedule import StagePlacement, stage_placement
 from jaxdist.pipeline.schedule_arrays import ScheduleArrays
@@ -295,11 +296,37 @@ class StageTrace:
     """What its forward pass keeps for the backward pass, if there is one."""
     vjp_fn: Any = None
     """Its backward pass, to be bound to residuals; None where there is none."""
+    backward_split: BackwardSplit | None = None
+    """The same in two parts; None where the schedule has them in one."""
 
     @property
     def cotangent_spec(self) -> FlatTreeSpec:
         """The gradient that it sends back to the stage before."""
         return cotangent_spec(self.input_spec)
+
+    def require_split(self) -> BackwardSplit:
+        """Return the backward pass in two parts, in a schedule that has them."""
+        if self.backward_split is None:
+            raise TypeError("the schedule has backward passes in one part")
+        return self.backward_split
+
+    def backward(
+        self, residuals: Any, leaves: LeavesByIndex, slopes: Any, cotangent: Any
+    ) -> tuple[Any, Any]:
+        """Run the whole backward pass.
+
+        Args:
+            residuals: of the forward pass.
+            leaves: parameters of the stage.
+            slopes: its float inputs.
+            cotangent: gradient of its float outputs.
+
+        Returns:
+            Gradients of the parameters, and of the float inputs.
+        """
+        back = bind_vjp_residuals(self.vjp_fn, residuals, leaves, slopes)
+        found: tuple[Any, Any] = back(cotangent)
+        return found
 
 
 def cotangent_spec(spec: FlatTreeSpec) -> FlatTreeSpec:
@@ -340,20 +367,24 @@ def trace_stages(
             leaves = pipe.stage_params(stage, params)
             # An evaluation has no residuals.
             if not with_gradients:
-                return run(leaves, slopes)[1][0], ()
-            _, back, (out, _) = jax.vjp(run, leaves, slopes, has_aux=True)
+                return run(leaves, slopes)[1][0], (), ()
+            smooth, back, (out, _) = jax.vjp(run, leaves, slopes, has_aux=True)
             found.append(back)
-            return out, vjp_residuals(back)
+            return out, vjp_residuals(back), (leaves, slopes, smooth)
 
-        out, kept = jax.eval_shape(probe, (takes.abstract_tree, part))
+        out, kept, shapes = jax.eval_shape(probe, (takes.abstract_tree, part))
         gives = flat_messages.flat_tree_spec(out)
-        yield StageTrace(
+        trace = StageTrace(
             stage=stage,
             input_spec=takes,
             output_spec=gives,
             residual_spec=flat_messages.flat_tree_spec(kept),
             vjp_fn=found[0] if found else None,
         )
+        if "weights" in pipe.schedule_arrays.kinds:
+            split = split_backward(trace.backward, kept, *shapes)
+            trace = replace(trace, backward_split=split)
+        yield trace
         # A stage receives exactly what the one before it sends.
         takes = gives
 

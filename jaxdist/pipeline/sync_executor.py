@@ -1,8 +1,9 @@
 """Synchronous execution: one program for all stages, a loop over supersteps.
 
 In a superstep a device does what its column of the schedule says: one stage's forward
-pass of a microbatch, one's backward pass, both or nothing. What it computed is permuted
-along the pipe axis at the end of the superstep.
+pass of a microbatch, one's backward pass, the gradients of one's weights where these
+have ticks of their own, several of them or nothing. What it computed is permuted along
+the pipe axis at the end of the superstep.
 
 Other stages do other work in the same superstep, so nothing in a stage may wait for
 devices along the pipe axis; sums and gathers over other axes may.
@@ -22,12 +23,12 @@ from jaxdist.pipeline import flat_messages
 from jaxdist.pipeline.device_cond import ScheduleRow, device_cond, tie_to_iteration
 from jaxdist.pipeline.flat_messages import FlatBuffers
 from jaxdist.pipeline.schedule_arrays import NO_ENTRY, select_kind
+from jaxdist.pipeline.schedule_base import WorkKind
 from jaxdist.pipeline.stage_parameters import SlotArrays
 from jaxdist.pipeline.stages import (
     Microbatch,
     Pipeline,
     StageTrace,
-    bind_vjp_residuals,
     partition_floats,
     trace_stages,
     vjp_residuals,
@@ -39,7 +40,7 @@ PIPE_AXIS = "pipe"
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=(
-        *("total", "grads", "stats", "inputs", "gradients", "kept"),
+        *("total", "grads", "stats", "inputs", "gradients", "kept", "weight_kept"),
         *("up", "down", "moving"),
     ),
     meta_fields=(),
@@ -60,6 +61,8 @@ class LoopCarry:
     """Ring of gradients from the stage after."""
     kept: FlatBuffers
     """Ring of residuals of forward passes."""
+    weight_kept: FlatBuffers
+    """Ring of weight residuals; no vectors where weights have no ticks of their own."""
     up: tuple[FlatBuffers, ...]
     """Activations that have just arrived, hop by hop; until the exchange, the first
     holds the activations to send.
@@ -132,6 +135,10 @@ class ScheduleRunner:
         self.residual_lengths = flat_messages.max_lengths(
             t.residual_spec for t in self.traces
         )
+        splits = (t.backward_split for t in self.traces)
+        self.weight_residual_lengths = flat_messages.max_lengths(
+            split.weight_residual_spec for split in splits if split
+        )
 
     def run(self) -> LoopCarry:
         """Run every superstep."""
@@ -162,7 +169,7 @@ class ScheduleRunner:
 
     def initial_carry(self) -> LoopCarry:
         """Return the carry before the first superstep."""
-        inputs, gradients, kept = self.pipe.schedule_arrays.rows
+        inputs, gradients, kept, weight_kept = self.pipe.schedule_arrays.rows
         hops = range(len(self.pipe.schedule_arrays.hops))
         zeros = partial(
             flat_messages.zero_buffers, max_elements=self.pipe.max_vector_elements
@@ -179,6 +186,7 @@ class ScheduleRunner:
             inputs=zeros(self.input_lengths, inputs),
             gradients=zeros(self.cotangent_lengths, gradients),
             kept=zeros(self.residual_lengths, kept),
+            weight_kept=zeros(self.weight_residual_lengths, weight_kept),
             up=tuple(zeros(self.input_lengths) for _ in hops),
             down=tuple(zeros(self.cotangent_lengths) for _ in hops),
         )
@@ -212,15 +220,21 @@ class ScheduleRunner:
             receive = partial(_receive_gradient, hop)
             carry = device_cond(row["returns"][hop] >= 0, receive, row, carry)
         carry = self._run_kind("forward", self._forward, row, carry)
-        carry = self._run_kind("backward", self._backward, row, carry)
+        last: WorkKind = "backward"
+        if "weights" in self.pipe.schedule_arrays.kinds:
+            last = "weights"
+            carry = self._run_kind("backward", self._input_gradients, row, carry)
+            carry = self._run_kind("weights", self._weight_gradients, row, carry)
+        else:
+            carry = self._run_kind("backward", self._backward, row, carry)
         carry = self.finish_gradients(row, carry)
         # In a loop of its own, after all readers of the residuals: see `overwrite_row`.
-        mine = select_kind(row, "backward")
+        mine = select_kind(row, last)
         return device_cond(mine["stage"] != NO_ENTRY, _release_residuals, mine, carry)
 
     def _run_kind(
         self,
-        kind: str,
+        kind: WorkKind,
         work: Callable[..., LoopCarry],
         row: ScheduleRow,
         carry: LoopCarry,
@@ -259,9 +273,37 @@ class ScheduleRunner:
     def _backward(
         self, trace: StageTrace, row: ScheduleRow, carry: LoopCarry
     ) -> LoopCarry:
+        grads, down = trace.backward(*self._backward_arrays(trace, row, carry))
+        carry = self._send_gradients(trace, carry, down)
+        return self._add_gradients(trace, row, carry, grads)
+
+    def _input_gradients(
+        self, trace: StageTrace, row: ScheduleRow, carry: LoopCarry
+    ) -> LoopCarry:
+        """Do the first part of a backward pass; stages have them all, or none."""
+        split = trace.require_split()
+        down, kept = split.input_gradients(*self._backward_arrays(trace, row, carry))
+        ring = split.weight_residual_spec.write(
+            carry.weight_kept, kept, row["weight_kept"]
+        )
+        return self._send_gradients(trace, replace(carry, weight_kept=ring), down)
+
+    def _weight_gradients(
+        self, trace: StageTrace, row: ScheduleRow, carry: LoopCarry
+    ) -> LoopCarry:
+        """Do the second part: parameters are those of the first, within a step."""
+        split = trace.require_split()
+        kept = split.weight_residual_spec.read(carry.weight_kept, row["weight_kept"])
+        arrays = self._backward_arrays(trace, row, carry)
+        grads = split.weight_gradients(kept, *arrays)
+        return self._add_gradients(trace, row, carry, grads)
+
+    def _backward_arrays(
+        self, trace: StageTrace, row: ScheduleRow, carry: LoopCarry
+    ) -> tuple[Any, Any, Any, Any]:
+        """Return residuals, parameters, float inputs and the gradient of outputs."""
         _, leaves, slopes = self._bind_stage(trace, row, carry)
         kept = trace.residual_spec.read(carry.kept, row["kept"])
-        back = bind_vjp_residuals(trace.vjp_fn, kept, leaves, slopes)
         # The last stage returns the loss, whose gradient is 1; others get theirs from
         # the stage after.
         if trace is self.traces[-1]:
@@ -271,10 +313,19 @@ class ScheduleRunner:
         else:
             spec = self.traces[trace.stage.index + 1].cotangent_spec
             cotangent = spec.read(carry.gradients, row["gradient"])
-        grads, down = back(tie_to_iteration(row, cotangent))
-        if trace.stage.index:
-            made = trace.cotangent_spec.write(carry.down[0], down)
-            carry = replace(carry, down=(made, *carry.down[1:]))
+        return kept, leaves, slopes, tie_to_iteration(row, cotangent)
+
+    def _send_gradients(
+        self, trace: StageTrace, carry: LoopCarry, down: Any
+    ) -> LoopCarry:
+        if not trace.stage.index:
+            return carry
+        made = trace.cotangent_spec.write(carry.down[0], down)
+        return replace(carry, down=(made, *carry.down[1:]))
+
+    def _add_gradients(
+        self, trace: StageTrace, row: ScheduleRow, carry: LoopCarry, grads: Any
+    ) -> LoopCarry:
         # Summed in the carry at once: gradients of single microbatches are never kept.
         before, device = self.gradient_sums(row, carry), trace.stage.device
         added = self.pipe.param_slots.add(before, device, grads, row["turn"])
@@ -320,7 +371,9 @@ def _receive_gradient(hop: int, row: ScheduleRow, carry: LoopCarry) -> LoopCarry
 
 
 def _release_residuals(row: ScheduleRow, carry: LoopCarry) -> LoopCarry:
-    made = carry.grads, carry.down
-    return replace(
-        carry, kept=flat_messages.overwrite_row(carry.kept, row["kept"], made)
-    )
+    ring = carry.weight_kept
+    if ring:
+        ring = flat_messages.overwrite_row(ring, row["weight_kept"], carry.grads)
+    made = carry.grads, carry.down, ring
+    kept = flat_messages.overwrite_row(carry.kept, row["kept"], made)
+    return replace(carry, kept=kept, weight_kept=ring)

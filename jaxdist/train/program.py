@@ -49,7 +49,7 @@ from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.state import TrainState, named_leaves
 from jaxdist.train.step import make_train_step
 
-_STAGE: Final = re.compile(r"stage(\d+)\.(?:forward|backward)")
+_STAGE: Final = re.compile(r"stage(\d+)\.(?:forward|backward|weights)")
 
 
 def device_collectives(

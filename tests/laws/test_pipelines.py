@@ -41,7 +41,7 @@ BESIDE = {
     "data x tensor": {"data": 2, "tensor": 2},
     "fsdp": {"fsdp": 2},
 }
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "eager-1f1b")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "eager-1f1b", "zb-h1")
 BLOCKS = {"vgg16": 9, "googlenet": 8, "cosmoflow": 6, "s2vt": 4}
 """Blocks of a network, 5 of the others; more stages are refused."""
 WHOLE = [

@@ -16,6 +16,8 @@ ROUND = [
     ("eager-1f1b", 4, 8, 1),
     ("eager-1f1b", 3, 2, 1),
     ("eager-1f1b", 2, 6, 3),
+    ("zb-h1", 4, 8, 1),
+    ("zb-h1", 3, 3, 1),
 ]
 SIDE = [((1, 1, 1), 6), ((2, 1, 1), 8), ((3, 2, 1), 12), ((1, 2), 6), ((7, 1), 14)]
 
@@ -42,7 +44,7 @@ CASES = [pytest.param(*case, id=case[0].title) for case in orders()]
 @pytest.mark.parametrize(("order", "places"), CASES)
 def test_what_a_work_reads_is_what_was_written_for_it(order, places):
     found = schedule_arrays(order.supersteps, places)
-    inputs, gradients, kept = ({} for _ in range(3))
+    inputs, gradients, kept, late = ({} for _ in range(4))
     up, down = {}, {}
     for beat, rows in enumerate(order.supersteps):
         for hop, pairs in enumerate(found.hops):
@@ -66,6 +68,12 @@ def test_what_a_work_reads_is_what_was_written_for_it(order, places):
             assert kept[slot] == key
             if work.stage < order.stages - 1:
                 assert gradients[device, found.gradient[at]] == key
+            if found.weight_kept is not None:
+                slot = device, found.weight_kept[at]
+                if work.kind == "weights":
+                    assert late[slot] == key
+                    continue
+                late[slot] = key
             down[device] = work.stage - 1, work.microbatch
 
 
@@ -80,7 +88,18 @@ def test_there_are_as_many_works_as_in_the_schedule(order, places):
 @pytest.mark.parametrize(("order", "places"), CASES)
 def test_the_stash_has_as_many_rows_as_are_in_flight(order, places):
     found = schedule_arrays(order.supersteps, places)
-    assert found.rows[2] == max(map(order.in_flight, range(places.devices)))
+    assert found.rows[2] == max(map(order.live_inputs, range(places.devices)))
+
+
+@pytest.mark.parametrize(("order", "places"), CASES)
+def test_weight_residuals_have_rows_where_weights_have_ticks_of_their_own(
+    order, places
+):
+    found = schedule_arrays(order.supersteps, places)
+    want = max(map(order.pending_weights, range(places.devices)))
+    assert found.rows[3] == want
+    assert (found.weight_kept is None) == (want == 0)
+    assert found.kinds == ("forward", "backward", "weights")[: 2 + (want > 0)]
 
 
 @pytest.mark.parametrize(("order", "places"), CASES)
@@ -93,5 +112,5 @@ def test_hops_are_permutations(order, places):
 def test_an_evaluation_keeps_nothing():
     order = forward_only(4, 8)
     found = schedule_arrays(order.supersteps, round_robin_placement(4, 4))
-    assert found.rows == (1, 0, 0)
+    assert found.rows == (1, 0, 0, 0)
     assert (found.gradient == NO_ENTRY).all()

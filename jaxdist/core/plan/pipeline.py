@@ -6,7 +6,13 @@ from typing import Final, Literal
 from jaxdist.core.errors import BadInput
 
 ScheduleName = Literal[
-    "1f1b", "gpipe", "interleaved", "eager-1f1b", "pipedream", "pipedream-2bw"
+    "1f1b",
+    "gpipe",
+    "interleaved",
+    "eager-1f1b",
+    "zb-h1",
+    "pipedream",
+    "pipedream-2bw",
 ]
 """Order of the work of stages; tables of it are in `jaxdist.pipeline`."""
 
