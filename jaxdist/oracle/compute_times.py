@@ -53,11 +53,14 @@ class MicrobatchTime:
     """The part of `forward` in which layers communicate."""
     backward_comm: float = 0.0
     """The same of `backward`."""
+    weights: float = 0.0
+    """The part of `backward` that gradients of weights take, which may come later."""
 
     def __add__(self, other: "MicrobatchTime") -> "MicrobatchTime":
         return MicrobatchTime(
             forward=self.forward + other.forward,
             backward=self.backward + other.backward,
+            weights=self.weights + other.weights,
             forward_comm=self.forward_comm + other.forward_comm,
             backward_comm=self.backward_comm + other.backward_comm,
         )
@@ -125,6 +128,7 @@ class ComputeCostModel:
         forward, backward = self._layer_seconds(layer, share)
         longer = self._block_overhead(layer.block)
         forward, backward = longer[0] * forward, longer[1] * backward
+        weights = self._weight_fraction(layer) * backward
         # Rematerialization runs the forward pass once more before the backward pass,
         # but of layers whose outputs wait on the device or the host.
         waits = self.case.plan.memory_action(layer.name) is not None
@@ -133,8 +137,22 @@ class ComputeCostModel:
         # loop does that even for one.
         if self.case.microbatches > 1 or self.case.stages:
             summed = ACCUMULATION_PASSES * self.weight_bytes(layer, share)
-            backward += summed / self.device.memory_bandwidth.value
-        return MicrobatchTime(forward=forward, backward=backward)
+            added = summed / self.device.memory_bandwidth.value
+            backward, weights = backward + added, weights + added
+        return MicrobatchTime(forward=forward, backward=backward, weights=weights)
+
+    def _weight_fraction(self, layer: LayerProfile) -> float:
+        """Return the part of a layer's backward pass that is the gradient of weights.
+
+        A product with weights has as many FLOPs there as in the forward pass, which is
+        half, or all where its input has no gradient. Norms have theirs at once, and
+        recurrent layers in the loop that goes through their input's
+        (`jaxdist.pipeline.backward_split`).
+        """
+        looped = layer.kind.endswith("LSTM")
+        if layer.kernel is None or looped or not layer.flops_backward:
+            return 0.0
+        return min(1.0, layer.flops_forward / layer.flops_backward)
 
     def _layer_seconds(self, layer: LayerProfile, share: float) -> tuple[float, float]:
         """Return the seconds of a part of a layer, forward and backward."""

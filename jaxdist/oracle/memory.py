@@ -8,6 +8,11 @@ activations   sum over layers of share (output_bytes + inner_bytes) in a device'
               largest stage, once for every microbatch in flight; of rematerialized
               blocks their outputs and what the tensor axis brought, and one block
               whole, once; none of what waits in the host's memory
+weight residuals
+              where gradients of weights have ticks of their own: share output_bytes of
+              the layers that multiply by weights, whose gradients are kept, once for
+              every backward pass whose weights are to come; of rematerialized blocks
+              the outputs of all layers beside them, which are not computed a third time
 batch         the device's samples, kept through the step
 buffers       the largest array of a collective
 
@@ -17,7 +22,7 @@ Where the step was traced: the state, the batch and the program's peak beside th
 
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.plan import Plan
-from jaxdist.core.profile import Profile
+from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.oracle.compute_times import compute_cost_model
 from jaxdist.oracle.offload import has_loops, host_activation_bytes
 from jaxdist.oracle.step_description import StepDescription
@@ -55,12 +60,15 @@ def device_memory(case: StepDescription, device: Device) -> dict[str, int]:
     # With `remat_end` ranks save different blocks, but all stages are one program,
     # whose arrays have room for the rank that saves most.
     most = max(kept for kept, _ in saved)
+    late = [_weight_residuals(case, device, k) for k in range(len(case.ledgers))]
     for pipe_rank, (kept, once) in enumerate(saved):
         rows = case.ledgers[pipe_rank].rows
         # An asynchronous pipeline (no flush) fills all of its stages.
-        flying = 1 if schedule is None else len(case.stages)
+        flying, pending = 1 if schedule is None else len(case.stages), 0
         if isinstance(schedule, SyncSchedule):
-            flying = schedule.in_flight(pipe_rank)
+            flying = schedule.live_inputs(pipe_rank)
+            # All devices have rings of as many rows as the last stage needs.
+            pending = max(map(schedule.pending_weights, range(schedule.devices)))
 
         # Without ZeRO 3 parameters are whole on every device: nothing is gathered.
         gathers = [row for row in rows if row.what == "parameters"]
@@ -75,6 +83,7 @@ def device_memory(case: StepDescription, device: Device) -> dict[str, int]:
             "gathered": whole if case.stages else 0,
             "gradients": max(own, whole) if case.microbatches > 1 else own,
             "activations": round((most if plan.remat_end else kept) * flying + once),
+            "weight residuals": round(max(late) * pending),
             "batch": case.batch_bytes // plan.mesh.size(*plan.batch_axes),
             "buffers": max((x.payload // max(1, x.arrays) for x in rows), default=0),
         }
@@ -129,3 +138,27 @@ def _saved_activations(
         gathers = sum(row.payload for row in rows if row.kind == "all-gather")
         kept += (sums / 2 + gathers) / worker.microbatches / len(stages)
     return kept, once
+
+
+def _weight_residuals(case: StepDescription, device: Device, pipe_rank: int) -> float:
+    """Return the bytes that a backward pass keeps for the gradients of weights."""
+    worker, most = compute_cost_model(case, device, pipe_rank), 0.0
+    for stage in case.placement.stages_of(pipe_rank) if case.stages else ():
+        sizes = (
+            worker.work_fraction(layer)
+            * weight_residual_bytes(layer, is_remade=case.is_rematerialized(layer))
+            for layer in case.stage_layers(stage)
+        )
+        most = max(most, sum(sizes))
+    return most
+
+
+def weight_residual_bytes(layer: LayerProfile, *, is_remade: bool) -> int:
+    """Return what a layer's backward pass keeps for the gradient of its weights.
+
+    Args:
+        layer: on the batch of its profile.
+        is_remade: whether its activations are computed again in the backward pass.
+    """
+    gradients = layer.output_bytes if layer.kernel else 0
+    return gradients + layer.output_bytes * is_remade

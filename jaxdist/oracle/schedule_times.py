@@ -71,7 +71,7 @@ def schedule_time(
         busy = microbatches * (one.forward + one.backward)
         return PipelineTime(busiest_device=0, busy_seconds=busy, bubble_seconds=0.0)
     schedule = plan_schedule(plan, microbatches)
-    split = any(w and w.kind == "weights" for row in schedule.ticks for w in row)
+    split = schedule.release_kind == "weights"
     works: list[list[float]] = []
     for superstep in schedule.supersteps:
         done = _work_seconds(superstep, passes, split, core_contention)
@@ -101,7 +101,7 @@ def predict_timeline(case: StepDescription, cluster: Cluster) -> PipelineTimelin
     if case.plan.stages == 1:
         return ()
     schedule = plan_schedule(case.plan, case.microbatches)
-    split = any(w and w.kind == "weights" for row in schedule.ticks for w in row)
+    split = schedule.release_kind == "weights"
     stages, contention = stage_times(case, cluster), cluster.device.crowd.value
     skew = superstep_skew(case.plan, cluster)
     lanes: list[list[StageTiming]] = [[] for _ in schedule.ticks[0]]
@@ -149,9 +149,6 @@ def _work_seconds(
     core_contention: float,
 ) -> list[list[tuple[WorkItem, float]]]:
     """Return the work items of each device in a superstep, with their seconds."""
-    # A schedule may split a backward pass into the gradients of inputs and of weights
-    # (zero bubble), half of its time each.
-    parts = 2 if has_weights else 1
     devices = list(zip(*superstep, strict=True))
     # Kernels of idle devices leave their share of the processor cores to the others.
     working = sum(any(works) for works in devices)
@@ -161,10 +158,13 @@ def _work_seconds(
         own = []
         for work in filter(None, works):
             stage = passes[work.stage]
-            seconds = share * (stage.forward - stage.forward_comm) + stage.forward_comm
-            if work.kind != "forward":
-                computed = share * (stage.backward - stage.backward_comm)
-                seconds = (computed + stage.backward_comm) / parts
-            own.append((work, seconds))
+            # Layers communicate in forward passes and for the gradients of inputs.
+            whole, comm = stage.forward, stage.forward_comm
+            if work.kind == "backward":
+                whole, comm = stage.backward, stage.backward_comm
+                whole -= stage.weights if has_weights else 0.0
+            elif work.kind == "weights":
+                whole, comm = stage.weights, 0.0
+            own.append((work, share * (whole - comm) + comm))
         found.append(own)
     return found

@@ -66,6 +66,7 @@ def stage_times(case: StepDescription, cluster: Cluster) -> tuple[MicrobatchTime
                 backward=late * computed.backward + half,
                 forward_comm=half,
                 backward_comm=half,
+                weights=late * computed.weights,
             )
         )
     return tuple(found)

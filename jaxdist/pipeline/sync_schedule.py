@@ -217,18 +217,21 @@ class SyncSchedule(PipelineSchedule):
         return f"{flying} in flight{more}"
 
 
+ZERO_BUBBLE_H1: Final = "zb-h1"
+"""The schedule whose gradients of weights have ticks of their own."""
+
 SINGLE_CHUNK_SCHEDULES: Final[Mapping[str, Callable[[int, int], DeviceOrders]]] = (
     MappingProxyType(
         {
             "gpipe": gpipe,
             "1f1b": one_f_one_b,
-            "zb-h1": zero_bubble_h1,
+            ZERO_BUBBLE_H1: zero_bubble_h1,
         }
     )
 )
 """Schedules with one chunk a device."""
 
-FULL_PIPELINE_SCHEDULES: Final = frozenset({"zb-h1"})
+FULL_PIPELINE_SCHEDULES: Final = frozenset({ZERO_BUBBLE_H1})
 """Those of them that need as many microbatches as devices."""
 
 INTERLEAVED_SCHEDULES: Final[Mapping[str, Callable[[int, int, int], DeviceOrders]]] = (

@@ -117,6 +117,8 @@ _MEMORY_FORMULAS: Final = {
     "gathered": "a stage's parameters that fsdp shares out, for a step",
     "gradients": "as many as parameters, as they are used",
     "activations": "what layers make of a microbatch x microbatches in flight",
+    "weight residuals": "gradients of layers' outputs x backward passes whose "
+    "gradients of weights are to come",
     "batch": "the samples of a device",
     "buffers": "the largest array of a collective",
     "temporaries": "the fullest moment of the traced step",

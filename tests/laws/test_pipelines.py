@@ -18,6 +18,7 @@ from jaxdist.core.dtypes import MAX_VECTOR_ELEMENTS
 from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.models.config import ModelConfig
 from jaxdist.pipeline import sync_executor
+from jaxdist.pipeline.sync_schedule import make_sync_schedule
 from jaxdist.train.optimizers import OptimConfig, make_optimizer
 from jaxdist.train.pipeline.sync_gradients import make_training_pipeline
 from jaxdist.train.program import compile_program
@@ -172,9 +173,11 @@ def test_eager_1f1b_with_chunks(hold):
     hold(("gpt2_small", 2, "data", "eager-1f1b"), chunks=2)
 
 
-@pytest.mark.slow
-def test_blocks_are_computed_again(hold):
-    hold(("vgg16", 2, "data", "1f1b"), remat=True)
+@pytest.mark.parametrize(
+    "schedule", [pytest.param("1f1b", marks=pytest.mark.slow), "zb-h1"]
+)
+def test_blocks_are_computed_again(schedule, hold):
+    hold(("vgg16", 2, "data", schedule), remat=True)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +189,9 @@ def test_blocks_are_computed_again(hold):
         ),
         pytest.param(
             ("gpt2_small", 2, "tensor", "interleaved"), "block1", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            ("gpt2_small", 2, "tensor", "zb-h1"), "block1", marks=pytest.mark.slow
         ),
     ],
 )
@@ -200,6 +206,54 @@ def test_images_may_be_whole_from_a_block_on(then, hold):
     """They are gathered in the stage of that block."""
     until = {"spatial_end": "pool1", "spatial_end_mode": then}
     hold(("vgg16", 2, "spatial", "1f1b"), **until)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("name", ["vgg16", "gpt2_small", "s2vt"])
+def test_zero_bubble_computes_what_1f1b_does_and_nothing_twice(name, remat, parts):
+    """The compiler counts a loop's FLOPs once, whatever the number of ticks."""
+    model = MODELS[name]
+    task = replace(parts.make_task(model, jnp.float64), microbatches=4)
+    batch = parts.make_batch(model, jnp.float64, 8)
+    flops = {}
+    for schedule in ("1f1b", "zb-h1"):
+        order = PipelineConfig(schedule=schedule)
+        axes = {"pipe": 3, "order": order, "remat": remat}
+        # Compiled with the audit: the step moves what the ledger says.
+        program = compile_program(parts.layout_of(task, axes, batch))
+        flops[schedule] = program.compiled_step.cost_analysis()["flops"]
+    assert flops["zb-h1"] == pytest.approx(flops["1f1b"], rel=0.01)
+
+
+def test_rings_of_zero_bubble_have_the_rows_that_its_table_counts(parts):
+    model = MODELS["vgg16"]
+    task = replace(parts.make_task(model, jnp.float64), microbatches=5)
+    batch = parts.make_batch(model, jnp.float64, 10)
+    axes = {"pipe": 3, "order": PipelineConfig(schedule="zb-h1")}
+    layout, state = parts.layout_of(task, axes, batch), parts.make_state(task)
+    found = []
+
+    def local(state, batch):
+        pipe, micro = make_training_pipeline(layout, state, batch)
+        carry = sync_executor.ScheduleRunner(
+            pipe, state.params, state.stats, micro, graded=True
+        ).initial_carry()
+        rings = carry.inputs, carry.kept, carry.weight_kept
+        found.append([{x.shape[0] for x in jax.tree.leaves(ring)} for ring in rings])
+        return carry.total[None]
+
+    specs = jax.tree.map(lambda x: x.sharding.spec, layout.state)
+    jax.eval_shape(
+        layout.shard_map(local, specs, batch, P("pipe")),
+        layout.state_layout.to_device(state),
+        batch,
+    )
+    table = make_sync_schedule("zb-h1", devices=3, microbatches=5)
+    held = max(map(table.live_inputs, range(3)))
+    late = max(map(table.pending_weights, range(3)))
+    # Each device receives what it holds, but for the first, which has samples.
+    assert found == [[{held}, {held}, {late}]]
+    assert held == late == 3
 
 
 def test_messages_and_residuals_may_lie_in_several_vectors(parts):

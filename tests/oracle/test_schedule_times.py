@@ -55,6 +55,26 @@ def test_only_in_1f1b_do_forward_passes_wait_for_backward_passes(micro):
     assert step("1f1b") == 4 + (2 * micro + 2) * 3
 
 
+@pytest.mark.parametrize("micro", [4, 8])
+def test_in_zero_bubble_every_work_takes_a_third_of_a_microbatch(micro):
+    """docs/schedules.md: 3 m + P - 1 ticks, each as long as the longest of F, B and W."""
+    pipe = PipelineConfig(schedule="zb-h1")
+    plan = Plan(mesh=MeshShape(pipe=4), pipe=pipe)
+    even = [MicrobatchTime(forward=1.0, backward=2.0, weights=1.0)] * 4
+    step = schedule_time(plan, micro, even)
+    assert step.seconds == 3 * micro + 3
+    assert step.busy_seconds == 3 * micro
+    # In the first ticks there is nothing but forward passes, in the last but weights.
+    uneven = [MicrobatchTime(forward=1.0, backward=3.5, weights=1.5)] * 4
+    assert schedule_time(plan, micro, uneven).seconds == 4 + (3 * micro - 2) * 2 + 1.5
+    # Layers communicate in passes, not for the gradients of weights.
+    said = [MicrobatchTime(forward=2.0, backward=3.0, weights=1.0)] * 4
+    said = [replace(one, forward_comm=1.0, backward_comm=1.0) for one in said]
+    assert schedule_time(plan, micro, said, 4).seconds == pytest.approx(
+        schedule_time(plan, micro, even, 4).seconds + 3 * micro + 2
+    )
+
+
 def test_a_beat_is_as_long_as_who_works_longest_in_both_of_its_ticks():
     """Not as the longest forward and the longest backward pass, of different stages."""
     plan = Plan(mesh=MeshShape(pipe=2), pipe=PipelineConfig(schedule="eager-1f1b"))
@@ -131,7 +151,7 @@ def test_a_timeline_is_as_long_as_late_devices_make_it(schedule, digits):
     assert ends == pytest.approx(terms["compute"] + terms["bubble"])
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "eager-1f1b", "gpipe"])
+@pytest.mark.parametrize("schedule", ["1f1b", "eager-1f1b", "gpipe", "zb-h1"])
 def test_a_timeline_shows_who_is_faster_while_others_rest(schedule, digits):
     plan = Plan(
         mesh=MeshShape(pipe=4), microbatches=4, pipe=PipelineConfig(schedule=schedule)
@@ -144,7 +164,7 @@ def test_a_timeline_shows_who_is_faster_while_others_rest(schedule, digits):
     assert ends == pytest.approx(after["compute"] + after["bubble"])
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "eager-1f1b"])
+@pytest.mark.parametrize("schedule", ["1f1b", "eager-1f1b", "zb-h1"])
 def test_a_timeline_is_as_long_as_work_and_bubble_and_has_no_overlap(schedule, digits):
     plan = Plan(
         mesh=MeshShape(pipe=4), microbatches=4, pipe=PipelineConfig(schedule=schedule)
@@ -155,7 +175,7 @@ def test_a_timeline_is_as_long_as_work_and_bubble_and_has_no_overlap(schedule, d
     ends = max(lane[-1].end for lane in lanes)
     assert ends == pytest.approx(terms["compute"] + terms["bubble"])
     for lane in lanes:
-        assert len(lane) == 8
+        assert len(lane) == (12 if schedule == "zb-h1" else 8)
         assert all(a.end <= b.start + 1e-12 for a, b in itertools.pairwise(lane))
 
 

@@ -5,6 +5,7 @@ table is read linearly. So a hundred thousand plans are estimated by reading row
 table. Layers of equal numbers are predicted once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -16,6 +17,7 @@ from jaxdist.core.cluster.kernel_timings import block_signature
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.oracle.compute_times import ComputeCostModel
+from jaxdist.oracle.memory import weight_residual_bytes
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
 from jaxdist.pipeline.stages import balanced_cuts
@@ -67,20 +69,24 @@ class BlockCosts:
 
     def longest_stage(
         self, parts: Column, tensor: Column, stages: Column
-    ) -> tuple[Column, Column]:
-        """Return the seconds of a microbatch in the longest stage, forward and back."""
+    ) -> tuple[Column, Column, Column]:
+        """Return the seconds of a microbatch in the longest stage.
+
+        Returns:
+            Forward, backward, and the part of it that gradients of weights take.
+        """
         # Plans repeat few combinations, so each is computed once.
         keys, place = np.unique(
             np.stack([parts, tensor, stages]), axis=1, return_inverse=True
         )
         found = []
         for part, split, count in keys.T:
-            each = self.block_seconds(int(part), int(split))
+            each = self._pass_seconds(int(part), int(split))
             # All stages wait for the slowest, forward and backward together.
             sums = np.add.reduceat(each, self._balanced_starts(int(count)), axis=1)
-            found.append(sums[:, sums.sum(axis=0).argmax()])
-        forward, backward = np.array(found)[place.ravel()].T
-        return forward, backward
+            found.append(sums[:, sums[:2].sum(axis=0).argmax()])
+        forward, backward, weights = np.array(found)[place.ravel()].T
+        return forward, backward, weights
 
     def block_seconds(self, parts: int, tensor: int) -> Column:
         """Return the seconds of each block, [forward and backward, block], at a part.
@@ -89,13 +95,18 @@ class BlockCosts:
             parts: of the samples, microbatches included.
             tensor: parts of the weights.
         """
+        found: Column = self._pass_seconds(parts, tensor)[:2]
+        return found
+
+    def _pass_seconds(self, parts: int, tensor: int) -> Column:
+        """Return the same, with the part of backward that is of weights as third."""
         if tensor not in self._tables:
             kinds, counts = self._unique_layers
             rows = []
             for power in range(_MAX_SPLIT_POWER + 1):
                 model = self._cost_model(power, tensor, kinds)
                 spent = [model.microbatch_time(layer) for layer in kinds]
-                each = np.array([(one.forward, one.backward) for one in spent])
+                each = np.array([(x.forward, x.backward, x.weights) for x in spent])
                 rows.append(each.T @ counts)
             self._tables[tensor] = np.array(rows)
         table = self._tables[tensor]
@@ -148,10 +159,37 @@ class BlockCosts:
             stages: of the network.
             of_block: those of the largest single block instead.
         """
-        layers = self.profile.layers
-        sizes = np.array([x.output_bytes + x.inner_bytes for x in layers], float)
+        sizes = [x.output_bytes + x.inner_bytes for x in self.profile.layers]
+        return self._max_split_bytes(sizes, tensor, stages, of_block=of_block)
+
+    def max_weight_residuals(
+        self, tensor: Column, stages: Column, *, is_remade: bool
+    ) -> Column:
+        """Return the most that a stage keeps for the gradients of weights.
+
+        Args:
+            tensor: parts of the weights.
+            stages: of the network.
+            is_remade: whether activations are computed again in the backward pass.
+        """
+        sizes = [
+            weight_residual_bytes(x, is_remade=is_remade) for x in self.profile.layers
+        ]
+        return self._max_split_bytes(sizes, tensor, stages)
+
+    def _max_split_bytes(
+        self,
+        layer_sizes: Sequence[int],
+        tensor: Column,
+        stages: Column,
+        *,
+        of_block: bool = False,
+    ) -> Column:
+        sizes = np.array(layer_sizes, float)
         # Activations of split layers are split with their weights, others are whole.
-        split = np.array([x.name in self.tensor_parallel_layers for x in layers])
+        split = np.array(
+            [x.name in self.tensor_parallel_layers for x in self.profile.layers]
+        )
         own = self._sum_by_block(sizes * split)
         whole = self._sum_by_block(sizes * ~split)
         keys, place = np.unique(np.stack([tensor, stages]), axis=1, return_inverse=True)

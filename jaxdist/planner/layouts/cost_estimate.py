@@ -16,6 +16,7 @@ the oracle computes is asked of it; what is here are the sizes that it is asked 
 closed forms of what schedules count, since building them all would take too long.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,7 +34,11 @@ from jaxdist.oracle.overlap import bucket_bytes, concurrent_time
 from jaxdist.oracle.predict import MEMORY_MARGIN, UPDATE_PASSES
 from jaxdist.oracle.stage_times import permute_skew, permutes_are_serialized
 from jaxdist.partition.gradient_buckets import UNCOMPRESSED
-from jaxdist.pipeline.sync_schedule import EAGER_1F1B
+from jaxdist.pipeline.sync_schedule import (
+    EAGER_1F1B,
+    ZERO_BUBBLE_H1,
+    make_sync_schedule,
+)
 from jaxdist.planner.layouts.block_costs import BlockCosts
 from jaxdist.planner.layouts.space import Column, PlanSpace
 from jaxdist.planner.layouts.traffic_probes import TrafficProbes
@@ -103,7 +108,7 @@ class CostEstimate:
 
     @cached_property
     def _compute_seconds(self) -> Column:
-        forward, backward = self._longest_stage
+        forward, backward, _ = self._longest_stage
         total: Column = self._forward_ticks * forward
         total = total + (2 * self._ticks - self._forward_ticks) * backward
         skews = [permute_skew(self.cluster, placed) for placed in self.space.placed]
@@ -111,17 +116,51 @@ class CostEstimate:
         several = (self.space.micro > 1) & (self.space.sizes("pipe") > 1)
         common = np.maximum(self._exchanges - 2 * _SINGLE_STAGE_EXCHANGES, 0)
         late = np.array(skews)[self.space.mesh] * np.where(several, common, 0)
-        return total - self._contention_savings * (forward + backward) + late
+        total = total - self._contention_savings * (forward + backward)
+        return np.where(self._is_zero_bubble, self._zero_bubble_seconds, total) + late
 
     @cached_property
-    def _longest_stage(self) -> tuple[Column, Column]:
-        """Seconds of a microbatch in the longest stage, forward and backward."""
-        forward, backward = self.block_costs.longest_stage(
+    def _longest_stage(self) -> tuple[Column, Column, Column]:
+        """Seconds of a microbatch in the longest stage, as `BlockCosts` has them."""
+        forward, backward, weights = self.block_costs.longest_stage(
             self._sample_parts, self.space.sizes("tensor"), self._stages
         )
         # Remat repeats the forward pass; gradients are added up in the same tick.
-        again = forward * self.space.remat
-        return forward, backward + again + self._accumulation_seconds
+        again, added = forward * self.space.remat, self._accumulation_seconds
+        return forward, backward + again + added, weights + added
+
+    @cached_property
+    def _is_zero_bubble(self) -> Column:
+        """Tell which plans have ticks for the gradients of weights."""
+        staged = self.space.sizes("pipe") > 1
+        found: Column = (self.space.schedule_names == ZERO_BUBBLE_H1) & staged
+        return found
+
+    @cached_property
+    def _zero_bubble_seconds(self) -> Column:
+        """Seconds of the ticks of plans with zero bubble H1.
+
+        A tick has devices with up to three kinds of work, and lasts as long as the
+        longest of them; the schedule says which they are.
+        """
+        forward, backward, weights = self._longest_stage
+        seconds = {"forward": forward, "backward": backward - weights}
+        seconds["weights"] = weights
+        contention, pipe = self.cluster.device.crowd.value, self.space.sizes("pipe")
+        found = np.zeros(len(self.space))
+        (rows,) = np.nonzero(self._is_zero_bubble)
+        for stages, parts in {*zip(pipe[rows], self.space.micro[rows], strict=True)}:
+            ticks = Counter[frozenset[str]]()
+            table = make_sync_schedule(ZERO_BUBBLE_H1, int(stages), int(parts)).ticks
+            for works in (list(filter(None, row)) for row in table):
+                kinds = frozenset(work.kind for work in works)
+                ticks[kinds] += max(1 / contention, len(works) / stages)
+            own = rows[(pipe[rows] == stages) & (self.space.micro[rows] == parts)]
+            found[own] = sum(
+                share * np.max([seconds[kind][own] for kind in kinds], axis=0)
+                for kinds, share in ticks.items()
+            )
+        return found
 
     @cached_property
     def _accumulation_seconds(self) -> Column:
@@ -151,12 +190,6 @@ class CostEstimate:
     # the same for one plan.
 
     @cached_property
-    def _schedule_names(self) -> Column:
-        names = np.array([name for name, _ in self.space.choices.orders])
-        found: Column = names[self.space.order]
-        return found
-
-    @cached_property
     def _ticks(self) -> Column:
         """Passes of one direction that follow one another: m chunks + P - 1."""
         # Interleaving divides a stage into chunks, which follow one another.
@@ -172,7 +205,7 @@ class CostEstimate:
         backward passes are longer.
         """
         pipe = self.space.sizes("pipe")
-        apart = np.isin(self._schedule_names, ("gpipe", EAGER_1F1B)) | (pipe == 1)
+        apart = np.isin(self.space.schedule_names, ("gpipe", EAGER_1F1B)) | (pipe == 1)
         warm = np.minimum(pipe * self.space.chunks, self._ticks)
         return np.where(apart, self._ticks, warm)
 
@@ -181,8 +214,10 @@ class CostEstimate:
         """Exchanges between stages: one a tick, but one for two of eager 1F1B."""
         pipe, chunks = self.space.sizes("pipe"), self.space.chunks
         both = self.space.micro * chunks + pipe - pipe * chunks
-        eager = self._schedule_names == EAGER_1F1B
-        return np.where(eager, 2 * self._ticks - both, 2 * self._ticks)
+        eager = self.space.schedule_names == EAGER_1F1B
+        found = np.where(eager, 2 * self._ticks - both, 2 * self._ticks)
+        # Gradients of weights have a tick for each microbatch.
+        return np.where(self._is_zero_bubble, self._ticks + 2 * self.space.micro, found)
 
     @cached_property
     def _contention_savings(self) -> Column:
@@ -206,7 +241,7 @@ class CostEstimate:
     def _microbatches_in_flight(self) -> Column:
         """Stage inputs that wait for their backward pass at most."""
         pipe, micro = self.space.sizes("pipe"), self.space.micro
-        chunks, names = self.space.chunks, self._schedule_names
+        chunks, names = self.space.chunks, self.space.schedule_names
         # Eager 1F1B sends ahead, so it has nearly twice as many inputs in flight as
         # 1F1B.
         eager = np.minimum(micro * chunks, (chunks + 1) * pipe - 1)
@@ -243,6 +278,9 @@ class CostEstimate:
             payload, arrays = edges.payload / batch / pipe, micro * edges.arrays / pipe
             said += self._price("collective-permute", (axis,), arrays, payload)
         held_up = self._ticks / (micro * space.chunks)
+        # Half of it in every tick with a forward or a backward pass.
+        between = (self._exchanges - 1) / (2 * micro)
+        held_up = np.where(self._is_zero_bubble, between, held_up)
         return once + held_up * said + self._stage_transfer_seconds
 
     @cached_property
@@ -305,7 +343,7 @@ class CostEstimate:
         if not overlap or not len(rows):
             return found
         micro = space.micro[rows]
-        forward, backward = (micro * one[rows] for one in self._longest_stage)
+        forward, backward = (micro * one[rows] for one in self._longest_stage[:2])
         # All meshes have as many devices, so the first stands for all.
         own, back = self.block_costs.layer_seconds(space.meshes[0].devices)
         layers = self.block_costs.profile.layers
@@ -399,7 +437,16 @@ class CostEstimate:
         kept = np.where(self.space.remat == 1, between, inside)
         block = pieces.max_activations(tensor, stages, of_block=True) / parts
         total: Column = kept * self._microbatches_in_flight + self.space.remat * block
-        return total
+        # Of as many backward passes as stages the gradients of weights are to come.
+        late = np.where(
+            self.space.remat == 1,
+            *(
+                pieces.max_weight_residuals(tensor, stages, is_remade=again)
+                for again in (True, False)
+            ),
+        )
+        pending = self._is_zero_bubble * self.space.sizes("pipe")
+        return total + pending * late / parts
 
 
 def price_collectives(

@@ -138,7 +138,8 @@ def microbatch_neighbours(plan: Plan, estimate: CostEstimate) -> Iterator[Plan]:
     if plan.stages == 1 or plan.pipe.flows:
         return
     alike = space.mesh == space.meshes.index(plan.mesh)
-    # An interleaved schedule needs a multiple of the devices.
+    # Interleaved schedules need a multiple of the devices, zero bubble that many.
+    alike &= space.schedule_names == plan.pipe.schedule
     known = np.unique(space.micro[alike & (space.chunks == plan.pipe.chunks)])
     fewer, more = known < plan.microbatches, known > plan.microbatches
     given = space.base.pipe.cuts

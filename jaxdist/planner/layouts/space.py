@@ -19,6 +19,7 @@ from jaxdist.core.plan import AfterSpatial, MeshShape, Plan, TensorSplit
 from jaxdist.core.plan.pipeline import PipelineConfig, ScheduleName
 from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.core.plan.reduction import AlgorithmName
+from jaxdist.pipeline.sync_schedule import FULL_PIPELINE_SCHEDULES, ZERO_BUBBLE_H1
 
 Column = NDArray[Any]
 
@@ -31,6 +32,7 @@ SCHEDULE_CHOICES: Final[tuple[tuple[ScheduleName, int], ...]] = (
     ("interleaved", 2),
     ("eager-1f1b", 1),
     ("eager-1f1b", 2),
+    (ZERO_BUBBLE_H1, 1),
 )
 """Orders of stages that leave the gradient as it is, and chunks of a device."""
 
@@ -95,6 +97,11 @@ class PlanSpace:
     def chunks(self) -> Column:
         """Stages of each device, of every row."""
         return np.array([chunks for _, chunks in self.choices.orders])[self.order]
+
+    @property
+    def schedule_names(self) -> Column:
+        """Schedule of every row."""
+        return np.array([name for name, _ in self.choices.orders])[self.order]
 
     @cached_property
     def placed(self) -> tuple[MeshPlacement, ...]:
@@ -258,6 +265,11 @@ def plan_space(
         & np.where(pipe == 1, first, pipe * every.chunks <= blocks)
         # Interleaved microbatches go round the devices in groups of their number.
         & ~(chunked & (every.micro % pipe != 0))
+        # With fewer microbatches than stages no gradient of weights fills a bubble.
+        & ~(
+            np.isin(every.schedule_names, [*FULL_PIPELINE_SCHEDULES])
+            & (every.micro < pipe)
+        )
         # Without data parallelism no way of summing is better than the first.
         & ((every.sizes("data") > 1) | (every.way == 0))
         & ~(np.isin(every.way, unstaged) & (pipe > 1))
