@@ -41,7 +41,7 @@ PIPE_AXIS = "pipe"
     jax.tree_util.register_dataclass,
     data_fields=(
         *("total", "grads", "stats", "inputs", "gradients", "kept", "weight_kept"),
-        *("up", "down", "moving"),
+        *("up", "down", "works", "moving"),
     ),
     meta_fields=(),
 )
@@ -69,6 +69,8 @@ class LoopCarry:
     """
     down: tuple[FlatBuffers, ...]
     """Gradients that have just arrived, or to send, likewise."""
+    works: jax.Array | None = None
+    """How many works the device has done; counted where the exchange waits for all."""
     moving: Any = None
     """Weights that change within the loop, and their optimizer; None where none do."""
 
@@ -146,6 +148,11 @@ class ScheduleRunner:
         rows = {name: jnp.asarray(x) for name, x in self.columns().items()}
         return lax.scan(self._scan_body, self.initial_carry(), rows)[0]
 
+    @property
+    def _has_weight_passes(self) -> bool:
+        """Whether gradients of weights are works of their own."""
+        return "weights" in self.pipe.schedule_arrays.kinds
+
     def columns(self) -> dict[str, np.ndarray]:
         """Return the arrays of the schedule by name, [supersteps, devices, ...]."""
         return self.pipe.schedule_arrays.columns()
@@ -189,6 +196,7 @@ class ScheduleRunner:
             weight_kept=zeros(self.weight_residual_lengths, weight_kept),
             up=tuple(zeros(self.input_lengths) for _ in hops),
             down=tuple(zeros(self.cotangent_lengths) for _ in hops),
+            works=jnp.int32(0) if self._has_weight_passes else None,
         )
 
     def _scan_body(
@@ -196,6 +204,7 @@ class ScheduleRunner:
     ) -> tuple[LoopCarry, None]:
         me = lax.axis_index(PIPE_AXIS)
         carry = self.run_superstep({name: x[me] for name, x in rows.items()}, carry)
+        carry = _finish_works(carry)
         # The exchange. A `ppermute` has one receiver for each sender, so stages with
         # replicas need several hops; each receiver takes the one that is for it.
         hops = self.pipe.schedule_arrays.hops
@@ -221,7 +230,7 @@ class ScheduleRunner:
             carry = device_cond(row["returns"][hop] >= 0, receive, row, carry)
         carry = self._run_kind("forward", self._forward, row, carry)
         last: WorkKind = "backward"
-        if "weights" in self.pipe.schedule_arrays.kinds:
+        if self._has_weight_passes:
             last = "weights"
             carry = self._run_kind("backward", self._input_gradients, row, carry)
             carry = self._run_kind("weights", self._weight_gradients, row, carry)
@@ -246,7 +255,7 @@ class ScheduleRunner:
             # The scope is how `stage_traffic` and traces find the stage of an
             # instruction.
             with jax.named_scope(f"stage{number}.{kind}"):
-                body = partial(work, trace)
+                body = partial(_do_work, partial(work, trace))
                 carry = device_cond(mine["stage"] == number, body, mine, carry)
         return carry
 
@@ -350,6 +359,33 @@ class ScheduleRunner:
             stage, others, pipe.stage_stats(stage, carry.stats), part
         )
         return run, pipe.stage_params(stage, self.weights(row, carry)), slopes
+
+
+def _do_work(
+    work: Callable[[ScheduleRow, LoopCarry], LoopCarry],
+    row: ScheduleRow,
+    carry: LoopCarry,
+) -> LoopCarry:
+    carry = work(row, carry)
+    return carry if carry.works is None else replace(carry, works=carry.works + 1)
+
+
+def _finish_works(carry: LoopCarry) -> LoopCarry:
+    """Return the carry, with nothing to send before all works are done.
+
+    A compiler may permute activations before it goes on to backward passes, which do
+    not change them. Then a device that goes backward waits for its neighbours' forward
+    passes first, and a tick takes as long as all kinds of work in it, one after the
+    other.
+    """
+    if carry.works is None:
+        return carry
+    # Always so, but that is not to be known before the works are done.
+    done = carry.works >= 0
+    up, down = jax.tree.map(
+        lambda x: jnp.where(done, x, jnp.zeros_like(x)), (carry.up, carry.down)
+    )
+    return replace(carry, up=up, down=down)
 
 
 def _permute(sent: FlatBuffers, pairs: Sequence[tuple[int, int]]) -> FlatBuffers:

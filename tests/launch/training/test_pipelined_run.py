@@ -39,7 +39,7 @@ def test_a_run_changes_its_stages_as_it_resumes(job, tmp_path):
     first = json.loads(out)
     assert (first["steps"], first["held_out"]) == (5, 360)
     again = "epochs=0.4", "plan.mesh.pipe=2", "plan.mesh.data=4", "--change"
-    code, out, err = job.call(*words, *again)
+    code, out, err = job.call(*words, *again, "plan.pipe.schedule=zb-h1")
     assert code == 0, err
     second = json.loads(out)
     assert (second["resumed_at"], second["steps"]) == (5, 9)
@@ -55,6 +55,11 @@ def test_a_run_changes_its_stages_as_it_resumes(job, tmp_path):
         (("plan.mesh.pipe=8",), "there are more stages than blocks"),
         (("plan.mesh.pipe=2", "plan.pipe.schedule=1f2b"), "1f1b"),
         (("plan.mesh.pipe=2", "plan.pipe.schedule=interleaved"), "chunks"),
+        (
+            ("plan.mesh.pipe=2", "plan.pipe.schedule=zb-h1", "plan.pipe.chunks=2"),
+            "plan.pipe.schedule=interleaved plan.pipe.chunks=2",
+        ),
+        (("plan.mesh.pipe=5", "plan.pipe.schedule=zb-h1"), "optim.accumulate=5"),
         (
             ("plan.mesh.pipe=2", "plan.reduce.algorithm=power"),
             "does not go with stages",
