@@ -143,7 +143,7 @@ def seconds(layout, steps):
         key: jnp.asarray(rng.normal(size=x.shape), x.dtype)
         if x.ndim > 1
         else jnp.arange(x.shape[0], dtype=x.dtype)
-        for key, x in layout.shapes.items()
+        for key, x in layout.batch_shapes.items()
     }
     batch = jax.device_put(batch, program.batch_shardings)
     found = []
