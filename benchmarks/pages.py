@@ -87,6 +87,7 @@ PAGES = {
             "pipelines_steps",
             "pipelines_ticks",
             "executed_eager",
+            "zero_bubble",
             "pipelines_compile",
             "pipelines_memory",
             "flow_links",
