@@ -10,9 +10,9 @@ activations   sum over layers of share (output_bytes + inner_bytes) in a device'
               whole, once; none of what waits in the host's memory
 weight residuals
               where gradients of weights have ticks of their own: share output_bytes of
-              the layers that multiply by weights, whose gradients are kept, once for
-              every backward pass whose weights are to come; of rematerialized blocks
-              the outputs of all layers beside them, which are not computed a third time
+              the layers that have weights, once for every backward pass whose gradients
+              of weights are to come: their outputs' gradients; of rematerialized blocks
+              twice that, with their inputs, which are not computed a third time
 batch         the device's samples, kept through the step
 buffers       the largest array of a collective
 
@@ -160,5 +160,8 @@ def weight_residual_bytes(layer: LayerProfile, *, is_remade: bool) -> int:
         layer: on the batch of its profile.
         is_remade: whether its activations are computed again in the backward pass.
     """
-    gradients = layer.output_bytes if layer.kernel else 0
-    return gradients + layer.output_bytes * is_remade
+    if layer.kernel:
+        # Inputs that are computed again are about as large as outputs.
+        return layer.output_bytes * (1 + is_remade)
+    # What has no FLOPs of its own is looked up in a table, or logits by a tied one.
+    return 0 if layer.flops_forward else layer.output_bytes

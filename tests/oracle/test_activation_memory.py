@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+import jax
 import pytest
+from jax.sharding import PartitionSpec
 
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.pipeline import PipelineConfig
@@ -11,6 +13,8 @@ from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.compute_times import ComputeCostModel, compute_layers
 from jaxdist.oracle.memory import device_memory
+from jaxdist.pipeline.sync_executor import ScheduleRunner
+from jaxdist.train.pipeline.sync_gradients import make_training_pipeline
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +112,47 @@ def test_work_behind_the_split_of_images_is_repeated_or_dealt_out(digits, then, 
         assert found[1].work_fraction(layer) == pytest.approx(want, rel=0.1), layer.name
     most = [device_memory(worker.case, device)["activations"] for worker in found]
     assert most[1] > 1.5 * most[0] if times > 1 else most[1] <= 1.1 * most[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "remat", "near"),
+    [
+        ("digits", False, 0.01),
+        ("characters", False, 0.01),
+        ("digits", True, 0.6),
+        ("characters", True, 0.1),
+    ],
+)
+def test_what_is_kept_for_gradients_of_weights_is_the_ring_of_the_program(
+    name, remat, near
+):
+    words = ("plan.mesh.data=1", "plan.mesh.spatial_h=1", "optim.accumulate=4")
+    words = words if name == "digits" else (*words[::2], "model.vocabulary=256")
+    subject = StepDescriber(resolve_config(name, words).config)
+    plan = Plan(
+        mesh=MeshShape(pipe=2),
+        microbatches=4,
+        remat=remat,
+        pipe=PipelineConfig(schedule="zb-h1"),
+    )
+    case = replace(subject.describe(plan), traced_bytes={})
+    found = device_memory(case, load_cluster("testbed").device)["weight residuals"]
+
+    layout, rings = subject.layout(plan), []
+
+    def local(state, batch):
+        pipe, micro = make_training_pipeline(layout, state, batch)
+        carry = ScheduleRunner(
+            pipe, state.params, state.stats, micro, graded=True
+        ).initial_carry()
+        rings.append(sum(x.nbytes for x in jax.tree.leaves(carry.weight_kept)))
+        return carry.total[None]
+
+    specs = jax.tree.map(lambda x: x.sharding.spec, layout.state)
+    batch = layout.padded_shapes(layout.batch_shapes)
+    jax.eval_shape(
+        layout.shard_map(local, specs, batch, PartitionSpec("pipe")),
+        layout.state,
+        batch,
+    )
+    assert found == pytest.approx(rings[0], rel=near)

@@ -9,13 +9,13 @@ from jaxdist.core.plan.outer import OuterConfig
 from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.collective_times import traffic_seconds
-from jaxdist.oracle.compute_times import stage_compute_times
+from jaxdist.oracle.compute_times import compute_cost_model, stage_compute_times
 from jaxdist.oracle.predict import predict
 from jaxdist.oracle.schedule_times import predict_timeline, schedule_time
 from jaxdist.oracle.stage_times import other_traffic, stage_layer_traffic, stage_times
 from jaxdist.pipeline.plan_schedule import stage_placement
 
-SCHEDULES = ("gpipe", "1f1b", "eager-1f1b")
+SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "zb-h1")
 ONCE = ("reduce_gradients", "whole_lengths")
 """Where a step asks for what no microbatch does."""
 
@@ -108,3 +108,16 @@ def test_stages_wait_for_the_talk_of_others(digits, schedule):
     assert step.bubble_seconds > 2 * silent.bubble_seconds
     ends = max(lane[-1].end for lane in predict_timeline(case, cluster))
     assert ends == pytest.approx(step.seconds)
+
+
+@pytest.mark.parametrize("name", ["testbed", "dgx-a100"])
+def test_gradients_of_weights_are_a_third_to_a_half_of_a_backward_pass(name, digits):
+    """Products' are half; norms and what has no weights have none to come later."""
+    case, cluster = staged(digits, "zb-h1"), load_cluster(name)
+    for stage in stage_times(case, cluster):
+        assert 0.3 < stage.weights / stage.backward < 0.55
+    # The layer that reads the images has no other gradient than that of its weights.
+    worker = compute_cost_model(case, cluster.device, 0)
+    first, *_ = (x for x in case.stage_layers(0) if x.kernel)
+    spent = worker.microbatch_time(first)
+    assert spent.weights == pytest.approx(spent.backward)
