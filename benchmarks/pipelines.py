@@ -162,7 +162,7 @@ def spread(found):
 
 def steps(args):
     for kind in KINDS:
-        for schedule in ("gpipe", "1f1b", "eager-1f1b"):
+        for schedule in ("gpipe", "1f1b", "eager-1f1b", "zb-h1"):
             found = spread(seconds(stack(kind, schedule=schedule), args.steps))
             yield {"blocks": kind, "schedule": schedule, "ms": found}
         alone = spread(seconds(stack(kind, stages=1), args.steps))
@@ -189,7 +189,7 @@ def ticks(args):
 
 def memory(args):
     del args
-    for schedule in ("gpipe", "1f1b", "eager-1f1b"):
+    for schedule in ("gpipe", "1f1b", "eager-1f1b", "zb-h1"):
         for stages, micro in ((4, 4), (4, 8), (4, 16), (4, 32), (2, 16), (8, 16)):
             if stages > len(jax.devices()):
                 continue

@@ -44,7 +44,6 @@ class ScheduleArrays:
 
     kinds: tuple[WorkKind, ...]
     """Kinds of work: weights only where they have ticks of their own."""
-
     stage: np.ndarray
     """Stage of the work; `NO_ENTRY` where there is no work of the kind."""
     micro: np.ndarray
