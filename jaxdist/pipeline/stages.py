@@ -232,6 +232,8 @@ class Pipeline:
     """How running statistics lie."""
     compute_dtype: Any
     """Dtype that matrices are cast to; None leaves them as they are."""
+    is_exchange_last: bool = False
+    """Whether nothing is sent in a superstep before all its works are done."""
     max_vector_elements: int = MAX_VECTOR_ELEMENTS
     """Elements of a vector of messages or residuals, at most."""
 

@@ -243,12 +243,16 @@ def _make_pipeline(
     """
     held = require_slot_layout(layout)
     stages = held.stages
+    arrays = schedule_arrays(supersteps, stages.placement)
     return Pipeline(
         stages=tuple(
             _make_stage(layout, number, last_stage_fn, key)
             for number in range(stages.count)
         ),
-        schedule_arrays=schedule_arrays(supersteps, stages.placement),
+        schedule_arrays=arrays,
+        # On accelerators activations may travel beside the backward pass of the tick.
+        is_exchange_last=key is not None
+        and (layout.platform == "cpu" or "weights" in arrays.kinds),
         param_slots=held.param_slots,
         stat_slots=held.stat_slots,
         compute_dtype=layout.task.dtype,
