@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -46,6 +47,24 @@ from jaxdist.pipeline.plan_schedule import plan_schedule
 _UNIT_PATTERN: Final = re.compile(
     r"(?<=\d) (?=(?:%|h|min|m?s|[kMGT]?B|samples/s|UTC)(?!\w))"
 )
+SECTIONS: Final = MappingProxyType(
+    {
+        "learning": "Learning",
+        "time": "Time",
+        "bytes": "Bytes",
+        "memory": "Memory",
+        "predicted": "Predicted, measured",
+        "pipeline": "Pipeline",
+        "changes": "Plan changes",
+        "scaling": "Scaling",
+        "shuffle": "Shuffle",
+        "goodput": "Goodput",
+        "checkpoints": "Checkpoints",
+        "configuration": "Configuration",
+    }
+)
+"""Sections by id, in the order of the page, with what leads to them."""
+_EXPERIMENT_SOURCES: Final = ("default", "experiment")
 
 
 def render_template(template: str, context: Mapping[str, Any]) -> str:
@@ -348,22 +367,37 @@ def write_report(folder: Path) -> Path:
     if files_of_run.has_run or run.status != "stopped":
         again = suggest_commands(run, record.folder, resume_command(files_of_run))
     # A caption is there for every section, also where the run left nothing to draw:
-    # then it says why, or which command measures it.
+    # then it says why, or which command measures it, in a fold at the end.
     captions_by_section = {
         "learning": learning_caption(record),
         "time": time_caption(record),
-        "moved": traffic.traffic_caption(record),
+        "bytes": traffic.traffic_caption(record),
         "memory": memory_caption(record),
         "predicted": prediction,
         "pipeline": pipeline_caption(record),
-        "replanned": goodput.replan_caption(record),
+        "changes": goodput.replan_caption(record),
         "scaling": scaled,
-        "mixing": mixed,
+        "shuffle": mixed,
         "goodput": goodput.goodput_caption(record),
         "checkpoints": checkpoint_caption(record),
         "configuration": config_caption(record),
     }
     wall_time, phases = goodput.wall_time_charts(run)
+    changes, sittings = goodput.replan_rows(record), goodput.goodput_section(record)
+    drawn = {
+        "learning": True,
+        "time": phases,
+        "bytes": moved,
+        "memory": beside and beside.memory,
+        "predicted": beside,
+        "pipeline": plan is not None and plan.stages > 1,
+        "changes": changes,
+        "scaling": scaling,
+        "shuffle": mixing,
+        "goodput": sittings,
+        "checkpoints": record.resumes,
+        "configuration": True,
+    }
     # The names are those of the template, which refuses a page that lacks one.
     context = {
         "record": record,
@@ -374,20 +408,27 @@ def write_report(folder: Path) -> Path:
         "facts": header_facts(record),
         "tiles": key_figures(record),
         "find": captions_by_section,
+        "sections": SECTIONS,
+        "shown": [name for name in SECTIONS if drawn[name]],
+        "brief": [
+            (title, captions_by_section[name])
+            for name, title in SECTIONS.items()
+            if not drawn[name]
+        ],
         "figures": learning_curves.learning_figures(record),
         "steps_a_point": learning_curves.steps_per_point(len(record.train)),
         "wall_time": wall_time,
         "phases": phases,
         "moved": moved,
-        "changes": goodput.replan_rows(record),
+        "changes": changes,
         "scaling": scaling,
         "mixing": mixing,
-        "sittings": goodput.goodput_section(record),
+        "sittings": sittings,
         "history": history_rows(record),
         "beside": beside,
         "pipeline": pipeline,
-        "saved": finished_checkpoints(record),
         "values": values,
+        "changed": [row for row in values if row["by"] not in _EXPERIMENT_SOURCES],
         "origins": [source for source in SETTING_SOURCES if source in setters],
         "setters": setters,
         "utc": format_utc,

@@ -87,6 +87,8 @@ def test_values_are_sorted_searched_and_filtered(browser, sample):
     seen = browser.opens(write_report(sample.write()), width=SCREEN)
     shown = "[...document.querySelectorAll('#values tbody tr')].filter(r => r.checkVisibility())"
     first = f"{shown}[0].cells[0].textContent"
+    assert browser.runs(f"{shown}.length") == 0  # folded
+    browser.runs("document.querySelector('#configuration details').open = true")
     browser.runs("document.querySelector('#values thead button').click()")
     assert browser.runs(first) == "checkpoint.final"
     browser.runs("document.getElementById('by-experiment').click()")

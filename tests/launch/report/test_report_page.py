@@ -89,6 +89,15 @@ def test_every_configuration_value_says_who_set_it(sample):
         )
 
 
+def test_what_was_changed_stands_before_the_fold_of_all_values(sample):
+    page = page_of(sample)
+    text = page.source.partition('<section id="configuration">')[2]
+    before, _, fold = text.partition("<details>")
+    assert "<code>optim.lr</code>" in before
+    assert "<code>model.name</code>" not in before  # by the experiment
+    assert all(f"<code>{key}</code>" in fold for key in sample.lock["values"])
+
+
 def test_the_page_asks_for_nothing(sample):
     page = page_of(sample)
     assert "http:" not in page.source

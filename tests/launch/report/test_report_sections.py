@@ -212,8 +212,11 @@ def test_every_section_of_a_whole_run_is_there(everything):
     assert all("<svg" in section(everything, n) for n in names if n != "changes")
 
 
-def test_no_section_is_an_empty_frame(sample):
-    report = write_report(sample.write())
-    for name in ("changes", "scaling", "shuffle", "goodput"):
-        assert "<table" not in section(report, name)
-        assert "<svg" not in section(report, name)
+def test_what_has_nothing_to_draw_is_a_sentence_in_a_fold(sample):
+    text = write_report(sample.write()).read_text(encoding="utf-8")
+    fold = text.partition("<details><summary>In a sentence each")[2]
+    for name in ("changes", "scaling", "shuffle", "goodput", "checkpoints"):
+        assert f'id="{name}"' not in text
+        assert f'href="#{name}"' not in text
+    for words in ("--adapt", "jaxdist scale digits", "in one sitting", "Never resumed"):
+        assert words in fold
