@@ -14,7 +14,7 @@ labels of the same size.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from markupsafe import Markup, escape
@@ -81,6 +81,25 @@ def ticks(low: float, high: float, max_intervals: int = 6) -> list[float]:
     return [round(n * step, 12) for n in range(first, last + 1)]
 
 
+def log_ticks(low: float, high: float) -> list[float]:
+    """Choose ticks of a logarithmic axis around positive values.
+
+    Powers of ten, some seven at most; within two decades 2 and 5 times them as well.
+
+    >>> log_ticks(0.006, 2.9), log_ticks(30, 400)
+    ([0.001, 0.01, 0.1, 1.0, 10.0], [20.0, 50.0, 100.0, 200.0, 500.0])
+    """
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    if last - first > 2:
+        every = -(-(last - first) // 6)
+        # From above: what rounding adds lies below the lowest value.
+        return [float(f"1e{n}") for n in reversed(range(last, first - every, -every))]
+    grid = [float(f"{m}e{n}") for n in range(first, last + 2) for m in (1, 2, 5)]
+    begin = max(n for n, tick in enumerate(grid) if tick <= low)
+    end = next(n for n, tick in enumerate(grid) if tick >= high and n > begin)
+    return grid[begin : end + 1]
+
+
 def format_tick(value: float) -> str:
     """Write the number at a tick, without its unit."""
     return f"{value:,.0f}" if value == round(value) else f"{value:g}"
@@ -124,6 +143,8 @@ class Curve:
     """(x, y), x growing."""
     label: str
     """What it is and where it ends, written beside its end."""
+    name: str = ""
+    """What it is alone, for a pointer that asks for values."""
     peak: tuple[float, float] | None = None
     """Where the label stands instead, if not at the end."""
 
@@ -139,7 +160,11 @@ class Figure:
     svg: Markup
     """The drawing."""
     below: str
-    """Title of the horizontal axis."""
+    """Title of the horizontal axis; empty where it stands beside its numbers."""
+    log_svg: Markup | None = None
+    """The same over a logarithmic axis, where there are decades to see."""
+    prefers_log: bool = False
+    """Whether that one is shown first."""
 
 
 _MAX_NAMED_MARKS: Final = 3
@@ -157,98 +182,170 @@ class AxisMark:
     """The same in a sentence, for a pointer that rests there."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class XAxis:
+    """The horizontal axis of a plot, which begins at zero."""
+
+    title: str
+    """What it counts."""
+    ticks: Sequence[float]
+    """Where its numbers stand."""
+    end: float = 0.0
+    """Where it ends; 0: at its last tick."""
+    marks: Sequence[AxisMark] = ()
+    """Where to draw dotted lines: the run was resumed or changed."""
+    epoch: float | None = None
+    """Steps of an epoch, for a second row of numbers; None draws none."""
+
+    def share(self, value: float) -> float:
+        """Place a value as a share of the plot's width."""
+        # The last step is rarely a round number: the axis may go on behind its ticks.
+        return value / (self.end or self.ticks[-1])
+
+    @property
+    def epochs(self) -> list[float]:
+        """Whole epochs that a number stands at; none where the axis has less than 1."""
+        if self.epoch is None:
+            return []
+        last = (self.end or self.ticks[-1]) / self.epoch
+        found = [n for n in ticks(0.0, last) if n <= last * (1 + 1e-9) and n % 1 == 0]
+        return found if len(found) > 1 else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class YAxis:
+    """The vertical axis of a plot."""
+
+    title: str
+    """Quantity and unit."""
+    ticks: Sequence[float]
+    """Where its numbers stand; first and last are its ends."""
+    is_log: bool = False
+    """Whether it is logarithmic."""
+
+    def share(self, value: float) -> float:
+        """Place a value as a share of the plot's height, from above, 0 to 1."""
+        low, value, high = (
+            math.log10(x) if self.is_log else x
+            for x in (self.ticks[0], value, self.ticks[-1])
+        )
+        return 1 - min(1.0, max(0.0, (value - low) / (high - low)))
+
+
 def draw_line_chart(
     name: str,
-    y_title: str,
     curves: Sequence[Curve],
+    x: XAxis,
+    y: YAxis,
     *,
-    x_ticks: Sequence[float],
-    y_ticks: Sequence[float],
-    x_title: str,
-    x_max: float | None = None,
-    marks: Sequence[AxisMark] = (),
     labels_below: bool = False,
+    offers_log: bool = False,
 ) -> Figure:
     """Draw curves over one axis; screen readers hear the name and the curves' labels.
 
     Args:
         name: what is shown.
-        y_title: quantity and unit of the vertical axis.
         curves: at least one, each with at least one point.
-        x_ticks: ticks of the horizontal axis, which begins at zero.
-        y_ticks: ticks of the vertical axis; first and last are its ends.
-        x_title: title of the horizontal axis.
-        x_max: end of the horizontal axis; None: its last tick.
-        marks: where to draw dotted lines: the run was resumed or changed.
+        x: the horizontal axis.
+        y: the vertical axis.
         labels_below: write the labels below the ends of the curves, for curves that
             rise.
+        offers_log: draw them over a logarithmic axis as well, where they are positive
+            and span a decade; over two decades it is the first to be seen.
     """
-    # The last step is rarely a round number: the axis may go on behind its last tick.
-    right = x_ticks[-1] if x_max is None else x_max
-    placed = [_shares(curve.points, right, y_ticks) for curve in curves]
+    drawn = _draw_plot(name, curves, x, y, labels_below=labels_below)
+    below = "" if x.epochs else x.title
+    figure = Figure(name=name, unit=y.title, svg=drawn, below=below)
+    values = [value for curve in curves for _, value in curve.points]
+    low, high = min(values), max(values)
+    if not offers_log or low <= 0 or high < 10 * low:
+        return figure
+    y = YAxis(title=y.title, ticks=log_ticks(low, high), is_log=True)
+    drawn = _draw_plot(f"{name}, logarithmic", curves, x, y)
+    return replace(figure, log_svg=drawn, prefers_log=high >= 100 * low)
+
+
+def _draw_plot(
+    name: str,
+    curves: Sequence[Curve],
+    x: XAxis,
+    y: YAxis,
+    *,
+    labels_below: bool = False,
+) -> Markup:
+    placed = [[(x.share(a), y.share(b)) for a, b in c.points] for c in curves]
 
     parts = []
-    heights = _shares([(0.0, tick) for tick in y_ticks], right, y_ticks)
-    for tick, (_, share) in zip(y_ticks, heights):
-        y = percent_length(share)
-        parts.append(tag("line", class_="grid", x1=0, x2="100%", y1=y, y2=y))
-        at = {"x": -8, "y": y, "dy": 4, "text_anchor": "end"}
+    for tick in y.ticks:
+        up = percent_length(y.share(tick))
+        parts.append(tag("line", class_="grid", x1=0, x2="100%", y1=up, y2=up))
+        at = {"x": -8, "y": up, "dy": 4, "text_anchor": "end"}
         parts.append(tag("text", format_tick(tick), class_="tick", **at))
-    for tick in x_ticks:
-        at = {"x": percent_length(tick / right), "y": PLOT_HEIGHT + 17}
-        middle = {"class_": "tick", **at, "text_anchor": "middle"}
-        parts.append(tag("text", format_tick(tick), **middle))
+    epochs = x.epochs
+    rows = [(x.title, [(tick, tick) for tick in x.ticks])]
+    rows += [("epoch", [(n, n * (x.epoch or 1)) for n in epochs])] if epochs else []
+    for row, (title, numbers) in enumerate(rows):
+        down = PLOT_HEIGHT + 17 + 16 * row
+        for number, place in numbers:
+            at = {"x": percent_length(x.share(place)), "y": down}
+            middle = {"class_": "tick", **at, "text_anchor": "middle"}
+            parts.append(tag("text", format_tick(number), **middle))
+        if epochs:
+            at = {"x": -8, "y": down, "text_anchor": "end"}
+            parts.append(tag("text", title, class_="tick", **at))
     base = {"x1": 0, "x2": "100%", "y1": PLOT_HEIGHT, "y2": PLOT_HEIGHT}
     parts.append(tag("line", class_="ax", **base))
 
-    for mark in marks:
-        x = percent_length(mark.place / right)
+    for mark in x.marks:
+        across = percent_length(x.share(mark.place))
         told = (tag("title", mark.title),) if mark.title else ()
-        parts.append(tag("line", *told, class_="rst", x1=x, x2=x, y1=0, y2="100%"))
-        if len(marks) <= _MAX_NAMED_MARKS:  # the texts of more would overlap
-            at = {"x": x, "y": -5, "text_anchor": "middle"}
+        line = {"x1": across, "x2": across, "y1": 0, "y2": "100%"}
+        parts.append(tag("line", *told, class_="rst", **line))
+        if len(x.marks) <= _MAX_NAMED_MARKS:  # the texts of more would overlap
+            at = {"x": across, "y": -5, "text_anchor": "middle"}
             parts.append(tag("text", mark.label, class_="tick", **at))
 
     # A polyline takes no per cent. It lies in an inner drawing of 100 by 100 units that
     # is stretched to the plot; texts and dots stay outside it and keep their shape.
     lines = []
     for curve, places in zip(curves, placed):
-        points = " ".join(f"{100 * x:.2f},{100 * y:.2f}" for x, y in places)
-        lines.append(tag("polyline", class_=f"ln s-{curve.stroke}", points=points))
+        points = " ".join(f"{100 * a:.2f},{100 * b:.2f}" for a, b in places)
+        # What a pointer is told, where places are too coarse; a drawing over another
+        # axis of the same curves has it from the first one.
+        values = " ".join(f"{a:g},{b:.4g}" for a, b in curve.points)
+        known = {"data_values": None if y.is_log else values}
+        look = {"class_": f"ln s-{curve.stroke}", "data_name": curve.name or None}
+        lines.append(tag("polyline", **look, points=points, **known))
     inner = {"width": "100%", "height": PLOT_HEIGHT, "viewBox": "0 0 100 100"}
     stretch = {"preserveAspectRatio": "none", "overflow": "visible"}
-    parts.append(tag("svg", *lines, **inner, **stretch))
+    axis = {"data_x": x.title, "data_epoch": f"{x.epoch:g}" if epochs else None}
+    parts.append(tag("svg", *lines, **inner, **stretch, **axis))
     # A curve of one point has no line at all: without a dot it would not be seen.
     parts += [
-        tag("circle", class_=f"t-{curve.stroke}", cx=x, cy=y, r=2.5)
+        tag("circle", class_=f"t-{curve.stroke}", cx=cx, cy=cy, r=2.5)
         for curve, places in zip(curves, placed)
         if len(places) <= _MAX_DOTS
-        for x, y in ((percent_length(x), percent_length(y)) for x, y in places)
+        for cx, cy in ((percent_length(a), percent_length(b)) for a, b in places)
     ]
-    parts += _labels(curves, right, y_ticks, below=labels_below)
+    parts += _labels(curves, x, y, below=labels_below)
 
     title = f"{name}: {'; '.join(curve.label for curve in curves)}"
-    drawn = labelled_svg(title, *parts, height=PLOT_HEIGHT)
-    return Figure(name=name, unit=y_title, svg=drawn, below=x_title)
-
-
-def _shares(
-    points: Sequence[tuple[float, float]], right: float, y_ticks: Sequence[float]
-) -> list[tuple[float, float]]:
-    """Place points as shares of the plot's width and height, from its upper left."""
-    low, span = y_ticks[0], y_ticks[-1] - y_ticks[0]
-    return [(x / right, 1 - min(1.0, max(0.0, (y - low) / span))) for x, y in points]
+    return labelled_svg(title, *parts, height=PLOT_HEIGHT)
 
 
 def _labels(
-    curves: Sequence[Curve], right: float, y_ticks: Sequence[float], *, below: bool
+    curves: Sequence[Curve], x: XAxis, y: YAxis, *, below: bool
 ) -> list[Markup]:
     """Write the names at the ends, the higher curve's above the lower one's."""
-    ends = [(c, _shares(c.points, right, y_ticks)) for c in curves if c.peak is None]
+
+    def shares(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+        return [(x.share(a), y.share(b)) for a, b in points]
+
+    ends = [(c, shares(c.points)) for c in curves if c.peak is None]
     ends.sort(key=lambda end: end[1][-1][1])
     last = max((places[-1][0] for _, places in ends), default=1.0)
     # Labels are written towards the left: they stand clear of every curve there.
-    near = [y for _, places in ends for x, y in places if x >= 0.6 * last]
+    near = [b for _, places in ends for a, b in places if a >= 0.6 * last]
     below = below and max(near) < 0.75  # there is room down to the axis
     offsets = [24 + 16 * n if below else -10 - 16 * n for n in range(len(ends))]
     places = [
@@ -257,15 +354,15 @@ def _labels(
     ]
     for curve in curves:
         if curve.peak is not None:
-            ((x, y),) = _shares([curve.peak], right, y_ticks)
-            places.append((curve, x, y, -10))
+            ((left, up),) = shares([curve.peak])
+            places.append((curve, left, up, -10))
 
     labels = []
-    for curve, x, y, dy in places:
+    for curve, left, up, dy in places:
         sample = tag("tspan", "\u2501 ", class_=f"t-{curve.stroke}")
-        at = {"x": percent_length(x), "y": percent_length(y), "dy": dy}
+        at = {"x": percent_length(left), "y": percent_length(up), "dy": dy}
         # Text runs towards the side that has more room.
-        look = {"class_": "dl", **at, "text_anchor": "start" if x < 0.5 else "end"}
+        look = {"class_": "dl", **at, "text_anchor": "start" if left < 0.5 else "end"}
         labels.append(tag("text", sample, curve.label, **look))
     return labels
 

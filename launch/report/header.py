@@ -1,5 +1,6 @@
 """The top of the page: facts of a run, its key figures and a drawing of its mesh."""
 
+import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -100,6 +101,8 @@ def key_figures(record: RunData) -> list[KeyFigure]:
         single = run.answers in (0, run.held_out)
         count, noun = (run.held_out, "samples") if single else (run.answers, "tokens")
         note = f"{run.correct:,} of {count:,} {noun} held out, each once"
+        if record.is_language_model and run.loss is not None and run.loss < 100:
+            note += f"; perplexity {math.exp(run.loss):,.2f}"
         accuracy = (format_percent(run.accuracy, 2), note)
 
     step, rate = ("", ""), ("", "")
@@ -107,10 +110,12 @@ def key_figures(record: RunData) -> list[KeyFigure]:
         median, low, high, unit = step_time_percentiles(run)
         step = (f"{median} {unit}", f"median; p5 {low}, p95 {high}")
         batch = record.value("data.batch")
+        count = record.tokens_per_sample or 1
+        unit = "tokens/s" if record.tokens_per_sample else "samples/s"
         # The rate of a device compares runs on different numbers of them.
-        each = f"{run.samples_per_s / run.devices:,.0f} a device"
+        each = f"{count * run.samples_per_s / run.devices:,.0f} a device"
         whole = f"global batch {batch:,}" if isinstance(batch, int) else ""
-        rate = (f"{run.samples_per_s:,.0f} samples/s", _join_parts(each, whole))
+        rate = (f"{count * run.samples_per_s:,.0f} {unit}", _join_parts(each, whole))
 
     memory = run.memory_bytes and format_size(run.memory_bytes)
     first = run.first_step_s and format_duration(run.first_step_s)

@@ -13,6 +13,8 @@ from jaxdist.launch.report.charts import (
     AxisMark,
     Curve,
     Figure,
+    XAxis,
+    YAxis,
     draw_line_chart,
     ticks,
 )
@@ -22,33 +24,55 @@ from jaxdist.launch.run_folder.folder import JsonRow
 Points = list[tuple[float, float]]
 """(step, value), by step."""
 
+_MAX_PERPLEXITY_LOSS: Final = 100.0
+"""Loss up to which its exponential is a number to be drawn."""
 _MAX_POINTS: Final = 300
 """Points of a curve at most: a page of a million steps is no larger than another."""
 
 
+_KNOWN_COLUMNS: Final = (
+    *("kind", "step", "epoch", "time", "loss", "learning_rate", "step_s"),
+    *("accuracy", "correct", "answers", "samples"),
+)
+"""What rows have in each run; further columns are metrics of its own."""
+
+
 def learning_figures(record: RunData) -> list[Figure]:
     """Draw every curve the run has lines for; a run without steps has none."""
-    charts: list[tuple[str, str, list[Curve], list[float]]] = []
+    if not (record.train or record.tests):
+        return []
+    x = step_axis([record], marks=attempt_marks(record))
+    tokens = record.is_language_model
+    figures = []
 
     train, test = training_loss(record), metric_points(record.tests, "loss")
     named = (("forward", "training", train), ("backward", "test", test))
     curves = [
-        Curve(stroke=stroke, points=line, label=f"{name}, {line[-1][1]:.3f} at the end")
+        Curve(
+            stroke=stroke,
+            points=line,
+            label=f"{name}, {line[-1][1]:.3f} at the end",
+            name=name,
+        )
         for stroke, name, line in named
         if line
     ]
     if curves:
         up = ticks(0.0, max(y for curve in curves for _, y in curve.points))
-        charts.append(("Loss", "cross-entropy, nats", curves, up))
+        y = YAxis(title=f"cross-entropy, nats{' a token' * tokens}", ticks=up)
+        figures.append(draw_line_chart("Loss", curves, x, y, offers_log=True))
 
     scores = [(s, 100 * y) for s, y in metric_points(record.tests, "accuracy")]
     if scores:
         label = f"test, {scores[-1][1]:.2f} at the end"
-        # Networks that classify 99 % right would all be a line along the upper edge, so
-        # the axis begins at the worst evaluation, and is at least one per cent high.
-        up = ticks(min(99.0, *(y for _, y in scores)), 100.0)
         curves = [Curve(stroke="backward", points=scores, label=label)]
-        charts.append(("Test accuracy", "samples classified right, %", curves, up))
+        y = accuracy_axis(scores, "tokens" if tokens else "samples")
+        # The one curve that rises.
+        drawn = draw_line_chart("Test accuracy", curves, x, y, labels_below=True)
+        figures.append(drawn)
+    if tokens and test and max(y for _, y in test) < _MAX_PERPLEXITY_LOSS:
+        points = [(step, math.exp(loss)) for step, loss in test]
+        figures.append(_draw_column("Test perplexity", "e to the loss", points, x))
 
     rates = metric_points(record.train, "learning_rate")
     if rates:
@@ -56,35 +80,82 @@ def learning_figures(record: RunData) -> list[Figure]:
         label = f"peak {peak[1]:.3g} at step {peak[0]:,.0f}"
         thin = downsample(rates, lambda group: group[-1])
         curves = [Curve(stroke="backward", points=thin, label=label, peak=peak)]
-        up = ticks(0.0, 1.15 * peak[1])
-        charts.append(("Learning rate", "learning rate", curves, up))
+        y = YAxis(title="learning rate", ticks=ticks(0.0, 1.15 * peak[1]))
+        figures.append(draw_line_chart("Learning rate", curves, x, y))
 
     times = [(s, 1e3 * y) for s, y in metric_points(record.train, "step_s")]
     if times:
+        label = f"{record.run.step_s * 1e3:,.1f} median"
         # The median of a group, since one slow step would lift a mean out of sight.
         thin = downsample(times, median)
-        label = f"{record.run.step_s * 1e3:,.1f} median"
-        up = ticks(0.0, 1.2 * max(y for _, y in thin))
-        curves = [Curve(stroke="backward", points=thin, label=label)]
-        charts.append(("Step time", "time a step, ms", curves, up))
+        unit = "time a step, ms"
+        figures.append(_draw_column("Step time", unit, thin, x, label))
+    rates, unit = throughput(record)
+    if rates:
+        label = f"{median(y for _, y in rates):,.0f} median"
+        thin = downsample(rates, median)
+        figures.append(_draw_column("Throughput", unit, thin, x, label))
 
-    if not charts:
-        return []
-    last = float(max(row["step"] for row in (*record.train, *record.tests)))
-    return [
-        draw_line_chart(
-            name,
-            unit,
-            curves,
-            x_max=last,
-            x_ticks=[tick for tick in ticks(0.0, last) if tick <= last],
-            y_ticks=up,
-            x_title="step",
-            marks=attempt_marks(record),
-            labels_below=name == "Test accuracy",  # the one curve that rises
-        )
-        for name, unit, curves, up in charts
-    ]
+    for rows, where in ((record.train, "training"), (record.tests, "test")):
+        for column in sorted({key for row in rows for key in row}):
+            points = downsample(metric_points(rows, column), fmean)
+            if points and column not in _KNOWN_COLUMNS:
+                figures.append(_draw_column(column, where, points, x))
+    return figures
+
+
+def _draw_column(
+    name: str, unit: str, points: Points, x: XAxis, label: str = ""
+) -> Figure:
+    """Draw one column of the metrics, labelled by its last value if by nothing else."""
+    values = [y for _, y in points]
+    low, high = min(0.0, *values), max(0.0, *values)
+    curve = Curve(
+        stroke="backward",
+        points=points,
+        label=label or f"{values[-1]:,.4g} at the end",
+    )
+    # Labels stand above the end of a curve, which may be its highest value.
+    y = YAxis(title=unit, ticks=ticks(low, high + 0.2 * (high - low)))
+    return draw_line_chart(name, [curve], x, y, offers_log=True)
+
+
+def step_axis(records: Sequence[RunData], marks: Sequence[AxisMark] = ()) -> XAxis:
+    """Return an axis over all steps of some runs, with epochs if they have the same."""
+    last = float(max(r["step"] for each in records for r in (*each.train, *each.tests)))
+    epochs = {each.epoch_steps for each in records}
+    return XAxis(
+        title="step",
+        ticks=[tick for tick in ticks(0.0, last) if tick <= last],
+        end=last,
+        marks=marks,
+        epoch=epochs.pop() if len(epochs) == 1 else None,
+    )
+
+
+def accuracy_axis(scores: Points, answers: str) -> YAxis:
+    """Return an axis of accuracies in per cent.
+
+    Networks that are 99 % right would all be a line along the upper edge, so the axis
+    begins at the worst evaluation, and is at least one per cent high.
+    """
+    up = ticks(min(99.0, *(y for _, y in scores)), 100.0)
+    return YAxis(title=f"{answers} classified right, %", ticks=up)
+
+
+def throughput(record: RunData) -> tuple[Points, str]:
+    """Return samples or tokens a second by step, and which of them.
+
+    A run whose batch was changed on its way has none: rows do not say their batch.
+    """
+    batch = record.value("data.batch")
+    if not isinstance(batch, int) or record.batch_changed:
+        return [], ""
+    count, unit = batch, "samples/s"
+    if record.tokens_per_sample:
+        count, unit = batch * record.tokens_per_sample, "tokens/s"
+    times = metric_points(record.train, "step_s")
+    return [(step, count / seconds) for step, seconds in times if seconds > 0], unit
 
 
 def attempt_marks(record: RunData) -> list[AxisMark]:
@@ -206,15 +277,17 @@ def mixing_section(record: RunData) -> MixingSection | None:
         label = f"measured, {measured[-1][1]:.{digits}f} in the last epoch"
         drawn = draw_line_chart(
             name,
-            unit,
             [
-                Curve(stroke="forward", points=forecast, label="forecast"),
-                Curve(stroke="backward", points=measured, label=label),
+                Curve(
+                    stroke="forward", points=forecast, label="forecast", name="forecast"
+                ),
+                Curve(stroke="backward", points=measured, label=label, name="measured"),
             ],
-            x_max=last,
-            x_ticks=across,
-            y_ticks=ticks(0.0, max(y for _, y in (*forecast, *measured))),
-            x_title="epochs before",
+            XAxis(title="epochs before", ticks=across, end=last),
+            YAxis(
+                title=unit,
+                ticks=ticks(0.0, max(y for _, y in (*forecast, *measured))),
+            ),
         )
         figures.append(drawn)
     how = (

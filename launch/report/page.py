@@ -81,7 +81,7 @@ def render_template(template: str, context: Mapping[str, Any]) -> str:
     dark = "".join(f"--{name}: {c.dark}; " for name, c in colours.items())
     when = "@media screen and (prefers-color-scheme: dark)"
     palette = f":root {{ {light}}}\n{when} {{ :root {{ {dark}}} }}\n"
-    style, script = palette + read_resource("style.css"), read_resource("sort.js")
+    style, script = palette + read_resource("style.css"), read_resource("page.js")
 
     # The policy allows this style and this script by their hashes, and nothing else:
     # names from a run's files that slipped through escaping could still run nothing.
@@ -156,7 +156,10 @@ def learning_caption(record: RunData) -> Markup:
         at = format_count(best["step"])
         shares = format_percent(share, 2), format_percent(top, 2)
         return Markup(text).format(*shares, at, went)
-    epochs = round(end.get("epoch", len(scored)), 2)
+    epochs = int(end.get("epoch", len(scored)))
+    if record.epoch_steps:
+        # A row has the epoch of its last sample: one less where a step ends an epoch.
+        epochs = int(end["step"] / record.epoch_steps + 1e-9)
     after = pluralize(epochs, "epoch") if epochs else pluralize(end["step"], "step")
     text = "Test accuracy reached <b>{}</b> after {}; {}."
     return Markup(text).format(format_percent(share, 2), after, went)

@@ -1,5 +1,6 @@
 """A record: everything the files of a run folder say, however early the run ended."""
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -34,6 +35,8 @@ from jaxdist.launch.run_folder.goodput import (
 )
 from jaxdist.launch.run_folder.lockfile import AttemptRecord
 from jaxdist.launch.training.adapt.plan_search import RestartDecision
+from jaxdist.models.config import ModelConfig
+from jaxdist.models.registry import is_user_model, takes_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +106,44 @@ class RunData:
     study: JsonRow | None = None
     """The newest scaling study of its experiment; None where there is none."""
 
+    train_samples: int = 0
+    """Training samples of an epoch; 0: not recorded."""
+
     def value(self, key: str, default: Any = None) -> Any:
         """Look up a configuration value."""
         return self.values.get(key, {}).get("value", default)
+
+    @property
+    def batch_changed(self) -> bool:
+        """Whether it went on with another batch: then no row says which it had."""
+        return any("data.batch" in each.changes for each in self.history)
+
+    @property
+    def epoch_steps(self) -> float | None:
+        """Steps of an epoch; None where that is not known."""
+        batch = self.value("data.batch")
+        if not self.train_samples or not is_scalar(int, batch) or self.batch_changed:
+            return None
+        return self.train_samples / batch
+
+    @property
+    def is_language_model(self) -> bool:
+        """Whether it predicts tokens of a text."""
+        # A network of one's own would have to be imported to be asked.
+        model = ModelConfig(name=str(self.value("model.name", "")))
+        return self.value("data.name") == "text" or (
+            not is_user_model(model) and takes_tokens(model)
+        )
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """Tokens of a sample of a language model; 0 of any other, or not known."""
+        counts = [(row.get("answers"), row.get("samples")) for row in self.tests[-1:]]
+        return sum(
+            answers // samples
+            for answers, samples in counts
+            if self.is_language_model and answers and samples
+        )
 
 
 def read_run_data(folder: Path) -> RunData:
@@ -175,6 +213,7 @@ def read_run_data(folder: Path) -> RunData:
         changes=changes,
         mixed=read_json_object(files.shuffle_quality),
         study=_latest_scaling_study(folder, run),
+        train_samples=lock.train_samples,
     )
 
 
@@ -187,6 +226,7 @@ class _Lock:
     packages: Mapping[str, str]
     command: str
     attempts: tuple[AttemptRecord, ...]
+    train_samples: int
 
 
 def _read_lock(path: Path) -> _Lock:
@@ -219,7 +259,18 @@ def _read_lock(path: Path) -> _Lock:
                 parse_record(AttemptRecord, known_fields(AttemptRecord, row), "a start")
                 for row in lock.get("attempts") or ()
             ),
+            train_samples=_sample_count(str((lock.get("data") or {}).get("train"))),
         )
+
+
+def _sample_count(fingerprint: str) -> int:
+    """Read how many samples a fingerprint in a lock file is of; 0 where it is none.
+
+    >>> _sample_count("1,437 samples, 0123456789abcdef")
+    1437
+    """
+    found = re.match(r"([\d,]+) samples", fingerprint)
+    return int(found[1].replace(",", "")) if found else 0
 
 
 def _find_resumes(

@@ -7,7 +7,14 @@ from typing import Any
 from markupsafe import Markup
 
 from jaxdist.core.text.formatting import format_percent, format_size
-from jaxdist.launch.report.charts import Curve, Figure, draw_line_chart, ticks
+from jaxdist.launch.report.charts import (
+    Curve,
+    Figure,
+    XAxis,
+    YAxis,
+    draw_line_chart,
+    ticks,
+)
 from jaxdist.launch.report.run_record import RunData
 from jaxdist.launch.terminal.run_summary import pluralize
 
@@ -161,12 +168,13 @@ def _scaling_figures(study: Mapping[str, Any], run_batch: object) -> list[Figure
     return [
         draw_line_chart(
             name,
-            unit,
             curves,
-            x_ticks=counts,
+            XAxis(title="processes", ticks=counts),
             # Labels stand above the ends of curves that rise to the upper edge.
-            y_ticks=ticks(0.0, 1.25 * max(y for c in curves for _, y in c.points)),
-            x_title="processes",
+            YAxis(
+                title=unit,
+                ticks=ticks(0.0, 1.25 * max(y for c in curves for _, y in c.points)),
+            ),
         )
         for name, unit, curves in charts
     ]

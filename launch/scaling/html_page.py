@@ -13,6 +13,8 @@ from jaxdist.launch.report.charts import (
     BarSegment,
     Curve,
     Figure,
+    XAxis,
+    YAxis,
     draw_line_chart,
     stacked_bar,
     ticks,
@@ -110,6 +112,7 @@ def _batch_figures(result: ScalingResult, grid_batch: int) -> list[Figure]:
     longest = max(one.epoch_s for one in among)
     highest = max(loss for one in among for loss in one.losses)
     counts = [float(count) for count in result.grid.processes]
+    across = XAxis(title="processes", ticks=counts)
     lines = [
         (f"{reduce}, {source} input", runs)
         for source in result.grid.inputs
@@ -127,14 +130,12 @@ def _batch_figures(result: ScalingResult, grid_batch: int) -> list[Figure]:
         points = [(float(one.run.processes), one.samples_per_s) for one in runs]
         drawn = draw_line_chart(
             f"Samples/s, {name}",
-            "samples/s",
             [
-                Curve(stroke="forward", points=linear, label="linear"),
-                Curve(stroke="backward", points=points, label=label),
+                Curve(stroke="forward", points=linear, label="linear", name="linear"),
+                Curve(stroke="backward", points=points, label=label, name="measured"),
             ],
-            x_ticks=counts,
-            y_ticks=ticks(0.0, max(fastest, linear[-1][1])),
-            x_title="processes",
+            across,
+            YAxis(title="samples/s", ticks=ticks(0.0, max(fastest, linear[-1][1]))),
         )
         rates.append(drawn)
 
@@ -142,11 +143,9 @@ def _batch_figures(result: ScalingResult, grid_batch: int) -> list[Figure]:
         label = f"{points[-1][1]:,.1f} at the end"
         drawn = draw_line_chart(
             f"Epoch, {name}",
-            "seconds",
             [Curve(stroke="backward", points=points, label=label)],
-            x_ticks=counts,
-            y_ticks=ticks(0.0, longest),
-            x_title="processes",
+            across,
+            YAxis(title="seconds", ticks=ticks(0.0, longest)),
         )
         epochs.append(drawn)
 
@@ -159,17 +158,20 @@ def _batch_figures(result: ScalingResult, grid_batch: int) -> list[Figure]:
         curves = []
         for stroke, one in zip(("forward", "backward"), ends):
             points = downsample(one.loss_curve, fmean)
-            label = f"{pluralize(one.run.processes, 'process')}, {one.losses[-1]:.3f}"
-            curves.append(Curve(stroke=stroke, points=points, label=label))
+            named = pluralize(one.run.processes, "process")
+            label = f"{named}, {one.losses[-1]:.3f}"
+            curve = Curve(stroke=stroke, points=points, label=label, name=named)
+            curves.append(curve)
         right = max(point[0] for curve in curves for point in curve.points)
         drawn = draw_line_chart(
             f"Loss, {name}",
-            "loss, nats",
             curves,
-            x_max=right,
-            x_ticks=[tick for tick in ticks(0.0, right) if tick <= right],
-            y_ticks=ticks(0.0, highest),
-            x_title="epochs",
+            XAxis(
+                title="epochs",
+                ticks=[tick for tick in ticks(0.0, right) if tick <= right],
+                end=right,
+            ),
+            YAxis(title="loss, nats", ticks=ticks(0.0, highest)),
         )
         losses.append(drawn)
     return [*rates, *epochs, *losses]

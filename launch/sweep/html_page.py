@@ -13,6 +13,8 @@ from jaxdist.launch.report.charts import (
     PLOT_HEIGHT,
     Curve,
     Figure,
+    XAxis,
+    YAxis,
     draw_line_chart,
     format_tick,
     labelled_svg,
@@ -228,12 +230,13 @@ def draw_progress(settings: SweepSettings, trials: Sequence[TrialRecord]) -> Fig
     label = f"best, {format_metric(values[-1])}"
     return draw_line_chart(
         f"Best {settings.metric} so far",
-        settings.metric,
         [Curve(stroke="backward", points=points, label=label)],
-        x_ticks=[tick for tick in ticks(0.0, right) if tick <= right and tick % 1 == 0],
-        y_ticks=ticks(min(values), max(values)),
-        x_title="trials begun",
-        x_max=right,
+        XAxis(
+            title="trials begun",
+            ticks=[n for n in ticks(0.0, right) if n <= right and n % 1 == 0],
+            end=right,
+        ),
+        YAxis(title=settings.metric, ticks=ticks(min(values), max(values))),
     )
 
 

@@ -17,7 +17,7 @@ DATA = (
     "jaxdist/input/digits.LICENSE.txt",
     "jaxdist/launch/report/report.html.j2",
     "jaxdist/launch/report/style.css",
-    "jaxdist/launch/report/sort.js",
+    "jaxdist/launch/report/page.js",
     "jaxdist/launch/launchers/scripts/slurm.sh",
     "jaxdist/launch/sweep/sweep.html.j2",
 )

@@ -179,6 +179,7 @@ def _lock():
     return {
         "experiment": "digits",
         "values": {k: {"value": v, "by": by} for k, (v, by) in rows.items()},
+        "data": {"train": f"{SAMPLES:,} samples, 0123", "test": "360 samples, 4567"},
         "packages": {"jaxdist": "0.1.0", "jax": "0.10.2", "flax": "0.12.8"},
         "command": "jaxdist train digits optim.lr=0.1",
     }

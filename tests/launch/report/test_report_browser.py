@@ -100,3 +100,25 @@ def test_values_are_sorted_searched_and_filtered(browser, sample):
     browser.runs(f"{{ const find = document.getElementById('find'); {typed} }}")
     assert browser.runs(f"{shown}.length") == 1
     assert seen.said == []
+
+
+def test_a_pointer_is_told_the_values_under_it(browser, sample):
+    page = write_report(sample.write())
+    seen = browser.opens(page, width=SCREEN)
+    for kind in ("linear", "log"):
+        plot = f"document.querySelector('#learning .{kind} > svg')"
+        browser.runs(
+            f"document.querySelector('.scale input').checked = {json.dumps(kind == 'log')}"
+        )
+        assert browser.runs(f"{plot}.checkVisibility()")
+        area = f"{plot}.getBoundingClientRect()"
+        at = f"{{clientX: {area}.left + {area}.width, clientY: {area}.top + 5}}"
+        browser.runs(f"{plot}.dispatchEvent(new PointerEvent('pointermove', {at}))")
+        told = browser.runs("document.querySelector('.hover').textContent").split("\n")
+        end, test = sample.train[-1], sample.tests[-1]["loss"]
+        assert told[0] == f"step {end['step']}, epoch 30.02"
+        assert told[1].startswith("training 0.0")
+        assert told[2] == f"test {test:.4g}"
+        browser.runs(f"{plot}.dispatchEvent(new PointerEvent('pointerleave'))")
+        assert not browser.runs("document.querySelector('.hover, .dot') !== null")
+    assert seen.said == []

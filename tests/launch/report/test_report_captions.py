@@ -24,9 +24,14 @@ def test_learning_names_the_accuracy_reached(sample):
 
 
 def test_learning_counts_steps_before_the_first_epoch_is_over(sample):
-    sample.tests[-1] |= {"epoch": 0}
-    assert "after 0 epochs" not in say(page.learning_caption, sample)
-    assert re.search(r"after [\d,]+ steps;", say(page.learning_caption, sample))
+    sample.tests = [sample.tests[0] | {"epoch": 0, "step": 10}]
+    assert "after 10 steps;" in say(page.learning_caption, sample)
+
+
+def test_learning_counts_an_epoch_that_its_last_step_ends(sample):
+    sample.lock["data"]["train"] = "640 samples, 0123"
+    sample.tests = [sample.tests[0] | {"epoch": 0, "step": 10}]
+    assert "after 1 epoch;" in say(page.learning_caption, sample)
 
 
 def test_learning_names_the_best_where_the_end_is_clearly_worse(sample):

@@ -10,7 +10,10 @@ from jaxdist.launch.report.charts import (
     AxisMark,
     BarSegment,
     Curve,
+    XAxis,
+    YAxis,
     draw_line_chart,
+    log_ticks,
     make_bar_chart,
     stacked_bar,
     tag,
@@ -46,6 +49,48 @@ def test_ticks_surround_values_that_do_not_begin_at_zero(low, span):
     assert found[-1] >= low + span - slack
 
 
+@given(st.floats(1e-9, 1e9), st.floats(1, 1e12))
+def test_ticks_of_a_logarithmic_axis_surround_the_values(low, times):
+    found = log_ticks(low, low * times)
+    assert found[0] <= low
+    assert found[-1] >= low * times * (1 - 1e-9)
+    assert found == sorted(set(found))
+    assert 2 <= len(found) <= 9
+
+
+def test_equal_factors_are_equal_heights_of_a_logarithmic_axis():
+    y = YAxis(title="y", ticks=[0.01, 0.1, 1.0, 10.0], is_log=True)
+    shares = [y.share(value) for value in (0.001, 0.01, 0.1, 1, 10, 100)]
+    assert shares == pytest.approx([1, 1, 2 / 3, 1 / 3, 0, 0])
+
+
+def test_epochs_stand_at_their_steps():
+    x = XAxis(title="step", ticks=[0.0, 100.0], end=110.0, epoch=22.5)
+    assert x.epochs == [0, 1, 2, 3, 4]
+    drawn = draw([(0, 0), (100, 2)], end=110.0, epoch=22.5)
+    assert f'x="{100 * 4 * 22.5 / 110:.3f}%" y="233" text-anchor="middle">4<' in drawn
+    assert XAxis(title="step", ticks=[0.0, 10.0], epoch=22.5).epochs == []
+
+
+@pytest.mark.parametrize(
+    ("values", "offered", "preferred"),
+    [
+        ([1, 9], False, False),
+        ([0, 99], False, False),
+        ([1, 10], True, False),
+        ([1, 100], True, True),
+    ],
+)
+def test_a_logarithmic_axis_is_offered_where_there_are_decades(
+    values, offered, preferred
+):
+    curve = Curve(stroke="backward", points=list(enumerate(values)), label="end")
+    y = YAxis(title="y", ticks=[0.0, 100.0])
+    x = XAxis(title="x", ticks=[0.0, 1.0])
+    figure = draw_line_chart("t", [curve], x, y, offers_log=True)
+    assert (figure.log_svg is not None, figure.prefers_log) == (offered, preferred)
+
+
 def test_bars_on_one_axis_have_lengths_in_proportion():
     marks = [
         BarSegment(fill="data", size=size, title="a", label="b")
@@ -67,8 +112,8 @@ def test_parts_of_a_whole_fill_the_bar():
 
 def draw(points, **more):
     curve = Curve(stroke="backward", points=points, label="end")
-    axes = {"x_ticks": [0, 10], "y_ticks": [0, 2], "x_title": "x"}
-    return draw_line_chart("t", "y", [curve], **axes, **more).svg
+    x = XAxis(title="x", ticks=[0, 10], **more)
+    return draw_line_chart("t", [curve], x, YAxis(title="y", ticks=[0, 2])).svg
 
 
 def test_a_curve_runs_from_left_to_right_and_upwards():

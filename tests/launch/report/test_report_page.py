@@ -121,8 +121,9 @@ def test_every_link_leads_to_a_section(sample):
 def test_every_chart_says_what_it_shows(sample):
     page = page_of(sample)
     images = [a for a in page.all("svg") if a.get("role") == "img"]
-    # The mesh, four plots, the bar of the whole, six phases, three collectives.
-    assert len(images) == 1 + 4 + 1 + 6 + 3
+    # The mesh, five plots, the loss over a logarithmic axis, the bar of the whole, six
+    # phases, three collectives.
+    assert len(images) == 1 + 5 + 1 + 1 + 6 + 3
     titled = [
         p[1]["aria-label"]
         for n, _, p in page.elements

@@ -29,6 +29,46 @@ def section(path, name):
     return text.partition(f'<section id="{name}">')[2].partition("</section>")[0]
 
 
+class TestCurves:
+    def names(self, sample):
+        return {f.name: f for f in learning_curves.learning_figures(record(sample))}
+
+    def test_steps_have_epochs_below_and_a_throughput(self, sample):
+        found = self.names(sample)
+        assert 'data-epoch="22.4531"' in found["Loss"].svg
+        rates, unit = learning_curves.throughput(record(sample))
+        assert unit == "samples/s"
+        assert rates[0] == (1, 64 / sample.train[0]["step_s"])
+        assert "Throughput: 1,7" in found["Throughput"].svg
+
+    def test_a_language_model_has_tokens_and_perplexity(self, sample):
+        sample.lock["values"]["model.name"]["value"] = "gpt2_small"
+        sample.lock["values"]["data.name"]["value"] = "text"
+        for row in sample.tests:
+            row["answers"] = 128 * row["samples"]
+        found = self.names(sample)
+        assert "Test perplexity" in found
+        assert found["Throughput"].unit == "tokens/s"
+        assert found["Test accuracy"].unit.startswith("tokens")
+        rates, _ = learning_curves.throughput(record(sample))
+        assert rates[0][1] == 128 * 64 / sample.train[0]["step_s"]
+
+    def test_metrics_of_its_own_are_drawn_by_their_names(self, sample):
+        for row in sample.train:
+            row["grad_norm"] = 3.0
+        for row in sample.tests:
+            row["top5"] = 0.9
+        found = self.names(sample)
+        assert (found["grad_norm"].unit, found["top5"].unit) == ("training", "test")
+
+    def test_a_batch_that_was_changed_leaves_no_throughput_and_no_epochs(self, sample):
+        change = {"step": 9, "changes": {"data.batch": [32, 64]}}
+        sample.lock["attempts"] = [{"step": 0}, change]
+        found = self.names(sample)
+        assert "Throughput" not in found
+        assert "data-epoch" not in found["Loss"].svg
+
+
 class TestBytes:
     def test_without_a_cluster_no_link_is_named(self, sample):
         moves(sample)
