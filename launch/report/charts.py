@@ -90,6 +90,9 @@ def log_ticks(low: float, high: float) -> list[float]:
     ([0.001, 0.01, 0.1, 1.0, 10.0], [20.0, 50.0, 100.0, 200.0, 500.0])
     """
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    # A logarithm that is rounded may be a power's own beside the power.
+    first -= float(f"1e{first}") > low
+    last += float(f"1e{last}") < high
     if last - first > 2:
         every = -(-(last - first) // 6)
         # From above: what rounding adds lies below the lowest value.

@@ -29,6 +29,7 @@ from jaxdist.launch.report import (
     learning_curves,
     pipeline_timeline,
     predicted_vs_measured,
+    samples_section,
     scaling_section,
     traffic,
 )
@@ -50,6 +51,7 @@ _UNIT_PATTERN: Final = re.compile(
 SECTIONS: Final = MappingProxyType(
     {
         "learning": "Learning",
+        "samples": "Samples",
         "time": "Time",
         "bytes": "Bytes",
         "memory": "Memory",
@@ -91,6 +93,7 @@ def render_template(template: str, context: Mapping[str, Any]) -> str:
     )
     policy = (
         "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; "
+        "img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
     environment = Environment(
@@ -353,6 +356,7 @@ def write_report(folder: Path) -> Path:
     with run_file_errors(folder.parent / "scale.json"):
         scaled = scaling_section.scaling_caption(record)
         scaling = scaling_section.scaling_section(record)
+    samples = samples_section.samples_section(record)
     plan, run = record.plan, record.run
     setters = [row["by"] for row in record.values.values()]
     values = [
@@ -373,6 +377,7 @@ def write_report(folder: Path) -> Path:
     # then it says why, or which command measures it, in a fold at the end.
     captions_by_section = {
         "learning": learning_caption(record),
+        "samples": samples_section.samples_caption(record),
         "time": time_caption(record),
         "bytes": traffic.traffic_caption(record),
         "memory": memory_caption(record),
@@ -389,6 +394,7 @@ def write_report(folder: Path) -> Path:
     changes, sittings = goodput.replan_rows(record), goodput.goodput_section(record)
     drawn = {
         "learning": True,
+        "samples": samples,
         "time": phases,
         "bytes": moved,
         "memory": beside and beside.memory,
@@ -420,6 +426,7 @@ def write_report(folder: Path) -> Path:
         ],
         "figures": learning_curves.learning_figures(record),
         "steps_a_point": learning_curves.steps_per_point(len(record.train)),
+        "samples": samples,
         "wall_time": wall_time,
         "phases": phases,
         "moved": moved,

@@ -34,6 +34,10 @@ from jaxdist.launch.run_folder.goodput import (
     list_attempts,
 )
 from jaxdist.launch.run_folder.lockfile import AttemptRecord
+from jaxdist.launch.run_folder.sample_evaluation import (
+    SampleEvaluation,
+    read_sample_evaluation,
+)
 from jaxdist.launch.training.adapt.plan_search import RestartDecision
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import is_user_model, takes_tokens
@@ -106,6 +110,8 @@ class RunData:
     study: JsonRow | None = None
     """The newest scaling study of its experiment; None where there is none."""
 
+    sample_evaluation: SampleEvaluation | None = None
+    """What a checkpoint says of held-out samples one by one; None: not asked."""
     train_samples: int = 0
     """Training samples of an epoch; 0: not recorded."""
 
@@ -213,6 +219,7 @@ def read_run_data(folder: Path) -> RunData:
         changes=changes,
         mixed=read_json_object(files.shuffle_quality),
         study=_latest_scaling_study(folder, run),
+        sample_evaluation=read_sample_evaluation(files.sample_evaluation),
         train_samples=lock.train_samples,
     )
 

@@ -106,6 +106,11 @@ class RunFolder:
         return self.path / "compared.json"
 
     @property
+    def sample_evaluation(self) -> Path:
+        """What a checkpoint says of held-out samples, one by one."""
+        return self.path / "samples.json"
+
+    @property
     def report(self) -> Path:
         """The run as one page."""
         return self.path / "report.html"

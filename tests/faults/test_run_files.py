@@ -35,6 +35,7 @@ READERS = {
     "compared.json": ("report",),
     "measured.json": ("compare", "report"),
     "shuffle.json": ("report",),
+    "samples.json": ("report",),
     "drift.jsonl": ("report",),
 }
 """What reads a file before anything else of the run."""

@@ -30,7 +30,7 @@ class Seen:
     said: list[dict[str, Any]] = field(default_factory=list)
     """Entries of the console and exceptions."""
     asked: list[str] = field(default_factory=list)
-    """Addresses that were asked for, but for the page's own."""
+    """Addresses that were asked for, but for the page's own and what is in it."""
 
 
 class Chromium:
@@ -90,7 +90,11 @@ class Chromium:
             pass
         self.runs("document.fonts.ready.then(() => 1)")
         own = page.resolve().as_uri()
-        self._seen.asked = [url for url in self._seen.asked if url != own]
+        self._seen.asked = [
+            url
+            for url in self._seen.asked
+            if url != own and not url.startswith("data:")
+        ]
         return self._seen
 
     def dresses(self, *, width: int, scheme: str, media: str) -> None:

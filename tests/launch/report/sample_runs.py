@@ -72,6 +72,29 @@ LINKS = {
 }
 
 
+DOT = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAAAAABX3VL4AAAADklEQVR4nGOMYmBiYAAAAdQAXtQYtZQA"
+    "AAAASUVORK5CYII="
+)
+"""A picture of four pixels."""
+
+
+def scored(**more):
+    """Return what `jaxdist report` keeps of the samples that it has scored."""
+    counts = {(0, 0): 30, (1, 1): 25, (1, 0): 4, (2, 2): 31}
+    worst = {"id": 7, "label": 1, "predicted": 0, "loss": 3.25, "probability": 0.0388}
+    return {
+        "checkpoint": 674,
+        "asked": 90,
+        "samples": 90,
+        "held_out": 360,
+        "confusion": [
+            {"label": a, "predicted": b, "samples": n} for (a, b), n in counts.items()
+        ],
+        "worst": [worst | {"picture": DOT}],
+    } | more
+
+
 def moves(sample):
     """Let the run say what its step moves, by collective."""
     sums = {"all-reduce, data": 548_310, "activations, pipe": 96_000}
@@ -179,6 +202,7 @@ def put_everything(sample, compared):
     sample.put("drift.jsonl", lines)
     sample.put("compared.json", json.dumps(compared | {"links": LINKS}))
     sample.put("shuffle.json", json.dumps(exchanged()))
+    sample.put("samples.json", json.dumps(scored()))
     beside = folder.parent / "digits-scale"
     beside.mkdir()
     (beside / "scale.json").write_text(json.dumps(study()))

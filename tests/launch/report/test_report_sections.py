@@ -4,11 +4,21 @@ import json
 import re
 
 import pytest
-from sample_runs import drifts, exchanged, moves, put_everything, sits_again, study
+from sample_runs import (
+    DOT,
+    drifts,
+    exchanged,
+    moves,
+    put_everything,
+    scored,
+    sits_again,
+    study,
+)
 
 from jaxdist.launch.report import (
     goodput,
     learning_curves,
+    samples_section,
     scaling_section,
     traffic,
     write_report,
@@ -245,6 +255,56 @@ class TestShuffle:
     def test_an_order_from_all_samples_is_a_line(self, sample):
         text = said(learning_curves.mixing_caption(record(sample)))
         assert "jaxdist data quality digits" in text
+
+
+class TestSamples:
+    def page(self, sample, **more):
+        sample.write()
+        sample.put("samples.json", json.dumps(scored(**more)))
+        return section(write_report(sample.folder), "samples")
+
+    def test_labels_are_held_against_predictions(self, sample):
+        text = self.page(sample)
+        assert "<b>86 of 90</b> held-out samples right" in text
+        assert "<b>1</b> is taken for <b>0</b>: 4 times, 13.8 % of it" in text
+        assert "<title>label 1, predicted 0: 4</title>" in text
+        assert text.count("<rect") == 4
+        assert "90 samples, evenly out of 360 held out" in text
+        assert f"data:image/png;base64,{DOT}" in text
+        assert "loss 3.25; 3.9 % for its label; sample 7" in text
+
+    def test_labels_have_the_names_of_the_data(self, sample):
+        text = self.page(sample, class_names=["cat", "<dog>", "a horse"])
+        assert "<title>label &lt;dog&gt;, predicted cat: 4</title>" in text
+        assert "a ho\u2026" in text
+        assert "<b>&lt;dog&gt;</b> taken for <b>cat</b>" in text
+
+    def test_of_many_labels_those_confused_most_are_named(self, sample):
+        right = [{"label": n, "predicted": n, "samples": 3} for n in range(30)]
+        wrong = [{"label": n, "predicted": 0, "samples": n} for n in range(1, 30)]
+        text = self.page(sample, confusion=[*right, *wrong])
+        assert "<svg" not in text
+        assert text.count('data-l="Taken for"') == 10
+        assert text.index(">29</td>") < text.index(">28</td>")
+
+    def test_a_language_model_has_texts(self, sample):
+        said = {"prompt": "the", "generated": " cat <b>", "written": " dog"}
+        text = self.page(sample, confusion=[], worst=[], samples=0, texts=[said])
+        assert "<pre> cat &lt;b&gt;</pre>" in text
+        assert "<pre> dog</pre>" in text
+        assert "<img" not in text
+
+    def test_why_there_are_none_is_said_in_the_fold(self, sample):
+        assert self.page(sample, reason="no folder data") == ""
+        assert "one by one. no folder data." in sample.folder.joinpath(
+            "report.html"
+        ).read_text(encoding="utf-8")
+
+    @pytest.mark.parametrize("more", [{"samples": "many"}, {"other": 1}])
+    def test_a_file_of_another_version_is_as_good_as_none(self, sample, more):
+        assert self.page(sample, **more) == ""
+        found = samples_section.samples_caption(read_run_data(sample.folder))
+        assert said(found) == "Not scored one by one: jaxdist report digits does."
 
 
 def test_every_section_of_a_whole_run_is_there(everything):

@@ -60,6 +60,19 @@ def test_the_seed_decides(job, trained):
     assert set(first["text"]) <= set(LETTERS)
 
 
+def test_a_report_shows_how_held_out_text_goes_on(job, trained):
+    code, _, err = job.call("report", trained[0])
+    assert code == 0, err
+    found = json.loads((trained[0] / "samples.json").read_text())
+    first, last = found["texts"]
+    assert len(first["prompt"]) == len(first["written"]) == 8
+    assert (first["prompt"] + first["written"]) in LETTERS * 3
+    assert set(last["generated"]) <= set(LETTERS)
+    page = (trained[0] / "report.html").read_text()
+    assert "perplexity" in page
+    assert "tokens/s" in page
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

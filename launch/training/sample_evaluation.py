@@ -1,0 +1,209 @@
+"""Evaluation of a checkpoint sample by sample: labels confused, worst samples, text.
+
+An evaluation of a run has sums alone. What a report shows of single samples is computed
+afterwards from a checkpoint, on one device, and kept in the run folder as JSON.
+"""
+
+import base64
+import io
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+from PIL import Image
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.files import write_atomic
+from jaxdist.core.validation import json_text
+from jaxdist.input.registry import open_data
+from jaxdist.input.sample_validation import check_source
+from jaxdist.launch.config import Experiment
+from jaxdist.launch.run_folder.folder import RunFolder
+from jaxdist.launch.run_folder.lockfile import read_trusted_config
+from jaxdist.launch.run_folder.sample_evaluation import (
+    LabelCount,
+    SampleEvaluation,
+    ScoredSample,
+    TextSample,
+    read_sample_evaluation,
+)
+from jaxdist.launch.training.generate import generate_text
+from jaxdist.launch.training.job.batch_spec import feature_spec, source_vocabulary
+from jaxdist.models.registry import objective_for
+from jaxdist.train.checkpoint import reader
+from jaxdist.train.checkpoint.best import CheckpointStep
+from jaxdist.train.load import load
+from jaxdist.train.objective import Classification, NextToken, Objective
+
+_MAX_WORST: Final = 14
+"""Samples of the highest loss that are kept."""
+_MAX_PIXELS: Final = 96
+"""Rows and columns of a picture that is kept."""
+_BATCH: Final = 64
+"""Samples a call of the network."""
+_PROMPT, _GENERATED = 32, 200
+"""Most characters of a prompt out of the held-out text, and of what follows it."""
+
+
+def write_sample_evaluation(
+    folder: RunFolder,
+    *,
+    samples: int,
+    checkpoint: CheckpointStep = None,
+    trust: bool = False,
+) -> None:
+    """Evaluate a checkpoint sample by sample into the run folder, or say why not.
+
+    What is there of the same checkpoint and number of samples stays.
+
+    Args:
+        folder: the run.
+        samples: most samples to look at.
+        checkpoint: its step; None takes the newest.
+        trust: whether any module that the files of the run name is imported.
+    """
+    step = 0
+    try:
+        step = reader.find_manifest(folder.checkpoints, checkpoint).step
+        kept = read_sample_evaluation(folder.sample_evaluation)
+        if kept is not None and (kept.checkpoint, kept.asked) == (step, samples):
+            return
+        config = read_trusted_config(folder, trust=trust).resolved.config
+        found = _evaluate(config, folder, samples, step, trust)
+    except BadInput as error:
+        reason = f"{error.what}: {error.values}" if error.values else error.what
+        found = SampleEvaluation(checkpoint=step, asked=0, reason=reason)
+    except Exception as error:  # data and networks of one's own may raise anything
+        first, *_ = str(error).splitlines() or [""]
+        reason = f"{type(error).__name__}: {first}"
+        found = SampleEvaluation(checkpoint=step, asked=0, reason=reason)
+    write_atomic(folder.sample_evaluation, json_text(asdict(found)) + "\n")
+
+
+def _evaluate(
+    config: Experiment, folder: RunFolder, samples: int, step: int, trust: bool
+) -> SampleEvaluation:
+    objective = objective_for(config.model)
+    kinds = Classification, NextToken
+    if not isinstance(objective, kinds):
+        raise BadInput(
+            "samples are shown of networks that classify images and of language models",
+            values=f"{config.model.name} is trained with {type(objective).__name__}",
+        )
+    _, test = open_data(config.data, feature_spec(config))
+    test = check_source(test)
+    if isinstance(objective, NextToken):
+        vocabulary = source_vocabulary(test)
+        if not isinstance(vocabulary, str) or not vocabulary:
+            raise BadInput("tokens of this data set have no characters")
+        # The windows of the held-out text are wherever a text may begin.
+        ids = np.linspace(0, len(test) - 1, min(2, len(test))).astype(np.int64)
+        windows = test.get(np.unique(ids))["tokens"]
+        texts = ["".join(vocabulary[token] for token in row) for row in windows]
+        size = min(_PROMPT, len(texts[0]) // 2)
+        found = [
+            TextSample(
+                prompt=text[:size],
+                generated=generate_text(
+                    folder,
+                    text[:size],
+                    max_tokens=_GENERATED,
+                    temperature=0.8,
+                    seed=number,
+                    checkpoint=step,
+                    trust=trust,
+                )[1],
+                written=text[size:],
+            )
+            for number, text in enumerate(texts)
+        ]
+        return SampleEvaluation(
+            checkpoint=step, asked=samples, held_out=len(test), texts=found
+        )
+    # Evenly, since held-out samples may lie sorted by label.
+    count = min(samples, len(test))
+    ids = np.unique(np.linspace(0, len(test) - 1, count).astype(np.int64))
+    with jax.enable_x64(config.precision == "float64"):
+        network, _ = load(folder.path, step, trust=trust)
+        columns = _classify(network, objective, test, ids)
+    pairs = Counter(zip(columns["label"].tolist(), columns["predicted"].tolist()))
+    order = np.argsort(-columns["loss"], kind="stable")[:_MAX_WORST]
+    pictures = test.get(ids[order])["image"]
+    return SampleEvaluation(
+        checkpoint=step,
+        asked=samples,
+        samples=len(ids),
+        held_out=len(test),
+        class_names=list(getattr(test, "class_names", ())),
+        confusion=[
+            LabelCount(label=label, predicted=predicted, samples=count)
+            for (label, predicted), count in sorted(pairs.items())
+        ],
+        worst=[
+            ScoredSample(
+                id=int(ids[row]),
+                label=int(columns["label"][row]),
+                predicted=int(columns["predicted"][row]),
+                loss=float(columns["loss"][row]),
+                probability=float(np.exp(-columns["loss"][row])),
+                picture=encode_picture(picture),
+            )
+            for row, picture in zip(order, pictures)
+        ],
+    )
+
+
+def _classify(
+    network: nnx.Module, objective: Objective, test: Any, ids: NDArray[np.int64]
+) -> dict[str, NDArray[Any]]:
+    """Return label, prediction and loss of samples, [n] each."""
+    graph, state = nnx.split(network)
+    dtype = jnp.result_type(float)
+
+    @jax.jit
+    def evaluate(state: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        outputs = nnx.merge(graph, state)(*objective.model_inputs(batch))
+        losses = objective.losses(outputs, batch)
+        return {"predicted": outputs.argmax(-1), "loss": losses}
+
+    found: dict[str, list[NDArray[Any]]] = {"label": [], "predicted": [], "loss": []}
+    for begin in range(0, len(ids), _BATCH):
+        part = ids[begin : begin + _BATCH]
+        # The last batch is filled up, so that all have one shape.
+        read = test.get(np.resize(part, min(_BATCH, len(ids))))
+        batch = {
+            "image": jnp.asarray(read["image"], dtype),
+            "label": jnp.asarray(read["label"], jnp.int32),
+        }
+        for key, column in {**evaluate(state, batch), "label": batch["label"]}.items():
+            found[key].append(np.asarray(column)[: len(part)])
+    columns = {key: np.concatenate(parts) for key, parts in found.items()}
+    # A network that has diverged is drawn as well: its losses are large numbers.
+    loss = np.nan_to_num(columns["loss"].astype(np.float64), nan=1e30, posinf=1e30)
+    return {**columns, "loss": loss}
+
+
+def encode_picture(image: NDArray[Any]) -> str:
+    """Write a sample as a small PNG in base64, from its darkest to its brightest value.
+
+    Args:
+        image: [H, W, C], or a volume [D, H, W, C], of which the middle is shown.
+    """
+    values = np.asarray(image, np.float64)
+    while values.ndim > 3:
+        values = values[len(values) // 2]
+    low, high = float(values.min()), float(values.max())
+    scaled = (255 * (values - low) / ((high - low) or 1.0)).astype(np.uint8)
+    # Channels that are no colours are seen by the first of them.
+    shown = scaled if scaled.shape[-1] == 3 else scaled[..., 0]
+    picture = Image.fromarray(shown)
+    picture.thumbnail((_MAX_PIXELS, _MAX_PIXELS))
+    file = io.BytesIO()
+    picture.save(file, "PNG", optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
