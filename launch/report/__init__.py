@@ -1,5 +1,6 @@
-"""The report of a run: one offline HTML file made from the files of its folder."""
+"""The report of a run, or of several: an offline HTML file made from their folders."""
 
 from jaxdist.launch.report.page import write_report
+from jaxdist.launch.report.runs_page import write_runs_page
 
-__all__ = ["write_report"]
+__all__ = ["write_report", "write_runs_page"]

@@ -243,6 +243,7 @@ def draw_line_chart(
     *,
     labels_below: bool = False,
     offers_log: bool = False,
+    labelled: bool = True,
 ) -> Figure:
     """Draw curves over one axis; screen readers hear the name and the curves' labels.
 
@@ -255,8 +256,10 @@ def draw_line_chart(
             rise.
         offers_log: draw them over a logarithmic axis as well, where they are positive
             and span a decade; over two decades it is the first to be seen.
+        labelled: write labels at curves; of many the page has a key.
     """
-    drawn = _draw_plot(name, curves, x, y, labels_below=labels_below)
+    labels = _labels(curves, x, y, below=labels_below) if labelled else []
+    drawn = _draw_plot(name, curves, x, y, labels)
     below = "" if x.epochs else x.title
     figure = Figure(name=name, unit=y.title, svg=drawn, below=below)
     values = [value for curve in curves for _, value in curve.points]
@@ -264,17 +267,13 @@ def draw_line_chart(
     if not offers_log or low <= 0 or high < 10 * low:
         return figure
     y = YAxis(title=y.title, ticks=log_ticks(low, high), is_log=True)
-    drawn = _draw_plot(f"{name}, logarithmic", curves, x, y)
+    labels = _labels(curves, x, y, below=False) if labelled else []
+    drawn = _draw_plot(f"{name}, logarithmic", curves, x, y, labels)
     return replace(figure, log_svg=drawn, prefers_log=high >= 100 * low)
 
 
 def _draw_plot(
-    name: str,
-    curves: Sequence[Curve],
-    x: XAxis,
-    y: YAxis,
-    *,
-    labels_below: bool = False,
+    name: str, curves: Sequence[Curve], x: XAxis, y: YAxis, labels: Sequence[Markup]
 ) -> Markup:
     placed = [[(x.share(a), y.share(b)) for a, b in c.points] for c in curves]
 
@@ -330,7 +329,7 @@ def _draw_plot(
         if len(places) <= _MAX_DOTS
         for cx, cy in ((percent_length(a), percent_length(b)) for a, b in places)
     ]
-    parts += _labels(curves, x, y, below=labels_below)
+    parts += labels
 
     title = f"{name}: {'; '.join(curve.label for curve in curves)}"
     return labelled_svg(title, *parts, height=PLOT_HEIGHT)

@@ -62,7 +62,7 @@ def learning_figures(record: RunData) -> list[Figure]:
         y = YAxis(title=f"cross-entropy, nats{' a token' * tokens}", ticks=up)
         figures.append(draw_line_chart("Loss", curves, x, y, offers_log=True))
 
-    scores = [(s, 100 * y) for s, y in metric_points(record.tests, "accuracy")]
+    scores = accuracy_points(record)
     if scores:
         label = f"test, {scores[-1][1]:.2f} at the end"
         curves = [Curve(stroke="backward", points=scores, label=label)]
@@ -122,7 +122,7 @@ def _draw_column(
 
 def step_axis(records: Sequence[RunData], marks: Sequence[AxisMark] = ()) -> XAxis:
     """Return an axis over all steps of some runs, with epochs if they have the same."""
-    last = float(max(r["step"] for each in records for r in (*each.train, *each.tests)))
+    last = max(each.last_step for each in records)
     epochs = {each.epoch_steps for each in records}
     return XAxis(
         title="step",
@@ -131,6 +131,11 @@ def step_axis(records: Sequence[RunData], marks: Sequence[AxisMark] = ()) -> XAx
         marks=marks,
         epoch=epochs.pop() if len(epochs) == 1 else None,
     )
+
+
+def accuracy_points(record: RunData) -> Points:
+    """Return the accuracy of each evaluation, in per cent."""
+    return [(step, 100 * y) for step, y in metric_points(record.tests, "accuracy")]
 
 
 def accuracy_axis(scores: Points, answers: str) -> YAxis:

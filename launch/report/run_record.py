@@ -120,6 +120,11 @@ class RunData:
         return self.values.get(key, {}).get("value", default)
 
     @property
+    def last_step(self) -> float:
+        """The last step that rows are of."""
+        return float(max(row["step"] for row in (*self.train, *self.tests)))
+
+    @property
     def batch_changed(self) -> bool:
         """Whether it went on with another batch: then no row says which it had."""
         return any("data.batch" in each.changes for each in self.history)

@@ -1,8 +1,10 @@
-"""`jaxdist report RUN`: the report of a run, made again from what its folder holds."""
+"""`jaxdist report RUN [RUN ...]`: the report of a run again, or of several runs."""
 
 from argparse import Namespace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_checkpoint_option,
@@ -15,13 +17,26 @@ from jaxdist.launch.terminal.console import console
 if TYPE_CHECKING:
     from jaxdist.launch.run_folder.folder import RunFolder
 
-summary = "write the report of a run again, with what is known by now"
-example = "digits"
+summary = "write the report of a run again, or one page of several runs"
+example = "digits digits-2"
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Take a run, and what to evaluate of it."""
+    """Take a run and what to evaluate of it, or several."""
     add_run_argument(parser, "run")
+    parser.add_argument(
+        "others",
+        metavar="RUN",
+        nargs="*",
+        help="more runs: one page with their curves in one chart each, their figures, "
+        "and what differs",
+    )
+    parser.add_argument(
+        *("-o", "--output"),
+        metavar="FILE",
+        type=Path,
+        help="page of several runs (report.html beside the first one's folder)",
+    )
     parser.add_argument(
         "--samples",
         type=int,
@@ -37,10 +52,22 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(args: Namespace) -> int:
     """Write the report."""
-    from jaxdist.launch.report import write_report
+    from jaxdist.launch.report import write_report, write_runs_page
     from jaxdist.launch.run_folder.folder import find_run
 
-    folder = find_run(args.run, folder=args.dir)
+    names = [args.run, *args.others]
+    folder, *others = (find_run(name, folder=args.dir) for name in names)
+    if others:
+        page = args.output or folder.path.parent / "report.html"
+        console().print(f"wrote {write_runs_page([folder, *others], page)}")
+        return 0
+    if args.output:
+        raise BadInput(
+            "the report of one run lies in its folder",
+            rule="-o names the page of several runs",
+            values=f"{folder.report}",
+            remedy=f"jaxdist report {args.run}",
+        )
     # At once, with what is there: what is refused has changed nothing.
     page = write_report(folder.path)
     if args.samples > 0:

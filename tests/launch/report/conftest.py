@@ -55,6 +55,12 @@ def sample(tmp_path):
 
 
 @pytest.fixture
+def sample_at():
+    """Make such runs in any folder."""
+    return make_sample
+
+
+@pytest.fixture
 def compared(sample):
     """What `compare` found of the run, cut in two stages."""
     return compared_of(sample)
@@ -165,7 +171,7 @@ def _lock():
         "data.batch": (BATCH, "experiment"),
         "data.shift": (2, "default"),
         "model.name": ("resnet8", "experiment"),
-        "model.widths": ([16, 32, 64], "default"),
+        "optim.frozen": (["stem", "block1"], "default"),
         "model.dropout": (0.1, "default"),
         "optim.lr": (0.1, "command line"),
         "optim.warmup_epochs": (3, "default"),
@@ -174,12 +180,12 @@ def _lock():
         "plan.mesh.spatial_h": (2, "experiment"),
         "plan.mesh.tensor": (1, "default"),
         "checkpoint.keep": (3, "default"),
-        "checkpoint.final": (True, "default"),
+        "plan.outer.nesterov": (True, "default"),
     }
     return {
         "experiment": "digits",
         "values": {k: {"value": v, "by": by} for k, (v, by) in rows.items()},
         "data": {"train": f"{SAMPLES:,} samples, 0123", "test": "360 samples, 4567"},
         "packages": {"jaxdist": "0.1.0", "jax": "0.10.2", "flax": "0.12.8"},
-        "command": "jaxdist train digits optim.lr=0.1",
+        "command": ["jaxdist", "train", "digits", "optim.lr=0.1"],
     }

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from chromium import Chromium
 
-from jaxdist.launch.report import write_report
+from jaxdist.launch.report import write_report, write_runs_page
+from jaxdist.launch.run_folder.folder import RunFolder
 
 pytestmark = [pytest.mark.system, pytest.mark.browser, pytest.mark.timeout(300)]
 MEASURE = Path(__file__).with_name("measure.js").read_text(encoding="utf-8")
@@ -62,6 +63,16 @@ def test_a_run_with_every_section_is_legible(browser, everything, width, scheme,
     checked(browser, everything, width, scheme, media)
 
 
+@pytest.mark.parametrize(("width", "scheme", "media"), LOOKS)
+def test_runs_beside_each_other_are_legible(
+    browser, sample_at, tmp_path, width, scheme, media
+):
+    names = ("digits", "with-a-long-name-of-its-own", "third")
+    runs = [RunFolder(sample_at(tmp_path / name).write()) for name in names]
+    page = write_runs_page(runs, tmp_path / "page.html")
+    checked(browser, page, width, scheme, media)
+
+
 def test_a_run_of_which_little_is_known_is_legible(browser, sample):
     sample.run, sample.lock, sample.tests = None, None, []
     checked(browser, write_report(sample.write()), PHONE, "dark", "screen")
@@ -90,7 +101,7 @@ def test_values_are_sorted_searched_and_filtered(browser, sample):
     assert browser.runs(f"{shown}.length") == 0  # folded
     browser.runs("document.querySelector('#configuration details').open = true")
     browser.runs("document.querySelector('#values thead button').click()")
-    assert browser.runs(first) == "checkpoint.final"
+    assert browser.runs(first) == "checkpoint.keep"
     browser.runs("document.getElementById('by-experiment').click()")
     by = json.dumps(sorted({row["by"] for row in sample.lock["values"].values()}))
     assert "experiment" in by
