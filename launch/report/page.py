@@ -1,19 +1,13 @@
 """The page: its template, filled with what the files of a run say."""
 
-import base64
-import hashlib
 import math
-import re
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from jaxdist.core.files import write_atomic
 from jaxdist.core.text.formatting import (
@@ -22,7 +16,7 @@ from jaxdist.core.text.formatting import (
     format_percent,
     format_size,
 )
-from jaxdist.core.text.theme import FILLS, SETTING_SOURCES, SURFACES, TEXT_ON
+from jaxdist.core.text.theme import SETTING_SOURCES
 from jaxdist.launch.report import (
     goodput,
     header,
@@ -31,9 +25,11 @@ from jaxdist.launch.report import (
     predicted_vs_measured,
     samples_section,
     scaling_section,
+    target_section,
     traffic,
 )
 from jaxdist.launch.report.header import format_utc, header_facts, key_figures
+from jaxdist.launch.report.html_document import read_resource, render_template
 from jaxdist.launch.report.learning_curves import is_finite_number, training_loss
 from jaxdist.launch.report.run_record import RunData, change_texts, read_run_data
 from jaxdist.launch.run_folder.folder import JsonRow, RunFolder, run_file_errors
@@ -45,9 +41,6 @@ from jaxdist.launch.terminal.run_summary import (
 )
 from jaxdist.pipeline.plan_schedule import plan_schedule
 
-_UNIT_PATTERN: Final = re.compile(
-    r"(?<=\d) (?=(?:%|h|min|m?s|[kMGT]?B|samples/s|UTC)(?!\w))"
-)
 SECTIONS: Final = MappingProxyType(
     {
         "learning": "Learning",
@@ -57,6 +50,7 @@ SECTIONS: Final = MappingProxyType(
         "memory": "Memory",
         "predicted": "Predicted, measured",
         "pipeline": "Pipeline",
+        "target": "Compiled",
         "changes": "Plan changes",
         "scaling": "Scaling",
         "shuffle": "Shuffle",
@@ -67,65 +61,6 @@ SECTIONS: Final = MappingProxyType(
 )
 """Sections by id, in the order of the page, with what leads to them."""
 _EXPERIMENT_SOURCES: Final = ("default", "experiment")
-
-
-def render_template(template: str, context: Mapping[str, Any]) -> str:
-    """Write a page in the style of all pages, with their one script.
-
-    Args:
-        template: text of a Jinja template; it finds `style`, `script` and `policy`, and
-            may include the templates of this package.
-        context: everything else that it names.
-    """
-    # The palette as CSS variables. Paper is always light: dark is for screens alone.
-    colours = FILLS | SURFACES | TEXT_ON
-    light = "".join(f"--{name}: {c.light}; " for name, c in colours.items())
-    dark = "".join(f"--{name}: {c.dark}; " for name, c in colours.items())
-    when = "@media screen and (prefers-color-scheme: dark)"
-    palette = f":root {{ {light}}}\n{when} {{ :root {{ {dark}}} }}\n"
-    style, script = palette + read_resource("style.css"), read_resource("page.js")
-
-    # The policy allows this style and this script by their hashes, and nothing else:
-    # names from a run's files that slipped through escaping could still run nothing.
-    hashes = (
-        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        for text in (style, script)
-    )
-    policy = (
-        "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; "
-        "img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    environment = Environment(
-        loader=FunctionLoader(read_resource),
-        autoescape=True,
-        undefined=StrictUndefined,  # a name that is misspelt is an error, not empty
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["tight"] = nonbreaking_units
-    return environment.from_string(template).render(
-        style=Markup(style),
-        script=Markup(script),
-        policy=policy.format(*hashes),
-        **context,
-    )
-
-
-def read_resource(name: str, package: str = __package__) -> str:
-    """Read a file that lies beside the modules of a package."""
-    return files(package).joinpath(name).read_text(encoding="utf-8")
-
-
-def nonbreaking_units(text: str | Markup) -> Markup:
-    """Keep numbers and their units on one line.
-
-    >>> text = nonbreaking_units("median 36.4 ms, < 5 %")
-    >>> text == "median 36.4&nbsp;ms, &lt; 5&nbsp;%"
-    True
-    """
-    # The text is escaped before: the entity must not be.
-    return Markup(_UNIT_PATTERN.sub("&nbsp;", str(escape(text))))
 
 
 def learning_caption(record: RunData) -> Markup:
@@ -356,6 +291,9 @@ def write_report(folder: Path) -> Path:
     with run_file_errors(folder.parent / "scale.json"):
         scaled = scaling_section.scaling_caption(record)
         scaling = scaling_section.scaling_section(record)
+    with run_file_errors(files_of_run.compiled_step):
+        fits = target_section.target_caption(record.compiled, record.run.name)
+        compiled = target_section.target_section(record.compiled)
     samples = samples_section.samples_section(record)
     plan, run = record.plan, record.run
     setters = [row["by"] for row in record.values.values()]
@@ -383,6 +321,7 @@ def write_report(folder: Path) -> Path:
         "memory": memory_caption(record),
         "predicted": prediction,
         "pipeline": pipeline_caption(record),
+        "target": fits,
         "changes": goodput.replan_caption(record),
         "scaling": scaled,
         "shuffle": mixed,
@@ -400,6 +339,7 @@ def write_report(folder: Path) -> Path:
         "memory": beside and beside.memory,
         "predicted": beside,
         "pipeline": plan is not None and plan.stages > 1,
+        "target": compiled,
         "changes": changes,
         "scaling": scaling,
         "shuffle": mixing,
@@ -430,6 +370,7 @@ def write_report(folder: Path) -> Path:
         "wall_time": wall_time,
         "phases": phases,
         "moved": moved,
+        "compiled": compiled,
         "changes": changes,
         "scaling": scaling,
         "mixing": mixing,

@@ -110,6 +110,8 @@ class RunData:
     study: JsonRow | None = None
     """The newest scaling study of its experiment; None where there is none."""
 
+    compiled: JsonRow | None = None
+    """The step as it was compiled for a target; None: not asked."""
     sample_evaluation: SampleEvaluation | None = None
     """What a checkpoint says of held-out samples one by one; None: not asked."""
     train_samples: int = 0
@@ -224,6 +226,7 @@ def read_run_data(folder: Path) -> RunData:
         changes=changes,
         mixed=read_json_object(files.shuffle_quality),
         study=_latest_scaling_study(folder, run),
+        compiled=read_json_object(files.compiled_step),
         sample_evaluation=read_sample_evaluation(files.sample_evaluation),
         train_samples=lock.train_samples,
     )

@@ -24,6 +24,7 @@ from jaxdist.launch.report.charts import (
     draw_line_chart,
     ticks,
 )
+from jaxdist.launch.report.html_document import read_resource, render_template
 from jaxdist.launch.report.learning_curves import (
     Points,
     accuracy_axis,
@@ -34,7 +35,6 @@ from jaxdist.launch.report.learning_curves import (
     throughput,
     training_loss,
 )
-from jaxdist.launch.report.page import read_resource, render_template
 from jaxdist.launch.report.run_record import RunData, read_run_data
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.run_folder.lockfile import (

@@ -106,6 +106,11 @@ class RunFolder:
         return self.path / "compared.json"
 
     @property
+    def compiled_step(self) -> Path:
+        """The step as it was last compiled for a machine that is not here."""
+        return self.path / "compiled.json"
+
+    @property
     def sample_evaluation(self) -> Path:
         """What a checkpoint says of held-out samples, one by one."""
         return self.path / "samples.json"

@@ -19,8 +19,8 @@ from jaxdist.launch.report.charts import (
     stacked_bar,
     ticks,
 )
+from jaxdist.launch.report.html_document import read_resource, render_template
 from jaxdist.launch.report.learning_curves import downsample
-from jaxdist.launch.report.page import read_resource, render_template
 from jaxdist.launch.scaling import findings
 from jaxdist.launch.scaling.fit import FIT_EQUATION, ScalingFit
 from jaxdist.launch.scaling.json_view import scaling_tree

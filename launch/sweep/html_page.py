@@ -22,7 +22,7 @@ from jaxdist.launch.report.charts import (
     tag,
     ticks,
 )
-from jaxdist.launch.report.page import read_resource, render_template
+from jaxdist.launch.report.html_document import read_resource, render_template
 from jaxdist.launch.sweep.runner import format_drawn, format_metric
 from jaxdist.launch.sweep.space import Parameter, ParameterRange, SearchSpace
 from jaxdist.launch.sweep.study import SweepSettings, TrialRecord

@@ -36,6 +36,7 @@ READERS = {
     "measured.json": ("compare", "report"),
     "shuffle.json": ("report",),
     "samples.json": ("report",),
+    "compiled.json": ("report",),
     "drift.jsonl": ("report",),
 }
 """What reads a file before anything else of the run."""

@@ -15,6 +15,7 @@ from jaxdist.launch.cli.parser import (
     CommandParser,
     add_experiment_arguments,
     add_json_option,
+    add_output_option,
     add_target_option,
 )
 from jaxdist.launch.terminal.console import (
@@ -26,6 +27,8 @@ from jaxdist.launch.terminal.console import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
     from jaxdist.launch.analysis.target_compile import CompiledStep
@@ -47,11 +50,13 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--fresh", action="store_true", help="compile again what was compiled before"
     )
+    add_output_option(parser, "write the answer as a page")
     add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
     """Compile, print, and fail where the program is not the plan's or does not fit."""
+    from jaxdist.core.files import check_output
     from jaxdist.launch.config.plan_file import check_plan_target, load_plan_overrides
     from jaxdist.launch.config.resolve import resolve_config
 
@@ -59,11 +64,17 @@ def run(args: Namespace) -> int:
     resolved = resolve_config(args.experiment, [*from_file, *args.overrides])
     if args.plan:
         check_plan_target(args.plan, resolved)
-    return show_compiled(args, resolved, fresh=args.fresh)
+    if args.output:
+        check_output(args.output, force=args.force)
+    return show_compiled(args, resolved, fresh=args.fresh, page=args.output)
 
 
 def show_compiled(
-    args: Namespace, resolved: "ResolvedConfig", *, fresh: bool = False
+    args: Namespace,
+    resolved: "ResolvedConfig",
+    *,
+    fresh: bool = False,
+    page: "Path | None" = None,
 ) -> int:
     """Compile a step for a target and print it; returns the exit code.
 
@@ -71,6 +82,7 @@ def show_compiled(
         args: `target`, `json`, and the words that were typed.
         resolved: the experiment.
         fresh: whether to compile again where there is an answer.
+        page: where to write the answer as a page; None: nowhere.
     """
     from jaxdist.launch.devices.jax_environment import target_answer_folder
     from jaxdist.meshes.targets.compilers import prepare_compilation
@@ -84,6 +96,10 @@ def show_compiled(
 
     folder = target_answer_folder(os.environ)
     found = compile_for_target(resolved, target, folder, fresh=fresh)
+    if page is not None:
+        from jaxdist.launch.report import write_target_page
+
+        write_target_page(asdict(found), page)
     if args.json:
         print_json(asdict(found))
     else:
@@ -131,8 +147,8 @@ def _print_step(out: "Console", found: "CompiledStep", words: str) -> None:
     for difference in found.differences:
         out.print(f"\ndiffers: {difference}", soft_wrap=True)
     out.print()
-    again = f"jaxdist compile {words} --target {found.target} --json"
-    print_next_commands(out, again)
+    again = f"jaxdist compile {words} --target {found.target}"
+    print_next_commands(out, f"{again} --json", f"{again} -o step.html")
 
 
 def _print_layers(out: "Console", found: "CompiledStep") -> None:

@@ -1,6 +1,8 @@
 """`jaxdist report RUN [RUN ...]`: the report of a run again, or of several runs."""
 
+import os
 from argparse import Namespace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ from jaxdist.launch.cli.parser import (
     add_checkpoint_option,
     add_run_argument,
     add_runs_folder_option,
+    add_target_option,
     add_trust_option,
 )
 from jaxdist.launch.terminal.console import console
@@ -46,6 +49,7 @@ def add_arguments(parser: CommandParser) -> None:
         "which labels are confused, the worst samples, or text (1000); 0: none",
     )
     add_checkpoint_option(parser)
+    add_target_option(parser)
     add_runs_folder_option(parser)
     add_trust_option(parser)
 
@@ -70,11 +74,38 @@ def run(args: Namespace) -> int:
         )
     # At once, with what is there: what is refused has changed nothing.
     page = write_report(folder.path)
+    if args.target:
+        _compile_step(folder, args)
+        page = write_report(folder.path)
     if args.samples > 0:
         _evaluate_samples(folder, args)
         page = write_report(folder.path)
     console().print(f"wrote {page}")
     return 0
+
+
+def _compile_step(folder: "RunFolder", args: Namespace) -> None:
+    """Compile the step of a run for a target, and keep what the compiler says.
+
+    Raises:
+        BadInput: the plan of the run is not for the target, or there is no compiler.
+    """
+    from jaxdist.core.files import write_atomic
+    from jaxdist.core.validation import json_text
+    from jaxdist.launch.devices.jax_environment import target_answer_folder
+    from jaxdist.launch.run_folder.lockfile import read_trusted_config
+    from jaxdist.meshes.targets.compilers import prepare_compilation
+    from jaxdist.meshes.targets.target import parse_target
+
+    target = parse_target(args.target)
+    config = read_trusted_config(folder, trust=args.trust).resolved
+    prepare_compilation(target)
+
+    # From here on jax is imported.
+    from jaxdist.launch.analysis.target_compile import compile_for_target
+
+    found = compile_for_target(config, target, target_answer_folder(os.environ))
+    write_atomic(folder.compiled_step, json_text(asdict(found), indent=2) + "\n")
 
 
 def _evaluate_samples(folder: "RunFolder", args: Namespace) -> None:

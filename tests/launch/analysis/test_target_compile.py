@@ -13,10 +13,10 @@ from jaxdist.launch.analysis.target_compile import KERNEL_AT_PEAK
 TPU, GPU = "tpu-v5p:2x2x2", "h100:1x8"
 
 
-def run(*words, cache, code=0):
-    """Run `jaxdist compile` in a process of its own, as a person does."""
+def run(*words, cache, code=0, command="compile"):
+    """Run a command in a process of its own, as a person does."""
     done = subprocess.run(
-        [sys.executable, "-m", "jaxdist.launch", "compile", *words],
+        [sys.executable, "-m", "jaxdist.launch", command, *words],
         capture_output=True,
         text=True,
         check=False,
@@ -129,3 +129,25 @@ def test_a_kernel_of_which_the_compiler_has_no_estimate_counts_at_the_peak(tmp_p
     products = 9 * 2 * 128 * 2 * 1024 * 1025 // 2
     for block in ("block0", "block1"):
         assert spent[block] >= products // (459e12 / 1.751e9)
+
+
+@pytest.mark.target
+@pytest.mark.timeout(600)
+def test_a_page_and_the_report_of_a_run_show_the_answer(job, answer, tmp_path):
+    target, words, cache, found, _ = answer
+    page = tmp_path / "step.html"
+    run(*words, "-o", str(page), cache=cache)
+    assert f"Compiled for {target}" in page.read_text()
+    assert (
+        "is there already" in run(*words, "-o", str(page), cache=cache, code=2).stderr
+    )
+
+    where = f"run.dir={tmp_path}", f"data.dir={job.data}"
+    code, _, err = job.run("train", "digits", "epochs=0.1", *where)
+    assert code == 0, err
+    folder = tmp_path / "digits"
+    run(str(folder), "--target", target, cache=cache, command="report")
+    kept = json.loads((folder / "compiled.json").read_text())
+    assert (kept["target"], kept["collectives"]) == (target, found["collectives"])
+    assert f"Compiled for {target}" in (folder / "report.html").read_text()
+    assert json.loads((folder / "samples.json").read_text())["samples"] == 360
