@@ -130,6 +130,11 @@ def grid_lines(axis: Sequence[float], height: int) -> list[Markup]:
     return [tag("line", class_="grid", x1=x, x2=x, y1=0, y2=height) for x in places]
 
 
+SERIES_STROKES: Final = (
+    *("backward", "data", "input", "tensor", "spatial", "pipe", "forward"),
+    "checkpoint",
+)
+"""Colours of curves that are alike but for what made them, in their order."""
 PLOT_HEIGHT: Final = 200
 """Height of a plot, pixels."""
 _MAX_DOTS: Final = 40

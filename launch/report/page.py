@@ -48,7 +48,7 @@ SECTIONS: Final = MappingProxyType(
         "time": "Time",
         "bytes": "Bytes",
         "memory": "Memory",
-        "predicted": "Predicted, measured",
+        "predicted": "Prediction",
         "pipeline": "Pipeline",
         "target": "Compiled",
         "changes": "Plan changes",

@@ -17,6 +17,7 @@ from jaxdist.core.text.formatting import (
 )
 from jaxdist.launch.config.tree import flatten_config, format_value
 from jaxdist.launch.report.charts import (
+    SERIES_STROKES,
     Curve,
     Figure,
     XAxis,
@@ -44,12 +45,6 @@ from jaxdist.launch.run_folder.lockfile import (
     read_config_lock,
 )
 from jaxdist.launch.terminal.run_summary import pluralize
-
-_STROKES: Final = (
-    *("backward", "data", "input", "tensor", "spatial", "pipe", "forward"),
-    "checkpoint",
-)
-"""Colours of runs, in their order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +77,10 @@ def write_runs_page(folders: Sequence[RunFolder], page: Path) -> Path:
         BadInput: too many runs, the same one twice, or a damaged file.
     """
     paths = [folder.path.resolve() for folder in folders]
-    if len(paths) > len(_STROKES) or len(set(paths)) < len(paths):
+    if len(paths) > len(SERIES_STROKES) or len(set(paths)) < len(paths):
         raise BadInput(
             "these runs cannot stand beside each other",
-            rule=f"at most {len(_STROKES)} runs have colours, and each is named once",
+            rule=f"at most {len(SERIES_STROKES)} runs, each named once",
             values=", ".join(folder.name for folder in folders),
             remedy=f"jaxdist report {' '.join(f.name for f in folders[:2])}",
         )
@@ -96,7 +91,7 @@ def write_runs_page(folders: Sequence[RunFolder], page: Path) -> Path:
     if len(set(names)) < len(names):
         names = [str(folder.path) for folder in folders]
     rows = []
-    for name, folder, record, stroke in zip(names, folders, records, _STROKES):
+    for name, folder, record, stroke in zip(names, folders, records, SERIES_STROKES):
         row = RunRow(
             name=name,
             report=os.path.relpath(folder.report, page.parent),
@@ -183,7 +178,7 @@ def _figures(records: Sequence[RunData], names: Sequence[str]) -> list[Figure]:
     figures = []
     for title, unit, read in columns:
         curves = []
-        for record, name, stroke, size in zip(records, names, _STROKES, sizes):
+        for record, name, stroke, size in zip(records, names, SERIES_STROKES, sizes):
             points = read(record)
             if by_epoch:
                 points = [(step / (size or 1), y) for step, y in points]

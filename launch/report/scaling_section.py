@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from markupsafe import Markup
 
 from jaxdist.core.text.formatting import format_percent, format_size
 from jaxdist.launch.report.charts import (
+    SERIES_STROKES,
     Curve,
     Figure,
     XAxis,
@@ -149,18 +151,18 @@ def _scaling_figures(study: Mapping[str, Any], run_batch: object) -> list[Figure
         {float(one["processes"]) for line in lines.values() for one in line}
     )
     linear = [(count, each * count) for count in counts]
-    rates = [Curve(stroke="forward", points=linear, label="linear")]
+    rates = [Curve(stroke="forward", points=linear, label="linear", name="linear")]
     shares = []
-    for name, line in lines.items():
+    for (name, line), stroke in zip(lines.items(), cycle(SERIES_STROKES)):
         last, at = line[-1], [float(one["processes"]) for one in line]
         label = f"{name}, {last['samples_per_s']:,.0f} at {last['processes']}"
         points = list(zip(at, [one["samples_per_s"] for one in line]))
-        rates.append(Curve(stroke="backward", points=points, label=label))
+        rates.append(Curve(stroke=stroke, points=points, label=label, name=name))
         # Where the run on the fewest processes failed nothing is an efficiency.
         if last["efficiency"] is not None:
             label = f"{name}, {format_percent(last['efficiency'], 0)}"
             points = list(zip(at, [100 * one["efficiency"] for one in line]))
-            shares.append(Curve(stroke="backward", points=points, label=label))
+            shares.append(Curve(stroke=stroke, points=points, label=label, name=name))
     charts = [("Throughput", "samples/s", rates)]
     if shares:
         unit = "samples/s a process, % of the fewest"
