@@ -150,7 +150,8 @@ def open_image_folder(
         if len(bad) == len(files):
             raise _no_images_error(str(Path(path)), "every one is damaged")
         whole = [(path, label) for path, label in files if path not in bad]
-        splits.append(DecodedImages(FolderImages(whole, len(found.classes)), shape))
+        encoded = FolderImages(whole, len(found.classes))
+        splits.append(DecodedImages(encoded, shape, found.classes))
     train, test = splits
     return train, test
 

@@ -126,12 +126,18 @@ class DecodedImages:
     Args:
         encoded: the files.
         shape: rows, columns and channels (1 or 3) of an image.
+        class_names: words of the labels, in their order; empty where there are none.
 
     Raises:
         BadInput: other channels.
     """
 
-    def __init__(self, encoded: EncodedImages, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        encoded: EncodedImages,
+        shape: tuple[int, ...],
+        class_names: Sequence[str] = (),
+    ) -> None:
         self._encoded, (self._rows, self._columns, self._channels) = encoded, shape
         if self._channels not in _MODES:
             raise BadInput(
@@ -140,7 +146,7 @@ class DecodedImages:
                 values=f"the network reads images {list(shape)}",
                 remedy="model.channels=3",
             )
-        self.classes = encoded.classes
+        self.classes, self.class_names = encoded.classes, tuple(class_names)
 
     def __len__(self) -> int:
         return len(self._encoded)

@@ -100,7 +100,9 @@ def open_tfds(
         ) from error
     classes = int(found[1].num_classes)
     train, test = (
-        DecodedImages(TfdsImages(split, (keys[0], keys[1]), classes), shape)
+        DecodedImages(
+            TfdsImages(split, (keys[0], keys[1]), classes), shape, found[1].names
+        )
         for split in splits
     )
     return train, test

@@ -126,7 +126,7 @@ def step_axis(records: Sequence[RunData], marks: Sequence[AxisMark] = ()) -> XAx
     epochs = {each.epoch_steps for each in records}
     return XAxis(
         title="step",
-        ticks=[tick for tick in ticks(0.0, last) if tick <= last],
+        ticks=[tick for tick in ticks(0.0, last) if tick <= last and tick % 1 == 0],
         end=last,
         marks=marks,
         epoch=epochs.pop() if len(epochs) == 1 else None,

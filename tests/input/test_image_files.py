@@ -188,6 +188,7 @@ def opened(path, wanted=WANTED, **how):
 def test_a_folder_of_images_is_a_data_set(folder):
     train, test = opened(folder)
     assert (len(train), len(test), train.classes) == (5, 3, 2)
+    assert train.class_names == test.class_names == ("cat", "dog")
     batch = train.get(np.arange(5))
     assert batch["label"].tolist() == [0, 0, 0, 1, 1]
     expected = pictures(noise(ord("a"))).get(np.array([0]))
@@ -239,6 +240,7 @@ def test_a_folder_is_prepared_as_a_data_set_of_its_own(folder, tmp_path):
     assert [path.name for path in home.iterdir() if path.name[0] != "."] == ["my_pets"]
     train, test = open_data(DataConfig(name="my_pets", dir=str(home)), WANTED)
     assert (len(train), len(test), train.classes) == (5, 3, 2)
+    assert test.class_names == ("cat", "dog")
     for prepared, files in zip((train, test), opened(folder)):
         ids = np.arange(len(files))
         one, other = prepared.get(ids), files.get(ids)
