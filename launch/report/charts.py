@@ -103,8 +103,20 @@ def log_ticks(low: float, high: float) -> list[float]:
     return grid[begin : end + 1]
 
 
-def format_tick(value: float) -> str:
-    """Write the number at a tick, without its unit."""
+def format_tick(value: float, largest: float = 0.0) -> str:
+    """Write the number at a tick, without its unit.
+
+    Args:
+        value: the number.
+        largest: of its axis; from 10,000 on numbers are in thousands or millions.
+
+    >>> [format_tick(x, 15_000) for x in (0, 5_000, 15_000)], format_tick(5_000)
+    (['0', '5k', '15k'], '5,000')
+    """
+    if max(abs(value), largest) >= 1e4:
+        for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+            if abs(value) >= size:
+                return f"{value / size:g}{letter}"
     return f"{value:,.0f}" if value == round(value) else f"{value:g}"
 
 
@@ -113,7 +125,7 @@ def tick_labels(axis: Sequence[float], y: float) -> list[Markup]:
     return [
         tag(
             "text",
-            format_tick(tick),
+            format_tick(tick, axis[-1]),
             class_="tick",
             x=percent_length(tick / axis[-1]),
             y=y,
@@ -287,16 +299,18 @@ def _draw_plot(
         up = percent_length(y.share(tick))
         parts.append(tag("line", class_="grid", x1=0, x2="100%", y1=up, y2=up))
         at = {"x": -8, "y": up, "dy": 4, "text_anchor": "end"}
-        parts.append(tag("text", format_tick(tick), class_="tick", **at))
+        number = format_tick(tick, y.ticks[-1])
+        parts.append(tag("text", number, class_="tick", **at))
     epochs = x.epochs
     rows = [(x.title, [(tick, tick) for tick in x.ticks])]
     rows += [("epoch", [(n, n * (x.epoch or 1)) for n in epochs])] if epochs else []
     for row, (title, numbers) in enumerate(rows):
         down = PLOT_HEIGHT + 17 + 16 * row
-        for number, place in numbers:
+        for tick, place in numbers:
             at = {"x": percent_length(x.share(place)), "y": down}
             middle = {"class_": "tick", **at, "text_anchor": "middle"}
-            parts.append(tag("text", format_tick(number), **middle))
+            number = format_tick(tick, numbers[-1][0])
+            parts.append(tag("text", number, **middle))
         if epochs:
             at = {"x": -8, "y": down, "text_anchor": "end"}
             parts.append(tag("text", title, class_="tick", **at))
