@@ -53,6 +53,8 @@ def target_caption(found: TargetAnswer | None, run: str) -> Markup:
         fits = Markup("The step <b>does not fit</b>: {} of {} a device of {}")
     sizes = format_size(found["memory_bytes"]), format_size(found["capacity_bytes"])
     told = fits.format(*sizes, found["target"])
+    if found["host_bytes"]:
+        told += Markup(", and {} on its host").format(format_size(found["host_bytes"]))
     if found["step_s"] is not None:
         text = "; a step is estimated at <b>{}</b>, {} of it waiting for collectives"
         step = found["step_s"]

@@ -42,13 +42,20 @@ class RepeatedLayer:
 
 
 def repeated_layers(profile: Profile) -> list[RepeatedLayer]:
-    """Return the layers with weights that equal blocks have, all blocks together."""
+    """Return the layers with weights that equal blocks have, all blocks together.
+
+    The last product of a block is left out: what follows it in the block is a sum,
+    whose gradient reads nothing, so its output is neither kept nor computed again.
+    """
     looped = {name for run in repeated_blocks(profile) for name in run}
     names = [layer.name for layer in profile.layers]
     groups: dict[str, list[LayerProfile]] = defaultdict(list)
+    lasts = {layer.block: layer.name for layer in profile.layers if layer.parameters}
     for layer in profile.layers:
         block, _, inner = layer.name.partition(".")
-        if block in looped and inner and layer.output_bytes and layer.parameters:
+        is_last = lasts.get(block) == layer.name and layer.kind == "Linear"
+        makes = layer.output_bytes and layer.parameters and not is_last
+        if block in looped and inner and makes:
             groups[inner].append(layer)
     found = []
     for inner, layers in groups.items():
@@ -86,7 +93,8 @@ def search_activation_policies(
         bare = replace(plan, remat_end="")
         if plan.stages == 1 and plan.remat and has_loops(plan, profile):
             firsts.setdefault(plan.title, bare)
-    by_worth = sorted(layers, key=lambda x: -x.flops / x.output_bytes)
+    # Of equals the largest first: each array that is kept is copied once in a loop.
+    by_worth = sorted(layers, key=lambda x: (-x.flops / x.output_bytes, -x.flops))
     by_size = sorted(layers, key=lambda x: -x.output_bytes)
     for plan in list(firsts.values())[:REFINED_PLANS]:
         if fits(plan.without_remat):

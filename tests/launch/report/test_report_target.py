@@ -35,6 +35,13 @@ def test_a_step_that_fits_says_where_memory_and_cycles_go(sample):
     assert "without contention on links" in text
 
 
+def test_what_is_on_the_host_is_said(sample):
+    assert "on its host" not in section(sample)
+    assert "a device of tpu-v5e:2x4, and 2.15 GB on its host;" in section(
+        sample, host_bytes=2147483648
+    )
+
+
 def test_a_step_that_does_not_fit_or_differs_says_so(sample):
     text = section(sample, fits=False, differences=["an all-gather nobody planned"])
     assert "<b>does not fit</b>" in text
