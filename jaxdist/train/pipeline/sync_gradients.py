@@ -1,6 +1,6 @@
 """Gradients and evaluation of a layout whose network is cut into pipeline stages."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from jaxdist.pipeline.flat_messages import (
 )
 from jaxdist.pipeline.plan_schedule import evaluation_supersteps, plan_schedule
 from jaxdist.pipeline.schedule_arrays import schedule_arrays
-from jaxdist.pipeline.schedule_base import Supersteps
+from jaxdist.pipeline.schedule_base import Supersteps, WorkKind
 from jaxdist.pipeline.stage_parameters import SlotArrays
 from jaxdist.pipeline.stages import (
     Pipeline,
@@ -250,13 +250,27 @@ def _make_pipeline(
             for number in range(stages.count)
         ),
         schedule_arrays=arrays,
-        # On accelerators activations may travel beside the backward pass of the tick.
-        is_exchange_last=key is not None
-        and (layout.platform == "cpu" or "weights" in arrays.kinds),
+        is_exchange_last=key is not None and sends_after_works(layout, arrays.kinds),
         param_slots=held.param_slots,
         stat_slots=held.stat_slots,
         compute_dtype=layout.task.dtype,
     )
+
+
+def sends_after_works(layout: Layout, kinds: Sequence[WorkKind]) -> bool:
+    """Tell whether a training step sends nothing before all works of a tick are done.
+
+    Args:
+        layout: layout with stages.
+        kinds: kinds of work of its schedule.
+    """
+    # In asynchronous pipelines replicas sum gradients within a tick, which is no work
+    # of the schedule: nothing would order these sums and what is sent, and devices that
+    # take them in other orders wait for each other for ever.
+    if layout.plan.pipe.flows:
+        return False
+    # On accelerators activations may travel beside the backward pass of the tick.
+    return layout.platform == "cpu" or "weights" in kinds
 
 
 def require_slot_layout(layout: Layout) -> SlotStateLayout:
