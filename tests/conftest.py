@@ -35,6 +35,23 @@ settings.register_profile(
 settings.load_profile("jaxdist")
 
 
+MAX_WORKER_BYTES = 5 * 10**9
+"""Memory of a process from which compiled programs are dropped behind a file of tests."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _bounded_memory():
+    """Drop compiled programs where they have become many: thousands of tests add up."""
+    yield
+    pages = Path("/proc/self/statm")
+    if not pages.exists():
+        return
+    held = int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if held > MAX_WORKER_BYTES and "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
+
+
 @contextlib.contextmanager
 def _as_it_was(one):
     """Give a signal its handler back: a run that ends for it ignores it from then on."""

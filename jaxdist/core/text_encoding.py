@@ -62,6 +62,9 @@ def decode_text(data: bytes, path: Path | str) -> str:
             remedy = f"copy {path} again: it says that it is {encoding}"
         elif guessed := _unmarked_encoding(data):
             remedy = _convert(guessed, path)
+        elif 0 in data:
+            # No text in an encoding of 8 bits, and not told which of 16 bits.
+            remedy = f"save {path} again as UTF-8"
         raise BadInput(
             f"{path} is no text",
             rule=f"a text is in {_ENCODINGS}",

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from jaxdist.calibrate.table import read_csv
@@ -53,6 +53,7 @@ def test_all_texts_of_a_folder_are_read_without_their_marks(tmp_path):
     ),
     cut=st.integers(0, 3),
 )
+@example(text="\x80\u0100\u0100\u0100\u0100", encoding="utf-16-le", cut=0)
 def test_text_is_what_was_saved_or_is_refused(text, encoding, cut):
     text = f"plain letters {text}" * 3
     data = text.encode(encoding, "replace")

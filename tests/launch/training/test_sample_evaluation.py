@@ -30,7 +30,8 @@ def trained(job, tmp_path_factory):
 
 def report(job, run, *words):
     code, _, err = job.call("report", run, *words)
-    assert (code, err) == (0, "")
+    # What takes longer than two seconds says so, on a busy machine.
+    assert (code, err.replace("scoring held-out samples\n", "")) == (0, "")
     return json.loads((run / "samples.json").read_text())
 
 
