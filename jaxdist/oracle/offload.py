@@ -65,7 +65,13 @@ def offloaded_layers(case: StepDescription) -> tuple[LayerProfile, ...]:
 
 
 def host_activation_bytes(case: StepDescription, device: Device) -> int:
-    """Return the bytes of a microbatch's activations that a device has on the host."""
+    """Return the bytes of a microbatch's activations that a device has on the host.
+
+    They are exact where the step was traced. Else they are those of all outputs that
+    the plan names, though a backward pass may not read each of them.
+    """
+    if case.traced_bytes:
+        return case.traced_host_bytes
     worker = compute_cost_model(case, device, 0)
     # FLOPs of a layer have parts that are not split, such as sums of biases; its
     # outputs are.
@@ -85,8 +91,8 @@ def host_copy_seconds(case: StepDescription, cluster: Cluster) -> tuple[float, f
     Raises:
         BadInput: a plan that offloads, and a machine without that bandwidth.
     """
-    layers = offloaded_layers(case)
-    if not layers:
+    moved = host_activation_bytes(case, cluster.device)
+    if not moved:
         return 0.0, 0.0
     if cluster.host_link is None:
         raise BadInput(
@@ -99,14 +105,30 @@ def host_copy_seconds(case: StepDescription, cluster: Cluster) -> tuple[float, f
         )
     worker = compute_cost_model(case, cluster.device, 0)
     micro = worker.microbatches
-    copied = host_activation_bytes(case, cluster.device) * micro
-    took = copied / cluster.host_link.value
-    blocks = {layer.block for layer in layers}
+    took = micro * moved / cluster.host_link.value
+    blocks = {layer.block for layer in offloaded_layers(case)}
     spent = [
         worker.microbatch_time(layer)
         for layer in case.profile.layers
         if layer.block in blocks
     ]
-    exposed = max(0.0, took - micro * sum(one.forward for one in spent))
-    exposed += max(0.0, took - micro * sum(one.backward for one in spent))
+    exposed = exposed_copy_seconds(
+        took,
+        micro * sum(one.forward for one in spent),
+        micro * sum(one.backward for one in spent),
+    )
     return exposed, 2 * took - exposed
+
+
+def exposed_copy_seconds(took: float, forward: float, backward: float) -> float:
+    """Return the seconds of copies out and in that passes do not hide.
+
+    Args:
+        took: seconds of a copy, one way.
+        forward: seconds of the forward passes beside which arrays are copied out.
+        backward: seconds of the backward passes beside which they come back.
+
+    >>> exposed_copy_seconds(3.0, forward=1.0, backward=2.0)
+    3.0
+    """
+    return max(0.0, took - forward) + max(0.0, took - backward)

@@ -38,6 +38,8 @@ class StepDescription:
     traced_bytes: Mapping[str, int] = field(default_factory=dict)
     """Bytes beside the state on one device, by term, from the step's traced program;
     empty where it was not traced."""
+    traced_host_bytes: int = 0
+    """Bytes of activations that a device has in the host's memory, likewise."""
 
     @property
     def stage_range(self) -> range:

@@ -12,7 +12,7 @@ Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.3; the loop is that
 MaxText's `scan_layers`, the gathers in its body those of seqax.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -46,8 +46,6 @@ class BlockScan:
     """Names of the parameters inside of each block."""
     indices: tuple[tuple[int, ...], ...]
     """For each of them the parameters of the network, one of each block."""
-    offloads_input: bool = False
-    """Whether what each block is given waits in the host's memory."""
 
 
 def scans_blocks(plan: Plan, mesh: Mesh | AbstractMesh) -> bool:
@@ -63,7 +61,6 @@ def find_block_scans(
     outputs_alike: Callable[[str], bool],
     params: Sequence[LeafSharding],
     marks: Mapping[str, object],
-    offloads_input: Callable[[str], bool],
 ) -> tuple[BlockScan, ...]:
     """Find the runs of equal blocks that can be loops.
 
@@ -72,7 +69,6 @@ def find_block_scans(
         outputs_alike: whether a block returns arrays of the shapes it is given.
         params: shardings of the network's parameters.
         marks: what else must be equal, by the name of a parameter or of a block.
-        offloads_input: whether what a block is given waits in the host's memory.
     """
     # Auxiliary heads hang on blocks by name.
     if not hasattr(network, "chain") or (getattr(network, "heads", dict)() or {}):
@@ -101,7 +97,6 @@ def find_block_scans(
             blocks=run,
             names=(own := tuple(_own_names(run[0], index))),
             indices=tuple(tuple(index[f"{b}/{x}"] for b in run) for x in own),
-            offloads_input=offloads_input(run[0]),
         )
         for run in runs
         # Equal blocks that are given equal shapes return equal shapes: the first tells.
@@ -165,8 +160,6 @@ def scan_blocks(
     variables: Mapping[str, jax.Array],
     activations: Any,
     moves: ParamMovement,
-    *,
-    offloads_input: bool = False,
 ) -> ScannedRun:
     """Run equal blocks as a loop.
 
@@ -176,10 +169,7 @@ def scan_blocks(
         variables: other arrays of the blocks, stacked alike.
         activations: outputs of the block before.
         moves: how parameters are gathered and gradients scattered.
-        offloads_input: whether what each block is given waits in the host's memory.
     """
-    # Which residuals are a block's input itself, known once the forward loop is traced.
-    inputs: set[int] = set()
 
     def differentiate(
         params: Arrays, variables: Mapping[str, jax.Array], x: Any
@@ -201,10 +191,6 @@ def scan_blocks(
         y, back, new = differentiate(params, rest, x)
         residuals = jax.tree.leaves(back)
         saved = [r for r, save in zip(residuals, saves, strict=True) if save]
-        if offloads_input:
-            own_input = {id(leaf) for leaf in jax.tree.leaves(x)}
-            inputs.update(i for i, r in enumerate(saved) if id(r) in own_input)
-            saved = _move(saved, inputs, jax.memory.Space.Host)
         # Vectors are small, and gathered once.
         kept = [
             p for p, s, g in zip(params, own, again, strict=True) if _is_kept(p, s, g)
@@ -222,7 +208,7 @@ def scan_blocks(
         unread = jax.tree.map(jnp.zeros_like, cotangent)
         _, back, _ = differentiate(full, rest, unread)
         fresh, tree = jax.tree.flatten(back)
-        stored = iter(_move(saved, inputs, jax.memory.Space.Device))
+        stored = iter(saved)
         filled = [
             next(stored) if save else x for x, save in zip(fresh, saves, strict=True)
         ]
@@ -239,11 +225,6 @@ def scan_blocks(
         return gradients, cotangent
 
     return ScannedRun(activations=y, variables=new, backward=run_back)
-
-
-def _move(arrays: Arrays, which: Container[int], space: Any) -> Arrays:
-    """Return arrays, some of which are copied between a device and its host."""
-    return [jax.device_put(x, space) if i in which else x for i, x in enumerate(arrays)]
 
 
 def _is_kept(whole: Any, shard: Any, gathered_again: bool) -> bool:

@@ -528,13 +528,7 @@ def _scan_equal_blocks(
         name: (name in remade, remat.memory_actions(plan, name, block))
         for name, block in bound.chain()
     }
-    scans = find_block_scans(
-        bound,
-        alike.__contains__,
-        reads.leaves,
-        marks,
-        lambda block: plan.memory_action(block) == "offload",
-    )
+    scans = find_block_scans(bound, alike.__contains__, reads.leaves, marks)
     in_loops = {block for scan in scans for block in scan.blocks}
     remat.check_activation_patterns(plan, network, in_loops)
     looped = {i for scan in scans for each in scan.indices for i in each}

@@ -126,7 +126,8 @@ class _LocalNetwork:
         model = merge_model(layout.task, params, stats)
         model.train()
         layout.bind_layers(model, self.key, self.batch["id"], is_scored=True)
-        tag_activations(layout.plan, model)
+        looped = {block for scan in layout.block_scans for block in scan.blocks}
+        tag_activations(layout.plan, model, looped)
         return model
 
     def run(
@@ -209,10 +210,7 @@ class _LocalNetwork:
                 for dim, x in zip(dims, shards, strict=True)
             ),
         )
-        done = scan_blocks(
-            *(block_fn, shards, variables, given, moves),
-            offloads_input=piece.offloads_input,
-        )
+        done = scan_blocks(block_fn, shards, variables, given, moves)
 
         def backward(cotangent: Any) -> tuple[Gradients, Any]:
             stacked, cotangent = done.backward(cotangent)

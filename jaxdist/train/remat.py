@@ -64,6 +64,8 @@ _ELEMENTWISE: Final = frozenset(
 )
 """Primitives of which a result costs about as much to read as to compute, and those of
 random numbers, of which the mask is kept."""
+_TOKEN_DIMS: Final = 3
+"""Samples, tokens, features."""
 _COLLECTIVES: Final = frozenset(
     ("psum", "pmax", "ppermute", "all_gather", "reduce_scatter", "all_to_all")
 )
@@ -224,12 +226,14 @@ def run_with_partial_remat(
     return activations, stats
 
 
-def tag_activations(plan: Plan, model: Any) -> None:
+def tag_activations(plan: Plan, model: Any, looped: Container[str] = ()) -> None:
     """Tag the activations that a plan keeps or offloads; in place.
 
     Args:
         plan: says which.
         model: the network inside a step, its layers bound.
+        looped: names of the blocks that run as loops, of which alone activations are
+            offloaded.
     """
     if plan.remat and not plan.remat_end:
         tag_block_outputs(model, [name for name, _ in model.chain()])
@@ -237,22 +241,32 @@ def tag_activations(plan: Plan, model: Any) -> None:
         return
     for path, layer in [*nnx.iter_modules(model)]:
         action = plan.memory_action(".".join(map(str, path)))
-        if action and path and callable(layer):
-            _tag_outputs(layer, _OFFLOADED if action == "offload" else _SAVED)
+        if not action or not path or not callable(layer):
+            continue
+        if action == "save":
+            _tag_call(layer, outputs=_SAVED)
+        elif path[0] in looped:
+            # What a block returns is what the loop gives to the next.
+            which = "inputs" if len(path) == 1 else "outputs"
+            _tag_call(layer, **{which: _OFFLOADED})
 
 
 def tag_block_outputs(model: Any, blocks: Container[str]) -> None:
     """Tag the outputs of blocks, so that checkpoints keep them; in place."""
     for block in [block for name, block in model.chain() if name in blocks]:
-        _tag_outputs(block, _SAVED)
+        _tag_call(block, outputs=_SAVED)
 
 
-def _tag_outputs(layer: Any, tag: str) -> None:
+def _tag_call(layer: Any, *, inputs: str = "", outputs: str = "") -> None:
+    """Give what a layer is called on, or what it returns, a checkpoint name."""
     kind = type(layer)
 
+    def tagged(tree: Any, tag: str) -> Any:
+        return jax.tree.map(lambda x: checkpoint_name(x, tag), tree) if tag else tree
+
     def named(self: Any, *args: Any, **kwargs: Any) -> Any:
-        out = kind.__call__(self, *args, **kwargs)
-        return jax.tree.map(lambda x: checkpoint_name(x, tag), out)
+        out = kind.__call__(self, *tagged(args, inputs), **kwargs)
+        return tagged(out, outputs)
 
     # Python looks `__call__` up on the class: the layer gets a class of its own.
     own = type(kind.__name__, (kind,), {"__call__": named})
@@ -282,16 +296,18 @@ def checkpoint_elementwise(block_fn: BlockFn) -> BlockFn:
         tags = {eqn.params["name"] for eqn in named}
         # Attention that is written out has a softmax inside, of tokens x tokens, which
         # is elementwise as well and costs too much to compute again.
-        cheap = frozenset[str]() if INNER_ACTIVATION in tags else _ELEMENTWISE
-        if not cheap and _OFFLOADED not in tags:
+        written_out = INNER_ACTIVATION in tags
+        if written_out and _OFFLOADED not in tags:
             return block_fn(*args)
 
         def is_saveable(primitive: Any, *avals: Any, **params: Any) -> Any:
-            if primitive.name != "name":
-                return primitive.name not in cheap
-            if params["name"] == _OFFLOADED:
+            if primitive.name == "name" and params["name"] == _OFFLOADED:
                 return _offload(primitive, *avals, **params)
-            return not cheap or params["name"] == DROPOUT_MASK
+            if primitive.name == "name":
+                return params["name"] in (DROPOUT_MASK, INNER_ACTIVATION)
+            # Scores have a dim more than tokens with their features.
+            is_score = written_out and any(x.ndim > _TOKEN_DIMS for x in avals)
+            return is_score or primitive.name not in _ELEMENTWISE
 
         # Forward and backward pass are two loops, so that the compiler cannot take one
         # result for both, and needs no barriers against it.

@@ -36,9 +36,11 @@ from jaxdist.meshes.targets.plugins import compiler_version
 from jaxdist.meshes.targets.target import Target, check_target_size
 from jaxdist.oracle.collective_times import alpha_beta_seconds
 from jaxdist.oracle.link_groups import link_group
+from jaxdist.oracle.offload import exposed_copy_seconds
 from jaxdist.profile.compiled_schedule import CompiledSchedule, read_schedule
 from jaxdist.profile.trace import modules_by_path
 from jaxdist.train.layout import Layout
+from jaxdist.train.peak_memory import host_bytes, trace_device_program
 from jaxdist.train.program import LoweredProgram, Program, lower_program
 
 _OUT_OF_MEMORY: Final = re.compile(
@@ -291,7 +293,10 @@ def _compile(
         fits=program.memory_bytes <= capacity,
         memory_bytes=program.memory_bytes,
         host_bytes=on_host,
-        differences=[str(each) for each in program.differences],
+        differences=[
+            *map(str, program.differences),
+            *map(str, _host_differences(layout, sizes.host_temp_size_in_bytes)),
+        ],
         rewrites=[asdict(rewrite) for rewrite in program.rewrites],
         layers=_layer_rows(layout, schedule, clock, peak) if known else [],
         cycles=schedule.cycles if known else None,
@@ -308,14 +313,27 @@ def _compile(
     )
 
 
+def _host_differences(layout: Layout, held: int) -> list[BadInput]:
+    """Return what is on the host in the program, where the plan says otherwise."""
+    planned = host_bytes(trace_device_program(layout)) if layout.plan.offload else 0
+    if held == planned:
+        return []
+    return [
+        BadInput(
+            "the compiled step does not keep on the host what the plan says",
+            rule="plan.offload has activations of blocks in loops wait there",
+            values=f"{held:,} B in the program, {planned:,} B in the plan",
+        )
+    ]
+
+
 def _host_copy_seconds(target: Target, copied: int, compute: float) -> float:
     """Return the seconds of copying so many bytes out and in that nothing hides."""
     link = target.cluster.host_link
     if not copied or link is None:
         return 0.0
     # A forward pass is a third of the work; the copies back have the rest.
-    took, forward = copied / link.value, compute / 3
-    return max(0.0, took - forward) + max(0.0, took - (compute - forward))
+    return exposed_copy_seconds(copied / link.value, compute / 3, 2 * compute / 3)
 
 
 def _peak_dtype(target: Target, layout: Layout) -> str:

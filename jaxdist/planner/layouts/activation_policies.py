@@ -15,8 +15,9 @@ Source: Wahib et al. 2020, arXiv:2008.11421, KARMA, section 3.
 """
 
 import fnmatch
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jaxdist.core.plan import Plan
@@ -85,50 +86,36 @@ def search_activation_policies(
     if evaluator.cluster.device.is_cpu:
         return
     layers = repeated_layers(profile)
+    # Of equals the largest first: each array that is kept is copied once in a loop.
+    worth = sorted(layers, key=lambda x: (-x.flops / x.output_bytes, -x.flops))
+    large = sorted(layers, key=lambda x: -x.output_bytes)
     inputs = tuple(name for run in repeated_blocks(profile) for name in run)
+
     described = [one.plan for one in evaluator.sorted()]
     described += evaluator.plans_without_memory
-    firsts: dict[str, Plan] = {}
+    first_of_mesh: dict[str, Plan] = {}
     for plan in described:
-        bare = replace(plan, remat_end="")
-        if plan.stages == 1 and plan.remat and has_loops(plan, profile):
-            firsts.setdefault(plan.title, bare)
-    # Of equals the largest first: each array that is kept is copied once in a loop.
-    by_worth = sorted(layers, key=lambda x: (-x.flops / x.output_bytes, -x.flops))
-    by_size = sorted(layers, key=lambda x: -x.output_bytes)
-    for plan in list(firsts.values())[:REFINED_PLANS]:
+        if plan.remat and has_loops(plan, profile):
+            first_of_mesh.setdefault(plan.title, replace(plan, remat_end=""))
+    for plan in list(first_of_mesh.values())[:REFINED_PLANS]:
         if fits(plan.without_remat):
             continue
-
-        def saved(count: int, plan: Plan = plan) -> Plan:
-            return replace(plan, remat_saves=_patterns(by_worth[:count]))
-
-        def moved(count: int, plan: Plan = plan) -> Plan:
-            return replace(plan.without_remat, offload=_patterns(by_size[:count]))
-
+        # As many as fit, and as few as must: both by bisection.
         if fits(plan):
-            _last_that_fits(saved, len(layers), fits)
+            saved = [
+                replace(plan, remat_saves=_patterns(worth[:count]))
+                for count in range(1, len(layers) + 1)
+            ]
+            bisect_left(saved, True, key=lambda one: not fits(one))
         else:
             fits(replace(plan, offload=inputs))
         if evaluator.cluster.host_link is not None:
-            _first_that_fits(moved, len(layers), fits)
+            moved = [
+                replace(plan.without_remat, offload=_patterns(large[:count]))
+                for count in range(1, len(layers) + 1)
+            ]
+            bisect_left(moved, True, key=fits)
 
 
 def _patterns(layers: Sequence[RepeatedLayer]) -> Paths:
     return sum((layer.patterns for layer in layers), ())
-
-
-def _last_that_fits(plan_of: Callable[[int], Plan], most: int, fits: FitCheck) -> None:
-    """Describe the plans with more and more layers, until one does not fit."""
-    low, high = 0, most + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(plan_of(middle)) else (low, middle)
-
-
-def _first_that_fits(plan_of: Callable[[int], Plan], most: int, fits: FitCheck) -> None:
-    """Describe the plans with more and more layers, until one fits."""
-    low, high = 0, most + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(plan_of(middle)) else (middle, high)

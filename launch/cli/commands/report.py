@@ -56,8 +56,11 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(args: Namespace) -> int:
     """Write the report."""
+    from jaxdist.core.plan import Plan
+    from jaxdist.launch.devices.prepare import prepare_devices
     from jaxdist.launch.report import write_report, write_runs_page
     from jaxdist.launch.run_folder.folder import find_run
+    from jaxdist.launch.terminal.progress_bar import StageProgress
 
     names = [args.run, *args.others]
     folder, *others = (find_run(name, folder=args.dir) for name in names)
@@ -77,8 +80,21 @@ def run(args: Namespace) -> int:
     if args.target:
         _compile_step(folder, args)
         page = write_report(folder.path)
-    if args.samples > 0:
-        _evaluate_samples(folder, args)
+    if args.samples > 0 and folder.checkpoints.is_dir():
+        # One device is enough for a thousand samples, whatever the run was trained on.
+        prepare_devices(Plan(), explicit=False)
+
+        # From here on jax is imported.
+        from jaxdist.launch.training.sample_evaluation import write_sample_evaluation
+
+        with StageProgress(console(error=True)) as stages:
+            stages.begin("scoring held-out samples")
+            write_sample_evaluation(
+                folder,
+                samples=args.samples,
+                checkpoint=args.checkpoint,
+                trust=args.trust,
+            )
         page = write_report(folder.path)
     console().print(f"wrote {page}")
     return 0
@@ -106,24 +122,3 @@ def _compile_step(folder: "RunFolder", args: Namespace) -> None:
 
     found = compile_for_target(config, target, target_answer_folder(os.environ))
     write_atomic(folder.compiled_step, json_text(asdict(found), indent=2) + "\n")
-
-
-def _evaluate_samples(folder: "RunFolder", args: Namespace) -> None:
-    """Score samples of a run that has a checkpoint; no report is refused for it."""
-    from jaxdist.core.plan import Plan
-    from jaxdist.launch.devices.prepare import prepare_devices
-    from jaxdist.launch.terminal.progress_bar import StageProgress
-
-    if not folder.checkpoints.is_dir():
-        return
-    # One device is enough for a thousand samples, whatever the run was trained on.
-    prepare_devices(Plan(), explicit=False)
-
-    # From here on jax is imported.
-    from jaxdist.launch.training.sample_evaluation import write_sample_evaluation
-
-    with StageProgress(console(error=True)) as stages:
-        stages.begin("scoring held-out samples")
-        write_sample_evaluation(
-            folder, samples=args.samples, checkpoint=args.checkpoint, trust=args.trust
-        )

@@ -42,7 +42,12 @@ from jaxdist.profile.trace import TraceCache
 from jaxdist.train.build_layout import check_samples
 from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.objective import cast_floats
-from jaxdist.train.peak_memory import device_batch_bytes, step_temporary_bytes
+from jaxdist.train.peak_memory import (
+    device_batch_bytes,
+    host_bytes,
+    step_temporary_bytes,
+    trace_device_program,
+)
 
 if TYPE_CHECKING:
     from jaxdist.train.task import Task
@@ -112,12 +117,15 @@ class StepDescriber:
             BadInput: as `describe`.
         """
         layout = self.layout(plan)
+        program = trace_device_program(layout)
         traced = {
             "batch": device_batch_bytes(layout),
-            "temporaries": step_temporary_bytes(layout),
+            "temporaries": step_temporary_bytes(layout, program),
         }
         described = _describe(layout, plan, self.profile, self.shapes)
-        return replace(described, traced_bytes=traced)
+        return replace(
+            described, traced_bytes=traced, traced_host_bytes=host_bytes(program)
+        )
 
     def layout(self, plan: Plan, devices: Sequence[Any] | None = None) -> Layout:
         """Lay the step out.
