@@ -6,10 +6,11 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-v
 # Processes that share the tests; each holds 16 fake devices and about 1 GB.
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS)
-# Tests compile hundreds of programs and run each a few times: plain machine code, which
-# is made in a sixth of the time. The programs are the same; those that people get are
-# run by the commands of the pages, and by laws that start processes.
-PLAIN := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+# Tests compile hundreds of programs and run each a few times: plain machine code, in one
+# piece, which is made in a sixth of the time. The programs are the same; those that
+# people get are run by the commands of the pages, and by laws that start processes.
+PLAIN := XLA_FLAGS="--xla_backend_optimization_level=0 \
+  --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 .PHONY: train test laws laws-all targets system-tests system-packages commands results docs check format env env-dev clean
 
@@ -43,7 +44,7 @@ $(VENV)-targets/$(PLATFORMS).stamp: pyproject.toml constraints.txt
 # Tests that mount file systems, shape networks, or start sshd, SLURM, Open MPI and
 # Chromium: as root, on Linux.
 system-tests: env-dev system-packages
-	$(BIN)/pytest -m system tests
+	$(PYTEST) --dist loadgroup -m system tests
 
 system-packages:
 	@missing=""; \

@@ -8,6 +8,7 @@ The README is first, and makes the virtual environment. What it leaves is where 
 other page begins, in a copy of its own, so some pages run at the same time. Their
 files, runs and compiled programs are their own; the virtual environment is the
 README's. Two kinds of pages are kept apart (`PORTS`, `ALONE`).
+With `--done "make train"` environment and run are those that stand in the checkout.
 
     python3 .ci/commands.py [--workers N] [--done COMMAND]... [PAGE]...
 """
@@ -35,6 +36,8 @@ FENCE = re.compile(
     r"^```(?P<language>\w*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+TRAINING = "make train"
+"""What makes the virtual environment and the run that pages begin with."""
 EXTRAS = "sweep,track"
 """What some pages need and say how to install, as anybody does who uses it."""
 CACHE = ".cache"  # of compiled programs, in a page's folder; no file of the checkout
@@ -42,9 +45,12 @@ CACHE = ".cache"  # of compiled programs, in a page's folder; no file of the che
 PORTS = re.compile(r"\bjaxdist launch |\bLoopback\b")
 """What listens at a port that was free a moment before: one page after the other."""
 
-PLAIN = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+PLAIN = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_parallel_codegen_split_count=1"
+)
 """Plain machine code, made in a sixth of the time, as in `make test`."""
-SHIPPED = re.compile(r"README\.md|tutorial_\w+\.md|training\.md|sweep\.md")
+SHIPPED = re.compile(r"(README|tutorial_\w+|training|sweep|compare)\.md")
 """Pages whose programs are compiled as people get them, beside those of `ALONE`."""
 
 ALONE = re.compile(
@@ -242,8 +248,15 @@ def groups(chosen: Sequence[Path]) -> tuple[list[list[Path]], list[list[Path]]]:
     return ([ports] if ports else []) + others, [[page] for page in alone]
 
 
+def copy_training(target: Path) -> None:
+    """Put what `make train` has made in the checkout where the README's would be."""
+    (target / ".venv").symlink_to(ROOT / ".venv")
+    for name in ("data", "runs/digits"):
+        shutil.copytree(ROOT / name, target / name)
+
+
 def install_extras(folder: Path) -> None:
-    """Add the extras of the pages to the virtual environment in a folder."""
+    """Add the extras of the pages to the virtual environment of a checkout."""
     pip = folder / ".venv" / "bin" / "pip"
     constraints = {"PIP_CONSTRAINT": str(folder / "constraints.txt")}
     subprocess.run(
@@ -261,10 +274,13 @@ def outcomes(
     copy_checkout(start)
     stop = threading.Event()
     readme = ROOT / "README.md"
+    trained = TRAINING in done
+    if trained:
+        copy_training(start)
     if readme in chosen:
         yield run_page(readme, start, done, stop)
         if not stop.is_set():
-            install_extras(start)
+            install_extras(ROOT if trained else start)
     beside, alone = groups([page for page in chosen if page != readme])
     for some, at_once in ((beside, workers), (alone, 1)):
         with ThreadPoolExecutor(at_once) as pool:

@@ -102,7 +102,7 @@ def test_what_real_processes_compile_moves_what_the_formula_says(count):
 @pytest.mark.system
 @pytest.mark.hosts
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize(("shape", "near"), [(SMALL, 0.05), (SQUARE, 0.03)])
 def test_interfaces_count_what_plain_collectives_send(count, shape, near):
     with EmulatedCluster(count, "1gbit", disable_gso=True) as hosts:
@@ -118,7 +118,7 @@ def test_interfaces_count_what_plain_collectives_send(count, shape, near):
 @pytest.mark.system
 @pytest.mark.hosts
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_interfaces_count_what_every_way_to_sum_sends(count):
     with EmulatedCluster(count, "1gbit", disable_gso=True) as hosts:
         rows = found(hosts, family(count), SQUARE, wired=True)

@@ -27,7 +27,7 @@ def test_processes_end_with_the_same_bits_and_the_sum():
 @pytest.mark.system
 @pytest.mark.hosts
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_every_interface_counts_what_the_formula_says(count):
     with EmulatedCluster(count, "1gbit", disable_gso=True) as hosts:
         found = rows_of(hosts, WORKER, sorted(SCHEDULES), 1 << 20, True)

@@ -54,7 +54,9 @@ def test_a_layer_of_its_own_makes_the_logits(assert_equal_one_device, axes):
     assert_equal_one_device(GPT2, axes, size=8, network=Untied)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
+@pytest.mark.parametrize(
+    "schedule", [pytest.param("gpipe", marks=pytest.mark.slow), "1f1b", "zb-h1"]
+)
 def test_stages_equal_the_step_without(parts, schedule):
     stages = {"pipe": 2, "order": PipelineConfig(schedule=schedule)}
     chunks = stages | {"logits": "chunks"}

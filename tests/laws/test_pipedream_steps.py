@@ -211,7 +211,7 @@ def assert_equal(want, got):
 
 
 def versions():
-    """Every split with either way to choose versions; vertical sync often with two."""
+    """Every split with either way to choose versions, some of them rarely."""
     for sync in (False, True):
         for *replicas, micros in (
             (1, 1, 1, 1, 24),
@@ -219,14 +219,14 @@ def versions():
             (3, 2, 1, 24),
             (7, 1, 28),
         ):
-            rare = sync and replicas in ([2, 1, 1], [7, 1])
+            often = ([1, 1, 1, 1], [3, 2, 1]) if sync else ([2, 1, 1], [7, 1])
             split = "-".join(map(str, replicas))
             yield pytest.param(
                 tuple(replicas),
                 micros,
                 sync,
                 id=f"{'vertical sync' if sync else 'newest'}-{split}-{micros}",
-                marks=pytest.mark.slow if rare else (),
+                marks=() if replicas in often else pytest.mark.slow,
             )
 
 
@@ -242,7 +242,9 @@ def test_pipedream(replicas, micros, sync, hold):
     )
 
 
-@pytest.mark.parametrize("group", [3, pytest.param(4, marks=pytest.mark.slow), 6])
+@pytest.mark.parametrize(
+    "group", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 6))]
+)
 def test_2bw(group, hold):
     hold(
         VGG16,
@@ -255,7 +257,13 @@ def test_2bw(group, hold):
     )
 
 
-@pytest.mark.parametrize("replicas", [(1, 1), (2, 1)], ids=["1-1", "2-1"])
+@pytest.mark.parametrize(
+    "replicas",
+    [
+        pytest.param((1, 1), id="1-1", marks=pytest.mark.slow),
+        pytest.param((2, 1), id="2-1"),
+    ],
+)
 def test_statistics_are_those_of_a_stage_or_the_mean_of_its_replicas(replicas, hold):
     hold(RESNET, 24, delayed, schedule="pipedream", replicas=replicas)
 

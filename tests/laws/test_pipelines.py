@@ -63,13 +63,14 @@ def parts(cell):
     """Return what a cell holds: a schedule with each factor, and the layout's axes.
 
     Stages change the order in which blocks run, which is the schedule's doing: it meets
-    every network, number of stages and axis. Networks meet axes in law 1's matrix, and
-    every other pair in `make laws-all`.
+    every number of stages and axis. Networks meet what is done to their blocks: one
+    chunk of them a stage or two, backward passes whole or in halves; they meet axes in
+    law 1's matrix, and every other pair in `make laws-all`.
     """
     model, pipe, beside, schedule = cell
-    axes = (("axis", axis) for axis in BESIDE[beside])
-    factors = {("model", model), ("pipe", pipe), *axes}
-    return {beside} | {(schedule, *factor) for factor in factors}
+    how = {"interleaved": "two chunks", "zb-h1": "halves"}.get(schedule, "whole")
+    factors = {("pipe", pipe), *(("axis", axis) for axis in BESIDE[beside])}
+    return {beside, (model, how)} | {(schedule, *factor) for factor in factors}
 
 
 SECONDS = {"googlenet": 7, "gpt2_small": 5, "resnet50": 5, "vgg16": 4, "s2vt": 4}

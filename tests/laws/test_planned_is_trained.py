@@ -38,9 +38,10 @@ class Blank:
 
 def cells():
     deep = ("googlenet", "inception_v3", "resnet152", "resnet50")
+    like_others = ("alexnet_two_group", "fashion_mnist", "vgg16")
     for name in experiment_names():
         for devices in (6, 8):
-            slow = name in deep or devices == 8
+            slow = name in (*deep, *like_others) or devices == 8
             count, marks = (FIRST, [pytest.mark.slow]) if slow else (4, [])
             yield pytest.param(name, devices, count, marks=marks)
 
