@@ -44,7 +44,7 @@ $(VENV)-targets/$(PLATFORMS).stamp: pyproject.toml constraints.txt
 # Tests that mount file systems, shape networks, or start sshd, SLURM, Open MPI and
 # Chromium: as root, on Linux.
 system-tests: env-dev system-packages
-	$(PYTEST) --dist loadgroup -m system tests
+	$(BIN)/pytest -m system tests
 
 system-packages:
 	@missing=""; \

@@ -35,16 +35,6 @@ settings.register_profile(
 settings.load_profile("jaxdist")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Group tests for `--dist loadgroup`: emulated hosts share a bridge, a file its daemons."""
-    for item in items:
-        if item.get_closest_marker("system"):
-            hosts = item.get_closest_marker("hosts")
-            group = "hosts" if hosts else item.nodeid.partition("::")[0]
-            item.add_marker(pytest.mark.xdist_group(group))
-
-
 MAX_WORKER_BYTES = 5 * 10**9
 """Memory of a process from which compiled programs are dropped behind a file of tests."""
 
