@@ -11,6 +11,7 @@ from typing import Any, Final, TextIO
 
 import jax
 import numpy as np
+import psutil
 
 from jaxdist.core.files import write_atomic
 from jaxdist.core.validation import json_text, parse_json
@@ -47,6 +48,7 @@ class Recorder:
     ) -> None:
         self._path, self._on_row = metrics, on_row
         self._metrics, self._spans = _open_append(metrics), _open_append(spans)
+        self._process = psutil.Process()
         self.start_time, self._on_phase = start_time, on_phase
         self.on_starvation = on_starvation
         # Kept for the summary at the end of the run.
@@ -74,8 +76,15 @@ class Recorder:
     def log_step(
         self, *, step: int, epoch: int, loss: float, learning_rate: float, step_s: float
     ) -> None:
-        """Write a finished step, counted from 1, and its seconds."""
+        """Write a finished step, counted from 1, with its seconds and memory."""
         self.step_seconds.append(step_s)
+        memory = {"host_memory_bytes": self._process.memory_info().rss}
+        # The most so far; virtual devices have no memory but that of the process.
+        key = "peak_bytes_in_use"
+        stats = [device.memory_stats() or {} for device in jax.local_devices()]
+        peaks = [one[key] for one in stats if key in one]
+        if peaks:
+            memory["device_memory_bytes"] = max(peaks)
         self._log_row(
             kind="train",
             step=step,
@@ -83,6 +92,7 @@ class Recorder:
             loss=loss,
             learning_rate=learning_rate,
             step_s=step_s,
+            **memory,
             time=time.time(),
         )
 

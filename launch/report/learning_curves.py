@@ -33,6 +33,7 @@ _MAX_POINTS: Final = 300
 _KNOWN_COLUMNS: Final = (
     *("kind", "step", "epoch", "time", "loss", "learning_rate", "step_s"),
     *("accuracy", "correct", "answers", "samples"),
+    *("host_memory_bytes", "device_memory_bytes"),
 )
 """What rows have in each run; further columns are metrics of its own."""
 
@@ -95,6 +96,7 @@ def learning_figures(record: RunData) -> list[Figure]:
         label = f"{median(y for _, y in rates):,.0f} median"
         thin = downsample(rates, median)
         figures.append(_draw_column("Throughput", unit, thin, x, label))
+    figures += _memory_figures(record, x)
 
     for rows, where in ((record.train, "training"), (record.tests, "test")):
         for column in sorted({key for row in rows for key in row}):
@@ -118,6 +120,23 @@ def _draw_column(
     # Labels stand above the end of a curve, which may be its highest value.
     y = YAxis(title=unit, ticks=ticks(low, high + 0.2 * (high - low)))
     return draw_line_chart(name, [curve], x, y, offers_log=True)
+
+
+def _memory_figures(record: RunData, x: XAxis) -> list[Figure]:
+    """Draw the memory of the first process, and the most of one of its devices."""
+    curves = []
+    for stroke, name in (("forward", "host"), ("backward", "device")):
+        points = metric_points(record.train, f"{name}_memory_bytes")
+        if points:
+            held = downsample([(step, y / 1e9) for step, y in points], max)
+            label = f"{name}, {held[-1][1]:.3g} at the end"
+            curve = Curve(stroke=stroke, points=held, label=label, name=name)
+            curves.append(curve)
+    if not curves:
+        return []
+    most = max(y for curve in curves for _, y in curve.points)
+    y = YAxis(title="memory, GB", ticks=ticks(0.0, 1.15 * most))
+    return [draw_line_chart("Memory", curves, x, y)]
 
 
 def step_axis(records: Sequence[RunData], marks: Sequence[AxisMark] = ()) -> XAxis:

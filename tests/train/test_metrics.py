@@ -3,6 +3,7 @@
 import json
 import time
 
+import jax
 import pytest
 
 from jaxdist.train.metrics import Recorder
@@ -32,6 +33,31 @@ def test_a_line_a_step(files):
         ("train", 2),
         ("test", 2),
     ]
+
+
+class Accelerator:
+    """A device that counts its memory."""
+
+    def __init__(self, peak):
+        self._stats = {"bytes_in_use": 5, "peak_bytes_in_use": peak}
+
+    def memory_stats(self):
+        return self._stats
+
+
+def test_a_line_has_the_memory_of_the_process_and_of_its_fullest_device(
+    files, monkeypatch
+):
+    recorder = Recorder(*files, start_time=time.time())
+    train(recorder, 1)
+    devices = [Accelerator(7), Accelerator(9), *jax.local_devices()[:1]]
+    monkeypatch.setattr(jax, "local_devices", lambda: devices)
+    train(recorder, 2)
+    recorder.close()
+    first, second = rows(files[0])
+    assert first["host_memory_bytes"] > 10e6
+    assert "device_memory_bytes" not in first
+    assert second["device_memory_bytes"] == 9
 
 
 def test_a_resumed_run_writes_its_steps_once(files):

@@ -63,6 +63,17 @@ class TestCurves:
         rates, _ = learning_curves.throughput(record(sample))
         assert rates[0][1] == 128 * 64 / sample.train[0]["step_s"]
 
+    def test_memory_is_that_of_the_process_and_of_its_devices(self, sample):
+        assert "Memory" not in self.names(sample)
+        for row in sample.train:
+            row["host_memory_bytes"] = 1_000_000_000 + 1_000_000 * row["step"]
+        assert "host, 1.67 at the end" in self.names(sample)["Memory"].svg
+        for row in sample.train:
+            row["device_memory_bytes"] = 3_000_000_000
+        svg = self.names(sample)["Memory"].svg
+        assert "host, 1.67 at the end" in svg
+        assert "device, 3 at the end" in svg
+
     def test_metrics_of_its_own_are_drawn_by_their_names(self, sample):
         for row in sample.train:
             row["grad_norm"] = 3.0
