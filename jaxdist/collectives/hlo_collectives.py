@@ -15,6 +15,7 @@ Operations in MPICH", section 4 (bandwidth terms).
 import itertools
 import math
 import re
+from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -177,20 +178,23 @@ def read_collectives(text: str, mesh: Mapping[str, int]) -> tuple[CollectiveOp, 
         mesh: {axis: devices along it}, outermost first, in the order of its devices.
     """
     moves, sources = [], SourceLocations(text)
-    chains = set[tuple[str, ...]]()
-    for line in list_instructions(text, COLLECTIVE_KINDS, _payload):
-        found = _LINE.match(line.text)
-        if found is None:  # an operand of it
-            continue
-        # The TPU's compiler runs a collective beside computing as a chain of fusions,
-        # each of which prints it; they may hold the array in memories of two kinds.
-        chain = CHAIN.search(found["rest"])
-        if chain is not None:
-            array = re.sub(r"\{[^}]*\}", "", found["type"])
-            link = (*line.loops, found["kind"], array, chain[1])
-            if link in chains:
+    lines = list_instructions(text, COLLECTIVE_KINDS, _payload)
+    matches = [(line, found) for line in lines if (found := _LINE.match(line.text))]
+    # The TPU's compiler runs a collective beside computing as a chain of fusions, each
+    # of which prints it. They may hold the array in memories of two kinds, and some may
+    # be in a loop that begins behind the first and ends before the last.
+    loops_of = defaultdict[tuple[str, ...], set[tuple[str, ...]]](set)
+    counted = set[tuple[tuple[str, ...], tuple[str, ...]]]()
+    for line, found in matches:
+        loops_of[_chain(found)].add(line.loops)
+    for line, found in matches:
+        chain = _chain(found)
+        if chain:
+            outer = (line.loops[:depth] for depth in range(len(line.loops)))
+            link = (line.loops, chain)
+            if link in counted or not loops_of[chain].isdisjoint(outer):
                 continue
-            chains.add(link)
+            counted.add(link)
         kind, rest, uneven = found["kind"], found["rest"], False
         if kind == "collective-permute":
             listed = re.search(r"source_target_pairs=\{([\d,{} ]*)\}", rest)
@@ -234,6 +238,13 @@ def read_collectives(text: str, mesh: Mapping[str, int]) -> tuple[CollectiveOp, 
             )
         )
     return tuple(moves)
+
+
+def _chain(found: re.Match[str]) -> tuple[str, ...]:
+    """Return what the fusions of a chain have in common; empty outside of chains."""
+    chain = CHAIN.search(found["rest"])
+    array = re.sub(r"\{[^}]*\}", "", found["type"])
+    return (found["kind"], array, chain[1]) if chain else ()
 
 
 def _scattered_parts(

@@ -19,6 +19,7 @@ def mesh_of(count):
     return jax.make_mesh((count,), ("data",), (AxisType.Auto,), devices=devices)
 
 
+@pytest.mark.slow  # docs/prediction.md times them
 def test_every_kind_is_timed_in_groups_of_every_size(monkeypatch):
     # Short chains: each is a program that is compiled.
     some = {1 << 10: ((1, 3), 3), 1 << 18: ((1, 2), 3)}

@@ -144,6 +144,46 @@ ENTRY %main (x: bf16[2,4]) -> bf16[8,4] {{
     assert (move.kind, move.payload, move.is_async) == ("all-gather", 64, True)
 
 
+def test_a_chain_that_passes_a_loop_runs_once():
+    """As TPUs sum a gradient beside the loop over chunks of logits."""
+
+    def part(number):
+        return f"""
+%part.{number} (x: f32[8,4]) -> f32[8,4] {{
+  %x = f32[8,4]{{1,0}} parameter(0)
+  ROOT %sum.{number} = f32[8,4]{{1,0}} all-reduce(%x), channel_id=9, replica_groups={{{{0,1}}}}, to_apply=%add, frontend_attributes={{chain_id="6"}}
+}}
+"""
+
+    text = f"""HloModule step
+{part(0)}{part(1)}{part(2)}
+%body (p: (s32[], f32[8,4])) -> (s32[], f32[8,4]) {{
+  %p = (s32[], f32[8,4]{{1,0}}) parameter(0)
+  %n = s32[] get-tuple-element(%p), index=0
+  %y = f32[8,4]{{1,0}} get-tuple-element(%p), index=1
+  %b = f32[8,4]{{1,0}} fusion(%y), kind=kOutput, calls=%part.1
+  ROOT %next = (s32[], f32[8,4]{{1,0}}) tuple(%n, %b)
+}}
+
+%condition (p: (s32[], f32[8,4])) -> pred[] {{
+  %p = (s32[], f32[8,4]{{1,0}}) parameter(0)
+  ROOT %less = pred[] constant(false)
+}}
+
+ENTRY %main (x: f32[8,4]) -> f32[8,4] {{
+  %x = f32[8,4]{{1,0}} parameter(0)
+  %zero = s32[] constant(0)
+  %a = f32[8,4]{{1,0}} fusion(%x), kind=kCustom, calls=%part.0
+  %given = (s32[], f32[8,4]{{1,0}}) tuple(%zero, %a)
+  %while = (s32[], f32[8,4]{{1,0}}) while(%given), condition=%condition, body=%body, metadata={{op_name="step/while"}}, backend_config={{"known_trip_count":{{"n":"2"}}}}
+  %y = f32[8,4]{{1,0}} get-tuple-element(%while), index=1
+  ROOT %c = f32[8,4]{{1,0}} fusion(%y), kind=kCustom, calls=%part.2
+}}
+"""
+    (move,) = read_collectives(text, {"data": 2})
+    assert (move.kind, move.payload, move.loops) == ("all-reduce", 128, ())
+
+
 def test_a_collective_on_a_core_of_its_own_is_asynchronous():
     """As TPUs run reduce-scatters on their sparse cores."""
     text = """

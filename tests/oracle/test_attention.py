@@ -83,6 +83,7 @@ def test_more_microbatches_need_no_larger_buffers(subject):
     assert buffers(8) <= buffers(4) <= buffers(2)
 
 
+@pytest.mark.slow  # tests/targets reads it from programs
 def test_with_the_kernels_of_accelerators_no_weight_is_kept(subject):
     described = {
         platform: StepDescriber(subject.config, platform) for platform in ("tpu", "cpu")

@@ -101,7 +101,10 @@ def test_blocks_that_share_parameters_are_no_loop(shared):
     assert found == ([] if shared else [("layer0", "layer1", "layer2")])
 
 
-@pytest.mark.parametrize("mesh", [MeshShape(data=2), MeshShape(fsdp=2)])
+@pytest.mark.parametrize(
+    "mesh",
+    [pytest.param(MeshShape(data=2), marks=pytest.mark.slow), MeshShape(fsdp=2)],
+)
 def test_products_and_collectives_do_not_grow_with_depth(mesh):
     def count(depth, word):
         config = ModelConfig(name="llama", size="tiny", depth=depth)

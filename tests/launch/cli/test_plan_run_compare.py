@@ -12,6 +12,7 @@ WORDS = ("model.width=4", "data.batch=128", "epochs=1")
 ON = ("--cluster", "cpu-fake")
 
 
+@pytest.mark.slow  # docs/compare.md runs these commands
 def test_a_plan_is_run_and_compared_term_by_term(job, tmp_path, capsys):
     plan, folder = tmp_path / "plan.json", tmp_path / "runs" / "planned"
     words = ("digits", *WORDS, *ON, "--devices", "2", "-o", str(plan))

@@ -75,6 +75,7 @@ def test_layers_are_added_to_a_machine_that_was_measured(capsys):
     assert "an experiment says which layers" in " ".join(said.split())
 
 
+@pytest.mark.slow  # docs/prediction.md runs these commands
 def test_a_machine_and_then_the_layers_of_an_experiment(job, monkeypatch, tmp_path):
     """The second time nothing but layers is measured."""
     some = {1 << 10: ((1, 3), 3), 1 << 18: ((1, 2), 3)}
@@ -125,6 +126,7 @@ def test_a_cluster_is_not_measured_for_a_folder_that_is_not_there(capsys, tmp_pa
     assert "none" in said
 
 
+@pytest.mark.slow  # tests/oracle/test_remat_times.py
 def test_what_accelerators_keep_of_blocks_computed_again_is_what_layers_say(capsys):
     """A trace is that of XLA's CPU backend, which computes loops alone again."""
     words = ("gpt2_small", "data.name=synthetic", "data.batch=8", "model.depth=4")

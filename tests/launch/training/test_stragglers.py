@@ -67,8 +67,8 @@ def told(folder, text, count=2):
 
 
 def unlucky(line):
-    """Whether others on this machine had the processor: then the line is true."""
-    return "it waits for a processor" in line
+    """Whether others had the processor, on this machine or below it: a true line."""
+    return "it waits for a processor" in line or "it stands still" in line
 
 
 def test_who_is_slow_is_named_with_the_phase_and_nobody_else(tmp_path):

@@ -60,7 +60,7 @@ def place(values):
 
 def test_the_estimate_of_memory_is_near_to_that_of_a_plan_described(subject, coarse):
     """So that what fits is found before it is described."""
-    rows = random.Random(3).sample(range(len(coarse.space)), 40)
+    rows = random.Random(3).sample(range(len(coarse.space)), 24)
     pairs = []
     for row in rows:
         try:
@@ -69,7 +69,7 @@ def test_the_estimate_of_memory_is_near_to_that_of_a_plan_described(subject, coa
             continue
         pairs.append((coarse.memory_bytes[row], made.memory_bytes))
     about, full = np.array(pairs).T
-    assert len(pairs) > 25
+    assert len(pairs) > 15
     assert np.corrcoef(place(about), place(full))[0, 1] > 0.97
     assert np.median(about / full) == pytest.approx(1, abs=0.1)
 
