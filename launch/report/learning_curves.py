@@ -1,6 +1,7 @@
 """What a run learned: its curves, drawn from the lines of `metrics.jsonl`."""
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -212,8 +213,8 @@ def metric_points(rows: Sequence[JsonRow], key: str) -> Points:
 
 
 def is_finite_number(value: Any) -> TypeGuard[float]:
-    """Tell whether a value is there and finite."""
-    return isinstance(value, int | float) and math.isfinite(value)
+    """Tell whether a value is there and finite, as a float too."""
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 def steps_per_point(count: int) -> int:
