@@ -62,7 +62,6 @@ def test_all_processes_come_to_the_same_link(tmp_path):
     assert first.startswith("Link(devices=2")
 
 
-@pytest.mark.slow  # docs/compression.md runs it
 @pytest.mark.usefixtures("small_matrices")
 def test_a_run_says_what_it_chose_and_goes_on_with_it(job, tmp_path):
     words = (f"run.dir={tmp_path}", f"data.dir={job.data}", "run.name=chosen")

@@ -126,7 +126,6 @@ def test_a_cluster_is_not_measured_for_a_folder_that_is_not_there(capsys, tmp_pa
     assert "none" in said
 
 
-@pytest.mark.slow  # tests/oracle/test_remat_times.py
 def test_what_accelerators_keep_of_blocks_computed_again_is_what_layers_say(capsys):
     """A trace is that of XLA's CPU backend, which computes loops alone again."""
     words = ("gpt2_small", "data.name=synthetic", "data.batch=8", "model.depth=4")

@@ -94,7 +94,6 @@ def test_a_resume_keeps_its_replicas_and_their_outer_loop(begin, whole, word):
     assert f"another {word.split('=')[0]}" in err
 
 
-@pytest.mark.slow  # docs/outer.md runs one of them
 def test_audit_and_bytes_show_steps_and_outer_steps(whole, capsys):
     words = ["characters", *SMALL, f"data.path={whole.parent / 'a.txt'}", "--json"]
     assert main(["audit", *words]) == 0
