@@ -1,6 +1,8 @@
 """What a step with `plan.offload` hands on in the host's memory, to the byte."""
 
+import jax
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
@@ -64,3 +66,21 @@ def test_so_they_are_where_attention_is_written_out(pattern, features):
     found = on_host(f"plan.offload={pattern}", "plan.attention=einsum")
     assert found == ROW * SAMPLES * features
     assert on_host(f"plan.offload={pattern}", platform="cpu") == found
+
+
+def moved_outside_loops(program):
+    """Count what a program moves to the host beside its loops."""
+    count = 0
+    for eqn in program.eqns:
+        if eqn.primitive.name != "scan":
+            spaces = [getattr(var.aval, "memory_space", None) for var in eqn.outvars]
+            count += spaces.count(jax.memory.Space.Host)
+            count += sum(map(moved_outside_loops, jaxprs_in_params(eqn.params)))
+    return count
+
+
+def test_what_stands_outside_of_loops_stays_on_the_device():
+    words = (*WORDS, "plan.offload=*norm*,*.mlp.up", "plan.remat=true")
+    config = resolve_config("llama", words).config
+    layout = StepDescriber(config, "tpu").layout(config.plan)
+    assert moved_outside_loops(trace_device_program(layout)) == 0
