@@ -15,6 +15,7 @@ from jax import lax
 
 from jaxdist.core.axes import spatial_axes
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.instance_methods import wrap_method
 from jaxdist.layers.all_gather_slices import all_gather_dim, all_to_all_dims
 from jaxdist.layers.halo import Split
 
@@ -101,14 +102,11 @@ def insert_gather(
         )
     block, gather = blocks[gather_block], gather_class(gather_block)
     setattr(network, f"gather_{gather_block}", gather)
-    known = type(block)
 
-    def gathered(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-        return known.__call__(self, gather(x), *args, **kwargs)
+    def gathered(call: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        return call(self, gather(x), *args, **kwargs)
 
-    # Python looks `__call__` up on the class: the block gets a class of its own.
-    own = type(known.__name__, (known,), {"__call__": gathered})
-    object.__setattr__(block, "__class__", own)
+    wrap_method(block, gathered)
     return gather
 
 

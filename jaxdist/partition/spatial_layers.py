@@ -22,6 +22,7 @@ from flax import nnx
 
 from jaxdist.core.axes import SPATIAL_AXES, spatial_axes
 from jaxdist.core.errors import BadInput
+from jaxdist.core.instance_methods import wrap_method
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.layers import Exchange, Gather, GlobalMean, GridMean
 from jaxdist.layers.halo import Split
@@ -314,21 +315,18 @@ def _trace_network(
 
 def _wrap_as_program(layer: nnx.Module, label: str, called: list[str]) -> None:
     """Make the call of this one layer a program of this name in the jaxpr."""
-    kind = type(layer)
 
-    def marked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        def call(*arrays: Any) -> Any:
-            return kind.__call__(self, *arrays, **kwargs)
+    def marked(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        def program(*arrays: Any) -> Any:
+            return call(self, *arrays, **kwargs)
 
         # jit names its equation after the function: that is how the label gets into the
         # jaxpr.
-        call.__name__ = label
+        program.__name__ = label
         called.append(label)
-        return jax.jit(call)(*args)
+        return jax.jit(program)(*args)
 
-    # Python looks `__call__` up on the class, so the instance gets a class of its own.
-    own = type(kind.__name__, (kind,), {"__call__": marked})
-    object.__setattr__(layer, "__class__", own)
+    wrap_method(layer, marked)
 
 
 def _is_jaxdist_layer(layer: Any) -> bool:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxdist.core.instance_methods import wrap_method
 from jaxdist.profile.repeated_blocks import NetworkHook, RepeatedBlocks, replace_prefix
 
 
@@ -147,32 +149,31 @@ def _record_calls(
     on_call: Callable[[], None],
 ) -> None:
     """Make this one layer record its calls; its class and siblings stay as they are."""
-    kind = type(layer)
 
-    def recording(method: str) -> Any:
-        def recorded(self: Any, x: jax.Array, *args: Any, **kwargs: Any) -> Any:
-            y = getattr(kind, method)(self, x, *args, **kwargs)
-            on_call()
-            read.append(x)
-            calls.append(
-                LayerCall(
-                    path=path,
-                    layer=self,
-                    shape=x.shape,
-                    out_shape=y.shape,
-                    dtype=y.dtype,
-                    # Arrays are compared as objects: traced values have no others.
-                    input_call=next(i for i, array in enumerate(read) if array is x),
-                    is_first=not calls,
-                    input_gradient=bool(calls),
-                    method=method,
-                )
+    def record(
+        method: str, call: Any, self: Any, x: jax.Array, *args: Any, **kwargs: Any
+    ) -> Any:
+        y = call(self, x, *args, **kwargs)
+        on_call()
+        read.append(x)
+        calls.append(
+            LayerCall(
+                path=path,
+                layer=self,
+                shape=x.shape,
+                out_shape=y.shape,
+                dtype=y.dtype,
+                # Arrays are compared as objects: traced values have no others.
+                input_call=next(i for i, array in enumerate(read) if array is x),
+                is_first=not calls,
+                input_gradient=bool(calls),
+                method=method,
             )
-            return y
+        )
+        return y
 
-        return recorded
-
-    _replace_methods(layer, recording)
+    for method in _methods(layer):
+        wrap_method(layer, partial(record, method), method)
 
 
 def _layers(network: nnx.Module) -> list[tuple[str, nnx.Module]]:
@@ -182,12 +183,8 @@ def _layers(network: nnx.Module) -> list[tuple[str, nnx.Module]]:
     return [(".".join(map(str, p)), m) for p, m in every if p not in parents]
 
 
-def _replace_methods(layer: nnx.Module, make: Callable[[str], Any]) -> None:
-    """Give this one layer methods by name; its class and siblings stay as they are."""
-    kind = type(layer)
-    methods = {name: make(name) for name in _METHODS if hasattr(kind, name)}
-    # Python looks `__call__` up on the class, so the instance gets a class of its own.
-    object.__setattr__(layer, "__class__", type(kind.__name__, (kind,), methods))
+def _methods(layer: nnx.Module) -> list[str]:
+    return [name for name in _METHODS if hasattr(type(layer), name)]
 
 
 def record_gradients(network: nnx.Module, found: dict[CallKey, set[str]]) -> None:
@@ -205,21 +202,20 @@ def record_gradients(network: nnx.Module, found: dict[CallKey, set[str]]) -> Non
 def _record_layer_gradients(
     layer: nnx.Module, path: str, found: dict[CallKey, set[str]]
 ) -> None:
-    kind = type(layer)
     numbers: Counter[str] = Counter()
 
-    def recording(method: str) -> Any:
-        def recorded(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-            key = path, method, numbers[method]
-            numbers[method] += 1
-            asked = found.setdefault(key, set())
-            x = _on_gradient(x, lambda: asked.add("input"))
-            y = getattr(kind, method)(self, x, *args, **kwargs)
-            return _on_gradient(y, lambda: asked.add("output"))
+    def record(
+        method: str, call: Any, self: Any, x: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        key = path, method, numbers[method]
+        numbers[method] += 1
+        asked = found.setdefault(key, set())
+        x = _on_gradient(x, lambda: asked.add("input"))
+        y = call(self, x, *args, **kwargs)
+        return _on_gradient(y, lambda: asked.add("output"))
 
-        return recorded
-
-    _replace_methods(layer, recording)
+    for method in _methods(layer):
+        wrap_method(layer, partial(record, method), method)
 
 
 def _on_gradient(x: Any, call: Callable[[], None]) -> Any:

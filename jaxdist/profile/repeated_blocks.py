@@ -16,6 +16,8 @@ from typing import Any, Final, TypeVar
 import jax
 from flax import nnx
 
+from jaxdist.core.instance_methods import wrap_method
+
 ValueT = TypeVar("ValueT")
 NameCallback = Callable[[str], None]
 NetworkHook = Callable[[nnx.Module], None]
@@ -242,13 +244,10 @@ def find_equal_blocks(network: nnx.Module) -> RepeatedBlocks:
 
 def _record_output_shape(block: nnx.Module, name: str, found: dict[str, Any]) -> None:
     """Make a block record the shapes that it returns."""
-    kind: Any = type(block)
 
-    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        y = kind.__call__(self, *args, **kwargs)
+    def recorded(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        y = call(self, *args, **kwargs)
         found[name] = jax.tree.map(lambda x: (x.shape, x.dtype), y)
         return y
 
-    # Python looks `__call__` up on the class, so the instance gets a class of its own.
-    own = type(kind.__name__, (kind,), {"__call__": recorded})
-    object.__setattr__(block, "__class__", own)
+    wrap_method(block, recorded)

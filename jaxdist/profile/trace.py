@@ -22,6 +22,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Var
 from jax.interpreters import partial_eval
 
 from jaxdist.core.array_tags import LAYER_OUTPUT
+from jaxdist.core.instance_methods import wrap_method
 from jaxdist.profile.abstract import is_trainable
 from jaxdist.profile.repeated_blocks import NetworkHook
 
@@ -125,14 +126,13 @@ def add_layer_scopes(network: nnx.Module, output_bytes: dict[str, int]) -> None:
 def _wrap_in_scope(
     module: nnx.Module, path: str, output_bytes: dict[str, int], seen: list[Any]
 ) -> None:
-    """Give this one module a class of its own: Python looks `__call__` up there."""
-    kind: Any = type(module)
+    """Make the calls of this one module open its scope."""
 
-    def scoped(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def scoped(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         # A layer that returns its input (dropout in evaluation) makes nothing new.
         seen.extend(jax.tree.leaves((args, kwargs)))
         with jax.named_scope(path):
-            leaves, tree = jax.tree.flatten(kind.__call__(self, *args, **kwargs))
+            leaves, tree = jax.tree.flatten(call(self, *args, **kwargs))
             # Tag what is new: neither an input nor what a layer inside returned, so
             # that every activation counts once.
             for i, leaf in enumerate(leaves):
@@ -144,8 +144,7 @@ def _wrap_in_scope(
         output_bytes[path] = sum(leaf.size * leaf.dtype.itemsize for leaf in arrays)
         return jax.tree.unflatten(tree, leaves)
 
-    own = type(kind.__name__, (kind,), {"__call__": scoped})
-    object.__setattr__(module, "__class__", own)
+    wrap_method(module, scoped)
 
 
 def trace_pruned(function: Callable[..., Any], *shapes: Any) -> Jaxpr:

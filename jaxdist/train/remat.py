@@ -29,6 +29,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from jaxdist.core.array_tags import DROPOUT_MASK, INNER_ACTIVATION
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.instance_methods import wrap_method
 from jaxdist.core.plan import Plan
 from jaxdist.pipeline.stages import BlockNames, network_outputs
 from jaxdist.pipeline.stages import run as run_blocks
@@ -259,18 +260,14 @@ def tag_block_outputs(model: Any, blocks: Container[str]) -> None:
 
 def _tag_call(layer: Any, *, inputs: str = "", outputs: str = "") -> None:
     """Give what a layer is called on, or what it returns, a checkpoint name."""
-    kind = type(layer)
 
     def tagged(tree: Any, tag: str) -> Any:
         return jax.tree.map(lambda x: checkpoint_name(x, tag), tree) if tag else tree
 
-    def named(self: Any, *args: Any, **kwargs: Any) -> Any:
-        out = kind.__call__(self, *tagged(args, inputs), **kwargs)
-        return tagged(out, outputs)
+    def named(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        return tagged(call(self, *tagged(args, inputs), **kwargs), outputs)
 
-    # Python looks `__call__` up on the class: the layer gets a class of its own.
-    own = type(kind.__name__, (kind,), {"__call__": named})
-    object.__setattr__(layer, "__class__", own)
+    wrap_method(layer, named)
 
 
 def memory_actions(plan: Plan, name: str, block: nnx.Module) -> tuple[Any, ...]:
