@@ -58,10 +58,10 @@ def make_state(task):
 
     def draw(path, x):
         if "opt" in path or x.ndim == 0:
-            return jnp.zeros(x.shape, x.dtype)
+            return np.zeros(x.shape, x.dtype)
         scale = 0.3 if x.ndim == 1 else (2 / np.prod(x.shape[:-1])) ** 0.5
         drawn = rng.normal(size=x.shape) * scale + (x.ndim == 1)
-        return jnp.asarray(np.abs(drawn) if "stats" in path else drawn, x.dtype)
+        return (np.abs(drawn) if "stats" in path else drawn).astype(x.dtype)
 
     named = jax.tree_util.tree_map_with_path
     keys = jax.tree_util.keystr
@@ -69,18 +69,19 @@ def make_state(task):
 
 
 def make_batch(config, dtype, size, image=None):
+    """Arrays of the host: of those of a device jax compiles a slice for each other."""
     rng = np.random.default_rng(2)
-    ids = jnp.asarray(rng.permutation(1000)[:size], jnp.int32)
+    ids = np.asarray(rng.permutation(1000)[:size], np.int32)
     if takes_tokens(config):
-        windows = jnp.asarray(rng.integers(0, 64, (size, 13)), jnp.int32)
+        windows = np.asarray(rng.integers(0, 64, (size, 13)), np.int32)
         return {"tokens": windows[:, :-1], "target": windows[:, 1:], "id": ids}
     if takes_clips(config):
         return {**make_captions(config, dtype, size), "id": ids}
-    image = jnp.asarray(rng.random((size, *(image or image_shape(config)))), dtype)
+    image = np.asarray(rng.random((size, *(image or image_shape(config)))), dtype)
     if "target" in objective_for(config).dtypes:
-        target = jnp.asarray(rng.normal(size=(size, output_size(config))), dtype)
+        target = np.asarray(rng.normal(size=(size, output_size(config))), dtype)
         return {"image": image, "target": target, "id": ids}
-    label = jnp.asarray(rng.integers(0, 10, size), jnp.int32)
+    label = np.asarray(rng.integers(0, 10, size), np.int32)
     return {"image": image, "label": label, "id": ids}
 
 
@@ -93,9 +94,9 @@ def make_captions(config, dtype, size):
         row[length - 1], row[length:] = EOS_ID, PAD_ID
     before = np.concatenate([np.full((size, 1), BOS_ID), target[:, :-1]], 1)
     return {
-        "clip": jnp.asarray(rng.random((size, *clip)), dtype),
-        "words": jnp.asarray(before, jnp.int32),
-        "target": jnp.asarray(target, jnp.int32),
+        "clip": np.asarray(rng.random((size, *clip)), dtype),
+        "words": np.asarray(before, np.int32),
+        "target": np.asarray(target, np.int32),
     }
 
 
@@ -160,6 +161,7 @@ def shapes_of(batch):
 
 
 def assert_leaves_equal(got, want, tolerance):
+    got, want = jax.tree.map(np.asarray, (got, want))
     squares = (x**2 for x in jax.tree.leaves(want[2]) if x.dtype.kind == "f")
     norm = float(sum(x.sum() for x in squares)) ** 0.5
     names = [jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(want)]
@@ -191,7 +193,7 @@ def assert_equal_one_device():
             program = compile_program(where)
             # The step donates its state, and the one of the reference is kept.
             places = jax.tree.map(lambda x: x.sharding, where.state)
-            own = jax.tree.map(jnp.copy, state)
+            own = jax.tree.map(np.array, state)
             if where.state.feedback is not None:  # made for the devices
                 own = replace(own, feedback=initial_state(where).feedback)
             own = jax.device_put(own, places)

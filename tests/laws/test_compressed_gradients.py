@@ -175,8 +175,8 @@ def step(parts, task, axes, state, batch, times=1):
     program = compile_program(where)
     begun = initial_state(where)
     places = jax.tree.map(lambda x: x.sharding, where.state)
-    given = dataclasses.replace(jax.tree.map(jnp.copy, state), feedback=begun.feedback)
-    laid = jax.device_put(jax.tree.map(jnp.copy, batch), program.batch_shardings)
+    given = dataclasses.replace(jax.tree.map(np.array, state), feedback=begun.feedback)
+    laid = jax.device_put(jax.tree.map(np.array, batch), program.batch_shardings)
     now = jax.device_put(given, places)
     for number in range(1, times + 1):
         now, _ = program.run(number, now, laid)

@@ -51,7 +51,7 @@ def given(parts):
 def after(parts, given, axes, times=1):
     """Return a layout, audited, and the state as devices hold it after some steps."""
     task, state, batch = jax.tree.map(
-        lambda x: jnp.copy(x) if isinstance(x, jax.Array) else x, given
+        lambda x: np.array(x) if isinstance(x, np.ndarray) else x, given
     )
     layout = parts.layout_of(task, axes, batch)
     program = compile_program(layout)

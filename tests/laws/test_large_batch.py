@@ -49,7 +49,7 @@ def step(parts):
         where = parts.layout_of(task, axes, batch)
         program = compile_program(where)
         places = jax.tree.map(lambda x: x.sharding, where.state)
-        own = jax.device_put(jax.tree.map(jnp.copy, state), places)
+        own = jax.device_put(jax.tree.map(np.array, state), places)
         return program.compiled_step(
             own, jax.device_put(batch, program.batch_shardings)
         )

@@ -73,7 +73,7 @@ def trained(parts, task, axes, batches, state=None):
     state = first if state is None else state
     losses = []
     for number, batch in enumerate(batches, start=int(state.step) + 1):
-        laid = jax.device_put(jax.tree.map(jnp.copy, batch), program.batch_shardings)
+        laid = jax.device_put(jax.tree.map(np.array, batch), program.batch_shardings)
         state, loss = program.run(number, state, laid)
         losses.append(np.asarray(loss))
     return program, state, losses

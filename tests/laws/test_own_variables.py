@@ -188,7 +188,7 @@ def step_of(parts, task, axes, batch, state):
     """A compiled step of a layout, from a state as a checkpoint has it."""
     where = parts.layout_of(task, axes, batch)
     program = compile_program(where)
-    held = jax.jit(where.state_layout.to_device)(jax.tree.map(jnp.copy, state))
+    held = jax.jit(where.state_layout.to_device)(jax.tree.map(np.array, state))
     places = jax.tree.map(lambda x: x.sharding, where.state)
     own = jax.device_put(held, places)
     laid = jax.device_put(batch, program.batch_shardings)
