@@ -203,8 +203,8 @@ FINITE_LAYOUTS = [dict(data=2, fsdp=2), dict(data=2, tensor=2), dict(spatial_h=2
 @pytest.mark.parametrize("axes", FINITE_LAYOUTS)
 def test_one_bad_sample_is_seen_on_every_device(start, step, axes):
     task, state, batch = start(NORMED, optimizer=optax.sgd(0.1))
-    bad = {**batch, "image": batch["image"].at[11, 3, 5].set(jnp.nan)}
-    _, loss = step(task, axes, state, bad)
+    batch["image"][11, 3, 5] = np.nan
+    _, loss = step(task, axes, state, batch)
     assert all(np.isnan(shard.data) for shard in loss.addressable_shards)
 
 
@@ -223,8 +223,8 @@ def test_one_bad_sample_stops_every_device(start, step):
     """The other devices see finite gradients of their own; none of them moves."""
     optimizer = skip_nonfinite(optax.sgd(0.1, momentum=0.9))
     task, state, batch = start(NORMED, optimizer=optimizer, average=0.99)
-    bad = {**batch, "image": batch["image"].at[11, 3, 5].set(jnp.nan)}
-    new, loss = step(task, dict(data=2, fsdp=2), state, bad)
+    batch["image"][11, 3, 5] = np.nan
+    new, loss = step(task, dict(data=2, fsdp=2), state, batch)
     assert np.isnan(loss)
     assert int(new.step) == int(state.step) + 1
     same = partial(jax.tree.map, np.testing.assert_array_equal)
