@@ -17,7 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final
 
 import jax
@@ -134,10 +134,14 @@ class Program:
     """Outer steps, in the order of the layout's syncs."""
     batch_shardings: Mapping[str, NamedSharding]
     """Sharding of each array of a training batch."""
-    memory_bytes: int
-    """Memory a device needs for the step, by the compiler."""
     attention: str = ""
     """Kernel of its attention; empty where the network has none."""
+
+    @cached_property
+    def memory_bytes(self) -> int:
+        """Memory a device needs for the step, by the compiler."""
+        # Asked for late: the compiler makes a copy of the whole program to answer.
+        return compiled_memory_bytes(self.compiled_step)
 
     @property
     def rewrites(self) -> tuple[CompilerRewrite, ...]:
@@ -234,7 +238,6 @@ class LoweredProgram:
             warmup_step=warm,
             outer_steps=joins,
             batch_shardings=layout.batch_shardings(layout.batch_shapes),
-            memory_bytes=compiled_memory_bytes(compiled),
             attention=self.attention,
         )
 
