@@ -269,12 +269,13 @@ def test_rings_of_zero_bubble_have_the_rows_that_its_table_counts(parts):
     assert held == late == 3
 
 
-def test_messages_and_residuals_may_lie_in_several_vectors(parts):
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_messages_and_residuals_may_lie_in_several_vectors(parts, schedule):
     """As those of stages do that keep more than int32 offsets can address."""
     model = MODELS["vgg16"]
     task = replace(parts.make_task(model, jnp.float64), microbatches=4)
     batch = parts.make_batch(model, jnp.float64, 8)
-    axes = {"pipe": 2, "order": PipelineConfig(schedule="1f1b")}
+    axes = {"pipe": 2, "order": PipelineConfig(schedule=schedule)}
     layout, state = parts.layout_of(task, axes, batch), parts.make_state(task)
     held = layout.state_layout.to_device(state)
     lengths = []
@@ -287,8 +288,9 @@ def test_messages_and_residuals_may_lie_in_several_vectors(parts):
                 pipe, state.params, state.stats, micro, graded=True
             )
             carry = runner.initial_carry()
-            rings = [x["float64"] for x in (carry.inputs, carry.gradients, carry.kept)]
-            lengths.append([[x.shape[-1] for x in ring] for ring in rings])
+            rings = carry.inputs, carry.gradients, carry.kept, carry.weight_kept
+            found = [x.get("float64", ()) for x in rings]
+            lengths.append([[x.shape[-1] for x in ring] for ring in found])
             found = sync_executor.run(pipe, state.params, state.stats, micro)
             return jax.tree.map(lambda x: x[None], found)
 
@@ -297,12 +299,36 @@ def test_messages_and_residuals_may_lie_in_several_vectors(parts):
         return jax.jit(run)(held, batch)
 
     whole = gradients(MAX_VECTOR_ELEMENTS)
-    ((inputs,), (slopes,), (kept,)) = lengths[0]
+    (inputs,), (slopes,), *kept = lengths[0]
+    # Backward passes in two parts keep something between them as well.
+    assert [len(x) for x in kept] == [1, int(schedule == "zb-h1")]
     # Messages are split as well.
     most = min(inputs, slopes) - 5
     split = gradients(most)
     assert lengths[1][:2] == [[most, inputs - most], [most, slopes - most]]
-    assert sum(lengths[1][2]) == kept
-    assert set(lengths[1][2][:-1]) == {most}
+    for before, after in zip(kept, lengths[1][2:], strict=True):
+        assert sum(after) == sum(before)
+        assert set(after[:-1]) <= {most}
+        assert not before or len(after) > 2
     for want, got in zip(jax.tree.leaves(whole), jax.tree.leaves(split), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_a_step_that_keeps_more_than_int32_can_count_is_lowered(parts, schedule):
+    """By shapes alone: a device keeps the logits of 42 windows in two vectors."""
+    windows, positions, words = 42, 1024, 52256
+    model = ModelConfig(name="gpt2_small", depth=2, embed=64, heads=4, vocabulary=words)
+    shape = (2 * windows, positions)
+    batch = {
+        key: jax.ShapeDtypeStruct(shape, jnp.int32) for key in ("tokens", "target")
+    }
+    batch["id"] = jax.ShapeDtypeStruct(shape[:1], jnp.int32)
+    with jax.enable_x64(False):
+        task = replace(parts.make_task(model, jnp.bfloat16), microbatches=2)
+        axes = {"pipe": 2, "order": PipelineConfig(schedule=schedule)}
+        layout = parts.layout_of(task, axes, batch)
+        text = trace_train_step(layout).lower().as_text()
+    assert windows * positions * words > MAX_VECTOR_ELEMENTS
+    # Losses are float32: a full vector, in a ring with a row for each microbatch held.
+    assert f"x{MAX_VECTOR_ELEMENTS}xf32>" in text
