@@ -13,6 +13,10 @@ from jaxdist.core.plan import Plan
 from jaxdist.core.profile import Profile
 from jaxdist.core.text.parsing import parse_bandwidth, parse_bytes, parse_flop_rate
 from jaxdist.core.text_encoding import decode_text
+from jaxdist.launch.planning.option_stages import (
+    OptionSearchResult,
+    search_option_stages,
+)
 from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.planner.stages.cost_conventions import COST_CONVENTIONS, CostConvention
 from jaxdist.planner.stages.graph import LayerGraph
@@ -28,8 +32,10 @@ from jaxdist.planner.stages.link_hierarchy import (
     parse_link_levels,
 )
 from jaxdist.planner.stages.memory import MEMORY_MODELS, MemoryBudget
+from jaxdist.planner.stages.option_graph import OptionGraph
 from jaxdist.planner.stages.partitioner import partition_graph
 from jaxdist.planner.stages.pipedream_file import parse_pipedream_profile
+from jaxdist.planner.stages.piper_file import parse_piper_graph, read_piper_tree
 from jaxdist.planner.stages.stage_plan import StagePlan, StageQuery, stages_to_plan
 
 _CUT_MODES: Final = ("order", "any")
@@ -40,7 +46,8 @@ class StagePlanQuery:
     """What `jaxdist plan stages` takes; quantities are text with their units."""
 
     profile: Path | None = None
-    """File: PipeDream's `graph.txt`, or what `jaxdist profile NAME -o FILE` writes."""
+    """File: what `jaxdist profile NAME -o FILE` writes, PipeDream's `graph.txt`, or a
+    graph of Piper's, which then says devices, bandwidth, memory and microbatches."""
     workers: int | None = None
     """Devices in all."""
     levels: tuple[int, ...] | None = None
@@ -59,8 +66,11 @@ class StagePlanQuery:
     """Part of the shorter of compute and all-reduce that is hidden, 0 to 1."""
     cost_convention: str | None = None
     """Name of a cost convention instead of `overlap`."""
-    cuts: str = "order"
-    """`order`: between neighbours in one order of the nodes; `any`: around any set."""
+    cuts: str | None = None
+    """`order`: between neighbours in one order of the nodes; `any`: around any set. By
+    default `order`, and of Piper's graphs `any` where there are few enough places."""
+    microbatches: int | None = None
+    """Of a batch, instead of what a graph of Piper's says."""
     flops_rate: str | None = None
     """FLOP/s of a device, for blocks of our profiles without measured seconds."""
     output: Path | None = None
@@ -122,13 +132,15 @@ class StageSearchResult:
         }
 
 
-def search_stages(query: StagePlanQuery) -> StageSearchResult:
-    """Find the stages of a network that take the least time for a minibatch.
+def search_stages(query: StagePlanQuery) -> StageSearchResult | OptionSearchResult:
+    """Find the stages of a network whose slowest takes the least time.
 
     Raises:
         BadInput: an option or a file that cannot be, or no stages fit.
     """
     cluster = None
+    if query.cuts is not None:
+        _check_choice("--cuts", query.cuts, _CUT_MODES)
     if query.cluster is not None:
         for option, value in (
             ("--bandwidth", query.bandwidth),
@@ -145,6 +157,29 @@ def search_stages(query: StagePlanQuery) -> StageSearchResult:
                 )
         cluster = load_cluster(query.cluster)
     graph, profile = _read_graph(query, cluster)
+    if isinstance(graph, OptionGraph):
+        return search_option_stages(query, graph)
+    return _search_layer_stages(query, graph, profile, cluster)
+
+
+def _search_layer_stages(
+    query: StagePlanQuery,
+    graph: LayerGraph,
+    profile: Profile | None,
+    cluster: Cluster | None,
+) -> StageSearchResult:
+    """Find the stages of a profile of PipeDream's or ours.
+
+    Raises:
+        BadInput: an option that cannot be, or no stages fit.
+    """
+    if query.microbatches is not None:
+        raise BadInput(
+            "--microbatches is for Piper's graphs",
+            rule="stages of other profiles are planned for minibatches without end",
+            values=f"--microbatches {query.microbatches}, --profile {query.profile}",
+            remedy="no --microbatches",
+        )
     if cluster:
         # Devices are taken as neighbours: inner levels are filled first.
         levels = cluster_link_levels(cluster, query.workers)
@@ -191,9 +226,7 @@ def search_stages(query: StagePlanQuery) -> StageSearchResult:
             limit=limit, model="upstream" if model == "upstream" else "in-flight"
         ),
         straight_pipeline=query.straight,
-        cuts="any"
-        if _check_choice("--cuts", query.cuts, _CUT_MODES) == "any"
-        else "order",
+        cuts="any" if query.cuts == "any" else "order",
     )
     # Nodes of a foreign profile are no blocks of a network here, at which a plan cuts.
     if query.output and profile is None:
@@ -230,8 +263,8 @@ def search_stages(query: StagePlanQuery) -> StageSearchResult:
 
 def _read_graph(
     query: StagePlanQuery, cluster: Cluster | None
-) -> tuple[LayerGraph, Profile | None]:
-    """Read a profile of either kind; the second is None for PipeDream's.
+) -> tuple[LayerGraph | OptionGraph, Profile | None]:
+    """Read a profile of any kind; the second is None for all but ours.
 
     Raises:
         BadInput: there is none, or it is no profile.
@@ -243,6 +276,7 @@ def _read_graph(
             rule="stages are cut from what each layer costs",
             remedy=(
                 "--profile graph.txt, as PipeDream's profiler writes it",
+                "--profile graph.json, of Piper's form",
                 "jaxdist profile vgg16 -o vgg16.json; --profile vgg16.json",
             ),
         )
@@ -266,9 +300,11 @@ def _read_graph(
             values=str(error),
             remedy="--profile graph.txt",
         ) from error
-    # Ours is JSON, PipeDream's are lines of nodes and edges. Editors may have put a
-    # byte order mark in front.
+    # Ours and Piper's are JSON, PipeDream's are lines of nodes and edges. Editors may
+    # have put a byte order mark in front.
     if text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
+        if (tree := read_piper_tree(text)) is not None:
+            return parse_piper_graph(tree, path.name), None
         profile = parse_profile(text, path.name)
         times = device_time_model(cluster.device, profile) if cluster else None
         if rate is not None:

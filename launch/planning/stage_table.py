@@ -121,7 +121,7 @@ def _next_commands(found: StageSearchResult) -> list[str]:
         "memory-model": query.memory_model,
         "overlap": query.overlap,
         "form": query.cost_convention,
-        "cuts": None if query.cuts == "order" else query.cuts,
+        "cuts": query.cuts,
         "flops-rate": query.flops_rate,
     }
     options = (
@@ -130,7 +130,7 @@ def _next_commands(found: StageSearchResult) -> list[str]:
     # Commands repeat all that was given, defaults left out.
     same = " ".join(("jaxdist plan stages", *options, *["--straight"] * query.straight))
     # In a chain every cut is between neighbours: there is nothing wider to try.
-    if not answer.query.graph.is_chain and query.cuts == "order":
+    if not answer.query.graph.is_chain and query.cuts != "any":
         commands.append(f"{same} --cuts any")
     if query.overlap is None and query.cost_convention is None:
         commands.append(f"{same} --overlap 0")

@@ -46,8 +46,8 @@ class LayerGraph:
     """Nodes, and the edges from each producer (maker) to its consumers (readers).
 
     Raises:
-        BadInput: no nodes, two of a name, an edge to none, a number that is none, no
-            time at all, or a cycle.
+        BadInput: no nodes, two of a name, an edge to none, a number that is none, or a
+            cycle.
     """
 
     source: str
@@ -103,8 +103,24 @@ class LayerGraph:
         # Nodes of a cycle never become ready.
         if len(self.order) < len(self.nodes):
             raise _cycle_error(self)
+
+    def check_time(self) -> None:
+        """Refuse a network that takes no time: nothing says where it should be cut.
+
+        Single nodes may take none: profilers do not see views, nor small layers.
+
+        Raises:
+            BadInput: no node takes time.
+        """
         if not any(node.seconds for node in self.nodes):
-            raise zero_time_error(self.source, self.nodes[0], len(self.nodes) - 1)
+            first = self.nodes[0]
+            raise BadInput(
+                f"{self.source} takes no time",
+                rule="a network takes time, whatever some of its nodes take",
+                values=f"{len(self.nodes)} nodes of 0 s forward, 0 s backward: "
+                f"{first.name} ({first.label or 'no text'}), ...",
+                remedy="a profile with the seconds that nodes were timed at",
+            )
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -149,20 +165,6 @@ class LayerGraph:
         # A chain has one order, and its edges are between neighbours in it.
         ordered = [self.nodes[i].name for i in self.order]
         return set(self.edges) == set(itertools.pairwise(ordered))
-
-
-def zero_time_error(source: str, node: Node, other_nodes: int = 0) -> BadInput:
-    """Return the refusal of a node that was not timed, and of more like it.
-
-    A reshape may well take no time at all, but not a layer.
-    """
-    return BadInput(
-        f"{source}: {node.name} takes no time",
-        rule="a layer takes time, and so does a network",
-        values=f"{node.name} ({node.label or 'no text'}): 0 s forward, 0 s backward"
-        + f"; {other_nodes} more like it" * bool(other_nodes),
-        remedy=f"profile {node.name} again",
-    )
 
 
 def _cycle_error(graph: LayerGraph) -> BadInput:

@@ -122,10 +122,12 @@ def parse_profile(text: str, source: str) -> Profile:
             raise
         raise BadInput(
             f"{source} is no profile",
-            rule="a profile is what `jaxdist profile NAME -o FILE` writes, or "
-            "a graph.txt of PipeDream",
+            rule="a profile is what `jaxdist profile NAME -o FILE` writes, a graph.txt "
+            "of PipeDream, or a graph of Piper's (JSON with maxDevices and nodes)",
             values=f"{type(error).__name__}: {error}",
-            remedy=f"jaxdist profile resnet50 -o {source}",
+            # Never the file itself: it is of somebody else, and would be written over.
+            remedy="jaxdist profile resnet50 -o profile-of-resnet50.json, and "
+            "--profile with that file",
         ) from error
 
 
@@ -206,9 +208,11 @@ def graph_from_profile(
     if measured < len(nodes) and time_model is not None:
         some = f", {measured} blocks measured" if measured else ""
         origin = time_model.provenance + some
-    return LayerGraph(
+    graph = LayerGraph(
         source=source,
         nodes=tuple(nodes),
         edges=tuple(itertools.pairwise(node.name for node in nodes)),
         origin=origin,
     )
+    graph.check_time()
+    return graph

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.planner.stages.graph import LayerGraph, Node, zero_time_error
+from jaxdist.planner.stages.graph import LayerGraph, Node
 
 NODE_FIELDS: Final = (
     "forward_compute_time",
@@ -24,10 +24,6 @@ NODE_FIELDS: Final = (
 _SEPARATOR: Final = " -- "
 _FIELD_PATTERN: Final = re.compile(r"([A-Za-z_]+)\s*=\s*(\[[^\]]*\]|[^,]*)")
 _IN_PLACE_PATTERN: Final = re.compile(r"\binplace\b(?!\s*=\s*False)")
-_COMPUTE_PATTERN: Final = re.compile(
-    r"\w*(Conv|Linear|LSTM|GRU|RNN|Norm|Pool|ReLU|Embedding|Attention|Softmax|Tanh)"
-)
-"""Layers that always take time."""
 _MS: Final = 1e-3
 
 
@@ -36,7 +32,8 @@ def parse_pipedream_profile(text: str, source: str) -> LayerGraph:
 
     Inputs (nodes that read nothing and are called `Input...`) are left out, as the
     authors leave them out: they are wherever the first stage is. A node that works in
-    place saves no second copy.
+    place saves no second copy. Nodes may take no time: the profiler does not see views,
+    and rounds to a microsecond.
 
     Args:
         text: of a `graph.txt`.
@@ -44,7 +41,7 @@ def parse_pipedream_profile(text: str, source: str) -> LayerGraph:
 
     Raises:
         BadInput: a line that is neither node nor edge, a size or time that is missing
-            or no number, a layer that takes no time, or what `LayerGraph` refuses.
+            or no number, no time at all, or what `LayerGraph` refuses.
     """
     nodes, edges = [], []
     # Files written on Windows begin with a byte order mark.
@@ -75,16 +72,10 @@ def parse_pipedream_profile(text: str, source: str) -> LayerGraph:
         if node.name not in read and node.label.startswith("Input")
     }
     kept = tuple(node for node in nodes if node.name not in inputs)
-    # Views, additions and dropout may take no time in these files, layers never.
-    idle = [
-        node
-        for node in kept
-        if not node.seconds and (node.parameters or _COMPUTE_PATTERN.match(node.label))
-    ]
-    if idle:
-        raise zero_time_error(source, idle[0], len(idle) - 1)
     inner = dict.fromkeys(edge for edge in edges if edge[0] not in inputs)
-    return LayerGraph(source=source, nodes=kept, edges=tuple(inner))
+    graph = LayerGraph(source=source, nodes=kept, edges=tuple(inner))
+    graph.check_time()
+    return graph
 
 
 def _parse_node(parts: Sequence[str], shown: str, where: str) -> Node:

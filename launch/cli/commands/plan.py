@@ -144,8 +144,8 @@ def _add_stage_options(form: CommandParser) -> None:
         "--profile",
         metavar="FILE",
         type=Path,
-        help="of one minibatch: graph.txt of PipeDream's profiler, or what "
-        "`jaxdist profile NAME -o FILE` writes",
+        help="of one minibatch: graph.txt of PipeDream's profiler, a graph of Piper's, "
+        "or what `jaxdist profile NAME -o FILE` writes",
     )
     add("--workers", metavar="N", type=int, help="devices in all")
     add(
@@ -180,9 +180,8 @@ def _add_stage_options(form: CommandParser) -> None:
     add(
         "--cuts",
         metavar="WHERE",
-        default="order",
         help="order: between neighbours in one order of the nodes; any: around any set "
-        "of nodes that may come first (order)",
+        "of nodes that may come first (order; of Piper's graphs any, if they are few)",
     )
     add(
         "--memory-model",
@@ -194,6 +193,12 @@ def _add_stage_options(form: CommandParser) -> None:
         "--flops-rate",
         metavar="R",
         help="FLOP/s of a device, for blocks of our profiles without measured seconds",
+    )
+    add(
+        "--microbatches",
+        metavar="N",
+        type=int,
+        help="of a batch, instead of what a graph of Piper's says",
     )
 
 
@@ -260,10 +265,20 @@ def _take_target(args: Namespace) -> "Target":
 
 def _plan_stages(args: Namespace) -> int:
     from jaxdist.launch.config.plan_file import profiled_plan_file_text
+    from jaxdist.launch.planning.option_stages import (
+        OptionSearchResult,
+        print_option_stages,
+    )
     from jaxdist.launch.planning.stage_search import StagePlanQuery, search_stages
     from jaxdist.launch.planning.stage_table import print_stages
 
     found = search_stages(query_from(args, StagePlanQuery))
+    if isinstance(found, OptionSearchResult):
+        if args.json:
+            print_json(found.to_dict())
+        else:
+            print_option_stages(console(), found)
+        return 0
     # A profile of PipeDream's has no plan, and was refused with -o.
     if args.output and found.plan:
         assert found.profile is not None

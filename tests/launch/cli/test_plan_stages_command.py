@@ -167,3 +167,140 @@ def test_the_memory_that_is_said_to_be_enough_is(answer):
     remedy = err.split("remedy   --memory ")[1].split()[0]
     assert answer(*VGG, *ON, "--memory", remedy)[0] == 0
     assert answer(*VGG, *ON, "--memory", str(0.97 * float(remedy)))[0] == 2
+
+
+def option(name, seconds, per_microbatch, fixed, makers, readers):
+    return {
+        "id": name,
+        "timePerSample": seconds,
+        "parameterSize": 1e6,
+        "memoryUsageA": per_microbatch,
+        "memoryUsageB": fixed,
+        "syncTimeFw": dict.fromkeys(makers, 0),
+        "syncTimeBw": dict.fromkeys(readers, 0),
+    }
+
+
+@pytest.fixture
+def piper(tmp_path):
+    """Four nodes, of which the third takes no time, on one or two devices each."""
+    nodes = []
+    for n in range(4):
+        seconds = 0.0 if n == 2 else 0.1
+        ends = [str(n - 1)] * bool(n), [str(n + 1)] * (n < 3)
+        ways = {
+            str(t): [
+                option("vanilla", seconds / t, 4e9 / t, 1e9 / t, *ends),
+                option("recompute", 1.3 * seconds / t, 1e9 / t, 2e9 / t, *ends),
+            ]
+            for t in (1, 2)
+        }
+        nodes.append({"id": n, "name": f"layer {n}", "TMPCs": ways})
+    tree = {
+        "maxDevices": 4,
+        "maxMemoryPerDevice": 8e9,
+        "bandwidth": 1e9,
+        "mbsInBatch": 16,
+        "nodes": nodes,
+        "edges": [
+            {"sourceId": n, "destId": n + 1, "communicationCost": 1e6} for n in range(3)
+        ],
+    }
+    path = tmp_path / "graph.json"
+    path.write_text(json.dumps(tree))
+    return path, tree
+
+
+def test_a_graph_of_pipers_is_planned_within_its_memory(answer, piper):
+    path, tree = piper
+    code, out, err = answer("--profile", str(path), "--json")
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert found["format"] == "piper"
+    assert max(found["memory_bytes"]) <= found["memory_limit"] == 8e9
+    assert found["seconds"] == max(found["stage_seconds"])
+    used = sum(d * t for d, t in zip(found["replicas"], found["tensor"]))
+    assert used == found["workers_used"] <= found["workers"] == 4
+    names = [name for stage in found["stages"] for name in stage["nodes"]]
+    assert names == ["0", "1", "2", "3"]
+    # With room for all nothing that takes time is computed twice.
+    wide = json.loads(answer("--profile", str(path), "--memory", "1e12", "--json")[1])
+    chosen = [pair for s in wide["stages"] for pair in zip(s["nodes"], s["options"])]
+    assert {option for name, option in chosen if name != "2"} == {"vanilla"}
+    assert wide["seconds"] <= found["seconds"]
+    shown = answer("--profile", str(path))[1]
+    assert "vanilla" in shown
+    assert "▸" in shown
+    tries = [line.split("plan stages ")[1] for line in shown.splitlines()[-2:]]
+    assert answer(*tries[0].split())[0] == 0
+    # The file may be of a version with another name for its batch.
+    tree["maxBatchSize"] = tree.pop("mbsInBatch")
+    path.write_text(json.dumps(tree))
+    assert json.loads(answer("--profile", str(path), "--json")[1])["microbatches"] == 16
+
+
+def test_a_graph_of_pipers_that_fits_nowhere_says_what_would(answer, piper):
+    words = "--profile", str(piper[0]), "--workers", "1"
+    code, out, err = answer(*words)
+    assert (code, out) == (2, "")
+    assert "out of memory by" in err
+    remedy = err.split("--memory ")[2].split()[0]
+    assert answer(*words, "--memory", remedy)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda t: t.pop("bandwidth"), "no bandwidth"),
+        (lambda t: t.update(maxDevices="ten"), "maxDevices"),
+        (lambda t: t.update(maxDevices=0), "above 0"),
+        (lambda t: t["nodes"][1].pop("id"), "node 1 has no id"),
+        (lambda t: t["nodes"][1].update(TMPCs={}), "no option"),
+        (lambda t: t["nodes"][1].update(TMPCs={"0": []}), "degree 0"),
+        (lambda t: t["nodes"][1]["TMPCs"]["1"][0].pop("memoryUsageA"), "memoryUsageA"),
+        (
+            lambda t: t["nodes"][1]["TMPCs"]["1"][0]["syncTimeFw"].clear(),
+            "does not have the node's edges",
+        ),
+        (lambda t: t["edges"].append(dict(t["edges"][0])), "there twice"),
+        (lambda t: t["edges"][0].update(communicationCost=-1), "communicationCost"),
+        (lambda t: t["nodes"].append(dict(t["nodes"][0])), "two nodes 0"),
+    ],
+)
+def test_what_a_graph_of_pipers_lacks_is_named(answer, piper, change, says):
+    path, tree = piper
+    change(tree)
+    path.write_text(json.dumps(tree))
+    code, out, err = answer("--profile", str(path))
+    assert (code, out) == (2, "")
+    assert says in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--cluster", "pipedream-b"),
+        ("--levels", "2,2"),
+        ("--straight",),
+        ("--overlap", "0"),
+        ("--cost-convention", "sum"),
+        ("--flops-rate", "1e9"),
+        ("-o", "stages.json"),
+    ],
+)
+def test_options_of_other_profiles_are_refused(answer, piper, words, monkeypatch):
+    monkeypatch.chdir(piper[0].parent)
+    code, _, err = answer("--profile", str(piper[0]), *words)
+    assert code == 2
+    assert f"{words[0]} is not for Piper's graphs" in err
+    assert not Path("stages.json").exists()
+
+
+@pytest.mark.parametrize("text", ['{"layers": [1, 2]}', "[1, 2]", '{"model": '])
+def test_no_remedy_writes_over_a_file_of_another_format(answer, tmp_path, text):
+    path = tmp_path / "foreign.json"
+    path.write_text(text)
+    code, _, err = answer("--profile", str(path), *ON)
+    assert code == 2
+    assert "is no profile" in err
+    assert "-o foreign.json" not in err
