@@ -191,7 +191,8 @@ def test_an_a100_of_40_gb_is_slower_by_its_memory_alone():
 
 
 @pytest.mark.parametrize(
-    ("card", "name"), [("h100", "dgx-h100"), ("a100_80", "dgx-a100")]
+    ("card", "name"),
+    [("h100", "dgx-h100"), ("a100_80", "dgx-a100"), ("a100_40", "dgx-a100-40")],
 )
 def test_cards_have_the_numbers_of_named_clusters(card, name):
     ours, named = FSDP_CARDS[card].cluster, load_cluster(name)

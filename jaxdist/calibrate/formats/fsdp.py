@@ -47,7 +47,7 @@ _STATE_BYTES: Final[Mapping[str, int]] = {"amp_bf16 DEFAULT": 4, "bf16 PURE": 2}
 mode; parameters are gathered in two bytes."""
 _ZERO: Final[Mapping[str, Literal[2, 3]]] = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2}
 _REMAT: Final[Mapping[str, bool]] = {"0": False, "1": True}
-_FEW_HOSTS: Final = 4
+_MANY_HOSTS: Final = 4
 """From so many hosts on rows are a group of their own in scores."""
 _IN_SIGHT: Final = "assumed, with the rows of one host in sight"
 
@@ -201,7 +201,7 @@ def _parse_row(
     flops = 6.0 * parameters * tokens + 12.0 * layers * hidden * tokens**2
     ideal = layout.batch * flops / (layout.devices * card.utilisation_peak)
     hosts = -(-layout.devices // HOST_DEVICES)
-    scale = f"{_FEW_HOSTS} hosts or more" if hosts >= _FEW_HOSTS else "few hosts"
+    scale = f"{_MANY_HOSTS} hosts or more" if hosts >= _MANY_HOSTS else "2 or 3 hosts"
     return MeasuredRow(
         label=f"{network} on {layout.devices} {row['device']}, context {tokens}, "
         f"microbatch {layout.microbatch}",
