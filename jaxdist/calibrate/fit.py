@@ -1,6 +1,7 @@
 """Fitting a few bounded constants of a prediction model to measured rows."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +17,7 @@ from jaxdist.calibrate.measured_rows import (
 from jaxdist.core.errors import BadInput, did_you_mean
 
 MAX_CONSTANTS: Final = 3
-"""Constants that are fitted unless more are asked for."""
+"""Constants of a kind of device that are fitted unless more are asked for."""
 MAX_ROW_SPREAD: Final = 0.1
 """Rows whose largest measurement is further above the smallest are not fitted."""
 # Weight of the prior: this error of a row counts as much as a constant at the far end
@@ -51,11 +52,18 @@ def select_constants(
 ) -> list[FreeConstant]:
     """Return the constants to fit: the named ones, or the first three.
 
+    Rows of several kinds of devices have three constants of each kind; what is of all
+    kinds counts for each.
+
     Raises:
-        BadInput: an unknown name, or more than `max_constants` names.
+        BadInput: an unknown name, or more than `max_constants` of one kind.
     """
     if names is None:
-        return list(row_format.constants[:MAX_CONSTANTS])
+        first: list[FreeConstant] = []
+        for constant in row_format.constants:
+            if _most_of_a_device([*first, constant]) <= MAX_CONSTANTS:
+                first.append(constant)
+        return first
     known = {constant.name: constant for constant in row_format.constants}
     for name in names:
         if name not in known:
@@ -65,9 +73,10 @@ def select_constants(
                 rule=f"its constants are {', '.join(known)}",
                 remedy=f"did you mean {near}?" if near else "one of these",
             )
-    if len(set(names)) > max_constants:
+    chosen = [known[name] for name in dict.fromkeys(names)]
+    if (most := _most_of_a_device(chosen)) > max_constants:
         raise BadInput(
-            f"{len(set(names))} constants are many",
+            f"{most} constants are many",
             rule=f"at most {max_constants} are fitted: with more, any model fits any "
             "rows",
             values=", ".join(names),
@@ -76,7 +85,14 @@ def select_constants(
                 "--allow-many-constants fits them all",
             ),
         )
-    return [known[name] for name in dict.fromkeys(names)]
+    return chosen
+
+
+def _most_of_a_device(constants: Sequence[FreeConstant]) -> int:
+    """Return the largest number of constants that one kind of device has."""
+    own = Counter(constant.device for constant in constants)
+    shared = own.pop("", 0)
+    return shared + max(own.values(), default=0)
 
 
 def fit(

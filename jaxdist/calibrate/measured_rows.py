@@ -36,6 +36,8 @@ class FreeConstant:
     """Origin of `initial`: datasheet, measured, given or assumed, with a word on it."""
     description: str = ""
     """What the constant is, in a line."""
+    device: str = ""
+    """Kind of device that it is of; empty: of all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,7 @@ class RowFormat(Protocol):
 
     @property
     def constants(self) -> tuple[FreeConstant, ...]:
-        """Free constants; the first three are fitted unless others are named."""
+        """Free constants; the first three of a kind of device are fitted by default."""
 
     def matches(self, header: Sequence[str]) -> bool:
         """Return whether a file with this header has the format."""

@@ -24,17 +24,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.oracle.collective_times import traffic_seconds
 from jaxdist.oracle.compute_times import compute_cost_model, compute_layers
+from jaxdist.oracle.flow_shop import FloatArray, concurrent_time
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.gradient_buckets import BUCKET_SCOPE
 from jaxdist.partition.ledger import Ledger
 from jaxdist.partition.param_sharding import FSDP_AXIS
 
-FloatArray = NDArray[np.float64]
 _FSDP: Final = (FSDP_AXIS,)
 _ALL_REDUCE_SCOPE: Final = "reduce_gradients"
 """Prefix of the named scopes that reduce whole gradients."""
@@ -70,23 +69,6 @@ class CollectiveOverlap:
             term: self.overlapped_seconds * s / whole
             for term, s in self.collective_seconds.items()
         }
-
-
-def concurrent_time(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Return the seconds in which two workers work at the same time.
-
-    Args:
-        first: seconds of each piece at the first worker, [..., pieces].
-        second: seconds at the second, which takes a piece when the first is done.
-
-    >>> float(concurrent_time(np.ones(4), np.ones(4)))
-    3.0
-    """
-    # The makespan is the longest path: pieces up to k at the first worker, then from k
-    # on at the second.
-    behind = np.cumsum(second[..., ::-1], axis=-1)[..., ::-1]
-    longest = (np.cumsum(first, axis=-1) + behind).max(axis=-1)
-    return np.maximum(0.0, first.sum(axis=-1) + second.sum(axis=-1) - longest)
 
 
 def collective_overlaps(

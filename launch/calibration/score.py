@@ -30,7 +30,7 @@ class ScoreQuery:
     """What `jaxdist score` takes."""
 
     measured: Path
-    """CSV file of measured rows."""
+    """CSV file of measured rows, or a folder of such files."""
     cluster: str | None = None
     """Name or file of a cluster, or constants that `jaxdist calibrate fit` wrote."""
     format: str | None = None
@@ -93,13 +93,15 @@ def run_score(query: ScoreQuery) -> ScoreAnalysis:
     Raises:
         BadInput: no such format, cluster or rows, or rows that were fitted.
     """
-    form = detect_format(query.measured, query.format, FORMATS)
+    files = _measured_files(query.measured)
+    form = detect_format(files[0], query.format, FORMATS)
     # Fitted constants name the cluster that they were fitted on.
     if query.cluster is not None and is_constants_file(Path(query.cluster)):
         constants = read_constants(Path(query.cluster), form)
     else:
         constants = initial_constants(form, query.cluster or form.cluster)
-    rows = form.read(query.measured, load_cluster(constants.cluster))
+    cluster = load_cluster(constants.cluster)
+    rows = [row for path in files for row in form.read(path, cluster)]
     chosen = parse_row_filter(query.rows).select(rows) if query.rows else rows
     # Rows are numbered as in the file, also where a selection is scored.
     if query.explain is not None and not 0 <= query.explain < len(rows):
@@ -115,6 +117,25 @@ def run_score(query: ScoreQuery) -> ScoreAnalysis:
         file=query.measured.name,
         explained_row=None if query.explain is None else rows[query.explain],
     )
+
+
+def _measured_files(measured: Path) -> list[Path]:
+    """Return the files of measured rows, which are of one format.
+
+    Raises:
+        BadInput: a folder without any.
+    """
+    if not measured.is_dir():
+        return [measured]
+    files = sorted(measured.glob("*.csv"))
+    if not files:
+        raise BadInput(
+            f"{measured} has no measured rows",
+            rule="measured rows are in a CSV file, or in a folder's CSV files",
+            values=f"{len(list(measured.iterdir()))} other files",
+            remedy="a folder with a file *.csv",
+        )
+    return files
 
 
 def print_score(out: "Console", analysis: ScoreAnalysis) -> None:

@@ -14,7 +14,8 @@ from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.meshes.clusters.load import cluster_names, load_cluster
 from jaxdist.oracle.collective_times import traffic_seconds
-from jaxdist.oracle.overlap import collective_overlaps, concurrent_time
+from jaxdist.oracle.flow_shop import concurrent_time
+from jaxdist.oracle.overlap import collective_overlaps
 from jaxdist.oracle.predict import predict, slowest_ledger
 
 PLANS = {

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.calibrate.formats.calculon import CalculonFormat
+from jaxdist.calibrate.formats.fsdp import FsdpFormat
 from jaxdist.calibrate.formats.paradl import ParadlFormat
 from jaxdist.calibrate.formats.vtrain import VTrainFormat
 from jaxdist.calibrate.measured_rows import RowFormat
@@ -14,6 +15,7 @@ FORMATS: Final[tuple[RowFormat, ...]] = (
     VTrainFormat(),
     CalculonFormat(),
     ParadlFormat(),
+    FsdpFormat(),
 )
 """All formats; a file has the first that matches its header."""
 

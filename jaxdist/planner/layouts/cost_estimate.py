@@ -29,8 +29,9 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.oracle.collective_times import collective_seconds
 from jaxdist.oracle.compute_times import ACCUMULATION_PASSES
+from jaxdist.oracle.flow_shop import concurrent_time
 from jaxdist.oracle.link_groups import link_group
-from jaxdist.oracle.overlap import bucket_bytes, concurrent_time
+from jaxdist.oracle.overlap import bucket_bytes
 from jaxdist.oracle.predict import MEMORY_MARGIN, UPDATE_PASSES
 from jaxdist.oracle.stage_times import permute_skew, permutes_are_serialized
 from jaxdist.partition.gradient_buckets import UNCOMPRESSED

@@ -13,7 +13,12 @@ example = "tests/calibrate/data/vtrain/multi_node_calibration.csv"
 def add_arguments(parser: CommandParser) -> None:
     """Take measured rows, and what to predict them with."""
     add = parser.add_argument
-    add("measured", metavar="FILE.csv", type=Path, help="measured rows")
+    add(
+        "measured",
+        metavar="FILE.csv|FOLDER",
+        type=Path,
+        help="measured rows: a file, or all CSV files of a folder",
+    )
     add("--format", metavar="NAME", help="form of the rows (told by the header)")
     add(
         "--rows",

@@ -105,3 +105,18 @@ def test_an_unknown_header_is_refused(answer, tmp_path):
     assert code == 2
     assert "header of no known form" in err
     assert "columns: a, b" in err
+
+
+def test_all_files_of_a_folder_are_scored(answer, tmp_path):
+    head, *lines = (DATA / "fsdp" / "measured.csv").read_text().splitlines()
+    for name, part in (("one", lines[:5]), ("two", lines[5:9])):
+        (tmp_path / f"{name}.csv").write_text("\n".join([head, *part]))
+    code, out, _ = answer("score", tmp_path, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["rows"], found["format"]) == (9, "fsdp")
+    assert found["mape"] > 0
+    (tmp_path / "none").mkdir()
+    code, _, err = answer("score", tmp_path / "none")
+    assert code != 0
+    assert "no measured rows" in err
