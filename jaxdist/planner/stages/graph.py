@@ -65,7 +65,7 @@ class LayerGraph:
                 f"{self.source} has no node that computes",
                 rule="a profile has at least one node besides its inputs",
                 values=f"{self.source}: 0 nodes",
-                remedy="jaxdist profile resnet50 -o resnet50.json",
+                remedy=new_profile_remedy(self.source),
             )
         known: dict[str, None] = {}
         for node in self.nodes:
@@ -104,7 +104,14 @@ class LayerGraph:
         if len(self.order) < len(self.nodes):
             raise _cycle_error(self)
         if not any(node.seconds for node in self.nodes):
-            raise zero_time_error(self.source, self.nodes[0], len(self.nodes) - 1)
+            first, more = self.nodes[0], len(self.nodes) - 1
+            raise BadInput(
+                f"{self.source}: {first.name} takes no time, and neither does the rest",
+                rule="a network takes time",
+                values=f"{first.name} ({first.label or 'no text'}): 0 s forward, 0 s "
+                "backward" + f"; {more} more like it" * bool(more),
+                remedy="profile the network again",
+            )
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -151,18 +158,16 @@ class LayerGraph:
         return set(self.edges) == set(itertools.pairwise(ordered))
 
 
-def zero_time_error(source: str, node: Node, other_nodes: int = 0) -> BadInput:
-    """Return the refusal of a node that was not timed, and of more like it.
+def new_profile_remedy(source: str) -> str:
+    """Return the command that writes a profile, to another file than the one read.
 
-    A reshape may well take no time at all, but not a layer.
+    >>> new_profile_remedy("graph.txt"), new_profile_remedy("resnet50.json")
+    ('jaxdist profile resnet50 -o resnet50.json', \
+'jaxdist profile resnet50 -o resnet50_profile.json')
     """
-    return BadInput(
-        f"{source}: {node.name} takes no time",
-        rule="a layer takes time, and so does a network",
-        values=f"{node.name} ({node.label or 'no text'}): 0 s forward, 0 s backward"
-        + f"; {other_nodes} more like it" * bool(other_nodes),
-        remedy=f"profile {node.name} again",
-    )
+    # What was refused may be someone's only copy of something else.
+    name = "resnet50_profile" if source.endswith("resnet50.json") else "resnet50"
+    return f"jaxdist profile resnet50 -o {name}.json"
 
 
 def _cycle_error(graph: LayerGraph) -> BadInput:

@@ -16,7 +16,7 @@ from jaxdist.core.plan import Plan
 from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.core.text.formatting import format_size
 from jaxdist.core.validation import parse_json
-from jaxdist.planner.stages.graph import LayerGraph, Node
+from jaxdist.planner.stages.graph import LayerGraph, Node, new_profile_remedy
 
 _REQUIRED_FIELDS: Final = (
     "output_bytes",
@@ -125,7 +125,7 @@ def parse_profile(text: str, source: str) -> Profile:
             rule="a profile is what `jaxdist profile NAME -o FILE` writes, or "
             "a graph.txt of PipeDream",
             values=f"{type(error).__name__}: {error}",
-            remedy=f"jaxdist profile resnet50 -o {source}",
+            remedy=new_profile_remedy(source),
         ) from error
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
-from jaxdist.planner.stages.graph import LayerGraph, Node, zero_time_error
+from jaxdist.planner.stages.graph import LayerGraph, Node
 
 NODE_FIELDS: Final = (
     "forward_compute_time",
@@ -27,7 +27,7 @@ _IN_PLACE_PATTERN: Final = re.compile(r"\binplace\b(?!\s*=\s*False)")
 _COMPUTE_PATTERN: Final = re.compile(
     r"\w*(Conv|Linear|LSTM|GRU|RNN|Norm|Pool|ReLU|Embedding|Attention|Softmax|Tanh)"
 )
-"""Layers that always take time."""
+"""Layers that take some time, if less than the file has digits for."""
 _MS: Final = 1e-3
 
 
@@ -44,7 +44,7 @@ def parse_pipedream_profile(text: str, source: str) -> LayerGraph:
 
     Raises:
         BadInput: a line that is neither node nor edge, a size or time that is missing
-            or no number, a layer that takes no time, or what `LayerGraph` refuses.
+            or no number, or what `LayerGraph` refuses.
     """
     nodes, edges = [], []
     # Files written on Windows begin with a byte order mark.
@@ -75,16 +75,19 @@ def parse_pipedream_profile(text: str, source: str) -> LayerGraph:
         if node.name not in read and node.label.startswith("Input")
     }
     kept = tuple(node for node in nodes if node.name not in inputs)
-    # Views, additions and dropout may take no time in these files, layers never.
+    # Files have microseconds, and a small layer takes less. It costs what it says, and
+    # whoever reads the answer is told: it may also not have been measured.
     idle = [
-        node
+        node.name
         for node in kept
         if not node.seconds and (node.parameters or _COMPUTE_PATTERN.match(node.label))
     ]
+    origin = "measured"
     if idle:
-        raise zero_time_error(source, idle[0], len(idle) - 1)
+        origin += f"; 0 s for {', '.join(idle[:3])}"
+        origin += f" and {len(idle) - 3} more layers" * (len(idle) > 3)
     inner = dict.fromkeys(edge for edge in edges if edge[0] not in inputs)
-    return LayerGraph(source=source, nodes=kept, edges=tuple(inner))
+    return LayerGraph(source=source, nodes=kept, edges=tuple(inner), origin=origin)
 
 
 def _parse_node(parts: Sequence[str], shown: str, where: str) -> Node:
