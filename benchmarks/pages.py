@@ -164,6 +164,7 @@ PAGES = {
             "oracle_rows_several",
             "fsdp_rows",
             "paradl_rows",
+            "paradl_networks",
         ),
     ),
     "guarantees": (

@@ -13,7 +13,7 @@ from jaxdist.oracle.published.paradl.memory import memory_by_term
 from jaxdist.oracle.published.paradl.networks import find_workload
 from jaxdist.oracle.published.paradl.slices import LayerSplit, compute_by_kind
 from jaxdist.oracle.published.paradl.step import (
-    BandwidthShares,
+    FittedRates,
     add_input_terms,
     balance_stages,
     paradl_step_terms,
@@ -21,7 +21,7 @@ from jaxdist.oracle.published.paradl.step import (
 from jaxdist.oracle.published.paradl.system import paradl_system
 
 ABCI = paradl_system(load_cluster("abci"))
-SHARES = BandwidthShares(all_reduce=0.5, staging=0.9)
+RATES = FittedRates(all_reduce=0.5, staging=0.9, map_dense=2.5e8)
 
 
 def case(model, split, devices, group, batch, **more):
@@ -59,7 +59,7 @@ def test_flops_and_halos_of_a_network_are_those_of_its_shapes():
 
 
 def test_data_parallel_is_compute_and_a_ring():
-    found = paradl_step_terms(case("vgg16", "", 64, 1, 32), ABCI, SHARES)
+    found = paradl_step_terms(case("vgg16", "", 64, 1, 32), ABCI, RATES)
     ring = 2 * 63 * (40.31e-6 + 4 * 169_801_408 / 64 / (0.5 * 12.5e9))
     assert found["gradients"] == pytest.approx(ring)
     assert sum(found.values()) == pytest.approx(0.26209 + ring, rel=1e-4)
@@ -82,7 +82,7 @@ def test_positions_share_out_the_time_and_features_do_not():
 
 def test_channels_cost_more_passes_than_filters():
     told = {
-        split: paradl_step_terms(case("vgg16", split, 32, 32, 32), ABCI, SHARES)[
+        split: paradl_step_terms(case("vgg16", split, 32, 32, 32), ABCI, RATES)[
             "gathers"
         ]
         for split in ("filter", "channel")
@@ -94,9 +94,9 @@ def test_channels_cost_more_passes_than_filters():
 
 
 def test_activations_through_hosts_take_longer_than_between_devices():
-    direct = paradl_step_terms(case("resnet50", "filter", 8, 4, 64), ABCI, SHARES)
+    direct = paradl_step_terms(case("resnet50", "filter", 8, 4, 64), ABCI, RATES)
     staged = paradl_step_terms(
-        case("resnet50", "filter", 8, 4, 64, transport="hosts"), ABCI, SHARES
+        case("resnet50", "filter", 8, 4, 64, transport="hosts"), ABCI, RATES
     )
     assert staged["gathers"] > 20 * direct["gathers"]
     assert {n: s for n, s in staged.items() if n != "gathers"} == {
@@ -105,14 +105,14 @@ def test_activations_through_hosts_take_longer_than_between_devices():
 
 
 def test_what_is_gathered_is_copied_three_times_there_and_back():
-    told = paradl_step_terms(case("vgg16", "filter", 8, 4, 32), ABCI, SHARES)
+    told = paradl_step_terms(case("vgg16", "filter", 8, 4, 32), ABCI, RATES)
     outputs = 4 * 32 * 13_939_200
     assert told["copies"] == pytest.approx(12 * outputs / (0.88 * 900e9))
 
 
 def test_sums_between_groups_are_crowded_beyond_a_leaf_switch():
-    near = paradl_step_terms(case("resnet50", "spatial", 68, 4, 64), ABCI, SHARES)
-    far = paradl_step_terms(case("resnet50", "spatial", 72, 4, 64), ABCI, SHARES)
+    near = paradl_step_terms(case("resnet50", "spatial", 68, 4, 64), ABCI, RATES)
+    far = paradl_step_terms(case("resnet50", "spatial", 72, 4, 64), ABCI, RATES)
     ratio = far["gradients between groups"] / near["gradients between groups"]
     assert ratio == pytest.approx(2, rel=0.05)
     assert far["halos"] == near["halos"]
@@ -122,36 +122,65 @@ def test_overlap_hides_gradients_behind_the_backward_pass():
     hiding = replace(ABCI, overlap=SourcedNumber(1.0, "given: a test"))
     one = case("vgg16", "", 64, 1, 32)
     plain, hidden = (
-        paradl_step_terms(one, ABCI, SHARES),
-        paradl_step_terms(one, hiding, SHARES),
+        paradl_step_terms(one, ABCI, RATES),
+        paradl_step_terms(one, hiding, RATES),
     )
     work = sum(s for name, s in plain.items() if name.startswith("compute"))
     assert hidden["gradients"] == pytest.approx(plain["gradients"] - work * 2 / 3)
 
 
-def test_a_step_waits_for_samples_only_where_they_take_longer():
-    terms = {"compute, conv": 0.18, "update": 0.02}
-    few, one = (case("resnet50", "", devices, 1, 64) for devices in (8, 512))
-    assert add_input_terms(few, ABCI, SHARES, terms) == terms
-    late = 64 / 400 + 64 * 511 / 42e3
-    waited = add_input_terms(one, ABCI, SHARES, terms)["input"]
-    assert waited == pytest.approx(late - 0.2)
-    told = add_input_terms(one, ABCI, SHARES, paradl_step_terms(one, ABCI, SHARES))
-    assert sum(told.values()) == pytest.approx(late)
+def test_a_step_waits_for_the_reader_of_its_samples_and_for_no_one_else():
+    # A reader is as fast as ResNet50 on one device needs; AlexNet computes faster.
+    terms = {"compute, conv": 0.3}
+    rate = 64 / 0.18384
+    for devices in (1, 64, 1024):
+        one = case("alexnet", "", devices, 1, 512)
+        told = add_input_terms(one, ABCI, RATES, terms)
+        pixels = 3 * 227 * 227 / (3 * 226 * 226)
+        assert sum(told.values()) == pytest.approx(512 * pixels / rate)
+    slow = {"compute, conv": 0.184}
+    resnet = case("resnet50", "", 1024, 1, 64)
+    assert add_input_terms(resnet, ABCI, RATES, slow) == slow
 
 
-def test_images_are_handed_out_in_a_group_and_volumes_are_not():
+def test_samples_are_broadcast_in_a_group_and_read_by_one_process():
     images, volume = (
         case("resnet50", "spatial", 4, 4, 64),
         case("cosmoflow", "spatial", 4, 4, 1),
     )
     told = [
-        add_input_terms(one, ABCI, SHARES, {"compute, conv": 1.0})
+        add_input_terms(one, ABCI, RATES, {"compute, conv": 1.0})
         for one in (images, volume)
     ]
-    size = 4 * 64 * 3 * 226 * 226
-    assert told[0]["scatter"] == pytest.approx(size * 3 / 4 * 3 * 2 / (0.9 * 16e9))
-    assert told[1]["scatter"] == 0
+    sizes = 4 * 64 * 3 * 226 * 226, 4 * 4 * 512**3
+    for size, terms in zip(sizes, told, strict=True):
+        assert terms["scatter"] == pytest.approx(size * 3 / 4 * 3 * 2 / (0.9 * 16e9))
+    # A volume takes ten seconds to read, and images of a step fifth of one.
+    assert "input" not in told[0]
+    read = sizes[1] / (64 * 4 * 3 * 226 * 226 / 0.18384)
+    assert sum(told[1].values()) == pytest.approx(read)
+
+
+def test_dense_layers_that_read_a_map_cost_their_weights_for_each_sum_of_a_group():
+    name = "dense layers that read a map"
+
+    def seconds(model, split, devices, group, transport="hosts"):
+        one = case(model, split, devices, group, 32, transport=transport)
+        return paradl_step_terms(one, ABCI, RATES).get(name, 0.0)
+
+    vgg, alexnet = 4 * 512 * 8 * 8 * 4096, 4 * 256 * 6 * 6 * 4096
+    assert seconds("vgg16", "spatial", 4, 4) == pytest.approx(vgg / 2.5e8)
+    assert seconds("alexnet", "spatial", 4, 4) == pytest.approx(alexnet / 2.5e8)
+    # Runs of hybrids sum in the group and over all, at any number of groups.
+    for devices in (8, 64, 1024):
+        twice = seconds("vgg16", "spatial", devices, 4)
+        assert twice == pytest.approx(2 * vgg / 2.5e8)
+    assert seconds("vgg16", "spatial", 32, 4, "devices") == pytest.approx(vgg / 2.5e8)
+    assert seconds("vgg16", "filter", 32, 32) == pytest.approx(vgg / 2.5e8)
+    # No split, features within hosts, and networks that average their map first.
+    assert seconds("vgg16", "", 32, 1) == seconds("vgg16", "filter", 32, 4) == 0
+    assert seconds("resnet50", "spatial", 4, 4) == 0
+    assert seconds("cosmoflow", "spatial", 4, 4) == 0
 
 
 def test_stages_are_the_best_of_all_cuts():
@@ -168,7 +197,7 @@ def test_stages_are_the_best_of_all_cuts():
 
 def test_segments_fill_a_pipeline():
     told = [
-        paradl_step_terms(case("vgg16", "layer", 4, 4, 32, segments=n), ABCI, SHARES)
+        paradl_step_terms(case("vgg16", "layer", 4, 4, 32, segments=n), ABCI, RATES)
         for n in (1, 16)
     ]
     assert told[0]["bubble"] == pytest.approx(3 * told[0]["compute, stages"])

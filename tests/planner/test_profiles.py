@@ -111,6 +111,7 @@ def test_the_least_number_comes_first():
         (file(line(1), line(2, f="nan")), "node2", "forward"),
         (file(line(1), line(2, a=-8)), "node2", "output"),
         (file(line(1, f=0, b=0, p=0)), "node1", "takes no time"),
+        (file(line(1, f=0, b=0), line(2, f=0, b=0)), "node1", "1 more like it"),
         (file(line(1, "View(-1)", f=0, b=0, p=0)), "node1", "takes no time"),
         (file(line(1), "node2"), "line 2", "neither"),
         ("", "g", "no node"),
@@ -122,6 +123,18 @@ def test_a_bad_file_is_refused_by_name(text, names, says):
         parse_pipedream_profile(text, "g")
     assert names in str(refused.value)
     assert says in str(refused.value)
+
+
+def test_layers_faster_than_a_file_has_digits_for_are_taken_and_named():
+    small = [line(n, "ReLU(inplace)", f=0, b=0, p=0) for n in range(2, 7)]
+    text = file(line(1), *small, line(7, "View(-1)", f=0, b=0, p=0))
+    graph = parse_pipedream_profile(text, "g")
+    assert [node.seconds for node in graph.nodes] == pytest.approx([0.003, *[0] * 6])
+    # A view is no work, and nobody has to be told.
+    assert graph.origin == "measured; 0 s for node2, node3, node4 and 2 more layers"
+    weights = parse_pipedream_profile(file(line(1), line(2, f=0, b=0)), "g")
+    assert weights.origin == "measured; 0 s for node2"
+    assert parse_pipedream_profile(CHAIN, "g").origin == "measured"
 
 
 BLOCKS = tuple(
@@ -210,6 +223,16 @@ def test_a_bad_block_is_refused_by_name(change, says):
 def test_what_is_no_profile_is_said_to_be_none(text):
     with pytest.raises(BadInput, match="is no profile"):
         parse_profile(text, "p")
+
+
+@pytest.mark.parametrize("source", ["cluster.json", "graph.txt", "resnet50.json"])
+def test_no_remedy_writes_to_the_file_that_was_refused(source):
+    for read in (parse_profile, parse_pipedream_profile):
+        with pytest.raises(BadInput) as refused:
+            read("{}" if read is parse_profile else "", source)
+        (remedy,) = refused.value.remedy
+        assert remedy.startswith("jaxdist profile resnet50 -o ")
+        assert not remedy.endswith(f" {source}")
 
 
 def test_a_network_that_is_no_chain_is_refused_with_its_reason():

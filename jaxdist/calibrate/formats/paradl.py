@@ -20,10 +20,14 @@ from jaxdist.calibrate.table import (
 )
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
-from jaxdist.oracle.published.paradl.case import ParadlCase, parse_strategy
+from jaxdist.oracle.published.paradl.case import (
+    ParadlCase,
+    SplitDimension,
+    parse_strategy,
+)
 from jaxdist.oracle.published.paradl.networks import ParadlWorkload, find_workload
 from jaxdist.oracle.published.paradl.step import (
-    BandwidthShares,
+    FittedRates,
     add_input_terms,
     paradl_step_terms,
 )
@@ -67,6 +71,15 @@ class ParadlFormat:
             provenance="datasheet: all of PCIe 3.0 x16",
             description="share of a host's link that copies through hosts get",
         ),
+        FreeConstant(
+            name="map_dense",
+            unit="byte/s",
+            low=1.25e7,
+            high=1.6e10,
+            initial=2.7e8,
+            provenance="fitted: rows of VGG16 and AlexNet on at most 64 GPUs",
+            description="rate of the weights of dense layers that read a map",
+        ),
     )
 
     def matches(self, header: Sequence[str]) -> bool:
@@ -96,7 +109,19 @@ class ParadlFormat:
             # A setting may have been run more than once: the longest run is preferred.
             if line.get("preferred", "1") in ("0", "0.0"):
                 continue
-            row = make(line, system, f"line {number} of {path.name}")
+            where = f"line {number} of {path.name}"
+            try:
+                row = make(line, system, where)
+            except BadInput as error:
+                # Neither a network nor a strategy knows in which line it stands.
+                if where in error.what:
+                    raise
+                raise BadInput(
+                    f"{where}: {error.what}",
+                    rule=error.rule,
+                    values=error.values,
+                    remedy=error.remedy,
+                ) from error
             if row is not None:
                 rows.append(row)
         if not rows:
@@ -112,11 +137,10 @@ class ParadlFormat:
 def _parse_run(
     line: Mapping[str, str], system: ParadlSystem, where: str
 ) -> MeasuredRow | None:
-    net, devices = find_workload(line["model"]), positive_int(line, "gpus", where)
+    net, devices, grouped, split = _parse_strategy_columns(line, where)
     # The profile of one device is an input of the model, and nothing to predict.
     if devices == 1 and net.seconds_per_sample.origin.startswith("measured"):
         return None
-    grouped, split = parse_strategy(line["strategy"])
     group = positive_int(line, "group_size", where)
     case = ParadlCase(
         workload=net,
@@ -129,9 +153,9 @@ def _parse_run(
     )
 
     def terms(values: ConstantValues) -> dict[str, float]:
-        shares = _bandwidth_shares(values)
+        rates = _fitted_rates(values)
         return add_input_terms(
-            case, system, shares, paradl_step_terms(case, system, shares)
+            case, system, rates, paradl_step_terms(case, system, rates)
         )
 
     spread = None
@@ -154,17 +178,17 @@ def _parse_run(
 def _parse_ranking(
     line: Mapping[str, str], system: ParadlSystem, where: str
 ) -> MeasuredRow:
-    net, devices = find_workload(line["model"]), positive_int(line, "gpus", where)
-    grouped, split = parse_strategy(line["strategy"])
+    net, devices, grouped, split = _parse_strategy_columns(line, where)
     # These rows do not say the size of a group: a hybrid strategy splits within hosts.
     group = 1
     if split:
         group = min(system.host_devices, devices) if grouped else devices
-    # Nor its batch. Where samples are split spatially each device has as many as it
-    # would alone; where features are split all devices of a group see the batch of one.
+    # Nor its batch: where samples are split spatially that of the runs, which for
+    # ResNet50 alone is the batch of a device times their devices; where features are
+    # split all devices of a group see the batch of one.
     batch = net.default_batch
     if split == "spatial" and grouped:
-        batch = net.default_batch * group
+        batch = net.spatial_batch
     elif split:
         batch = max(net.default_batch, 1.0)
     case = ParadlCase(
@@ -179,7 +203,7 @@ def _parse_ranking(
 
     def terms(values: ConstantValues) -> dict[str, float]:
         # The published epochs are without the update of the weights.
-        step = paradl_step_terms(case, system, _bandwidth_shares(values))
+        step = paradl_step_terms(case, system, _fitted_rates(values))
         return {name: s * steps for name, s in step.items() if name != "update"}
 
     return _make_row(
@@ -193,6 +217,22 @@ def _parse_ranking(
         key_columns=_RANKING_COLUMNS,
         ranking_group=f"{net.name}, {devices} devices",
     )
+
+
+def _parse_strategy_columns(
+    line: Mapping[str, str], where: str
+) -> tuple[ParadlWorkload, int, bool, SplitDimension]:
+    """Return the network, its devices, whether it has groups, and what these split."""
+    net, devices = find_workload(line["model"]), positive_int(line, "gpus", where)
+    grouped, split = parse_strategy(line["strategy"])
+    if not grouped and not split and devices > 1:
+        raise BadInput(
+            f"{where}: {line['strategy']} on {devices} devices",
+            rule="a serial run has one device",
+            values=f"strategy = {line['strategy']}, gpus = {devices}",
+            remedy="strategy = data, or gpus = 1",
+        )
+    return net, devices, grouped, split
 
 
 def _make_row(
@@ -224,5 +264,9 @@ def _ideal_seconds(net: ParadlWorkload, samples: float, system: ParadlSystem) ->
     return samples * flops / system.peak_flops.value
 
 
-def _bandwidth_shares(values: ConstantValues) -> BandwidthShares:
-    return BandwidthShares(all_reduce=values["reduce"], staging=values["staging"])
+def _fitted_rates(values: ConstantValues) -> FittedRates:
+    return FittedRates(
+        all_reduce=values["reduce"],
+        staging=values["staging"],
+        map_dense=values["map_dense"],
+    )

@@ -65,7 +65,7 @@ class LayerGraph:
                 f"{self.source} has no node that computes",
                 rule="a profile has at least one node besides its inputs",
                 values=f"{self.source}: 0 nodes",
-                remedy="jaxdist profile resnet50 -o resnet50.json",
+                remedy=new_profile_remedy(self.source),
             )
         known: dict[str, None] = {}
         for node in self.nodes:
@@ -113,13 +113,13 @@ class LayerGraph:
             BadInput: no node takes time.
         """
         if not any(node.seconds for node in self.nodes):
-            first = self.nodes[0]
+            first, more = self.nodes[0], len(self.nodes) - 1
             raise BadInput(
-                f"{self.source} takes no time",
-                rule="a network takes time, whatever some of its nodes take",
-                values=f"{len(self.nodes)} nodes of 0 s forward, 0 s backward: "
-                f"{first.name} ({first.label or 'no text'}), ...",
-                remedy="a profile with the seconds that nodes were timed at",
+                f"{self.source}: {first.name} takes no time, and neither does the rest",
+                rule="a network takes time",
+                values=f"{first.name} ({first.label or 'no text'}): 0 s forward, 0 s "
+                "backward" + f"; {more} more like it" * bool(more),
+                remedy="profile the network again",
             )
 
     @cached_property
@@ -165,6 +165,18 @@ class LayerGraph:
         # A chain has one order, and its edges are between neighbours in it.
         ordered = [self.nodes[i].name for i in self.order]
         return set(self.edges) == set(itertools.pairwise(ordered))
+
+
+def new_profile_remedy(source: str) -> str:
+    """Return the command that writes a profile, to another file than the one read.
+
+    >>> new_profile_remedy("graph.txt"), new_profile_remedy("resnet50.json")
+    ('jaxdist profile resnet50 -o resnet50.json', \
+'jaxdist profile resnet50 -o resnet50_profile.json')
+    """
+    # What was refused may be someone's only copy of something else.
+    name = "resnet50_profile" if source.endswith("resnet50.json") else "resnet50"
+    return f"jaxdist profile resnet50 -o {name}.json"
 
 
 def _cycle_error(graph: LayerGraph) -> BadInput:

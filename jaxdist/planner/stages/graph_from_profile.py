@@ -16,7 +16,7 @@ from jaxdist.core.plan import Plan
 from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.core.text.formatting import format_size
 from jaxdist.core.validation import parse_json
-from jaxdist.planner.stages.graph import LayerGraph, Node
+from jaxdist.planner.stages.graph import LayerGraph, Node, new_profile_remedy
 
 _REQUIRED_FIELDS: Final = (
     "output_bytes",
@@ -125,9 +125,7 @@ def parse_profile(text: str, source: str) -> Profile:
             rule="a profile is what `jaxdist profile NAME -o FILE` writes, a graph.txt "
             "of PipeDream, or a graph of Piper's (JSON with maxDevices and nodes)",
             values=f"{type(error).__name__}: {error}",
-            # Never the file itself: it is of somebody else, and would be written over.
-            remedy="jaxdist profile resnet50 -o profile-of-resnet50.json, and "
-            "--profile with that file",
+            remedy=new_profile_remedy(source),
         ) from error
 
 

@@ -24,6 +24,10 @@ NODE_FIELDS: Final = (
 _SEPARATOR: Final = " -- "
 _FIELD_PATTERN: Final = re.compile(r"([A-Za-z_]+)\s*=\s*(\[[^\]]*\]|[^,]*)")
 _IN_PLACE_PATTERN: Final = re.compile(r"\binplace\b(?!\s*=\s*False)")
+_COMPUTE_PATTERN: Final = re.compile(
+    r"\w*(Conv|Linear|LSTM|GRU|RNN|Norm|Pool|ReLU|Embedding|Attention|Softmax|Tanh)"
+)
+"""Layers that take some time, if less than the file has digits for."""
 _MS: Final = 1e-3
 
 
@@ -72,8 +76,19 @@ def parse_pipedream_profile(text: str, source: str) -> LayerGraph:
         if node.name not in read and node.label.startswith("Input")
     }
     kept = tuple(node for node in nodes if node.name not in inputs)
+    # Files have microseconds, and a small layer takes less. It costs what it says, and
+    # whoever reads the answer is told: it may also not have been measured.
+    idle = [
+        node.name
+        for node in kept
+        if not node.seconds and (node.parameters or _COMPUTE_PATTERN.match(node.label))
+    ]
+    origin = "measured"
+    if idle:
+        origin += f"; 0 s for {', '.join(idle[:3])}"
+        origin += f" and {len(idle) - 3} more layers" * (len(idle) > 3)
     inner = dict.fromkeys(edge for edge in edges if edge[0] not in inputs)
-    graph = LayerGraph(source=source, nodes=kept, edges=tuple(inner))
+    graph = LayerGraph(source=source, nodes=kept, edges=tuple(inner), origin=origin)
     graph.check_time()
     return graph
 

@@ -1,5 +1,6 @@
 """A network in one of ParaDL's strategies on a number of devices."""
 
+import math
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -13,6 +14,7 @@ ActivationTransport = Literal["devices", "hosts"]
 """Whether activations move between devices, or are copied through hosts."""
 
 STRATEGIES: Final = (
+    "serial",
     "data",
     "spatial",
     "filter",
@@ -76,6 +78,15 @@ class ParadlCase:
         return sum(layer.weights for layer in self.layers)
 
     @property
+    def map_dense_weights(self) -> int:
+        """Elements of the dense layers that read a map, not one value a feature."""
+        return sum(
+            layer.weights
+            for layer in self.layers
+            if layer.kind == "dense" and math.prod(layer.input_grid) > 1
+        )
+
+    @property
     def layer_split(self) -> LayerSplit:
         """How the layers of a group are split."""
         match self.split:
@@ -101,6 +112,8 @@ def parse_strategy(strategy: str) -> tuple[bool, SplitDimension]:
 
     >>> parse_strategy("spatial+data"), parse_strategy("channel")
     ((True, 'spatial'), (False, 'channel'))
+    >>> parse_strategy("serial")
+    (False, '')
     """
     parts = strategy.lower().replace(" ", "").replace("pipeline", "layer").split("+")
     # Tables write hybrids in both orders, and the layer strategy as pipeline.
@@ -112,6 +125,7 @@ def parse_strategy(strategy: str) -> tuple[bool, SplitDimension]:
             rule=f"strategies are {', '.join(STRATEGIES)}",
             remedy=f"did you mean {near}?" if near else "one of these",
         )
-    rest = name.removeprefix("data").strip("+")
+    # A serial run splits nothing, and neither does pure data parallelism.
+    rest = name.removeprefix("serial").removeprefix("data").strip("+")
     splits: tuple[SplitDimension, ...] = get_args(SplitDimension)
     return name.startswith("data"), next(one for one in splits if one == rest)

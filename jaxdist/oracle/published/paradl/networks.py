@@ -164,6 +164,9 @@ class ParadlWorkload:
     """Of forward and backward for one sample on one device."""
     default_batch: float
     """Samples a device where rows do not say."""
+    spatial_batch: float
+    """Samples of a group that splits positions where rows do not say: the largest that
+    ParaDL's runs had."""
     epoch_samples: int
     """Of an epoch."""
 
@@ -280,6 +283,7 @@ WORKLOADS: Final[Mapping[str, ParadlWorkload]] = {
             layers=resnet50,
             seconds_per_sample=SourcedNumber((0.18384 - 0.00065) / 64, _RUN_PROVENANCE),
             default_batch=64,
+            spatial_batch=256,
             epoch_samples=1_280_000,
         ),
         ParadlWorkload(
@@ -287,6 +291,7 @@ WORKLOADS: Final[Mapping[str, ParadlWorkload]] = {
             layers=vgg16,
             seconds_per_sample=SourcedNumber((0.26209 - 0.00429) / 32, _RUN_PROVENANCE),
             default_batch=32,
+            spatial_batch=32,
             epoch_samples=1_280_000,
         ),
         ParadlWorkload(
@@ -294,6 +299,7 @@ WORKLOADS: Final[Mapping[str, ParadlWorkload]] = {
             layers=alexnet,
             seconds_per_sample=SourcedNumber(0.000610938, _PROFILE_PROVENANCE),
             default_batch=512,
+            spatial_batch=512,
             epoch_samples=1_280_000,
         ),
         *(
@@ -302,6 +308,7 @@ WORKLOADS: Final[Mapping[str, ParadlWorkload]] = {
                 layers=partial(cosmoflow, rows),
                 seconds_per_sample=SourcedNumber(seconds, _PROFILE_PROVENANCE),
                 default_batch=0.25,
+                spatial_batch=1,
                 epoch_samples=1584,
             )
             for name, rows, seconds in (

@@ -36,17 +36,19 @@ _GATHER_REDUCE_PASSES: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class BandwidthShares:
-    """The two numbers of the model that are fitted."""
+class FittedRates:
+    """The three numbers of the model that are fitted."""
 
     all_reduce: float
     """Share of a link's bandwidth that sums of gradients get."""
     staging: float
     """Share of a host's link that copies through hosts get."""
+    map_dense: float
+    """Bytes a second of the weights of dense layers that read a map."""
 
 
 def paradl_step_terms(
-    case: ParadlCase, system: ParadlSystem, shares: BandwidthShares
+    case: ParadlCase, system: ParadlSystem, rates: FittedRates
 ) -> dict[str, float]:
     """Return the seconds of one step by term, without input."""
     if case.split == "layer":
@@ -55,13 +57,14 @@ def paradl_step_terms(
     work = compute_by_kind(case.layers, serial, batch, case.layer_split, system)
     found = {f"compute, {kind}": seconds for kind, seconds in work.items()}
     if case.group > 1 and case.split:
-        found |= _activation_terms(case, system, shares)
+        found |= _activation_terms(case, system, rates)
+        found["dense layers that read a map"] = _map_dense_seconds(case, system, rates)
 
     # Gradients: summed over all devices, or in each group that splits samples and then
     # over groups. A profile has the backward pass, of which two thirds of a step's
     # compute are, to overlap with.
     hidden = system.overlap.value * sum(work.values()) * 2 / 3
-    size, whole = float(system.element_bytes * case.weight_count), shares.all_reduce
+    size, whole = float(system.element_bytes * case.weight_count), rates.all_reduce
     if not case.split or case.groups == 1:
         devices = case.devices if case.split in ("", "spatial") else 1
         reach = system.ring_link(devices)
@@ -91,35 +94,49 @@ def paradl_step_terms(
 def add_input_terms(
     case: ParadlCase,
     system: ParadlSystem,
-    shares: BandwidthShares,
+    rates: FittedRates,
     terms: Mapping[str, float],
 ) -> dict[str, float]:
     """Return the terms of a step with the scatter of its samples and the wait for them.
 
-        step  = max(train, input)
-        input = min(compute, b / loader) + (B - b) / shared
+        step = max(train, d b x / loader)
 
-    Loaders of a device work while it computes, and are at least as fast as it: no run
-    on one device waited. Each sample is a file, and the file system that all share
-    opens the others' files in between: b of this reader, B of all.
+    One process of a group reads all of its samples ahead of the step, and broadcasts
+    them to the others within it. Rows are medians of several epochs: by the second one
+    a host has its part of the data set in its memory, and asks no file system.
     """
-    terms, layers, batch = dict(terms), case.layers, case.group_batch
+    terms, each = dict(terms), system.element_bytes * case.group_batch
+    size = each * case.layers[0].inputs
     if case.split not in ("", "layer") and case.group > 1:
-        # One device of a group reads and decodes an image as a whole; of a volume each
-        # device reads its own part.
-        size, image = 0.0, len(layers[0].input_grid) <= 2
-        if image:
-            size = system.element_bytes * batch * layers[0].inputs
-        terms["scatter"] = gather_pass_seconds(size, case.group, system, shares.staging)
-    work = sum(s for name, s in terms.items() if name.startswith("compute"))
-    own = min(work, batch / system.loader_rate.value)
-    ready = own + (case.total - batch) / system.filesystem_rate.value
-    late = max(ready - sum(terms.values()), 0.0)
+        terms["scatter"] = gather_pass_seconds(size, case.group, system, rates.staging)
+    late = max(size / system.loader_rate.value - sum(terms.values()), 0.0)
     return {**terms, "input": late} if late else terms
 
 
+def _map_dense_seconds(
+    case: ParadlCase, system: ParadlSystem, rates: FittedRates
+) -> float:
+    """Return the seconds of dense layers that read a map, beyond their computing.
+
+        reductions d w / rate
+
+    w are the weights of these layers alone: VGG16 and AlexNet have them, and ResNet50
+    and CosmoFlow, which average a map first, do not.
+    """
+    # Groups that split features within a host were measured without it.
+    if case.split not in ("spatial", "filter", "channel"):
+        return 0.0
+    if case.split != "spatial" and case.groups > 1:
+        return 0.0
+    # The programs of the runs sum gradients in the group and over all of its devices
+    # again; those of the rankings let one device of a group go on.
+    again = case.groups > 1 and case.transport == "hosts"
+    size = system.element_bytes * case.map_dense_weights
+    return (1 + again) * size / rates.map_dense
+
+
 def _activation_terms(
-    case: ParadlCase, system: ParadlSystem, shares: BandwidthShares
+    case: ParadlCase, system: ParadlSystem, rates: FittedRates
 ) -> dict[str, float]:
     """Return the communication of a group before its gradients."""
     devices, each = case.group, system.element_bytes * case.group_batch
@@ -129,12 +146,12 @@ def _activation_terms(
         # gathered, and their gradients scattered.
         last = [one for one in case.layers if math.prod(one.output_grid) > 1][-1]
         size, messages = each * last.outputs, (devices - 1) * alpha
-        tail = gather_pass_seconds(size, devices, system, shares.staging) + messages
+        tail = gather_pass_seconds(size, devices, system, rates.staging) + messages
         # Two exchanges a layer (input, gradient of the output), two neighbours each;
         # the contention is 2 p in ParaDL's tool.
         size = 2 * each * sum(layer.halo for layer in case.layers)
         messages = 4 * sum(layer.halo > 0 for layer in case.layers)
-        reached = shares.staging * system.host_link_bandwidth.value
+        reached = rates.staging * system.host_link_bandwidth.value
         per_byte = COPIES_PER_MESSAGE * 2 * devices / reached
         halos = size * per_byte + messages * alpha
         return {"halos": halos, "tail": 2 * tail}
@@ -142,7 +159,7 @@ def _activation_terms(
     told = {"copies": _COPY_PASSES * size / system.memory_bandwidth.value}
     if case.transport == "hosts":
         messages = (devices - 1) * len(layers) * alpha
-        once = gather_pass_seconds(size, devices, system, shares.staging) + messages
+        once = gather_pass_seconds(size, devices, system, rates.staging) + messages
         return told | {"gathers": _GATHER_REDUCE_PASSES * once}
     # Outputs are gathered and their gradients scattered; by channel outputs are summed
     # as a whole, since what follows reads all of them, and gradients are gathered.
