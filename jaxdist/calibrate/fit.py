@@ -45,6 +45,12 @@ class ConstantsFit:
     """Baseline by quantity: the one u of ideal / u."""
     error_interval: dict[str, float]
     """90th percentile of |measured / predicted - 1|, by quantity."""
+    new_group_interval: dict[str, float]
+    """What 9 of 10 rows are off by at most whose group was left out of the fit, one
+    group after the other; without quantities of which no group can be left out."""
+    larger_interval: dict[str, float]
+    """The same of rows on more than half of the most devices, where those were left out
+    of the fit; without quantities of which they cannot be."""
 
 
 def select_constants(
@@ -145,6 +151,7 @@ def fit(
         # The interval is around a prediction, so its errors are relative to that.
         ratio = abs(row.measured / predicted - 1)
         ratios.setdefault(row.quantity, []).append(ratio)
+    most = max(row.devices for row in quiet)
     return ConstantsFit(
         values=values,
         fitted_constants=tuple(constants),
@@ -153,7 +160,61 @@ def fit(
         mape=float(np.mean(errors)),
         utilisation=median_utilisation(quiet),
         error_interval={q: float(np.percentile(r, 90)) for q, r in ratios.items()},
+        new_group_interval=_held_out_interval(
+            row_format,
+            quiet,
+            constants,
+            [
+                [row for row in quiet if row.group == group]
+                for group in dict.fromkeys(row.group for row in quiet)
+            ],
+        ),
+        larger_interval=_held_out_interval(
+            row_format,
+            quiet,
+            constants,
+            [[row for row in quiet if 2 * row.devices > most]],
+        ),
     )
+
+
+def _held_out_interval(
+    row_format: RowFormat,
+    rows: Sequence[MeasuredRow],
+    constants: Sequence[FreeConstant],
+    folds: Sequence[Sequence[MeasuredRow]],
+) -> dict[str, float]:
+    """Return what 9 of 10 errors are below, each fold predicted by a fit without it.
+
+    Errors are few, so it is the ceil(0.9 (n + 1))-th smallest of n, and the largest
+    where n is below 9: what a further row is below with that probability, if it is like
+    these (split conformal prediction, Lei et al. 2018, JASA 113).
+
+    Args:
+        row_format: format of the rows.
+        rows: all that were fitted.
+        constants: that were fitted.
+        folds: rows to leave out together.
+    """
+    ratios: dict[str, list[float]] = {}
+    for fold in folds:
+        keys = {row.key for row in fold}
+        others = [row for row in rows if row.key not in keys]
+        # A quantity that nothing else measures is not predicted from other rows.
+        known = {row.quantity for row in others}
+        judged = [row for row in fold if row.quantity in known]
+        if not judged or len(others) <= len(constants):
+            continue
+        values = _least_squares(row_format, others, constants)
+        for row in judged:
+            ratio = abs(row.measured / row.predict(values) - 1)
+            ratios.setdefault(row.quantity, []).append(ratio)
+    return {
+        quantity: sorted(errors)[
+            min(math.ceil(0.9 * (len(errors) + 1)), len(errors)) - 1
+        ]
+        for quantity, errors in ratios.items()
+    }
 
 
 def median_utilisation(rows: Sequence[MeasuredRow]) -> dict[str, float]:

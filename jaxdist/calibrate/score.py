@@ -21,7 +21,7 @@ class ScoredRow:
     baseline: float
     """The row's ideal / u."""
     interval_half_width: float | None = None
-    """Half of the 90 % interval; None where nothing was fitted."""
+    """Half of the 90 % interval; None where no fitted rows are as new as this one."""
 
     @property
     def error(self) -> float:
@@ -115,7 +115,7 @@ def score_predictions(
     scored = []
     for row in fresh:
         predicted = row.predict(constants.values)
-        share = constants.interval.get(row.quantity)
+        share = constants.error_share(row)
         scored.append(
             ScoredRow(
                 row=row,

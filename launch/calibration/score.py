@@ -148,7 +148,12 @@ def print_score(out: "Console", analysis: ScoreAnalysis) -> None:
     out.print(f"  accuracy {format_percent(found.total.mean_accuracy)} mean")
     if found.total.covered is not None:
         share = format_percent(found.total.covered)
-        out.print(f"  interval of 90 % holds {share} of the rows")
+        # A row that is new in a way that no fitted row was held out for has none.
+        having = sum(one.interval_half_width is not None for one in found.rows)
+        which = "the rows"
+        if having < len(found.rows):
+            which = f"the {having:,} rows that have one"
+        out.print(f"  interval of 90 % holds {share} of {which}")
     if ranks := score_rankings(found.rows):
         pairs = f"{ranks.pairs_right} of {ranks.pairs} pairs in order"
         wholly = f"{ranks.right} of {ranks.contests} rankings right"

@@ -86,6 +86,10 @@ def test_a_network_that_was_not_fitted_is_predicted(network, other, runs, worst)
     scored = score_predictions(mine, known)
     assert scored.num_fitted == 0
     assert scored.total.mean_accuracy > runs
+    # The network is new, and so its interval is wider than one of those fitted.
+    assert all(one.is_covered for one in scored.rows if one.row.devices > 1)
+    widths = {one.interval_half_width / one.predicted for one in scored.rows}
+    assert min(widths) > known.interval["iteration"]
     assert max(row.error for row in scored.rows) < 1 - worst
     if network == "vgg16":
         ranked = score_predictions(read(RANKED_VGG16), known)

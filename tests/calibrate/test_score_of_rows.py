@@ -1,5 +1,8 @@
 """Scores: rows that were fitted are never scored, whatever file they come in."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from jaxdist.calibrate.fit import fit
@@ -49,6 +52,48 @@ def test_an_interval_is_what_nine_of_ten_fitted_rows_were_off_by(toy):
     assert scored.rows[0].interval_half_width == pytest.approx(
         share * scored.rows[0].predicted
     )
+
+
+def test_what_is_new_to_a_fit_has_a_wider_interval(toy):
+    # Within a group rows are off by 1 %; one of the groups is 20 % slower, and the
+    # largest rows 10 %.
+    made = []
+    for number in range(1, 61):
+        slow = 1.2 if number % 3 == 0 else 1.0
+        slow *= 1.1 if number > 30 else 1.0
+        seconds = (number / 4 + 0.5) * slow * (1 + 0.01 * (-1) ** number)
+        made.append(replace(toy.row(number, seconds), group="abc"[number % 3]))
+    found = fit(toy.form, made, toy.form.constants[:2])
+    known = make_fitted_constants(toy.form, "cpu-fake", found, "all", "toy.csv")
+    assert known.groups == ("b", "c", "a")
+    assert known.max_devices == 60
+    seen, new = known.interval["time"], known.new_group_interval["time"]
+    assert 0.15 < seen < new
+    old = replace(toy.row(8.5, 2.6), group="a")
+    other, large = replace(old, group="d"), replace(toy.row(61, 16), group="a")
+    assert known.error_share(old) == seen
+    assert known.error_share(other) == new
+    assert known.error_share(large) == max(seen, known.larger_interval["time"])
+
+
+def test_an_interval_is_not_known_where_nothing_as_new_was_held_out(toy):
+    made = [replace(row, group="a") for row in toy.rows()]
+    found = fit(toy.form, made, toy.form.constants[:2])
+    known = make_fitted_constants(toy.form, "cpu-fake", found, "all", "toy.csv")
+    # One group alone says nothing about the errors of another one.
+    assert known.new_group_interval == {}
+    assert known.error_share(made[0]) is not None
+    assert known.error_share(replace(made[0], group="b")) is None
+
+
+def test_files_of_earlier_fits_have_one_interval_for_all_rows(toy, known, tmp_path):
+    path = tmp_path / "old.json"
+    tree = json.loads((tmp_path / "fitted.json").read_text())
+    later = ("new_group_interval", "larger_interval", "groups", "max_devices")
+    path.write_text(json.dumps({k: v for k, v in tree.items() if k not in later}))
+    old = read_constants(path, toy.form)
+    far = replace(toy.row(64, 16.5), group="b")
+    assert old.error_share(far) == old.interval["time"] == known.interval["time"]
 
 
 def test_rows_that_were_all_fitted_are_refused_with_their_count(toy, known):
