@@ -48,10 +48,11 @@ def wrap_method(
     >>> one(3), other(3), isinstance(one, Twice)
     (7, 6, True)
     """
+    kind: Any = type(target)
     functions = vars(target)[_FUNCTIONS].of if _FUNCTIONS in vars(target) else {}
-    before = functions.get(method) or getattr(type(target), method)
+    before = functions.get(method) or getattr(kind, method)
     if method not in functions:
-        own = _class_of_instances(type(target), method)
+        own = _class_of_instances(kind, method)
         object.__setattr__(target, "__class__", own)
     functions = functions | {method: functools.partial(wrapper, before)}
     object.__setattr__(target, _FUNCTIONS, _Functions(functions))
