@@ -162,6 +162,8 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
     behind: Counter[str] = Counter()
     for one in collective_overlaps(case, cluster, ledger):
         behind.update(one.overlapped_by_term)
+    # Kernels of collectives take processors and memory from those beside them.
+    terms["compute"] += device.interference.value * sum(behind.values())
     # Rounding may make the overlap exceed the term by a little.
     terms |= {term: max(0.0, terms[term] - s) for term, s in behind.items()}
     terms["offload"], hidden = host_copy_seconds(case, cluster)

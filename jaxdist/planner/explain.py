@@ -159,13 +159,19 @@ def _compute_lines(
     each = sum(stages[stage].forward + stages[stage].backward for stage in own)
     of = f"stage {', '.join(map(str, own))}" if len(stages) > 1 else "all blocks"
     took = prediction.terms_s["compute"]
+    # Collectives beside computing slow it, by the interference of the device.
+    hidden = prediction.overlapped_s.items()
+    lost = cluster.device.interference.value * sum(
+        seconds for term, seconds in hidden if term != "offload"
+    )
+    slower = f" + {format_duration(lost)} lost beside collectives" if lost else ""
     # Where devices share cores, kernels are faster while other stages rest.
-    share = took / (micro * each * late)
+    share = (took - lost) / (micro * each * late)
     rest = f" x {share:.3g} while others rest" if share < _FULL_SHARE else ""
     yield ExplanationLine(
         name="compute",
         formula=f"{micro} microbatches x {format_duration(each)} of {of} x {late:.3g} "
-        f"jitter{rest}",
+        f"jitter{rest}{slower}",
         value=took,
     )
     if "bubble" in prediction.terms_s:

@@ -11,7 +11,7 @@ from jaxdist.calibrate.fitted_constants import (
     make_fitted_constants,
     write_constants,
 )
-from jaxdist.calibrate.formats.registry import FORMATS, detect_format
+from jaxdist.calibrate.formats.registry import FORMATS, detect_format, measured_files
 from jaxdist.calibrate.measured_rows import MeasuredRow
 from jaxdist.calibrate.row_filter import parse_row_filter
 from jaxdist.core.errors import BadInput
@@ -28,7 +28,7 @@ class FitQuery:
     """What `jaxdist calibrate fit` takes."""
 
     measured: Path
-    """CSV file of measured rows."""
+    """CSV file of measured rows, or a folder of such files."""
     train: str | None = None
     """Selection of the rows to fit: `devices<=8`; the others are left to score."""
     format: str | None = None
@@ -83,13 +83,15 @@ def run_fit(query: FitQuery) -> FitReport:
             remedy="--train 'devices<=8'",
         )
     # Formats are told by their header: each has its own model and constants.
-    form = detect_format(query.measured, query.format, FORMATS)
+    files = measured_files(query.measured)
+    form = detect_format(files[0], query.format, FORMATS)
     names = query.constants.split(",") if query.constants else None
     # Few constants on purpose: with many any model fits the rows it was fitted to.
     most = len(form.constants) if query.allow_many_constants else MAX_CONSTANTS
     free = select_constants(form, names, most)
     cluster = query.cluster or form.cluster
-    rows = form.read(query.measured, load_cluster(cluster))
+    machine = load_cluster(cluster)
+    rows = [row for path in files for row in form.read(path, machine)]
     chosen = parse_row_filter(query.train).select(rows)
     found = fit(form, chosen, free, allow_noisy=query.allow_noisy)
     # The selection is written too, so that a score can leave out what was fitted.

@@ -10,7 +10,7 @@ from jaxdist.calibrate.fitted_constants import (
     is_constants_file,
     read_constants,
 )
-from jaxdist.calibrate.formats.registry import FORMATS, detect_format
+from jaxdist.calibrate.formats.registry import FORMATS, detect_format, measured_files
 from jaxdist.calibrate.measured_rows import MeasuredRow
 from jaxdist.calibrate.row_filter import parse_row_filter
 from jaxdist.calibrate.score import ScoreReport, score_predictions, score_rankings
@@ -93,7 +93,7 @@ def run_score(query: ScoreQuery) -> ScoreAnalysis:
     Raises:
         BadInput: no such format, cluster or rows, or rows that were fitted.
     """
-    files = _measured_files(query.measured)
+    files = measured_files(query.measured)
     form = detect_format(files[0], query.format, FORMATS)
     # Fitted constants name the cluster that they were fitted on.
     if query.cluster is not None and is_constants_file(Path(query.cluster)):
@@ -117,25 +117,6 @@ def run_score(query: ScoreQuery) -> ScoreAnalysis:
         file=query.measured.name,
         explained_row=None if query.explain is None else rows[query.explain],
     )
-
-
-def _measured_files(measured: Path) -> list[Path]:
-    """Return the files of measured rows, which are of one format.
-
-    Raises:
-        BadInput: a folder without any.
-    """
-    if not measured.is_dir():
-        return [measured]
-    files = sorted(measured.glob("*.csv"))
-    if not files:
-        raise BadInput(
-            f"{measured} has no measured rows",
-            rule="measured rows are in a CSV file, or in a folder's CSV files",
-            values=f"{len(list(measured.iterdir()))} other files",
-            remedy="a folder with a file *.csv",
-        )
-    return files
 
 
 def print_score(out: "Console", analysis: ScoreAnalysis) -> None:

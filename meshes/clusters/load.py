@@ -113,6 +113,7 @@ _DEVICE_PARSERS: Final[Mapping[str, NumberParser]] = {
     "memory_bandwidth": parsing.parse_bandwidth,
     "launch": parsing.parse_duration,
     "crowd": _parse_unitless,
+    "interference": _parse_unitless,
 }
 _LEVEL_PARSERS: Final[Mapping[str, NumberParser]] = {
     "alpha": parsing.parse_duration,

@@ -262,6 +262,7 @@ _DEVICE: Final = _table(
         "efficiency": _efficiency,
         "launch": _quantity,
         "crowd": _quantity,
+        "interference": _quantity,
         "kernels": _TIMINGS,
         "blocks": _TIMINGS,
         "packing": _packing,

@@ -90,6 +90,7 @@ def test_cards_of_one_chip_share_constants_and_baseline(changed):
     big, small = (changed(device=name) for name in ("a100_80", "a100_40"))
     assert big.quantity == small.quantity != changed().quantity
     assert big.group != small.group
+    assert changed(device="A100-40", model="30B").group == small.group
     assert 1.0 < small.predict(values) / big.predict(values) < 1.1
 
 
@@ -122,9 +123,10 @@ def test_rows_of_more_hosts_and_other_shardings_are_read(changed):
     [
         ({"missing": "mfu"}, ("no column mfu", "samples_per_s")),
         ({"device": "h10"}, ("device is h10", "a100_40", "did you mean h100")),
-        ({"model": "7B"}, ("model is 7B", "3b, 7b, 13b", "leave out")),
+        ({"model": "8B"}, ("model is 8b", "3b, 7b, 13b", "leave out")),
         ({"mfu": "0.0"}, ("mfu is 0.0", "above 0", "leave out")),
-        ({"mode": "PURE"}, ("amp_bf16 PURE", "bf16 PURE")),
+        ({"mode": "FULL"}, ("mode is FULL", "DEFAULT, PURE")),
+        ({"precision": "fp8"}, ("precision is fp8", "amp_bf16, bf16")),
         ({"sharding": "NO_SHARD"}, ("NO_SHARD", "FULL_SHARD, SHARD_GRAD_OP")),
         ({"remat": "2"}, ("remat is 2", "0, 1")),
         ({"gpus": "0"}, ("gpus is 0", "above 0")),

@@ -39,7 +39,14 @@ def network(hidden=4096, heads=32, blocks=32, sequence=2048):
 
 
 LAYOUT = FsdpLayout(
-    devices=8, batch=48, microbatch=6, passes=1, zero=3, state_bytes=4, remat=False
+    devices=8,
+    batch=48,
+    microbatch=6,
+    passes=1,
+    zero=3,
+    reduce_bytes=4,
+    state_bytes=4,
+    remat=False,
 )
 
 
@@ -104,7 +111,7 @@ def test_small_messages_over_many_hosts_take_the_protocol_of_low_latency():
 
 
 def test_terms_add_up_and_none_is_negative():
-    for layout in (LAYOUT, replace(LAYOUT, remat=True, zero=2, state_bytes=2)):
+    for layout in (LAYOUT, replace(LAYOUT, remat=True, zero=2, reduce_bytes=2)):
         found = terms(layout)
         step = FsdpStep(model=network(), layout=layout, cluster=H100)
         assert sum(found.values()) == pytest.approx(step.seconds(RATES))
@@ -145,7 +152,7 @@ def test_zero_2_gathers_once_and_pure_reduces_half():
     plain = terms(rates=slow)
     kept = terms(replace(LAYOUT, zero=2), rates=slow)
     assert sum(plain.values()) - sum(kept.values()) == pytest.approx(blocks, rel=0.1)
-    pure = terms(replace(LAYOUT, state_bytes=2), rates=slow)
+    pure = terms(replace(LAYOUT, reduce_bytes=2, state_bytes=2), rates=slow)
     saved = plain["reduce-scatter"] - pure["reduce-scatter"]
     assert saved == pytest.approx(blocks, rel=0.1)
     assert pure["update"] == pytest.approx(plain["update"] / 2)
@@ -173,8 +180,10 @@ def test_passes_add_up_and_the_last_may_be_smaller():
     rest = replace(LAYOUT, batch=72, passes=2)
     assert rest.pass_samples == {6: 1, 3: 1}
     assert 1.4 < terms(rest)["forward"] / one["forward"] < 1.6
-    with pytest.raises(BadInput, match="accumulate 2"):
-        replace(LAYOUT, batch=72)
+    # A table may round the passes down.
+    assert replace(rest, passes=1).pass_samples == rest.pass_samples
+    with pytest.raises(BadInput, match="accumulate 3"):
+        replace(LAYOUT, batch=144)
 
 
 def test_an_a100_of_40_gb_is_slower_by_its_memory_alone():

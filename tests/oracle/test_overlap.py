@@ -89,6 +89,24 @@ def test_a_step_is_shorter_by_what_is_hidden_and_no_more(digits, plan, rate):
         before = found.step_s
 
 
+@pytest.mark.parametrize("plan", [PLANS["data"], PLANS["again"]], ids=("data", "again"))
+def test_what_is_hidden_slows_computing_by_the_interference(digits, plan):
+    case, path = digits.describe(plan), "device.interference"
+    whole, free = (predict(case, with_overlap(share)) for share in (0.0, 1.0))
+    hidden = sum(free.overlapped_s.values())
+    assert hidden > 0
+    for share in (0.25, 1.0):
+        found = predict(case, with_overlap(1.0, **{path: share}))
+        assert found.overlapped_s == free.overlapped_s
+        slower = found.terms_s["compute"] - free.terms_s["compute"]
+        assert slower == pytest.approx(share * hidden)
+    # Where a second costs a second nothing is gained.
+    assert found.step_s == pytest.approx(whole.step_s)
+    # What does not overlap disturbs nothing.
+    alone = predict(case, with_overlap(0.0, **{path: 1.0}))
+    assert alone.step_s == whole.step_s
+
+
 def test_only_what_computing_does_not_need_is_hidden(digits):
     """Sums of gradients, and gathers; nothing that layers say to each other."""
     cluster = with_overlap(1.0)

@@ -158,3 +158,17 @@ def test_each_step_of_a_named_algorithm_starts_a_message(subject):
         ledger = subject.describe(plan).ledgers[0]
         rows = [row for row in ledger.rows if row.what == plan.reduce.algorithm]
         assert sum(row.arrays for row in rows) == messages * len(rows)
+
+
+def test_the_account_says_what_collectives_cost_the_computing_beside_them(subject):
+    case = subject.describe(Plan(mesh=MeshShape(data=4)))
+    hidden = CLUSTERS["hidden"]
+    slower = hidden.with_number("device.interference", HALF)
+    for cluster, lost in ((hidden, False), (slower, True)):
+        made = predict(case, cluster)
+        assert made.overlapped_s
+        told = {one.name: one for one in explain_seconds(case, cluster, made)}
+        formula = told["compute"].formula
+        assert ("lost beside collectives" in formula) == lost
+        assert "while others rest" not in formula
+        assert told["compute"].value == made.terms_s["compute"]

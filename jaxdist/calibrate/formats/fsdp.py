@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from jaxdist.calibrate.measured_rows import ConstantValues, FreeConstant, MeasuredRow
 from jaxdist.calibrate.table import (
+    normalize_name,
     positive_float,
     positive_int,
     read_csv,
@@ -42,9 +43,10 @@ _NETWORKS: Final[Mapping[str, tuple[int, int, int]]] = {
 }
 """Features, heads and blocks."""
 _VOCAB_SIZE: Final = 50_368
-_STATE_BYTES: Final[Mapping[str, int]] = {"amp_bf16 DEFAULT": 4, "bf16 PURE": 2}
-"""Bytes of gradients that are reduced and of the optimizer's numbers, by precision and
-mode; parameters are gathered in two bytes."""
+_REDUCE_BYTES: Final[Mapping[str, int]] = {"DEFAULT": 4, "PURE": 2}
+"""Bytes of a gradient that is reduced, by mode; parameters are gathered in two."""
+_STATE_BYTES: Final[Mapping[str, int]] = {"amp_bf16": 4, "bf16": 2}
+"""Bytes of the optimizer's numbers, by precision."""
 _ZERO: Final[Mapping[str, Literal[2, 3]]] = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2}
 _REMAT: Final[Mapping[str, bool]] = {"0": False, "1": True}
 _MANY_HOSTS: Final = 4
@@ -170,8 +172,9 @@ class FsdpFormat:
 def _parse_row(
     row: Mapping[str, str], cards: Mapping[str, FsdpCard], where: str
 ) -> MeasuredRow:
-    card = cards[_known(row["device"], "device", cards, where)]
-    network = row["model"]
+    # Cards and networks are written in either case, and with either dash.
+    device, network = normalize_name(row["device"]), row["model"].lower()
+    card = cards[_known(device, "device", cards, where)]
     hidden, heads, layers = _NETWORKS[_known(network, "model", _NETWORKS, where)]
     model = MegatronModel(
         hidden=hidden,
@@ -182,15 +185,15 @@ def _parse_row(
         feedforward=4 * hidden,
         head_size=hidden // heads,
     )
-    precision = f"{row['precision']} {row['mode']}"
     layout = FsdpLayout(
         devices=positive_int(row, "gpus", where),
         batch=positive_int(row, "batch", where),
         microbatch=positive_int(row, "microbatch", where),
         passes=positive_int(row, "accumulate", where),
         zero=_ZERO[_known(row["sharding"], "sharding", _ZERO, where)],
+        reduce_bytes=_REDUCE_BYTES[_known(row["mode"], "mode", _REDUCE_BYTES, where)],
         state_bytes=_STATE_BYTES[
-            _known(precision, "precision and mode", _STATE_BYTES, where)
+            _known(row["precision"], "precision", _STATE_BYTES, where)
         ],
         remat=_REMAT[_known(row["remat"], "remat", _REMAT, where)],
     )
@@ -203,7 +206,7 @@ def _parse_row(
     hosts = -(-layout.devices // HOST_DEVICES)
     scale = f"{_MANY_HOSTS} hosts or more" if hosts >= _MANY_HOSTS else "2 or 3 hosts"
     return MeasuredRow(
-        label=f"{network} on {layout.devices} {row['device']}, context {tokens}, "
+        label=f"{network} on {layout.devices} {device}, context {tokens}, "
         f"microbatch {layout.microbatch}",
         devices=layout.devices,
         columns={**row, "devices": str(layout.devices)},
@@ -214,7 +217,7 @@ def _parse_row(
         # One utilisation stands for the cards of one chip.
         quantity=f"step, {card.chip}",
         key_columns=_COLUMNS,
-        group=f"{row['device']}, {'one host' if hosts == 1 else scale}",
+        group=f"{device}, {'one host' if hosts == 1 else scale}",
     )
 
 

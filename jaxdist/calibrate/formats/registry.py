@@ -20,6 +20,25 @@ FORMATS: Final[tuple[RowFormat, ...]] = (
 """All formats; a file has the first that matches its header."""
 
 
+def measured_files(measured: Path) -> list[Path]:
+    """Return the files of measured rows, which are of one format.
+
+    Raises:
+        BadInput: a folder without any.
+    """
+    if not measured.is_dir():
+        return [measured]
+    files = sorted(measured.glob("*.csv"))
+    if not files:
+        raise BadInput(
+            f"{measured} has no measured rows",
+            rule="measured rows are in a CSV file, or in a folder's CSV files",
+            values=f"{len(list(measured.iterdir()))} other files",
+            remedy="a folder with a file *.csv",
+        )
+    return files
+
+
 def detect_format(
     path: Path, name: str | None, formats: tuple[RowFormat, ...]
 ) -> RowFormat:

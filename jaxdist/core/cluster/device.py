@@ -12,6 +12,7 @@ from jaxdist.core.errors import BadInput
 
 _FREE: Final = SourcedNumber(0.0, "assumed: kernels start for nothing")
 _ALONE: Final = SourcedNumber(1.0, "assumed: each device has processors of its own")
+_UNDISTURBED: Final = SourcedNumber(0.0, "assumed: collectives slow no computing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,8 @@ class Device:
     """Seconds that every kernel takes at least."""
     crowd: SourcedNumber = _ALONE
     """Times as long as alone kernels take where all devices compute at once."""
+    interference: SourcedNumber = _UNDISTURBED
+    """Seconds of computing that are lost for each second of a collective beside it."""
     kernels: KernelTimings | None = None
     """Products and convolutions that were timed; they go before the efficiency."""
     blocks: BlockTimings | None = None

@@ -258,7 +258,9 @@ class CostEstimate:
         space, micro, found = self.space, self.space.micro, self.traffic
         pipe, tensor = space.sizes("pipe"), space.sizes("tensor")
         batch, shards = space.sizes("replica", "data", "fsdp"), self._sample_shards
-        once = self._reduction_seconds + self._gather_seconds - self._overlapped_seconds
+        # What overlaps slows computing, so less is gained than is hidden.
+        gained = (1 - self.cluster.device.interference.value) * self._overlapped_seconds
+        once = self._reduction_seconds + self._gather_seconds - gained
 
         # In every microbatch: the traffic inside of layers. Other stages wait for it as
         # they wait for compute, so it counts in every tick.

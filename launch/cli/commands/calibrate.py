@@ -63,7 +63,12 @@ def add_arguments(parser: CommandParser) -> None:
         example="runs.csv --train 'devices<=8' -o fitted.json",
     )
     add = fit.add_argument
-    add("measured", metavar="FILE.csv", type=Path, help="measured rows")
+    add(
+        "measured",
+        metavar="FILE.csv|FOLDER",
+        type=Path,
+        help="measured rows: a file, or all CSV files of a folder",
+    )
     add(
         "--train",
         metavar="SELECTION",

@@ -116,6 +116,11 @@ def test_all_files_of_a_folder_are_scored(answer, tmp_path):
     assert code == 0
     assert (found["rows"], found["format"]) == (9, "fsdp")
     assert found["mape"] > 0
+    fitted = tmp_path / "fitted.json"
+    words = ("calibrate", "fit", tmp_path, "--train", "gpus <= 8", "-o", fitted)
+    assert answer(*words)[0] == 0
+    code, out, _ = answer("score", tmp_path, "--cluster", fitted, "--json")
+    assert (json.loads(out)["rows"], json.loads(out)["left_out"]) == (2, 7)
     (tmp_path / "none").mkdir()
     code, _, err = answer("score", tmp_path / "none")
     assert code != 0

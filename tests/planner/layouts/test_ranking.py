@@ -199,6 +199,9 @@ def test_the_estimate_hides_about_what_the_oracle_does(subject):
     added = estimated(subject, microbatches=(1, 2), ways=("exact", "ring"))
     coarse = replace(added, cluster=slow)
     hidden = added.seconds - coarse.seconds
+    # A second of computing for two of what is hidden leaves half of the gain.
+    disturbed = replace(added, cluster=slow.with_number("device.interference", half))
+    assert added.seconds - disturbed.seconds == pytest.approx(hidden / 2)
     assert hidden.max() > 0.1 * coarse.seconds.min()
     for row in range(len(coarse.space)):
         plan = coarse.space.plan(row)

@@ -55,33 +55,35 @@ class FsdpLayout:
     microbatch: int
     """Samples of a device in a pass."""
     passes: int
-    """Passes of a step, whose gradients are summed; the last may have fewer samples."""
+    """Passes of a step, whose gradients are summed; the last may have fewer samples. A
+    whole number either way, where the batch makes no whole number of them."""
     zero: Literal[2, 3]
     """3: parameters are gathered again for the backward pass; 2: they are kept."""
+    reduce_bytes: int
+    """Bytes of a gradient where it is reduced."""
     state_bytes: int
-    """Bytes of a gradient where it is reduced and of each number of the optimizer."""
+    """Bytes of a gradient, a parameter and each average in the optimizer."""
     remat: bool
     """Blocks are computed again in the backward pass."""
 
     def __post_init__(self) -> None:
-        passes = math.ceil(self.batch / (self.devices * self.microbatch))
-        if passes != self.passes:
+        own = self.batch / self.devices / self.microbatch
+        if abs(self.passes - own) >= 1:
             raise BadInput(
                 f"a batch of {self.batch:,} is not {self.passes} passes",
-                rule="every pass but the last has devices x microbatch samples, and "
-                "the last one has some",
+                rule="every pass but the last has devices x microbatch samples",
                 values=f"{self.devices} x {self.microbatch} samples a pass, "
                 f"{self.passes} passes",
-                remedy=f"accumulate {passes}",
+                remedy=f"accumulate {math.ceil(own)}",
             )
 
     @property
     def pass_samples(self) -> dict[int, int]:
         """Samples of a device in a pass, with the number of such passes."""
         # Where samples do not divide, all wait for a device that has one more.
-        own = math.ceil(self.batch / self.devices)
-        last = own - (self.passes - 1) * self.microbatch
-        return dict(Counter([*[self.microbatch] * (self.passes - 1), last]))
+        own, most = math.ceil(self.batch / self.devices), self.microbatch
+        starts = range(0, own, most)
+        return dict(Counter(min(most, own - start) for start in starts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,13 +141,13 @@ class FsdpStep:
         )
         recompute = block if layout.remat else 0.0
         # Gradients of other bytes than parameters are copied before they are reduced.
-        wider = layout.state_bytes != GATHER_BYTES
-        copied = (GATHER_BYTES + layout.state_bytes) * wider
+        wider = layout.reduce_bytes != GATHER_BYTES
+        copied = (GATHER_BYTES + layout.reduce_bytes) * wider
         gathers, reductions, copies = list[float](), list[float](), list[float]()
         for parameters in (self.root_parameters, self.block_parameters):
             for found, size in (
                 (gathers, GATHER_BYTES),
-                (reductions, layout.state_bytes),
+                (reductions, layout.reduce_bytes),
             ):
                 found.append(
                     ring_seconds(size * parameters, self._group, self.cluster, rates)
