@@ -172,6 +172,7 @@ def _add_table_options(form: CommandParser) -> None:
 def _add_stage_options(form: CommandParser) -> None:
     """Take a profile, links, and what the partitioner assumes."""
     add = form.add_argument
+    add("file", metavar="FILE", type=Path, nargs="?", help="as --profile FILE")
     add(
         "--profile",
         metavar="FILE",
@@ -306,6 +307,15 @@ def _plan_stages(args: Namespace) -> int:
     from jaxdist.launch.planning.stage_search import StagePlanQuery, search_stages
     from jaxdist.launch.planning.stage_table import print_stages
 
+    if args.file is not None:
+        if args.profile not in (None, args.file):
+            raise BadInput(
+                "there are two profiles",
+                rule="a profile is FILE, or --profile FILE",
+                values=f"{args.file}, --profile {args.profile}",
+                remedy=f"jaxdist plan stages {args.file}",
+            )
+        args.profile = args.file
     found = search_stages(query_from(args, StagePlanQuery))
     if isinstance(found, OptionSearchResult):
         if args.json:
