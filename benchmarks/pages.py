@@ -106,6 +106,7 @@ PAGES = {
             "plans_commands",
             "first_plan",
             "stages",
+            "piper_graphs",
             "memory_predicted",
             "recalibrated",
             "adapt",

@@ -3,6 +3,7 @@
 import pytest
 
 from jaxdist.oracle.published.megatron.memory import (
+    fullest_stage_terms,
     layer_activation_bytes,
     layers_in_flight,
     memory_terms,
@@ -59,3 +60,24 @@ def test_a_parameter_is_eighteen_bytes():
     ends = memory_terms(MODEL, layout())
     more = 18 * MODEL.embedding_parameters(T)
     assert sum(ends.values()) - sum(found.values()) == pytest.approx(more)
+
+
+def test_one_stage_has_the_head_as_well():
+    found = fullest_stage_terms(MODEL, layout())
+    assert found.pop("logits") == 4 * S * B * (H + 51200) / T
+    assert found == pytest.approx(memory_terms(MODEL, layout()))
+
+
+def test_the_fullest_stage_is_the_first_unless_others_have_more_layers():
+    def layers(found):
+        return found["activations"] / layer_activation_bytes(MODEL, layout())
+
+    assert layers(fullest_stage_terms(MODEL, layout(pipe=4))) == 12 * 4
+    uneven = fullest_stage_terms(MODEL, layout(pipe=4, stage_layers=(6, 20, 11, 11)))
+    assert layers(uneven) == 20 * 3
+    assert uneven["logits"] == 0
+    # The last stage has one microbatch, its layers, and a copy of the embedding.
+    last = fullest_stage_terms(MODEL, layout(pipe=2, stage_layers=(1, 47)))
+    assert last["logits"] > 0
+    own = 47 * MODEL.layer_parameters(T) + 51200 * H / T
+    assert last["optimizer"] == pytest.approx(12 * own)

@@ -180,3 +180,34 @@ def test_matmuls_of_odd_sides_are_slower():
     one = replace(LAYOUT, tensor=1)
     assert terms(one, odd)["embedding, head"] > 1.3 * terms(one)["embedding, head"]
     assert math.isfinite(sum(terms(one, odd).values()))
+
+
+def test_stages_that_are_alike_may_be_written_down():
+    written = replace(LAYOUT, stage_layers=(12,) * 8)
+    assert terms(written) == pytest.approx(terms(), rel=1e-12)
+
+
+def test_the_slowest_of_uneven_stages_is_the_beat():
+    even = terms()
+    uneven = terms(replace(LAYOUT, stage_layers=(12, 12, 20, 12, 12, 12, 12, 4)))
+    assert uneven["forward"] / even["forward"] == pytest.approx(20 / 12)
+    assert uneven["embedding, head"] == pytest.approx(0, abs=1e-9)
+    # All layers are done by somebody: beat and bubble together keep their sum.
+    m = LAYOUT.microbatches
+    inside = ("forward", "recompute", "backward", "all-reduce, tensor")
+    inside += ("wait for the host", "send, pipe", "embedding, head")
+
+    def whole(found):
+        beat = sum(found[name] for name in inside) / m
+        return found["bubble"] + beat
+
+    assert whole(uneven) == pytest.approx(whole(even), rel=1e-9)
+    assert sum(uneven.values()) > sum(even.values())
+
+
+@pytest.mark.parametrize(
+    "layers", [{"stage_layers": (48, 48)}, {"stage_layers": (12,) * 8, "chunks": 2}]
+)
+def test_uneven_stages_are_one_for_each_device_of_pipe(layers):
+    with pytest.raises(BadInput, match="stages"):
+        replace(LAYOUT, **layers)

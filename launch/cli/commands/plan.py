@@ -54,6 +54,11 @@ def add_arguments(parser: CommandParser) -> None:
         "cut a network into stages, and give each its devices",
         example="--profile digits.json --cluster pipedream-b --workers 8",
     )
+    table = parser.add_form(
+        "table",
+        "rank the plans of a CSV file, and score the ranking where times are in it",
+        example="plans.csv gpt2_small --cluster dgx-a100",
+    )
     for form in (layouts, explain, verify):
         _add_search_options(form)
     explain.add_argument(
@@ -88,7 +93,8 @@ def add_arguments(parser: CommandParser) -> None:
     explain.set_defaults(verify=None, rounds=_ROUNDS)
     verify.set_defaults(explain=None)
     _add_stage_options(stages)
-    for form in (layouts, explain, verify, stages):
+    _add_table_options(table)
+    for form in (layouts, explain, verify, stages, table):
         form.add_argument(
             "--cluster",
             metavar="NAME|FILE",
@@ -137,9 +143,36 @@ def _add_search_options(form: CommandParser) -> None:
     )
 
 
+def _add_table_options(form: CommandParser) -> None:
+    """Take a table of plans, an experiment, and whose program runs them."""
+    add = form.add_argument
+    add(
+        "table",
+        metavar="TABLE",
+        type=Path,
+        help="CSV file, a plan a row: tensor, data, pipe, and maybe microbatch, cuts, "
+        "seconds, and keys of the configuration",
+    )
+    add_experiment_arguments(form)
+    add_what_if_option(form)
+    add(
+        "--program",
+        metavar="NAME",
+        default="jaxdist",
+        help="whose program runs the plans: jaxdist, or megatron for GPT-2 (jaxdist)",
+    )
+    add(
+        "--traced",
+        action="store_true",
+        help="read the memory off each plan's own program, seconds to a minute a plan",
+    )
+    add("--top", metavar="N", type=int, default=10, help="rows that are shown (10)")
+
+
 def _add_stage_options(form: CommandParser) -> None:
     """Take a profile, links, and what the partitioner assumes."""
     add = form.add_argument
+    add("file", metavar="FILE", type=Path, nargs="?", help="as --profile FILE")
     add(
         "--profile",
         metavar="FILE",
@@ -209,6 +242,8 @@ def run(args: Namespace) -> int:
         check_output(args.output, force=args.force)
     if args.action == "stages":
         return _plan_stages(args)
+    if args.action == "table":
+        return _plan_table(args)
 
     from jaxdist.launch.config.plan_file import plan_file_text
     from jaxdist.launch.devices.jax_environment import target_answer_folder
@@ -272,6 +307,15 @@ def _plan_stages(args: Namespace) -> int:
     from jaxdist.launch.planning.stage_search import StagePlanQuery, search_stages
     from jaxdist.launch.planning.stage_table import print_stages
 
+    if args.file is not None:
+        if args.profile not in (None, args.file):
+            raise BadInput(
+                "there are two profiles",
+                rule="a profile is FILE, or --profile FILE",
+                values=f"{args.file}, --profile {args.profile}",
+                remedy=f"jaxdist plan stages {args.file}",
+            )
+        args.profile = args.file
     found = search_stages(query_from(args, StagePlanQuery))
     if isinstance(found, OptionSearchResult):
         if args.json:
@@ -287,4 +331,28 @@ def _plan_stages(args: Namespace) -> int:
         )
         write_output(args.output, text, force=args.force)
     print_json(found.to_dict()) if args.json else print_stages(console(), found)
+    return 0
+
+
+def _plan_table(args: Namespace) -> int:
+    from jaxdist.launch.config.plan_file import plan_file_text
+    from jaxdist.launch.planning.plan_table import (
+        TableQuery,
+        print_table_ranking,
+        rank_table,
+    )
+
+    found = rank_table(query_from(args, TableQuery))
+    first = found.plans[0]
+    if args.output:
+        if not first.fits or first.plan is None or first.resolved is None:
+            raise BadInput(
+                f"no plan of {args.table} can be run",
+                rule="-o writes the first plan that fits",
+                values=f"row {first.row.number}: {first.reason}",
+                remedy="a larger --memory, or other plans",
+            )
+        text = plan_file_text(first.plan, first.resolved, found.cluster)
+        write_output(args.output, text, force=args.force)
+    print_json(found.to_dict()) if args.json else print_table_ranking(console(), found)
     return 0

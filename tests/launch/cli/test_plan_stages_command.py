@@ -239,6 +239,15 @@ def test_a_graph_of_pipers_is_planned_within_its_memory(answer, piper):
     assert json.loads(answer("--profile", str(path), "--json")[1])["microbatches"] == 16
 
 
+def test_the_profile_may_stand_alone(answer, piper):
+    alone = json.loads(answer(str(piper[0]), "--json")[1])
+    named = json.loads(answer("--profile", str(piper[0]), "--json")[1])
+    assert alone["stages"] == named["stages"]
+    code, _, err = answer(str(piper[0]), *VGG)
+    assert code == 2
+    assert "two profiles" in err
+
+
 def test_a_graph_of_pipers_that_fits_nowhere_says_what_would(answer, piper):
     words = "--profile", str(piper[0]), "--workers", "1"
     code, out, err = answer(*words)

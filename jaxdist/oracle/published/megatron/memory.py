@@ -8,8 +8,10 @@ h features, a heads and t devices along tensor,
     selective recompute       s b h (10 + 24/t), with sequence parallel 34/t
     full recompute            2 s b h
 
-and the first of p stages has p microbatches in flight, or with v chunks
-L (1 + (p - 1) / (p v)) layers instead of L. Bytes of a number: 2; of a mask: 1.
+The head saves 4 s b (h + V) / t: its input, and logits in float32 for the loss. The
+first of p stages has p microbatches in flight, or with v chunks
+L (1 + (p - 1) / (p v)) layers instead of L; stage i of 1F1B has p - i. Bytes of a
+number: 2; of a mask: 1.
 """
 
 from typing import Final
@@ -69,3 +71,36 @@ def memory_terms(
     terms = {name: size * own for name, size in BYTES_PER_PARAMETER.items()}
     kept = layer_activation_bytes(model, layout) * layers_in_flight(model, layout)
     return terms | {"activations": kept}
+
+
+def fullest_stage_terms(
+    model: MegatronModel, layout: MegatronLayout
+) -> dict[str, float]:
+    """Return the bytes of a device in the stage that needs most, by term.
+
+    Unlike `memory_terms` it counts the head, whose weights are the embedding's and a
+    copy in stages of their own, and stages that are not alike.
+
+    Args:
+        model: the network.
+        layout: how it is split; with chunks the first stage is taken.
+    """
+    t, tokens = layout.tensor, layout.microbatch * model.sequence
+    counts = layout.layers_of_stages(model.layers)
+    stages, last = [], layout.pipe - 1
+    for stage, count in enumerate(counts):
+        own = count * model.layer_parameters(t)
+        # Every stage but the last begins some microbatches before their backward pass.
+        kept = count * min(layout.microbatches, layout.pipe - stage)
+        if layout.chunks > 1:
+            kept = layers_in_flight(model, layout)
+        logits = 0.0
+        if stage == 0:
+            own += model.embedding_parameters(t)
+        if stage == last:
+            own += model.vocabulary / t * model.hidden * bool(last)
+            logits = 4.0 * tokens * (model.hidden + model.vocabulary) / t
+        terms = {name: size * own for name, size in BYTES_PER_PARAMETER.items()}
+        terms["activations"] = layer_activation_bytes(model, layout) * kept
+        stages.append(terms | {"logits": logits})
+    return max(stages, key=lambda one: sum(one.values()))

@@ -83,8 +83,20 @@ class MegatronLayout:
     recompute: Recompute = "none"
     sequence_parallel: bool = False
     """Norms and dropout are split over the sequence, among the t devices."""
+    stage_layers: tuple[int, ...] = ()
+    """Layers of each stage where they are not alike; empty: L / p each."""
 
     def __post_init__(self) -> None:
+        if self.stage_layers and (
+            len(self.stage_layers) != self.pipe * self.chunks or self.chunks > 1
+        ):
+            raise BadInput(
+                f"{len(self.stage_layers)} stages are not {self.pipe}",
+                rule="stages that are not alike are one for each device of pipe",
+                values=f"layers of stages {self.stage_layers}, pipe {self.pipe}, "
+                f"chunks {self.chunks}",
+                remedy=f"{self.pipe - 1} cuts",
+            )
         # Replicas and their microbatches divide the batch without a rest, as Megatron
         # requires.
         share = self.data * self.microbatch
@@ -100,6 +112,14 @@ class MegatronLayout:
     def devices(self) -> int:
         """Return t d p."""
         return self.tensor * self.data * self.pipe
+
+    def layers_of_stages(self, layers: int) -> tuple[float, ...]:
+        """Return the layers that the devices of each of p stages have.
+
+        Args:
+            layers: L, of the network.
+        """
+        return self.stage_layers or (layers / self.pipe,) * self.pipe
 
     @cached_property
     def microbatches(self) -> int:

@@ -61,37 +61,45 @@ class MegatronStep:
         """Return the seconds of the step by term, on the device that works longest."""
         model, layout, cluster = self.model, self.layout, self.cluster
         per_host, t = cluster.levels[0].size, layout.tensor
-        layers, inside = model.layers / layout.pipe, layout.devices <= per_host
+        counts, inside = (
+            layout.layers_of_stages(model.layers),
+            layout.devices <= per_host,
+        )
         activation = 2.0 * layout.microbatch * model.sequence * model.hidden
         near = rank_group(t, 1, per_host)
         tensor_sum = all_reduce_seconds(activation, near, cluster, rates)
 
-        # A stage's layers in one microbatch. The host issues kernels ahead, so the
+        # A layer in one microbatch. The host issues kernels ahead, so the
         # device waits for it only where they are shorter in sum.
         passes = {
             "forward": self.forward,
             "recompute": self.recompute,
             "backward": self.backward,
         }
-        terms = {name: layers * one.busy_seconds(rates) for name, one in passes.items()}
-        issued = layers * sum(one.issue_seconds(rates) for one in passes.values())
-        terms["wait for the host"] = max(0.0, issued - sum(terms.values()))
+        layer = {name: one.busy_seconds(rates) for name, one in passes.items()}
+        issued = sum(one.issue_seconds(rates) for one in passes.values())
+        layer["wait for the host"] = max(0.0, issued - sum(layer.values()))
         sums = 4 + 2 * (layout.recompute == "full") + layout.sequence_parallel
-        terms["all-reduce, tensor"] = layers * (sums * tensor_sum)
-        terms["send, pipe"] = 0.0
+        layer["all-reduce, tensor"] = sums * tensor_sum
+        sent = 0.0
         if layout.pipe > 1:
             # To the next stage and back; the t devices send a part of it each.
             crossing = 0 if inside else min(t * layout.data, per_host)
             one = send_seconds(activation / t, crossing, cluster, rates)
-            terms["send, pipe"] = 2 * layout.chunks * one
-        even = sum(terms.values())
-        stages = [even] * layout.pipe
+            sent = 2 * layout.chunks * one
+        inner = [count * sum(layer.values()) + sent for count in counts]
+        stages = inner.copy()
         for stage, end in zip((0, -1), self.embedding_and_head):
             stages[stage] += end.seconds(rates) + tensor_sum
         worst = max(stages)
+        slowest = stages.index(worst)
+        terms = {name: counts[slowest] * took for name, took in layer.items()}
+        terms["send, pipe"] = sent
 
-        # The first stage has most parameters: the embedding's beside its layers'.
-        parameters = layers * model.layer_parameters(t) + model.embedding_parameters(t)
+        # The embedding is beside the layers of the first stage.
+        own = [count * model.layer_parameters(t) for count in counts]
+        own[0] += model.embedding_parameters(t)
+        parameters = max(own)
         replicas = rank_group(layout.data, t, per_host)
         gradients = all_reduce_seconds(
             GRADIENT_BYTES * parameters, replicas, cluster, rates
@@ -108,7 +116,7 @@ class MegatronStep:
             gradients += all_reduce_seconds(tied, pair, cluster, rates)
         m, memory = layout.microbatches, cluster.device.memory_bandwidth.value
         return {name: m * value for name, value in terms.items()} | {
-            "embedding, head": m * (worst - even),
+            "embedding, head": m * (worst - inner[slowest]),
             "bubble": (sum(stages) - worst) / layout.chunks,
             "all-reduce, data": gradients,
             "update": parameters * UPDATE_BYTES / (memory * rates.memory),
@@ -131,7 +139,7 @@ def megatron_step(
     parts = layout.pipe * layout.chunks
     for what, size, by in (
         ("heads", model.heads, layout.tensor),
-        ("layers", model.layers, parts),
+        ("layers", model.layers, 1 if layout.stage_layers else parts),
     ):
         if size % by:
             fits = [n for n in range(1, size + 1) if size % n == 0]
