@@ -304,7 +304,7 @@ def _megatron_predictor(resolved: "ResolvedConfig", cluster: "Cluster") -> Predi
     are those before any fit, whose origins `MEGATRON_CONSTANTS` has.
 
     Raises:
-        BadInput: the network is no GPT-2.
+        BadInput: the network is no GPT-2, or the device has no peak in float16.
     """
     from jaxdist.models.transformer import Gpt2
     from jaxdist.oracle.published.megatron.memory import fullest_stage_terms
@@ -318,6 +318,8 @@ def _megatron_predictor(resolved: "ResolvedConfig", cluster: "Cluster") -> Predi
             values=resolved.describe("model.name"),
             remedy="gpt2_small model.depth=24 model.embed=1024 model.heads=16",
         )
+    # Refused here where the device has no such peak, and not row by row.
+    cluster.device.peak("float16")
     values = initial_values(MEGATRON_CONSTANTS)
     values["matmul"] = max(share for _, share in cluster.device.efficiency.points)
     rates = megatron_rates(values)

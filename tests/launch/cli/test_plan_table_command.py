@@ -88,6 +88,7 @@ def test_what_is_wrong_with_a_table_is_named(answer, write, text, says):
         (("no_such", *ON), "no_such"),
         ((*TINY, *ON, "--program", "megatrn"), "--program megatron"),
         (("digits", *ON, "--program", "megatron"), "no GPT-2"),
+        ((*TINY, "--cluster", "cpu-fake", "--program", "megatron"), "float16"),
     ],
 )
 def test_what_is_wrong_with_all_rows_is_an_error(answer, write, words, says):
