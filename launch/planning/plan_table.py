@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jaxdist.calibrate.fitted_constants import FittedConstants, read_constants
+from jaxdist.calibrate.formats.calculon import CalculonFormat
 from jaxdist.calibrate.formats.rates import MEGATRON_CONSTANTS, megatron_rates
+from jaxdist.calibrate.formats.vtrain import VTrainFormat
 from jaxdist.calibrate.measured_rows import initial_values
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.text.formatting import format_duration, format_percent, format_size
@@ -49,6 +52,8 @@ class TableQuery:
     """Bytes of a device; the cluster's by default."""
     program: str = "jaxdist"
     """Whose program runs the plans: `jaxdist`, or `megatron` for GPT-2."""
+    rates: Path | None = None
+    """Constants that `jaxdist calibrate fit` wrote, for `megatron`."""
     traced: bool = False
     """Whether the memory is read off each step's own program."""
     top: int = 10
@@ -176,6 +181,13 @@ def rank_table(query: TableQuery) -> TableRanking:
             values=f"jaxdist plan table {query.table} {query.experiment}, no --cluster",
             remedy="--cluster abci, or a file as docs/clusters.md has it",
         )
+    if query.rates is not None and query.program != "megatron":
+        raise BadInput(
+            "--rates is for --program megatron",
+            rule="fitted constants are rates of Megatron's kernels and links",
+            values=f"--rates {query.rates}, --program {query.program}",
+            remedy="--program megatron",
+        )
     if query.program not in _PROGRAMS:
         near = did_you_mean(query.program, _PROGRAMS)
         raise BadInput(
@@ -196,7 +208,7 @@ def rank_table(query: TableQuery) -> TableRanking:
         limit = parse_bytes(query.memory, "--memory")
     begun = time.perf_counter()
     predictor = (
-        _megatron_predictor(resolved, cluster)
+        _megatron_predictor(resolved, cluster, query.rates)
         if query.program == "megatron"
         else _Describers(cluster, traced=query.traced)
     )
@@ -297,14 +309,23 @@ class _Describers:
         )
 
 
-def _megatron_predictor(resolved: "ResolvedConfig", cluster: "Cluster") -> Predictor:
+def _megatron_predictor(
+    resolved: "ResolvedConfig", cluster: "Cluster", fitted: Path | None
+) -> Predictor:
     """Return what predicts plans as Megatron runs them.
 
     Its large matmuls reach what the cluster's own curve says they do; the other rates
-    are those before any fit, whose origins `MEGATRON_CONSTANTS` has.
+    are those before any fit, whose origins `MEGATRON_CONSTANTS` has, or fitted ones.
+
+    Args:
+        resolved: the experiment.
+        cluster: the machines.
+        fitted: file of fitted constants; on another cluster than theirs the curve
+            still says what matmuls reach, since that is a number of a card.
 
     Raises:
-        BadInput: the network is no GPT-2.
+        BadInput: the network is no GPT-2, the device has no peak in float16, or the
+            file has no constants of Megatron's.
     """
     from jaxdist.models.transformer import Gpt2
     from jaxdist.oracle.published.megatron.memory import fullest_stage_terms
@@ -318,8 +339,16 @@ def _megatron_predictor(resolved: "ResolvedConfig", cluster: "Cluster") -> Predi
             values=resolved.describe("model.name"),
             remedy="gpt2_small model.depth=24 model.embed=1024 model.heads=16",
         )
+    # Refused here where the device has no such peak, and not row by row.
+    cluster.device.peak("float16")
     values = initial_values(MEGATRON_CONSTANTS)
-    values["matmul"] = max(share for _, share in cluster.device.efficiency.points)
+    own_matmul = max(share for _, share in cluster.device.efficiency.points)
+    if fitted is not None:
+        constants = _read_megatron_constants(fitted)
+        values |= constants.values
+        if constants.cluster == cluster.name:
+            own_matmul = values["matmul"]
+    values["matmul"] = own_matmul
     rates = megatron_rates(values)
 
     def predict_row(own: "ResolvedConfig", row: PlanRow) -> RankedPlan:
@@ -381,6 +410,14 @@ def _megatron_predictor(resolved: "ResolvedConfig", cluster: "Cluster") -> Predi
     return predict_row
 
 
+def _read_megatron_constants(path: Path) -> FittedConstants:
+    """Return constants that were fitted to rows of Megatron's, of either format."""
+    try:
+        return read_constants(path, VTrainFormat())
+    except BadInput:
+        return read_constants(path, CalculonFormat())
+
+
 def _layers_before(cut: str, layers: tuple[str, ...]) -> int:
     """Return how many Transformer layers are in front of a cut."""
     known = {"embed": 0, "head": len(layers)}
@@ -439,7 +476,7 @@ def rank_correlation(pairs: np.ndarray[Any, Any]) -> float | None:
     Returns:
         From -1 to 1; None where one side is all alike.
 
-    >>> rank_correlation(np.array([[1.0, 10.0], [2.0, 30.0], [3.0, 20.0]]))
+    >>> round(rank_correlation(np.array([[1.0, 10.0], [2.0, 30.0], [3.0, 20.0]])), 6)
     0.5
     """
     ranks = []
@@ -498,6 +535,7 @@ def print_table_ranking(out: "Console", found: TableRanking) -> None:
     words += ["--memory", query.memory] if query.memory else []
     if query.program != "jaxdist":
         words += ["--program", query.program]
+    words += ["--rates", str(query.rates)] if query.rates else []
     words += ["--traced"] * query.traced
     print_next_commands(out, f"jaxdist plan table {shlex.join(words)} --json")
 

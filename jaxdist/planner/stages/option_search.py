@@ -11,6 +11,7 @@ with a price of memory, sums over places bound T from both sides for all i and j
 once, F of the bounds tells which T lie between, and these alone are worked out.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -59,6 +60,9 @@ def partition_options(query: OptionStageQuery) -> OptionStagePlan:
     Raises:
         BadInput: none fits, or there is too much to look at.
     """
+    asked = query
+    if query.cuts != "order":
+        query = replace(query, graph=_without_free_inputs(query.graph))
     places = ordered_cut_points(query.graph.layers)
     # Ways grow about with the third to fourth power of the devices.
     factor = min(1.0, MAX_CELLS / max(1.0, _cells(query, len(places))))
@@ -74,12 +78,86 @@ def partition_options(query: OptionStageQuery) -> OptionStagePlan:
             seconds, cuts, solver = other.solve(seconds), "any", other
     if not math.isfinite(seconds):
         raise _infeasible_error(query)
+    stages = list(solver.stages())
+    stages[0] = _with_free_inputs(stages[0], asked.graph, query.graph)
     return OptionStagePlan(
-        query=query,
-        stages=tuple(solver.stages()),
+        query=asked,
+        stages=tuple(stages),
         cuts="any" if cuts == "any" else "order",
         cut_point_count=len(solver.cut_points),
     )
+
+
+def _without_free_inputs(graph: OptionGraph) -> OptionGraph:
+    """Return a graph without the nodes that may as well be in the first stage.
+
+    They read others of their kind alone, take no time and no memory at any degree, and
+    nothing is paid for an edge behind them. Each would double the places to cut at.
+    """
+    makers: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
+    for maker, reader in graph.edges:
+        makers[reader].append(maker)
+    nodes, free = {node.name: node for node in graph.nodes}, set[str]()
+    for place in graph.layers.order:
+        node = graph.nodes[place]
+        ways = [option for each in node.options.values() for option in each]
+        paid = (
+            (o.seconds, o.parameters, o.memory_per_microbatch, o.memory_fixed)
+            for o in ways
+        )
+        readers = graph.layers.readers[node.name]
+        behind = [graph.edges[node.name, reader] for reader in readers]
+        behind += [bytes_ for option in ways for bytes_ in option.output_sync.values()]
+        behind += [
+            option.input_sync[node.name]
+            for reader in readers
+            for each in nodes[reader].options.values()
+            for option in each
+        ]
+        if (
+            free >= {*makers[node.name]}
+            and {*graph.degrees} == node.options.keys()
+            and not any(itertools.chain(behind, *paid))
+        ):
+            free.add(node.name)
+    if not free or len(free) == len(nodes):
+        return graph
+    kept = [
+        replace(
+            node,
+            options={
+                degree: tuple(
+                    replace(
+                        option,
+                        input_sync={
+                            maker: bytes_
+                            for maker, bytes_ in option.input_sync.items()
+                            if maker not in free
+                        },
+                    )
+                    for option in each
+                )
+                for degree, each in node.options.items()
+            },
+        )
+        for node in graph.nodes
+        if node.name not in free
+    ]
+    edges = {ends: size for ends, size in graph.edges.items() if ends[0] not in free}
+    return replace(graph, nodes=tuple(kept), edges=edges)
+
+
+def _with_free_inputs(
+    stage: OptionStage, graph: OptionGraph, smaller: OptionGraph
+) -> OptionStage:
+    """Return a first stage with the nodes that were left out of a graph."""
+    chosen = dict(zip(stage.nodes, stage.options, strict=True))
+    for name in {n.name for n in graph.nodes} - {n.name for n in smaller.nodes}:
+        node = next(node for node in graph.nodes if node.name == name)
+        chosen[name] = node.options[stage.tensor][0].name
+    order = [graph.nodes[place].name for place in graph.layers.order]
+    names = tuple(name for name in order if name in chosen)
+    return replace(stage, nodes=names, options=tuple(chosen[name] for name in names))
 
 
 def _splits(query: OptionStageQuery) -> list[_Split]:
@@ -132,7 +210,7 @@ def _wider_places(query: OptionStageQuery, bound: float) -> CutPoints | None:
     """
 
     def useful(found: CutPoints) -> NDArray[np.bool_]:
-        if not math.isfinite(bound):
+        if not 0 < bound < math.inf:
             return np.ones(len(found), bool)
         # Nodes before a cut and behind it need devices for their work.
         limit = bound * _SLACK

@@ -162,6 +162,12 @@ def _add_table_options(form: CommandParser) -> None:
         help="whose program runs the plans: jaxdist, or megatron for GPT-2 (jaxdist)",
     )
     add(
+        "--rates",
+        metavar="FILE",
+        type=Path,
+        help="what `jaxdist calibrate fit` wrote, for --program megatron",
+    )
+    add(
         "--traced",
         action="store_true",
         help="read the memory off each plan's own program, seconds to a minute a plan",

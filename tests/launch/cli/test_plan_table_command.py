@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from jaxdist.calibrate.fitted_constants import initial_constants, write_constants
+from jaxdist.calibrate.formats.vtrain import VTrainFormat
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.main import main
 from jaxdist.launch.planning.plan_rows import PlanRow, read_plan_rows
@@ -88,6 +90,7 @@ def test_what_is_wrong_with_a_table_is_named(answer, write, text, says):
         (("no_such", *ON), "no_such"),
         ((*TINY, *ON, "--program", "megatrn"), "--program megatron"),
         (("digits", *ON, "--program", "megatron"), "no GPT-2"),
+        ((*TINY, "--cluster", "cpu-fake", "--program", "megatron"), "float16"),
     ],
 )
 def test_what_is_wrong_with_all_rows_is_an_error(answer, write, words, says):
@@ -157,6 +160,26 @@ def test_megatron_has_memory_and_cuts_of_its_own(answer, write):
     shown = answer(table, *words)[1]
     assert "rejected" in shown
     assert "Spearman" in shown
+
+
+def test_fitted_rates_are_megatrons(answer, write, tmp_path):
+    table = write("data\n4\n")
+    gpt2 = ("gpt2_small", "data.batch=16", *ON, "--json")
+    values = {"matmul": 0.5, "memory": 0.5, "issue": 1e-2}
+    values |= {"network": 0.5, "inside": 0.5, "call": 0.0}
+    constants = initial_constants(VTrainFormat(), "vtrain-a100")
+    path = tmp_path / "fitted.json"
+    write_constants(replace(constants, values=values), path)
+    plain = json.loads(answer(table, *gpt2, "--program", "megatron")[1])
+    words = ("--program", "megatron", "--rates", str(path))
+    slower = json.loads(answer(table, *gpt2, *words)[1])
+    # The host issues an operation in 10 ms: devices wait for it all the time.
+    terms = [one["plans"][0]["terms_s"] for one in (plain, slower)]
+    waits = [each.get("wait for the host", 0.0) for each in terms]
+    assert waits[1] > 1.0 > 10 * waits[0]
+    code, _, err = answer(table, *gpt2, "--rates", str(path))
+    assert code == 2
+    assert "--program megatron" in err
 
 
 def ranked(number, step_s, measured_s=None, *, failed=False, reason=""):

@@ -182,6 +182,32 @@ def test_graphs_no_plan_of_any_first_nodes_is_faster(block):
     assert planned >= 8
 
 
+@pytest.mark.parametrize("block", range(2))
+def test_inputs_that_cost_nothing_change_no_plan(block):
+    planned = 0
+    for seed in range(20 * block, 20 * block + 20):
+        rng = random.Random(2000 + seed)
+        nodes = rng.randint(3, 5)
+        pairs = itertools.combinations(range(nodes), 2)
+        tree = tree_of(rng, nodes, [p for p in pairs if rng.random() < 0.5], (1, 2))
+        # The first nodes are free, with or without bytes behind them.
+        first = [node["id"] for node in tree["nodes"][: rng.randint(1, 2)]]
+        for node in tree["nodes"]:
+            for way in itertools.chain(*node["TMPCs"].values()):
+                if node["id"] in first:
+                    way.update(timePerSample=0, parameterSize=0)
+                    way.update(memoryUsageA=0, memoryUsageB=0)
+                    way["syncTimeBw"] = dict.fromkeys(way["syncTimeBw"], 0)
+                for maker in way["syncTimeFw"]:
+                    if int(maker) in first:
+                        way["syncTimeFw"][maker] = 0
+        for edge in tree["edges"]:
+            if edge["sourceId"] in first and rng.random() < 0.8:
+                edge["communicationCost"] = 0
+        planned += check(tree, "any", order_only=False)
+    assert planned >= 8
+
+
 def test_options_every_choice():
     for seed in range(800):
         rng = random.Random(seed)
