@@ -1,5 +1,7 @@
 """Scores: rows that were fitted are never scored, whatever file they come in."""
 
+import json
+
 import pytest
 
 from jaxdist.calibrate.fit import fit
@@ -33,22 +35,32 @@ def test_fitted_rows_are_left_out_and_the_others_scored(toy, known):
     assert not found.baseline_in_hindsight
 
 
-def test_an_interval_is_what_nine_of_ten_fitted_rows_were_off_by(toy):
+def test_an_interval_holds_nine_of_ten_rows_that_were_left_out(toy):
     made = [toy.row(n, n / 4 + 0.5 + 0.1 * (n % 2)) for n in range(1, 41)]
     found = fit(toy.form, made, toy.form.constants[:2])
     known = make_fitted_constants(toy.form, "cpu-fake", found, "all", "toy.csv")
-    off = [abs(one.measured / one.predict(found.values) - 1) for one in made]
-    share = known.interval["time"]
-    assert sum(one <= share for one in off) == 36
+    middle = toy.row(8.5, 1.0)
+    interval = known.interval(middle)
+    assert interval.basis == "40 errors of steps like those fitted"
+    predicted = middle.predict(known.values)
     near, far = (
-        toy.row(8.5, 2.6 * factor) for factor in (1 + share / 2, 1 + 3 * share)
+        toy.row(8.5, predicted * factor)
+        for factor in ((1 + interval.high) / 2, 3 * interval.high)
     )
     scored = score_predictions([near, far], known)
     assert [one.is_covered for one in scored.rows] == [True, False]
     assert scored.total.covered == 0.5
-    assert scored.rows[0].interval_half_width == pytest.approx(
-        share * scored.rows[0].predicted
-    )
+    assert scored.total.half_width == pytest.approx(interval.half_width)
+
+
+def test_files_of_constants_from_before_have_no_interval(toy, known, tmp_path):
+    tree = json.loads((tmp_path / "fitted.json").read_text())
+    del tree["errors"], tree["scope"]
+    tree["interval"] = {"time": 0.1}
+    (tmp_path / "old.json").write_text(json.dumps(tree))
+    old = read_constants(tmp_path / "old.json", toy.form)
+    assert old.values == known.values
+    assert score_predictions(toy.rows()[4:], old).total.covered is None
 
 
 def test_rows_that_were_all_fitted_are_refused_with_their_count(toy, known):
