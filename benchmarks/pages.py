@@ -158,7 +158,13 @@ PAGES = {
         "Measurements of others",
         "Predictions of rows that others measured and published; see "
         "[oracle.md](../oracle.md) and [paradl.md](../paradl.md).",
-        ("oracle_rows", "oracle_rows_one", "oracle_rows_several", "paradl_rows"),
+        (
+            "oracle_rows",
+            "oracle_rows_one",
+            "oracle_rows_several",
+            "paradl_rows",
+            "intervals",
+        ),
     ),
     "guarantees": (
         "What tests hold",

@@ -75,7 +75,11 @@ class FittedScope:
             return ["nothing"]
         found: list[Shift] = []
         if row.network not in self.networks:
-            found.append("network")
+            # Where all fitted networks have one width, say, none was held out by it.
+            known = [set(own) for own in zip(*(x.split() for x in self.networks))]
+            unseen = zip(known, row.network.split())
+            alike = any(len(own) == 1 and word not in own for own, word in unseen)
+            found.append("nothing" if alike else "network")
         if device_octaves(row.devices, self.devices):
             found.append("scale")
         # A group is a split in some formats, and the network with it in others.

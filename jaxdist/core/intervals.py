@@ -20,9 +20,10 @@ alone would set its width."""
 # The 95th percentile of Student's t by degrees of freedom, from 1.
 _STUDENT_T: Final = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860)
 
-Shift = Literal["like", "network", "scale", "layout", "nothing"]
+Shift = Literal["like", "network", "scale", "layout", "machine", "nothing"]
 """In what a prediction differs from all that its constants were fitted to: in nothing,
-in the network, in the number of devices, in the layout; or nothing was fitted."""
+in the network, in the number of devices, in the layout, in the machine; or in a way
+that nothing was fitted or held out in."""
 SHIFTS: Final[tuple[Shift, ...]] = get_args(Shift)
 
 
@@ -140,8 +141,8 @@ def error_interval(
         is_own = _count(alike) >= _OWN_ERRORS
         used = alike if is_own else own
         ratios = [x for one in used for x in one.log_ratios]
-        if used[0].shift == "nothing" and shift != "nothing":
-            # A fit takes the errors' common part away, so their sign says nothing.
+        if used[0].shift in ("machine", "nothing"):
+            # Elsewhere errors may have the other sign, and a fit turns them around.
             ratios = [sign * x for x in ratios for sign in (1, -1)]
         low, high = quantile_bounds(ratios)
         lows.append(stretch * low)
@@ -176,6 +177,7 @@ _SHIFT_WORDS: Final[dict[Shift, str]] = {
     "network": "networks that were not fitted",
     "scale": "other numbers of devices than fitted",
     "layout": "layouts that were not fitted",
+    "machine": "steps on other machines",
     "nothing": "steps before any fit",
 }
 

@@ -34,7 +34,7 @@ TIMED: Final = "timed hosts"
 _TIMED_ORIGINS: Final = ("measured", "fitted")
 """Origins of numbers that were taken on the machine itself."""
 _OTHER_NETWORK: Final[Shift] = "network"
-_OTHER_MACHINE: Final[Shift] = "nothing"
+_OTHER_MACHINE: Final[Shift] = "machine"
 _MIN_LAYOUT_ERRORS: Final = 9
 """Least errors of a kind of layout for its own interval: with fewer none of them is a
 bound of nine in ten."""
@@ -118,16 +118,14 @@ def step_interval(
     own = [one for one in steps if one.machine == (TIMED if timed else cluster.name)]
     chosen = [one for one in own if one.layout == kind]
     if len(chosen) < _MIN_LAYOUT_ERRORS:
-        # Of other machines' errors the sign says nothing.
         chosen, shift = [one for one in steps if one.machine != TIMED], _OTHER_MACHINE
     origins = "; ".join(dict.fromkeys(one.machine for one in chosen))
     group = ErrorGroup(
         shift=shift,
-        term=kind if shift == _OTHER_NETWORK else "",
-        origin=origins,
+        origin=f"{origins}, {kind}" if shift == _OTHER_NETWORK else origins,
         log_ratios=tuple(one.log_ratio for one in chosen),
     )
-    found = error_interval([group], [_OTHER_NETWORK], term=group.term)
+    found = error_interval([group], [shift])
     if found is None:
         raise ValueError("no step was held out")
     # An exponent of p that is wrong by d makes an error of d log p: beyond the steps

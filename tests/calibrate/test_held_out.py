@@ -23,7 +23,11 @@ def test_what_is_new_in_a_row_is_told(toy):
     far, other = toy.row(100, 1.0, model="a"), toy.row(8, 1.0, model="b")
     assert scope.shifts(rows[0], values) == ["like"]
     assert scope.shifts(far, values) == ["scale"]
-    assert scope.shifts(other, values) == ["network"]
+    assert scope.shifts(other, values) == ["nothing"]
+    several = replace(scope, networks=("a 1", "a 2"))
+    for model, shift in (("a 3", "network"), ("b 1", "nothing"), ("a 2", "like")):
+        row = toy.row(8, 1.0, model=model)
+        assert several.shifts(row, values) == [shift]
     new = replace(far, group="new")
     assert scope.shifts(new, values) == ["scale", "layout"]
     termed = replace(
