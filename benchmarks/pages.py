@@ -166,6 +166,7 @@ PAGES = {
             "fsdp_rows",
             "paradl_rows",
             "paradl_networks",
+            "intervals",
         ),
     ),
     "guarantees": (

@@ -14,7 +14,6 @@ networks, from data sheets, and score all rows of the one that was left out.
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 from jaxdist.calibrate.fit import fit
 from jaxdist.calibrate.fitted_constants import make_fitted_constants
@@ -109,12 +108,7 @@ def held(name, found, worst):
     least = 1 - max(row.error for row in found.rows)
     scores = f"{total.mean_accuracy:.1%} of {total.rows}, least {least:.1%}{order}"
     if total.covered is not None:
-        widths = [
-            one.interval_half_width / one.predicted
-            for one in found.rows
-            if one.interval_half_width is not None
-        ]
-        scores += f"; +-{median(widths):.1%} holds {total.covered:.1%}"
+        scores += f"; +-{total.half_width:.1%} holds {total.covered:.1%}"
     print(f"    {name}: {scores}")
     groups = (f"{n} {one.mean_accuracy:.1%}" for n, one in found.groups.items())
     print(f"        {'; '.join(groups)}")

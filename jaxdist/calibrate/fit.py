@@ -8,13 +8,16 @@ from typing import Final
 
 import numpy as np
 
+from jaxdist.calibrate.held_out import held_out_errors
 from jaxdist.calibrate.measured_rows import (
+    ConstantValues,
     FreeConstant,
     MeasuredRow,
     RowFormat,
     initial_values,
 )
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.intervals import ErrorGroup
 
 MAX_CONSTANTS: Final = 3
 """Constants of a kind of device that are fitted unless more are asked for."""
@@ -43,14 +46,8 @@ class ConstantsFit:
     """Mean of |predicted - measured| / measured over `rows`, after the fit."""
     utilisation: dict[str, float]
     """Baseline by quantity: the one u of ideal / u."""
-    error_interval: dict[str, float]
-    """90th percentile of |measured / predicted - 1|, by quantity."""
-    new_group_interval: dict[str, float]
-    """What 9 of 10 rows are off by at most whose group was left out of the fit, one
-    group after the other; without quantities of which no group can be left out."""
-    larger_interval: dict[str, float]
-    """The same of rows on more than half of the most devices, where those were left out
-    of the fit; without quantities of which they cannot be."""
+    errors: tuple[ErrorGroup, ...]
+    """Errors of the rows where they were left out of the fit."""
 
 
 def select_constants(
@@ -142,16 +139,12 @@ def fit(
             remedy="--constants with fewer names, or --train with more rows",
         )
 
-    values = _least_squares(row_format, quiet, constants)
-    errors = []
-    ratios: dict[str, list[float]] = {}
-    for row in quiet:
-        predicted = row.predict(values)
-        errors.append(abs(predicted - row.measured) / row.measured)
-        # The interval is around a prediction, so its errors are relative to that.
-        ratio = abs(row.measured / predicted - 1)
-        ratios.setdefault(row.quantity, []).append(ratio)
-    most = max(row.devices for row in quiet)
+    values = least_squares_values(row_format, quiet, constants)
+    errors = [abs(row.predict(values) - row.measured) / row.measured for row in quiet]
+
+    def refit(part: Sequence[MeasuredRow]) -> dict[str, float]:
+        return least_squares_values(row_format, part, constants, start=values)
+
     return ConstantsFit(
         values=values,
         fitted_constants=tuple(constants),
@@ -159,62 +152,15 @@ def fit(
         noisy_rows=tuple(noisy),
         mape=float(np.mean(errors)),
         utilisation=median_utilisation(quiet),
-        error_interval={q: float(np.percentile(r, 90)) for q, r in ratios.items()},
-        new_group_interval=_held_out_interval(
-            row_format,
+        errors=held_out_errors(
             quiet,
-            constants,
-            [
-                [row for row in quiet if row.group == group]
-                for group in dict.fromkeys(row.group for row in quiet)
-            ],
-        ),
-        larger_interval=_held_out_interval(
-            row_format,
-            quiet,
-            constants,
-            [[row for row in quiet if 2 * row.devices > most]],
+            refit,
+            initial=initial_values(row_format.constants),
+            values=values,
+            min_rows=len(constants) + 1,
+            others=noisy,
         ),
     )
-
-
-def _held_out_interval(
-    row_format: RowFormat,
-    rows: Sequence[MeasuredRow],
-    constants: Sequence[FreeConstant],
-    folds: Sequence[Sequence[MeasuredRow]],
-) -> dict[str, float]:
-    """Return what 9 of 10 errors are below, each fold predicted by a fit without it.
-
-    Errors are few, so it is the ceil(0.9 (n + 1))-th smallest of n, and the largest
-    where n is below 9: what a further row is below with that probability, if it is like
-    these (split conformal prediction, Lei et al. 2018, JASA 113).
-
-    Args:
-        row_format: format of the rows.
-        rows: all that were fitted.
-        constants: that were fitted.
-        folds: rows to leave out together.
-    """
-    ratios: dict[str, list[float]] = {}
-    for fold in folds:
-        keys = {row.key for row in fold}
-        others = [row for row in rows if row.key not in keys]
-        # A quantity that nothing else measures is not predicted from other rows.
-        known = {row.quantity for row in others}
-        judged = [row for row in fold if row.quantity in known]
-        if not judged or len(others) <= len(constants):
-            continue
-        values = _least_squares(row_format, others, constants)
-        for row in judged:
-            ratio = abs(row.measured / row.predict(values) - 1)
-            ratios.setdefault(row.quantity, []).append(ratio)
-    return {
-        quantity: sorted(errors)[
-            min(math.ceil(0.9 * (len(errors) + 1)), len(errors)) - 1
-        ]
-        for quantity, errors in ratios.items()
-    }
 
 
 def median_utilisation(rows: Sequence[MeasuredRow]) -> dict[str, float]:
@@ -225,25 +171,39 @@ def median_utilisation(rows: Sequence[MeasuredRow]) -> dict[str, float]:
     return {quantity: float(np.median(shares)) for quantity, shares in found.items()}
 
 
-def _least_squares(
-    row_format: RowFormat, rows: Sequence[MeasuredRow], free: Sequence[FreeConstant]
+def least_squares_values(
+    row_format: RowFormat,
+    rows: Sequence[MeasuredRow],
+    free: Sequence[FreeConstant],
+    start: ConstantValues | None = None,
 ) -> dict[str, float]:
-    """Return the values of all constants, the free ones fitted."""
+    """Return the values of all constants, the free ones fitted.
+
+    Args:
+        row_format: format of the rows.
+        rows: rows to fit.
+        free: constants to fit.
+        start: values near by, where some are known: of a fit to more rows.
+    """
     from scipy.optimize import least_squares
 
     # The solver works in 0...1 of each constant's bounds, by ratio where they are far
     # apart. It starts off the bounds, where a step in either direction is possible.
-    start, is_log = [], []
-    for constant in free:
-        low, high, initial = constant.low, constant.high, constant.initial
-        is_log.append(low > 0 and high / low > 10)
-        if is_log[-1]:
-            x = math.log(initial / low) / math.log(high / low)
-        else:
-            x = (initial - low) / (high - low)
-        start.append(min(max(x, 0.01), 0.99))
-
+    is_log = [one.low > 0 and one.high / one.low > 10 for one in free]
     base = initial_values(row_format.constants)
+
+    def place(now: ConstantValues) -> list[float]:
+        found = []
+        for constant, by_ratio in zip(free, is_log):
+            low, high, value = constant.low, constant.high, now[constant.name]
+            if by_ratio:
+                x = math.log(value / low) / math.log(high / low)
+            else:
+                x = (value - low) / (high - low)
+            found.append(min(max(x, 0.01), 0.99))
+        return found
+
+    prior = place(base)
 
     def values(point: Sequence[float]) -> dict[str, float]:
         fitted = {}
@@ -255,10 +215,11 @@ def _least_squares(
 
     def residuals(point: Sequence[float]) -> list[float]:
         now = values(point)
-        priors = [_PRIOR_SCALE * (x - begin) for x, begin in zip(point, start)]
+        priors = [_PRIOR_SCALE * (x - begin) for x, begin in zip(point, prior)]
         return [*(math.log(row.predict(now) / row.measured) for row in rows), *priors]
 
     # A second start in the middle of the bounds guards against a local minimum.
+    starts = [prior, [0.5] * len(free)] if start is None else [place(start)]
     found = [
         least_squares(
             residuals,
@@ -268,6 +229,6 @@ def _least_squares(
             f_scale=_LOSS_SCALE,
             diff_step=1e-4,
         )
-        for point in (start, [0.5] * len(free))
+        for point in starts
     ]
     return values(min(found, key=lambda one: float(one.cost)).x)

@@ -5,9 +5,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from jaxdist.calibrate.fit import ConstantsFit
+from jaxdist.calibrate.held_out import (
+    FittedScope,
+    deciding_term,
+    device_octaves,
+    fitted_scope,
+)
 from jaxdist.calibrate.measured_rows import MeasuredRow, RowFormat, initial_values
 from jaxdist.core.errors import BadInput
 from jaxdist.core.files import check_output, write_output
+from jaxdist.core.intervals import ErrorGroup, Interval, error_interval
 from jaxdist.core.text_encoding import read_text
 from jaxdist.core.validation import json_text, parse_json
 
@@ -36,32 +43,21 @@ class FittedConstants:
     """Mean relative error over these rows."""
     utilisation: dict[str, float] = field(default_factory=dict)
     """Baseline of the same rows, by quantity."""
-    interval: dict[str, float] = field(default_factory=dict)
-    """Half of the 90 % interval as a share of the prediction, by quantity."""
-    new_group_interval: dict[str, float] = field(default_factory=dict)
-    """The same for rows of a group that was not fitted."""
-    larger_interval: dict[str, float] = field(default_factory=dict)
-    """The same for rows on more devices than any that was fitted."""
-    groups: tuple[str, ...] = ()
-    """Groups of the fitted rows."""
-    max_devices: int = 0
-    """The most devices of a fitted row."""
+    errors: tuple[ErrorGroup, ...] = ()
+    """Errors of these rows where they were left out of the fit."""
+    scope: FittedScope = field(default_factory=FittedScope)
+    """What these rows are of."""
     kind: str = _FILE_KIND
 
-    def error_share(self, row: MeasuredRow) -> float | None:
-        """Return half of the row's 90 % interval as a share of its prediction.
-
-        A row is judged by rows that were as new to a fit as it is: of a group that was
-        not fitted, on more devices than any that was, or neither; at least as wide as
-        where nothing is new. None where no fitted rows say how wide that is.
-        """
-        shares = [self.interval.get(row.quantity)]
-        if self.groups and row.group not in self.groups:
-            shares.append(self.new_group_interval.get(row.quantity))
-        if self.groups and row.devices > self.max_devices:
-            shares.append(self.larger_interval.get(row.quantity))
-        known = [share for share in shares if share is not None]
-        return max(known) if len(known) == len(shares) else None
+    def interval(self, row: MeasuredRow) -> Interval | None:
+        """Return the 90 % interval of a prediction; None where nothing is known."""
+        return error_interval(
+            self.errors,
+            self.scope.shifts(row, self.values),
+            quantity=row.quantity,
+            term=deciding_term(row, self.values),
+            octaves=device_octaves(row.devices, self.scope.devices or (row.devices,)),
+        )
 
 
 def make_fitted_constants(
@@ -88,11 +84,8 @@ def make_fitted_constants(
         rows=tuple(row.key for row in fit.rows),
         mape=fit.mape,
         utilisation=fit.utilisation,
-        interval=fit.error_interval,
-        new_group_interval=fit.new_group_interval,
-        larger_interval=fit.larger_interval,
-        groups=tuple(dict.fromkeys(row.group for row in fit.rows)),
-        max_devices=max(row.devices for row in fit.rows),
+        errors=fit.errors,
+        scope=fitted_scope(fit.rows, fit.values),
     )
 
 
@@ -143,11 +136,15 @@ def read_constants(path: Path, row_format: RowFormat) -> FittedConstants:
             for one in row_format.constants
             if own == row_format.name
         }
-        lists = {
-            key: tuple(tree[key])
-            for key in ("rows", "constants", "groups")
-            if key in tree
-        }
+        lists: dict[str, Any] = {k: tuple(tree[k]) for k in ("rows", "constants")}
+        # Files of before have a share of the fitted rows themselves in their place.
+        tree.pop("interval", None)
+        lists["errors"] = tuple(
+            ErrorGroup(**{**one, "log_ratios": tuple(one["log_ratios"])})
+            for one in tree.get("errors", ())
+        )
+        scope = tree.get("scope", {})
+        lists["scope"] = FittedScope(**{key: tuple(x) for key, x in scope.items()})
         known = FittedConstants(**{**tree, "values": values, **lists})
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(

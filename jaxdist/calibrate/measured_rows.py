@@ -70,6 +70,13 @@ class MeasuredRow:
     """Largest / smallest measurement - 1, where the file says it."""
     predict_terms: Callable[[ConstantValues], TermValues] | None = None
     """Prediction by term, where the model has terms."""
+    network_columns: tuple[str, ...] = ("model",)
+    """Columns that tell networks apart; those that a file does not have are one."""
+
+    @property
+    def network(self) -> str:
+        """Name of the network: the cells of its columns."""
+        return " ".join(self.columns.get(name, "") for name in self.network_columns)
 
     @property
     def key(self) -> str:

@@ -10,6 +10,7 @@ from jaxdist.calibrate.fit import median_utilisation
 from jaxdist.calibrate.fitted_constants import FittedConstants
 from jaxdist.calibrate.measured_rows import MeasuredRow
 from jaxdist.core.errors import BadInput
+from jaxdist.core.intervals import Interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +21,8 @@ class ScoredRow:
     predicted: float
     baseline: float
     """The row's ideal / u."""
-    interval_half_width: float | None = None
-    """Half of the 90 % interval; None where no fitted rows are as new as this one."""
+    interval: Interval | None = None
+    """The 90 % interval, as factors; None where nothing was fitted."""
 
     @property
     def error(self) -> float:
@@ -31,9 +32,9 @@ class ScoredRow:
     @property
     def is_covered(self) -> bool | None:
         """Return whether the measured value is within the interval, if there is one."""
-        if self.interval_half_width is None:
+        if self.interval is None:
             return None
-        return abs(self.predicted - self.row.measured) <= self.interval_half_width
+        return self.interval.holds(self.predicted, self.row.measured)
 
     @property
     def baseline_error(self) -> float:
@@ -57,6 +58,8 @@ class ErrorSummary:
     """The same mean for one constant utilisation."""
     covered: float | None
     """Share of the rows with an interval that are within it."""
+    half_width: float | None
+    """Median half width of these intervals, as a share of the prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +118,12 @@ def score_predictions(
     scored = []
     for row in fresh:
         predicted = row.predict(constants.values)
-        share = constants.error_share(row)
         scored.append(
             ScoredRow(
                 row=row,
                 predicted=predicted,
                 baseline=row.ideal / utilisation[row.quantity],
-                interval_half_width=None if share is None else share * predicted,
+                interval=constants.interval(row),
             )
         )
     return ScoreReport(
@@ -137,6 +139,7 @@ def summarize_errors(rows: Sequence[ScoredRow]) -> ErrorSummary:
     """Summarize the errors of rows."""
     errors = np.array([one.error for one in rows])
     # Quantities that were not fitted have no interval.
+    widths = [one.interval.half_width for one in rows if one.interval is not None]
     covered = [one.is_covered for one in rows if one.is_covered is not None]
     return ErrorSummary(
         rows=len(rows),
@@ -147,6 +150,7 @@ def summarize_errors(rows: Sequence[ScoredRow]) -> ErrorSummary:
         worst=float(np.max(errors)),
         baseline_mape=float(np.mean([one.baseline_error for one in rows])),
         covered=float(np.mean(covered)) if covered else None,
+        half_width=float(np.median(widths)) if widths else None,
     )
 
 

@@ -1,10 +1,12 @@
 """The prediction of a training step: seconds and bytes by term, and their origin."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from jaxdist.core.cluster import Cluster
+from jaxdist.core.intervals import Interval
 from jaxdist.core.plan_resize import check_device_count
 from jaxdist.oracle.collective_times import traffic_seconds
 from jaxdist.oracle.memory import device_memory
@@ -19,15 +21,12 @@ from jaxdist.oracle.stage_times import (
     superstep_skew,
 )
 from jaxdist.oracle.step_description import StepDescription
+from jaxdist.oracle.step_errors import is_timed, order_tolerance, step_interval
 from jaxdist.partition.ledger import Ledger
 
 UPDATE_PASSES: Final = 5
 """Passes of an update over the parameters: it reads value, gradient and momentum, and
 writes value and momentum."""
-_ERROR_BY_PROVENANCE: Final = {"fitted": 0.2}
-"""Half the width of the interval, as a share, by the origin of the deciding numbers."""
-_DEFAULT_ERROR: Final = 0.4
-"""The same where no step was measured: 18 of 20 executed plans were inside of it."""
 MEMORY_MARGIN: Final = 0.35
 """Share by which temporaries may exceed the trace; the most ever seen is 0.29."""
 _EXACT_MEMORY_TERMS: Final = (
@@ -53,8 +52,11 @@ class Prediction:
     """Bytes of a device's memory."""
     batch: int
     """Samples of a step."""
-    relative_error: float
-    """Half the width of the 90 % interval, as a share of the step."""
+    interval: Interval
+    """The 90 % interval, as factors of the step."""
+    order_ratio: float = math.inf
+    """Ratio of steps from which two plans of one network and machine are in the
+    predicted order, nine in ten times."""
     provenance: dict[str, str]
     """The origin of each number of the cluster, by its path."""
     overlapped_s: dict[str, float] = field(default_factory=dict)
@@ -75,9 +77,20 @@ class Prediction:
     @property
     def interval_s(self) -> tuple[float, float]:
         """The 90 % interval of the step, seconds."""
-        return self.step_s * (1 - self.relative_error), self.step_s * (
-            1 + self.relative_error
-        )
+        return self.step_s * self.interval.low, self.step_s * self.interval.high
+
+    def is_told_from(self, other: "Prediction", ratio: float | None = None) -> bool:
+        """Return whether this step is longer than another one, nine in ten times.
+
+        Args:
+            other: prediction of another plan of the network on the machine.
+            ratio: this one over the other in what is compared; by default seconds.
+        """
+        if ratio is None:
+            ratio = self.step_s / other.step_s
+        # What both are off by cancels in their order, so either proof is enough.
+        apart = ratio * self.interval.low > other.interval.high
+        return apart or ratio > max(self.order_ratio, other.order_ratio)
 
     @property
     def memory_bytes(self) -> int:
@@ -120,6 +133,7 @@ class Prediction:
             "cluster": self.cluster,
             "step_s": self.step_s,
             "interval_s": list(self.interval_s),
+            "interval_basis": self.interval.basis,
             "samples_per_s": self.batch / self.step_s,
             "terms_s": self.terms_s,
             "hidden_s": self.overlapped_s,
@@ -193,14 +207,14 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
         provenance["device.kernels"] = device.kernels.origin
     if device.blocks is not None:
         provenance["device.blocks"] = device.blocks.origin
-    # The interval is as wide as that of the least certain number that decides.
+    # Numbers that decide are all of the machine itself, or the interval is that of
+    # machines that are described.
     origins = []
     if not any(layer.seconds_forward for layer in case.profile.layers):
         origins += [device.peak(case.dtype).origin, device.efficiency.origin]
     if case.plan.mesh.devices > 1:
         origins += [level.bandwidth.origin for level in cluster.levels]
-    kinds = [origin.partition(":")[0] for origin in origins]
-    errors = [_ERROR_BY_PROVENANCE.get(kind, _DEFAULT_ERROR) for kind in kinds]
+    timed = is_timed(origins)
     return Prediction(
         plan=case.plan.title,
         cluster=cluster.name,
@@ -208,7 +222,8 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
         memory_by_term=device_memory(case, device),
         memory_capacity=round(device.memory.value),
         batch=case.profile.batch,
-        relative_error=max(errors, default=_DEFAULT_ERROR),
+        interval=step_interval(cluster, case.plan, timed=timed),
+        order_ratio=order_tolerance(timed),
         provenance=provenance,
         overlapped_s=dict(behind),
         busiest_device=replay.busiest_device,

@@ -78,7 +78,13 @@ class ScoreAnalysis:
                     "unit": one.row.unit,
                     "measured": one.row.measured,
                     "predicted": one.predicted,
-                    "interval": one.interval_half_width,
+                    "interval": None
+                    if one.interval is None
+                    else [
+                        one.predicted * one.interval.low,
+                        one.predicted * one.interval.high,
+                    ],
+                    "interval_basis": one.interval and one.interval.basis,
                     "baseline": one.baseline,
                     "error": one.error,
                 }
@@ -130,7 +136,7 @@ def print_score(out: "Console", analysis: ScoreAnalysis) -> None:
     if found.total.covered is not None:
         share = format_percent(found.total.covered)
         # A row that is new in a way that no fitted row was held out for has none.
-        having = sum(one.interval_half_width is not None for one in found.rows)
+        having = sum(one.interval is not None for one in found.rows)
         which = "the rows"
         if having < len(found.rows):
             which = f"the {having:,} rows that have one"
@@ -145,16 +151,9 @@ def print_score(out: "Console", analysis: ScoreAnalysis) -> None:
     which = "these rows, in its favour" if in_favour else "the rows fitted"
     out.print(f"  baseline one utilisation, fitted to {which}\n", soft_wrap=True)
 
-    heads: tuple[str, ...]
-    heads = ("rows", "MAPE", "median", "p95", "worst", "baseline's MAPE")
-    table = make_table("group", *heads, right=heads)
-    # With a single group its row would repeat that of all.
-    named = found.groups.items() if len(found.groups) > 1 else ()
-    for name, one in (*named, ("all", found.total)):
-        errors = (one.mape, one.median, one.p95, one.worst, one.baseline_mape)
-        table.add_row(name, f"{one.rows:,}", *(format_percent(e) for e in errors))
-    print_table(out, table)
+    _print_groups(out, found)
 
+    heads: tuple[str, ...]
     # The worst rows say where the model is wrong; the mean does not.
     worst = sorted(found.rows, key=lambda row: -row.error)[:_NUM_WORST_ROWS]
     units = {one.row.unit for one in worst}
@@ -183,6 +182,27 @@ def print_score(out: "Console", analysis: ScoreAnalysis) -> None:
         print_next_commands(out, command)
     elif explained is None:
         print_next_commands(out, "--explain N prints the terms of row N")
+
+
+def _print_groups(out: "Console", found: ScoreReport) -> None:
+    """Print errors and intervals by group."""
+    heads: tuple[str, ...]
+    heads = ("rows", "MAPE", "median", "p95", "worst", "baseline's MAPE")
+    has_interval = found.total.covered is not None
+    heads = (*heads, *("interval", "holds") * has_interval)
+    table = make_table("group", *heads, right=heads)
+    # With a single group its row would repeat that of all.
+    named = found.groups.items() if len(found.groups) > 1 else ()
+    for name, one in (*named, ("all", found.total)):
+        errors = (one.mape, one.median, one.p95, one.worst, one.baseline_mape)
+        cells = [format_percent(error) for error in errors]
+        if has_interval:
+            # A group of a quantity that was not fitted has none.
+            width, share = one.half_width, one.covered
+            cells.append("" if width is None else f"± {format_percent(width, 0)}")
+            cells.append("" if share is None else format_percent(share, 0))
+        table.add_row(name, f"{one.rows:,}", *cells)
+    print_table(out, table)
 
 
 def row_terms(row: MeasuredRow, constants: FittedConstants) -> dict[str, float]:

@@ -254,13 +254,13 @@ def _print_run(
     out: "Console", one: "RunComparison", cluster: str, *, all_layers: bool
 ) -> None:
     # Terms come from a trace of some steps, the step itself from all that were timed.
-    step, error = one.step, one.prediction.relative_error
+    step, (low, high) = one.step, one.prediction.interval_s
     assert step.measured is not None
     out.print(f"{one.run.partition('@')[0]}    {one.prediction.plan} on {cluster}")
     where = "inside" if one.in_interval else "outside"
     out.print(
         f"  the step took {1e3 * step.measured:,.1f} ms, predicted "
-        f"{1e3 * step.predicted:,.1f} ± {1e3 * step.predicted * error:,.1f} ms: "
+        f"{1e3 * step.predicted:,.1f} ({1e3 * low:,.1f} to {1e3 * high:,.1f}) ms: "
         f"{format_percent(step.accuracy or 0.0)} accurate, {where} the interval"
     )
     # Without a trace a run knows its step, and not what the step is made of.

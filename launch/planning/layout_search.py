@@ -121,6 +121,10 @@ class LayoutSearchResult:
             plan = each.prediction.to_dict()
             plan["plan"] = json.loads(each.plan.to_json())
             plan["devices"] = each.plan.mesh.devices
+            first = self.ranking.plans[0]
+            plan["told_from_first"] = each.prediction.is_told_from(
+                first.prediction, objective.value(each) / objective.value(first)
+            )
             if objective.kind == "cost":
                 plan["cost"] = objective.cost(each)
                 plan["cost_unit"] = objective.cost_unit

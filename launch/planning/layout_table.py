@@ -46,8 +46,19 @@ def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
     out.print()
 
     extra = tuple(_extra_columns(found, plans[0]))
-    heads = (*extra, "step, ms", "compute", "comm", "bubble", "update", "memory")
+    heads = (
+        *extra,
+        "step, ms",
+        "nine in ten",
+        "compute",
+        "comm",
+        "bubble",
+        "update",
+        "memory",
+    )
     rows = make_table("", "plan", *heads, right=heads)
+    near = [one for one in plans[1:] if not _is_told(found, one, plans[0])]
+    undecided = 0 if found.verification is not None else len(near)
     for place, one in enumerate(plans[: query.top], 1):
         made, terms = one.prediction, one.prediction.terms_s
         # Collectives are one column here; `plan explain` and `--json` have them one by
@@ -55,24 +66,20 @@ def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
         comm = sum(took for term, took in terms.items() if term not in _NON_COMM_TERMS)
         bubble, update = terms.get("bubble", 0), terms.get("update", 0)
         parts = terms.get("compute", 0), comm, bubble, update
-        error_ms = 1e3 * made.step_s * made.relative_error
+        low, high = made.interval_s
         rows.add_row(
-            *(f"{place}", one.plan.label, *_extra_columns(found, one).values()),
-            f"{1e3 * made.step_s:,.1f} ± {error_ms:,.1f}",
+            f"{place}{'~' * (undecided > 0 and one in near)}",
+            *(one.plan.label, *_extra_columns(found, one).values()),
+            f"{1e3 * made.step_s:,.1f}",
+            f"{_three_digits(1e3 * low)} to {_three_digits(1e3 * high)}",
             *(f"{1e3 * part:,.1f}" for part in parts),
             format_size(made.memory_bytes),
         )
     print_table(out, rows)
+    out.print(f"  90 %: {plans[0].prediction.interval.basis}", soft_wrap=True)
 
     if found.verification is not None:
         _print_verification(out, found.verification)
-    undecided = 0
-    if found.verification is None:
-        # Plans whose interval begins below the end of the first one's may be as good.
-        value = objective.value
-        most = value(plans[0]) * (1 + plans[0].prediction.relative_error)
-        near = (value(x) * (1 - x.prediction.relative_error) < most for x in plans)
-        undecided = sum(near) - 1
     # Well-known layouts are explained even where they are far behind: that they are
     # missing is what people ask about first.
     if ranking.rejected:
@@ -87,11 +94,19 @@ def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
 
     if undecided > 0:
         out.print(
-            f"  the intervals of {undecided} others overlap with that of the first: "
-            "the first may not be the fastest, and these decide",
+            f"  ~ {undecided} others cannot be told from the first, which may not be "
+            "the fastest; these decide",
             soft_wrap=True,
         )
     print_next_commands(out, *_next_commands(found, undecided))
+
+
+def _is_told(
+    found: LayoutSearchResult, one: "EvaluatedPlan", first: "EvaluatedPlan"
+) -> bool:
+    """Return whether a plan is behind the first by more than predictions are off."""
+    ratio = found.objective.value(one) / found.objective.value(first)
+    return one.prediction.is_told_from(first.prediction, ratio)
 
 
 def _next_commands(found: LayoutSearchResult, undecided: int) -> Iterator[str]:
@@ -125,6 +140,11 @@ def _next_commands(found: LayoutSearchResult, undecided: int) -> Iterator[str]:
             f"jaxdist calibrate --quick --devices {devices} -o cluster.json    "
             f"(about 20 s, on {found.cluster.name}: no number of it was measured)"
         )
+    elif found.cluster.device.blocks is None:
+        yield (
+            f"jaxdist calibrate layers {found.resolved.experiment} --devices "
+            f"{max(found.devices)} --cluster {query.cluster} -o {query.cluster} --force"
+        )
 
 
 def _print_verification(out: "Console", verification: "Verification") -> None:
@@ -134,7 +154,7 @@ def _print_verification(out: "Console", verification: "Verification") -> None:
     out.print(f"  {len(plans)} plans {how} {verification.machine}")
     seen = "estimated, ms" if verification.is_compiled else "seen, ms"
     heads = (seen, "predicted", "memory")
-    rows = make_table("", "plan", *heads, "", right=heads)
+    rows = make_table("", "plan", *heads, right=heads)
     for place, one in enumerate(plans, 1):
         step, rounds = one.step_s, one.rounds_s
         shown = "no" if one.refusal else "not known" if step is None else ""

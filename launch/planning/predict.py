@@ -110,10 +110,11 @@ def print_prediction(out: "Console", predicted: ExperimentPrediction) -> None:
         f"global batch {found.batch:,}"
     )
     out.print(
-        f"  step     {format_duration(found.step_s)} ± "
-        f"{format_percent(found.relative_error, 0)}, "
+        f"  step     {format_duration(found.step_s)}, nine in ten times "
+        f"{' to '.join(map(format_duration, found.interval_s))}; "
         f"{found.batch / found.step_s:,.0f} samples/s"
     )
+    out.print(f"  rests on {found.interval.basis}", soft_wrap=True)
     out.print(
         f"  memory   {format_size(found.memory_bytes)} of "
         f"{format_size(found.memory_capacity)} a device: {fits}"

@@ -1,7 +1,6 @@
 """Scores: rows that were fitted are never scored, whatever file they come in."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -36,64 +35,32 @@ def test_fitted_rows_are_left_out_and_the_others_scored(toy, known):
     assert not found.baseline_in_hindsight
 
 
-def test_an_interval_is_what_nine_of_ten_fitted_rows_were_off_by(toy):
+def test_an_interval_holds_nine_of_ten_rows_that_were_left_out(toy):
     made = [toy.row(n, n / 4 + 0.5 + 0.1 * (n % 2)) for n in range(1, 41)]
     found = fit(toy.form, made, toy.form.constants[:2])
     known = make_fitted_constants(toy.form, "cpu-fake", found, "all", "toy.csv")
-    off = [abs(one.measured / one.predict(found.values) - 1) for one in made]
-    share = known.interval["time"]
-    assert sum(one <= share for one in off) == 36
+    middle = toy.row(8.5, 1.0)
+    interval = known.interval(middle)
+    assert interval.basis == "40 errors of steps like those fitted"
+    predicted = middle.predict(known.values)
     near, far = (
-        toy.row(8.5, 2.6 * factor) for factor in (1 + share / 2, 1 + 3 * share)
+        toy.row(8.5, predicted * factor)
+        for factor in ((1 + interval.high) / 2, 3 * interval.high)
     )
     scored = score_predictions([near, far], known)
     assert [one.is_covered for one in scored.rows] == [True, False]
     assert scored.total.covered == 0.5
-    assert scored.rows[0].interval_half_width == pytest.approx(
-        share * scored.rows[0].predicted
-    )
+    assert scored.total.half_width == pytest.approx(interval.half_width)
 
 
-def test_what_is_new_to_a_fit_has_a_wider_interval(toy):
-    # Within a group rows are off by 1 %; one of the groups is 20 % slower, and the
-    # largest rows 10 %.
-    made = []
-    for number in range(1, 61):
-        slow = 1.2 if number % 3 == 0 else 1.0
-        slow *= 1.1 if number > 30 else 1.0
-        seconds = (number / 4 + 0.5) * slow * (1 + 0.01 * (-1) ** number)
-        made.append(replace(toy.row(number, seconds), group="abc"[number % 3]))
-    found = fit(toy.form, made, toy.form.constants[:2])
-    known = make_fitted_constants(toy.form, "cpu-fake", found, "all", "toy.csv")
-    assert known.groups == ("b", "c", "a")
-    assert known.max_devices == 60
-    seen, new = known.interval["time"], known.new_group_interval["time"]
-    assert 0.15 < seen < new
-    old = replace(toy.row(8.5, 2.6), group="a")
-    other, large = replace(old, group="d"), replace(toy.row(61, 16), group="a")
-    assert known.error_share(old) == seen
-    assert known.error_share(other) == new
-    assert known.error_share(large) == max(seen, known.larger_interval["time"])
-
-
-def test_an_interval_is_not_known_where_nothing_as_new_was_held_out(toy):
-    made = [replace(row, group="a") for row in toy.rows()]
-    found = fit(toy.form, made, toy.form.constants[:2])
-    known = make_fitted_constants(toy.form, "cpu-fake", found, "all", "toy.csv")
-    # One group alone says nothing about the errors of another one.
-    assert known.new_group_interval == {}
-    assert known.error_share(made[0]) is not None
-    assert known.error_share(replace(made[0], group="b")) is None
-
-
-def test_files_of_earlier_fits_have_one_interval_for_all_rows(toy, known, tmp_path):
-    path = tmp_path / "old.json"
+def test_files_of_constants_from_before_have_no_interval(toy, known, tmp_path):
     tree = json.loads((tmp_path / "fitted.json").read_text())
-    later = ("new_group_interval", "larger_interval", "groups", "max_devices")
-    path.write_text(json.dumps({k: v for k, v in tree.items() if k not in later}))
-    old = read_constants(path, toy.form)
-    far = replace(toy.row(64, 16.5), group="b")
-    assert old.error_share(far) == old.interval["time"] == known.interval["time"]
+    del tree["errors"], tree["scope"]
+    tree["interval"] = {"time": 0.1}
+    (tmp_path / "old.json").write_text(json.dumps(tree))
+    old = read_constants(tmp_path / "old.json", toy.form)
+    assert old.values == known.values
+    assert score_predictions(toy.rows()[4:], old).total.covered is None
 
 
 def test_rows_that_were_all_fitted_are_refused_with_their_count(toy, known):

@@ -134,4 +134,5 @@ def _parse_row(row: Mapping[str, str], cluster: Cluster, where: str) -> Measured
         key_columns=(*_COLUMNS.values(), normalize_name(_TIME)),
         group="several hosts" if several_hosts else "one host",
         predict_terms=lambda values: step.terms(megatron_rates(values)),
+        network_columns=("hidden", "layers", "heads"),
     )

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.intervals import Interval
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.planning.verify import (
     VerificationQuery,
@@ -54,7 +55,7 @@ def planned(step_s=1.0, microbatches=1, **mesh):
         memory_by_term={},
         memory_capacity=1,
         batch=8,
-        relative_error=0.4,
+        interval=Interval(low=0.6, high=1.4, basis=""),
         provenance={},
     )
     return EvaluatedPlan(plan=plan, prediction=prediction)
@@ -172,7 +173,7 @@ def test_a_table_that_decides_nothing_says_what_would(job, tmp_path):
     words = ("plan", path, "--cluster", "cpu-fake", "--devices", "2")
     code, text, _ = job.call(*words)
     assert code == 0
-    assert "others overlap with that of the first" in text
+    assert "others cannot be told from the first" in text
     assert "jaxdist plan verify" in text
     # No number of cpu-fake was measured.
     assert "jaxdist calibrate --quick --devices 2 -o cluster.json" in text

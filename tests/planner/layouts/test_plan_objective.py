@@ -7,6 +7,7 @@ import pytest
 
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
+from jaxdist.core.intervals import Interval
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.oracle.predict import Prediction
 from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan
@@ -28,7 +29,7 @@ def made(devices, step_s, batch=100):
         memory_by_term={},
         memory_capacity=0,
         batch=batch,
-        relative_error=0.4,
+        interval=Interval(low=0.6, high=1.4, basis=""),
         provenance={},
     )
     return EvaluatedPlan(plan=Plan(mesh=MeshShape(data=devices)), prediction=prediction)
