@@ -138,6 +138,7 @@ class LayoutSearchResult:
                     "layout": lost.title,
                     "devices": devices,
                     "step_s": lost.step_s,
+                    "interval_s": lost.interval_s and list(lost.interval_s),
                     "why": lost.reason,
                 }
                 for devices, lost in self.ranking.rejected

@@ -49,7 +49,7 @@ def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
     heads = (
         *extra,
         "step, ms",
-        "nine in ten",
+        "90 %",
         "compute",
         "comm",
         "bubble",
@@ -66,12 +66,11 @@ def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
         comm = sum(took for term, took in terms.items() if term not in _NON_COMM_TERMS)
         bubble, update = terms.get("bubble", 0), terms.get("update", 0)
         parts = terms.get("compute", 0), comm, bubble, update
-        low, high = made.interval_s
         rows.add_row(
             f"{place}{'~' * (undecided > 0 and one in near)}",
             *(one.plan.label, *_extra_columns(found, one).values()),
             f"{1e3 * made.step_s:,.1f}",
-            f"{_three_digits(1e3 * low)} to {_three_digits(1e3 * high)}",
+            _format_interval(made.interval_s),
             *(f"{1e3 * part:,.1f}" for part in parts),
             format_size(made.memory_bytes),
         )
@@ -84,10 +83,14 @@ def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
     # missing is what people ask about first.
     if ranking.rejected:
         out.print("\n  Why the others lost")
-        lost = make_table("layout", "step, ms", "why", right=("step, ms",))
+        heads = ("step, ms", "90 %")
+        lost = make_table("layout", *heads, "why", right=heads)
         for _, each in ranking.rejected:
             took = "no" if each.step_s is None else f"{1e3 * each.step_s:,.1f}"
-            lost.add_row(each.title, took, each.reason)
+            between = (
+                "" if each.interval_s is None else _format_interval(each.interval_s)
+            )
+            lost.add_row(each.title, took, between, each.reason)
         print_table(out, lost)
     if query.explain:
         _print_explanation(out, found, query.explain)
@@ -153,7 +156,7 @@ def _print_verification(out: "Console", verification: "Verification") -> None:
     plans = verification.plans
     out.print(f"  {len(plans)} plans {how} {verification.machine}")
     seen = "estimated, ms" if verification.is_compiled else "seen, ms"
-    heads = (seen, "predicted", "memory")
+    heads = (seen, "predicted", "90 %", "memory")
     rows = make_table("", "plan", *heads, right=heads)
     for place, one in enumerate(plans, 1):
         step, rounds = one.step_s, one.rounds_s
@@ -167,6 +170,7 @@ def _print_verification(out: "Console", verification: "Verification") -> None:
             one.evaluated.plan.label,
             shown,
             f"{1e3 * one.evaluated.prediction.step_s:,.1f}",
+            _format_interval(one.evaluated.prediction.interval_s),
             "" if one.memory_bytes is None else format_size(one.memory_bytes),
             one.refusal or ("not told from the first" if one.tie else ""),
         )
@@ -208,6 +212,11 @@ def _extra_columns(found: LayoutSearchResult, one: "EvaluatedPlan") -> dict[str,
     if budget is not None:
         columns["hours"] = _three_digits(budget / 3600)
     return columns
+
+
+def _format_interval(interval_s: tuple[float, float]) -> str:
+    """Write an interval in milliseconds."""
+    return " to ".join(_three_digits(1e3 * end) for end in interval_s)
 
 
 def _three_digits(value: float) -> str:

@@ -46,6 +46,8 @@ class RejectedLayout:
     """Seconds; None where it cannot be run."""
     reason: str
     """In a few words."""
+    interval_s: tuple[float, float] | None = None
+    """Its 90 % interval, seconds; None where it cannot be run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +233,12 @@ def _rejected_layouts(
             )
             share = format_percent(terms[term] / step_s, 0)
             reason = f"{term} takes {share} of the step"
-            yield RejectedLayout(title=plan.title, step_s=step_s, reason=reason)
+            yield RejectedLayout(
+                title=plan.title,
+                step_s=step_s,
+                reason=reason,
+                interval_s=found.prediction.interval_s,
+            )
 
 
 def merge_rankings(

@@ -1,6 +1,7 @@
 """`plan verify`: the first plans run in turn, ranked by what was seen of them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -98,6 +99,17 @@ def test_each_mesh_is_tried_before_the_second_plan_of_one():
     assert plans_to_verify(plans, 3) == [plans[0], plans[2], plans[1]]
 
 
+def test_plans_are_told_apart_by_intervals_or_by_how_pairs_were_ordered():
+    """Intervals of 0.6 to 1.4 are apart from a ratio of 2.3 on."""
+    first, near, far = (planned(s).prediction for s in (1.0, 1.5, 2.4))
+    assert not near.is_told_from(first)
+    assert far.is_told_from(first)
+    # Errors that both have in common cancel, where pairs of plans have shown it.
+    paired = [replace(one, order_ratio=1.3) for one in (first, near)]
+    assert paired[1].is_told_from(paired[0])
+    assert not paired[1].is_told_from(paired[0], ratio=1.2)
+
+
 def test_data_parallelism_is_tried_where_it_may_be_the_fastest():
     ahead = [planned(1.0, tensor=8), planned(1.1, fsdp=8), planned(1.2, pipe=8)]
     alone = planned(1.3, data=8)
@@ -174,6 +186,8 @@ def test_a_table_that_decides_nothing_says_what_would(job, tmp_path):
     code, text, _ = job.call(*words)
     assert code == 0
     assert "others cannot be told from the first" in text
+    assert "2~" in text
+    assert "errors of steps on other machines" in text
     assert "jaxdist plan verify" in text
     # No number of cpu-fake was measured.
     assert "jaxdist calibrate --quick --devices 2 -o cluster.json" in text
