@@ -17,8 +17,6 @@ import oracle_rows
 import paradl_rows
 import record
 
-from jaxdist.calibrate.fit import fit
-from jaxdist.calibrate.fitted_constants import make_fitted_constants
 from jaxdist.calibrate.formats.paradl import ParadlFormat
 from jaxdist.calibrate.score import score_predictions
 from jaxdist.core.plan import MeshShape, Plan
@@ -46,8 +44,7 @@ FILES = {
     SEVERAL: oracle_rows.SEVERAL,
     "Megatron": oracle_rows.MEGATRON,
 }
-PARADL = tuple(text for file, text in paradl_rows.SPLITS if file == paradl_rows.RUNS)
-RANKED = tuple(text for file, text in paradl_rows.SPLITS if file == paradl_rows.RANKED)
+RUNS, RANKED = paradl_rows.RUNS, paradl_rows.RANKED
 
 
 def counted(scored):
@@ -66,28 +63,41 @@ def fitted(folder):
             one, two = counted(score_predictions(rows, known).rows)
             inside, widths = inside + one, widths + two
         yield f"{name}, {kind}", inside, widths
-    form, where = ParadlFormat(), folder / "paradl"
-    opened = "measured_spatial_open.csv", "table8_vgg16_open.csv"
+    yield from paradl(folder / "paradl")
+
+
+def paradl(folder):
+    """Yield the figures of constants that were fitted to ParaDL's rows."""
+    form = ParadlFormat()
     rows = {
-        name: form.read(where / name, load_cluster(form.cluster))
-        for name in (paradl_rows.RUNS, paradl_rows.RANKED, *opened)
+        name: form.read(folder / name, load_cluster(form.cluster))
+        for name in (RUNS, RANKED, paradl_rows.SPATIAL, paradl_rows.VGG)
     }
-    for name, texts, scored, kind in (
-        (paradl_rows.RUNS, PARADL, paradl_rows.RUNS, "runs"),
-        (paradl_rows.RANKED, RANKED, paradl_rows.RANKED, "ranking"),
-        (paradl_rows.RUNS, PARADL, opened[0], "opened spatial splits"),
-        (paradl_rows.RANKED, RANKED, opened[1], "opened ranking of VGG-16"),
+    two = [one for one in form.constants if one.name != "map_dense"]
+    for name, scored, kind in (
+        (RUNS, RUNS, "runs"),
+        (RANKED, RANKED, "ranking"),
+        (RANKED, paradl_rows.VGG, "ranking of VGG-16 from ResNet50's"),
     ):
         inside, widths = [], []
-        for text in texts:
+        for text in (text for file, text in paradl_rows.SPLITS if file == name):
             train = paradl_rows.chosen(rows[name], text)
-            found = fit(form, train, form.constants)
-            known = make_fitted_constants(form, form.cluster, found, text, name)
-            if all(row.key in known.rows for row in rows[scored]):
-                continue
-            one, two = counted(score_predictions(rows[scored], known).rows)
-            inside, widths = inside + one, widths + two
+            known, _ = paradl_rows.fitted(form, train, two, text, name)
+            if any(row.key not in known.rows for row in rows[scored]):
+                one, half = counted(score_predictions(rows[scored], known).rows)
+                inside, widths = inside + one, widths + half
         yield f"ParaDL, {kind}", inside, widths
+    inside, widths = [], []
+    runs = rows[RUNS] + rows[paradl_rows.SPATIAL]
+    for network in sorted({paradl_rows.network_of(row) for row in runs}):
+        train = [row for row in runs if paradl_rows.network_of(row) != network]
+        known, _ = paradl_rows.fitted(
+            form, train, form.constants, f"all but {network}", RUNS
+        )
+        mine = [row for row in runs if paradl_rows.network_of(row) == network]
+        one, half = counted(score_predictions(mine, known).rows)
+        inside, widths = inside + one, widths + half
+    yield "ParaDL, runs, other networks", inside, widths
 
 
 def executed():
