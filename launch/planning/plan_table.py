@@ -499,9 +499,13 @@ def print_table_ranking(out: "Console", found: TableRanking) -> None:
         f"{query.experiment} on {found.cluster.name}, {query.table.name}: "
         f"{len(fitting)} of {pluralize(len(plans), 'plan')} fit, as {query.program} "
         f"runs them\n  ranked in {format_duration(found.search_s)}, "
-        f"{format_size(found.memory_limit)} a device\n",
+        f"{format_size(found.memory_limit)} a device",
         soft_wrap=True,
     )
+    # A misspelt column would else change nothing without a word.
+    if labels := list(dict.fromkeys(key for one in plans for key in one.row.labels)):
+        out.print(f"  not read as a part of plans: {', '.join(labels)}", soft_wrap=True)
+    out.print()
     is_measured = any(one.row.measured_s is not None or one.row.failed for one in plans)
     if fitting:
         memory = NumberColumn(round(found.memory_limit), "B")

@@ -99,6 +99,13 @@ def test_what_is_wrong_with_all_rows_is_an_error(answer, write, words, says):
     assert says in err
 
 
+def test_a_column_that_is_not_read_is_said(answer, write):
+    table = write("tp,dp,mbz,who\n1,2,4,a\n")
+    code, out, _ = answer(table, *TINY, *ON)
+    assert code == 0
+    assert "not read as a part of plans: mbz, who" in out
+
+
 def test_rows_are_predicted_as_plans_alone_are(answer, write, capsys):
     table = write(
         "tensor,data,pipe,microbatch,cuts,plan.remat\n"
