@@ -121,7 +121,15 @@ PAGES = {
     "input": (
         "Input",
         "How fast samples come, from disks, slow origins and peers in trouble.",
-        ("input_rate", "wait", "ids", "input_links", "input_faults", "partial_shuffle"),
+        (
+            "input_rate",
+            "wait",
+            "ids",
+            "input_links",
+            "input_faults",
+            "partial_shuffle",
+            "shuffling_error",
+        ),
     ),
     "faults": (
         "Faults and elastic runs",

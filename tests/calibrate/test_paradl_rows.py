@@ -86,10 +86,8 @@ def test_a_network_that_was_not_fitted_is_predicted(network, other, runs, worst)
     scored = score_predictions(mine, known)
     assert scored.num_fitted == 0
     assert scored.total.mean_accuracy > runs
-    # The network is new, and so its interval is wider than one of those fitted.
+    # Nine of ten, of eight: the intervals are those of networks left out in turn.
     assert sum(not one.is_covered for one in scored.rows) <= 1
-    own = score_predictions([found.rows[0]], replace(known, rows=()))
-    assert min(one.interval.half_width for one in scored.rows) > own.total.half_width
     assert max(row.error for row in scored.rows) < 1 - worst
     if network == "vgg16":
         ranked = score_predictions(read(RANKED_VGG16), known)
