@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
+from jaxdist.calibrate.formats.rates import shared_constants
 from jaxdist.calibrate.measured_rows import ConstantValues, FreeConstant, MeasuredRow
 from jaxdist.calibrate.table import (
     normalize_name,
@@ -51,7 +52,29 @@ _ZERO: Final[Mapping[str, Literal[2, 3]]] = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2
 _REMAT: Final[Mapping[str, bool]] = {"0": False, "1": True}
 _MANY_HOSTS: Final = 4
 """From so many hosts on rows are a group of their own in scores."""
-_IN_SIGHT: Final = "assumed, with the rows of one host in sight"
+_IN_SIGHT: Final = "assumed, with the rows of one and two hosts in sight"
+
+
+def _chip_constants(
+    chip: str, name: str, *, matmul: float, attention: float
+) -> tuple[FreeConstant, ...]:
+    """Return the constants of a chip, from where a fit begins."""
+    return tuple(
+        FreeConstant(
+            name=f"{kind}_{chip}",
+            unit="1",
+            low=low,
+            high=high,
+            initial=initial,
+            provenance=_IN_SIGHT,
+            description=f"share of {name}'s peak in {what}",
+            device=chip,
+        )
+        for kind, low, high, initial, what in (
+            ("matmul", 0.3, 1.0, matmul, "matmuls of large sides"),
+            ("attention", 0.05, 0.8, attention, "flash attention, forward"),
+        )
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,46 +84,8 @@ class FsdpFormat:
     name: str = "fsdp"
     cluster: str = "dgx-h100"
     constants: tuple[FreeConstant, ...] = (
-        FreeConstant(
-            name="matmul_h100",
-            unit="1",
-            low=0.3,
-            high=1.0,
-            initial=0.75,
-            provenance=_IN_SIGHT,
-            description="share of an H100's peak in matmuls of large sides",
-            device="h100",
-        ),
-        FreeConstant(
-            name="attention_h100",
-            unit="1",
-            low=0.05,
-            high=0.8,
-            initial=0.25,
-            provenance=_IN_SIGHT,
-            description="share of an H100's peak in flash attention, forward",
-            device="h100",
-        ),
-        FreeConstant(
-            name="matmul_a100",
-            unit="1",
-            low=0.3,
-            high=1.0,
-            initial=0.9,
-            provenance=_IN_SIGHT,
-            description="share of an A100's peak in matmuls of large sides",
-            device="a100",
-        ),
-        FreeConstant(
-            name="attention_a100",
-            unit="1",
-            low=0.05,
-            high=0.8,
-            initial=0.45,
-            provenance=_IN_SIGHT,
-            description="share of an A100's peak in flash attention, forward",
-            device="a100",
-        ),
+        *_chip_constants("h100", "an H100", matmul=0.75, attention=0.25),
+        *_chip_constants("a100", "an A100", matmul=0.9, attention=0.45),
         FreeConstant(
             name="interference",
             unit="1",
@@ -110,34 +95,7 @@ class FsdpFormat:
             provenance=_IN_SIGHT,
             description="seconds of computing lost for a second of collectives beside",
         ),
-        FreeConstant(
-            name="memory",
-            unit="1",
-            low=0.3,
-            high=1.0,
-            initial=0.7,
-            provenance="assumed: what large kernels reach",
-            description="share of the memory's bandwidth",
-        ),
-        FreeConstant(
-            name="inside",
-            unit="1",
-            low=0.3,
-            high=1.0,
-            initial=0.77,
-            provenance="measured: NCCL all-reduce of 256 MiB to 1 GiB on 8 A100, 231 "
-            "GB/s",
-            description="share of the bandwidth inside a host",
-        ),
-        FreeConstant(
-            name="network",
-            unit="1",
-            low=0.2,
-            high=1.0,
-            initial=0.8,
-            provenance="assumed: of links between hosts",
-            description="share of the bandwidth between hosts",
-        ),
+        *shared_constants("memory", "inside", "network"),
     )
 
     def matches(self, header: Sequence[str]) -> bool:

@@ -67,6 +67,12 @@ MEGATRON_CONSTANTS: Final = (
 """The first three are fitted unless others are named."""
 
 
+def shared_constants(*names: str) -> tuple[FreeConstant, ...]:
+    """Return constants that other formats of Transformers have as well, by name."""
+    known = {one.name: one for one in MEGATRON_CONSTANTS}
+    return tuple(known[name] for name in names)
+
+
 def megatron_rates(values: ConstantValues) -> MegatronRates:
     """Return the values of `MEGATRON_CONSTANTS` as rates."""
     return MegatronRates(

@@ -15,8 +15,7 @@ y = ceil(D / d) microbatches in flight, D the replicas of this stage and of all 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Literal
 
 from jaxdist.core.errors import BadInput
@@ -78,14 +77,12 @@ class OptionGraph:
     microbatches: int
     """N: microbatches of a batch."""
 
-    def __post_init__(self) -> None:
-        self.layers  # noqa: B018 (what it refuses is refused here)
+    layers: LayerGraph = field(init=False, repr=False, compare=False)
+    """The graph alone: each node at its least device seconds, tensor degree 1."""
 
-    @cached_property
-    def layers(self) -> LayerGraph:
-        """The graph alone: each node at its least device seconds, tensor degree 1."""
+    def __post_init__(self) -> None:
         # What one node needs of devices bounds what is behind or before a cut.
-        return LayerGraph(
+        graph = LayerGraph(
             source=self.source,
             nodes=tuple(
                 Node(
@@ -105,6 +102,8 @@ class OptionGraph:
             ),
             edges=tuple(self.edges),
         )
+        # The class is frozen.
+        object.__setattr__(self, "layers", graph)
 
     @property
     def degrees(self) -> tuple[int, ...]:
