@@ -245,21 +245,21 @@ def tag_activations(plan: Plan, model: Any, looped: Container[str] = ()) -> None
         if not action or not path or not callable(layer):
             continue
         if action == "save":
-            _tag_call(layer, outputs=_SAVED)
+            wrap_method(layer, _call_tags(outputs=_SAVED))
         elif path[0] in looped:
             # What a block returns is what the loop gives to the next.
             which = "inputs" if len(path) == 1 else "outputs"
-            _tag_call(layer, **{which: _OFFLOADED})
+            wrap_method(layer, _call_tags(**{which: _OFFLOADED}))
 
 
 def tag_block_outputs(model: Any, blocks: Container[str]) -> None:
     """Tag the outputs of blocks, so that checkpoints keep them; in place."""
     for block in [block for name, block in model.chain() if name in blocks]:
-        _tag_call(block, outputs=_SAVED)
+        wrap_method(block, _call_tags(outputs=_SAVED))
 
 
-def _tag_call(layer: Any, *, inputs: str = "", outputs: str = "") -> None:
-    """Give what a layer is called on, or what it returns, a checkpoint name."""
+def _call_tags(*, inputs: str = "", outputs: str = "") -> Callable[..., Any]:
+    """Return a wrapper of calls that names what a layer is called on, or returns."""
 
     def tagged(tree: Any, tag: str) -> Any:
         return jax.tree.map(lambda x: checkpoint_name(x, tag), tree) if tag else tree
@@ -267,7 +267,7 @@ def _tag_call(layer: Any, *, inputs: str = "", outputs: str = "") -> None:
     def named(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         return tagged(call(self, *tagged(args, inputs), **kwargs), outputs)
 
-    wrap_method(layer, named)
+    return named
 
 
 def memory_actions(plan: Plan, name: str, block: nnx.Module) -> tuple[Any, ...]:
