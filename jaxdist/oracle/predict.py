@@ -79,7 +79,7 @@ class Prediction:
         """The 90 % interval of the step, seconds."""
         return self.step_s * self.interval.low, self.step_s * self.interval.high
 
-    def is_told_from(self, other: "Prediction", ratio: float | None = None) -> bool:
+    def is_slower_than(self, other: "Prediction", ratio: float | None = None) -> bool:
         """Return whether this step is longer than another one, nine in ten times.
 
         Args:

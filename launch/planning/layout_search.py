@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jaxdist.launch.config.resolve import ResolvedConfig
     from jaxdist.launch.planning.verify import Verification
     from jaxdist.launch.training.job.abstract_step import StepDescriber
+    from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan
     from jaxdist.planner.layouts.objective import ObjectiveKind, PlanObjective
     from jaxdist.planner.layouts.ranking import MergedRanking, PlanRanking
 
@@ -91,6 +92,12 @@ class LayoutSearchResult:
             )
         return first.evaluated.plan
 
+    def is_slower_than_first(self, one: "EvaluatedPlan") -> bool:
+        """Return whether a plan is slower than the first, nine in ten times."""
+        first = self.ranking.plans[0]
+        ratio = self.objective.value(one) / self.objective.value(first)
+        return one.prediction.is_slower_than(first.prediction, ratio)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the ranking as plain values, in seconds and bytes."""
         objective = self.objective
@@ -121,10 +128,7 @@ class LayoutSearchResult:
             plan = each.prediction.to_dict()
             plan["plan"] = json.loads(each.plan.to_json())
             plan["devices"] = each.plan.mesh.devices
-            first = self.ranking.plans[0]
-            plan["told_from_first"] = each.prediction.is_told_from(
-                first.prediction, objective.value(each) / objective.value(first)
-            )
+            plan["slower_than_first"] = self.is_slower_than_first(each)
             if objective.kind == "cost":
                 plan["cost"] = objective.cost(each)
                 plan["cost_unit"] = objective.cost_unit

@@ -57,7 +57,7 @@ def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
         "memory",
     )
     rows = make_table("", "plan", *heads, right=heads)
-    near = [one for one in plans[1:] if not _is_told(found, one, plans[0])]
+    near = [one for one in plans[1:] if not found.is_slower_than_first(one)]
     undecided = 0 if found.verification is not None else len(near)
     for place, one in enumerate(plans[: query.top], 1):
         made, terms = one.prediction, one.prediction.terms_s
@@ -104,14 +104,6 @@ def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
     print_next_commands(out, *_next_commands(found, undecided))
 
 
-def _is_told(
-    found: LayoutSearchResult, one: "EvaluatedPlan", first: "EvaluatedPlan"
-) -> bool:
-    """Return whether a plan is behind the first by more than predictions are off."""
-    ratio = found.objective.value(one) / found.objective.value(first)
-    return one.prediction.is_told_from(first.prediction, ratio)
-
-
 def _next_commands(found: LayoutSearchResult, undecided: int) -> Iterator[str]:
     """Yield what to type next: what tells plans apart, where that is open, and -o."""
     query, objective = found.query, found.objective
@@ -146,7 +138,7 @@ def _next_commands(found: LayoutSearchResult, undecided: int) -> Iterator[str]:
     elif found.cluster.device.blocks is None:
         yield (
             f"jaxdist calibrate layers {found.resolved.experiment} --devices "
-            f"{max(found.devices)} --cluster {query.cluster} -o {query.cluster} --force"
+            f"{max(found.devices)} --cluster {query.cluster} -o cluster_layers.json"
         )
 
 

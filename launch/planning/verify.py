@@ -134,7 +134,7 @@ def plans_to_verify(
     chosen = [*firsts, *others][:count]
     for one in firsts[count:]:
         alone = one.plan.mesh.data == one.plan.mesh.devices
-        if alone and not one.prediction.is_told_from(plans[0].prediction):
+        if alone and not one.prediction.is_slower_than(plans[0].prediction):
             chosen[-1] = one
     return chosen
 

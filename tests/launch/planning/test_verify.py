@@ -102,12 +102,12 @@ def test_each_mesh_is_tried_before_the_second_plan_of_one():
 def test_plans_are_told_apart_by_intervals_or_by_how_pairs_were_ordered():
     """Intervals of 0.6 to 1.4 are apart from a ratio of 2.3 on."""
     first, near, far = (planned(s).prediction for s in (1.0, 1.5, 2.4))
-    assert not near.is_told_from(first)
-    assert far.is_told_from(first)
+    assert not near.is_slower_than(first)
+    assert far.is_slower_than(first)
     # Errors that both have in common cancel, where pairs of plans have shown it.
     paired = [replace(one, order_ratio=1.3) for one in (first, near)]
-    assert paired[1].is_told_from(paired[0])
-    assert not paired[1].is_told_from(paired[0], ratio=1.2)
+    assert paired[1].is_slower_than(paired[0])
+    assert not paired[1].is_slower_than(paired[0], ratio=1.2)
 
 
 def test_data_parallelism_is_tried_where_it_may_be_the_fastest():
