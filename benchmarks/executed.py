@@ -128,7 +128,7 @@ class Switch(threading.Thread):
         while not self.over:
             rate = self.asked.read_text() if self.asked.exists() else last
             if rate and rate != last:
-                self.hosts.shape(link(rate))
+                self.hosts.set_rate(link(rate))
                 self.given.write_text(rate)
                 last = rate
             time.sleep(0.1)
@@ -137,7 +137,7 @@ class Switch(threading.Thread):
 def executed(hosts, model, plans, folder, args):
     """Run all plans in turn; return {rate: {plan: seconds of a step by round}}."""
     rates = args.rates.split(",")
-    hosts.shape(None)
+    hosts.set_rate(None)
     for left in ("asked", "given"):
         (folder / left).unlink(missing_ok=True)
     (folder / "plans.json").write_text(json.dumps(list(plans.values())))
@@ -157,7 +157,7 @@ def executed(hosts, model, plans, folder, args):
     finally:
         switch.over = True
         switch.join()
-    seconds = json.loads(done[0].out.splitlines()[-1])
+    seconds = json.loads(done[0].stdout.splitlines()[-1])
     return {
         rate: dict(zip(plans, rows, strict=True))
         for rate, rows in zip(rates, seconds, strict=True)
