@@ -319,7 +319,9 @@ def compare_prediction(
 
 
 def recalibrate_cluster(
-    cluster: Cluster, comparisons: Sequence[RunComparison]
+    cluster: Cluster,
+    comparisons: Sequence[RunComparison],
+    source: str = "jaxdist compare, runs",
 ) -> Cluster:
     """Return the cluster with speeds that explain what was measured.
 
@@ -335,6 +337,7 @@ def recalibrate_cluster(
     Args:
         cluster: as of the predictions.
         comparisons: runs with their predictions.
+        source: what the origins of the numbers say of where these come from.
     """
     # Non-negative least squares: a negative speed would fit noise. scipy takes long to
     # import.
@@ -370,7 +373,7 @@ def recalibrate_cluster(
         fitted = nnls(parts, took)[0]
     a, b = (float(min(max(f, _MIN_FACTOR), _MAX_FACTOR)) for f in fitted)
     device = cluster.device
-    why = f"jaxdist compare, runs {', '.join(one.run for one in comparisons)}"
+    why = f"{source} {', '.join(one.run for one in comparisons)}"
 
     def faster(number: SourcedNumber, factor: float) -> SourcedNumber:
         return SourcedNumber(number.value / factor, f"fitted: {why}; was {number}")

@@ -85,6 +85,8 @@ class CalibrationReport:
     """Whether this process writes and prints it."""
     experiment: str = "digits"
     """The experiment whose layers were timed, or one to predict next."""
+    quick: bool = False
+    """Whether a few kernels and sizes of messages stood for all."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, in seconds and bytes."""
@@ -179,6 +181,7 @@ def calibrate(query: CalibrationQuery) -> CalibrationReport:
         output_path=query.output,
         is_primary=mine.is_primary,
         experiment=query.experiment or CalibrationReport.experiment,
+        quick=query.quick,
     )
 
 
@@ -358,9 +361,9 @@ def print_calibration(out: "Console", report: CalibrationReport) -> None:
         facts["input"] = f"{rate}{host} of {report.experiment}"
     facts["kernel"] = f"{1e6 * device.launch.value:.1f} us at least"
     if cluster.devices > 1:
-        facts["company"] = f"{device.crowd.value:.2g} times as long as alone"
+        facts["contention"] = f"{device.crowd.value:.2g} times as long as alone"
     for name, fact in facts.items():
-        out.print(f"  {name:8} {fact}")
+        out.print(f"  {name:10} {fact}")
     levels = {level.name: level for level in cluster.levels}
     for sums in result.all_reduces:
         level, first, last = levels[sums.level], sums.timings[0], sums.timings[-1]
@@ -369,21 +372,38 @@ def print_calibration(out: "Console", report: CalibrationReport) -> None:
         # A single level has no name that would say more than what is in it.
         only = len(levels) == 1
         out.print(
-            f"  {'sums' if only else level.name:8} "
+            f"  {'sums' if only else level.name:10} "
             f"{'' if only else f'{level.size} {unit}s: '}"
             f"{1e6 * level.alpha.value:,.0f} us a message, "
             f"{format_size(level.bandwidth.value, 'B/s')} a {unit}; "
             f"{format_percent(sums.fit.spread)} from that on average, over "
             f"{format_size(first.payload)} to {format_size(last.payload)}, the largest "
-            f"in {format_duration(last.seconds)}"
+            f"in {format_duration(last.seconds)}",
+            soft_wrap=True,
         )
         if sums.switch:
             out.print(format_switch(sums.switch), soft_wrap=True)
-    out.print(f"  written  {report.output_path}\n")
-    print_next_commands(
-        out,
-        f"jaxdist predict {report.experiment} --cluster {report.output_path}",
-    )
+    out.print(f"  written    {report.output_path}\n")
+    commands = [f"jaxdist predict {report.experiment} --cluster {report.output_path}"]
+    if report.quick:
+        out.print(f"  {_coarse_numbers(cluster)}", soft_wrap=True)
+        commands.append(
+            f"jaxdist calibrate --devices {cluster.devices} -o {report.output_path} "
+            "--force    (minutes)"
+        )
+    print_next_commands(out, *commands)
+
+
+def _coarse_numbers(cluster: Cluster) -> str:
+    """Say what a quick calibration took from few timings, the coarsest first."""
+    coarse = ["kernels of other sizes than these"]
+    if cluster.devices > 1:
+        coarse = [
+            "messages of other sizes than four, and groups of some of the devices",
+            *coarse,
+            "compressors, which were not timed",
+        ]
+    return f"without --quick it would know better: {'; '.join(coarse)}"
 
 
 def format_switch(switch: "AlgorithmSwitch") -> str:
@@ -393,7 +413,7 @@ def format_switch(switch: "AlgorithmSwitch") -> str:
         for fit in (switch.small, switch.large)
     )
     return (
-        f"  switch   {switch.program} between {switch.below:,} B and {switch.above:,} "
-        f"B: {below} below, {above} above; "
+        f"  switch     {switch.program} between {switch.below:,} B and "
+        f"{switch.above:,} B: {below} below, {above} above; "
         f"{format_percent(switch.spread)} from two lines"
     )

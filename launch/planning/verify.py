@@ -23,6 +23,7 @@ from jaxdist.launch.devices.prepare import find_platform
 from jaxdist.launch.terminal.progress_bar import TaskProgress
 
 if TYPE_CHECKING:
+    from jaxdist.core.cluster import Cluster
     from jaxdist.launch.planning.layout_search import LayoutSearchResult
     from jaxdist.meshes.targets.target import Target
     from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan
@@ -44,6 +45,8 @@ class VerificationQuery:
     """Number of plans that are run or compiled."""
     rounds: int = DEFAULT_ROUNDS
     """Times that the steps of each are timed, all plans in turn."""
+    recalibrate: Path | None = None
+    """File to write: the cluster with speeds fitted to the steps that were seen."""
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -193,6 +196,46 @@ def run_plans(found: "LayoutSearchResult", query: VerificationQuery) -> Verifica
     return Verification(
         machine=answer["machine"], is_compiled=False, plans=rank_seen(seen)
     )
+
+
+def recalibrate_by_steps(cluster: "Cluster", verification: Verification) -> "Cluster":
+    """Return the cluster with speeds that explain the steps that were seen.
+
+    Raises:
+        BadInput: no plan ran.
+    """
+    from jaxdist.oracle.compare import (
+        RunComparison,
+        TermComparison,
+        recalibrate_cluster,
+    )
+
+    seen = []
+    for one in verification.plans:
+        said, step = one.evaluated.prediction, one.step_s
+        if step is None:
+            continue
+        low, high = said.interval_s
+        compared = TermComparison(
+            name="step", unit="s", predicted=said.step_s, measured=step
+        )
+        seen.append(
+            RunComparison(
+                run=one.evaluated.plan.label,
+                prediction=said,
+                step=compared,
+                terms=(),
+                in_interval=low <= step <= high,
+            )
+        )
+    if not seen:
+        raise BadInput(
+            "there is nothing to recalibrate the cluster with",
+            rule="speeds are fitted to steps that ran",
+            values=f"0 of {len(verification.plans)} plans ran",
+            remedy="--first 8, or what the refusals say",
+        )
+    return recalibrate_cluster(cluster, seen, "jaxdist plan verify, steps of")
 
 
 def _ask_timer(asked: dict[str, Any], plans: int, rounds: int) -> dict[str, Any]:

@@ -85,11 +85,19 @@ def add_arguments(parser: CommandParser) -> None:
         default=_ROUNDS,
         help=f"times that each plan's steps are timed ({_ROUNDS})",
     )
+    verify.add_argument(
+        "--recalibrate",
+        metavar="FILE",
+        type=Path,
+        help="write the cluster with speeds that explain the steps that were seen",
+    )
     # Before these were forms they were options of the ranking.
     add, hidden = layouts.add_argument, argparse.SUPPRESS
     add("--explain", type=int, nargs="?", const=1, help=hidden)
     add("--verify", type=int, help=hidden)
     add("--rounds", type=int, default=_ROUNDS, help=hidden)
+    for form in (layouts, explain, stages, table):
+        form.set_defaults(recalibrate=None)
     explain.set_defaults(verify=None, rounds=_ROUNDS)
     verify.set_defaults(explain=None)
     _add_stage_options(stages)
@@ -246,6 +254,8 @@ def run(args: Namespace) -> int:
     # A search takes up to minutes: what could not be written is refused before it.
     if args.output:
         check_output(args.output, force=args.force)
+    if args.recalibrate:
+        check_output(args.recalibrate, force=args.force, option="--recalibrate")
     if args.action == "stages":
         return _plan_stages(args)
     if args.action == "table":
@@ -258,6 +268,7 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.planning.verify import (
         VerificationQuery,
         compile_plans,
+        recalibrate_by_steps,
         run_plans,
     )
 
@@ -275,10 +286,19 @@ def run(args: Namespace) -> int:
             kept = target_answer_folder(os.environ)
             seen = compile_plans(found, verifying, target, kept)
         found = replace(found, verification=seen)
+        if verifying.recalibrate is not None:
+            better = recalibrate_by_steps(found.cluster, seen).to_json()
+            write_output(verifying.recalibrate, better, force=args.force)
     if args.output:
         text = plan_file_text(found.best_plan, found.resolved, found.cluster)
         write_output(args.output, text, force=args.force)
     print_json(found.to_dict()) if args.json else print_layouts(console(), found)
+    if args.recalibrate and not args.json:
+        console().print(
+            f"  written  {args.recalibrate}, fitted to the steps that ran; "
+            f"--cluster {args.recalibrate} plans by it",
+            soft_wrap=True,
+        )
     if args.target and not args.json:
         words = " ".join((args.experiment, *args.overrides))
         file = args.output or "plan.json"
@@ -299,6 +319,13 @@ def _take_target(args: Namespace) -> "Target":
             values=f"--target {args.target} and "
             f"{'--cluster' if args.cluster else '--devices'}",
             remedy=f"--target {args.target}",
+        )
+    if args.recalibrate:
+        raise BadInput(
+            "compiled plans recalibrate nothing",
+            rule="speeds of a cluster are fitted to steps that ran",
+            values=f"--recalibrate {args.recalibrate} --target {args.target}",
+            remedy="--recalibrate with --cluster, on a machine of that cluster",
         )
     args.cluster, args.devices = target.chip.cluster, (target.devices,)
     return target

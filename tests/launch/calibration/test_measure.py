@@ -67,9 +67,9 @@ def said(found):
 
 def test_each_level_is_said_and_what_is_in_it():
     text = said(made(HostTopology(num_hosts=4, devices_per_host=2), [FAST] * 7))
-    assert "  host     2 devices: " in text
+    assert "  host       2 devices: " in text
     assert "GB/s a device; " in text
-    assert "  net      4 hosts: " in text
+    assert "  net        4 hosts: " in text
     assert "GB/s a host; " in text
     assert "sums  " not in text
     assert "switch" not in text
@@ -77,13 +77,21 @@ def test_each_level_is_said_and_what_is_in_it():
 
 def test_one_level_is_said_as_sums():
     text = said(made(HostTopology(num_hosts=1, devices_per_host=4), [FAST] * 7))
-    assert "  sums     25 us a message, " in text
+    assert "  sums       25 us a message, " in text
     assert "over 1.02 kB to 8.39 MB" in text
+
+
+def test_a_quick_calibration_says_what_it_took_from_few_timings():
+    found = made(HostTopology(num_hosts=1, devices_per_host=4), [FAST] * 7)
+    assert "without --quick" not in said(found)
+    text = said(replace(found, quick=True))
+    assert "groups of some of the devices" in text
+    assert "jaxdist calibrate --devices 4 -o mine.json --force" in text
 
 
 def test_a_switch_of_algorithm_is_said_as_of_what_is_read():
     found = made(HostTopology(num_hosts=1, devices_per_host=4), [SLOW] * 4 + [FAST] * 3)
-    assert "  switch   all-reduce between 131,072 B and 524,288 B: " in said(found)
+    assert "  switch     all-reduce between 131,072 B and 524,288 B: " in said(found)
     (switch,) = found.to_dict()["switches"]
     assert (switch["level"], switch["above"]) == ("data", 1 << 19)
 

@@ -9,12 +9,15 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.intervals import Interval
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.launch.planning.verify import (
+    Verification,
     VerificationQuery,
     VerifiedPlan,
     plans_to_verify,
     rank_compiled,
     rank_seen,
+    recalibrate_by_steps,
 )
+from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.predict import Prediction
 from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan
 
@@ -167,8 +170,12 @@ def test_plans_are_run_in_turn_and_the_first_one_seen_is_written(job, tmp_path):
         "--rounds",
         "3",
     )
-    code, text, err = job.call("plan", "verify", path, *words, "--json", "-o", out)
+    better = tmp_path / "better.json"
+    again = ("--json", "-o", out, "--recalibrate", better)
+    code, text, err = job.call("plan", "verify", path, *words, *again)
     assert code == 0, err
+    origin = load_cluster(str(better)).device.memory_bandwidth.origin
+    assert origin.startswith("fitted: jaxdist plan verify, steps of ")
     found = json.loads(text)["verified"]
     assert found["machine"] == "2 devices (cpu, fake)"
     assert not found["compiled"]
@@ -177,6 +184,39 @@ def test_plans_are_run_in_turn_and_the_first_one_seen_is_written(job, tmp_path):
     assert all(len(one["rounds_s"]) == 3 for one in found["plans"])
     written = Plan.from_json(out.read_text())
     assert written == Plan.from_tree(found["plans"][0]["plan"])
+
+
+def test_steps_that_were_seen_recalibrate_the_cluster():
+    """Devices half as fast as was said, links as fast."""
+    cluster, terms = load_cluster("testbed"), ("compute", "all-reduce over data")
+    plans = []
+    for devices, links in ((1.0, 0.2), (0.2, 1.0), (0.6, 0.6)):
+        one = planned(data=2)
+        said = replace(one.prediction, terms_s=dict(zip(terms, (devices, links))))
+        plans.append(
+            VerifiedPlan(
+                evaluated=replace(one, prediction=said),
+                rounds_s=(2 * devices + links,) * 3,
+            )
+        )
+    refused = VerifiedPlan(evaluated=planned(tensor=2), refusal="out of memory")
+    found = Verification(machine="here", is_compiled=False, plans=(*plans, refused))
+    better = recalibrate_by_steps(cluster, found)
+    for said, now, factor in (
+        (cluster.device.memory_bandwidth, better.device.memory_bandwidth, 2.0),
+        (cluster.levels[0].bandwidth, better.levels[0].bandwidth, 1.0),
+    ):
+        assert now.value == pytest.approx(said.value / factor)
+    none = replace(found, plans=(refused,))
+    with pytest.raises(BadInput, match="nothing to recalibrate"):
+        recalibrate_by_steps(cluster, none)
+
+
+def test_compiled_plans_recalibrate_nothing(job):
+    words = ("digits", "--target", "tpu-v5e:2x2", "--recalibrate", "better.json")
+    code, _, err = job.call("plan", "verify", *words)
+    assert code == 2
+    assert "compiled plans recalibrate nothing" in err
 
 
 def test_a_table_that_decides_nothing_says_what_would(job, tmp_path):
