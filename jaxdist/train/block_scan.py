@@ -82,8 +82,11 @@ def find_block_scans(
         # A stream of random numbers counts the calls before it.
         draws = any(isinstance(v, nnx.RngState) for _, v in nnx.iter_graph(block))
         keys[name] = name
+        # Parameters are looked up by the name of the block, so it must be the
+        # attribute's.
         if shared or draws or getattr(network, name, None) is not block:
             continue
+        # Scopes begin with the block's name, which would tell equal blocks apart.
         _drop_paths(block)
         graph, state = nnx.split(block)
         form = [

@@ -81,6 +81,7 @@ def device_collectives(
         found = _STAGE.search(loops)
         if UPDATE_SCOPE in loops:
             count = counts.updates
+        # What is of no stage every device does once a step.
         elif found is None:
             yield move
             continue
@@ -304,6 +305,7 @@ def _iter_differences(
             layer_flops,
             layout.compiler_rules,
         )
+        # FLOPs are those of the program for all devices: compared once.
         layer_flops = ()
 
 
@@ -400,6 +402,8 @@ def _compile_warmup_step(
     """
     if not (layout.plan.reduce.warmup_steps and layout.reduction.buckets):
         return None, ()
+    # A program and no branch: with both in one, no ledger could say which bytes are
+    # moved (docs/adr/0024).
     exact = without_compression(layout.reduction)
     lowered = trace_train_step(layout, exact).lower()
     compiled = lowered.compile(compiler_options=options)

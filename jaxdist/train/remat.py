@@ -237,6 +237,7 @@ def tag_activations(plan: Plan, model: Any, looped: Container[str] = ()) -> None
             offloaded.
     """
     if plan.remat and not plan.remat_end:
+        # With an end of rematerialization `run_with_partial_remat` tags them.
         tag_block_outputs(model, [name for name, _ in model.chain()])
     if not plan.remat_saves and not plan.offload:
         return

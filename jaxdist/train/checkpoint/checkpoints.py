@@ -130,6 +130,7 @@ class Checkpoints:
         }
         shares = [local_fingerprint(array) for array in arrays.values()]
         bad = [has_nonfinite(name, array) for name, array in arrays.items()]
+        # Fingerprints are sums of hosts' shares modulo 2**32, so one call does for all.
         totals = sum_over_hosts(np.array([*shares, *bad], np.uint32))
         step = int(state.step)
         manifest = CheckpointManifest(
