@@ -81,6 +81,7 @@ def find_block_scans(
         shared = any(ids & used[name] for ids in others)
         # A stream of random numbers counts the calls before it.
         draws = any(isinstance(v, nnx.RngState) for _, v in nnx.iter_graph(block))
+        # Its own name is a key that no other block has.
         keys[name] = name
         # Parameters are looked up by the name of the block, so it must be the
         # attribute's.

@@ -389,6 +389,7 @@ def build_layout(
     # pipe.
     ledger = partial(
         build_ledger,
+        # What was decided, where the plan says `auto`.
         replace(plan, logits="chunks" if product else "whole"),
         calls,
         roles,
@@ -680,6 +681,7 @@ def _read_updates(
     leaves = jax.tree.leaves(values)
 
     traced = jax.make_jaxpr(loss)(leaves, rest, dict(shapes)).jaxpr
+    # The first of the results is the loss.
     known = has_gradients(traced, [not i for i in range(len(traced.outvars))])
     gradients = dict(zip(leaf_names(values), known))
 
@@ -821,6 +823,7 @@ def _norm_requests(
     def update(params: Any, opt: Any) -> Any:
         move = optax.with_extra_args_support(task.optimizer)
         with jax.numpy_dtype_promotion("standard"):
+            # Gradients have the shapes of parameters, which stand for them here.
             return move.update(params, opt, params, squares=squares, total=total)
 
     jax.eval_shape(update, params, opt)

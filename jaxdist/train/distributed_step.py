@@ -559,6 +559,7 @@ class DistributedStep:
                     reduction.scatter_inner,
                     reduction.scatter_lanes,
                 )
+            # Scattered sums are of float32 at least.
             own = [x.astype(leaf.dtype) for x, leaf in zip(own, leaves, strict=True)]
             axes = set(reduction.exact_axes)
             # In one sum, where all are summed over the same axes.
