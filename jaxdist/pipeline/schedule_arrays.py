@@ -119,6 +119,8 @@ def schedule_arrays(
         for key, (start, end) in sorted(spans.items(), key=lambda item: item[1]):
             (stage, micro), device = key, placement.device_of(*key)
             ends = last_uses[device]
+            # Strictly before: what a superstep writes into a ring may come before its
+            # last reads.
             row = next((r for r, last in enumerate(ends) if last < start), len(ends))
             ends[row : row + 1] = [end]
             rows[key] = row

@@ -406,6 +406,7 @@ def assign_slots(
             continue
         _check_size(plan, leaf)
         kind = (
+            # Biases of several gates have two dims, and decay as little as others.
             len(leaf.shape) < 2 or "bias" in leaf.name.split("/"),
             np.dtype(leaf.dtype).name,
             leaf.tensor_dim is not None,

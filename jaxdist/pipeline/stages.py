@@ -100,6 +100,7 @@ def balanced_cuts(costs: Sequence[int], parts: int) -> list[int]:
     best = {0: (0, list[int]())}
     for part in range(1, parts + 1):
         found: dict[int, tuple[int, list[int]]] = {}
+        # Each of the parts to come needs a block, too.
         for end in range(part, len(costs) - (parts - part) + 1):
             found[end] = min(
                 (max(most, sum(costs[start:end])), [*starts, start])
