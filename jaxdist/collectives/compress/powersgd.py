@@ -78,6 +78,7 @@ class PowerSGD(AllReduceAlgorithm):
         first = []
         for q, m in zip(state, matrices):
             place = jnp.arange(q.size, dtype=jnp.uint32).reshape(q.shape)
+            # From 1 on: the hash of 0 is 0.
             drawn = hash_uint32(place + np.uint32(1)).astype(q.dtype)
             drawn = drawn / np.float32(2**31) - 1
             first.append(_unit(jnp.where((q != 0).any(0), q, drawn)).astype(m.dtype))
