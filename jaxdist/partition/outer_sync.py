@@ -91,6 +91,7 @@ def plan_syncs(
     method, codec = make_stateless_compressor(asked.compressor, 256)
     syncs = []
     for number, indices in enumerate(assign_fragments(leaves, asked.fragments), 1):
+        # Codecs are of real numbers.
         compressed = [
             i
             for i in indices
