@@ -230,6 +230,7 @@ def find_equal_blocks(network: nnx.Module) -> RepeatedBlocks:
     # Equal structure and arrays; a block that shares arrays with others is like none.
     keys: dict[str, Any] = {}
     for name, block in chain.items():
+        # Its own name is a key that no other block has.
         keys[name] = name
         if all(users[i] == 1 for i in held[name]):
             graph, state = nnx.split(block)
