@@ -150,6 +150,7 @@ def _parse_key(kind: Any, key: Any, name: str, context: str) -> Any:
     """Return the key of a mapping; JSON has only texts."""
     if kind is not int:
         return key
+    # 18 digits always fit into 64 bits.
     if not isinstance(key, str) or not re.fullmatch("[0-9]{1,18}", key):
         raise _type_error(int, key, f"a key of {name}", context)
     return int(key)

@@ -313,6 +313,7 @@ class Plan:
         >>> Plan(placement=("pipe", "data")).placed.order[-3:]
         ('tensor', 'pipe', 'data')
         """
+        # The last axes are the innermost, within a host where they fit.
         others = (axis for axis in AXES if axis not in self.placement)
         return MeshPlacement(mesh=self.mesh, order=(*others, *self.placement))
 
@@ -377,6 +378,7 @@ class Plan:
 
         Along the pipe axis the devices of the last stage hold it, and others none.
         """
+        # Not over replicas: each has a loss of its own.
         used = {"pipe", *BATCH_AXES, *SPATIAL_AXES, "tensor"} - set(
             self.replicated_axes
         )
