@@ -200,6 +200,7 @@ def _conv(
         features,
         (size, size),
         stride,
+        # The norm behind it takes the mean away, and a bias with it.
         use_bias=False,
         dtype=dtype,
         kernel_init=nnx.initializers.he_normal(),
