@@ -177,6 +177,7 @@ def _is_column(label: NDArray[Any]) -> bool:
 
 def _is_one_hot(label: NDArray[Any]) -> bool:
     """Tell whether each row has one 1 among zeros."""
+    # A single column holds numbers of classes, even where all of them are 1.
     if label.ndim != 2 or label.shape[1] < 2 or label.dtype.kind not in "biuf":
         return False
     ones = label == 1

@@ -295,6 +295,7 @@ class PeerClient:
         results = iter(self._clients[address].do_action(action, options))
         # Each sample at most, in a chunk of its own.
         left, wanted = len(asked) * (sample_limit + table_limit), set(asked.tolist())
+        # Of one iterator: signatures and chunks come in turns.
         for signature, chunk in zip(results, results):
             said, body = signature.body.to_pybytes(), chunk.body
             left -= body.size

@@ -287,6 +287,7 @@ class ByteStore:
         """Write a sample's file; False where the disk has no room for it."""
         parts = (part for x in one.values() for part in (_INT64.pack(len(x)), x))
         try:
+            # In place: a file that a kill has cut off does not have its checksum.
             path.write_bytes(_INT64.pack(sum) + b"".join(parts))
         except OSError as refused:
             path.unlink(missing_ok=True)
