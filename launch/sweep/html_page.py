@@ -107,6 +107,7 @@ def number_keys(space: SearchSpace) -> tuple[str, ...]:
 
 def headline(settings: SweepSettings, trials: Sequence[TrialRecord]) -> str:
     """Say which trial is best, and with what."""
+    # Trials come with the best first.
     best = next((each for each in trials if each.state == "done"), None)
     if best is None:
         return "No trial has come to its end."
@@ -155,6 +156,7 @@ def draw_coordinates(
         line = {"points": points, "stroke_opacity": opacity, "stroke_dasharray": dashes}
         lines.append(tag("polyline", tag("title", told), class_=look, **line))
     inner = {"width": "100%", "height": _TALL, "viewBox": "0 0 100 100"}
+    # Lines stretch with the page. Texts must not, so they are drawn outside of them.
     stretch = {"preserveAspectRatio": "none", "overflow": "visible"}
     parts = []
     for x, (name, _, labels) in zip(places, axes):
@@ -219,6 +221,7 @@ def draw_scatter(
 def draw_progress(settings: SweepSettings, trials: Sequence[TrialRecord]) -> Figure:
     """Draw the best metric after each trial that came to its end."""
     better = max if settings.maximizes else min
+    # By when they began: they are given with the best first.
     done = sorted((each for each in trials if each.state == "done"), key=_number)
     points: list[tuple[float, float]] = []
     for each in done:

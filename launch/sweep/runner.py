@@ -84,6 +84,7 @@ def run_sweep(
             finally:
                 # However this ends, processes save and end before it does.
                 sweep.stop.set()
+        # Raises here what was raised in a thread.
         for each in running:
             each.result()
         return read_trials(study)
@@ -134,6 +135,7 @@ class _Sweep:
                 break
             if self.stop.is_set():
                 return  # it goes on with the sweep
+            # Below zero a signal ended it, sent by somebody else: it is started again.
             if failure.returncode != EXIT_RESTART and failure.returncode > 0:
                 break
         self._tell(trial, run, failure, prunes=prunes)
@@ -209,6 +211,7 @@ class _PruningWatch:
             size = self._run.metrics.stat().st_size
         except FileNotFoundError:
             return False
+        # Polled while the run goes: the file is read only where it has grown.
         if size != self._size and not self.prunes:
             self._size = size
             self.prunes = self._sweep._should_prune(self._trial, self._run)

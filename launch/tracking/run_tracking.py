@@ -86,6 +86,7 @@ class RunTracking:
     def _finish(self, summary: TrackedEnd, timeout_s: float) -> None:
         for thread in self._threads:
             thread.queue.put(summary)
+        # One limit for all of them: they end side by side.
         end = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(end - time.monotonic(), 0.0))
