@@ -94,6 +94,7 @@ def run(
         AuditError: the compiled step is not what its plan says.
     """
     started, environ = time.time(), os.environ
+    # Only the first of several runs of a program joins its processes.
     if is_multi_process(environ) and process_group().size == 1:
         initialize(WATCHED_HEARTBEAT_TIMEOUT_S)
     group = process_group()

@@ -331,6 +331,8 @@ class RunCheckpointer:
         if self._goal is None or value is None:
             return False
         best = self._checkpoints.best()
+        # A run may be resumed with another metric: then no value of before compares.
+        # Nothing is better than nan, so a first value that is nan would stay for ever.
         if best is None or best.metric != self._goal.metric:
             return not math.isnan(value)
         return self._goal.is_better(value, than=best.value)

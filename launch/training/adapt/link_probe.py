@@ -117,6 +117,7 @@ def probe_message_bytes(cluster: Cluster) -> int:
     # The slowest link sets the size: long enough that its latency does not count, and
     # short enough that nobody notices a pause in training.
     rate = min(level.bandwidth.value for level in cluster.levels)
+    # Whole numbers of float32, which is what is sent.
     return int(min(max(_TARGET_S * rate, _MIN_BYTES), _MAX_BYTES)) // 4 * 4
 
 
