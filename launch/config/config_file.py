@@ -200,6 +200,7 @@ def _toml_settings(text: str) -> Iterator[_Setting]:
             text = format_value(tuple(value) if isinstance(value, list) else value)
             yield _Setting(key=key, text=text, line=lines.get(key))
 
+    # Numbers as they are written: a float may come back with other digits.
     yield from settings(tomllib.loads(text, parse_float=str), "")
 
 

@@ -218,6 +218,7 @@ def write_config_lock(
     changes: tuple[ConfigChange, ...] = ()
     packages: tuple[ConfigChange, ...] = ()
     if before is not None:
+        # The command that started the run: attempts have records of their own.
         lock = replace(lock, command=before.command)
         # A run of an older version had an attempt too, of which nothing is known.
         attempts = before.attempts or (AttemptRecord(step=0, command=before.command),)
