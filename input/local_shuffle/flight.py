@@ -251,6 +251,7 @@ class PeerClient:
             if self._retry_at.get(address, 0.0) > time.monotonic():
                 continue
             try:
+                # What is beyond is read of the data set, like all that does not come.
                 for samples in self._ask(address, asked[:_MAX_IDS]):
                     found |= samples
             except _REPLY_ERRORS:

@@ -90,6 +90,7 @@ class ArrayStore:
                 # left would kill the process with SIGBUS.
                 with path.open("wb") as file:
                     size = int(np.prod(shape)) * dtype.itemsize
+                    # At least a byte: an empty file cannot be mapped.
                     os.posix_fallocate(file.fileno(), 0, max(size, 1))
             self._arrays[key] = np.memmap(path, dtype, "r+", shape=shape)
         self._index = self._arrays.pop(index)

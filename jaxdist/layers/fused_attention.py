@@ -299,6 +299,8 @@ def _primitive(
     written: Callable[..., list[jax.Array]],
     kernels: dict[str, Callable[..., list[jax.Array]]],
 ) -> Primitive:
+    # Not `lax.platform_dependent`, which keeps for the backward pass what any of its
+    # branches reads: the scores of the written one as well.
     primitive = Primitive(name)
     primitive.multiple_results = True
     primitive.def_abstract_eval(types)
