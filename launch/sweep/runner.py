@@ -75,6 +75,8 @@ def run_sweep(
     with claim_sweep(folder, settings):
         study = open_study(folder, settings)
         sweep = _Sweep(folder, settings, space, study, on_trial)
+        # This process alone is at work here: what counts as running was under way when
+        # a sweep before was ended.
         sweep.waiting = running_trials(study, space)
         with exit_on_signals(), ThreadPoolExecutor(workers) as pool:
             running = [pool.submit(sweep.work) for _ in range(workers)]
@@ -180,6 +182,7 @@ class _Sweep:
         value = run_outcome(run, self.settings.metric)
         with self.lock:
             states = {each.state for each in self.study.get_trials(deepcopy=False)}
+            # A run that came to its end counts, also where it was about to be pruned.
             if value is not None:
                 self.study.tell(trial, value)
             elif prunes:

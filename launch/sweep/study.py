@@ -320,6 +320,7 @@ def run_evaluations(run: RunFolder, metric: Metric) -> dict[int, float]:
         for row in read_jsonl(run.metrics).rows
         if row.get("kind") == "test" and isinstance(row.get(key), int | float)
     }
+    # By number: steps differ with the batch size, and optuna compares equal ones alone.
     return {n: float(by_step[step]) for n, step in enumerate(sorted(by_step), 1)}
 
 

@@ -47,6 +47,7 @@ class MlflowTracker:
         if self._run:
             try:
                 known = dict(client.get_run(self._run).data.params)
+                # It was ended before, and goes on: the call takes any status.
                 client.set_terminated(self._run, "RUNNING")
             except MlflowException:  # the store is a new one
                 self._run = ""
