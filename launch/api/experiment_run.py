@@ -144,6 +144,7 @@ def run(
         record, folder = train(
             job, observer, start_time=started, should_stop=stop, tracking=tracking
         )
+        # The progress line ends, and signals are the program's again.
         stack.close()
         for callback in told:
             callback.on_end(record)

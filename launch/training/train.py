@@ -134,6 +134,7 @@ def train(
         set_abort(lambda: status.finish("stopped"))
         stack.enter_context(status)
 
+        # In the folder of the run: each process writes its part of a checkpoint.
         checkpoints = Checkpoints(
             folder.checkpoints, max_to_keep=config.checkpoint.keep, exclusive=True
         )

@@ -95,6 +95,8 @@ class PlanSearchProcess:
             for name, text in os.environ.items()
             if not name.startswith(_RUN_VARIABLE_PREFIXES)
         }
+        # A process of its own: tracing holds the interpreter's lock for seconds, and no
+        # step would begin meanwhile.
         task = ProcessSpec(command=command, env=env)
         self._child: subprocess.Popen[bytes] = start_process(task, self._out, self._err)
         return self
