@@ -156,7 +156,7 @@ def draw_coordinates(
         line = {"points": points, "stroke_opacity": opacity, "stroke_dasharray": dashes}
         lines.append(tag("polyline", tag("title", told), class_=look, **line))
     inner = {"width": "100%", "height": _TALL, "viewBox": "0 0 100 100"}
-    # Lines stretch with the page. Texts must not, so they are drawn outside of them.
+    # Lines are stretched to the page. Texts must not be, and are drawn outside.
     stretch = {"preserveAspectRatio": "none", "overflow": "visible"}
     parts = []
     for x, (name, _, labels) in zip(places, axes):

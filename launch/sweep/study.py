@@ -240,7 +240,7 @@ def open_study(folder: Path, settings: SweepSettings) -> "optuna.Study":
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
-    # It would print a line for each trial, beside ours.
+    # It would say, beside our lines, that it has made a study.
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     storage = JournalStorage(JournalFileBackend(str(folder / "journal.log")))
     pruner = optuna.pruners.NopPruner()

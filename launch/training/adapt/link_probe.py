@@ -179,6 +179,8 @@ class _ProbePrograms:
 
         # The sum makes all processes meet, so that an exchange begins everywhere at
         # once. In an exchange the two of each pair send each other what they have.
+        # By jax's own exchange, as in a step: sockets of ours would need ports, and say
+        # nothing of NCCL.
         self._pairs = round_robin_pairs(count)
         calls: list[Callable[[Any], Any]] = [lambda x: jax.lax.psum(x, _AXIS)]
         for pairs in self._pairs:
