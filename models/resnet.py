@@ -202,7 +202,7 @@ def _conv(
         features,
         (size, size),
         stride,
-        # The norm behind it takes the mean away, and a bias with it.
+        # The norm behind it, or that beside a shortcut, has a bias that does the same.
         use_bias=False,
         dtype=dtype,
         kernel_init=nnx.initializers.he_normal(),

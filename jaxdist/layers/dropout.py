@@ -81,7 +81,7 @@ class Dropout(nnx.Dropout):
             draw = jax.vmap(
                 jax.vmap(lambda key: jax.random.bits(key, (count,), jnp.uint32))
             )
-            # At a rate below 2^-32 the threshold would be one more than a uint32 holds.
+            # A rate that vanishes beside 1 makes it 2^32, one more than a uint32 holds.
             threshold = jnp.uint32(min(int((1.0 - self.rate) * 2**32), 2**32 - 1))
             drawn = draw(keys) < threshold
             drawn = local_slice(drawn, width) if sliced else drawn
