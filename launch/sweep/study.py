@@ -281,7 +281,7 @@ def running_trials(study: "optuna.Study", space: SearchSpace) -> "list[optuna.Tr
     import optuna
 
     waiting = study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.RUNNING])
-    # `Study.ask` makes new trials only: one that runs is opened by its key in the store.
+    # `Study.ask` makes new trials alone: one that runs is opened by its key there.
     found = [optuna.Trial(study, trial._trial_id) for trial in waiting]
     for trial in found:
         # A kill may have come before all values were drawn; the others stay.
