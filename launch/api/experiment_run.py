@@ -106,6 +106,7 @@ def run(
     )
     if isinstance(experiment, Experiment) and group.size == 1:
         experiment = _without_watchdog(experiment)
+    # The last word for a key holds: overrides win over the plan.
     words = [*(plan_to_overrides(plan) if plan else ()), *overrides]
     # What a program says is what it wants, also where its run had other settings.
     request = JobRequest(

@@ -173,6 +173,7 @@ def _figures(records: Sequence[RunData], names: Sequence[str]) -> list[Figure]:
         (
             "Learning rate",
             "learning rate",
+            # A mean would take the top off a short peak.
             lambda one: downsample(metric_points(one.train, "learning_rate"), max),
         ),
     ]

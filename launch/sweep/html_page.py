@@ -149,6 +149,7 @@ def draw_coordinates(
             for x, (_, scale, _), value in zip(places, axes, values)
             if value is not None
         )
+        # Colours by their names in the theme, which mean no passes here.
         look = "ln s-backward" if rank < _BEST else "ln s-forward"
         told = f"{trial.name}, {trial.state}: {format_metric(trial.value)}"
         opacity = 1 if rank < _BEST else 0.35
@@ -203,6 +204,7 @@ def draw_scatter(
         if value is None or trial.value is None:
             continue
         x = percent_length(_inset(scale(value)))
+        # What is beyond the axis is drawn at its end: see `_metric_ends`.
         shown = min(up[-1], max(up[0], trial.value))
         y = percent_length(1 - (shown - up[0]) / (up[-1] - up[0]))
         told = f"{trial.name}, {trial.state}: {format_drawn(value)}, "
