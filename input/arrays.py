@@ -240,6 +240,7 @@ def open_numpy(path: str) -> tuple[ArraySource, ArraySource]:
     if path and root.is_dir():
         # Mapped: a folder may hold more than the machine's memory.
         found = {each.stem: _map_array(path, each) for each in root.glob("*.npy")}
+        # A folder lists its files in any order.
         found = dict(sorted(found.items()))
     else:
         said_of = path or "data.path is empty"

@@ -64,6 +64,7 @@ class Clips:
         target = self._target[ids]
         words = np.full_like(target, BOS_ID)
         # Teacher forcing: the network reads each word and is asked for the next.
+        # The end is no input: behind it nothing is asked for.
         words[:, 1:] = np.where(target == EOS_ID, PAD_ID, target)[:, :-1]
         clip = self._clips[ids] / np.float32(255)
         return {"clip": clip, "words": words, "target": target}
@@ -119,6 +120,7 @@ def open_clips(path: str) -> tuple[Clips, Clips]:
     """
     with (
         decoder_errors(lambda said: _no_clips_error(path, said)),
+        # Without pickles, whose reading runs code.
         np.load(path or "no path", allow_pickle=False) as file,
     ):
         clips, texts = file["clip"], file["caption"]

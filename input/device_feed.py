@@ -108,6 +108,7 @@ def device_put_batch(
     return {name: lay(name, array) for name, array in local.items()}
 
 
+# A feed without an end has one all the same: steps are a range of numbers.
 _UNBOUNDED: Final = 2**62
 
 

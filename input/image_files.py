@@ -29,6 +29,7 @@ _ORIENTATIONS: Final = {
     8: "ROTATE_90",
 }
 """What turns a picture upright, by its orientation in EXIF."""
+# Of grey they are the means over the colours.
 _MEAN: Final = {1: (0.449,), 3: (0.485, 0.456, 0.406)}
 _STD: Final = {1: (0.226,), 3: (0.229, 0.224, 0.225)}
 """Mean and standard deviation of ImageNet's colours, of values in [0, 1]."""
@@ -57,6 +58,7 @@ def decode_image(data: bytes, channels: int) -> "Image":
     try:
         with Image.open(io.BytesIO(data)) as file:
             turn = _ORIENTATIONS.get(_orientation(file))
+            # More than 8 bits: `convert` would cut all greys above 255 off.
             if file.mode[:1] in ("I", "F"):
                 seen = _scale_grey(file)
             elif file.has_transparency_data and _is_transparent(file):
@@ -86,9 +88,11 @@ def _scale_grey(file: "Image") -> "Image":
     pixels = np.asarray(file)
     if pixels.dtype.kind == "f" or pixels.min() < 0 or pixels.max() > _WHITE_16:
         raise ValueError(f"numbers of mode {file.mode} have no white")
+    # PNG may name one grey that is transparent: it is white, as elsewhere.
     hidden = file.info.get("transparency")
     if isinstance(hidden, int):
         pixels = np.where(pixels == hidden, _WHITE_16, pixels)
+    # 65,535 is 257 x 255, so white is 255 exactly.
     return Image.fromarray(pixels.astype(np.float32) / np.float32(_WHITE_16 // 255))
 
 

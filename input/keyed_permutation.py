@@ -15,6 +15,7 @@ UInt64Array = NDArray[np.uint64]
 GridPermutation = Callable[[UInt64Array, UInt64Array, int, int], UInt64Array]
 """(keys, cells, rows, columns) to cells: a permutation of a grid."""
 
+# The increment of SplitMix64: 2^64 over the golden section, made odd.
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _CHAIN: Final = np.uint64(0xD6E8FEB86659FD93)
 _ROUND_CONSTANTS: Final = np.arange(6, dtype=np.uint64)[:, None] * np.uint64(

@@ -142,6 +142,7 @@ def largest_remainder_split(weights: Sequence[float], samples: int) -> list[int]
     exact = [samples * weight / sum(weights) for weight in weights]
     parts = [int(x) for x in exact]
     # Ties go to the earlier source, so that the parts are the same everywhere.
+    # Parts are rounded down, so the furthest below its exact one is first.
     by_rest = sorted(range(len(parts)), key=lambda i: (parts[i] - exact[i], i))
     for i in by_rest[: samples - sum(parts)]:
         parts[i] += 1

@@ -88,6 +88,7 @@ class GlobalShuffleOrder:
 
     def _positions(self, step: int, rows: NDArray[Any] | None) -> NDArray[np.int64]:
         """Positions of a step's rows in the endless stream: int64."""
+        # In int64: positions in the stream of a long run pass 2^31.
         own = np.arange(self.batch, dtype=np.int64) if rows is None else rows
         return step * self.batch + own
 

@@ -34,6 +34,7 @@ def class_labels(train: Source, test: Source) -> tuple[Source, Source]:
         BadInput: one-hot rows of different lengths, or labels below 0.
     """
     parts = [train, test]
+    # No subclass: those know their classes already.
     if all(type(part) is ArraySource and "label" in part.arrays for part in parts):
         arrays = [part.arrays for part in parts if isinstance(part, ArraySource)]
         return _class_arrays(*arrays) or (train, test)
@@ -132,6 +133,7 @@ def _with_class_labels(source: Source) -> Source:
     """Return a source of one's own with labels [n], by the form of its first sample."""
     from jaxdist.input.sample_validation import CheckedSource
 
+    # `check_source` wraps those of one's own, and no other.
     if not isinstance(source, CheckedSource):
         return source
     label = source.get(np.zeros(1, np.int64)).get("label")
@@ -177,6 +179,7 @@ def _is_column(label: NDArray[Any]) -> bool:
 
 def _is_one_hot(label: NDArray[Any]) -> bool:
     """Tell whether each row has one 1 among zeros."""
+    # A single column holds numbers of classes, even where all of them are 1.
     if label.ndim != 2 or label.shape[1] < 2 or label.dtype.kind not in "biuf":
         return False
     ones = label == 1

@@ -64,6 +64,7 @@ class CheckedSource:
         except Exception as error:  # a source of one's own may raise anything
             said = f"{type(error).__name__}: {error}"
             raise self._error(said, "get(np.array([0]))") from error
+        # Empty while the first sample is read, which is compared with none.
         self._first: Arrays = {}
         self._first = self._check(found, first)
 
@@ -148,6 +149,7 @@ class CheckedSource:
         columns: Any = found
         if hasattr(found, "to_pydict"):  # a table of Arrow
             columns = found.to_pydict()
+        # A data frame, as of pandas.
         elif not isinstance(found, Mapping) and hasattr(found, "columns"):
             columns = {str(key): found[key] for key in found.columns}
         elif isinstance(found, list | tuple | np.ndarray):
@@ -194,6 +196,7 @@ class CheckedSource:
                 f"{list(array.shape[1:])} a sample; first {list(first.shape[1:])}; "
                 f"{_describe_ids(ids)}",
             )
+        # Texts are as wide as the longest of a batch, so that their dtypes differ.
         if array.dtype == first.dtype or (array.dtype.kind == first.dtype.kind == "U"):
             # Always a copy: a source may fill the same buffer for its next batch, while
             # devices still read this one.
@@ -201,6 +204,7 @@ class CheckedSource:
         # Lists have the dtype that their numbers ask for, which differs by batch.
         if np.can_cast(array.dtype, first.dtype, "same_kind"):
             cast = array.astype(first.dtype)
+            # Real numbers may be rounded. Whole ones must be the same afterwards.
             if first.dtype.kind in "fc" or np.array_equal(cast, array):
                 return cast
         raise self._error(

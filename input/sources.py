@@ -97,6 +97,7 @@ class ArraySource:
     def fingerprint(self) -> str:
         """Digest of names, types, shapes and every byte."""
         digest = hashlib.sha256()
+        # In the order of the names: that of a dict is no part of the content.
         for name, array in sorted(self._arrays.items()):
             digest.update(f"{name} {array.dtype} {array.shape}".encode())
             # The bytes of an array, without a copy of them as `bytes`.
@@ -159,6 +160,7 @@ class PermutedSource:
     def fingerprint(self) -> str:
         """Digest of the source's own and of the ids."""
         digest = hashlib.sha256(self._source.fingerprint.encode())
+        # As one dtype: equal ids are one order, whatever holds them.
         digest.update(np.ascontiguousarray(self._ids, np.int64).data)
         return digest.hexdigest()
 

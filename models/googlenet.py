@@ -148,6 +148,7 @@ class Auxiliary(nnx.Module):
         self.conv = Linear(wide, features, use_bias=False, dtype=dtype, rngs=rngs)
         self.norm = make_batch_norm(features, preset, dtype, rngs, BATCH_NORM_EPSILON)
         self.dense1 = Linear(16 * features, dense, dtype=dtype, rngs=rngs)
+        # Seven tenths are dropped: section 5 of the paper.
         self.dropout = Dropout(0.7)
         self.dense2 = Linear(dense, preset.classes, dtype=dtype, rngs=rngs)
 

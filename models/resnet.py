@@ -33,6 +33,8 @@ class Stem(nnx.Module):
 class BasicBlock(nnx.Module):
     """Two 3x3 convolutions beside a shortcut; 1x1 where the shape changes."""
 
+    # The norm between treats each filter by itself, so that a device which has some of
+    # the first layer's filters goes on with these alone to the second.
     pairs = (ColumnRowPair(first=("conv1",), last="conv2", inner=("norm1",)),)
 
     def __init__(
@@ -200,6 +202,7 @@ def _conv(
         features,
         (size, size),
         stride,
+        # The norm behind it, or that beside a shortcut, has a bias that does the same.
         use_bias=False,
         dtype=dtype,
         kernel_init=nnx.initializers.he_normal(),

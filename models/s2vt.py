@@ -179,6 +179,7 @@ class S2VT(nnx.Module):
         Returns:
             Words, int32 `[B, count]`, in evaluation mode.
         """
+        # The first two blocks read no words: only their number counts.
         silence = jnp.zeros((clip.shape[0], count), jnp.int32)
         watched, _ = self.lstm1(self.frames((clip, silence)))
         frames, rest = jnp.split(watched, [watched.shape[1] - count], axis=1)

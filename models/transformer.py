@@ -141,4 +141,5 @@ class Llama(Transformer):
             norms=RMSNorm,
             bias=False,
         )
+        # Section 3.2: a base frequency of 500,000 for long contexts.
         super().__init__(parts, Embedding(parts, positions=False), Rotary(5e5), SwiGlu)

@@ -239,6 +239,7 @@ class Parts:
 
     def norm(self) -> Layer:
         """Make a norm over the features."""
+        # The epsilon of GPT-2 and of Llama 3 alike.
         return self.norms(
             self.sizes.embed, epsilon=1e-5, dtype=self.dtype, rngs=self.rngs
         )

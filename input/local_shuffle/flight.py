@@ -251,6 +251,7 @@ class PeerClient:
             if self._retry_at.get(address, 0.0) > time.monotonic():
                 continue
             try:
+                # What is beyond is read of the data set, like all that does not come.
                 for samples in self._ask(address, asked[:_MAX_IDS]):
                     found |= samples
             except _REPLY_ERRORS:
@@ -295,6 +296,7 @@ class PeerClient:
         results = iter(self._clients[address].do_action(action, options))
         # Each sample at most, in a chunk of its own.
         left, wanted = len(asked) * (sample_limit + table_limit), set(asked.tolist())
+        # Of one iterator: signatures and chunks come in turns.
         for signature, chunk in zip(results, results):
             said, body = signature.body.to_pybytes(), chunk.body
             left -= body.size

@@ -110,6 +110,7 @@ def shuffling_errors(shuffle: PartialShuffle, epochs: int) -> list[float]:
     return [
         (
             sum(abs(share - 1 / states) for share in law.values())
+            # Assignments that are never reached: each is off by its whole share.
             + (states - len(law)) / states
         )
         / 2
@@ -153,6 +154,7 @@ def log10_order_share(samples: int, workers: int, exchange_count: int) -> float:
     own = samples // workers
 
     full, part, left, moved, every = (
+        # Logarithms: the factorials themselves are beyond any float.
         math.lgamma(number + 1)
         for number in (
             *(own, exchange_count, own - exchange_count),
@@ -161,4 +163,5 @@ def log10_order_share(samples: int, workers: int, exchange_count: int) -> float:
     )
     chosen = workers * (full - part - left)
     share = chosen + moved - workers * part + workers * full - every
+    # The bound may be above 1, and a share is not.
     return min(share, 0.0) / math.log(10)

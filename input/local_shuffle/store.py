@@ -90,6 +90,7 @@ class ArrayStore:
                 # left would kill the process with SIGBUS.
                 with path.open("wb") as file:
                     size = int(np.prod(shape)) * dtype.itemsize
+                    # At least a byte: an empty file cannot be mapped.
                     os.posix_fallocate(file.fileno(), 0, max(size, 1))
             self._arrays[key] = np.memmap(path, dtype, "r+", shape=shape)
         self._index = self._arrays.pop(index)
@@ -287,6 +288,7 @@ class ByteStore:
         """Write a sample's file; False where the disk has no room for it."""
         parts = (part for x in one.values() for part in (_INT64.pack(len(x)), x))
         try:
+            # In place: a file that a kill has cut off does not have its checksum.
             path.write_bytes(_INT64.pack(sum) + b"".join(parts))
         except OSError as refused:
             path.unlink(missing_ok=True)

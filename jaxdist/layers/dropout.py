@@ -81,9 +81,11 @@ class Dropout(nnx.Dropout):
             draw = jax.vmap(
                 jax.vmap(lambda key: jax.random.bits(key, (count,), jnp.uint32))
             )
+            # A rate that vanishes beside 1 makes it 2^32, one more than a uint32 holds.
             threshold = jnp.uint32(min(int((1.0 - self.rate) * 2**32), 2**32 - 1))
             drawn = draw(keys) < threshold
             drawn = local_slice(drawn, width) if sliced else drawn
+            # Named: where a block is computed again it is kept, and not drawn anew.
             keep = checkpoint_name(drawn.reshape(inputs.shape), DROPOUT_MASK)
             scaled = inputs / jnp.asarray(1.0 - self.rate, inputs.dtype)
             return jnp.where(keep, scaled, jnp.zeros_like(inputs))

@@ -48,6 +48,7 @@ class Embed(nnx.Embed):
             rows = self.embedding[...].shape[0]
             row = inputs - (lax.axis_index(TENSOR_AXIS) * rows).astype(inputs.dtype)
             mine = (row >= 0) & (row < rows)
+            # Clipped to rows that are there: what they hold is not used.
             found = super().__call__(jnp.clip(row, 0, rows - 1))
             part = jnp.where(mine[..., None], found, jnp.zeros_like(found))
             whole = self.role == "vocabulary"

@@ -79,6 +79,7 @@ def splash_attention(
     # With x64 the kernel's indices would be of two dtypes.
     with jax.enable_x64(False):
         out, back = jax.vjp(_splash(given[0].shape, interpret), *given)
+    # jax's function returns the result alone. Its backward pass keeps lse.
     lse = next(x for x in jax.tree.leaves(back) if _is_lse(x, out))
     return [out.swapaxes(1, 2)[:, :count], lse[..., :count]]
 
@@ -106,7 +107,9 @@ def splash_attention_gradient(
     """
     count = query.shape[1]
     pad = -count % TILE
+    # Differentiated as well, so that gradients come out scaled and without the padding.
     given, pull_back = jax.vjp(_splash_inputs, query, key, value)
+    # Queries of the padding have cotangents of zero: any finite lse does for them.
     own = _heads_first(out), jnp.pad(lse, ((0, 0), (0, 0), (0, pad)))
     asked = _heads_first(cotangent)
     with jax.enable_x64(False):
@@ -143,6 +146,7 @@ def _splash(shape: tuple[int, ...], interpret: bool) -> Attend:
     )
 
     _, heads, count, _ = shape
+    # The count is padded to whole tiles of TILE, so that this is never smaller.
     tile = math.gcd(count, _LARGEST_TILE)
     tiles = kernels.BlockSizes(
         block_q=tile,
@@ -200,6 +204,7 @@ def _pad(x: jax.Array) -> jax.Array:
 def _cudnn(features: int) -> Attend:
     return partial(
         jax.nn.dot_product_attention,
+        # Of the features before padding: jax itself takes those that it is given.
         scale=1 / math.sqrt(features),
         is_causal=True,
         implementation="cudnn",
@@ -258,6 +263,8 @@ def _written_gradient(
     scores = causal_scores(query, key)
     weights = jnp.exp(scores - lse.reshape(scores.shape[:-1])[..., None])
     reads = jnp.einsum("btkgd,bskd->bkgts", pulled, value.astype(full))
+    # The sum over keys of weights x reads is the product of cotangent and result
+    # (Dao et al. 2022, appendix B.2).
     mean = jnp.einsum("btkgd,btkgd->bkgt", pulled, own)
     slopes = weights * (reads - mean[..., None]) / math.sqrt(features)
     gradients = (
@@ -292,11 +299,14 @@ def _primitive(
     written: Callable[..., list[jax.Array]],
     kernels: dict[str, Callable[..., list[jax.Array]]],
 ) -> Primitive:
+    # Not `lax.platform_dependent`, which keeps for the backward pass what any of its
+    # branches reads: the scores of the written one as well.
     primitive = Primitive(name)
     primitive.multiple_results = True
     primitive.def_abstract_eval(types)
     # Outside of a program it is a program of its own, for the platform at hand.
     primitive.def_impl(jax.jit(primitive.bind))
+    # A rule without a platform serves all that have none of their own.
     for platform, run in {"": written, **kernels}.items():
         mlir.register_lowering(
             primitive,

@@ -85,9 +85,11 @@ class LogitsProduct:
         pair = gradient, self.features
         with jax.named_scope(self.scope):
             return lax.dot_general(
+                # In the order that gives the kernel's layout: no transposed copy.
                 *(pair if self.kernel_dim == 1 else pair[::-1]),
                 (((0,), (0,)), ((), ())),
                 precision=self.precision,
+                # Added up over chunks, where a narrow sum would lose the small ones.
                 preferred_element_type=accumulation_dtype(self.features.dtype),
             )
 
@@ -101,6 +103,8 @@ def chunk_count(tokens: int) -> int:
     (16, 2, 2, 1)
     """
     least = -(-tokens // min(MAX_CHUNK_TOKENS, max(tokens // 2, 1)))
+    # Far smaller chunks would be slow products, and add to the kernel's gradient more
+    # often.
     return next((n for n in range(least, 4 * least + 1) if tokens % n == 0), 1)
 
 

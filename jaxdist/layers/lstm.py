@@ -74,6 +74,7 @@ class LSTM(nnx.Module):
             def step(carry: Carry, read: jax.Array) -> tuple[Carry, jax.Array]:
                 previous, cell = carry
                 gates = read + jnp.einsum("bk,kgh->bgh", previous, recurrent)
+                # The cell is a sum over all steps, which bfloat16 would stop adding to.
                 i, f, g, o = (gates[:, n].astype(cell.dtype) for n in range(4))
                 cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
                 output = (jax.nn.sigmoid(o) * jnp.tanh(cell)).astype(gates.dtype)

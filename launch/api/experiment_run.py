@@ -94,6 +94,7 @@ def run(
         AuditError: the compiled step is not what its plan says.
     """
     started, environ = time.time(), os.environ
+    # Only the first of several runs of a program joins its processes.
     if is_multi_process(environ) and process_group().size == 1:
         initialize(WATCHED_HEARTBEAT_TIMEOUT_S)
     group = process_group()
@@ -105,6 +106,7 @@ def run(
     )
     if isinstance(experiment, Experiment) and group.size == 1:
         experiment = _without_watchdog(experiment)
+    # The last word for a key holds: overrides win over the plan.
     words = [*(plan_to_overrides(plan) if plan else ()), *overrides]
     # What a program says is what it wants, also where its run had other settings.
     request = JobRequest(
@@ -143,6 +145,7 @@ def run(
         record, folder = train(
             job, observer, start_time=started, should_stop=stop, tracking=tracking
         )
+        # The progress line ends, and signals are the program's again.
         stack.close()
         for callback in told:
             callback.on_end(record)

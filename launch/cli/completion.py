@@ -110,6 +110,7 @@ def answer_shell(shell: str, words: Sequence[str]) -> list[str]:
     is_split = last == "=" or (len(words) > 1 and words[-2] == "=")
     texts = [one.text.partition("=")[2] if is_split else one.text for one in found]
     return [
+        # Bash puts the text into the line as it is, where it would be split.
         re.sub(r"([^\w=/.,:@%+-])", r"\\\1", text)
         + " " * (not text.endswith(("=", "/")))
         for text in texts
@@ -149,6 +150,7 @@ def _candidates(before: Sequence[str], typed: str) -> Iterator[Completion]:
     # Behind `--` is another command line.
     if "--" in rest:
         program = rest[rest.index("--") + 1 :]
+        # Only a form that takes a program has this default (`add_program`).
         if form.get_default("program") is None:
             return
         found = _candidates(program, typed)
@@ -204,6 +206,7 @@ def _form_candidates(
         yield from _values(words[count], typed, folder)
 
 
+# For words of which there may be any number.
 _MANY: Final = 1000
 
 

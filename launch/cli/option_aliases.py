@@ -108,6 +108,7 @@ def option_overrides(
         key = None
         if not name.startswith("-"):
             key = SHORT_KEYS.get(name) if equals else None
+        # A command's own option is that, and no key.
         elif name not in known and OPTION_ALIASES.get(name) not in known:
             key = _key_of_option(name, types)
         if key is None:

@@ -112,6 +112,7 @@ class CommandParser(argparse.ArgumentParser):
                 example=typed,
             )
             self.forms[name] = form
+        # `parse` hands the words to the form itself, past argparse, which would set it.
         form.set_defaults(action=name)
         form._siblings = self.forms
         if default:
@@ -239,6 +240,7 @@ class CommandParser(argparse.ArgumentParser):
             elif word in ("-h", "--help"):
                 return place
             elif word.startswith("-"):
+                # An option without a value, as --json, has 0 here.
                 is_value = word in options and options[word].nargs is None
             else:
                 return place

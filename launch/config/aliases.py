@@ -19,6 +19,8 @@ KEY_ALIASES: Final[Mapping[str, str]] = MappingProxyType(
 )
 """New key by old key."""
 
+# A table, and not whatever ends so: a key that is added later would make `lr` mean two
+# things, and scripts would stop.
 SHORT_KEYS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "batch": "data.batch",

@@ -119,6 +119,7 @@ def _read_settings(path: Path) -> list[_Setting]:
         )
     text = read_text(path)
     readers = {".toml": _toml_settings}
+    # JSON is a part of YAML.
     readers |= dict.fromkeys((".yaml", ".yml", ".json"), _yaml_settings)
     if path.suffix not in readers:
         raise BadInput(
@@ -153,6 +154,7 @@ def _yaml_settings(text: str) -> Iterator[_Setting]:
         # Refuses what is nested too deep or too large once aliases are written out.
         if parse_yaml(text) is None:
             return
+        # Nodes and no values: they have the text of each, and its line.
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
@@ -172,6 +174,7 @@ def _node_settings(node: "Node", prefix: str) -> Iterator[_Setting]:
         if isinstance(value, yaml.MappingNode):
             yield from _node_settings(value, key)
             continue
+        # A list is written as on the command line, with commas.
         members = value.value if isinstance(value, yaml.SequenceNode) else [value]
         if not all(isinstance(member, yaml.ScalarNode) for member in members):
             raise ValueError(f"line {value.start_mark.line + 1}: {key} is one value")
@@ -200,6 +203,7 @@ def _toml_settings(text: str) -> Iterator[_Setting]:
             text = format_value(tuple(value) if isinstance(value, list) else value)
             yield _Setting(key=key, text=text, line=lines.get(key))
 
+    # Numbers as they are written: a float may come back with other digits.
     yield from settings(tomllib.loads(text, parse_float=str), "")
 
 

@@ -30,6 +30,7 @@ def plan_file_text(plan: Plan, resolved: "ResolvedConfig", cluster: "Cluster") -
         resolved: the experiment it was found for.
         cluster: the machines.
     """
+    # Settings and no digest of them: what differs is to be named.
     settings = _target_settings(resolved)
     return _with_target(plan, {"cluster": cluster.name, "settings": settings})
 

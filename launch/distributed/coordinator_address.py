@@ -71,9 +71,11 @@ def _candidates(host: str) -> list[str]:
     except ValueError:  # a name
         pass
     found = []
+    # A name that nothing is known of here stands for no address.
     with suppress(OSError, UnicodeError):
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
+    # All processes are on this machine, so a loopback address is the one they mean.
     if host == "localhost":
         return addresses
     is_one = len(addresses) == 1 and not ipaddress.ip_address(addresses[0]).is_loopback

@@ -142,6 +142,7 @@ def _read_slurm(environ: Mapping[str, str]) -> RankAssignment:
     job = read_integer(environ, "SLURM_JOB_ID", 0, 2**63, "the job's number", remedy)
     in_step = bool(environ.get("SLURM_STEP_NODELIST"))
     total = "SLURM_NTASKS"
+    # A step may have fewer tasks than its job.
     if in_step and environ.get("SLURM_STEP_NUM_TASKS"):
         total = "SLURM_STEP_NUM_TASKS"
     if not in_step:
@@ -197,7 +198,9 @@ def _read_open_mpi(environ: Mapping[str, str]) -> RankAssignment:
     # Open MPI 5 has the host of mpirun in the name of the job: prterun-node1-4711@1
     space = environ.get("PMIX_NAMESPACE", "")
     named = re.fullmatch(r"(?:prterun|prte)-(.+)-([0-9]+)@[0-9]+", space)
+    # A number that all processes share, for the port: `hash` differs between them.
     job, host = zlib.crc32(space.encode()), named[1] if named else ""
+    # All are on this host, which loopback reaches whatever its name leads to.
     if environ.get(f"{world}LOCAL_SIZE") == str(count) and space:
         host = "127.0.0.1"
     if not host and count > 1 and not environ.get(COORDINATOR_VAR):
@@ -242,6 +245,7 @@ def _read_mpich(environ: Mapping[str, str]) -> RankAssignment:
 
 def _read_pbs(environ: Mapping[str, str]) -> RankAssignment:
     """Read what mpiexec gives a process of a PBS job, or pbsdsh on each host."""
+    # mpiexec says which process this is; the job itself has only its hosts.
     if environ.get("OMPI_COMM_WORLD_RANK"):
         return _read_open_mpi(environ)
     if environ.get("PMI_RANK"):

@@ -114,6 +114,7 @@ def _ask_primary(mine: RankAssignment, timeout_s: float) -> dict[str, Any]:
             connection.sendall(hello)
             received = b""
             while not received.endswith(b"\n") and len(received) < _MAX_LINE_BYTES:
+                # Not 0, with which it would not wait at all.
                 connection.settimeout(max(until - time.monotonic(), _RETRY_S))
                 chunk = connection.recv(_MAX_LINE_BYTES)
                 if not chunk:
@@ -182,6 +183,7 @@ class _Arrivals:
             if key.fileobj is self._server:
                 with suppress(OSError):
                     connection = self._stack.enter_context(self._server.accept()[0])
+                    # One that says nothing must not hold up the others.
                     connection.setblocking(False)
                     self._selector.register(connection, selectors.EVENT_READ)
                     self._received[connection] = b""
@@ -203,6 +205,7 @@ class _Arrivals:
         except OSError:
             chunk = b""
         text = self._received[connection] = self._received[connection] + chunk
+        # A part of a line is not judged yet.
         hello = _parse_hello(text) if text.endswith(b"\n") else (0, 0)
         if not chunk or len(text) > _MAX_LINE_BYTES or hello is None:
             # Nobody of ours; or a process that has gone again, and is missing again.
@@ -227,6 +230,7 @@ def _listen(mine: RankAssignment) -> socket.socket:
                 (host, port),
                 family=socket.AF_INET6 if both or ":" in host else socket.AF_INET,
                 dualstack_ipv6=both,
+                # All may connect at once, and some that are none of ours.
                 backlog=min(mine.num_processes + 8, 4096),
             )
         except OSError as error:

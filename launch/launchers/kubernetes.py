@@ -79,6 +79,7 @@ class JobSet:
         for option, text in (("--name", self.name), ("--volume", self.volume_claim)):
             if not _NAME_PATTERN.fullmatch(text):
                 near = re.sub(r"[^a-z0-9]+", "-", text.lower())[:36].strip("-")
+                # 36 letters leave room for this, too.
                 near = near if near[:1].isalpha() else f"run-{near or 1}"
                 raise BadInput(
                     f"{text!r} is no name in a cluster",
@@ -127,6 +128,7 @@ class JobSet:
             ],
         }
         pod = {
+            # A job with a pod failure policy allows no other.
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": self.grace_s,
             "containers": [container],
@@ -192,6 +194,7 @@ def image_command(program: Sequence[str], commands: Sequence[str]) -> tuple[str,
     """
     if program and program[0] not in commands:
         return tuple(program)
+    # The first word is the Python of this machine.
     _, *words = program_command(program, commands)
     return ("python", *words)
 

@@ -47,6 +47,7 @@ class MpiLaunch:
         """Return the command line that starts them."""
         given = {name: environ[name] for name in FORWARDED_VARS if name in environ}
         # The variables of Open MPI say which process it is, and where mpirun is.
+        # Unbuffered: mpirun reads a pipe, to which Python would write in blocks.
         mine = {"JAXDIST_CLUSTER": "ompi", "PYTHONUNBUFFERED": "1", **given}
         if self.devices_per_process is not None:
             mine["JAX_NUM_CPU_DEVICES"] = str(self.devices_per_process)

@@ -52,6 +52,7 @@ class SlurmJob:
     def sbatch_argv(self) -> tuple[str, ...]:
         """The command line that submits it."""
         size = f"--nodes={self.nodes}", f"--ntasks-per-node={self.processes_per_node}"
+        # sbatch leaves what stands behind the script to the script.
         return "sbatch", *size, *self.sbatch_options, str(SBATCH_SCRIPT), *self.command
 
     @property

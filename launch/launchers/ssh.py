@@ -212,6 +212,7 @@ def remote_python_error(launch: SshLaunch, rank: int, code: str = "") -> str:
     # Without site-packages (-S) Python starts fast, and the answer is the same.
     python = shlex.join(["exec", sys.executable, "-S", "-c", code])
     words = launch.remote_argv(rank, python)
+    # Without an input: ssh would read what is typed at this terminal.
     done = subprocess.run(
         words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )

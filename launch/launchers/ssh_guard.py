@@ -33,6 +33,7 @@ def run_until_stdin_closes(command: Sequence[str]) -> int:
     child = start_process(ProcessSpec(command=tuple(command), env=env), None, None)
     Thread(target=_terminate_on_stdin_eof, args=(child,), daemon=True).start()
     code = child.wait()
+    # Its children may have outlived it.
     signal_group(child, signal.SIGKILL)
     return code if code >= 0 else 128 - code
 
@@ -44,6 +45,7 @@ def _terminate_on_stdin_eof(process: subprocess.Popen[bytes]) -> None:
     signal_group(process, signal.SIGTERM)
     grace = FAILURE_GRACE_S  # the launcher is gone without a word
     with suppress(ValueError):
+        # A launcher that says how many seconds writes them last, and closes.
         grace = float(last)
     with suppress(subprocess.TimeoutExpired):
         process.wait(grace)

@@ -78,6 +78,7 @@ def ticks(low: float, high: float, max_intervals: int = 6) -> list[float]:
     # The slack keeps a rounding error of the division from adding an empty interval.
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     last = max(last, first + 1)
+    # Rounded: 3 x 0.1 is 0.30000000000000004.
     return [round(n * step, 12) for n in range(first, last + 1)]
 
 
@@ -228,6 +229,7 @@ class XAxis:
         if self.epoch is None:
             return []
         last = (self.end or self.ticks[-1]) / self.epoch
+        # The last epoch may end a rounding error behind the axis.
         found = [n for n in ticks(0.0, last) if n <= last * (1 + 1e-9) and n % 1 == 0]
         return found if len(found) > 1 else []
 

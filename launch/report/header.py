@@ -101,6 +101,7 @@ def key_figures(record: RunData) -> list[KeyFigure]:
         single = run.answers in (0, run.held_out)
         count, noun = (run.held_out, "samples") if single else (run.answers, "tokens")
         note = f"{run.correct:,} of {count:,} {noun} held out, each once"
+        # A larger loss has an exponential that nobody can read.
         if record.is_language_model and run.loss is not None and run.loss < 100:
             note += f"; perplexity {math.exp(run.loss):,.2f}"
         accuracy = (format_percent(run.accuracy, 2), note)
@@ -160,6 +161,7 @@ def draw_mesh(plan: Plan) -> Markup:
     for stage in range(stages):
         left = stage * (frame_width + 10)
         frame = {"width": frame_width - 1, "height": rows * _PITCH + 7}
+        # Half a pixel: a line of one pixel is sharp there.
         marks.append(tag("rect", class_="gl-f", x=left + 0.5, y=18.5, **frame))
         for column in range(columns):
             for row in range(rows):

@@ -80,8 +80,10 @@ def learning_figures(record: RunData) -> list[Figure]:
     if rates:
         peak = max(rates, key=lambda point: point[1])
         label = f"peak {peak[1]:.3g} at step {peak[0]:,.0f}"
+        # A rate that the step had: a mean over a warm-up or a drop was never used.
         thin = downsample(rates, lambda group: group[-1])
         curves = [Curve(stroke="backward", points=thin, label=label, peak=peak)]
+        # Room above the peak for its label.
         y = YAxis(title="learning rate", ticks=ticks(0.0, 1.15 * peak[1]))
         figures.append(draw_line_chart("Learning rate", curves, x, y))
 
@@ -129,6 +131,7 @@ def _memory_figures(record: RunData, x: XAxis) -> list[Figure]:
     for stroke, name in (("forward", "host"), ("backward", "device")):
         points = metric_points(record.train, f"{name}_memory_bytes")
         if points:
+            # The largest of a group: a mean would hide what nearly did not fit.
             held = downsample([(step, y / 1e9) for step, y in points], max)
             label = f"{name}, {held[-1][1]:.3g} at the end"
             curve = Curve(stroke=stroke, points=held, label=label, name=name)

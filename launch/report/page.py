@@ -97,6 +97,7 @@ def learning_caption(record: RunData) -> Markup:
     epochs = int(end.get("epoch", len(scored)))
     if record.epoch_steps:
         # A row has the epoch of its last sample: one less where a step ends an epoch.
+        # The quotient may be a rounding error below a whole number.
         epochs = int(end["step"] / record.epoch_steps + 1e-9)
     after = pluralize(epochs, "epoch") if epochs else pluralize(end["step"], "step")
     text = "Test accuracy reached <b>{}</b> after {}; {}."

@@ -62,6 +62,7 @@ def pipeline_section(record: RunData) -> PipelineSection | None:
             (planned, step["predicted"]),
             (measured, step["measured"]),
         ):
+            # Profiled were the devices of one process, and none of this place.
             if not cells:
                 told.append(("not watched", "not watched"))
                 continue

@@ -131,6 +131,7 @@ def _outcome(record: RunData) -> tuple[str, ...]:
 def _differences(locks: Sequence[ConfigLock]) -> list[tuple[str, list[str]]]:
     """Return keys and packages that not all runs share, with the value of each run."""
     first, *others = locks
+    # As dicts, which keep the order of the configuration.
     keys, packages = dict[str, None](), dict[str, None]()
     for other in others:
         changes = changed_keys(first.resolved.config, other.resolved.config)
@@ -172,6 +173,7 @@ def _figures(records: Sequence[RunData], names: Sequence[str]) -> list[Figure]:
         (
             "Learning rate",
             "learning rate",
+            # A mean would take the top off a short peak.
             lambda one: downsample(metric_points(one.train, "learning_rate"), max),
         ),
     ]

@@ -59,6 +59,7 @@ def samples_section(record: RunData) -> SamplesSection | None:
     found = record.sample_evaluation
     if found is None or found.reason:
         return None
+    # Only those that occur: data may have thousands, and the samples be few.
     classes = sorted(
         {n for cell in found.confusion for n in (cell.label, cell.predicted)}
     )
@@ -137,6 +138,7 @@ def _draw_matrix(found: SampleEvaluation, classes: Sequence[int]) -> Markup:
         names = _class_name(found, cell.label), _class_name(found, cell.predicted)
         told = f"label {names[0]}, predicted {names[1]}: {cell.samples:,}"
         # Never so dark that the number on it could not be read.
+        # The root lifts what is rare.
         shade = round(0.15 + 0.3 * (cell.samples / whole[cell.label]) ** 0.5, 3)
         size = {"width": percent_length(width), "height": _ROW, "fill_opacity": shade}
         fill = "backward" if cell.label == cell.predicted else "data"

@@ -107,6 +107,7 @@ def target_section(found: TargetAnswer | None) -> TargetSection | None:
             ],
             ((1e9, "billions"), (1e6, "millions"), (1e3, "thousands"), (1.0, "one")),
             "estimated cycles a step",
+            # Of all layers, also of those that are not drawn.
             whole=sum(row["cycles"] for row in found["layers"]),
         ),
         collectives=[

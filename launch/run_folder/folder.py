@@ -265,6 +265,7 @@ def folder_lock(folder: RunFolder) -> Iterator[RunFolder]:
         try:
             yield folder
         finally:
+            # Who finds the lock taken next must not be told of this process.
             os.ftruncate(file, 0)
     finally:
         os.close(file)
@@ -326,6 +327,7 @@ def read_rows(path: Path, required: Iterable[str]) -> JsonLines:
     found, names = read_jsonl(path), tuple(required)
     rows = tuple(row for row in found.rows if _is_row(row, names))
     unreadable = found.unreadable + len(found.rows) - len(rows)
+    # A kill leaves one line cut off. Several, and none whole, are of something else.
     if unreadable > 1 and not rows:
         raise damaged_file_error(path, f"{unreadable} lines, none with {names}")
     return JsonLines(rows=rows, unreadable=unreadable)

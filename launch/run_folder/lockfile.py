@@ -59,6 +59,8 @@ RESUME_FIXED_KEYS: Final = (
     *("plan.reduce.", "plan.outer.", "plan.mesh.replica", "plan.shuffle."),
 )
 """Keys (or their beginnings) that a run keeps: they fix its state and its samples."""
+# Those that change nothing are listed, not those that do: a key that is added counts as
+# a change of the result until somebody has thought about it.
 RESULT_NEUTRAL_KEYS: Final = (
     *("run.", "track", "checkpoint.", "audit"),
     *("data.dir", "data.threads", "data.workers"),
@@ -218,6 +220,7 @@ def write_config_lock(
     changes: tuple[ConfigChange, ...] = ()
     packages: tuple[ConfigChange, ...] = ()
     if before is not None:
+        # The command that started the run: attempts have records of their own.
         lock = replace(lock, command=before.command)
         # A run of an older version had an attempt too, of which nothing is known.
         attempts = before.attempts or (AttemptRecord(step=0, command=before.command),)
@@ -429,6 +432,7 @@ def check_accepted(
     Raises:
         BadInput: a change that can change a number of what the run computes.
     """
+    # The layout is among them: in float32 layouts drift apart.
     asked = result_changes(changes)
     if not asked:
         return

@@ -179,6 +179,7 @@ def plan_overrides(plan: Plan, run: ScalingRun) -> tuple[str, ...]:
 
 def _parse_numbers(option: str, text: str, most: int) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",") if word.strip()]
+    # A minus passes here: such numbers are refused as out of range, further on.
     wrong = next((word for word in words if not word.lstrip("-").isdigit()), None)
     if wrong is not None or not words:
         raise BadInput(

@@ -107,6 +107,7 @@ def number_keys(space: SearchSpace) -> tuple[str, ...]:
 
 def headline(settings: SweepSettings, trials: Sequence[TrialRecord]) -> str:
     """Say which trial is best, and with what."""
+    # Trials come with the best first.
     best = next((each for each in trials if each.state == "done"), None)
     if best is None:
         return "No trial has come to its end."
@@ -148,6 +149,7 @@ def draw_coordinates(
             for x, (_, scale, _), value in zip(places, axes, values)
             if value is not None
         )
+        # Colours by their names in the theme, which mean no passes here.
         look = "ln s-backward" if rank < _BEST else "ln s-forward"
         told = f"{trial.name}, {trial.state}: {format_metric(trial.value)}"
         opacity = 1 if rank < _BEST else 0.35
@@ -155,6 +157,7 @@ def draw_coordinates(
         line = {"points": points, "stroke_opacity": opacity, "stroke_dasharray": dashes}
         lines.append(tag("polyline", tag("title", told), class_=look, **line))
     inner = {"width": "100%", "height": _TALL, "viewBox": "0 0 100 100"}
+    # Lines are stretched to the page. Texts must not be, and are drawn outside.
     stretch = {"preserveAspectRatio": "none", "overflow": "visible"}
     parts = []
     for x, (name, _, labels) in zip(places, axes):
@@ -201,6 +204,7 @@ def draw_scatter(
         if value is None or trial.value is None:
             continue
         x = percent_length(_inset(scale(value)))
+        # What is beyond the axis is drawn at its end: see `_metric_ends`.
         shown = min(up[-1], max(up[0], trial.value))
         y = percent_length(1 - (shown - up[0]) / (up[-1] - up[0]))
         told = f"{trial.name}, {trial.state}: {format_drawn(value)}, "
@@ -219,6 +223,7 @@ def draw_scatter(
 def draw_progress(settings: SweepSettings, trials: Sequence[TrialRecord]) -> Figure:
     """Draw the best metric after each trial that came to its end."""
     better = max if settings.maximizes else min
+    # By when they began: they are given with the best first.
     done = sorted((each for each in trials if each.state == "done"), key=_number)
     points: list[tuple[float, float]] = []
     for each in done:

@@ -75,6 +75,8 @@ def run_sweep(
     with claim_sweep(folder, settings):
         study = open_study(folder, settings)
         sweep = _Sweep(folder, settings, space, study, on_trial)
+        # This process alone is at work here: what counts as running was under way when
+        # a sweep before was ended.
         sweep.waiting = running_trials(study, space)
         with exit_on_signals(), ThreadPoolExecutor(workers) as pool:
             running = [pool.submit(sweep.work) for _ in range(workers)]
@@ -84,6 +86,7 @@ def run_sweep(
             finally:
                 # However this ends, processes save and end before it does.
                 sweep.stop.set()
+        # Raises here what was raised in a thread.
         for each in running:
             each.result()
         return read_trials(study)
@@ -134,6 +137,7 @@ class _Sweep:
                 break
             if self.stop.is_set():
                 return  # it goes on with the sweep
+            # Below zero a signal ended it, sent by somebody else: it is started again.
             if failure.returncode != EXIT_RESTART and failure.returncode > 0:
                 break
         self._tell(trial, run, failure, prunes=prunes)
@@ -178,6 +182,7 @@ class _Sweep:
         value = run_outcome(run, self.settings.metric)
         with self.lock:
             states = {each.state for each in self.study.get_trials(deepcopy=False)}
+            # A run that came to its end counts, also where it was about to be pruned.
             if value is not None:
                 self.study.tell(trial, value)
             elif prunes:
@@ -209,6 +214,7 @@ class _PruningWatch:
             size = self._run.metrics.stat().st_size
         except FileNotFoundError:
             return False
+        # Polled while the run goes: the file is read only where it has grown.
         if size != self._size and not self.prunes:
             self._size = size
             self.prunes = self._sweep._should_prune(self._trial, self._run)

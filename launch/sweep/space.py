@@ -134,6 +134,7 @@ def parse_space(experiment: str, words: Sequence[str]) -> SearchSpace:
     raise_all(errors)
     space = SearchSpace(parameters=tuple(found.values()), fixed=tuple(fixed))
     if not found:
+        # A word with a wrong key counts as fixed: what is wrong is said here, first.
         resolve_config(experiment, fixed)
         raise BadInput(
             "the sweep varies nothing",
@@ -152,6 +153,8 @@ def _check_values(experiment: str, space: SearchSpace) -> None:
     Raises:
         BadInput: the experiment cannot have it; each mistake once.
     """
+    # One value at a time, beside the first of the others: there may be too many
+    # combinations to check them all.
     first = {each.key: f"{each.key}={each.samples[0]}" for each in space.parameters}
     errors: dict[str, BadInput] = {}
     for each in space.parameters:
@@ -160,6 +163,7 @@ def _check_values(experiment: str, space: SearchSpace) -> None:
             try:
                 resolve_config(experiment, [*space.fixed, *words.values()])
             except BadInput as error:
+                # Most values break the same rule, and it is said once.
                 for one in getattr(error, "each", (error,)):
                     errors.setdefault(str(one), one)
     raise_all(list(errors.values()))
@@ -200,6 +204,7 @@ def _parse_range(key: str, text: str, kind: Any) -> ParameterRange:
         return BadInput(what, rule=rule, values=f"{key}={text}", remedy=remedy)
 
     example = f"{key}=1..8" if _is_whole(kind, "1") else f"{key}=1e-3..1e-1:log"
+    # `1..8:` has an empty scale, which `partition` does not tell from none.
     if scale not in ("", "log") or text.endswith(":"):
         raise refuse(
             f"no scale {scale or 'of no name'} of a range",
@@ -209,6 +214,7 @@ def _parse_range(key: str, text: str, kind: Any) -> ParameterRange:
     try:
         first, last = parse_value(low, kind), parse_value(high, kind)
         numbers = float(first), float(last)
+    # TypeError: an end that reads as none.
     except (ValueError, TypeError):
         raise refuse(
             f"{key} has no such range",

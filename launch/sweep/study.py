@@ -240,6 +240,7 @@ def open_study(folder: Path, settings: SweepSettings) -> "optuna.Study":
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
+    # It would say, beside our lines, that it has made a study.
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     storage = JournalStorage(JournalFileBackend(str(folder / "journal.log")))
     pruner = optuna.pruners.NopPruner()
@@ -270,6 +271,7 @@ def next_trial(
     digest = hashlib.sha256(f"{settings.seed} {number}".encode()).digest()
     study.sampler = optuna.samplers.TPESampler(seed=int.from_bytes(digest[:4], "big"))
     trial = study.ask()
+    # At once: the study has another sampler as soon as the next trial is drawn.
     draw_values(trial, space)
     return trial
 
@@ -279,6 +281,7 @@ def running_trials(study: "optuna.Study", space: SearchSpace) -> "list[optuna.Tr
     import optuna
 
     waiting = study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.RUNNING])
+    # `Study.ask` makes new trials alone: one that runs is opened by its key there.
     found = [optuna.Trial(study, trial._trial_id) for trial in waiting]
     for trial in found:
         # A kill may have come before all values were drawn; the others stay.
@@ -311,11 +314,13 @@ def trial_overrides(space: SearchSpace, values: Mapping[str, Any]) -> tuple[str,
 def run_evaluations(run: RunFolder, metric: Metric) -> dict[int, float]:
     """Return the metric of each evaluation of a run so far, by its number from 1."""
     key = "loss" if metric == "test_loss" else metric
+    # A run that was resumed may have made an evaluation twice: the later one holds.
     by_step = {
         row["step"]: row[key]
         for row in read_jsonl(run.metrics).rows
         if row.get("kind") == "test" and isinstance(row.get(key), int | float)
     }
+    # By number: steps differ with the batch size, and optuna compares equal ones alone.
     return {n: float(by_step[step]) for n, step in enumerate(sorted(by_step), 1)}
 
 
@@ -331,6 +336,7 @@ def report_evaluations(trial: "optuna.Trial", values: Mapping[int, float]) -> No
     """Tell the study of the evaluations that it does not know yet."""
     known = trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
     for number, value in values.items():
+        # optuna keeps the first value of a number, and warns of another.
         if number not in known:
             trial.report(value, number)
 

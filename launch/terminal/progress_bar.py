@@ -76,6 +76,7 @@ class StageProgress:
         while not self._over.wait(min(self._silence_s, 0.5)):
             with self._lock:
                 seconds = time.monotonic() - self._start
+                # Over since the wait: nobody would erase what is written now.
                 if not self._text or seconds < self._silence_s or self._over.is_set():
                     continue
                 if self._console.is_terminal:
@@ -86,6 +87,7 @@ class StageProgress:
                 self._is_drawn = True
 
     def _erase(self) -> None:
+        # To the first column, and the line erased: both are codes of ANSI.
         if self._is_drawn and self._console.is_terminal:
             self._console.file.write("\r\x1b[2K")
             self._console.file.flush()
@@ -182,6 +184,7 @@ class ProgressBar(_ProgressLine):
         )
         self._steps, self._epochs = max(steps, 1), epochs
         self._first_update: tuple[int, float] | None = None
+        # A terminal is drawn at once. A log of a short run needs no line inside of it.
         self._drawn_at = float("-inf") if self._console.is_terminal else clock()
         self._pace: tuple[int, float] | None = None
 
@@ -238,6 +241,7 @@ class ProgressBar(_ProgressLine):
         # A terminal has the time that is left in its progress line.
         left = "" if self._console.is_terminal else self.time_left()
         self.print_line(f"{self._epoch_text(epoch)}  {text}{left and f'  {left} left'}")
+        # In a log the minute begins again; a terminal may be drawn at the next step.
         self._drawn_at = max(self._drawn_at, self._clock() - _REDRAW_S)
 
     def show_phase(self, text: str) -> None:

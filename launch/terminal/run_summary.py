@@ -326,6 +326,7 @@ def step_time_percentiles(run: Run) -> tuple[str, str, str, str]:
     scale, unit = (1e3, "ms") if run.step_s < 1 else (1.0, "s")
     times = [scale * t for t in (run.step_s, run.step_s_p5, run.step_s_p95)]
     # About three digits, and the same decimals for all three, so that they compare.
+    # 9.995 itself would be written as 10.00.
     decimals = 2 if times[0] < 9.995 else 1 if times[0] < 10_000 else 0
     median, low, high = (f"{t:,.{decimals}f}" for t in times)
     return median, low, high, unit

@@ -17,6 +17,7 @@ FILE_STORE_VAR: Final = "MLFLOW_ALLOW_FILE_STORE"
 _FLUSH_S: Final = 1.0
 _MAX_BATCH: Final = 900
 """Metrics that are sent at once; a server takes 1000."""
+# Servers of older versions refuse parameters with more characters.
 _MAX_TEXT: Final = 500
 _STATUS: Final = {"done": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
@@ -46,6 +47,7 @@ class MlflowTracker:
         if self._run:
             try:
                 known = dict(client.get_run(self._run).data.params)
+                # It was ended before, and goes on: the call takes any status.
                 client.set_terminated(self._run, "RUNNING")
             except MlflowException:  # the store is a new one
                 self._run = ""
@@ -61,12 +63,14 @@ class MlflowTracker:
         texts = {k: format_value(v)[:_MAX_TEXT] for k, v in run.config.items()}
         # A parameter is written once. One that was changed since has its value beside.
         fresh = [Param(k, text) for k, text in texts.items() if k not in known]
+        # A server takes 100 parameters at once.
         for at in range(0, len(fresh), 100):
             client.log_batch(self._run, params=fresh[at : at + 100])
         for key, text in texts.items():
             if known.get(key, text) != text:
                 client.set_tag(self._run, f"changed.{key}", text)
         client.log_text(self._run, run.plan, "plan.json")
+        # Every step that trains has this metric, so it tells the newest step.
         history = client.get_metric_history(self._run, "train/loss")
         return max((metric.step for metric in history), default=0)
 

@@ -86,6 +86,7 @@ class RunTracking:
     def _finish(self, summary: TrackedEnd, timeout_s: float) -> None:
         for thread in self._threads:
             thread.queue.put(summary)
+        # One limit for all of them: they end side by side.
         end = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(end - time.monotonic(), 0.0))
@@ -145,6 +146,7 @@ class _TrackerThread(Thread):
             # An evaluation that was missed is of the step that the run starts from.
             if told["step"] > (newest or 0) or told["step"] == start:
                 self._log(told)
+            # Rows that wait take the memory of the run.
             if self.queue.qsize() > _MAX_QUEUED:
                 raise TimeoutError(f"it is {_MAX_QUEUED:,} rows behind")
         self._tracker.end(told)

@@ -68,6 +68,7 @@ class WandbTracker:
         # A server knows what it has. Without one it is what the files have: those of a
         # run that was killed lack its last rows.
         if mode == "online":
+            # `step` is the one that is logged next.
             return max(self._run.step - 1, 0)
         rows = (read_steps(path) for path in offline_files(run.folder, name))
         return max((step for steps in rows for step, _ in steps), default=0)
@@ -120,6 +121,7 @@ def read_records(path: Path) -> Iterator[Any]:
     data, at, whole = path.read_bytes(), _HEAD_BYTES, b""
     while at + _HEAD_BYTES <= len(data):
         left = _BLOCK_BYTES - at % _BLOCK_BYTES
+        # No head fits here: the writer has filled the block up with zeros.
         if left < _HEAD_BYTES:
             at += left
             continue

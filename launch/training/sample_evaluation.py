@@ -78,6 +78,7 @@ def write_sample_evaluation(
         found = _evaluate(config, folder, samples, step, trust)
     except BadInput as error:
         reason = f"{error.what}: {error.values}" if error.values else error.what
+        # Asked for 0: it never counts as kept, and the next call tries again.
         found = SampleEvaluation(checkpoint=step, asked=0, reason=reason)
     except Exception as error:  # data and networks of one's own may raise anything
         first, *_ = str(error).splitlines() or [""]
@@ -163,6 +164,7 @@ def _classify(
     network: nnx.Module, objective: Objective, test: Any, ids: NDArray[np.int64]
 ) -> dict[str, NDArray[Any]]:
     """Return label, prediction and loss of samples, [n] each."""
+    # Weights as an argument: closed over they would be constants of the program.
     graph, state = nnx.split(network)
     dtype = jnp.result_type(float)
 

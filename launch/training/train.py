@@ -134,6 +134,7 @@ def train(
         set_abort(lambda: status.finish("stopped"))
         stack.enter_context(status)
 
+        # In the folder of the run: each process writes its part of a checkpoint.
         checkpoints = Checkpoints(
             folder.checkpoints, max_to_keep=config.checkpoint.keep, exclusive=True
         )
@@ -331,6 +332,8 @@ class RunCheckpointer:
         if self._goal is None or value is None:
             return False
         best = self._checkpoints.best()
+        # A run may be resumed with another metric: then no value of before compares.
+        # Nothing is better than nan, so a first value that is nan would stay for ever.
         if best is None or best.metric != self._goal.metric:
             return not math.isnan(value)
         return self._goal.is_better(value, than=best.value)

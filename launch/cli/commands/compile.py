@@ -177,6 +177,7 @@ def _print_collectives(out: "Console", found: "CompiledStep") -> None:
     for row in found.collectives:
         table.add_row(
             row["kind"],
+            # Devices that are no axes of the mesh have no name.
             " x ".join(row["axes"]) or "unknown devices",
             format_count(row["count"]),
             format_count(row["async_count"]),

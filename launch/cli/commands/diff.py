@@ -132,6 +132,7 @@ def _print_history(
     changed = any(each.all_changes for each in lock.attempts)
     if not changed and not alone:
         return
+    # A lock file of an older version has none, and its run had one.
     count = pluralize(max(len(lock.attempts), 1), "attempt")
     if not changed:
         out.print(f"{folder.name}: {count}, nothing was changed")

@@ -114,6 +114,7 @@ def run(args: Namespace) -> int:
         pruner=args.pruner,
         seed=args.seed,
     )
+    # Of `file.py:function` the file alone: a folder has no colon.
     name = args.name or f"{Path(args.experiment.partition(':')[0]).stem}-sweep"
     folder = Path(args.dir, name)
     space = check_sweep(folder, settings)

@@ -36,6 +36,7 @@ def parse_process_range(text: str, maximum: int, option: str = "-n") -> ProcessR
     >>> parse_process_range("2:4", 64), parse_process_range("4", 64).is_fixed
     (ProcessRange(min_processes=2, max_processes=4), True)
     """
+    # Numbers below zero are read as well, to be refused as out of range.
     found = re.fullmatch(r"(-?\d+)(?::(-?\d+))?", text.strip())
     low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if found is None or low > high:

@@ -95,6 +95,7 @@ class RejoinWatcher(BackgroundThread):
 
     def is_recall(self, failure: ProcessFailure) -> bool:
         """Whether a process ended because it was asked to, for more to run."""
+        # A process that finds others stuck ends with the same code, which is a loss.
         asked = self() and failure.returncode in _RECALL_CODES
         return asked and not self._messages.stuck_ranks(failure.rank)
 
@@ -251,6 +252,7 @@ class _ElasticRun:
         lost = sorted(set(slots) - self._pool.available(slots))
         if not lost:
             ranks = self._messages.stuck_ranks(failure.rank)
+            # One that asks to be started again has nothing wrong with its place.
             if not ranks and failure.returncode != EXIT_RESTART:
                 ranks = (failure.rank,)
             lost = [slots[rank] for rank in ranks if rank < len(slots)]

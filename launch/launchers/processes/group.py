@@ -369,12 +369,14 @@ class _Supervisor:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             reaper = subprocess.Popen(
+                # Without variables and packages (-I, -S), which take time to load.
                 [sys.executable, "-I", "-S", "-c", _REAPER_SCRIPT],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 text=True,
                 start_new_session=True,
             )
+            # Called last: it stands by until all are killed.
             stack.callback(reaper.communicate, "done\n")
             for rank, spec in enumerate(self._specs):
                 self.children.append(self._start(spec, rank))

@@ -117,6 +117,7 @@ def probe_message_bytes(cluster: Cluster) -> int:
     # The slowest link sets the size: long enough that its latency does not count, and
     # short enough that nobody notices a pause in training.
     rate = min(level.bandwidth.value for level in cluster.levels)
+    # Whole numbers of float32, which is what is sent.
     return int(min(max(_TARGET_S * rate, _MIN_BYTES), _MAX_BYTES)) // 4 * 4
 
 
@@ -178,6 +179,8 @@ class _ProbePrograms:
 
         # The sum makes all processes meet, so that an exchange begins everywhere at
         # once. In an exchange the two of each pair send each other what they have.
+        # By jax's own exchange, as in a step: sockets of ours would need ports, and say
+        # nothing of NCCL.
         self._pairs = round_robin_pairs(count)
         calls: list[Callable[[Any], Any]] = [lambda x: jax.lax.psum(x, _AXIS)]
         for pairs in self._pairs:

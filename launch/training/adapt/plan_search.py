@@ -29,6 +29,7 @@ MIN_SPEEDUP: Final = 1.15
 """Times as fast as the present plan another one must be predicted to be."""
 _RUN_VARIABLE_PREFIXES: Final = ("JAXDIST_", "JAX_", "XLA_")
 """Beginnings of variables by which a process of a run is what it is."""
+# So many that one is among them under which the run can go on.
 _MAX_PLANS: Final = "1000"
 _LAYOUT_KEYS: Final = (
     *("plan.mesh.", "plan.pipe.", "plan.placement"),
@@ -94,6 +95,8 @@ class PlanSearchProcess:
             for name, text in os.environ.items()
             if not name.startswith(_RUN_VARIABLE_PREFIXES)
         }
+        # A process of its own: tracing holds the interpreter's lock for seconds, and no
+        # step would begin meanwhile.
         task = ProcessSpec(command=command, env=env)
         self._child: subprocess.Popen[bytes] = start_process(task, self._out, self._err)
         return self

@@ -186,6 +186,7 @@ def make_job(
         order=order,
         run_schedule=schedule,
         # Compiled: without it each operation of the rate would be a program of its own.
+        # A rate that a program hands over is a function of one step.
         learning_rates=jax.jit(rate if parts.learning_rate is None else jax.vmap(rate)),
         vocabulary=source_vocabulary(train),
         resolved=asked,
@@ -401,6 +402,7 @@ def make_model_spec(config: Experiment) -> ModelSpec:
     return ModelSpec(
         maker="jaxdist.models.registry:make_model",
         settings=asdict(config.model),
+        # None follows input and parameters, which have the precision of the run.
         dtype="bfloat16" if config.precision == "bfloat16" else None,
     )
 

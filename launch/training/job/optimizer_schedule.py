@@ -128,6 +128,8 @@ def schedule_from_task(
     rate = make_learning_rate(config.optim, steps, per_epoch, batch)
     first = [round(epoch * per_epoch) for epoch in range(math.ceil(config.epochs))]
     counts = np.array([step for step in first if step < steps], np.int32)
+    # optax counts in int32 and has jax promote, also where strict promotion is asked
+    # for.
     with jax.numpy_dtype_promotion("standard"):
         rates = np.asarray(jax.jit(rate)(counts))
     epochs = tuple(

@@ -209,6 +209,7 @@ class CpuTimeMonitor(BackgroundThread):
         # Threads wait side by side, and most of them for what nobody needs soon, so the
         # longest wait of a single thread says more than their sum.
         waits = [ns - had.get(task, 0) for task, ns in now[1].items()]
+        # Two zeros: without waits `max` would have one number, which it does not take.
         waited = max(0, *waits, 0) / 1e9
         return ProcessCpuTime(
             computed=now[0] - ran, waited=waited, stood=now[2] - stood
