@@ -39,7 +39,7 @@ class CsvTracker:
             self._columns += new
             self._write([*rows, row])
             return
-        csv.DictWriter(self._file, self._columns).writerow(row)
+        self._writer(self._file).writerow(row)
 
     def end(self, summary: TrackedEnd) -> None:
         """Close the file."""
@@ -55,9 +55,13 @@ class CsvTracker:
         self._columns = list(reader.fieldnames or ["step"])
         return [dict(row) for row in reader if row["step"].isdigit()]
 
+    def _writer(self, file: TextIO) -> "csv.DictWriter[str]":
+        # Python's own line end is that of Windows.
+        return csv.DictWriter(file, self._columns, lineterminator="\n")
+
     def _write(self, rows: Sequence[Row]) -> None:
         table = io.StringIO()
-        writer = csv.DictWriter(table, self._columns, lineterminator="\n")
+        writer = self._writer(table)
         writer.writeheader()
         writer.writerows(rows)
         write_atomic(self._path, table.getvalue())

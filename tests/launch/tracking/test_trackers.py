@@ -116,6 +116,7 @@ def two_attempts(folder, make):
 
 def test_csv_has_each_row_once(tmp_path):
     folder = two_attempts(tmp_path / "r", lambda: make_trackers(["csv"]))
+    assert b"\r" not in (folder / "metrics.csv").read_bytes()
     with (folder / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     trained = [int(row["step"]) for row in rows if row["train/loss"]]
