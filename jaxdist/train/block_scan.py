@@ -50,6 +50,7 @@ class BlockScan:
 
 def scans_blocks(plan: Plan, mesh: Mesh | AbstractMesh) -> bool:
     """Return whether equal blocks run as a loop: by themselves on accelerators."""
+    # Activations are offloaded in loops alone, on every platform.
     if plan.scan != "auto" or plan.offload:
         return plan.scan != "off"
     # Compilers of CPUs schedule unrolled blocks as fast, and a person can read them.
@@ -81,9 +82,13 @@ def find_block_scans(
         shared = any(ids & used[name] for ids in others)
         # A stream of random numbers counts the calls before it.
         draws = any(isinstance(v, nnx.RngState) for _, v in nnx.iter_graph(block))
+        # Its own name is a key that no other block has.
         keys[name] = name
+        # Parameters are looked up by the name of the block, so it must be the
+        # attribute's.
         if shared or draws or getattr(network, name, None) is not block:
             continue
+        # Scopes begin with the block's name, which would tell equal blocks apart.
         _drop_paths(block)
         graph, state = nnx.split(block)
         form = [
@@ -180,6 +185,8 @@ def scan_blocks(
         out: tuple[Any, Any, Any] = jax.vjp(call, params, x, has_aux=True)
         return out
 
+    # Two loops by hand: one that jax differentiates keeps all gathered parameters, and
+    # a checkpoint with a policy keeps them under other names (docs/adr/0076).
     again = moves.gathers_again
     first = jax.tree.map(lambda x: x[0], (shards, dict(variables)))
     params = jax.eval_shape(lambda x: moves.gather(x, None), first[0])
@@ -262,6 +269,7 @@ def stack_blocks(scan: BlockScan, leaves: Sequence[jax.Array]) -> Arrays:
         scan: the loop.
         leaves: of all parameters, this device's part.
     """
+    # Inside of the step: the state, checkpoints and optimizers know of leaves alone.
     return [jnp.stack([leaves[i] for i in each]) for each in scan.indices]
 
 

@@ -143,6 +143,7 @@ def network_input_error(
     remedy = ["another model.name, or another data.name"]
     if least := least_image_size(inputs, trace):
         remedy.insert(0, f"images of at least {least} x {least}: data.size={least}")
+    # Grey or coloured images with channels first, as other libraries have them.
     elif len(shape) == 4 and shape[1] in (1, 3) and shape[-1] not in (1, 3):
         remedy.insert(0, "data.channel_dim=first, or numpy.moveaxis(image, 1, -1)")
     elif len(shape) == 3:
@@ -306,6 +307,7 @@ def build_layout(
         )
         for kind, tree in (("params", state.params), ("stats", state.stats))
     )
+    # On one device nothing is moved: the trace that tells what would be is saved.
     if mesh.size > 1:
         gradients, updates = trace_cache.get_or_compute(
             "updates", lambda: _read_updates(task, plan, batch_shapes, repeated)
@@ -387,6 +389,7 @@ def build_layout(
     # pipe.
     ledger = partial(
         build_ledger,
+        # What was decided, where the plan says `auto`.
         replace(plan, logits="chunks" if product else "whole"),
         calls,
         roles,
@@ -583,6 +586,7 @@ def _backward_reads(
         mean = remat.maybe_checkpoint(one, lambda *args: loss(*args)[0])
         arrays = jax.tree.leaves(values)
         read = backward_reads(mean, arrays, rest, dict(shapes))
+        # Vectors are small, and kept from their first gather.
         again = [each and x.ndim > 1 for each, x in zip(read, arrays, strict=True)]
         found = dict(zip(leaf_names(values), again, strict=True))
         return tuple(
@@ -676,7 +680,9 @@ def _read_updates(
     loss, values, rest = _loss_function(task, whole, repeated_blocks)
     leaves = jax.tree.leaves(values)
 
+    # The forward trace says it; one of the gradient takes longer.
     traced = jax.make_jaxpr(loss)(leaves, rest, dict(shapes)).jaxpr
+    # The first of the results is the loss.
     known = has_gradients(traced, [not i for i in range(len(traced.outvars))])
     gradients = dict(zip(leaf_names(values), known))
 
@@ -818,6 +824,7 @@ def _norm_requests(
     def update(params: Any, opt: Any) -> Any:
         move = optax.with_extra_args_support(task.optimizer)
         with jax.numpy_dtype_promotion("standard"):
+            # Gradients have the shapes of parameters, which stand for them here.
             return move.update(params, opt, params, squares=squares, total=total)
 
     jax.eval_shape(update, params, opt)

@@ -170,6 +170,7 @@ def outer_step(config: OuterConfig, sync: OuterSync, state: TrainState) -> Train
         given = [*differences[:exact], *(running[p] for p in sync.averaged_stats)]
         total = all_reduce_leaves(given, [(REPLICA_AXIS,)] * len(given))
         if sync.compressed_params:
+            # Between the exact ones and the statistics, so in the order of `places`.
             total[exact:exact] = all_reduce(
                 differences[exact:], REPLICA_AXIS, sync.algorithm, step=state.step
             ).total
@@ -196,6 +197,8 @@ def outer_step(config: OuterConfig, sync: OuterSync, state: TrainState) -> Train
         velocity=jax.tree.unflatten(jax.tree.structure(held.velocity), velocity),
         stats=stats,
     )
+    # Statistics join the last sync of a period: till then those that are evaluated
+    # stay as they are.
     outer_stats = state.stats
     if sync.synced_stats:
         outer_stats = jax.tree.map(_drop_replica_dim, stats)

@@ -303,6 +303,7 @@ class DistributedStep:
         if nodes is None or not nodes.are(args):
             nodes = self._nodes = _Nodes(args, self._forms)
         leaves = nodes.read_arrays()
+        # In a loop these are what the last step gave back, and lie where they should.
         if nodes.are_last(leaves):
             return nodes
         if not all(_is_on(self.mesh, leaf) for leaf in leaves):
@@ -350,6 +351,7 @@ class DistributedStep:
         if form.shardings is None:
             found = leaf_shardings(self.plan, {}, form.shapes)
             # Of an optimizer's arrays those are cut that are a parameter's.
+            # Without the number of the module: so end the paths in an optimizer.
             params = {n.partition("/")[2]: n for n in form.params}
             form.shardings = [
                 leaf
@@ -399,6 +401,7 @@ class DistributedStep:
             self._feedback_specs,
             is_leaf=lambda node: isinstance(node, P),
         )
+        # Under jit, since no process holds the rows of the others' devices.
         zeros = jax.jit(
             lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes),
             out_shardings=places,
@@ -434,6 +437,8 @@ class DistributedStep:
     def _run(self, form: "_Form", leaves: Any, feedback: Any, batch: Any) -> Any:
         """Do a step on arrays; traced."""
         specs, axes = self._leaf_specs(form), self.mesh.axis_names
+        # shard_map hands on arrays alone: how the step's result is made of them is put
+        # here while it is traced.
         tree: list[Any] = []
 
         def local(leaves: Any, feedback: Any, batch: Any) -> Any:
@@ -474,6 +479,7 @@ class DistributedStep:
         nodes = form.merge(
             all_gather(leaves, dims, FSDP_AXIS) if any_dim(dims) else leaves
         )
+        # The patched optimizers put here what they leave for the next step.
         after = list(feedback)
         with self._patched(form, nodes, after) as synchronized:
             out = self._step(*nodes, batch)
@@ -498,6 +504,7 @@ class DistributedStep:
         Yields the names of variables that are alike on all devices without a sum.
         """
         axes, undo = self.plan.sum_axes, list[Callable[[], None]]()
+        # Moved along gradients that are means over devices, so alike already.
         alike = {n for n in form.shapes if n in form.params or n in form.optimizer}
 
         def change(node: Any, name: str, value: Any) -> None:
@@ -512,6 +519,7 @@ class DistributedStep:
                 moved = self._reducing(node, feedback, optimizers)
                 change(node, "tx", moved)
                 optimizers += 1
+            # Its statistics are averaged by the layer, over the axes that it is told.
             elif isinstance(node, nnx.BatchNorm) and node.axis_name is None:
                 change(node, "axis_name", axes or None)
                 alike |= {f"{where}/mean", f"{where}/var"}
@@ -521,6 +529,8 @@ class DistributedStep:
                 for _ in range(before.ndim):  # streams that were split are arrays
                     fold = jax.vmap(fold)
                 if axes:
+                    # The folded key is for this step: the network keeps one that is
+                    # the same on all devices.
                     undo.append(functools.partial(node.set_value, before))
                     node.set_value(fold(before))
                 alike.add(where)
@@ -551,6 +561,7 @@ class DistributedStep:
                     reduction.scatter_inner,
                     reduction.scatter_lanes,
                 )
+            # Scattered sums are of float32 at least.
             own = [x.astype(leaf.dtype) for x, leaf in zip(own, leaves, strict=True)]
             axes = set(reduction.exact_axes)
             # In one sum, where all are summed over the same axes.
@@ -567,6 +578,8 @@ class DistributedStep:
                 optimizer.step.get_value().astype(jnp.int32),
             )
             if cut:
+                # The optimizer's state is that of shards. Clipping and trust ratios
+                # ask for lengths of whole leaves: see `sharded_norms`.
                 shards = local_shard(jax.tree.leaves(params), dims, FSDP_AXIS)
                 params = jax.tree.unflatten(tree, shards)
                 extra |= {"squares": functools.partial(_whole_squares, leaves)}
@@ -574,6 +587,7 @@ class DistributedStep:
                 jax.tree.unflatten(tree, whole), state, params, **extra
             )
             if cut:
+                # `nnx.Optimizer` adds updates to parameters, which are whole in a step.
                 moved = all_gather(jax.tree.leaves(updates), dims, FSDP_AXIS)
                 updates = jax.tree.unflatten(tree, moved)
             return updates, state
@@ -729,6 +743,7 @@ class _Nodes:
         optimizers = [x for x in self._args if isinstance(x, nnx.Optimizer)]
         models = [x for x in self._args if not isinstance(x, nnx.Optimizer)]
         for number, optimizer in enumerate(optimizers):
+            # `nnx.ModelAndOptimizer` has its own; several optimizers may share a model.
             own = vars(optimizer).get("model")
             if own is None:
                 own = models[number if len(models) == len(optimizers) else 0]
@@ -743,6 +758,7 @@ def any_dim(dims: Sequence[int | None]) -> bool:
 def _is_of(leaf: LeafSharding, params: dict[str, str], shapes: Any) -> bool:
     """Whether an optimizer's array is one of a parameter's, by path and shape."""
     parts = leaf.name.split("/")
+    # The longest first: `head/kernel` is not the `kernel` of the network itself.
     ends = ("/".join(parts[i:]) for i in range(1, len(parts)))
     owner = next((params[end] for end in ends if end in params), None)
     return owner is not None and shapes[owner].shape == leaf.shape
@@ -770,6 +786,7 @@ def _is_on(mesh: Mesh, x: Any) -> bool:
 
 def _put(leaves: Sequence[Any], shardings: Sequence[NamedSharding]) -> list[jax.Array]:
     """Lay arrays out on the devices of all processes, with the values of process 0."""
+    # No host array holds a typed key: its numbers travel, and it is wrapped again.
     keys = [
         jax.random.key_impl(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else None
         for x in leaves
@@ -792,6 +809,7 @@ def _put(leaves: Sequence[Any], shardings: Sequence[NamedSharding]) -> list[jax.
 
     def put(x: Any, sharding: NamedSharding) -> jax.Array:
         if isinstance(x, jax.Array) and not x.is_fully_addressable:
+            # No process can read it whole; a program moves it.
             return jax.jit(lambda x: x, out_shardings=sharding)(x)
         host = np.asarray(x)
         return jax.make_array_from_callback(host.shape, sharding, lambda i: host[i])

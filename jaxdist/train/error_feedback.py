@@ -144,6 +144,8 @@ def all_reduce_compressed(
             found = all_reduce(sums, bucket.axes, bucket.algorithm, memory, step)
         for place, total in zip(bucket.leaf_indices, found.total, strict=True):
             summed[place] = total
+        # Less what came into the total, not what was packed: it may be rounded again
+        # on the way (docs/adr/0024).
         left = [x - sent for x, sent in zip(sums, found.contributions, strict=True)]
         if not bucket.algorithm.lossless:
             # Momentum of what was sent stops: it would move on in an old direction.

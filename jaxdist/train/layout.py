@@ -154,6 +154,7 @@ class Layout:
         found = Counter(sums)
         for scan in self.block_scans:
             first = scan.blocks[0]
+            # With the dot, or `block1` would take in `block10`.
             own = {k: n for k, n in found.items() if f"{k}.".startswith(f"{first}.")}
             for layer, flops in own.items():
                 each = flops // len(scan.blocks)
@@ -196,6 +197,7 @@ class Layout:
             ),
             feedback=left,
         )
+        # XLA places an array without elements nowhere, so it has no axes.
         placed: TrainState = jax.tree.map(
             lambda x, spec: spec if x.size else P(),
             self.state_shapes,
@@ -321,6 +323,7 @@ class Layout:
 
     def padded_shapes(self, shapes: BatchShapes) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes of a batch on devices, padded where rows do not divide."""
+        # The host pads: inside of the step XLA would move rows between devices.
         axes = self.task.objective.dim_axes
         return {
             key: jax.ShapeDtypeStruct(

@@ -104,6 +104,7 @@ class _LocalNetwork:
     ) -> None:
         self.layout, self.reduction, self.batch = layout, reduction, batch
         self.step = state.step
+        # Of seed and step alone, so that a resumed run draws the same noise.
         self.key = jax.random.fold_in(jax.random.key(layout.task.seed), state.step)
         self.held, self.tree = jax.tree.flatten(state.params)
         if layout.gathers_params and layout.task.microbatches > 1:
@@ -113,6 +114,7 @@ class _LocalNetwork:
         looped = layout.scanned_params
         self.unlooped = [i for i in range(len(self.held)) if i not in looped]
         self.codec = layout.reduction.gather_compressor
+        # A loop gathers the parameters of its blocks in its body, block by block.
         whole = [i not in looped for i in range(len(self.held))]
         self.params = gather_params(layout, self.held, self.codec, whole)
         self.pieces = tuple(_iter_pieces(layout))
@@ -163,6 +165,7 @@ class _LocalNetwork:
             if not last:
                 return outputs, new
             outputs, batch = select_local_samples(plan, outputs, self.batch)
+            # A share of the loss: the rule of gradients is in jaxdist/train/step.py.
             mean = layout.objective.mean_loss(outputs, batch)
             return mean / plan.mesh.size(*plan.sum_axes), new
 
@@ -205,6 +208,7 @@ class _LocalNetwork:
         moves = ParamMovement(
             gather=gather,
             scatter=scatter if layout.shards_params else list,
+            # Stacked, a matrix has three dims; vectors are small and kept.
             gathers_again=tuple(
                 gathers and dim is not None and x.ndim > 2
                 for dim, x in zip(dims, shards, strict=True)
@@ -242,6 +246,7 @@ class _LocalNetwork:
         wanted = [reads.get(i, False) and x.ndim > 1 for i, x in enumerate(self.held)]
         missing = [want and i not in self.again for i, want in enumerate(wanted)]
         if any(missing):
+            # Not before the backward pass has come here, or both copies would be held.
             (after, *_) = jax.tree.leaves(dependency)
             copies = gather_params(
                 self.layout,
@@ -250,6 +255,8 @@ class _LocalNetwork:
                 missing,
             )
             self.again |= {i: copies[i] for i, miss in enumerate(missing) if miss}
+        # What jax.vjp keeps of its arguments. A checkpoint policy would not drop the
+        # first copy on all backends (docs/adr/0013).
         vjp.args_res[0] = [
             self.again[i] if wanted[i] else was
             for i, was in zip(self.unlooped, vjp.args_res[0], strict=True)

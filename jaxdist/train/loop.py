@@ -125,6 +125,7 @@ def fit(
     finished = ended >= schedule.steps
     if finished and not metrics:
         metrics = evaluation(state)
+    # Stopped early: the steps since the last checkpoint are saved, too.
     elif ended > start and not schedule.is_checkpoint_step(ended):
         save(state, {})
     return FitResult(

@@ -177,6 +177,7 @@ def _sgd(config: OptimConfig, rate: "optax.Schedule") -> Any:
     """Nesterov momentum; decay is added to the gradient."""
     import optax
 
+    # Of momentum 0 optax would keep a trace as large as the parameters.
     sgd = optax.sgd(rate, momentum=config.momentum or None, nesterov=True)
     if not config.weight_decay:
         return sgd

@@ -38,6 +38,7 @@ def local_sum_squares(tree: Any) -> Any:
     """
 
     def squares(x: jax.Array) -> jax.Array:
+        # The square of a float16 number above 255 is infinite in float16.
         x = x.astype(accumulation_dtype(x.dtype))
         if is_complex(x.dtype):
             return (jnp.square(x.real) + jnp.square(x.imag)).sum()

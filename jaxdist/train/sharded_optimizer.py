@@ -57,6 +57,7 @@ def check_optimizer_dims(
         return jax.tree.map(lambda x: jnp.ones((), x.dtype), tree)
 
     def update(grads: Any, state: Any, params: Any) -> Any:
+        # optax lets jax promote its counts, also where a user asked for strict.
         with jax.numpy_dtype_promotion("standard"):
             return move.update(
                 grads, state, params, squares=squares, total=optax.tree.sum

@@ -131,6 +131,7 @@ def _sync_update(
         looped = layout.scanned_params
         dims = [None if i in looped else d for i, d in enumerate(layout.fsdp_dims)]
         grads = reduction.scatter(grads, dims)
+    # So far they have the dtype that parameters were gathered in, or that of sums.
     grads = [x.astype(leaf.dtype) for x, leaf in zip(grads, shardings, strict=True)]
     axes = [plan.sum_axes, *reduction.exact_axes]
     loss, *grads = all_reduce_leaves([loss, *grads], axes)
