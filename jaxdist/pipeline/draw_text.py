@@ -36,6 +36,7 @@ class DrawableSchedule(Protocol):
         """Say what a device holds."""
 
 
+# A drawing without colours must tell the kinds apart, too.
 CELL_BRACKETS: Final[Mapping[WorkKind, tuple[str, str]]] = MappingProxyType(
     {"forward": (" ", " "), "backward": ("[", "]"), "weights": ("(", ")")}
 )

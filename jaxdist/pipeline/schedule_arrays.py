@@ -119,6 +119,8 @@ def schedule_arrays(
         for key, (start, end) in sorted(spans.items(), key=lambda item: item[1]):
             (stage, micro), device = key, placement.device_of(*key)
             ends = last_uses[device]
+            # Strictly before: what a superstep writes into a ring may come before its
+            # last reads.
             row = next((r for r, last in enumerate(ends) if last < start), len(ends))
             ends[row : row + 1] = [end]
             rows[key] = row
@@ -134,6 +136,7 @@ def schedule_arrays(
             # A forward pass reads no gradient, though one arrives later for its key.
             if name not in _BACKWARD_RINGS or work.kind != "forward":
                 at = step, device, WORK_KINDS.index(work.kind)
+                # The first stage reads the batch, and the last has no gradient to read.
                 found[name][at] = rows.get((work.stage, work.microbatch), NO_ENTRY)
     inputs, gradients, kept, weight_kept = sizes.values()
     return ScheduleArrays(

@@ -205,6 +205,7 @@ def lockstep_ticks(
             raise FatalError(
                 f"the devices wait for each other from tick {len(earliest)} on"
             )
+        # Behind the row: what a tick makes can be used from the next one on.
         done.update(filter(None, row))
         positions = [at + (work is not None) for at, work in zip(positions, row)]
         earliest.append(row)

@@ -306,6 +306,7 @@ def local_size(plan: Plan, leaf: LeafSharding) -> int:
 def split_whole_leaf(x: Any, leaf: LeafSharding, plan: Plan) -> Any:
     """Split a whole leaf into the parts of all devices, [fsdp, tensor, n]."""
     parts = x[None]
+    # Each puts its dim in front of the others, so fsdp comes last.
     for dim, size in (
         (leaf.tensor_dim, plan.mesh.tensor),
         (leaf.fsdp_dim, plan.mesh.fsdp),
@@ -406,6 +407,7 @@ def assign_slots(
             continue
         _check_size(plan, leaf)
         kind = (
+            # Biases of several gates have two dims, and decay as little as others.
             len(leaf.shape) < 2 or "bias" in leaf.name.split("/"),
             np.dtype(leaf.dtype).name,
             leaf.tensor_dim is not None,

@@ -100,6 +100,7 @@ def balanced_cuts(costs: Sequence[int], parts: int) -> list[int]:
     best = {0: (0, list[int]())}
     for part in range(1, parts + 1):
         found: dict[int, tuple[int, list[int]]] = {}
+        # Each of the parts to come needs a block, too.
         for end in range(part, len(costs) - (parts - part) + 1):
             found[end] = min(
                 (max(most, sum(costs[start:end])), [*starts, start])
@@ -407,6 +408,7 @@ def bind_vjp_residuals(vjp_fn: Any, residuals: Any, *primals: Any) -> Any:
         residuals: what `vjp_residuals` returned in the forward pass.
         primals: those of the forward pass.
     """
+    # The trace's own stays as it is, to be bound again.
     found = copy.copy(vjp_fn)
     found.opaque_residuals = residuals
     # Where the trace did not keep an argument it has a placeholder, which stays.

@@ -208,6 +208,7 @@ class ScheduleRunner:
         # The exchange. A `ppermute` has one receiver for each sender, so stages with
         # replicas need several hops; each receiver takes the one that is for it.
         hops = self.pipe.schedule_arrays.hops
+        # Every superstep has one, needed or not: a permute that some skip may hang.
         with jax.named_scope("between_stages"):
             with jax.named_scope("activations"):
                 up = tuple(_permute(carry.up[0], hop) for hop in hops)
@@ -221,6 +222,7 @@ class ScheduleRunner:
         """Do the work of a device in a superstep."""
         hops = range(len(self.pipe.schedule_arrays.hops))
         for hop in hops:
+            # Before the works, which may read what the last exchange has brought.
             receive = partial(_receive_activation, hop)
             carry = device_cond(row["comes"][hop] >= 0, receive, row, carry)
         if not self.with_gradients:
@@ -252,7 +254,7 @@ class ScheduleRunner:
         mine = select_kind(row, kind)
         for trace in self.traces:
             number = trace.stage.index
-            # The scope is how `stage_traffic` and traces find the stage of an
+            # The scope is how `device_collectives` and traces find the stage of an
             # instruction.
             with jax.named_scope(f"stage{number}.{kind}"):
                 body = partial(_do_work, partial(work, trace))

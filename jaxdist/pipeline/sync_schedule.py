@@ -140,11 +140,13 @@ def eager_1f1b(devices: int, microbatches: int, chunks: int) -> Supersteps:
         for stage in range(last + 1):
             device = stage % devices
             forwards[entry + stage][device] = forward(stage, micro)
+            # The last stage goes back in the superstep in which it went forward.
             backwards[entry + 2 * last - stage][device] = backward(stage, micro)
 
     return tuple(
         tuple(
             tuple(map(row.get, range(devices)))
+            # Two ticks, each of one work a device, as in all other schedules.
             for row in (forwards.get(number), backwards.get(number))
             if row
         )
