@@ -105,6 +105,8 @@ def _walk(
                 OP_NAME.search(text),
             )
             times, name_of = trips or 1, named[1] if named else ""
+            # The condition runs once more than the body; of a loop of unknown length
+            # both count once.
             for inner, runs in ((loop[1], times + bool(trips)), (loop[2], times)):
                 for line in _walk(inner, program, kinds, weight):
                     yield replace(

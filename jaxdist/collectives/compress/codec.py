@@ -16,6 +16,8 @@ from jax import lax
 
 from jaxdist.core.errors import BadInput
 
+# Of fp8 (e4m3fn) the largest number; integers have as many codes below zero as above,
+# so -128 and -8 are not used.
 _LARGEST: Final = {"int8": 127.0, "int4": 7.0, "fp8": 448.0}
 
 

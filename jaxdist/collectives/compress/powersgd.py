@@ -34,6 +34,7 @@ from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
 
 _TILE: Final = 128
+# Columns of zeros stay zero, divided by it.
 _TINY: Final = 1e-30
 
 
@@ -78,6 +79,7 @@ class PowerSGD(AllReduceAlgorithm):
         first = []
         for q, m in zip(state, matrices):
             place = jnp.arange(q.size, dtype=jnp.uint32).reshape(q.shape)
+            # From 1 on: the hash of 0 is 0.
             drawn = hash_uint32(place + np.uint32(1)).astype(q.dtype)
             drawn = drawn / np.float32(2**31) - 1
             first.append(_unit(jnp.where((q != 0).any(0), q, drawn)).astype(m.dtype))
