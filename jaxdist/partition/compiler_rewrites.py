@@ -209,6 +209,7 @@ def _undo_padding(
     for axes in whole:
         own = [m for m in padded if axes == tuple(a.partition("[")[0] for a in m.axes)]
         moved, key = sum((m.group_size - 1) * m.padding for m in own), (_PERMUTE, axes)
+        # Permutes that padding does not explain to the byte are left, as a difference.
         if found[key] - planned.get(key, 0) != moved:
             continue
         found[key] -= moved

@@ -201,6 +201,8 @@ def plan_reduction(
     """
     exact = exact_reduction(plan, leaves)
     exact = replace(exact, scatter_lanes=rules.lanes)
+    # Some compilers make a sum of a scatter or gather over all devices, which two steps
+    # avoid; over some of the devices they leave it as it is.
     if plan.mesh.fsdp == plan.mesh.devices:
         exact = replace(
             exact,

@@ -111,6 +111,7 @@ class StepReport:
         return tuple(
             move
             for move in self.moves
+            # One that was written has the name of its primitive, `all_gather`.
             if move.kind == "all-gather" and not operation_name(move).startswith("all_")
         )
 
