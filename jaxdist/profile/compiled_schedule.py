@@ -148,6 +148,7 @@ class _Reader:
         self, line: str, lines: Sequence[str], sizes: Mapping[str, int]
     ) -> Work:
         if loop := LOOP.search(line):
+            # A loop of unknown length counts once.
             count = trip_count(line, lines, self.program) or 1
             return self.walk(loop[2]).times(count)
         if branches := BRANCHES.search(line):

@@ -192,6 +192,7 @@ def find_repeated_blocks(
     except AttributeError:
         # Its call asks for a block other than through its chain.
         return replace(supposed, representatives={})
+    # Blocks were called in another order, or not all of them.
     if tuple(shapes) != supposed.traced_names:
         return replace(supposed, representatives={})
     # In front of the run, the first, the second, which is the representative, the last:
@@ -230,6 +231,7 @@ def find_equal_blocks(network: nnx.Module) -> RepeatedBlocks:
     # Equal structure and arrays; a block that shares arrays with others is like none.
     keys: dict[str, Any] = {}
     for name, block in chain.items():
+        # Its own name is a key that no other block has.
         keys[name] = name
         if all(users[i] == 1 for i in held[name]):
             graph, state = nnx.split(block)
