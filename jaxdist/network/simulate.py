@@ -143,6 +143,7 @@ def step_key(step: ScheduleStep) -> object:
     """Return a key of the messages of a step, within one schedule."""
     # Steps of the large schedules share their arrays of messages.
     if isinstance(step.transfers, VectorizedTransfers):
+        # The schedule holds them, so no other object gets one of these ids.
         return tuple(id(part.messages) for part in step.transfers.blocks)
     return tuple((t.source, t.target, t.count, t.adds) for t in step.transfers)
 

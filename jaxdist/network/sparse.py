@@ -76,6 +76,7 @@ class SparseEncoding:
     def union_density(self, counts: RankCounts) -> FloatArray:
         """Return the expected density of a sum of so many ranks."""
         # 1 - (1 - d)^m, without cancellation where d is small.
+        # Where d is 1, the logarithm of 1 - d would be infinite.
         return np.asarray(-np.expm1(counts * np.log1p(-min(self.density, 1 - 1e-16))))
 
 

@@ -97,6 +97,7 @@ def build_topology(tree: YamlTable, default_name: str) -> Topology:
     for cable in cables:
         for end in (cable.source, cable.target):
             if end < devices:
+                # A cable that both directions share: as much is received meanwhile.
                 rates[end] += cable.capacity / (2 if cable.shared else 1)
     # Ports are counted at switches, or at devices that are joined directly.
     switches = len(vertices) - devices

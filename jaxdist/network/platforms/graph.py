@@ -88,6 +88,7 @@ class ShortestPaths:
                             hops, key=lambda hop: (_last_vertex(hop, left), hop)
                         )
                     else:
+                        # Another key for each, with numbers below 2**21.
                         key = (source << 42) + (target << 21) + hops[0][0]
                         drawn = int(splitmix64(np.array([key]))[0])
                         at, hop = hops[drawn % len(hops)]

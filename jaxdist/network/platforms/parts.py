@@ -239,6 +239,7 @@ def read_flag(tree: YamlTable, key: str) -> bool:
 def read_count(tree: YamlTable, key: str, default: int) -> int:
     """Return a whole number."""
     value = tree.get(key, default)
+    # Where the default is 0, which bounds nothing, a file may say so, too.
     if type(value) is not int or value < min(default, 1):
         raise BadInput(
             f"{key}: {value} is no count",

@@ -43,6 +43,7 @@ def find_topology(name: str, ranks: int, settings: Mapping[str, object]) -> Topo
         path = Path(__file__).parent / f"{name}.yaml"
     elif path.suffix not in (".yaml", ".yml"):
         near = did_you_mean(key, [*FABRICS, *PLATFORM_NAMES])
+        # `make_topology` knows no platforms, so a name near to one is refused here.
         if key not in FABRICS and near in PLATFORM_NAMES:
             raise BadInput(
                 f"no topology named {name}",

@@ -122,6 +122,7 @@ def make_topology(name: str, devices: int, settings: Mapping[str, object]) -> To
         route_fn=shared_routes if shared else fabric.route_fn,
         ports=fabric.ports,
         switches=fabric.switches,
+        # Half where directions share a cable: as much is received meanwhile.
         injection_bandwidth=fabric.injection_bandwidth * each / 2,
         host_injection_bandwidth=fabric.host_injection_bandwidth * each / 2,
         per_host=hosts.per_host,
