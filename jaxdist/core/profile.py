@@ -150,6 +150,7 @@ class Profile:
         Args:
             block: its name.
         """
+        # So that the layers of all blocks are those of the network.
         last = bool(self.blocks) and block == self.blocks[-1].name
         return tuple(
             x for x in self.layers if x.block == block or (last and not x.block)

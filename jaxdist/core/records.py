@@ -91,6 +91,7 @@ def parse_fields(
         BadInput: no table, an unknown field, or a value of another type.
     """
     check_fields(tree, [field.name for field in fields(kind)], context)
+    # All else was refused by `check_fields`.
     assert isinstance(tree, Mapping)
     types = get_type_hints(kind)
     return {
@@ -150,6 +151,7 @@ def _parse_key(kind: Any, key: Any, name: str, context: str) -> Any:
     """Return the key of a mapping; JSON has only texts."""
     if kind is not int:
         return key
+    # 18 digits always fit into 64 bits.
     if not isinstance(key, str) or not re.fullmatch("[0-9]{1,18}", key):
         raise _type_error(int, key, f"a key of {name}", context)
     return int(key)

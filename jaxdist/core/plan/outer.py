@@ -34,6 +34,7 @@ class OuterConfig:
             "sync_interval": self.sync_interval >= 0,
             "learning_rate": self.learning_rate > 0,
             "momentum": 0 <= self.momentum < 1,
+            # Each fragment has a step of its own in the period.
             "fragments": 1 <= self.fragments <= max(self.sync_interval, 1),
         }
         for name, holds in legal.items():
