@@ -61,6 +61,7 @@ def bind_primitive(
 @functools.cache
 def all_reduce_primitive(name: str) -> Primitive:
     """Return the primitive of an algorithm: sums, contributions and state."""
+    # Made once: jax tells primitives apart by identity.
     return _primitive(f"psum_{name}", _reduced, _reduced_types, _reduced_tangents)
 
 
@@ -241,6 +242,7 @@ def all_reduce(
     """
     given, axes = list(leaves), check_axes(axis)
     if algorithm == "auto":
+        # Inside a trace nothing is measured: all hosts would have to at this moment.
         algorithm = AutoAlgorithm()
     if isinstance(algorithm, AutoAlgorithm):
         along = {a: lax.axis_size(a) for a in axes if lax.axis_size(a) > 1}

@@ -183,6 +183,8 @@ class Link:
                 f"{', '.join(pace.algorithm for pace in self.overheads)}",
                 remedy="measure(mesh, axis, among)",
             )
+        # Bytes by formula, the rest by measurement: PowerSGD's bytes grow with the root
+        # of its numbers, and no line through seconds would fit them.
         seconds = bytes_of(algorithm, shapes, dtype, sizes) / self.bytes_per_s
         # Piecewise linear: constant before the first array, the last slope beyond the
         # last.

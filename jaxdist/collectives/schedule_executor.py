@@ -83,6 +83,8 @@ def _run_alike(
     mine = jnp.asarray(table, jnp.int32)[..., lax.axis_index(axis)]
 
     def step(chunks: jax.Array, places: jax.Array) -> tuple[jax.Array, None]:
+        # One behind another: if all messages were read first, XLA would keep whole
+        # copies of the array (docs/adr/0023).
         for permute, place in zip(steps[0], places):
             # Neighbouring chunks move as one slice, in place.
             sent = lax.dynamic_slice_in_dim(chunks, place[0], permute.count)

@@ -126,6 +126,7 @@ class MultipleErrors(BadInput):
     def __init__(self, errors: Sequence[BadInput]) -> None:
         self.each = tuple(errors)
         super().__init__(f"{len(self.each)} mistakes")
+        # What is printed are all of them, each with its own remedy.
         self.args = ("\n\n".join(map(str, errors)),)
 
 

@@ -51,6 +51,7 @@ def wrap_method(
     kind: Any = type(target)
     functions = vars(target)[_FUNCTIONS].of if _FUNCTIONS in vars(target) else {}
     before = functions.get(method) or getattr(kind, method)
+    # Past flax's own `__setattr__`, which would list both as the module's attributes.
     if method not in functions:
         own = _class_of_instances(kind, method)
         object.__setattr__(target, "__class__", own)

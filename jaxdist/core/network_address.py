@@ -18,6 +18,7 @@ def split_address(address: str) -> tuple[str, int] | None:
     >>> split_address("node1"), split_address("::1:29500"), split_address("node1:0")
     (None, None, None)
     """
+    # IPv6 in brackets alone: its own colons would hide that of the port.
     found = re.fullmatch(r"(?:\[([^][\s]+)\]|([^][:\s]+)):([0-9]{1,5})", address)
     if found is None or not 1 <= int(found[3]) <= MAX_PORT:
         return None

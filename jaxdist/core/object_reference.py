@@ -129,6 +129,7 @@ def check_trusted_references(
     """
     own = Path(experiment.partition(":")[0]).resolve()
     if own.is_relative_to(folder.resolve()):
+        # What came with the run is trusted no more than the run.
         own = Path()
     for name in names:
         home = name.rpartition(":")[0]
@@ -189,6 +190,7 @@ def load_module(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
+        # The next load must not find half of a module.
         del sys.modules[name]
         if not isinstance(error, Exception) or isinstance(error, BadInput):
             raise
@@ -205,6 +207,7 @@ def _failed(path: Path, error: Exception, function: str = "") -> BadInput:
     """Name the line of the user's own file, not the lines of the import system."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename) == path]
+    # A file that cannot be parsed has no frame of its own.
     line = error.lineno if isinstance(error, SyntaxError) else lines[-1:] and lines[-1]
     first, *_ = str(error).strip().splitlines() or [""]
     at = f", at line {line}" * bool(line)

@@ -91,6 +91,7 @@ def parse_fields(
         BadInput: no table, an unknown field, or a value of another type.
     """
     check_fields(tree, [field.name for field in fields(kind)], context)
+    # All else was refused by `check_fields`.
     assert isinstance(tree, Mapping)
     types = get_type_hints(kind)
     return {

@@ -197,6 +197,7 @@ def load_yaml_mapping(
     try:
         text = read_text(path)
         tree = parse_yaml(text)
+        # `safe_load` keeps the last of two equal keys and says nothing.
         repeated = _repeated_key(yaml.compose(text, Loader=yaml.SafeLoader))
     except yaml.YAMLError as error:
         raise BadInput(

@@ -151,6 +151,8 @@ def sum_traced_flops(jaxpr: Jaxpr, layers: Iterable[str]) -> Counter[str]:
         jaxpr: the traced step; shapes inside its `shard_map` are those of a device.
         layers: paths whose scopes are looked for.
     """
+    # Of the traced step: XLA's count is one number for all layers, in which fusion
+    # repeats work and loops count once (docs/adr/0015).
     known, total = set(layers), Counter[str]()
     for use in walk_jaxpr(jaxpr):
         # Recomputation is asked for by plan.remat: it is no repeat to warn of.

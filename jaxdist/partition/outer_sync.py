@@ -171,6 +171,7 @@ def assign_fragments(
             remedy=f"plan.outer.fragments={len(blocks)}",
         )
     # Greedy: the largest block first, to the fragment that is smallest so far.
+    # What counts on a link is the largest sync, so fragments are to be alike.
     sizes = {
         name: sum(math.prod(leaves[i].shape) for i in indices)
         for name, indices in blocks.items()

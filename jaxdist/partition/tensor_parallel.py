@@ -217,6 +217,7 @@ def megatron_roles(
 
 def iter_column_row_pairs(network: nnx.Module) -> Iterator[ColumnRowPair]:
     """Yield the pairs that modules declare, and those of units in chains."""
+    # Declared, not looked for in a trace: a mistake there is silently wrong numbers.
     for path, module in nnx.iter_modules(network):
         name = ".".join(map(str, path))
         # Pairs are declared relative to their module.

@@ -58,6 +58,7 @@ def sync_variables(
     with jax.named_scope(SYNC_SCOPE):
         for (over, update, dtype), places in _messages(leaves, axes).items():
             parts = [arrays[place].astype(dtype).ravel() for place in places]
+            # Devices have as many samples each: the mean of averages is that of all.
             agree = lax.pmax if update == "maximum" else lax.pmean
             packed, start = agree(jnp.concatenate(parts), over), 0
             for place in places:

@@ -98,6 +98,8 @@ def split_backward(
             gradients of inputs).
         args: shapes of its arguments.
     """
+    # Equations are divided, not functions: two calls of `jax.vjp` would do the pass
+    # to the input twice.
     closed, shapes = jax.make_jaxpr(backward, return_shape=True)(*args)
     whole = inline_calls(closed)
     weight_tree, input_tree = (jax.tree.structure(tree) for tree in shapes)

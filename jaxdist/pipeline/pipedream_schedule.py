@@ -80,6 +80,7 @@ def pipedream(
         )
 
     # When a device starts on a microbatch, it has just done the one K_s before.
+    # By formula, not read off the ticks: so ticks can be held against it.
     micros = range(microbatches)
     ahead = [max_in_flight(replicas, s) - 1 for s in range(len(replicas))]
     versions = tuple(
@@ -191,6 +192,7 @@ def _one_f_one_b_rr(
     def waits_for(work: WorkItem) -> tuple[WorkItem, ...]:
         # The mean of a round is taken over all replicas at once, so a forward needs
         # every backward of the round K_s before, a backward those of the last round.
+        # Else the version that a forward finds would be a matter of timing.
         size = replicas[work.stage]
         rounds = in_flight[work.stage] if work.kind == "forward" else 1
         first = (work.microbatch // size - rounds) * size

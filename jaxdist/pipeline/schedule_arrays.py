@@ -136,6 +136,7 @@ def schedule_arrays(
             # A forward pass reads no gradient, though one arrives later for its key.
             if name not in _BACKWARD_RINGS or work.kind != "forward":
                 at = step, device, WORK_KINDS.index(work.kind)
+                # The first stage reads the batch, and the last has no gradient to read.
                 found[name][at] = rows.get((work.stage, work.microbatch), NO_ENTRY)
     inputs, gradients, kept, weight_kept = sizes.values()
     return ScheduleArrays(

@@ -306,6 +306,7 @@ def local_size(plan: Plan, leaf: LeafSharding) -> int:
 def split_whole_leaf(x: Any, leaf: LeafSharding, plan: Plan) -> Any:
     """Split a whole leaf into the parts of all devices, [fsdp, tensor, n]."""
     parts = x[None]
+    # Each puts its dim in front of the others, so fsdp comes last.
     for dim, size in (
         (leaf.tensor_dim, plan.mesh.tensor),
         (leaf.fsdp_dim, plan.mesh.fsdp),

@@ -408,6 +408,7 @@ def bind_vjp_residuals(vjp_fn: Any, residuals: Any, *primals: Any) -> Any:
         residuals: what `vjp_residuals` returned in the forward pass.
         primals: those of the forward pass.
     """
+    # The trace's own stays as it is, to be bound again.
     found = copy.copy(vjp_fn)
     found.opaque_residuals = residuals
     # Where the trace did not keep an argument it has a placeholder, which stays.

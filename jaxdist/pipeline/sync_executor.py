@@ -208,6 +208,7 @@ class ScheduleRunner:
         # The exchange. A `ppermute` has one receiver for each sender, so stages with
         # replicas need several hops; each receiver takes the one that is for it.
         hops = self.pipe.schedule_arrays.hops
+        # Every superstep has one, needed or not: a permute that some skip may hang.
         with jax.named_scope("between_stages"):
             with jax.named_scope("activations"):
                 up = tuple(_permute(carry.up[0], hop) for hop in hops)

@@ -146,6 +146,7 @@ def eager_1f1b(devices: int, microbatches: int, chunks: int) -> Supersteps:
     return tuple(
         tuple(
             tuple(map(row.get, range(devices)))
+            # Two ticks, each of one work a device, as in all other schedules.
             for row in (forwards.get(number), backwards.get(number))
             if row
         )

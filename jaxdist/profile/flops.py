@@ -148,6 +148,7 @@ def _scatter(eqn: JaxprEqn) -> int:
 def _attention(eqn: JaxprEqn) -> int:
     """Count what attention does that is written out, with tokens that are not seen."""
     samples, count, heads, features = _shape(eqn.invars[0])
+    # As if it were written out, so that profiles do not depend on the kernel.
     rows = samples * heads * count
     # Of each score: scale, mask, and of the softmax largest, difference, sum, quotient;
     # and a copy in the dtype of the values. The mask itself is 3 of each two tokens.

@@ -109,6 +109,7 @@ def profile_network(
             state_bytes=structure.state_bytes[path],
             flops_forward=forward.flops[path],
             # What the gradient adds: its trace contains the forward pass.
+            # The scopes of one trace do not tell recomputation from the first pass.
             flops_backward=both.flops[path] - forward.flops[path],
             output_bytes=forward.output_bytes[path],
             inner_bytes=forward.inner_bytes[path],

@@ -192,6 +192,7 @@ def find_repeated_blocks(
     except AttributeError:
         # Its call asks for a block other than through its chain.
         return replace(supposed, representatives={})
+    # Blocks were called in another order, or not all of them.
     if tuple(shapes) != supposed.traced_names:
         return replace(supposed, representatives={})
     # In front of the run, the first, the second, which is the representative, the last:

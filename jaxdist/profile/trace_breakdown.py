@@ -156,6 +156,7 @@ def device_breakdowns(
         pauses = [max(0.0, later - end) for end, later in zip(ends, starts[1:])]
         if pauses:
             # An evaluation or a checkpoint makes one of them long: none of a step.
+            # All sums are divided by the steps below.
             spent[_MomentOwner(3, BETWEEN_STEPS)] = steps * median(pauses)
         terms: defaultdict[str, float] = defaultdict(float)
         layers: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])

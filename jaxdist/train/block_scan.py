@@ -50,6 +50,7 @@ class BlockScan:
 
 def scans_blocks(plan: Plan, mesh: Mesh | AbstractMesh) -> bool:
     """Return whether equal blocks run as a loop: by themselves on accelerators."""
+    # Activations are offloaded in loops alone, on every platform.
     if plan.scan != "auto" or plan.offload:
         return plan.scan != "off"
     # Compilers of CPUs schedule unrolled blocks as fast, and a person can read them.
@@ -184,6 +185,8 @@ def scan_blocks(
         out: tuple[Any, Any, Any] = jax.vjp(call, params, x, has_aux=True)
         return out
 
+    # Two loops by hand: one that jax differentiates keeps all gathered parameters, and
+    # a checkpoint with a policy keeps them under other names (docs/adr/0076).
     again = moves.gathers_again
     first = jax.tree.map(lambda x: x[0], (shards, dict(variables)))
     params = jax.eval_shape(lambda x: moves.gather(x, None), first[0])
@@ -266,6 +269,7 @@ def stack_blocks(scan: BlockScan, leaves: Sequence[jax.Array]) -> Arrays:
         scan: the loop.
         leaves: of all parameters, this device's part.
     """
+    # Inside of the step: the state, checkpoints and optimizers know of leaves alone.
     return [jnp.stack([leaves[i] for i in each]) for each in scan.indices]
 
 

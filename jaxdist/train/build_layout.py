@@ -680,6 +680,7 @@ def _read_updates(
     loss, values, rest = _loss_function(task, whole, repeated_blocks)
     leaves = jax.tree.leaves(values)
 
+    # The forward trace says it; one of the gradient takes longer.
     traced = jax.make_jaxpr(loss)(leaves, rest, dict(shapes)).jaxpr
     # The first of the results is the loss.
     known = has_gradients(traced, [not i for i in range(len(traced.outvars))])

@@ -351,6 +351,7 @@ class DistributedStep:
         if form.shardings is None:
             found = leaf_shardings(self.plan, {}, form.shapes)
             # Of an optimizer's arrays those are cut that are a parameter's.
+            # Without the number of the module: so end the paths in an optimizer.
             params = {n.partition("/")[2]: n for n in form.params}
             form.shardings = [
                 leaf
@@ -518,6 +519,7 @@ class DistributedStep:
                 moved = self._reducing(node, feedback, optimizers)
                 change(node, "tx", moved)
                 optimizers += 1
+            # Its statistics are averaged by the layer, over the axes that it is told.
             elif isinstance(node, nnx.BatchNorm) and node.axis_name is None:
                 change(node, "axis_name", axes or None)
                 alike |= {f"{where}/mean", f"{where}/var"}
@@ -756,6 +758,7 @@ def any_dim(dims: Sequence[int | None]) -> bool:
 def _is_of(leaf: LeafSharding, params: dict[str, str], shapes: Any) -> bool:
     """Whether an optimizer's array is one of a parameter's, by path and shape."""
     parts = leaf.name.split("/")
+    # The longest first: `head/kernel` is not the `kernel` of the network itself.
     ends = ("/".join(parts[i:]) for i in range(1, len(parts)))
     owner = next((params[end] for end in ends if end in params), None)
     return owner is not None and shapes[owner].shape == leaf.shape

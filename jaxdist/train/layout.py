@@ -323,6 +323,7 @@ class Layout:
 
     def padded_shapes(self, shapes: BatchShapes) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes of a batch on devices, padded where rows do not divide."""
+        # The host pads: inside of the step XLA would move rows between devices.
         axes = self.task.objective.dim_axes
         return {
             key: jax.ShapeDtypeStruct(

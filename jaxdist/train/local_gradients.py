@@ -104,7 +104,7 @@ class _LocalNetwork:
     ) -> None:
         self.layout, self.reduction, self.batch = layout, reduction, batch
         self.step = state.step
-        # Of the number of the step alone, so that a resumed run draws the same noise.
+        # Of seed and step alone, so that a resumed run draws the same noise.
         self.key = jax.random.fold_in(jax.random.key(layout.task.seed), state.step)
         self.held, self.tree = jax.tree.flatten(state.params)
         if layout.gathers_params and layout.task.microbatches > 1:

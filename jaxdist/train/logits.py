@@ -257,6 +257,7 @@ def _scan_chunks(
     count = chunk_count(features.shape[0])
     rows = tuple(row_chunks(x, count) for x in (features, labels, weights))
     (loss, kernels, biases), back = lax.scan(add, start, rows)
+    # None stands for a sum that nobody wants; the loss is always wanted.
     assert loss is not None
     return loss, [
         back.reshape(features.shape) if back is not None else None,

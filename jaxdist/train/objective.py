@@ -360,6 +360,7 @@ def function_objective(
     dtypes = {
         key: "float32" if np.issubdtype(np.asarray(x).dtype, np.inexact) else "int32"
         for key, x in sample.items()
+        # Every batch has `id`, which names samples and is no input.
         if key != "id"
     }
     targets = [key for key in dtypes if key in ("label", "target")]

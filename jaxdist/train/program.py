@@ -81,7 +81,7 @@ def device_collectives(
         found = _STAGE.search(loops)
         if UPDATE_SCOPE in loops:
             count = counts.updates
-        # What is of no stage every device does once a step.
+        # All devices take part in what is of no stage, as often as the program has it.
         elif found is None:
             yield move
             continue
@@ -272,6 +272,7 @@ def _attention(layout: Layout, step: Any) -> dict[str, Any]:
             )
             flops[owner] += op.trip_count * each
     if flops:
+        # Where a platform has none, the primitive is lowered as it is written out.
         kernel = FUSED_KERNELS.get(layout.platform, "einsum")
         return {"attention": kernel, "attention_flops": flops}
     attends = any(hasattr(x, "attention_platform") for x in layers.values())
@@ -381,6 +382,7 @@ def _compile_outer_step(
     layout: Layout, sync: OuterSync, options: dict[str, str | bool] | None
 ) -> CompiledOuterStep:
     """Compile an outer step and set it beside the plan."""
+    # A program of its own and no branch of the step, as a warm-up is.
     lowered = trace_outer_step(layout, sync).lower()
     compiled = lowered.compile(compiler_options=options)
     moves = read_collectives(compiled.as_text() or "", dict(layout.mesh.shape))

@@ -217,6 +217,7 @@ def run_with_partial_remat(
         return run_blocks(model, names, carried), network_state(model, stats)
 
     params, stats = variables
+    # Two parts, since a policy is asked about a primitive, and not told whose it is.
     first = tuple(name for name in blocks if name in remat_blocks)
     if first:
         activations, stats = checkpoint_blocks(partial(run, first))(
@@ -247,6 +248,7 @@ def tag_activations(plan: Plan, model: Any, looped: Container[str] = ()) -> None
             continue
         if action == "save":
             wrap_method(layer, _call_tags(outputs=_SAVED))
+        # Of unrolled blocks a compiler would fetch everything at once.
         elif path[0] in looped:
             # What a block returns is what the loop gives to the next.
             which = "inputs" if len(path) == 1 else "outputs"

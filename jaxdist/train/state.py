@@ -43,6 +43,7 @@ class TrainState:
     """
     opt: Any
     """State of the optax optimizer."""
+    # Not in the optimizer's state, which an evaluation does not read.
     average: Any = None
     """Moving averages {"params", "stats"}; None without them."""
     feedback: Any = None

@@ -34,6 +34,7 @@ from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
 
 _TILE: Final = 128
+# Columns of zeros stay zero, divided by it.
 _TINY: Final = 1e-30
 
 

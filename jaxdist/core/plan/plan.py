@@ -59,6 +59,7 @@ class Plan:
     spatial_end: str = ""
     """Block before which the spatial axes end: images are gathered, and whole behind;
     empty splits them as far as they go."""
+    # Samples cost less, but images are split just where a replica has one sample.
     spatial_end_mode: AfterSpatial = "repeat"
     """What devices that shared images do behind that block: repeat the same work, or
     exchange rows for samples and have samples of their own."""
@@ -421,6 +422,7 @@ class Plan:
         for name, kind in parts.items():
             part = _check_known_fields(kind, tree.get(name, {}), f"plan.{name}")
             for axis, size in part.items() if name == "mesh" else ():
+                # By the type itself: True is an integer to Python.
                 if type(size) is not int:
                     raise BadInput(
                         f"plan.mesh.{axis} is no number of devices",

@@ -43,6 +43,7 @@ class ReductionConfig:
     """All-reduce algorithm or compressor of gradients along the data axis: whole, in
     fewer bits, a part of them, or whole by a named collective schedule; auto: what a
     measurement at the start finds to be the fastest of `candidates`."""
+    # Exact ones: who asks for speed has not asked for another training.
     candidates: tuple[str, ...] = (
         *("exact", "ring", "recursive_doubling", "halving_doubling"),
     )

@@ -91,6 +91,7 @@ def fat_tree(
         capacity=capacity,
         latency=latency,
         route_fn=walk,
+        # A leaf has its endpoints and its uplinks, a spine a cable to each leaf.
         ports=max(wide + spines, leaves),
         switches=leaves + spines,
         injection_bandwidth=cable.bandwidth,

@@ -171,6 +171,7 @@ class _DuplicationCount:
         self.places: dict[int, set[int]] = {kernel: {_ROOT}}
         self.count = {_ROOT: 1}
         self.add(kernel)
+        # With its own end alone a kernel has taken nothing in.
         self.is_empty = True
 
     def allows(self, number: int, user_count: int) -> bool:

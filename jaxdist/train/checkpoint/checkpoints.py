@@ -193,6 +193,7 @@ class Checkpoints:
         except Exception as error:
             self._abort_write(error)
         self._pending_manifest = None
+        # The folder has its name now: there is nothing to clean up.
         self._release()
         # Only now: while it was written, the best was another one.
         self._note_best(self._pending_best)
@@ -202,6 +203,7 @@ class Checkpoints:
                 if best is not None and step == best.step:
                     continue
                 marker = self._mark(step)
+                # Process 0 gets one, or an error.
                 assert marker is not None
                 # The name goes first, so that no half is ever taken for a checkpoint.
                 gone = self.directory / f"{step}{orbax_store.INCOMPLETE_SUFFIX}-retired"
@@ -299,6 +301,7 @@ class Checkpoints:
     def _abort_write(self, error: Exception) -> NoReturn:
         """Remove the unfinished save, and raise an error that names a remedy."""
         manifest, writer = self._pending_manifest, self._writer
+        # A writer is not used again: Orbax closes its event loop at the first error.
         self._pending_manifest = self._writer = self._pending_best = None
         if writer is not None:
             # Its other writes fail for the same reason; the first one says it.

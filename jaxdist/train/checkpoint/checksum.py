@@ -129,6 +129,8 @@ def block_fingerprint(
 def local_fingerprint(array: jax.Array) -> int:
     """Return this host's share of a fingerprint; `sum_over_hosts` adds the shares."""
     total = 0
+    # In NumPy, of the copy that is on its way to the host: to compile a fingerprint
+    # would take 2 s at each start (docs/adr/0004).
     for shard in array.addressable_shards:
         # Of the copies of a block over all hosts exactly one has replica 0.
         if shard.replica_id == 0:

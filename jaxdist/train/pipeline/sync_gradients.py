@@ -195,6 +195,7 @@ def _trace_block_outputs(
         layout.bind_layers(model, jax.random.key(0), part["id"])
         given = model_inputs(task, part)
         carried: Any = (given if len(given) > 1 else given[0]), ()
+        # As if each block were a stage: what it hands on does not depend on cuts.
         for name, _ in short.chain():
             carried = run_blocks(model, (name,), carried)
             found[name] = flat_tree_spec(carried)
