@@ -133,8 +133,11 @@ def check_trusted_references(
         own = Path()
     for name in names:
         home = name.rpartition(":")[0]
-        is_ours = home.partition(".")[0] == "jaxdist" and "/" not in home
-        is_own = home.endswith(".py") and Path(home).resolve() == own
+        # `jaxdist.py` is a file of the working folder, and no module of the package.
+        is_file = home.endswith(".py")
+        is_module = not is_file and "/" not in home
+        is_ours = is_module and home.partition(".")[0] == "jaxdist"
+        is_own = is_file and Path(home).resolve() == own
         if trust or not is_object_reference(name) or is_ours or is_own:
             continue
         raise BadInput(

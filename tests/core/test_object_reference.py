@@ -108,7 +108,10 @@ def test_a_function_that_fails_names_the_line(file):
 
 
 HOMES = st.sampled_from(
-    ["jaxdist.models", "jaxdistance", "os", "my.py", "run/my.py", "x/jaxdist.py"]
+    [
+        *("jaxdist.models", "jaxdistance", "os", "my.py", "run/my.py"),
+        *("x/jaxdist.py", "jaxdist.py", "jaxdist/models"),
+    ]
 )
 
 
