@@ -335,7 +335,11 @@ def recalibrate_cluster(
     Args:
         cluster: as of the predictions.
         comparisons: runs with their predictions.
+
+    Raises:
+        BadInput: devices of several kinds, which runs of one layout do not tell apart.
     """
+    device = cluster.only_device("a recalibration")
     # Non-negative least squares: a negative speed would fit noise. scipy takes long to
     # import.
     from scipy.optimize import nnls
@@ -369,7 +373,6 @@ def recalibrate_cluster(
     else:
         fitted = nnls(parts, took)[0]
     a, b = (float(min(max(f, _MIN_FACTOR), _MAX_FACTOR)) for f in fitted)
-    device = cluster.device
     why = f"jaxdist compare, runs {', '.join(one.run for one in comparisons)}"
 
     def faster(number: SourcedNumber, factor: float) -> SourcedNumber:
