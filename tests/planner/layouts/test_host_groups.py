@@ -178,6 +178,25 @@ def test_what_does_not_fit_the_smaller_card_is_refused(describer):
     assert roomy[0].plan == plain.plan
 
 
+def test_stages_of_equal_flops_that_lack_memory_are_cut_for_their_device(describer):
+    """A slow card with little memory gets few blocks, which it has room for."""
+    words = (*STAGES, "plan.remat=false", "plan.host_order=")
+    best, *_ = ranked(describer, four(scaled(1.0), scaled(0.1)), *words)
+    assert best.plan.pipe.cuts
+    equal = replace(best.plan, pipe=replace(best.plan.pipe, cuts=()))
+    # With next to no memory there its stages are the tightest.
+    tiny = four(scaled(1.0), scaled(0.1, 1.0))
+    few, many = (
+        predict(describer.describe(plan), tiny).memory_bytes
+        for plan in (best.plan, equal)
+    )
+    assert few < many
+    tight = four(scaled(1.0), scaled(0.1, (few + many) / 2))
+    found = ranked(describer, tight, *words)
+    assert found[0].plan == best.plan
+    assert all(one.plan != equal for one in found)
+
+
 def test_an_order_that_is_typed_stays(describer):
     cluster = four(scaled(1.0), scaled(0.25), hosts=1)
     for order in ((), ("last",)):
