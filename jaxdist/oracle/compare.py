@@ -333,17 +333,15 @@ def recalibrate_cluster(
     do not tell the two apart: then they have the same factor.
 
     Args:
-        cluster: as of the predictions.
+        cluster: as of the predictions, of one kind of device; others are refused.
         comparisons: runs with their predictions.
-
-    Raises:
-        BadInput: devices of several kinds, which runs of one layout do not tell apart.
     """
-    device = cluster.only_device("a recalibration")
     # Non-negative least squares: a negative speed would fit noise. scipy takes long to
     # import.
     from scipy.optimize import nnls
 
+    # Runs do not tell what is the speed of which kind.
+    cluster.only_device("a recalibration")
     # Rows of predicted device and link seconds and the measured sum of both, as parts
     # of the measured step.
     fits: list[tuple[float, float, float]] = []
@@ -373,6 +371,7 @@ def recalibrate_cluster(
     else:
         fitted = nnls(parts, took)[0]
     a, b = (float(min(max(f, _MIN_FACTOR), _MAX_FACTOR)) for f in fitted)
+    device = cluster.device
     why = f"jaxdist compare, runs {', '.join(one.run for one in comparisons)}"
 
     def faster(number: SourcedNumber, factor: float) -> SourcedNumber:
