@@ -73,9 +73,19 @@ def message_count(kind: str, devices: int) -> int:
 
 
 def traffic_seconds(
-    ledger: Ledger, cluster: Cluster, placement: MeshPlacement
+    ledger: Ledger,
+    cluster: Cluster,
+    placement: MeshPlacement,
+    pipe_rank: int | None = None,
 ) -> dict[str, float]:
-    """Return the seconds of a ledger's rows in a step, by `what, axes`."""
+    """Return the seconds of a ledger's rows in a step, by `what, axes`.
+
+    Args:
+        ledger: the rows.
+        cluster: machines.
+        placement: the mesh on their devices.
+        pipe_rank: rank of the pipe axis that they are of; None: the slowest of all.
+    """
     total: defaultdict[str, float] = defaultdict(float)
     # An outer loop (local SGD) synchronizes once every so many steps, so a step pays
     # that part of it.
@@ -83,7 +93,7 @@ def traffic_seconds(
     joint = [row for sync in ledger.outer_syncs for row in sync.rows]
     for rows, share in ((ledger.rows, 1.0), (joint, 1 / every)):
         for row in rows:
-            group = link_group(cluster, placement, row.axes)
+            group = link_group(cluster, placement, row.axes, pipe_rank)
             took = collective_seconds(row.kind, row.payload, row.arrays, group)
             total[f"{row.what}, {' x '.join(row.axes)}"] += share * took
     return dict(total)

@@ -335,7 +335,7 @@ def recalibrate_cluster(
     do not tell the two apart: then they have the same factor.
 
     Args:
-        cluster: as of the predictions.
+        cluster: as of the predictions, of one kind of device; others are refused.
         comparisons: runs with their predictions.
         source: what the origins of the numbers say of where these come from.
     """
@@ -343,6 +343,8 @@ def recalibrate_cluster(
     # import.
     from scipy.optimize import nnls
 
+    # Runs do not tell what is the speed of which kind.
+    cluster.only_device("a recalibration")
     # Rows of predicted device and link seconds and the measured sum of both, as parts
     # of the measured step.
     fits: list[tuple[float, float, float]] = []

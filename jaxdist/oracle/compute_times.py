@@ -19,15 +19,18 @@ the bytes of a stage's weights on a device.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.device import Device
+from jaxdist.core.cluster.host_group import distinct_devices
 from jaxdist.core.cluster.kernel_timings import block_signature
 from jaxdist.core.profile import LayerProfile
 from jaxdist.core.step_breakdown import LayerTime
+from jaxdist.oracle.rank_devices import rank_devices
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
 
@@ -237,6 +240,46 @@ class ComputeCostModel:
         return {}
 
 
+@dataclass(frozen=True, kw_only=True)
+class StageCostModel:
+    """The compute time of a stage: that of the slowest of its kinds of devices."""
+
+    models: tuple[ComputeCostModel, ...]
+    """One for each kind of device that the stage stands on."""
+
+    @property
+    def microbatches(self) -> int:
+        """The microbatches that a device of the stage works on in a step."""
+        return self.models[0].microbatches
+
+    def slowest_device(self, layers: Iterable[LayerProfile]) -> Device:
+        """Return the kind of device that takes longest for some layers."""
+        own = tuple(layers)
+
+        def seconds(model: ComputeCostModel) -> float:
+            spent = map(model.microbatch_time, own)
+            return sum(one.forward + one.backward for one in spent)
+
+        return max(self.models, key=seconds).device
+
+    def work_fraction(self, layer: LayerProfile) -> float:
+        """Return the part of a layer's work on the batch, as of one device."""
+        return self.models[0].work_fraction(layer)
+
+    def microbatch_time(self, layer: LayerProfile) -> MicrobatchTime:
+        """Return the seconds of a layer in one microbatch, on the slowest device.
+
+        Raises:
+            BadInput: a device has no speed for the dtype.
+        """
+        times = [model.microbatch_time(layer) for model in self.models]
+        return MicrobatchTime(
+            forward=max(one.forward for one in times),
+            backward=max(one.backward for one in times),
+            weights=max(one.weights for one in times),
+        )
+
+
 def compute_cost_model(
     case: StepDescription, device: Device, pipe_rank: int
 ) -> ComputeCostModel:
@@ -249,17 +292,32 @@ def compute_cost_model(
     )
 
 
+def stage_cost_model(
+    case: StepDescription, cluster: Cluster, stage: int
+) -> StageCostModel:
+    """Return the compute time of a stage on the devices that it stands on."""
+    ranks = case.placement.stage_devices[stage]
+    kinds = distinct_devices(
+        device
+        for rank in ranks
+        for device in rank_devices(cluster, case.plan.placed, rank)
+    )
+    # Replicas of a stage have equal parts, so the first of them stands for all.
+    models = (compute_cost_model(case, device, ranks[0]) for device in kinds)
+    return StageCostModel(models=tuple(models))
+
+
 def stage_compute_times(
-    case: StepDescription, device: Device
+    case: StepDescription, cluster: Cluster
 ) -> tuple[MicrobatchTime, ...]:
     """Return the seconds of each stage in one microbatch; one without stages.
 
     Raises:
-        BadInput: the device has no speed for the dtype.
+        BadInput: a device has no speed for the dtype.
     """
     found = []
     for stage in case.stage_range:
-        model = compute_cost_model(case, device, case.placement.stage_devices[stage][0])
+        model = stage_cost_model(case, cluster, stage)
         spent = (model.microbatch_time(x) for x in compute_layers(case, stage))
         found.append(sum(spent, MicrobatchTime(forward=0.0, backward=0.0)))
     return tuple(found)
@@ -301,7 +359,7 @@ def step_layer_times(case: StepDescription, cluster: Cluster) -> dict[str, Layer
     for stage in case.stage_range:
         rank = case.placement.stage_devices[stage][0]
         micro = case.work_counts[rank].microbatches
-        model = compute_cost_model(case, cluster.device, rank)
+        model = stage_cost_model(case, cluster, stage)
         for layer in compute_layers(case, stage):
             one = model.microbatch_time(layer)
             found[layer.name] = LayerTime(

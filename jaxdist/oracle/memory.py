@@ -20,11 +20,13 @@ Where the step was traced: the state, the batch and the program's peak beside th
 (`jaxdist/profile/xla_cpu/peak_memory.py`).
 """
 
+from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.oracle.compute_times import compute_cost_model
 from jaxdist.oracle.offload import has_loops, host_activation_bytes
+from jaxdist.oracle.rank_devices import rank_devices
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.pipeline.plan_schedule import plan_schedule
 from jaxdist.pipeline.sync_schedule import SyncSchedule
@@ -51,9 +53,33 @@ def device_memory(case: StepDescription, device: Device) -> dict[str, int]:
         case: the step.
         device: any: its speed is not used.
     """
-    # The trace has every temporary of the program, so no estimate is needed beside it.
+    # One rank that runs out of memory stops the run, so the fullest counts.
+    every = _memory_by_rank(case, device)
+    return max(every, key=lambda terms: sum(terms.values()))
+
+
+def tightest_memory(
+    case: StepDescription, cluster: Cluster
+) -> tuple[dict[str, int], int]:
+    """Return bytes by term and the memory of the device that has least to spare.
+
+    Args:
+        case: the step.
+        cluster: the machines; of a rank on several kinds the smallest memory counts.
+    """
+    found = []
+    for rank, terms in enumerate(_memory_by_rank(case, cluster.device)):
+        kinds = rank_devices(cluster, case.plan.placed, rank)
+        found.append((terms, round(min(kind.memory.value for kind in kinds))))
+    return min(found, key=lambda pair: pair[1] - sum(pair[0].values()))
+
+
+def _memory_by_rank(case: StepDescription, device: Device) -> list[dict[str, int]]:
+    """Return bytes by term of each rank of the pipe axis."""
+    # The trace has every temporary of the program, so no estimate is needed beside it;
+    # all ranks run the same program.
     if case.traced_bytes:
-        return {**case.state_bytes, **case.traced_bytes}
+        return [{**case.state_bytes, **case.traced_bytes}] * len(case.ledgers)
     plan, every = case.plan, []
     saved = [_saved_activations(case, device, k) for k in range(len(case.ledgers))]
     schedule = plan_schedule(plan, case.microbatches) if case.stages else None
@@ -88,8 +114,7 @@ def device_memory(case: StepDescription, device: Device) -> dict[str, int]:
             "buffers": max((x.payload // max(1, x.arrays) for x in rows), default=0),
         }
         every.append({term: size for term, size in terms.items() if size})
-    # One rank that runs out of memory stops the run, so the fullest counts.
-    return max(every, key=lambda terms: sum(terms.values()))
+    return every
 
 
 def _saved_activations(

@@ -16,7 +16,7 @@ from jaxdist.core.cluster.device import Device
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import LayerProfile, Profile
-from jaxdist.oracle.compute_times import compute_cost_model
+from jaxdist.oracle.compute_times import compute_cost_model, stage_cost_model
 from jaxdist.oracle.step_description import StepDescription
 
 _MAX_COMMAS: Final = 2
@@ -103,7 +103,7 @@ def host_copy_seconds(case: StepDescription, cluster: Cluster) -> tuple[float, f
             "no host_link",
             remedy=("host_link: {value: 16 GB/s, origin: ...} in its file",),
         )
-    worker = compute_cost_model(case, cluster.device, 0)
+    worker = stage_cost_model(case, cluster, 0)
     micro = worker.microbatches
     took = micro * moved / cluster.host_link.value
     blocks = {layer.block for layer in offloaded_layers(case)}

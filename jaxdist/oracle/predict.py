@@ -2,17 +2,20 @@
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jaxdist.core.cluster import Cluster
+from jaxdist.core.cluster.device import Device
 from jaxdist.core.intervals import Interval
 from jaxdist.core.plan_resize import check_device_count
 from jaxdist.oracle.collective_times import traffic_seconds
-from jaxdist.oracle.memory import device_memory
+from jaxdist.oracle.memory import tightest_memory
 from jaxdist.oracle.offload import host_activation_bytes, host_copy_seconds
 from jaxdist.oracle.overlap import collective_overlaps
-from jaxdist.oracle.schedule_times import schedule_time
+from jaxdist.oracle.rank_devices import rank_devices, rank_groups
+from jaxdist.oracle.schedule_times import core_contention, schedule_time
 from jaxdist.oracle.stage_times import (
     other_traffic,
     send_ledger,
@@ -47,9 +50,9 @@ class Prediction:
     terms_s: dict[str, float]
     """Seconds by term that add up to the step; of collectives the exposed ones."""
     memory_by_term: dict[str, int]
-    """Bytes that a device needs, by term."""
+    """Bytes that the device with least to spare needs, by term."""
     memory_capacity: int
-    """Bytes of a device's memory."""
+    """Bytes of that device's memory."""
     batch: int
     """Samples of a step."""
     interval: Interval
@@ -68,6 +71,8 @@ class Prediction:
     """Bytes of activations that a device has in the host's memory."""
     host_capacity: int | None = None
     """Bytes of the host's memory for each of its devices; None where not known."""
+    rank_groups: tuple[tuple[str, ...], ...] = ()
+    """Host groups of each rank of the pipe axis; none where all hosts are alike."""
 
     @property
     def step_s(self) -> float:
@@ -128,6 +133,7 @@ class Prediction:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the prediction as plain values, for JSON."""
+        groups = [list(names) for names in self.rank_groups]
         return {
             "plan": self.plan,
             "cluster": self.cluster,
@@ -143,6 +149,7 @@ class Prediction:
             "room_bytes": self.memory_capacity,
             "host_bytes": self.host_bytes,
             "origins": self.provenance,
+            **({"rank_host_groups": groups} if groups else {}),
         }
 
 
@@ -157,41 +164,46 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
         BadInput: more devices than the cluster has, or no speed for the dtype.
     """
     check_device_count(case.plan, cluster)
-    placed, device = case.plan.placed, cluster.device
+    placed = case.plan.placed
+    kinds = rank_devices(cluster, placed)
     # The schedule is replayed with the seconds of each stage; without stages it is one
     # stage without a bubble.
     skew = superstep_skew(case.plan, cluster)
-    stages, crowd = stage_times(case, cluster), device.crowd.value
+    stages, crowd = stage_times(case, cluster), core_contention(case, cluster)
     replay = schedule_time(case.plan, case.microbatches, stages, crowd, skew)
-    ledger = slowest_ledger(case, cluster, replay.busiest_device)
+    (slowest, around), (busiest, inside) = slowest_traffic(
+        case, cluster, replay.busiest_device
+    )
     # A pass through a stage has the communication of its layers in it, which is a term
     # of its own among those of collectives.
-    inside = stage_layer_traffic(case, replay.busiest_device)
-    communicated = sum(traffic_seconds(inside, cluster, placed).values())
+    talk = traffic_seconds(inside, cluster, placed, busiest)
     terms = {
-        "compute": replay.busy_seconds - communicated,
+        "compute": replay.busy_seconds - sum(talk.values()),
         "bubble": replay.bubble_seconds,
     }
-    terms |= traffic_seconds(ledger, cluster, placed)
+    moved = traffic_seconds(around, cluster, placed, slowest)
+    terms |= moved
+    terms |= {name: moved.get(name, 0.0) + took for name, took in talk.items()}
     behind: Counter[str] = Counter()
-    for one in collective_overlaps(case, cluster, ledger):
+    for one in collective_overlaps(case, cluster, around):
         behind.update(one.overlapped_by_term)
     # Kernels of collectives take processors and memory from those beside them.
-    terms["compute"] += device.interference.value * sum(behind.values())
+    disturbed = max(kind.interference.value for kind in kinds)
+    terms["compute"] += disturbed * sum(behind.values())
     # Rounding may make the overlap exceed the term by a little.
     terms |= {term: max(0.0, terms[term] - s) for term, s in behind.items()}
     terms["offload"], hidden = host_copy_seconds(case, cluster)
     if hidden:
         behind.update({"offload": hidden})
     terms["packing"] = max(
-        compression_seconds(ledger, cluster) for ledger in case.ledgers
+        compression_seconds(*own) for own in rank_compressions(case, cluster)
     )
     # The optimizer is bound by memory: all parameters pass through it once a step, or
     # after every round of microbatches where stages update asynchronously.
     parameters = case.state_bytes.get("parameters", case.profile.parameter_bytes)
     updates = max(own.updates for own in case.work_counts)
     passed = UPDATE_PASSES * parameters
-    terms["update"] = updates * passed / device.memory_bandwidth.value
+    terms["update"] = updates * passed / least_memory_bandwidth(kinds)
     # Hosts prepare the next step's samples while the devices work on this one, so a
     # step pays what that takes longer than all else.
     terms["input"] = 0.0
@@ -202,41 +214,55 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
 
     # Tables of many numbers have one origin each.
     provenance = {path: number.origin for path, number in cluster.numbers()}
-    provenance["device.efficiency"] = device.efficiency.origin
-    if device.kernels is not None:
-        provenance["device.kernels"] = device.kernels.origin
-    if device.blocks is not None:
-        provenance["device.blocks"] = device.blocks.origin
+    own = {f"host_groups.{x.name}.device": x.device for x in cluster.host_groups}
+    for path, device in {"device": cluster.device, **own}.items():
+        if device is None:
+            continue
+        provenance[f"{path}.efficiency"] = device.efficiency.origin
+        if device.kernels is not None:
+            provenance[f"{path}.kernels"] = device.kernels.origin
+        if device.blocks is not None:
+            provenance[f"{path}.blocks"] = device.blocks.origin
     # Numbers that decide are all of the machine itself, or the interval is that of
     # machines that are described.
     origins = []
     if not any(layer.seconds_forward for layer in case.profile.layers):
-        origins += [device.peak(case.dtype).origin, device.efficiency.origin]
+        origins += [kind.peak(case.dtype).origin for kind in kinds]
+        origins += [kind.efficiency.origin for kind in kinds]
     if case.plan.mesh.devices > 1:
         origins += [level.bandwidth.origin for level in cluster.levels]
     timed = is_timed(origins)
+    memory, capacity = tightest_memory(case, cluster)
+    groups = [rank_groups(cluster, placed, rank) for rank in range(len(case.ledgers))]
+    names = tuple(tuple(group.name for group in own) for own in groups)
     return Prediction(
         plan=case.plan.title,
         cluster=cluster.name,
         terms_s={term: s for term, s in terms.items() if s or term in behind},
-        memory_by_term=device_memory(case, device),
-        memory_capacity=round(device.memory.value),
+        memory_by_term=memory,
+        memory_capacity=capacity,
         batch=case.profile.batch,
         interval=step_interval(cluster, case.plan, timed=timed),
         order_ratio=order_tolerance(timed),
         provenance=provenance,
         overlapped_s=dict(behind),
         busiest_device=replay.busiest_device,
-        host_bytes=host_activation_bytes(case, device),
+        host_bytes=host_activation_bytes(case, cluster.device),
         host_capacity=round(cluster.host_memory.value / cluster.levels[0].size)
         if cluster.host_memory
         else None,
+        rank_groups=names if cluster.host_groups else (),
     )
 
 
-def slowest_ledger(
+def least_memory_bandwidth(kinds: Iterable[Device]) -> float:
+    """Return the least memory bandwidth of some kinds of devices, bytes a second."""
+    return min(kind.memory_bandwidth.value for kind in kinds)
+
+
+def slowest_traffic(
     case: StepDescription, cluster: Cluster, busiest_device: int
-) -> Ledger:
+) -> tuple[tuple[int, Ledger], tuple[int, Ledger]]:
     """Return the traffic of a step: of each part where it takes longest.
 
     Args:
@@ -245,25 +271,34 @@ def slowest_ledger(
         busiest_device: the rank of the pipe axis that the others wait for.
 
     Returns:
-        The traffic inside of that rank's layers, and all other traffic of the rank
-        where that takes longest.
+        All traffic but that inside of layers, of the rank where that takes longest, and
+        the traffic inside of the busiest rank's layers; each with its rank.
     """
     placed = case.plan.placed
     found = [
-        send_ledger(other_traffic(case, rank), case.plan, rank, cluster)
+        (rank, send_ledger(other_traffic(case, rank), case.plan, rank, cluster))
         for rank in range(len(case.ledgers))
     ]
     # Ranks exchange different rows, and all of them wait for the slowest.
     around = max(
-        found, key=lambda one: sum(traffic_seconds(one, cluster, placed).values())
+        found,
+        key=lambda own: sum(traffic_seconds(own[1], cluster, placed, own[0]).values()),
     )
-    inside = stage_layer_traffic(case, busiest_device).rows
-    return replace(around, rows=(*around.rows, *inside))
+    return around, (busiest_device, stage_layer_traffic(case, busiest_device))
 
 
-def compression_seconds(ledger: Ledger, cluster: Cluster) -> float:
+def rank_compressions(
+    case: StepDescription, cluster: Cluster
+) -> Iterator[tuple[Ledger, Device]]:
+    """Yield the traffic of each rank with each kind of its devices."""
+    for rank, ledger in enumerate(case.ledgers):
+        for kind in rank_devices(cluster, case.plan.placed, rank):
+            yield ledger, kind
+
+
+def compression_seconds(ledger: Ledger, device: Device) -> float:
     """Return the seconds of compressing and restoring, where that was timed."""
     # Compressors are timed by the number of elements, each way of compressing by
     # itself.
-    known, rows = cluster.device.packing, ledger.rows
+    known, rows = device.packing, ledger.rows
     return sum(row.packed * known[row.what].value for row in rows if row.what in known)

@@ -24,6 +24,7 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import Plan
 from jaxdist.core.step_breakdown import StageTiming
 from jaxdist.oracle.compute_times import MicrobatchTime
+from jaxdist.oracle.rank_devices import rank_devices
 from jaxdist.oracle.stage_times import stage_times, superstep_skew
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.pipeline.plan_schedule import plan_schedule
@@ -102,7 +103,7 @@ def predict_timeline(case: StepDescription, cluster: Cluster) -> PipelineTimelin
         return ()
     schedule = plan_schedule(case.plan, case.microbatches)
     split = schedule.release_kind == "weights"
-    stages, contention = stage_times(case, cluster), cluster.device.crowd.value
+    stages, contention = stage_times(case, cluster), core_contention(case, cluster)
     skew = superstep_skew(case.plan, cluster)
     lanes: list[list[StageTiming]] = [[] for _ in schedule.ticks[0]]
     now = 0.0
@@ -124,6 +125,13 @@ def predict_timeline(case: StepDescription, cluster: Cluster) -> PipelineTimelin
         # The next superstep begins when the slowest device is done, for all devices.
         now += superstep_seconds([end - now for end in ends], skew)
     return tuple(map(tuple, lanes))
+
+
+def core_contention(case: StepDescription, cluster: Cluster) -> float:
+    """Return how much slower kernels are where all devices of a step compute."""
+    # Of several kinds the least: what others leave to one that works is not known.
+    kinds = rank_devices(cluster, case.plan.placed)
+    return min(device.crowd.value for device in kinds)
 
 
 def superstep_seconds(device_seconds: Sequence[float], skew: float) -> float:

@@ -51,15 +51,17 @@ def stage_times(case: StepDescription, cluster: Cluster) -> tuple[MicrobatchTime
     """
     # Every stage waits for the slowest of its devices, which is late by the jitter.
     late, found = 1 + cluster.jitter.value, []
-    for stage, computed in enumerate(stage_compute_times(case, cluster.device)):
-        # Replicas of a stage are alike, so the first of them stands for all.
-        rank, names = case.placement.stage_devices[stage][0], set[str]()
+    for stage, computed in enumerate(stage_compute_times(case, cluster)):
+        names = set[str]()
         if case.stages:
             names = {layer.name for layer in compute_layers(case, stage)}
-        inside = _rows_of_layers(case.ledgers[rank], names)
-        whole = sum(traffic_seconds(inside, cluster, case.plan.placed).values())
-        # The ledger has a step's traffic, of which a microbatch has its part.
-        half = whole / case.work_counts[rank].microbatches / 2
+        halves = []
+        for rank in _unlike_ranks(case, cluster, stage):
+            inside = _rows_of_layers(case.ledgers[rank], names)
+            moved = traffic_seconds(inside, cluster, case.plan.placed, rank)
+            # The ledger has a step's traffic, of which a microbatch has its part.
+            halves.append(sum(moved.values()) / case.work_counts[rank].microbatches / 2)
+        half = max(halves)
         found.append(
             MicrobatchTime(
                 forward=late * computed.forward + half,
@@ -70,6 +72,14 @@ def stage_times(case: StepDescription, cluster: Cluster) -> tuple[MicrobatchTime
             )
         )
     return tuple(found)
+
+
+def _unlike_ranks(
+    case: StepDescription, cluster: Cluster, stage: int
+) -> tuple[int, ...]:
+    """Return the ranks of a stage: the first stands for all where links are even."""
+    ranks = case.placement.stage_devices[stage]
+    return ranks if cluster.has_uneven_links else ranks[:1]
 
 
 def stage_layer_traffic(case: StepDescription, pipe_rank: int) -> Ledger:

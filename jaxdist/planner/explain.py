@@ -1,7 +1,7 @@
 """The arithmetic of a prediction, line by line, so that it can be checked by hand."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,13 +9,20 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.text.formatting import format_duration, format_size
 from jaxdist.oracle.collective_times import alpha_beta_seconds, collective_seconds
 from jaxdist.oracle.compute_times import (
-    compute_cost_model,
     compute_layers,
     stage_compute_times,
+    stage_cost_model,
 )
-from jaxdist.oracle.link_groups import link_group
+from jaxdist.oracle.link_groups import LinkGroup, link_group
 from jaxdist.oracle.overlap import collective_overlaps
-from jaxdist.oracle.predict import Prediction, compression_seconds, slowest_ledger
+from jaxdist.oracle.predict import (
+    Prediction,
+    compression_seconds,
+    least_memory_bandwidth,
+    rank_compressions,
+    slowest_traffic,
+)
+from jaxdist.oracle.rank_devices import rank_devices
 from jaxdist.oracle.stage_times import superstep_skew
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
@@ -49,14 +56,14 @@ def explain_seconds(
         prediction: of that step on that cluster.
     """
     yield from _compute_lines(case, cluster, prediction)
-    ledger = slowest_ledger(case, cluster, prediction.busiest_device)
-    overlaps = collective_overlaps(case, cluster, ledger)
+    traffic = slowest_traffic(case, cluster, prediction.busiest_device)
+    overlaps = collective_overlaps(case, cluster, traffic[0][1])
     terms = prediction.terms_s
     for term, took in terms.items():
         # Terms of collectives are named `what, axes`; the others follow below.
         if ", " not in term:
             continue
-        yield from _collective_lines(ledger, term, cluster)
+        yield from _collective_lines(traffic, term, cluster)
         for one in overlaps:
             if term not in one.collective_seconds:
                 continue
@@ -75,10 +82,13 @@ def explain_seconds(
         yield ExplanationLine(name=term, formula="all of these", value=took)
 
     if "packing" in terms:
-        known, count = cluster.device.packing, Counter[str]()
-        # The rank that compresses most decides, as in the prediction.
-        most = max(case.ledgers, key=lambda one: compression_seconds(one, cluster))
-        for row in most.rows:
+        # The rank that compresses longest decides, as in the prediction.
+        ledger, kind = max(
+            rank_compressions(case, cluster),
+            key=lambda own: compression_seconds(*own),
+        )
+        known, count = kind.packing, Counter[str]()
+        for row in ledger.rows:
             count[row.what] += row.packed if row.what in known else 0
         each = (
             f"{many:,} numbers x {1e9 * known[way].value:.3g} ns of {way}"
@@ -90,7 +100,7 @@ def explain_seconds(
         )
     if "update" in terms:
         held = case.state_bytes.get("parameters", case.profile.parameter_bytes)
-        rate = cluster.device.memory_bandwidth.value
+        rate = least_memory_bandwidth(rank_devices(cluster, case.plan.placed))
         yield ExplanationLine(
             name="update",
             formula=f"{terms['update'] * rate / held:.3g} passes x {format_size(held)} "
@@ -130,10 +140,11 @@ def _compute_lines(
 ) -> Iterator[ExplanationLine]:
     """Yield the blocks of each stage, the busiest device's compute, and its bubble."""
     # One microbatch of each block, on a device that has it.
-    peak = cluster.device.peak(case.dtype).value
     for stage in case.stage_range:
-        rank = case.placement.stage_devices[stage][0]
-        worker = compute_cost_model(case, cluster.device, rank)
+        worker = stage_cost_model(case, cluster, stage)
+        device = worker.slowest_device(compute_layers(case, stage))
+        peak = device.peak(case.dtype).value
+        kind = f" of {device.name}" if len(cluster.kinds) > 1 else ""
         flops: defaultdict[str, float] = defaultdict(float)
         spent_s: defaultdict[str, float] = defaultdict(float)
         for layer in compute_layers(case, stage):
@@ -147,12 +158,12 @@ def _compute_lines(
             yield ExplanationLine(
                 name=f"  {where}{block or 'the rest'}",
                 formula=f"{work / 1e9:,.4g} GFLOP / ({peak / 1e12:,.4g} TFLOP/s x "
-                f"{share:.3f} reached)",
+                f"{share:.3f} reached{kind})",
                 value=spent_s[block],
             )
 
     plan, late = case.plan, 1 + cluster.jitter.value
-    stages = stage_compute_times(case, cluster.device)
+    stages = stage_compute_times(case, cluster)
     micro = case.work_counts[prediction.busiest_device].microbatches
     own = case.placement.stages_of(prediction.busiest_device)
     # A device of an interleaved schedule has several stages.
@@ -161,7 +172,8 @@ def _compute_lines(
     took = prediction.terms_s["compute"]
     # Collectives beside computing slow it, by the interference of the device.
     hidden = prediction.overlapped_s.items()
-    lost = cluster.device.interference.value * sum(
+    kinds = rank_devices(cluster, plan.placed)
+    lost = max(one.interference.value for one in kinds) * sum(
         seconds for term, seconds in hidden if term != "offload"
     )
     slower = f" + {format_duration(lost)} lost beside collectives" if lost else ""
@@ -187,20 +199,20 @@ def _compute_lines(
 
 
 def _collective_lines(
-    ledger: Ledger, term: str, cluster: Cluster
+    traffic: Iterable[tuple[int, Ledger]], term: str, cluster: Cluster
 ) -> Iterator[ExplanationLine]:
     """Yield the collectives of a term by kind, as latency and bytes of a straight line.
 
     The ratio of the predicted time to that line is written where sizes were measured.
     """
-    found: defaultdict[tuple[str, tuple[str, ...]], list[PlannedCollective]] = (
-        defaultdict(list)
-    )
-    for row in ledger.rows:
-        if f"{row.what}, {' x '.join(row.axes)}" == term:
-            found[row.kind, row.axes].append(row)
-    for (kind, axes), rows in found.items():
-        group = link_group(cluster, ledger.plan.placed, axes)
+    found: defaultdict[tuple[str, LinkGroup], list[PlannedCollective]]
+    found = defaultdict(list)
+    for rank, ledger in traffic:
+        for row in ledger.rows:
+            if f"{row.what}, {' x '.join(row.axes)}" == term:
+                group = link_group(cluster, ledger.plan.placed, row.axes, rank)
+                found[row.kind, group].append(row)
+    for (kind, group), rows in found.items():
         took = sum(
             collective_seconds(kind, row.payload, row.arrays, group) for row in rows
         )

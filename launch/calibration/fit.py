@@ -91,6 +91,7 @@ def run_fit(query: FitQuery) -> FitReport:
     free = select_constants(form, names, most)
     cluster = query.cluster or form.cluster
     machine = load_cluster(cluster)
+    machine.only_device("jaxdist calibrate fit")
     rows = [row for path in files for row in form.read(path, machine)]
     chosen = parse_row_filter(query.train).select(rows)
     found = fit(form, chosen, free, allow_noisy=query.allow_noisy)

@@ -122,6 +122,7 @@ def calibrate(query: CalibrationQuery) -> CalibrationReport:
         config = resolve_config(query.experiment, query.overrides).config
     if query.cluster is not None:
         cluster = load_cluster(query.cluster)
+        cluster.only_device("jaxdist calibrate layers")
         if config is None or cluster.device.kernels is None:
             raise BadInput(
                 "no cluster that layers can be added to",

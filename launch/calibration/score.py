@@ -107,6 +107,7 @@ def run_score(query: ScoreQuery) -> ScoreAnalysis:
     else:
         constants = initial_constants(form, query.cluster or form.cluster)
     cluster = load_cluster(constants.cluster)
+    cluster.only_device("jaxdist score")
     rows = [row for path in files for row in form.read(path, cluster)]
     chosen = parse_row_filter(query.rows).select(rows) if query.rows else rows
     # Rows are numbered as in the file, also where a selection is scored.

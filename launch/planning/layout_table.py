@@ -76,6 +76,8 @@ def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
         )
     print_table(out, rows)
     out.print(f"  90 %: {plans[0].prediction.interval.basis}", soft_wrap=True)
+    if found.cluster.host_groups:
+        _print_stage_groups(out, found)
 
     if found.verification is not None:
         _print_verification(out, found.verification)
@@ -102,6 +104,27 @@ def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
             soft_wrap=True,
         )
     print_next_commands(out, *_next_commands(found, undecided))
+
+
+def _print_stage_groups(out: "Console", found: LayoutSearchResult) -> None:
+    """Print which host groups and blocks the stages of the first plan have."""
+    first = found.ranking.plans[0]
+    ranks = [", ".join(names) for names in first.prediction.rank_groups]
+    case = found.describer.describe(first.plan)
+    if not case.stages:
+        out.print(f"  stands on {ranks[0]}; a step waits for the slowest device")
+        return
+    # Hosts are started in the order of the groups.
+    order = [
+        group.name for group, _ in found.cluster.group_ranges(first.plan.host_order)
+    ]
+    out.print(f"\n  The first plan's stages; hosts are counted {', then '.join(order)}")
+    rows = make_table("stage", "devices", "blocks", "number", right=("number",))
+    for stage, blocks in enumerate(case.stages):
+        own = dict.fromkeys(ranks[rank] for rank in case.placement.stage_devices[stage])
+        ends = dict.fromkeys((blocks[0], blocks[-1]))
+        rows.add_row(f"{stage}", "; ".join(own), " to ".join(ends), f"{len(blocks)}")
+    print_table(out, rows)
 
 
 def _next_commands(found: LayoutSearchResult, undecided: int) -> Iterator[str]:

@@ -69,6 +69,8 @@ class RankedPlan:
     """Seconds of a step; None where the plan cannot be."""
     memory_bytes: float | None = None
     """Bytes of the fullest device."""
+    memory_capacity: float | None = None
+    """Bytes of its memory; None: as the cluster's device has."""
     terms_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds by term."""
     reason: str = ""
@@ -203,16 +205,17 @@ def rank_table(query: TableQuery) -> TableRanking:
     from jaxdist.meshes.clusters.what_if import apply_overrides
 
     cluster = apply_overrides(load_cluster(query.cluster), query.what_if)
-    limit = cluster.device.memory.value
-    if query.memory is not None:
-        limit = parse_bytes(query.memory, "--memory")
+    if query.program == "megatron":
+        cluster.only_device("--program megatron")
+    # Of several kinds of devices each plan has the memory of those that it stands on.
+    given = None if query.memory is None else parse_bytes(query.memory, "--memory")
     begun = time.perf_counter()
     predictor = (
         _megatron_predictor(resolved, cluster, query.rates)
         if query.program == "megatron"
         else _Describers(cluster, traced=query.traced)
     )
-    found = [_predict_row(query, row, cluster, limit, predictor) for row in rows]
+    found = [_predict_row(query, row, cluster, given, predictor) for row in rows]
     # Plans that fit come first, then those that are too large, then those that cannot
     # be; each by time.
     found.sort(
@@ -231,7 +234,9 @@ def rank_table(query: TableQuery) -> TableRanking:
         query=query,
         cluster=cluster,
         plans=tuple(ranked),
-        memory_limit=limit,
+        memory_limit=min(kind.memory.value for kind in cluster.kinds)
+        if given is None
+        else given,
         search_s=time.perf_counter() - begun,
     )
 
@@ -240,7 +245,7 @@ def _predict_row(
     query: TableQuery,
     row: PlanRow,
     cluster: "Cluster",
-    limit: float,
+    given: float | None,
     predictor: Predictor,
 ) -> RankedPlan:
     """Predict a row; what is wrong with it is the reason of its rejection."""
@@ -257,6 +262,7 @@ def _predict_row(
     except BadInput as error:
         why = f"{error.what}: {error.values}" if error.values else error.what
         return RankedPlan(row=row, reason=why)
+    limit = given or found.memory_capacity or cluster.device.memory.value
     over = (found.memory_bytes or 0.0) - limit
     if over > 0:
         room = f"{format_size(found.memory_bytes or 0.0)} of {format_size(limit)}"
@@ -303,6 +309,7 @@ class _Describers:
             memory_bytes=made.traced_bytes_with_margin
             if traced
             else made.untraced_bytes_with_margin,
+            memory_capacity=made.memory_capacity,
             terms_s=made.terms_s,
             plan=plan,
             resolved=resolved,

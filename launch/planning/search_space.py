@@ -76,6 +76,7 @@ class LayoutQuery:
             plan,
             remat_end=plan.remat_end if "plan.remat_end" in typed else "",
             placement=plan.placement if "plan.placement" in typed else (),
+            host_order=plan.host_order if "plan.host_order" in typed else (),
         )
         if "plan.spatial_end" not in typed:
             return replace(plan, spatial_end="", spatial_end_mode="repeat")
@@ -130,6 +131,7 @@ class LayoutQuery:
         from jaxdist.planner.layouts.space import (
             SCHEDULE_CHOICES,
             PlanChoices,
+            host_group_orders,
             plan_space,
         )
         from jaxdist.planner.layouts.traffic_probes import probe_traffic
@@ -179,6 +181,9 @@ class LayoutQuery:
             zeros=(plan.zero,) if "plan.zero" in typed else (1, 3),
             weights=(plan.tensor_strategy,) if weights_typed else get_args(TensorSplit),
             inside=() if "plan.placement" in typed else EVERY,
+            host_orders=()
+            if "plan.host_order" in typed
+            else host_group_orders(self.cluster),
             ends=ends,
             ways=exact if "plan.reduce.algorithm" in typed else (*exact, *compressors),
         )

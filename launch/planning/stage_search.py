@@ -156,6 +156,7 @@ def search_stages(query: StagePlanQuery) -> StageSearchResult | OptionSearchResu
                     remedy=(f"no {option}", "no --cluster"),
                 )
         cluster = load_cluster(query.cluster)
+        cluster.only_device("jaxdist plan stages")
     graph, profile = _read_graph(query, cluster)
     if isinstance(graph, OptionGraph):
         return search_option_stages(query, graph)

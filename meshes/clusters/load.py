@@ -5,6 +5,7 @@ the table around it, or else the file's name; `{value: 12.5 GB/s, origin: ...}` 
 number one of its own.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -80,8 +81,60 @@ def cluster_from_tree(tree: Mapping[str, Any], default_name: str) -> Cluster:
         _parse_table(level, _LEVEL_PARSERS, f"levels[{i}]", origin)
         for i, level in enumerate(levels)
     ]
-    device = _parse_table(tree["device"], _DEVICE_PARSERS, "device", origin)
-    return Cluster.from_tree({**top, "device": device, "levels": made})
+    groups = [
+        _parse_group(group, f"host_groups[{i}]", origin)
+        for i, group in enumerate(tree.get("host_groups", ()))
+    ]
+    between = [
+        _parse_table(link, _LEVEL_PARSERS, f"inter_group_links[{i}]", origin)
+        for i, link in enumerate(tree.get("inter_group_links", ()))
+    ]
+    # Where every group has a device of its own, that of the first is the cluster's.
+    if "device" in tree:
+        device = _parse_device(tree["device"], "device", origin)
+    else:
+        device = groups[0].pop("device")
+    own = {"device": device, "levels": made}
+    uneven = {"host_groups": groups, "inter_group_links": between}
+    return Cluster.from_tree({**top, **own, **uneven})
+
+
+def _parse_group(tree: Mapping[str, Any], where: str, origin: str) -> dict[str, Any]:
+    """Return a group of hosts with its numbers in SI units."""
+    values: dict[str, Any] = {"links": [], **tree}
+    own = values.pop("origin", origin)
+    if "device" in values:
+        values["device"] = _parse_device(values["device"], f"{where}.device", own)
+    values["links"] = [
+        _parse_table(link, _LEVEL_PARSERS, f"{where}.links[{i}]", own)
+        for i, link in enumerate(values["links"])
+    ]
+    return values
+
+
+def _parse_device(
+    tree: Mapping[str, Any] | str, where: str, origin: str
+) -> dict[str, Any]:
+    """Return a device with its numbers in SI units; a name is of a cluster with it.
+
+    Raises:
+        BadInput: no cluster of that name, or one with several kinds of devices.
+    """
+    if not isinstance(tree, str):
+        return _parse_table(tree, _DEVICE_PARSERS, where, origin)
+    known = cluster_names()
+    if tree not in known:
+        near = did_you_mean(tree, known)
+        raise BadInput(
+            f"{where}: no cluster {tree} whose device it could be",
+            rule=f"a device is a table, or the name of a cluster: {', '.join(known)}",
+            values=f"device: {tree}",
+            remedy=f"did you mean {near}?" if near else "device: {name: ..., ...}",
+        )
+    named = load_cluster(tree)
+    named.only_device(f"{where}: a device by a cluster's name")
+    found: dict[str, Any] = json.loads(named.to_json())["device"]
+    return found
 
 
 NumberParser = Callable[[object, str], float]
@@ -136,9 +189,11 @@ _TABLE_PARSERS: Final[Mapping[str, NumberParser]] = {
 
 def parser_for(path: str) -> NumberParser:
     """Return what reads the number at a path of a cluster: its name says its unit."""
-    table, _, name = path.removeprefix("device.").rpartition(".")
-    if table in _TABLE_PARSERS:
-        return _TABLE_PARSERS[table]
+    table, _, name = path.rpartition(".")
+    # Of the cluster's device or that of a group: host_groups.a100.device.flops.
+    _, _, last = table.rpartition("device.")
+    if last in _TABLE_PARSERS:
+        return _TABLE_PARSERS[last]
     known = {
         **_CLUSTER_PARSERS,
         **_DEVICE_PARSERS,

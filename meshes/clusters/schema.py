@@ -26,9 +26,15 @@ def check_cluster_tree(tree: object, file: str) -> None:
         BadInput: the first field that cannot be, by its place.
     """
     _CLUSTER(tree, file)
+    table = cast("Mapping[str, list[Mapping[str, object]]]", tree)
+    # Without a device of the cluster each group has one of its own.
+    groups = table.get("host_groups", [])
+    if "device" not in table:
+        check_required_fields(table, ("device",) if not groups else (), file)
+        for i, group in enumerate(groups):
+            check_required_fields(group, ("device",), f"{file}: host_groups[{i}]")
     # A path names a level by its name: `levels.host.alpha`.
-    levels = tree["levels"] if isinstance(tree, Mapping) else []
-    names = [level["name"] for level in levels]
+    names = [str(level["name"]) for level in table["levels"]]
     for place, name in enumerate(names):
         if name in names[:place]:
             first = names.index(name)
@@ -270,12 +276,60 @@ _DEVICE: Final = _table(
     },
     ("name", "flops", "memory", "memory_bandwidth", "efficiency"),
 )
+
+
+def _named_device(value: object, place: str) -> None:
+    """Check a device: a table, or the name of a cluster whose device it is."""
+    if isinstance(value, str) and value.strip():
+        return
+    _DEVICE(value, place)
+
+
+def _pair_of_names(value: object, place: str) -> None:
+    if not isinstance(value, list) or len(value) != 2:
+        rule = "groups is a list of two names of host_groups"
+        raise _refusal(place, value, rule, "groups: [a100, t4]")
+    for i, name in enumerate(value):
+        _text(name, f"{place}[{i}]")
+
+
+_GROUP_LINK: Final = _table(
+    {"level": _text, "alpha": _quantity, "bandwidth": _quantity, "origin": _origin},
+    ("level",),
+)
+_GROUP: Final = _table(
+    {
+        "name": _text,
+        "hosts": _whole,
+        "device": _named_device,
+        "links": _list_of(_GROUP_LINK, "links: [], or without it", may_be_empty=True),
+        "origin": _origin,
+    },
+    ("name", "hosts"),
+)
+_INTER_GROUP_LINK: Final = _table(
+    {
+        "groups": _pair_of_names,
+        "alpha": _quantity,
+        "bandwidth": _quantity,
+        "origin": _origin,
+    },
+    ("groups",),
+)
 _CLUSTER: Final = _table(
     {
         "name": _text,
         "source": _any_text,
         "origin": _origin,
         "device": _DEVICE,
+        "host_groups": _list_of(
+            _GROUP, "host_groups: [{name: a100, hosts: 3}, ...]", may_be_empty=True
+        ),
+        "inter_group_links": _list_of(
+            _INTER_GROUP_LINK,
+            "inter_group_links: [{groups: [a100, t4], bandwidth: 25 gbit}]",
+            may_be_empty=True,
+        ),
         "levels": _list_of(
             _LEVEL, "levels: [{name: host, size: 8, ...}]", may_be_empty=False
         ),
@@ -286,5 +340,5 @@ _CLUSTER: Final = _table(
         "jitter": _quantity,
         "overlap": _quantity,
     },
-    ("device", "levels"),
+    ("levels",),
 )

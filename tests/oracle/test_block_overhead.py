@@ -59,8 +59,8 @@ def summing(case, device):
 @pytest.mark.parametrize("sizes", [{}, {"data": 4}, {"data": 2, "fsdp": 2}])
 def test_a_network_in_one_piece_takes_what_its_blocks_took(digits, sizes):
     case = digits.describe(Plan(mesh=MeshShape(**sizes), microbatches=1))
-    device = timed(case.profile, *names_of(digits)).device
-    (spent,) = stage_compute_times(case, device)
+    cluster = timed(case.profile, *names_of(digits))
+    (spent,) = stage_compute_times(case, cluster)
     blocks = len(case.profile.blocks)
     # The ledger's work of a device is within a thousandth of its part of the FLOPs.
     assert spent.forward == pytest.approx(blocks * FORWARD, rel=1e-3)
@@ -70,10 +70,11 @@ def test_a_network_in_one_piece_takes_what_its_blocks_took(digits, sizes):
 def test_stages_copy_what_they_keep(digits):
     """On the way forward, beside what adding up gradients takes."""
     case = digits.describe(Plan(mesh=MeshShape(pipe=2), microbatches=4))
-    device = timed(case.profile, *names_of(digits), samples=(30.0,)).device
+    cluster = timed(case.profile, *names_of(digits), samples=(30.0,))
+    device = cluster.device
     copied = 2 * KEPT / device.memory_bandwidth.value
     part = case.profile.batch / 4 / 30
-    spent = stage_compute_times(case, device)
+    spent = stage_compute_times(case, cluster)
     blocks = [len(names) for names in case.stages]
     forward = [n * part * (FORWARD + copied) for n in blocks]
     assert [one.forward for one in spent] == pytest.approx(forward, rel=1e-3)
@@ -97,12 +98,12 @@ def test_layers_of_other_blocks_stay_as_they_are(digits):
 
 def test_layers_that_were_measured_themselves_stay_as_they_are(digits):
     case = digits.describe(Plan(mesh=MeshShape(data=4), microbatches=1))
-    device = timed(case.profile, *names_of(digits)).device
+    cluster = timed(case.profile, *names_of(digits))
     own = {"seconds_forward": 1.0, "seconds_backward": 1.0}
     layers = tuple(replace(layer, **own) for layer in case.profile.layers)
     measured = replace(case, profile=replace(case.profile, layers=layers))
-    plain = stage_compute_times(measured, TESTBED.device)
-    assert stage_compute_times(measured, device) == plain
+    plain = stage_compute_times(measured, TESTBED)
+    assert stage_compute_times(measured, cluster) == plain
 
 
 def test_half_of_a_divided_layer_takes_as_much_longer(digits):

@@ -16,7 +16,7 @@ from jaxdist.meshes.clusters.load import cluster_names, load_cluster
 from jaxdist.oracle.collective_times import traffic_seconds
 from jaxdist.oracle.flow_shop import concurrent_time
 from jaxdist.oracle.overlap import collective_overlaps
-from jaxdist.oracle.predict import predict, slowest_ledger
+from jaxdist.oracle.predict import predict, slowest_traffic
 
 PLANS = {
     "data": Plan(mesh=MeshShape(data=4), microbatches=1),
@@ -59,7 +59,8 @@ def test_two_workers_take_what_they_take_piece_by_piece(pieces):
 def test_without_overlap_collectives_are_added(digits, plan):
     case, cluster = digits.describe(plan), load_cluster("testbed")
     found = predict(case, cluster)
-    moved = traffic_seconds(slowest_ledger(case, cluster, 0), cluster, plan.placed)
+    (_, ledger), _ = slowest_traffic(case, cluster, 0)
+    moved = traffic_seconds(ledger, cluster, plan.placed)
     assert found.overlapped_s == {}
     assert {name: found.terms_s[name] for name in moved} == moved
     assert predict(
@@ -147,7 +148,8 @@ def test_a_bucket_that_holds_all_waits_for_the_whole_pass(digits):
 def test_a_pass_hides_gathers_and_sums_for_no_longer_than_it_takes(digits):
     case = digits.describe(PLANS["both"])
     cluster = with_overlap(1.0, **{"levels.net.bandwidth": 1e7})
-    found = collective_overlaps(case, cluster, slowest_ledger(case, cluster, 0))
+    (_, ledger), _ = slowest_traffic(case, cluster, 0)
+    found = collective_overlaps(case, cluster, ledger)
     assert [one.compute_pass for one in found] == ["forward", "backward", "backward"]
     _, gathers, sums = found
     assert sums.compute_seconds == pytest.approx(

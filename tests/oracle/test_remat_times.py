@@ -12,7 +12,8 @@ from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.compute_times import stage_compute_times
 from jaxdist.oracle.memory import device_memory
 
-DEVICE = load_cluster("testbed").device
+CLUSTER = load_cluster("testbed")
+DEVICE = CLUSTER.device
 BLOCKS = ("embed", "block0", "block1", "block2", "block3", "head")
 PLANS = (
     dict(remat=True),
@@ -35,7 +36,7 @@ def case(subject, how, **axes):
 @pytest.mark.parametrize("axes", [{"data": 2}, {"tensor": 2}, {"pipe": 2}], ids=str)
 def test_a_block_more_that_is_kept_is_less_time_and_more_memory(subject, axes):
     cases = [case(subject, how, **axes) for how in PLANS]
-    back = [sum(x.backward for x in stage_compute_times(one, DEVICE)) for one in cases]
+    back = [sum(x.backward for x in stage_compute_times(one, CLUSTER)) for one in cases]
     assert all(more > less for more, less in pairwise(back))
     held = [device_memory(one, DEVICE)["activations"] for one in cases]
     # Of the first block what it hands on is kept, and the inside is there once: as
@@ -47,16 +48,16 @@ def test_a_block_more_that_is_kept_is_less_time_and_more_memory(subject, axes):
 def test_a_forward_pass_is_added_of_each_block_that_is_computed_again(subject):
     every = {how.get("remat_end", ""): case(subject, how, data=2) for how in PLANS}
     assert {layer.block for layer in every[""].profile.layers} == set(BLOCKS)
-    (plain,) = stage_compute_times(every[""], DEVICE)
-    (again,) = stage_compute_times(case(subject, dict(remat=True), data=2), DEVICE)
+    (plain,) = stage_compute_times(every[""], CLUSTER)
+    (again,) = stage_compute_times(case(subject, dict(remat=True), data=2), CLUSTER)
     assert again.backward - plain.backward == pytest.approx(plain.forward)
     first, second = every["block1"], every["block2"]
     difference = (
-        stage_compute_times(second, DEVICE)[0].backward
-        - stage_compute_times(first, DEVICE)[0].backward
+        stage_compute_times(second, CLUSTER)[0].backward
+        - stage_compute_times(first, CLUSTER)[0].backward
     )
-    third = stage_compute_times(every["block3"], DEVICE)[0].backward
-    assert third - stage_compute_times(second, DEVICE)[0].backward == pytest.approx(
+    third = stage_compute_times(every["block3"], CLUSTER)[0].backward
+    assert third - stage_compute_times(second, CLUSTER)[0].backward == pytest.approx(
         difference
     )
 

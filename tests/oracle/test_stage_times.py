@@ -47,7 +47,7 @@ def test_a_network_in_one_piece_has_no_passes_that_wait(digits):
     cluster = load_cluster("testbed")
     assert stage_layer_traffic(case, 0).rows == ()
     assert other_traffic(case, 0).rows == case.ledgers[0].rows
-    assert stage_times(case, cluster) == stage_compute_times(case, cluster.device)
+    assert stage_times(case, cluster) == stage_compute_times(case, cluster)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -56,7 +56,7 @@ def test_a_pass_takes_what_its_layers_compute_and_say(digits, schedule):
     case, cluster = staged(digits, schedule, tensor=2), load_cluster("testbed")
     found, computed = (
         stage_times(case, cluster),
-        stage_compute_times(case, cluster.device),
+        stage_compute_times(case, cluster),
     )
     for stage, (one, alone) in enumerate(zip(found, computed, strict=True)):
         (device,) = stage_placement(case.plan).stage_devices[stage]
@@ -95,7 +95,7 @@ def test_stages_wait_for_the_talk_of_others(digits, schedule):
     """A step is as long as its beats, and what is moved around them."""
     case, cluster = staged(digits, schedule, tensor=2), load_cluster("testbed")
     step = schedule_time(case.plan, 4, stage_times(case, cluster))
-    silent = schedule_time(case.plan, 4, stage_compute_times(case, cluster.device))
+    silent = schedule_time(case.plan, 4, stage_compute_times(case, cluster))
     found = predict(case, cluster)
     said = traffic_seconds(
         stage_layer_traffic(case, step.busiest_device), cluster, case.plan.placed

@@ -70,11 +70,12 @@ def without_memory(device):
 
 def test_measured_seconds_are_divided_as_the_ledger_divides_the_work(digits, measured):
     """Four devices do a quarter each; rows that are split repeat those of halos."""
-    device = without_memory(flat(load_cluster("testbed")).device)
+    cluster = flat(load_cluster("testbed"))
+    cluster = replace(cluster, device=without_memory(cluster.device))
 
     def whole(mesh):
         case = replace(digits.describe(Plan(mesh=mesh)), profile=measured)
-        (one,) = stage_compute_times(case, device)
+        (one,) = stage_compute_times(case, cluster)
         return case.microbatches * (one.forward + one.backward)
 
     alone = whole(MeshShape())
@@ -88,9 +89,9 @@ def test_a_slice_of_a_kernel_takes_more_than_its_share(digits, measured):
     case = replace(digits.describe(Plan(mesh=MeshShape(data=4))), profile=measured)
     cluster = flat(load_cluster("testbed"))
     curve = EfficiencyCurve(points=((1.0, 0.01), (1e9, 1.0)), origin="given: a test")
-    steep = replace(cluster.device, efficiency=curve)
+    steep = replace(cluster, device=replace(cluster.device, efficiency=curve))
     (even,), (uneven,) = (
-        stage_compute_times(case, cluster.device),
+        stage_compute_times(case, cluster),
         stage_compute_times(case, steep),
     )
     assert uneven.forward > 1.1 * even.forward
@@ -158,16 +159,16 @@ def test_gradients_are_added_to_those_of_other_microbatches(digits, monkeypatch)
     alone = StepDescriber(replace(digits.config, data=part)).describe(
         Plan(microbatches=1)
     )
-    (once,) = stage_compute_times(alone, cluster.device)
-    (each,) = stage_compute_times(digits.describe(Plan(microbatches=4)), cluster.device)
+    (once,) = stage_compute_times(alone, cluster)
+    (each,) = stage_compute_times(digits.describe(Plan(microbatches=4)), cluster)
     assert each.forward == pytest.approx(once.forward, rel=1e-3)
     passed = 3 * alone.profile.parameter_bytes / cluster.device.memory_bandwidth.value
     assert each.backward - once.backward == pytest.approx(passed, rel=0.02)
     # A pipeline adds up whatever it is given; its program knows no single microbatch.
     staged = digits.describe(Plan(mesh=MeshShape(pipe=2), microbatches=1))
-    summed = stage_compute_times(staged, cluster.device)
+    summed = stage_compute_times(staged, cluster)
     monkeypatch.setattr("jaxdist.oracle.compute_times.ACCUMULATION_PASSES", 0)
-    bare = stage_compute_times(staged, cluster.device)
+    bare = stage_compute_times(staged, cluster)
     more = sum(a.backward - b.backward for a, b in zip(summed, bare, strict=True))
     assert more == pytest.approx(passed, rel=0.02)
 

@@ -94,7 +94,7 @@ def test_stages_are_computed_for_every_microbatch(subject):
     told = {one.name: one.formula for one in explain_seconds(case, cluster, made)}
     assert told["compute"].startswith("4 microbatches x ")
     assert f" of stage {made.busiest_device} x " in told["compute"]
-    stage = stage_compute_times(case, cluster.device)[made.busiest_device]
+    stage = stage_compute_times(case, cluster)[made.busiest_device]
     late = 1 + cluster.jitter.value
     computed = 4 * late * (stage.forward + stage.backward)
     assert made.terms_s["compute"] == pytest.approx(computed)
@@ -144,7 +144,7 @@ def test_a_stage_lists_what_it_works_on():
     )
     case = text.describe(Plan(mesh=MeshShape(pipe=2), microbatches=2))
     told = list(explain_seconds(case, cluster, predict(case, cluster)))
-    spent = stage_compute_times(case, cluster.device)
+    spent = stage_compute_times(case, cluster)
     for stage, one in enumerate(spent):
         parts = [each for each in told if each.name.startswith(f"  stage {stage}")]
         whole = sum(each.value for each in parts)

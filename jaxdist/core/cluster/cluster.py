@@ -1,13 +1,23 @@
 """A cluster: devices and the levels of links between them, as plain data."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from operator import mul
 from typing import Any, Final
 
 from jaxdist.core.cluster.collective_cost import CollectiveCost
 from jaxdist.core.cluster.device import Device, EfficiencyCurve
+from jaxdist.core.cluster.host_group import (
+    GroupLink,
+    HostGroup,
+    InterGroupLink,
+    check_host_groups,
+    check_known,
+    check_once,
+    distinct_devices,
+)
 from jaxdist.core.cluster.kernel_timings import (
     BlockTiming,
     BlockTimings,
@@ -91,6 +101,9 @@ class Level:
             )
 
 
+_NAMED: Final = (Level, CollectiveCost, HostGroup, GroupLink, InterGroupLink)
+"""What lies in a list and has a name in a path."""
+_GROUP_FIELDS: Final = ("host_groups", "inter_group_links")
 _ALIKE: Final = SourcedNumber(0.0, "assumed: devices are alike")
 _IN_TURN: Final = SourcedNumber(0.0, "assumed: nothing overlaps")
 
@@ -102,9 +115,13 @@ class Cluster:
     name: str
     """As in `--cluster NAME`."""
     device: Device
-    """Every device is one of these."""
+    """Every device is one of these, but for groups with a kind of their own."""
     levels: tuple[Level, ...]
     """Innermost first; their sizes multiply to the devices."""
+    host_groups: tuple[HostGroup, ...] = ()
+    """Hosts by their kind of device, in the order of devices; none: all are alike."""
+    inter_group_links: tuple[InterGroupLink, ...] = ()
+    """Links between two groups that are worse than those of the levels."""
     source: str = ""
     """Where the machine is described."""
     host_link: SourcedNumber | None = None
@@ -137,6 +154,114 @@ class Cluster:
                 values="levels: []",
                 remedy="levels: [{name: host, size: 8, ...}]",
             )
+        if self.host_groups or self.inter_group_links:
+            check_host_groups(
+                self.name,
+                self.host_groups,
+                self.inter_group_links,
+                [level.name for level in self.levels],
+                hosts=self.devices // self.host_devices,
+            )
+            # A training step is one program.
+            platforms = {kind.name: kind.platform for kind in self.kinds}
+            if len({*platforms.values()}) > 1:
+                raise BadInput(
+                    f"the devices of {self.name} run no common program",
+                    rule="all kinds of devices of a cluster are CPUs, GPUs or TPUs, "
+                    "which their names say",
+                    values=", ".join(f"{name}: {x}" for name, x in platforms.items()),
+                    remedy="a cluster file for each platform",
+                )
+            # A level of a group is checked as any other: by light, and above zero.
+            for group in self.host_groups:
+                self.levels_of(group)
+
+    @property
+    def host_devices(self) -> int:
+        """Devices of a host: a unit of the innermost level, or one of a single level's.
+
+        A cluster of one level has hosts of one device, which that level connects.
+        """
+        return self.levels[0].size if len(self.levels) > 1 else 1
+
+    @cached_property
+    def groups(self) -> tuple[HostGroup, ...]:
+        """The groups of hosts in the order of devices; one where all are alike."""
+        hosts = self.devices // self.host_devices
+        whole = HostGroup(name=self.device.name, hosts=hosts)
+        return self.host_groups or (whole,)
+
+    @cached_property
+    def kinds(self) -> tuple[Device, ...]:
+        """The kinds of devices, each once, in the order of the groups."""
+        return distinct_devices(map(self.device_of, self.groups))
+
+    @property
+    def has_uneven_links(self) -> bool:
+        """Whether links of a group, or between groups, are not those of the levels."""
+        own = any(group.links for group in self.host_groups)
+        return own or bool(self.inter_group_links)
+
+    def device_of(self, group: HostGroup) -> Device:
+        """Return the kind of a group's devices."""
+        return group.device or self.device
+
+    def levels_of(self, group: HostGroup) -> tuple[Level, ...]:
+        """Return the levels as the units of a group are connected."""
+        if not group.links:
+            return self.levels
+        found = {level.name: level for level in self.levels}
+        for link in group.links:
+            changed: dict[str, Any] = {}
+            if link.alpha is not None:
+                changed["alpha"] = link.alpha
+            if link.bandwidth is not None:
+                # What is given for the group is all that its unit sends.
+                changed |= {"bandwidth": link.bandwidth, "port_bandwidth": None}
+            found[link.level] = replace(found[link.level], **changed)
+        return tuple(found.values())
+
+    def group_ranges(
+        self, order: Sequence[str] = ()
+    ) -> tuple[tuple[HostGroup, range], ...]:
+        """Return the groups with the devices of each, as a mesh is laid on them.
+
+        Args:
+            order: names of the groups that come first; others follow in their order.
+
+        Raises:
+            BadInput: a name that no group has, or one twice.
+        """
+        named = {group.name: group for group in self.groups}
+        where = f"the order of the groups of {self.name}"
+        for name in order:
+            check_known(name, list(named), where)
+        check_once(order, where)
+        found, end = [], 0
+        for name in dict.fromkeys((*order, *named)):
+            start, end = end, end + named[name].hosts * self.host_devices
+            found.append((named[name], range(start, end)))
+        return tuple(found)
+
+    def only_device(self, purpose: str) -> Device:
+        """Return the kind of device where there is one alone.
+
+        Args:
+            purpose: what asks for it, for the refusal: `jaxdist score`.
+
+        Raises:
+            BadInput: devices of several kinds, or links that are uneven.
+        """
+        if len(self.kinds) > 1 or self.has_uneven_links:
+            said = ", ".join(f"{group.name}: {group.hosts}" for group in self.groups)
+            raise BadInput(
+                f"{purpose} is for clusters of one kind",
+                rule=f"{purpose} has one kind of device and links that are alike; "
+                "jaxdist plan and jaxdist predict take several",
+                values=f"{self.name} has the groups {said}",
+                remedy="a cluster file without host_groups",
+            )
+        return self.kinds[0]
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -207,24 +332,6 @@ class Cluster:
             BadInput: as `from_json`.
         """
         values = _read(cls, tree, "a cluster")
-        check_required_fields(values["device"], ("efficiency", "flops"), "a device")
-        device = _read(Device, values["device"], "a device")
-        curve = _read(EfficiencyCurve, device["efficiency"], "an efficiency")
-        curve["points"] = _float_pairs(curve["points"])
-        device["efficiency"] = EfficiencyCurve(**curve)
-        if device.get("kernels"):
-            kernels = _read(KernelTimings, device["kernels"], "kernels")
-            kernels["timed"] = tuple(map(KernelTiming.of_row, kernels["timed"]))
-            device["kernels"] = KernelTimings(**kernels)
-        if device.get("blocks"):
-            blocks = _read(BlockTimings, device["blocks"], "blocks")
-            blocks["timed"] = tuple(map(BlockTiming.of_row, blocks["timed"]))
-            device["blocks"] = BlockTimings(**blocks)
-        for table in ("flops", "packing"):
-            device[table] = {
-                name: _number(value, f"{table}.{name}")
-                for name, value in device.get(table, {}).items()
-            }
         levels = []
         for entry in values["levels"]:
             level = _read(Level, entry, "a level")
@@ -234,8 +341,47 @@ class Cluster:
                 for line in lines
             )
             levels.append(Level(**level))
-        made = {"device": Device(**device), "levels": tuple(levels)}
+        groups = []
+        for entry in values.get("host_groups", ()):
+            group = _read(HostGroup, entry, "a host group")
+            if group.get("device") is not None:
+                group["device"] = _read_device(group["device"])
+            links = (_read(GroupLink, one, "a link") for one in group.get("links", ()))
+            group["links"] = tuple(GroupLink(**link) for link in links)
+            groups.append(HostGroup(**group))
+        between = []
+        for entry in values.get("inter_group_links", ()):
+            link = _read(InterGroupLink, entry, "a link between groups")
+            between.append(InterGroupLink(**link | {"groups": tuple(link["groups"])}))
+        made = {
+            "device": _read_device(values["device"]),
+            "levels": tuple(levels),
+            "host_groups": tuple(groups),
+            "inter_group_links": tuple(between),
+        }
         return cls(**values | made)
+
+
+def _read_device(tree: Mapping[str, Any]) -> Device:
+    check_required_fields(tree, ("efficiency", "flops"), "a device")
+    device = _read(Device, tree, "a device")
+    curve = _read(EfficiencyCurve, device["efficiency"], "an efficiency")
+    curve["points"] = _float_pairs(curve["points"])
+    device["efficiency"] = EfficiencyCurve(**curve)
+    if device.get("kernels"):
+        kernels = _read(KernelTimings, device["kernels"], "kernels")
+        kernels["timed"] = tuple(map(KernelTiming.of_row, kernels["timed"]))
+        device["kernels"] = KernelTimings(**kernels)
+    if device.get("blocks"):
+        blocks = _read(BlockTimings, device["blocks"], "blocks")
+        blocks["timed"] = tuple(map(BlockTiming.of_row, blocks["timed"]))
+        device["blocks"] = BlockTimings(**blocks)
+    for table in ("flops", "packing"):
+        device[table] = {
+            name: _number(value, f"{table}.{name}")
+            for name, value in device.get(table, {}).items()
+        }
+    return Device(**device)
 
 
 def _float_pairs(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[float, float], ...]:
@@ -285,8 +431,16 @@ def _tree(value: Any) -> Any:
         return [_tree(one) for one in value]
     if not is_dataclass(value):
         return value
-    found = {field.name: getattr(value, field.name) for field in fields(value)}
-    return {key: _tree(one) for key, one in found.items() if one is not None}
+    # What is as its default says nothing: files of one kind name no groups.
+    return {
+        key: _tree(one)
+        for key, one in _fields_of(value).items()
+        if one is not None and not (key in _GROUP_FIELDS and not one)
+    }
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def _parts(value: Any) -> dict[str, Any]:
@@ -294,11 +448,9 @@ def _parts(value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, tuple):
-        return {
-            one.name: one for one in value if isinstance(one, Level | CollectiveCost)
-        }
+        return {one.name: one for one in value if isinstance(one, _NAMED)}
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
+        return _fields_of(value)
     return {}
 
 

@@ -17,6 +17,9 @@ class MeshPlacement:
     """Devices along each axis."""
     order: tuple[str, ...] = AXES
     """Every axis, as they lie on devices, outermost first."""
+    host_order: tuple[str, ...] = ()
+    """Host groups of the cluster that come first, in this order; the others follow
+    in the order of its file."""
 
     def place(self, name: str) -> tuple[int, int]:
         """Return the stride and the size of an axis, or of the inner part of one.

@@ -50,6 +50,9 @@ class Plan:
     placement: tuple[str, ...] = ()
     """Axes that lie innermost on devices, behind all others, outer to inner: `pipe`
     puts the stages side by side in a host. Empty leaves the order of the mesh."""
+    host_order: tuple[str, ...] = ()
+    """Host groups of a cluster with several, in the order in which their hosts are
+    counted. Empty leaves the order of the cluster's file."""
     tensor_strategy: TensorSplit = "pairs"
     """How the tensor axis splits weights: Megatron pairs of layers, filters
     (column-parallel) or channels (row-parallel); sequence: pairs, and the tokens
@@ -229,6 +232,8 @@ class Plan:
         'pipe 2 x data 2, 8 microbatches, 1f1b, remat'
         >>> Plan(mesh=MeshShape(data=2, tensor=2), placement=("data",)).label
         'data 2 x tensor 2, data inside'
+        >>> Plan(mesh=MeshShape(pipe=2), host_order=("t4",)).label
+        'pipe 2, 1f1b, t4 first'
         """
         return ", ".join((self.title, *self._choices()))
 
@@ -240,6 +245,8 @@ class Plan:
         if self.stages > 1:
             chunks = f" x {self.pipe.chunks}" if self.pipe.chunks > 1 else ""
             yield f"{self.pipe.schedule}{chunks}"
+        if self.host_order:
+            yield f"{', '.join(self.host_order)} first"
         if self.pipe.cuts:
             yield "own cuts"
         if self.mesh.tensor > 1 and self.tensor_strategy != "pairs":
@@ -316,7 +323,8 @@ class Plan:
         """
         # The last axes are the innermost, within a host where they fit.
         others = (axis for axis in AXES if axis not in self.placement)
-        return MeshPlacement(mesh=self.mesh, order=(*others, *self.placement))
+        order = (*others, *self.placement)
+        return MeshPlacement(mesh=self.mesh, order=order, host_order=self.host_order)
 
     @property
     def inside(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ closed forms of what schedules count, since building them all would take too lon
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -26,13 +26,19 @@ import numpy as np
 
 from jaxdist.core.axes import SPATIAL_AXES
 from jaxdist.core.cluster import Cluster
+from jaxdist.core.cluster.device import Device
 from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.oracle.collective_times import collective_seconds
 from jaxdist.oracle.compute_times import ACCUMULATION_PASSES
 from jaxdist.oracle.flow_shop import concurrent_time
 from jaxdist.oracle.link_groups import link_group
 from jaxdist.oracle.overlap import bucket_bytes
-from jaxdist.oracle.predict import MEMORY_MARGIN, UPDATE_PASSES
+from jaxdist.oracle.predict import (
+    MEMORY_MARGIN,
+    UPDATE_PASSES,
+    least_memory_bandwidth,
+)
+from jaxdist.oracle.rank_devices import rank_devices
 from jaxdist.oracle.stage_times import permute_skew, permutes_are_serialized
 from jaxdist.partition.gradient_buckets import UNCOMPRESSED
 from jaxdist.pipeline.sync_schedule import (
@@ -89,7 +95,7 @@ class CostEstimate:
         """Seconds a step, to order plans by."""
         # Updates are bound by memory, and fsdp divides them as it divides the
         # parameters.
-        bandwidth = self.cluster.device.memory_bandwidth.value
+        bandwidth = least_memory_bandwidth(self.kinds)
         update = UPDATE_PASSES * self._parameter_bytes / bandwidth
         total: Column = self._compute_seconds + self._comm_seconds + update
         return total
@@ -104,6 +110,53 @@ class CostEstimate:
         total: Column = state + self._gradient_bytes
         total = total + margin * self._activation_bytes + read
         return total
+
+    # Kinds of devices.
+
+    @cached_property
+    def kinds(self) -> tuple[Device, ...]:
+        """Kinds of the devices that plans stand on, by the order of the space."""
+        if not self.space.placed:
+            return self.cluster.kinds
+        # All meshes have as many devices, so the first stands for all.
+        return rank_devices(self.cluster, self.space.placed[0])
+
+    def costs_of(self, device: Device) -> BlockCosts:
+        """Return the seconds and bytes of the network's blocks on a kind of device."""
+        for known in (self.block_costs, *self._other_costs):
+            if known.device == device:
+                return known
+        # Another order of the cluster's groups may stand on kinds that this has not.
+        self._other_costs.append(replace(self.block_costs, device=device))
+        return self._other_costs[-1]
+
+    @cached_property
+    def _other_costs(self) -> list[BlockCosts]:
+        return []
+
+    @cached_property
+    def _kind_shares(self) -> Column:
+        """The part of the devices that each of `kinds` has."""
+        counts = np.zeros(len(self.kinds))
+        used = self.space.meshes[0].devices if self.space.meshes else 1
+        ranges = self.cluster.group_ranges(self.space.base.host_order)
+        for group, places in ranges:
+            device = self.cluster.device_of(group)
+            if device in self.kinds:
+                own = min(places.stop, used) - min(places.start, used)
+                counts[self.kinds.index(device)] += own
+        return counts / counts.sum()
+
+    @property
+    def _core_contention(self) -> float:
+        return min(kind.crowd.value for kind in self.kinds)
+
+    @cached_property
+    def memory_capacity(self) -> Column:
+        """Bytes that a device may have, about: of stages the mean of their devices."""
+        each = np.array([kind.memory.value for kind in self.kinds])
+        staged = self.space.sizes("pipe") > 1
+        return np.where(staged, each @ self._kind_shares, each.min())
 
     # Compute.
 
@@ -123,9 +176,17 @@ class CostEstimate:
     @cached_property
     def _longest_stage(self) -> tuple[Column, Column, Column]:
         """Seconds of a microbatch in the longest stage, as `BlockCosts` has them."""
-        forward, backward, weights = self.block_costs.longest_stage(
-            self._sample_parts, self.space.sizes("tensor"), self._stages
+        columns = self._sample_parts, self.space.sizes("tensor"), self._stages
+        each = np.array(
+            [self.costs_of(kind).longest_stage(*columns) for kind in self.kinds]
         )
+        slowest = each.max(axis=0)
+        # A stage on a faster device gets more blocks: all are as fast as work that is
+        # divided in proportion to the speeds. Without stages the slowest device counts.
+        faster = np.maximum(slowest, _MIN_SECONDS) / np.maximum(each, _MIN_SECONDS)
+        speed = np.tensordot(self._kind_shares, faster, axes=1)
+        staged = self.space.sizes("pipe") > 1
+        forward, backward, weights = np.where(staged, slowest / speed, slowest)
         # Remat repeats the forward pass; gradients are added up in the same tick.
         again, added = forward * self.space.remat, self._accumulation_seconds
         return forward, backward + again + added, weights + added
@@ -147,7 +208,7 @@ class CostEstimate:
         forward, backward, weights = self._longest_stage
         seconds = {"forward": forward, "backward": backward - weights}
         seconds["weights"] = weights
-        contention, pipe = self.cluster.device.crowd.value, self.space.sizes("pipe")
+        contention, pipe = self._core_contention, self.space.sizes("pipe")
         found = np.zeros(len(self.space))
         (rows,) = np.nonzero(self._is_zero_bubble)
         for stages, parts in {*zip(pipe[rows], self.space.micro[rows], strict=True)}:
@@ -169,7 +230,7 @@ class CostEstimate:
         summed = (self.space.micro > 1) | (self.space.sizes("pipe") > 1)
         # Both are read, and the sum is written; chunks of a device take turns.
         passed = ACCUMULATION_PASSES * self._unsharded_parameters / self.space.chunks
-        bandwidth = self.cluster.device.memory_bandwidth.value
+        bandwidth = least_memory_bandwidth(self.kinds)
         return np.where(summed, passed / bandwidth, 0.0)
 
     @cached_property
@@ -223,7 +284,7 @@ class CostEstimate:
     @cached_property
     def _contention_savings(self) -> Column:
         """Ticks of a direction by which a step is shorter, as some devices rest."""
-        contention, pipe = self.cluster.device.crowd.value, self.space.sizes("pipe")
+        contention, pipe = self._core_contention, self.space.sizes("pipe")
         pairs, place = np.unique(
             np.stack([pipe, self._ticks]), axis=1, return_inverse=True
         )
@@ -259,7 +320,8 @@ class CostEstimate:
         pipe, tensor = space.sizes("pipe"), space.sizes("tensor")
         batch, shards = space.sizes("replica", "data", "fsdp"), self._sample_shards
         # What overlaps slows computing, so less is gained than is hidden.
-        gained = (1 - self.cluster.device.interference.value) * self._overlapped_seconds
+        disturbed = max(kind.interference.value for kind in self.kinds)
+        gained = (1 - disturbed) * self._overlapped_seconds
         once = self._reduction_seconds + self._gather_seconds - gained
 
         # In every microbatch: the traffic inside of layers. Other stages wait for it as

@@ -33,8 +33,8 @@ class PlanEvaluator:
     """Describes a plan's step; it may refuse the plan."""
     cluster: Cluster
     """The machines."""
-    memory_capacity: float
-    """Bytes of a device."""
+    memory_capacity: float | None
+    """Bytes of every device; None: of each kind its own."""
     needs_margin: bool = False
     """Whether plans must fit with a margin: no step is traced."""
     feasible: dict[str, EvaluatedPlan] = field(default_factory=dict)
@@ -45,6 +45,8 @@ class PlanEvaluator:
     """The faster plan that stands for one with other settings, both by label."""
     missing_bytes: dict[str, float] = field(default_factory=dict)
     """Bytes by which others do not fit."""
+    needed_bytes: dict[str, float] = field(default_factory=dict)
+    """Bytes that those need on a device."""
     plans_without_memory: list[Plan] = field(default_factory=list)
     """Those, in the order in which they were described."""
     stages: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
@@ -74,6 +76,10 @@ class PlanEvaluator:
         uncut = replace(plan, pipe=replace(plan.pipe, cuts=())).label
         if plan.pipe.cuts and self.stages.get(uncut) == case.stages:
             return uncut in self.feasible
+        return self._record_untraced(plan, prediction)
+
+    def _record_untraced(self, plan: Plan, prediction: Prediction) -> bool:
+        """Record a plan by its bytes without a trace, as `record_fit`."""
         if self.needs_margin:
             needed = prediction.untraced_bytes_with_margin
             return self.record_fit(plan, prediction, needed, ", not traced")
@@ -100,16 +106,20 @@ class PlanEvaluator:
             self.stages[one.label] = case.stages
             ledgers = tuple(replace(ledger, plan=one) for ledger in case.ledgers)
             prediction = predict(replace(case, plan=one, ledgers=ledgers), self.cluster)
-            self.feasible[one.label] = EvaluatedPlan(plan=one, prediction=prediction)
+            # Elsewhere a stage may stand on a device with less memory.
+            self._record_untraced(one, prediction)
 
     def fits_with_margin(self, plan: Plan) -> bool:
         """Describe a plan, and tell whether it fits with the margin for no trace."""
         if not self.evaluate(plan) or plan.label not in self.feasible:
             return False
-        return (
-            self.feasible[plan.label].prediction.untraced_bytes_with_margin
-            <= self.memory_capacity
-        )
+        prediction = self.feasible[plan.label].prediction
+        return prediction.untraced_bytes_with_margin <= self.capacity_of(prediction)
+
+    def capacity_of(self, prediction: Prediction) -> float:
+        """Return the bytes of the device that has least to spare in a step."""
+        given = self.memory_capacity
+        return prediction.memory_capacity if given is None else given
 
     def sorted(self) -> list[EvaluatedPlan]:
         """Return the plans that can be run, the fastest first."""
@@ -150,7 +160,7 @@ class PlanEvaluator:
             needed: bytes of a device.
             qualifier: how these were found, for people.
         """
-        title, over = plan.label, needed - self.memory_capacity
+        title, over = plan.label, needed - self.capacity_of(prediction)
         if excess := prediction.host_excess_bytes:
             self.rejection_reasons[title] = (
                 f"out of the host's memory by {format_size(excess)}"
@@ -163,7 +173,7 @@ class PlanEvaluator:
         self.rejection_reasons[title] = (
             f"out of memory by {format_size(over)}{qualifier}"
         )
-        self.missing_bytes[title] = over
+        self.missing_bytes[title], self.needed_bytes[title] = over, needed
         self.plans_without_memory.append(plan)
         return False
 
@@ -182,7 +192,8 @@ class PlanEvaluator:
                 remedy="another data.batch, or another number of --devices",
             )
         nearest = min(self.missing_bytes, key=lambda title: self.missing_bytes[title])
-        needed = self.memory_capacity + self.missing_bytes[nearest]
+        needed = self.needed_bytes[nearest]
+        capacity = needed - self.missing_bytes[nearest]
         # Two digits, rounded up so that what the remedy says is enough.
         asked = f"{needed:.0f}B"
         for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)):
@@ -193,7 +204,7 @@ class PlanEvaluator:
         return NoLayoutError(
             "no layout can be run",
             rule="a layout splits the network and its batch, and fits into "
-            f"{format_size(self.memory_capacity)}",
+            f"{format_size(round(capacity))}",
             values=f"the smallest needs {format_size(needed)}: {nearest} is "
             f"{self.rejection_reasons[nearest]}",
             remedy=f"--memory {asked}, more --devices, or a smaller data.batch",

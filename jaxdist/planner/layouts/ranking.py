@@ -18,6 +18,7 @@ from jaxdist.planner.layouts.refinement import (
     REFINED_PLANS,
     evaluate_spatial_ends,
     local_search,
+    search_host_orders,
     search_partial_remat,
     search_placements,
 )
@@ -108,11 +109,11 @@ def rank_plans(
     """
     space, cluster = estimate.space, estimate.cluster
     profile = estimate.block_costs.profile
-    most = memory_capacity or cluster.device.memory.value
+    most = memory_capacity or estimate.memory_capacity
     evaluator = PlanEvaluator(
         describe_step=describe_step,
         cluster=cluster,
-        memory_capacity=most,
+        memory_capacity=memory_capacity,
         needs_margin=estimate.needs_margin,
     )
     order = order_by_estimate(estimate, most)
@@ -122,8 +123,9 @@ def rank_plans(
         if not evaluator.evaluate(plan) and plan.label in evaluator.missing_bytes:
             # The estimate of memory was too low. Other settings of the layout are off
             # by as much, so the best that should fit then is tried once.
-            needed = most + evaluator.missing_bytes[plan.label]
-            other = best_fitting_row(row, needed, most, order, estimate)
+            needed = evaluator.needed_bytes[plan.label]
+            room = needed - evaluator.missing_bytes[plan.label]
+            other = best_fitting_row(row, needed, room, order, estimate)
             evaluator.evaluate(space.plan(other))
         if len(evaluator.feasible) == FEASIBLE_LAYOUTS:
             break
@@ -141,6 +143,7 @@ def rank_plans(
     # use, and only of the first few more settings are worth their time.
     for one in evaluator.sorted():
         evaluator.evaluate_all(stage_cut_variants(one.plan, estimate))
+    search_host_orders(evaluator, estimate)
     search_placements(evaluator, estimate)
     for one in evaluator.sorted()[:REFINED_PLANS]:
         evaluator.evaluate_all(setting_variants(one.plan, order, estimate))
@@ -186,12 +189,13 @@ def _confirm_memory(
     profile: Profile,
 ) -> None:
     """Drop plans from the top until the program of the first one fits."""
-    dropped, capacity = False, evaluator.memory_capacity
+    dropped = False
     while evaluator.feasible:
         first = evaluator.sorted()[0]
         plan, prediction = first.plan, first.prediction
         # Tracing takes seconds, so plans far below the limit are not traced; but where
         # one was dropped, the prediction of the next is not enough either.
+        capacity = evaluator.capacity_of(prediction)
         if not dropped and _SAFE_MEMORY_FACTOR * prediction.memory_bytes <= capacity:
             return
         if trace_predicts_memory(plan, evaluator.cluster.device, profile):
@@ -214,7 +218,7 @@ def _rejected_layouts(
     keys = {}
     for plan in (*(one.plan for one in feasible), *baselines.values()):
         # The layout alone: without remat, its all-reduce algorithm and its placement.
-        bare = replace(plan.without_remat, placement=())
+        bare = replace(plan.without_remat, placement=(), host_order=())
         keys[plan] = replace(bare, reduce=plan.reduce.by("exact")).label
     for one in feasible:
         fastest.setdefault(keys[one.plan], one)

@@ -4,6 +4,9 @@ Placement: an axis that is moved to the inside has the links of a host, as far a
 fits into one, and all others come to lie farther apart. Collectives move the same, so a
 step is described once and predicted for each placement.
 
+Orders of devices: where a cluster has several kinds, stages of the first blocks stand
+on the group that comes first. Each order has cuts of its own.
+
 Partial rematerialization: a plan that fits with all blocks recomputed may have memory
 for the activations of some. The backward pass reads those of the last blocks first, so
 they stay; of the blocks before, as few are recomputed as memory allows. Memory grows
@@ -19,10 +22,12 @@ from jaxdist.core.axes import AXES
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.oracle.link_groups import link_group
+from jaxdist.oracle.rank_devices import rank_devices, rank_groups
 from jaxdist.planner.layouts.cost_estimate import CostEstimate
 from jaxdist.planner.layouts.evaluated_plans import EvaluatedPlan, PlanEvaluator
 from jaxdist.planner.layouts.shortlist import microbatch_neighbours
 from jaxdist.planner.layouts.spatial_end import spatial_end_variants
+from jaxdist.planner.layouts.stage_cuts import stage_cut_variants
 
 REFINED_PLANS: Final = 3
 """Plans, or meshes, that are refined."""
@@ -103,6 +108,59 @@ def search_placements(evaluator: PlanEvaluator, estimate: CostEstimate) -> None:
     evaluator.keep_best(lambda plan: replace(plan, placement=()))
 
 
+def search_host_orders(evaluator: PlanEvaluator, estimate: CostEstimate) -> None:
+    """Try other orders of a cluster's host groups, and keep the best.
+
+    Stages are cut again for each order: blocks that one device computes in time may be
+    too many for another. So they are where equal FLOPs lack the memory of one kind.
+
+    Args:
+        evaluator: of plans that were described.
+        estimate: the space, which says the orders that may be tried.
+    """
+    orders, cluster = estimate.space.choices.host_orders, estimate.cluster
+    if len(cluster.kinds) == 1 and not cluster.has_uneven_links:
+        return
+    firsts: dict[MeshShape, Plan] = {}
+    described = [one.plan for one in evaluator.sorted()]
+    for plan in (*described, *evaluator.plans_without_memory):
+        firsts.setdefault(plan.mesh, plan)
+    for plan in firsts.values():
+        whole = replace(
+            plan, pipe=replace(plan.pipe, cuts=estimate.space.base.pipe.cuts)
+        )
+        for one in (whole, *host_order_variants(whole, orders, cluster)):
+            evaluator.evaluate(one)
+            evaluator.evaluate_all(stage_cut_variants(one, estimate))
+    evaluator.keep_best(lambda plan: replace(plan, host_order=()))
+
+
+def host_order_variants(
+    plan: Plan, orders: Sequence[tuple[str, ...]], cluster: Cluster
+) -> Iterator[Plan]:
+    """Yield a plan with other orders of host groups, where it stands on others then.
+
+    Args:
+        plan: a layout.
+        orders: names of groups that come first.
+        cluster: with these groups.
+    """
+    used = [axis for axis in AXES if plan.mesh.size(axis) > 1]
+    seen: list[list[object]] = []
+    for one in (plan, *(replace(plan, host_order=order) for order in orders)):
+        placed = one.placed
+        ranks = range(plan.mesh.pipe)
+        stands: list[object] = [rank_devices(cluster, placed, rank) for rank in ranks]
+        stands += [link_group(cluster, placed, (axis,)) for axis in used]
+        # Links of a stage's own devices count too, where they are not all alike.
+        if cluster.has_uneven_links:
+            stands += [rank_groups(cluster, placed, rank) for rank in ranks]
+        if stands not in seen:
+            seen.append(stands)
+            if len(seen) > 1:
+                yield one
+
+
 def placement_variants(
     plan: Plan, innermost_axes: tuple[str, ...], cluster: Cluster
 ) -> Iterator[Plan]:
@@ -139,6 +197,14 @@ def step_lower_bound(
         variant: it under another placement.
         cluster: the machines.
     """
+    ranks = range(variant.mesh.pipe)
+    before, after = (
+        [rank_devices(cluster, plan.placed, rank) for rank in ranks]
+        for plan in (evaluated.plan, variant)
+    )
+    # On other kinds of devices stages may compute as fast as they like.
+    if before != after:
+        return 0.0
     total = 0.0
     for term, took in evaluated.prediction.terms_s.items():
         what, is_collective, axes = term.partition(", ")
@@ -183,8 +249,9 @@ def search_partial_remat(
         # The estimate may be off by a factor: that of this plan, whose bytes are known.
         alike = (space.mesh == space.mesh[row]) & (space.micro == space.micro[row])
         least = memory[alike & (space.remat == 1)].min()
-        needed = evaluator.memory_capacity + evaluator.missing_bytes[plan.label]
-        if least * needed / memory[row] <= evaluator.memory_capacity:
+        needed = evaluator.needed_bytes[plan.label]
+        capacity = needed - evaluator.missing_bytes[plan.label]
+        if least * needed / memory[row] <= capacity:
             evaluator.evaluate(replace(plan, remat=True))
             tried += 1
         if tried == REFINED_PLANS:

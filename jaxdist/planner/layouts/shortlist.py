@@ -29,12 +29,14 @@ _MEMORY_TOLERANCE: Final = 1.1
 """A plan is left to the last if it seems to need so many times the memory there is."""
 
 
-def order_by_estimate(estimate: CostEstimate, memory_capacity: float) -> Column:
+def order_by_estimate(
+    estimate: CostEstimate, memory_capacity: float | Column
+) -> Column:
     """Return the rows of a space by their estimate; what seems too large comes last.
 
     Args:
         estimate: the space, estimated.
-        memory_capacity: bytes of a device.
+        memory_capacity: bytes of a device, or those of each row's.
     """
     if not len(estimate.space):
         return np.zeros(0, int)
@@ -108,7 +110,11 @@ def setting_variants(
     place = space.meshes.index(plan.mesh)
     own = order[space.mesh[order] == place]
     for row in own[:SETTINGS_PER_LAYOUT]:
-        yield replace(space.plan(int(row)), placement=plan.placement)
+        yield replace(
+            space.plan(int(row)),
+            placement=plan.placement,
+            host_order=plan.host_order,
+        )
     yield from stage_cut_variants(plan, estimate)
     if plan.mesh.tensor > 1:
         yield from (replace(plan, tensor_strategy=how) for how in space.choices.weights)

@@ -4,6 +4,7 @@ A hundred thousand plans are rows of a few arrays; a `Plan` is made of a row onl
 it is described or run.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.axes import BATCH_AXES
+from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import AfterSpatial, MeshShape, Plan, TensorSplit
 from jaxdist.core.plan.pipeline import PipelineConfig, ScheduleName
 from jaxdist.core.plan.placement import MeshPlacement
@@ -36,6 +38,8 @@ SCHEDULE_CHOICES: Final[tuple[tuple[ScheduleName, int], ...]] = (
 )
 """Orders of stages that leave the gradient as it is, and chunks of a device."""
 
+_MAX_PERMUTED_GROUPS: Final = 4
+"""Host groups up to which every order is tried."""
 NON_PIPELINE_COMPRESSORS: Final = ("sign", "power")
 """Ways of summing that do not go with stages."""
 
@@ -60,6 +64,8 @@ class PlanChoices:
     """How the tensor axis splits weights."""
     inside: tuple[str, ...] = ()
     """Axes that may be moved to the inside on devices."""
+    host_orders: tuple[tuple[str, ...], ...] = ()
+    """Orders of the cluster's host groups that are tried beside the plan's own."""
     ends: tuple[AfterSpatial, ...] = ()
     """What devices that shared images may do behind a block where these are whole."""
 
@@ -106,8 +112,8 @@ class PlanSpace:
     @cached_property
     def placed(self) -> tuple[MeshPlacement, ...]:
         """The meshes, placed on devices."""
-        order = self.base.placed.order
-        return tuple(MeshPlacement(mesh=mesh, order=order) for mesh in self.meshes)
+        placed = self.base.placed
+        return tuple(replace(placed, mesh=mesh) for mesh in self.meshes)
 
     def zero_stage(self, mesh: MeshShape) -> Literal[1, 3]:
         """Return the ZeRO stage of fsdp in a mesh.
@@ -210,6 +216,26 @@ def multi_host_layouts(
         if {axis for axis, size in sizes.items() if size > 1} <= {*axes}:
             mesh = MeshShape(**sizes)
             yield replace(plan.on(mesh), mesh=mesh)
+
+
+def host_group_orders(cluster: Cluster) -> tuple[tuple[str, ...], ...]:
+    """Return the orders of a cluster's host groups, but for that of its file.
+
+    Each is written as short as it can be: groups behind the last name keep their order.
+    Of more than four groups each comes first once.
+    """
+    names = tuple(group.name for group in cluster.groups)
+    if len(names) > _MAX_PERMUTED_GROUPS:
+        return tuple((name,) for name in names[1:])
+    found = []
+    for order in itertools.permutations(names):
+        short = next(
+            order[:end]
+            for end in range(len(names) + 1)
+            if (*order[:end], *(x for x in names if x not in order[:end])) == order
+        )
+        found.append(short)
+    return tuple(short for short in found if short)
 
 
 def plan_space(

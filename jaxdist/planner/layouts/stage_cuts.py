@@ -7,6 +7,10 @@ each of them, the others follow as fast as the slowest stage lets them. In each 
 exchanges the longest message counts, there and back (once where links carry both at the
 same time), since all messages of a permutation have one length. For every length that a
 cut may have, dynamic programming finds the stages whose slowest is fastest, exactly.
+
+Where stages stand on unlike devices the sum of all stages depends on the cuts as well.
+Dynamic programming then finds the least sum, the least sum whose slowest stage is
+faster than that, and so on: every pair of the two that no cuts beat in both.
 """
 
 from collections.abc import Iterator
@@ -14,11 +18,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from jaxdist.core.cluster.host_group import distinct_devices
 from jaxdist.core.plan import Plan
 from jaxdist.oracle.collective_times import collective_seconds
 from jaxdist.oracle.link_groups import LinkGroup, link_group
+from jaxdist.oracle.rank_devices import rank_devices
 from jaxdist.oracle.stage_times import permutes_are_serialized
-from jaxdist.pipeline.plan_schedule import plan_schedule
+from jaxdist.pipeline.plan_schedule import plan_schedule, stage_placement
 from jaxdist.planner.layouts.cost_estimate import CostEstimate
 from jaxdist.planner.layouts.space import Column
 
@@ -31,41 +37,89 @@ class StageCutSolver:
     """Blocks that are cut into stages."""
 
     block_seconds: Column
-    """Of each block in one microbatch, forward and backward."""
+    """Of each block in one microbatch, forward and backward: [block], or [stage, block]
+    where stages stand on unlike devices."""
     output_bytes: Column
     """Bytes of each block's output, of one microbatch."""
 
+    def stage_seconds(self, starts: StageStarts) -> Column:
+        """Return the seconds of each stage."""
+        ends = (*starts, len(self.output_bytes))
+        rows = np.broadcast_to(self.block_seconds, (len(ends), len(self.output_bytes)))
+        spans = zip((0, *starts), ends, strict=True)
+        return np.array([row[a:b].sum() for row, (a, b) in zip(rows, spans)])
+
     def slowest_stage(self, starts: StageStarts) -> float:
         """Return the seconds of the slowest stage."""
-        return float(np.add.reduceat(self.block_seconds, (0, *starts)).max())
+        return float(self.stage_seconds(starts).max())
 
     def longest_message(self, starts: StageStarts) -> float:
         """Return the bytes of the longest message between stages."""
         return float(self.output_bytes[np.array(starts, int) - 1].max(initial=0.0))
 
     def optimal_cuts(self, stages: int) -> Iterator[StageStarts]:
-        """Yield for every longest message the cuts whose slowest stage is fastest."""
-        blocks = len(self.block_seconds)
-        sums = np.concatenate([[0.0], np.cumsum(self.block_seconds)])
-        # Seconds of blocks a to b - 1, infinite where b is not behind a.
-        every = np.maximum(0.0, sums[None] - sums[:, None])
-        every[np.tril_indices(len(sums))] = np.inf
+        """Yield for every longest message the cuts that no others beat.
+
+        They are those whose slowest stage is fastest, and on unlike devices those with
+        the least sum of all stages for each slowest one.
+        """
+        blocks = len(self.output_bytes)
+        rows = np.broadcast_to(self.block_seconds, (stages, blocks))
+        sums = np.pad(np.cumsum(rows, axis=1), ((0, 0), (1, 0)))
+        # Seconds of blocks a to b - 1 as a stage, infinite where b is not behind a.
+        every = np.maximum(0.0, sums[:, None] - sums[:, :, None])
+        every[:, *np.tril_indices(blocks + 1)] = np.inf
         for limit in np.unique(self.output_bytes[:-1]):
             # No stage ends where a message longer than the limit would be sent.
             own = every.copy()
-            own[:, 1:-1][:, self.output_bytes[:-1] > limit] = np.inf
-            # best[b]: the slowest stage of blocks before b in the stages so far.
-            best, before = own[0], []
-            for _ in range(stages - 1):
-                both = np.maximum(best[:, None], own)
-                before.append(both.argmin(axis=0))
-                best = both.min(axis=0)
-            if np.isfinite(best[-1]):
-                starts, end = [], blocks
-                for table in reversed(before):
-                    end = int(table[end])
-                    starts.append(end)
-                yield tuple(reversed(starts))
+            own[:, :, 1:-1][:, :, self.output_bytes[:-1] > limit] = np.inf
+            yield from _unbeaten_cuts(own)
+
+
+def _unbeaten_cuts(spans: Column) -> Iterator[StageStarts]:
+    """Yield the cuts that no others beat in the slowest stage and the sum of stages.
+
+    Args:
+        spans: seconds of blocks a to b - 1 as stage s, `[s, a, b]`.
+    """
+    fastest = _least_cuts(spans, np.maximum)
+    if fastest is None:
+        return
+    yield fastest
+    # On like devices the sum is the same wherever they are cut.
+    if (spans == spans[0]).all():
+        return
+    slowest = np.inf
+    while True:
+        starts = _least_cuts(np.where(spans < slowest, spans, np.inf), np.add)
+        if starts is None:
+            return
+        yield starts
+        ends = (*starts, spans.shape[1] - 1)
+        each = zip(range(len(ends)), (0, *starts), ends, strict=True)
+        slowest = max(float(spans[place]) for place in each)
+
+
+def _least_cuts(spans: Column, combine: np.ufunc) -> StageStarts | None:
+    """Return the cuts with the least combination of stages; None: there are none.
+
+    Args:
+        spans: as of `_unbeaten_cuts`.
+        combine: `np.maximum` for the slowest stage, `np.add` for the sum of them.
+    """
+    # best[b]: the least of blocks before b in the stages so far.
+    best, before = spans[0, 0], []
+    for row in spans[1:]:
+        both = combine(best[:, None], row)
+        before.append(both.argmin(axis=0))
+        best = both.min(axis=0)
+    if not np.isfinite(best[-1]):
+        return None
+    starts, end = [], spans.shape[1] - 1
+    for table in reversed(before):
+        end = int(table[end])
+        starts.append(end)
+    return tuple(reversed(starts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +139,9 @@ class StageCutCost:
         """Return about how many seconds a step takes that is cut there."""
         longest = self.solver.longest_message(starts)
         one = collective_seconds("collective-permute", longest, 1, self.pipe_links)
-        whole = float(self.solver.block_seconds.sum())
-        slowest = self.solver.slowest_stage(starts)
-        return whole + self.behind * slowest + self.messages * one
+        each = self.solver.stage_seconds(starts)
+        slowest = float(each.max())
+        return float(each.sum()) + self.behind * slowest + self.messages * one
 
 
 def stage_cut_cost(estimate: CostEstimate, plan: Plan) -> StageCutCost:
@@ -99,14 +153,22 @@ def stage_cut_cost(estimate: CostEstimate, plan: Plan) -> StageCutCost:
     """
     pieces, mesh, cluster = estimate.block_costs, plan.mesh, estimate.cluster
     parts = plan.batch_shards * mesh.spatial_shards * plan.microbatches
-    forward, backward = pieces.block_seconds(parts, mesh.tensor)
     # Rematerialized blocks run their forward pass twice.
     again = np.isin(pieces.block_names, plan.remade(pieces.block_names))
+    rows = []
+    for ranks in stage_placement(plan).stage_devices:
+        # A stage waits for the slowest of its devices.
+        kinds = distinct_devices(
+            kind for rank in ranks for kind in rank_devices(cluster, plan.placed, rank)
+        )
+        passes = [estimate.costs_of(x).block_seconds(parts, mesh.tensor) for x in kinds]
+        forward, backward = np.max(passes, axis=0)
+        rows.append((1 + again) * forward + backward)
     outputs = np.array([block.output_bytes for block in pieces.profile.blocks])
     exchanges = plan_schedule(plan, plan.microbatches).exchanges
     return StageCutCost(
         solver=StageCutSolver(
-            block_seconds=(1 + again) * forward + backward, output_bytes=outputs / parts
+            block_seconds=np.array(rows), output_bytes=outputs / parts
         ),
         behind=plan.microbatches * plan.pipe.chunks - 1,
         messages=(1 + permutes_are_serialized(cluster)) * exchanges,

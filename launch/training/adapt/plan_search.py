@@ -32,7 +32,7 @@ _RUN_VARIABLE_PREFIXES: Final = ("JAXDIST_", "JAX_", "XLA_")
 # So many that one is among them under which the run can go on.
 _MAX_PLANS: Final = "1000"
 _LAYOUT_KEYS: Final = (
-    *("plan.mesh.", "plan.pipe.", "plan.placement"),
+    *("plan.mesh.", "plan.pipe.", "plan.placement", "plan.host_order"),
     *("plan.remat", "plan.microbatches"),
 )
 """Beginnings of settings that a search may choose, whoever set them."""

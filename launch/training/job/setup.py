@@ -168,6 +168,8 @@ def load_cluster_state(
             )
         return None
     given, path = load_cluster(name), run_folder(resolved.config).saved_plan
+    if is_adaptive:
+        given.only_device("jaxdist train --adapt")
     # Without --adapt the run has the plan that was asked for, whatever lies there.
     earlier = read_saved_plan(path, given, num_processes) if is_adaptive else None
     planned = planned_process_count(os.environ, num_processes)
