@@ -142,7 +142,7 @@ def test_uneven_rows(name, assert_equal_one_device):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [23, 32])
+@pytest.mark.parametrize("rows", [27, 32])
 @pytest.mark.parametrize("name", LAYERS)
 def test_four_devices(name, rows, assert_equal_one_device):
     assert_equal_one_device(

@@ -429,7 +429,9 @@ def make_task(config: Experiment, model_spec: ModelSpec, rate: RateFunction) -> 
 
 def _objective(config: Experiment) -> Objective:
     objective = objective_for(config.model)
-    if isinstance(objective, NextToken | Segmentation):
+    # A network of the user's own says itself which pixels count for nothing.
+    is_own = isinstance(objective, Segmentation) and is_user_model(config.model)
+    if isinstance(objective, NextToken | Segmentation) and not is_own:
         return replace(objective, ignore_value=config.data.ignore_value)
     return objective
 
