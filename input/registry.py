@@ -28,8 +28,8 @@ COMMON_TFDS_NAMES: Final = (
 """Data sets of TFDS that are meant when a name is near; it has hundreds."""
 NO_FEATURES: Final[FeatureSpec] = MappingProxyType({})
 _NAMES: Final = (
-    *("arrays", "clips", "digits", "folder", "moving_digits", "numpy", "synthetic"),
-    *("text", "volumes"),
+    *("arrays", "balls", "clips", "digits", "folder", "moving_digits", "numpy"),
+    *("synthetic", "text", "volumes"),
 )
 _FIXED_SIZE: Final = (
     *("clips", "digits", "moving_digits", "numpy", "text", "volumes"),
@@ -106,8 +106,11 @@ def sized_features(config: DataConfig, features: FeatureSpec) -> FeatureSpec:
     is_own = kind not in _PREFIXES and is_object_reference(config.name)
     if config.size is None or image is None or is_own or kind in _FIXED_SIZE:
         return features
-    shape = (*[config.size] * (len(image.shape) - 1), image.shape[-1])
-    return {**features, "image": replace(image, shape=shape)}
+    sides = (config.size,) * (len(image.shape) - 1)
+    sized = {**features, "image": replace(image, shape=(*sides, image.shape[-1]))}
+    if mask := features.get("mask"):
+        sized["mask"] = replace(mask, shape=sides)
+    return sized
 
 
 def open_data(
@@ -177,6 +180,10 @@ def _open_named(config: DataConfig, features: FeatureSpec) -> "tuple[Source, Sou
             from jaxdist.input.arrays import open_arrays
 
             opened = open_arrays(config.path, config.size)
+        case "balls":
+            from jaxdist.input.balls import open_balls
+
+            opened = open_balls(features, config.samples)
         case "clips":
             from jaxdist.input.clips import open_clips
 

@@ -63,10 +63,14 @@ if TYPE_CHECKING:
     from jaxdist.layers import AvgPool as AvgPool
     from jaxdist.layers import BatchNorm as BatchNorm
     from jaxdist.layers import Conv as Conv
+    from jaxdist.layers import ConvTranspose as ConvTranspose
     from jaxdist.layers import Dropout as Dropout
     from jaxdist.layers import GlobalMean as GlobalMean
+    from jaxdist.layers import GroupNorm as GroupNorm
+    from jaxdist.layers import InstanceNorm as InstanceNorm
     from jaxdist.layers import Linear as Linear
     from jaxdist.layers import MaxPool as MaxPool
+    from jaxdist.layers import Upsample as Upsample
     from jaxdist.models.config import ModelConfig as ModelConfig
     from jaxdist.models.conv_blocks import Chain as Chain
     from jaxdist.train.callbacks import Callback as Callback
@@ -81,6 +85,7 @@ if TYPE_CHECKING:
     from jaxdist.train.objective import Objective as Objective
     from jaxdist.train.objective import Regression as Regression
     from jaxdist.train.optimizers import OptimConfig as OptimConfig
+    from jaxdist.train.segmentation import Segmentation as Segmentation
     from jaxdist.train.sharded_norms import clip_by_global_norm as clip_by_global_norm
 
 __getattr__, __dir__, __all__ = lazy_names(
@@ -95,12 +100,15 @@ __getattr__, __dir__, __all__ = lazy_names(
         "Classification": "jaxdist.train.objective",
         "Cluster": "jaxdist.core.cluster",
         "Conv": "jaxdist.layers",
+        "ConvTranspose": "jaxdist.layers",
         "DataConfig": "jaxdist.input.config",
         "DistributedStep": "jaxdist.train.distributed_step",
         "Dropout": "jaxdist.layers",
         "Experiment": "jaxdist.launch.config.experiment",
         "FunctionObjective": "jaxdist.train.objective",
         "GlobalMean": "jaxdist.layers",
+        "GroupNorm": "jaxdist.layers",
+        "InstanceNorm": "jaxdist.layers",
         "Linear": "jaxdist.layers",
         "LogitsLayer": "jaxdist.core.block_protocol",
         "MaxPool": "jaxdist.layers",
@@ -118,9 +126,11 @@ __getattr__, __dir__, __all__ = lazy_names(
         "Run": "jaxdist.core.run_record",
         "RunConfig": "jaxdist.launch.config.experiment",
         "RunStart": "jaxdist.train.callbacks",
+        "Segmentation": "jaxdist.train.segmentation",
         "TrackedEnd": "jaxdist.launch.tracking.tracker",
         "TrackedRun": "jaxdist.launch.tracking.tracker",
         "Tracker": "jaxdist.launch.tracking.tracker",
+        "Upsample": "jaxdist.layers",
         "audit": "jaxdist.inspect",
         "build_abstract_network": "jaxdist.inspect",
         "bytes_of": "jaxdist.inspect",

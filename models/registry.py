@@ -31,12 +31,16 @@ _CLASS_PATHS: Final = {
     "resnet50": "jaxdist.models.resnet:ResNet50",
     "resnet152": "jaxdist.models.resnet:ResNet152",
     "s2vt": "jaxdist.models.s2vt:S2VT",
+    "unet2d": "jaxdist.models.unet:UNet2D",
+    "unet3d": "jaxdist.models.unet:UNet3D",
     "vgg16": "jaxdist.models.vgg:VGG16",
 }
 _LANGUAGE_MODELS: Final = frozenset({"gpt2_small", "llama"})
 """Networks that are trained to say the next token."""
 _REGRESSION_MODELS: Final = frozenset({"cosmoflow"})
 """Networks that are trained to estimate numbers."""
+_SEGMENTATION_MODELS: Final = frozenset({"unet2d", "unet3d"})
+"""Networks that are trained to say the class of each pixel or voxel."""
 _VIDEO_MODELS: Final = frozenset({"s2vt"})
 """Networks that are trained to say what happens in a clip."""
 
@@ -71,6 +75,7 @@ def objective_for(config: ModelConfig) -> "Objective":
     A network of the user's own says it as `objective`; else it classifies.
     """
     from jaxdist.train import objective
+    from jaxdist.train.segmentation import Segmentation
 
     if is_user_model(config):
         own = getattr(resolve_object(config.name), "objective", None)
@@ -79,6 +84,8 @@ def objective_for(config: ModelConfig) -> "Objective":
         return objective.Captioning()
     if config.name in _REGRESSION_MODELS:
         return objective.Regression()
+    if config.name in _SEGMENTATION_MODELS:
+        return Segmentation()
     if config.name in _LANGUAGE_MODELS:
         return objective.NextToken()
     return objective.Classification()

@@ -66,7 +66,7 @@ class LayerProfile:
             # Tied to the logits, a table multiplies features by its transpose.
             inputs, outputs = outputs, inputs
         # Other layers with several leading dims (heads) are one product over them.
-        spread = self.kind.endswith("Conv")
+        spread = self.kind.endswith(("Conv", "ConvTranspose"))
         return KernelShape(
             kind="convolution" if spread else "product",
             taps=prod(taps) if spread else 1,

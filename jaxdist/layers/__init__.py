@@ -3,31 +3,38 @@
 from jaxdist.layers.attention import causal_attention
 from jaxdist.layers.context import bind
 from jaxdist.layers.conv import Conv
+from jaxdist.layers.conv_transpose import ConvTranspose
 from jaxdist.layers.dropout import Dropout
 from jaxdist.layers.embed import Embed
+from jaxdist.layers.group_norm import GroupNorm, InstanceNorm
 from jaxdist.layers.layer_norm import LayerNorm, LocalResponseNorm, RMSNorm
 from jaxdist.layers.linear import Linear
 from jaxdist.layers.lstm import LSTM
 from jaxdist.layers.norm import BatchNorm
 from jaxdist.layers.pool import AvgPool, GlobalMean, GridMean, MaxPool
 from jaxdist.layers.spatial_gather import Exchange, Gather
+from jaxdist.layers.upsample import Upsample
 
 __all__ = [
     "LSTM",
     "AvgPool",
     "BatchNorm",
     "Conv",
+    "ConvTranspose",
     "Dropout",
     "Embed",
     "Exchange",
     "Gather",
     "GlobalMean",
     "GridMean",
+    "GroupNorm",
+    "InstanceNorm",
     "LayerNorm",
     "Linear",
     "LocalResponseNorm",
     "MaxPool",
     "RMSNorm",
+    "Upsample",
     "bind",
     "causal_attention",
 ]

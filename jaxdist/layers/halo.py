@@ -226,24 +226,72 @@ def _backward(
     wide, kernel = saved
     dx = dkernel = None
     if kernel is not None:
-        # The extended dy: its first row is one of the block before, so the input begins
-        # as many strides further on.
-        over, extended = list(windows), dy
-        for dim, window in enumerate(windows, start=1):
-            if window.axis is not None:
-                before, behind = gradient_halo(window)
-                extended = halo_exchange(extended, dim, before, behind, window.axis)
-                lo = window.pads[0] + before * window.stride
-                over[dim - 1] = replace(window, pads=(lo, window.pads[1]))
-        dx = input_gradient(extended, kernel, tuple(over), groups)
+        dx = _block_input_gradient(dy, kernel, windows, groups)
     if wide is not None:
         dkernel = kernel_gradient(wide, dy, _extended_windows(windows), groups)
     return dx, dkernel
 
 
+def _block_input_gradient(
+    dy: jax.Array, kernel: jax.Array, windows: Windows, groups: int = 1
+) -> jax.Array:
+    """Return the input gradient of a convolution of blocks, fetching rows of `dy`."""
+    # The extended dy: its first row is one of the block before, so the input begins as
+    # many strides further on.
+    over, extended = list(windows), dy
+    for dim, window in enumerate(windows, start=1):
+        if window.axis is not None:
+            before, behind = gradient_halo(window)
+            extended = halo_exchange(extended, dim, before, behind, window.axis)
+            lo = window.pads[0] + before * window.stride
+            over[dim - 1] = replace(window, pads=(lo, window.pads[1]))
+    return input_gradient(extended, kernel, tuple(over), groups)
+
+
 # symbolic_zeros: says which gradients are asked for. The input of the first layer has
 # none, and without it the kernel need not be kept.
 halo_conv.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def halo_conv_transpose(x: jax.Array, kernel: jax.Array, windows: Windows) -> jax.Array:
+    """Transpose a convolution of blocks: what `halo_conv` has as its input gradient.
+
+    Args:
+        x: block of the input `[B, ..., C_in]`: outputs of that convolution.
+        kernel: of that convolution, `[..., C_out, C_in]`, the dtype of `x`.
+        windows: of that convolution, over this device's block of the output.
+
+    Returns:
+        The block of the output, `[B, ..., C_out]`.
+    """
+    return _block_input_gradient(x, kernel, windows)
+
+
+def _transpose_forward(
+    x: Any, kernel: Any, windows: Windows
+) -> tuple[jax.Array, Saved]:
+    """Transpose, and save what the gradients that are asked for need."""
+    y = _block_input_gradient(x.value, kernel.value, windows)
+    return y, (
+        x.value if kernel.perturbed else None,
+        kernel.value if x.perturbed else None,
+    )
+
+
+def _transpose_backward(
+    windows: Windows, saved: Saved, dy: jax.Array
+) -> tuple[jax.Array | None, jax.Array | None]:
+    x, kernel = saved
+    # One fetch serves both gradients, which are those of the convolution swapped.
+    wide, over = _extend(dy, windows), _extended_windows(windows)
+    return (
+        None if kernel is None else convolve(wide, kernel, over),
+        None if x is None else kernel_gradient(wide, x, over),
+    )
+
+
+halo_conv_transpose.defvjp(_transpose_forward, _transpose_backward, symbolic_zeros=True)
 
 
 def _extend(x: jax.Array, windows: Windows) -> jax.Array:

@@ -71,25 +71,41 @@ def prepare_windows(layer: Windowed, x: jax.Array) -> tuple[jax.Array, Windows]:
         BadInput: blocks without whole strides; or the outputs are not one for each
             stride of rows, and the layer was not told its real rows.
     """
-    # Without real rows the layer takes all as real, which only an even cut allows.
-    split, sizes = layer.split.dims(x), manual_axis_sizes()
+    split = layer.split.dims(x)
     whole = layer.windows(layer.split.real(x))
-    if layer.split.rows is None:
-        for dim, axis in split.items():
-            window = whole[dim - 1]
-            if not window.is_even(sizes[axis]):
-                raise BadInput(
-                    f"{layer.scope or 'a layer'} is cut along {axis} into blocks with "
-                    "padding",
-                    rule="a layer is told how many of its rows are real, unless blocks "
-                    "hold whole strides and give one row for each",
-                    values=f"{window.rows} rows over {sizes[axis]} devices give "
-                    f"{window.outputs} by a window of {window.extent}, stride "
-                    f"{window.stride}, padding {window.pads}",
-                    remedy="jaxdist.train.build_layout.build_layout(task, plan, mesh, "
-                    "shapes)",
-                )
+    check_even_blocks(layer.scope, layer.split, split, whole)
     # Only windows that reach behind the last row meet padding at all.
     meets = {dim: whole[dim - 1].rows for dim in split if whole[dim - 1].overhang}
     filled = fill_padding(x, split, meets, layer.fill)
     return filled, block_windows(whole, split, x.shape, layer.scope)
+
+
+def check_even_blocks(
+    scope: str, split: Split, dims: Mapping[int, str], whole: Windows
+) -> None:
+    """Refuse blocks with padding of a layer that was not told its real rows.
+
+    Args:
+        scope: name of the layer.
+        split: how its images are cut.
+        dims: {dim: axis} of the dims that are cut.
+        whole: its windows over each dim of the whole image.
+
+    Raises:
+        BadInput: the outputs are not one for each stride of rows.
+    """
+    # Without real rows the layer takes all as real, which only an even cut allows.
+    sizes = manual_axis_sizes()
+    for dim, axis in dims.items() if split.rows is None else ():
+        window = whole[dim - 1]
+        if not window.is_even(sizes[axis]):
+            raise BadInput(
+                f"{scope or 'a layer'} is cut along {axis} into blocks with padding",
+                rule="a layer is told how many of its rows are real, unless blocks "
+                "hold whole strides and give one row for each",
+                values=f"{window.rows} rows over {sizes[axis]} devices give "
+                f"{window.outputs} by a window of {window.extent}, stride "
+                f"{window.stride}, padding {window.pads}",
+                remedy="jaxdist.train.build_layout.build_layout(task, plan, mesh, "
+                "shapes)",
+            )

@@ -163,3 +163,58 @@ def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
     out = -(-size // stride)
     total = max((out - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
+
+
+def transposed_windows(
+    rows: Sequence[int],
+    kernel_size: int | Sequence[int],
+    strides: int | Sequence[int] | None,
+    padding: Padding,
+    dilation: int | Sequence[int] | None = None,
+) -> Windows:
+    """Return the windows of the convolution whose transpose maps `rows` to more rows.
+
+    N rows become N s with SAME, and s (N - 1) + K where that is more with VALID, for
+    windows of K rows and stride s: rows of `jax.lax.conv_transpose`. The windows are
+    over those rows, and have an output for each row of the input.
+
+    Args:
+        rows: rows of the input along each dim between batch and channels.
+        kernel_size: rows of the kernel, dilation not included.
+        strides: rows of output between two rows of input; None is 1.
+        padding: SAME or VALID.
+        dilation: rows between two taps; None is 1.
+
+    Raises:
+        BadInput: another padding.
+
+    >>> transposed_windows((8,), 3, 2, "SAME")[0].rows
+    16
+    >>> transposed_windows((8,), 3, 2, "VALID")[0].rows
+    17
+    """
+    if padding not in ("SAME", "VALID"):
+        raise BadInput(
+            "this padding of a transposed convolution is not known",
+            rule="a transposed convolution pads with SAME or VALID",
+            values=f"padding = {padding!r}",
+            remedy="padding='SAME' makes stride x rows",
+        )
+    windows = []
+    for one in make_windows(rows, kernel_size, strides, "VALID", dilation):
+        more = max(one.extent - one.stride, 0) if padding == "VALID" else 0
+        total = one.rows * one.stride + more
+        pads = (0, 0)
+        if padding == "SAME":
+            pads = same_padding(total, one.extent, one.stride)
+        windows.append(replace(one, rows=total, pads=pads))
+    return tuple(windows)
+
+
+def reads_behind(window: Window) -> bool:
+    """Tell whether a transpose's last real outputs reach behind its last input row.
+
+    >>> [reads_behind(transposed_windows((8,), k, 2, "SAME")[0]) for k in (2, 4)]
+    [False, True]
+    """
+    return (window.rows - 1 + window.pads[0]) // window.stride >= window.outputs

@@ -15,7 +15,7 @@ and no layer is told anything.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import floordiv
+from fractions import Fraction
 from typing import Any
 
 import jax
@@ -29,10 +29,13 @@ from jaxdist.core.plan import Plan
 from jaxdist.layers import (
     BatchNorm,
     Conv,
+    ConvTranspose,
     Dropout,
     Gather,
     GlobalMean,
     GridMean,
+    GroupNorm,
+    Upsample,
     bind,
 )
 from jaxdist.layers.halo import Rows, Split
@@ -168,7 +171,7 @@ def fit_block_padding(
         ):
             # Rows on the devices: those of the padded image over the cumulative stride.
             lies = (
-                total // stride if n > 1 else real
+                int(total / stride) if n > 1 else real
                 for total, stride, n, real in zip(image, strides, counts, shape[1:-1])
             )
             ends.append((shape[0], *lies, shape[-1]))
@@ -189,21 +192,24 @@ class CallStrides:
     """Which of the network's calls it is."""
     call: LayerCall
     """The call, on the whole image."""
-    input_strides: Rows
-    """Rows of the image that a row of its input stands for, along each dim."""
-    output_strides: Rows
+    input_strides: tuple[Fraction, ...]
+    """Rows of the image that a row of its input stands for, along each dim; below 1
+    where an image is upsampled to more rows than it had.
+    """
+    output_strides: tuple[Fraction, ...]
     """The same of its output, where that has rows."""
 
 
 def is_windowed(call: LayerCall) -> bool:
-    """Tell whether a call passes a window over rows."""
-    return isinstance(call.layer, Conv | Pool)
+    """Tell whether a call passes a window over rows, of its input or its output."""
+    return isinstance(call.layer, Conv | Pool | ConvTranspose | Upsample)
 
 
 def is_spatial(call: LayerCall) -> bool:
     """Tell whether a layer depends on where the rows of its input are."""
-    kinds = Conv | Pool | BatchNorm | Dropout | Gather | GlobalMean | GridMean
-    return isinstance(call.layer, kinds) and bool(spatial_axes(len(call.shape)))
+    norms, means = BatchNorm | GroupNorm, Gather | GlobalMean | GridMean
+    is_bound = isinstance(call.layer, norms | Dropout | means) or is_windowed(call)
+    return is_bound and bool(spatial_axes(len(call.shape)))
 
 
 def trace_strides(
@@ -276,8 +282,8 @@ def trace_strides(
                 CallStrides(
                     index=index,
                     call=call,
-                    input_strides=tuple(map(floordiv, block, part.shape[1:-1])),
-                    output_strides=tuple(map(floordiv, block, out[1:-1])),
+                    input_strides=tuple(map(Fraction, block, part.shape[1:-1])),
+                    output_strides=tuple(map(Fraction, block, out[1:-1])),
                 )
             )
     return tuple(found)
@@ -293,8 +299,8 @@ def _block_rows(stops: Sequence[CallStrides], dim: int, devices: int) -> int:
     ]
     # Whole strides at every layer at once, and n blocks that cover the rows that each
     # layer really has: both hold for multiples of the least common stride.
-    total = math.lcm(*(strides[dim] for _, strides in arrays))
-    least = max(shape[1 + dim] * strides[dim] for shape, strides in arrays)
+    total = math.lcm(*(strides[dim].numerator for _, strides in arrays))
+    least = max(math.ceil(shape[1 + dim] * strides[dim]) for shape, strides in arrays)
     return total * -(-least // (devices * total))
 
 

@@ -27,7 +27,7 @@ from jax.extend.core import Jaxpr
 from jaxdist.collectives.hlo_collectives import wire_bytes
 from jaxdist.core.dtypes import accumulation_dtype, real_dtype
 from jaxdist.core.plan import Plan
-from jaxdist.layers import Conv
+from jaxdist.layers import Conv, ConvTranspose
 from jaxdist.layers.tensor_role import Roles
 from jaxdist.partition import (
     data_parallel,
@@ -44,7 +44,7 @@ from jaxdist.partition.gradient_buckets import (
 )
 from jaxdist.partition.outer_sync import OuterSync
 from jaxdist.partition.param_sharding import LeafSharding, split_axes
-from jaxdist.partition.spatial_parallel import block_shape, device_block
+from jaxdist.partition.spatial_parallel import block_shape, device_windows
 from jaxdist.partition.tensor_parallel import localize_channels
 from jaxdist.partition.traffic import (
     PlannedCollective,
@@ -94,13 +94,16 @@ def predict_flops(
         FLOPs on one device, by the path of the layer.
     """
     total: Counter[str] = Counter()
-    for call in calls_of_type(calls, Conv):
+    for call in (
+        *calls_of_type(calls, Conv),
+        *calls_of_type(calls, ConvTranspose),
+    ):
         # Channels by the role along tensor, rows and samples by the block of a device.
         local, layer = localize_channels(plan, roles, call), call.layer
-        # Channels that one filter reads: those of its group, or a device's share.
-        split = plan.mesh.tensor if roles.get(call.path) in ("channel", "row") else 1
-        channels = int(layer.kernel.shape[-2]) // split
-        (samples, *_), windows = device_block(plan, local)
+        samples, windows = (
+            local.shape[0] // plan.mesh.batch_shards,
+            device_windows(plan, local),
+        )
         products = 1
         for window in windows:
             taps = (window.extent - 1) // window.dilation + 1
@@ -116,12 +119,19 @@ def predict_flops(
                     rhs_dilation=window.dilation,
                 )
             )
+        # Channels that one filter reads: those of its group, or a device's share.
+        split = plan.mesh.tensor if roles.get(call.path) in ("channel", "row") else 1
+        channels = int(layer.kernel.shape[-2]) // split
         # Two FLOPs, a multiplication and an addition, for each product; forward, for
-        # the kernel and, unless nobody needs it, for the input.
-        outputs = samples * local.out_shape[-1]
-        once = 2 * outputs * channels * products
+        # the kernel and, unless nobody needs it, for the input. A transpose has those
+        # of the convolution whose windows these are.
+        filters = samples * local.out_shape[-1]
+        once = 2 * filters * channels * products
         # The bias is one addition an output, and one more for its gradient.
-        added = outputs * math.prod(w.outputs for w in windows)
+        is_transpose = isinstance(layer, ConvTranspose)
+        added = filters * math.prod(
+            w.rows if is_transpose else w.outputs for w in windows
+        )
         passes = 1 + call.weight_gradient + call.input_gradient
         biases = (1 + call.output_gradient) * (layer.bias is not None)
         total[call.path] += passes * once + biases * added
@@ -300,6 +310,7 @@ def build_ledger(
         layers += data_parallel.batch_norm_traffic(each.norm_plan, each.calls, roles)
         layers += spatial_parallel.halo_traffic(each.plan, each.calls, roles)
         layers += spatial_parallel.mean_traffic(each.plan, each.calls)
+        layers += spatial_parallel.group_norm_traffic(each.plan, each.calls, roles)
         layers += spatial_parallel.gather_traffic(each.plan, each.calls, roles)
         layers += tensor_parallel.tensor_traffic(each.plan, each.calls, roles)
         work |= predict_flops(each.plan, each.calls, roles)

@@ -151,7 +151,10 @@ def check_flax_layers(network: nnx.Module) -> None:
 
 
 def check_spatial_split(
-    plan: Plan, network: nnx.Module, inputs: Sequence[jax.ShapeDtypeStruct]
+    plan: Plan,
+    network: nnx.Module,
+    inputs: Sequence[jax.ShapeDtypeStruct],
+    is_dense: bool = False,
 ) -> None:
     """Refuse a network that mixes positions of split images by itself.
 
@@ -159,6 +162,7 @@ def check_spatial_split(
         plan: the layout.
         network: abstract or real; not changed.
         inputs: what it is called on, global batch first.
+        is_dense: whether its outputs have the rows of its images, and are scored so.
 
     Raises:
         BadInput: naming the operation, where it is, and what to do.
@@ -183,7 +187,9 @@ def check_spatial_split(
     known[first] = DimState(split=layers.split)
     try:
         outs = _propagate(program, known, layers)
-        if any(out.split for out in outs):
+        if is_dense and any(out.split != layers.split for out in outs):
+            raise MixedDimError("its outputs have not the rows of its images")
+        if not is_dense and any(out.split for out in outs):
             raise MixedDimError(
                 "its outputs have rows: no mean over positions ends the split"
             )

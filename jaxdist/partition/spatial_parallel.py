@@ -7,6 +7,10 @@ of `jaxdist.layers.window`; B samples, W the other dims of a block):
     forward    (lo + hi) rows of the input: B * rows * W * C_in
     backward   convolution: ((K - 1 - lo) // s + ceil(lo / s)) rows of the output's
                gradient; pooling: (lo + hi) rows of the input's gradient
+    transposed convolution: the two swapped, forward rows of the input, backward of the
+               output's gradient; linear upsampling: as pooling, a row on each side
+    norms      mean and variance of each sample's groups of channels, [B, groups], and
+               backward their gradients
     means      the averaged features, [B, C] or a grid, forward and backward
     gather     forward the rows of all devices, backward a device's part of their
                gradients, dim by dim: an all-gather and a reduce-scatter; or, for
@@ -22,15 +26,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from flax import nnx
 
 from jaxdist.core.axes import spatial_axes
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.plan import Plan
-from jaxdist.layers import Conv, Exchange, Gather, GlobalMean, GridMean
+from jaxdist.layers import (
+    Conv,
+    ConvTranspose,
+    Exchange,
+    Gather,
+    GlobalMean,
+    GridMean,
+    GroupNorm,
+    Upsample,
+)
 from jaxdist.layers.halo import PIPE_AXIS, gradient_halo, halo_hops
 from jaxdist.layers.pool import Pool
 from jaxdist.layers.tensor_role import Roles
-from jaxdist.layers.window import Windows, block_windows
+from jaxdist.layers.window import Window, Windows, block_windows, reads_behind
 from jaxdist.partition.tensor_parallel import localize_channels
 from jaxdist.partition.traffic import PlannedCollective, nontrivial_axes
 from jaxdist.profile.layer_calls import LayerCall, calls_of_type
@@ -57,21 +71,24 @@ def halo_traffic(
     merges equal operations, and that is counted on.
     """
     known: set[HaloFetch] = set()
-    for call in (*calls_of_type(calls, Conv), *calls_of_type(calls, Pool)):
+    kinds = Conv, Pool, ConvTranspose, Upsample
+    for call in (each for kind in kinds for each in calls_of_type(calls, kind)):
         own, layer = localize_channels(plan, roles, call), call.layer
         # Fetches are of the channels that this device reads: its slice by its role.
-        block, windows = device_block(plan, own)
-        split = [(dim, w) for dim, w in enumerate(windows, start=1) if w.axis]
+        windows = device_windows(plan, own)
+        split = {dim: w for dim, w in enumerate(windows, start=1) if w.axis}
+        block = block_shape(plan, own.padded_shape)
+        out = block_shape(plan, own.padded_out_shape)
 
         # Two layers fetch equal rows if they read the same array, slice channels alike
         # and fill padding rows with the same value.
         groups = getattr(layer, "feature_group_count", 1)
-        role = roles.get(call.path)
+        role, fill = roles.get(call.path), getattr(layer, "fill", 0.0)
         slices = role == "channel" or (role in ("filter", "column") and groups > 1)
         filled = tuple(
-            (dim, layer.fill)
+            (dim, fill)
             for dim, window in enumerate(layer.windows(own.shape[1:-1]), start=1)
-            if window.overhang and own.padded_shape[dim] > window.rows
+            if own.padded_shape[dim] > own.shape[dim] and _meets_padding(layer, window)
         )
         array = (
             own.input_call,
@@ -79,19 +96,30 @@ def halo_traffic(
             (role, groups) if slices else None,
             filled,
         )
-        need = {dim: window.pads for dim, window in split}
-        wanted = list(_iter_fetches(plan, block, windows, need, array, layer.fill))
+        # Rows that the windows reach over, of the array that they pass over, and those
+        # that the transpose reaches over, of the other.
+        reach = {dim: window.pads for dim, window in split.items()}
+        transpose = {dim: gradient_halo(window) for dim, window in split.items()}
+        need = reach
+        if isinstance(layer, ConvTranspose):
+            need = transpose
+        elif isinstance(layer, Upsample):
+            need = dict.fromkeys(split, layer.halo)
+        wanted = list(_iter_fetches(plan, block, windows, need, array, fill))
         forward = [fetch for fetch in wanted if fetch not in known]
         known.update(forward)
 
-        if not call.input_gradient:  # the network's input, or behind frozen layers
-            backward = []
-        elif isinstance(layer, Pool):  # the gradients of the halo's rows go back
+        backward: list[HaloFetch] = []
+        if isinstance(layer, ConvTranspose):
+            # One fetch of the output's gradient serves input and kernel.
+            if call.input_gradient or call.weight_gradient:
+                backward = list(_iter_fetches(plan, out, windows, reach, (), 0.0))
+        elif not call.input_gradient:  # the network's input, or behind frozen layers
+            pass
+        elif isinstance(layer, Conv):
+            backward = list(_iter_fetches(plan, out, windows, transpose, (), 0.0))
+        else:  # the gradients of the halo's rows go back
             backward = wanted
-        else:
-            need = {dim: gradient_halo(window) for dim, window in split}
-            out = block_shape(plan, own.padded_out_shape)
-            backward = list(_iter_fetches(plan, out, windows, need, (), 0.0))
 
         # One row an axis: each has links of its own.
         for axis in _split_dims(plan, own.shape).values():
@@ -109,17 +137,30 @@ def halo_traffic(
             )
 
 
-def device_block(plan: Plan, call: LayerCall) -> tuple[tuple[int, ...], Windows]:
-    """Return one device's block of a layer's input, and the windows that pass over it.
+def device_windows(plan: Plan, call: LayerCall) -> Windows:
+    """Return the windows that pass over one device's block.
+
+    Over the block of a layer's input; of its output, where that has more rows.
 
     Args:
         plan: the layout.
-        call: a use of a convolution or pooling, on the global batch.
+        call: a use of a layer with windows, on the global batch.
     """
-    block, split = block_shape(plan, call.padded_shape), _split_dims(plan, call.shape)
+    upsamples = isinstance(call.layer, ConvTranspose | Upsample)
+    shape = call.padded_out_shape if upsamples else call.padded_shape
     # Windows over the real image, cut into blocks that may hold padding.
     windows = call.layer.windows(call.shape[1:-1])
-    return block, block_windows(windows, split, block, call.path)
+    split = _split_dims(plan, call.shape)
+    return block_windows(windows, split, block_shape(plan, shape), call.path)
+
+
+def _meets_padding(layer: nnx.Module, window: Window) -> bool:
+    """Tell whether a layer replaces rows behind the last real one of its input."""
+    if isinstance(layer, Upsample):
+        return False
+    if isinstance(layer, ConvTranspose):
+        return reads_behind(window)
+    return window.overhang > 0
 
 
 def mean_traffic(plan: Plan, calls: Sequence[LayerCall]) -> Iterator[PlannedCollective]:
@@ -134,6 +175,28 @@ def mean_traffic(plan: Plan, calls: Sequence[LayerCall]) -> Iterator[PlannedColl
                 kind="all-reduce",
                 axes=axes,
                 payload=arrays * features * accumulation_dtype(call.dtype).itemsize,
+                layer=call.path,
+                arrays=arrays,
+            )
+
+
+def group_norm_traffic(
+    plan: Plan, calls: Sequence[LayerCall], roles: Roles
+) -> Iterator[PlannedCollective]:
+    """Yield the all-reduces of the statistics of each sample's groups of channels."""
+    for call in calls_of_type(calls, GroupNorm):
+        if axes := nontrivial_axes(plan, spatial_axes(len(call.shape))):
+            # Between the layers of a tensor-parallel pair a device has its own groups.
+            inner = roles.get(call.path) == "inner"
+            groups = call.layer.num_groups // (plan.mesh.tensor if inner else 1)
+            # Forward the mean and then the variance, backward the gradients of both.
+            arrays = 2 * (1 + call.input_gradient)
+            numbers = call.shape[0] // plan.mesh.batch_shards * groups
+            yield PlannedCollective(
+                what="statistics",
+                kind="all-reduce",
+                axes=axes,
+                payload=arrays * numbers * accumulation_dtype(call.dtype).itemsize,
                 layer=call.path,
                 arrays=arrays,
             )

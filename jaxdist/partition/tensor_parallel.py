@@ -50,7 +50,7 @@ from jaxdist.core.block_protocol import (
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.layers import LSTM, Conv, Embed, Gather, Linear
+from jaxdist.layers import LSTM, Conv, ConvTranspose, Embed, Gather, Linear
 from jaxdist.layers.logits_product import chunk_count
 from jaxdist.layers.pool import Pool
 from jaxdist.layers.tensor_role import TENSOR_AXIS, Role, Roles, role_key
@@ -96,7 +96,7 @@ def shardable_layers(calls: Sequence[LayerCall]) -> tuple[ShardableLayer, ...]:
                     tokens=call.shape[-1],
                     is_first=call.is_first,
                 )
-        elif isinstance(layer, Conv | Linear | LSTM):
+        elif isinstance(layer, Conv | ConvTranspose | Linear | LSTM):
             units = layer.hidden if isinstance(layer, LSTM) else layer.out_features
             found[call.path] = ShardableLayer(
                 path=call.path,

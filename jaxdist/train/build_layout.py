@@ -75,7 +75,7 @@ def check_samples(
     inputs: Inputs,
     batch_shapes: BatchShapes,
     prepare: Callable[[nnx.Module], None],
-) -> RepeatedBlocks:
+) -> tuple[RepeatedBlocks, Any]:
     """Hold samples, network and objective against each other.
 
     Args:
@@ -86,7 +86,8 @@ def check_samples(
         prepare: called on the traced network before it runs.
 
     Returns:
-        The blocks of the network that need not be traced again.
+        The blocks of the network that need not be traced again, and the shapes of what
+        it returns.
 
     Raises:
         BadInput: the network cannot take the samples, or the objective cannot score
@@ -116,7 +117,7 @@ def check_samples(
         for key, x in batch_shapes.items()
     }
     task.objective.check_outputs(outputs, shapes)
-    return alike
+    return alike, outputs
 
 
 def network_input_error(
@@ -272,12 +273,7 @@ def build_layout(
         "network", lambda: nnx.merge(task.graph, state.params, state.stats)
     )
     # Once for all layouts: what a sample is depends on none.
-    repeated = trace_cache.get_or_compute(
-        "alike",
-        lambda: check_samples(
-            task, network, inputs, batch_shapes, constant_rng_binder(inputs)
-        ),
-    )
+    repeated, outputs = _read_samples(task, network, inputs, batch_shapes, trace_cache)
     calls, padding = fit_block_padding(
         plan,
         task.graph,
@@ -407,7 +403,12 @@ def build_layout(
     kept = held.stat_shardings
     synced = tuple(variable_traffic(plan, kept, sync_axes(plan, kept)))
     if stages is None:
-        whole = ledger(microbatches=task.microbatches).with_rows(synced)
+        whole = ledger(microbatches=task.microbatches).with_rows(
+            (
+                *synced,
+                *layout.objective.loss_traffic(plan, outputs, task.microbatches),
+            )
+        )
         return replace(layout, ledgers=(whole,))
     sent = (
         *sync_gradients.stage_transfer_traffic(layout, trace_cache, repeated),
@@ -424,6 +425,23 @@ def build_layout(
             for device, work in enumerate(device_work_counts(plan, task.microbatches))
         ),
     )
+
+
+def _read_samples(
+    task: Task,
+    network: nnx.Module,
+    inputs: Inputs,
+    batch_shapes: BatchShapes,
+    trace_cache: TraceCache,
+) -> tuple[RepeatedBlocks, Any]:
+    """Return what `check_samples` does, which no layout of a network changes."""
+    repeated, outputs = trace_cache.get_or_compute(
+        "samples",
+        lambda: check_samples(
+            task, network, inputs, batch_shapes, constant_rng_binder(inputs)
+        ),
+    )
+    return trace_cache.get_or_compute("alike", lambda: repeated), outputs
 
 
 def _logits_product(

@@ -28,7 +28,8 @@ def make_eval_step(layout: Layout) -> Callable[..., Any]:
 
     Returns:
         A function to `loss` and metrics of one's own (over samples), `correct` and
-        `answers` (over labels or tokens, as the objective says) and `samples`.
+        `answers` (over labels, tokens or pixels, as the objective says), `samples`, and
+        arrays of counts that the objective makes scores of.
     """
 
     def metric_sums(outputs: Any, batch: Batch) -> dict[str, jax.Array]:
@@ -41,15 +42,8 @@ def make_eval_step(layout: Layout) -> Callable[..., Any]:
         }
         if not objective.has_answers:
             return means
-        correct = objective.correct(outputs, batch)
-        # Padding has weight 0; a sample may have several answers, such as one a token.
-        real = (weight > 0).reshape(-1, *(1,) * (correct.ndim - 1))
-        counted = objective.target_mask(correct, batch) & real
-        return {
-            **means,
-            "correct": (correct & counted).astype(jnp.int32).sum(),
-            "answers": counted.astype(jnp.int32).sum(),
-        }
+        # Padding has weight 0.
+        return {**means, **objective.answer_sums(outputs, batch, weight > 0)}
 
     def own_sums(outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         weight, sums = batch["weight"], {}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import jax
+import numpy as np
 
 from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.program import compile_eval_step
@@ -45,9 +46,9 @@ class Evaluator:
         )
 
     def __call__(self, state: TrainState) -> dict[str, Any]:
-        """Return loss, accuracy, correct, answers, samples, and metrics of one's own.
+        """Return loss, accuracy, correct, answers, samples, scores, and own metrics.
 
-        `accuracy` is the share of right answers: one a sample, or one a token. An
+        `accuracy` is the share of right answers: one a sample, a token or a pixel. An
         interrupted evaluation returns an empty dict.
         """
         if not self.ready:
@@ -63,11 +64,19 @@ class Evaluator:
                     return {}
         # Sums of float32 on the devices, added up in float64 on the host.
         has_answers = "answers" in sums[0]
-        whole = {key: sum(float(s[key]) for s in sums) for key in sums[0]}
+        totals = {
+            key: np.sum([np.asarray(s[key], np.float64) for s in sums], 0)
+            for key in sums[0]
+        }
+        # Arrays are counts, of which the objective makes scores.
+        arrays = {key: total for key, total in totals.items() if total.ndim}
+        scores = self.layout.objective.scores(arrays) if arrays else {}
+        whole = {k: float(total) for k, total in totals.items() if k not in arrays}
         counts = {
             key: int(whole.pop(key, 0)) for key in ("correct", "answers", "samples")
         }
         # Held-out samples may have no target that counts.
         share = counts["correct"] / max(counts["answers"], 1)
         means = {name: total / counts["samples"] for name, total in whole.items()}
-        return {"accuracy": share if has_answers else None, **counts, **means}
+        shown = {"accuracy": share if has_answers else None}
+        return {**shown, **counts, **means, **scores}

@@ -75,7 +75,7 @@ class Layout:
     @cached_property
     def objective(self) -> Objective:
         """Objective for the outputs as they are sharded."""
-        objective = self.task.objective
+        objective = self.task.objective.on_blocks(self.plan, self.batch_shapes)
         split = "logits" in self.tensor_roles.values()
         return objective.for_vocab_parallel() if split else objective
 

@@ -5,7 +5,7 @@ stays a mean over samples however they are sharded.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -16,8 +16,10 @@ import numpy as np
 from jaxdist.core.axes import spatial_axes
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import Plan
 from jaxdist.core.special_tokens import PAD_ID
 from jaxdist.layers.logits_product import LogitsProduct
+from jaxdist.partition.traffic import PlannedCollective
 from jaxdist.train.logits import (
     Logits,
     UnsplitLogits,
@@ -74,6 +76,61 @@ class Objective(ABC):
     def target_mask(self, correct: jax.Array, batch: Batch) -> jax.Array:
         """Return which elements of `correct` count, bool [B, ...]: here all."""
         return jnp.ones_like(correct)
+
+    def answer_sums(
+        self, outputs: Any, batch: Batch, is_real: jax.Array
+    ) -> dict[str, jax.Array]:
+        """Return `correct` and `answers` of the batch, and counts for `scores`.
+
+        Args:
+            outputs: what the network returned.
+            batch: the targets.
+            is_real: which samples count, bool [B].
+        """
+        correct = self.correct(outputs, batch)
+        # A sample may have several answers, such as one a token.
+        real = is_real.reshape(-1, *(1,) * (correct.ndim - 1))
+        counted = self.target_mask(correct, batch) & real
+        return {
+            "correct": (correct & counted).astype(jnp.int32).sum(),
+            "answers": counted.astype(jnp.int32).sum(),
+        }
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether outputs have a row for each row of an image, and are cut as it is."""
+        return False
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        """Scores that every evaluation has besides loss and accuracy."""
+        return ()
+
+    def scores(self, sums: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, float]:
+        """Return scores that are no means, from counts over all held-out samples."""
+        return {}
+
+    def on_blocks(self, plan: Plan, shapes: Mapping[str, Any]) -> "Objective":
+        """Return the objective of the blocks that a plan makes of outputs.
+
+        Args:
+            plan: the layout.
+            shapes: of a batch.
+        """
+        return self
+
+    def loss_traffic(
+        self, plan: Plan, outputs: Any, parts: int
+    ) -> Iterable[PlannedCollective]:
+        """Return what devices add of the loss of outputs that are split.
+
+        Args:
+            plan: the layout.
+            outputs: shapes of what the network returns, of the samples that a device
+                group takes at once.
+            parts: how often a step does.
+        """
+        return ()
 
     def for_vocab_parallel(self) -> "Objective":
         """Return the objective of logits that are sliced over the tensor axis.

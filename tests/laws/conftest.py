@@ -81,6 +81,11 @@ def make_batch(config, dtype, size, image=None):
     if "target" in objective_for(config).dtypes:
         target = np.asarray(rng.normal(size=(size, output_size(config))), dtype)
         return {"image": image, "target": target, "id": ids}
+    if "mask" in objective_for(config).dtypes:
+        mask = rng.integers(0, output_size(config), image.shape[:-1])
+        # One sample has many pixels that do not count, so that counts differ.
+        mask[0][rng.random(mask[0].shape) < 0.7] = -100
+        return {"image": image, "mask": np.asarray(mask, np.int32), "id": ids}
     label = np.asarray(rng.integers(0, 10, size), np.int32)
     return {"image": image, "label": label, "id": ids}
 

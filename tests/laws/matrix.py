@@ -67,6 +67,9 @@ HYBRIDS = (
 )
 LAYOUTS = SINGLE | SINGLE_SPATIAL | SINGLE_WEIGHTS | HYBRIDS
 
+VOLUMES = ("cosmoflow", "unet3d")
+"""Networks of samples with three dims."""
+
 MODELS = tuple(name for name in model_names() if name != "resnet152")
 
 
@@ -97,7 +100,7 @@ def layouts_of(model):
     """The layouts that apply to a network, by what its samples are."""
     if not has_positions(model):
         return {name: axes for name, axes in LAYOUTS.items() if name not in WITH_IMAGES}
-    others = HYBRID_TOKENS | ({} if model == "cosmoflow" else HYBRID_VOLUME)
+    others = HYBRID_TOKENS | ({} if model in VOLUMES else HYBRID_VOLUME)
     return {name: axes for name, axes in LAYOUTS.items() if name not in others}
 
 

@@ -22,6 +22,7 @@ from jaxdist.models.registry import (
     image_shape,
     model_factory,
     model_names,
+    objective_for,
     takes_tokens,
 )
 from jaxdist.partition.spatial_layers import check_flax_layers, check_spatial_split
@@ -208,7 +209,17 @@ def test_networks_of_the_registry_are_accepted(name):
     network = nnx.eval_shape(lambda: model_factory(config)(rngs=nnx.Rngs(0)))
     shape = image_shape(config)
     check_flax_layers(network)
-    check_spatial_split(BOTH, network, [jax.ShapeDtypeStruct((2, *shape), jnp.float32)])
+    images = [jax.ShapeDtypeStruct((2, *shape), jnp.float32)]
+    check_spatial_split(BOTH, network, images, objective_for(config).is_dense)
+
+
+def test_a_network_that_classifies_pixels_is_scored_so():
+    config = ModelConfig(name="unet2d", size="tiny")
+    network = nnx.eval_shape(lambda: model_factory(config)(rngs=nnx.Rngs(0)))
+    images = [jax.ShapeDtypeStruct((2, 16, 16, 1), jnp.float32)]
+    with pytest.raises(BadInput, match="mixes positions") as refused:
+        check_spatial_split(BOTH, network, images)
+    assert "its outputs have rows" in refused.value.values
 
 
 @pytest.mark.parametrize("ours", [BatchNorm(4, rngs=nnx.Rngs(0)), Dropout(0.5)])

@@ -32,6 +32,8 @@ LAYOUTS = {
     "resnet50: rows and tensor": f"resnet50 data=2 spatial_h=2 tensor=2 {TINY}",
     "resnet50: fsdp": f"resnet50 data=2 fsdp=4 {TINY}",
     "cosmoflow: volumes": f"cosmoflow data=2 spatial_d=2 spatial_h=2 {TINY}",
+    "unet2d: rows and columns": f"unet2d data=2 spatial_h=2 spatial_w=2 {TINY}",
+    "unet3d: volumes": f"unet3d data=2 spatial_d=2 spatial_h=2 {TINY}",
     "llama: data": f"llama data=8 {TOKENS}",
     "llama: fsdp over all": f"llama fsdp=8 {TOKENS}",
     "llama: a loop, fsdp over all": (

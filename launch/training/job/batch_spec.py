@@ -34,13 +34,19 @@ from jaxdist.train.objective import (
     cast_floats,
 )
 from jaxdist.train.pipeline.stages import constant_rng_binder
+from jaxdist.train.segmentation import Segmentation
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
     from jaxdist.train.layout import Layout
     from jaxdist.train.objective import Objective
 
-_INDEX_LOSSES: Final = (Classification.losses, NextToken.losses, Captioning.losses)
+_INDEX_LOSSES: Final = (
+    Classification.losses,
+    NextToken.losses,
+    Captioning.losses,
+    Segmentation.losses,
+)
 """Losses whose targets are places of a network's outputs."""
 _MAX_CHECKED_BYTES: Final = 2**30
 """Integers of larger arrays are looked at batch by batch."""
@@ -68,9 +74,14 @@ def feature_spec(config: Experiment) -> FeatureSpec:
         words = Feature(shape=said, upper_bound=outputs)
         return {"clip": Feature(shape=clip), "words": words, "target": words}
     image = Feature(shape=image_shape(config.model))
-    if "target" in objective_for(config.model).dtypes:
-        return {"image": image, "target": Feature(shape=(outputs,))}
-    return {"image": image, "label": Feature(upper_bound=outputs)}
+    # The target of a network of images, by its key.
+    known = {
+        "target": Feature(shape=(outputs,)),
+        "mask": Feature(shape=image.shape[:-1], upper_bound=outputs),
+        "label": Feature(upper_bound=outputs),
+    }
+    wanted = objective_for(config.model).dtypes
+    return {"image": image} | {k: known[k] for k in known if k in wanted}
 
 
 def batch_shapes(

@@ -48,6 +48,7 @@ from jaxdist.train.objective import (
     function_objective,
 )
 from jaxdist.train.optimizers import RunSchedule, make_learning_rate, make_optimizer
+from jaxdist.train.segmentation import Segmentation
 from jaxdist.train.sharded_optimizer import check_optimizer_dims
 from jaxdist.train.task import ModelSpec, Task
 
@@ -217,7 +218,7 @@ def _check_best_metric(goal: MetricGoal | None, task: Task) -> None:
     Raises:
         BadInput: naming the metrics there are.
     """
-    known = ["loss", *task.metrics]
+    known = ["loss", *task.objective.score_names, *task.metrics]
     if task.objective.has_answers:
         known.insert(0, "accuracy")
     if goal is None or goal.metric in known:
@@ -286,7 +287,7 @@ def lay_out(
         network = task_network(task)
         check_flax_layers(network)
         inputs = cast_floats(task.objective.model_inputs(shapes), task.dtype)
-        check_spatial_split(plan, network, inputs)
+        check_spatial_split(plan, network, inputs, task.objective.is_dense)
     return build_layout(task, plan, mesh, shapes, trace_cache)
 
 
@@ -430,7 +431,9 @@ def make_task(config: Experiment, model_spec: ModelSpec, rate: RateFunction) -> 
 
 def _objective(config: Experiment) -> Objective:
     objective = objective_for(config.model)
-    if isinstance(objective, NextToken):
+    # A network of the user's own says itself which pixels count for nothing.
+    is_own = isinstance(objective, Segmentation) and is_user_model(config.model)
+    if isinstance(objective, NextToken | Segmentation) and not is_own:
         return replace(objective, ignore_value=config.data.ignore_value)
     return objective
 

@@ -80,6 +80,7 @@ def test_the_line_that_people_type():
         ("resnet50", [], "image"),
         ("cosmoflow", ["plan.mesh.spatial_d=2"], "volume"),
         ("gpt2_small", [], "token"),
+        ("unet3d", ["data.name=balls"], "voxel"),
     ],
 )
 def test_an_epoch_of_random_data_runs(job, tmp_path, name, how, kind):
@@ -87,7 +88,7 @@ def test_an_epoch_of_random_data_runs(job, tmp_path, name, how, kind):
     code, out, err = job.call("train", name, *words)
     assert code == 0, err
     summary = json.loads(out)
-    each = {"image": 1, "volume": 4, "token": 16}[kind]
+    each = {"image": 1, "volume": 4, "token": 16, "voxel": 8**3}[kind]
     assert summary["answers"] == summary["held_out"] * each == 2 * each
     assert summary["steps"] == 2
     assert np.isfinite(summary["loss"])

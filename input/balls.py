@@ -1,0 +1,101 @@
+"""Balls: random discs or balls in noise, with the class of each pixel or voxel.
+
+The recipe of MONAI's `create_test_image_2d` and `create_test_image_3d`
+(monai/data/synthetic.py): balls of random radius and place, later ones over earlier
+ones, each of a class of its own brightness, under uniform noise. A sample is a function
+of its id alone: the same in every run, host and thread.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.feature_spec import FeatureSpec
+from jaxdist.input.keyed_permutation import hash64
+from jaxdist.input.sources import Arrays, SampleIds
+
+_DOMAIN: Final = 0x42414C4C53
+"""Keeps these draws apart from all others."""
+_MAX_BALLS: Final = 6
+_NOISE: Final = 0.5
+"""Brightest noise, in parts of the brightest class."""
+
+
+class BallsSource:
+    """Images of balls and their masks; a `Source`.
+
+    Args:
+        shape: of an image, `[..., C]`.
+        classes: with the background, 0.
+        samples: how many there are.
+        first_id: number of the first one, so that two sources share no sample.
+
+    >>> sample = BallsSource((16, 16, 1), 3, 10).get(np.array([4]))
+    >>> sample["image"].shape, sample["mask"].shape, int(sample["mask"].max())
+    ((1, 16, 16, 1), (1, 16, 16), 2)
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], classes: int, samples: int, first_id: int = 0
+    ) -> None:
+        self._shape, self._classes = shape, classes
+        self._samples, self._first = samples, first_id
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def get(self, ids: SampleIds) -> Arrays:
+        """Draw samples: int [n] to `image` [n, ..., C] and `mask` [n, ...], int32."""
+        seeds = hash64(_DOMAIN, ids.astype(np.int64) + self._first)
+        pairs = [self._draw(seed) for seed in seeds]
+        images, masks = zip(*pairs, strict=True)
+        return {"image": np.stack(images), "mask": np.stack(masks)}
+
+    @property
+    def fingerprint(self) -> str:
+        """Name the samples: all that they are made of."""
+        return f"balls {self._shape} {self._classes} {self._samples} {self._first}"
+
+    def _draw(self, seed: np.uint64) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Draw one image and its mask."""
+        draw = np.random.Generator(np.random.Philox(key=int(seed)))
+        *sides, channels = self._shape
+        mask = np.zeros(sides, np.int32)
+        for _ in range(draw.integers(2, _MAX_BALLS + 1)):
+            radius = draw.uniform(0.1, 0.3) * min(sides)
+            center = [draw.uniform(0, side) for side in sides]
+            # Sums of squares by broadcasting: no grid of all coordinates is made.
+            axes = np.ogrid[tuple(slice(side) for side in sides)]
+            squares = sum((x - c) ** 2 for x, c in zip(axes, center, strict=True))
+            mask[squares < radius**2] = draw.integers(1, self._classes)
+        noise = draw.random((*sides, channels), np.float32) * np.float32(_NOISE)
+        level = mask.astype(np.float32)[..., None] / np.float32(self._classes - 1)
+        return np.maximum(level, noise), mask
+
+
+def open_balls(features: FeatureSpec, samples: int) -> tuple[BallsSource, BallsSource]:
+    """Return `samples` to train on, and an eighth as many others, held out.
+
+    Raises:
+        BadInput: the network reads no images with masks of two classes or more.
+    """
+    image, mask = features.get("image"), features.get("mask")
+    classes = mask.upper_bound if mask else None
+    if image is None or classes is None or classes < 2:
+        known = ", ".join(f"{k} {list(f.shape)}" for k, f in features.items())
+        raise BadInput(
+            "balls are images with masks, and the network reads none",
+            rule="data.name=balls is for networks of the registry that say a class for "
+            "each pixel, of two classes or more",
+            values=f"the network reads {known or 'what only its own file knows'}"
+            + (f", of {classes} classes" if classes is not None else ""),
+            remedy="model.name=unet2d, or unet3d; model.classes=2",
+        )
+    # Ids of held-out samples follow those of training: none is in both.
+    held_out = max(1, samples // 8)
+    return (
+        BallsSource(image.shape, classes, samples),
+        BallsSource(image.shape, classes, held_out, first_id=samples),
+    )
