@@ -9,26 +9,19 @@ of a step of a collective begin together, as in `simulate_collective`.
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.collectives.algorithms.rings import ring
-from jaxdist.collectives.algorithms.schedule import CollectiveSchedule, ScheduleStep
-from jaxdist.collectives.algorithms.vectorized_transfers import (
-    TransferBlock,
-    uniform_transfers,
-    vectorize_transfers,
-)
 from jaxdist.core.errors import BadInput
 from jaxdist.network.bandwidth_sharing import LinkDemand, flow_rates
 from jaxdist.network.chakra.trace import ExecutionTrace, result_bytes
+from jaxdist.network.collective_schedules import collective_schedule, step_blocks
 from jaxdist.network.flow_simulation import TIME_TOLERANCE_S
 from jaxdist.network.messages import MessageBatch, RoutedMessages, route_messages
 from jaxdist.network.routes import FloatArray, IntArray
-from jaxdist.network.schedules_by_name import schedule_by_name
 from jaxdist.network.simulate import NetworkModel, rank_devices, step_key
 
 MESSAGE_KIND: Final = "message"
@@ -92,66 +85,6 @@ def replay_trace(
         )
     devices = rank_devices(len(trace.ranks), network.topology, placement)
     return _Replay(trace, network, algorithm, devices).run()
-
-
-def collective_schedule(kind: str, algorithm: str, ranks: int) -> CollectiveSchedule:
-    """Return the schedule of a collective of any kind.
-
-    A ring all-reduce is a reduce-scatter and then an all-gather, and so are all those
-    whose first steps leave each rank with its part of the sum: these are cut in two.
-    Of all others reduce-scatters and all-gathers are rings.
-
-    Args:
-        kind: as the compiler names it.
-        algorithm: of all-reduces.
-        ranks: P.
-
-    >>> [len(collective_schedule(kind, "halving_doubling", 8).steps)
-    ...  for kind in ("all-reduce", "all-gather", "all-to-all")]
-    [6, 3, 7]
-    """
-    if kind == "all-to-all":
-        # In step k rank r has the rank k places on: none sends or receives twice.
-        each = np.arange(ranks)
-        steps = tuple(
-            ScheduleStep(
-                uniform_transfers(
-                    each, np.roll(each, -hop), starts=0, count=1, adds=False
-                )
-            )
-            for hop in range(1, ranks)
-        )
-        return CollectiveSchedule(name=kind, ranks=ranks, chunks=ranks, steps=steps)
-    whole = schedule_by_name(algorithm, ranks)
-    if kind == "all-reduce":
-        return whole
-    if not _has_halves(whole):
-        whole = ring(ranks)
-    adds = kind == "reduce-scatter"
-    half = tuple(step for step in whole.steps if _blocks(step)[0].messages.adds == adds)
-    return replace(whole, name=f"{kind}, {whole.name}", steps=half)
-
-
-def _has_halves(schedule: CollectiveSchedule) -> bool:
-    """Tell whether an all-reduce is a reduce-scatter followed by an all-gather."""
-    received = np.zeros(schedule.ranks, np.int64)
-    copies = False
-    for step in schedule.steps:
-        kinds = {part.messages.adds for part in _blocks(step)}
-        # Sums after the first copy, or both in one step, cannot be cut apart.
-        if len(kinds) != 1 or (copies and kinds == {True}):
-            return False
-        copies = kinds == {False}
-        if copies:
-            for part in _blocks(step):
-                np.add.at(received, part.messages.targets, part.messages.counts)
-    # A rank that has its part of the sum lacks all other parts, and no more.
-    lacking = schedule.chunks * (schedule.ranks - 1)
-    return bool((received * schedule.ranks == lacking).all())
-
-
-def _blocks(step: ScheduleStep) -> Sequence[TransferBlock]:
-    return vectorize_transfers(step.transfers).blocks
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -418,7 +351,7 @@ class _Replay:
             for step in schedule.steps:
                 again = step_key(step)
                 if again not in known:
-                    moves = [part.messages for part in _blocks(step)]
+                    moves = [part.messages for part in step_blocks(step)]
                     added = np.zeros(schedule.ranks)
                     for move in moves:
                         np.add.at(added, move.targets, move.counts * move.adds)

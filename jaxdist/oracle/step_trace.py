@@ -33,6 +33,11 @@ from jaxdist.oracle.compute_times import (
     compute_cost_model,
     compute_layers,
 )
+from jaxdist.oracle.planned_transfers import (
+    EXCHANGE_LAYER,
+    PlannedTransfer,
+    split_row,
+)
 from jaxdist.oracle.predict import Prediction
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.traffic import PlannedCollective
@@ -40,25 +45,12 @@ from jaxdist.pipeline.plan_schedule import plan_schedule
 from jaxdist.pipeline.schedule_base import WorkItem
 
 _PERMUTE_KIND: Final = "collective-permute"
-_EXCHANGE_LAYER: Final = "between_stages"
 _REDUCTION_SCOPE: Final = "reduce_gradients"
 _TERMS_BEHIND: Final = ("offload", "packing")
 """Terms of the device alone, behind the passes."""
 
 Pairs = tuple[tuple[int, int], ...]
 """(from, to), positions along an axis."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedTransfer:
-    """One array of a row of the ledger, that is moved once."""
-
-    row: PlannedCollective
-    """The row."""
-    size: int
-    """Bytes of its result on a device."""
-    reverse: bool = False
-    """Whether a permutation goes to the neighbour before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +144,7 @@ def step_trace(
 
 
 def _is_neighbour_exchange(row: PlannedCollective) -> bool:
-    return row.layer == _EXCHANGE_LAYER or row.axes[0] in SPATIAL_AXES
+    return row.layer == EXCHANGE_LAYER or row.axes[0] in SPATIAL_AXES
 
 
 def _compute_scale(
@@ -228,7 +220,7 @@ class _StepProgram:
         for row in self._case.ledgers[self._rank].rows:
             arrays = split_row(row, self._case.plan.mesh.size(*row.axes))
             each, rest = divmod(len(arrays), micro)
-            if row.layer == _EXCHANGE_LAYER:
+            if row.layer == EXCHANGE_LAYER:
                 self._exchanges.append(arrays)
             elif row.layer in names and not rest and each:
                 # A row of one array is forward or backward, those of a layer in turn.
@@ -374,31 +366,6 @@ def _layer_of_leaf(leaf: str, names: Iterable[str]) -> str:
     return max(found, key=len, default="")
 
 
-def split_row(row: PlannedCollective, devices: int) -> list[PlannedTransfer]:
-    """Return the arrays of a row of the ledger, as equal as whole bytes can be.
-
-    Args:
-        row: the row.
-        devices: that take part in each collective.
-    """
-    # The result of an all-gather has an equal part of each device.
-    unit = devices if row.kind == "all-gather" and row.payload % devices == 0 else 1
-    units, count = row.payload // unit, max(1, row.arrays)
-    ends = [unit * (units * (place + 1) // count) for place in range(count)]
-    return [
-        # Halos are fetched from both sides, and what is sent to stages before them are
-        # gradients.
-        PlannedTransfer(
-            row=row,
-            size=end - start,
-            reverse=row.what == "gradients"
-            if row.layer == _EXCHANGE_LAYER
-            else place % 2 == 1,
-        )
-        for place, (start, end) in enumerate(itertools.pairwise((0, *ends)))
-    ]
-
-
 def _place_programs(
     plan: Plan, case: StepDescription, programs: Sequence[Sequence[_Operation]]
 ) -> ExecutionTrace:
@@ -496,7 +463,7 @@ class _RankNodes:
         ((stride, size),) = map(self._placed.place, one.row.axes)
         place = self._rank // stride % size
         pairs = tuple(itertools.pairwise(range(size)))
-        if one.row.layer == _EXCHANGE_LAYER:
+        if one.row.layer == EXCHANGE_LAYER:
             pairs = self._stage_pairs
         if one.reverse:
             pairs = tuple((target, source) for source, target in pairs)

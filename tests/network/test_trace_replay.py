@@ -6,11 +6,12 @@ import pytest
 from jaxdist.collectives.algorithms.registry import SCHEDULES
 from jaxdist.core.errors import BadInput
 from jaxdist.network.chakra.trace import ExecutionTrace, TraceNode
+from jaxdist.network.collective_schedules import collective_schedule
 from jaxdist.network.concurrent import schedule_messages, simulate_concurrent
 from jaxdist.network.schedules_by_name import schedule_by_name
 from jaxdist.network.simulate import NetworkModel, simulate_collective
 from jaxdist.network.topologies.registry import make_topology
-from jaxdist.network.trace_replay import collective_schedule, replay_trace
+from jaxdist.network.trace_replay import replay_trace
 
 SIZE = 2**22
 

@@ -17,8 +17,9 @@ from jaxdist.network.schedules_by_name import schedule_by_name
 from jaxdist.network.simulate import NetworkModel, simulate_collective
 from jaxdist.network.topologies.registry import make_topology
 from jaxdist.network.trace_replay import replay_trace
+from jaxdist.oracle.planned_transfers import split_row
 from jaxdist.oracle.predict import predict
-from jaxdist.oracle.step_trace import split_row, step_trace
+from jaxdist.oracle.step_trace import step_trace
 
 PIPES = {
     name: Plan(mesh=MeshShape(pipe=2, **mesh), pipe=pipe, microbatches=4)
