@@ -177,6 +177,18 @@ PAGES = {
             "intervals",
         ),
     ),
+    "large_clusters": (
+        "Figures of large clusters",
+        "Predictions of figures that others printed for clusters that nobody here has; "
+        "see [reproductions.md](../reproductions.md).",
+        (
+            "imagenet_hour",
+            "horovod_scaling",
+            "sparse_512",
+            "shuffle_512",
+            "out_of_core",
+        ),
+    ),
     "guarantees": (
         "What tests hold",
         "What must hold exactly or to rounding, and the tests that hold it.",

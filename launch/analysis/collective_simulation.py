@@ -174,17 +174,7 @@ def run_simulation(query: SimulationQuery) -> SimulationReport:
     Raises:
         BadInput: no such schedule, topology or placement, or not with these numbers.
     """
-    settings = {}
-    for word in query.settings:
-        key, sign, value = word.partition("=")
-        if not (key and sign and value):
-            raise BadInput(
-                f"{word} is no setting",
-                rule="a setting of the topology is key=value",
-                values=word,
-                remedy="per_leaf=32",
-            )
-        settings[key] = value
+    settings = parse_settings(query.settings)
     size, ranks, group = _parse_mib(query.mib, "--mib"), query.ranks, query.group
     if ranks < 1:
         raise BadInput(
@@ -279,6 +269,29 @@ def run_simulation(query: SimulationQuery) -> SimulationReport:
         candidates=tuple(candidates),
         lower_bound_s=bandwidth_lower_bound(topology, group or ranks, size),
     )
+
+
+def parse_settings(words: Sequence[str]) -> dict[str, str]:
+    """Return the settings of a topology by name.
+
+    Raises:
+        BadInput: a word that is none.
+
+    >>> parse_settings(["per_leaf=32"])
+    {'per_leaf': '32'}
+    """
+    settings = {}
+    for word in words:
+        key, sign, value = word.partition("=")
+        if not (key and sign and value):
+            raise BadInput(
+                f"{word} is no setting",
+                rule="a setting of the topology is key=value",
+                values=word,
+                remedy="per_leaf=32",
+            )
+        settings[key] = value
+    return settings
 
 
 def _parse_mib(mib: float, option: str) -> float:

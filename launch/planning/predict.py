@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxdist.core.errors import BadInput
@@ -11,6 +12,7 @@ from jaxdist.launch.config.plan_file import check_plan_target, load_plan_overrid
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
 from jaxdist.meshes.targets.target import check_target_size, parse_target
+from jaxdist.network.chakra.files import check_trace_folder, write_traces
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,6 +37,8 @@ class PredictionQuery:
     """A machine by chip and shape, in place of a cluster: `tpu-v5p:4x4x4`."""
     what_if: Sequence[str] = ()
     """Changed numbers of the cluster: `levels.net.bandwidth=1gbit`."""
+    chakra: Path | None = None
+    """Folder to which the execution traces of the step are written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +74,9 @@ def predict_experiment(query: PredictionQuery) -> ExperimentPrediction:
                 "jaxdist calibrate -o cluster.json measures yours",
             ),
         )
+    if query.chakra is not None:
+        # Before the prediction, which takes longer.
+        check_trace_folder(query.chakra)
     # Overrides stand behind the plan's: what is typed wins over the file.
     words = [*(load_plan_overrides(query.plan) if query.plan else ()), *query.overrides]
     resolved = resolve_config(query.experiment, words)
@@ -95,9 +102,12 @@ def predict_experiment(query: PredictionQuery) -> ExperimentPrediction:
     # steps on accelerators, whose compilers keep other arrays than it shows.
     traced = trace_predicts_memory(plan, cluster.device, describer.profile)
     case = describer.describe_traced(plan) if traced else describer.describe(plan)
-    return ExperimentPrediction(
-        query=query, resolved=resolved, prediction=predict(case, cluster)
-    )
+    prediction = predict(case, cluster)
+    if query.chakra is not None:
+        from jaxdist.oracle.step_trace import step_trace
+
+        write_traces(query.chakra, step_trace(case, cluster, prediction))
+    return ExperimentPrediction(query=query, resolved=resolved, prediction=prediction)
 
 
 def print_prediction(out: "Console", predicted: ExperimentPrediction) -> None:
@@ -147,4 +157,11 @@ def print_prediction(out: "Console", predicted: ExperimentPrediction) -> None:
     if not query.target:
         machine = "--cluster", query.cluster
     words = (query.experiment, *query.overrides, *plan, *map(str, machine))
-    print_next_commands(out, f"jaxdist predict {shlex.join(words)} --json")
+    again = f"jaxdist predict {shlex.join(words)} --json"
+    if query.chakra is None:
+        print_next_commands(out, again)
+        return
+    devices = predicted.resolved.config.plan.mesh.devices
+    folder = str(query.chakra)
+    out.print(f"  traces   {devices:,} ranks in {folder}\n", soft_wrap=True)
+    print_next_commands(out, f"jaxdist simulate traces {shlex.quote(folder)}", again)

@@ -1,6 +1,7 @@
 """`jaxdist predict`: the time and memory of a step, by term, without running it."""
 
 from argparse import Namespace
+from pathlib import Path
 
 from jaxdist.launch.cli.parser import (
     CommandParser,
@@ -24,6 +25,13 @@ def add_arguments(parser: CommandParser) -> None:
     add_what_if_option(parser)
     parser.add_argument(
         "--cluster", metavar="NAME|FILE", help="a name or a file of docs/clusters.md"
+    )
+    parser.add_argument(
+        "--chakra",
+        metavar="FOLDER",
+        type=Path,
+        help="write the step as Chakra execution traces, a file a rank, for simulators "
+        "and `jaxdist simulate traces`",
     )
     add_json_option(parser)
 

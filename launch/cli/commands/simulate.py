@@ -1,18 +1,43 @@
-"""`jaxdist simulate allreduce`: the time of a collective on links that are shared."""
+"""`jaxdist simulate`: the time of collectives on links that are shared."""
 
 from argparse import Namespace
+from pathlib import Path
 
 from jaxdist.launch.cli.parser import CommandParser, add_json_option, query_from
 from jaxdist.launch.terminal.console import console, print_json
 
-summary = "simulate an all-reduce on a network whose links are shared"
-example = "allreduce --topology torus --ranks 64 --mib 100"
+summary = "simulate collectives on a network whose links are shared"
+example = ""
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Take `allreduce`, a collective schedule, a network and a size."""
-    add = parser.add_argument
-    add("collective", choices=("allreduce",), help="what is simulated")
+    """Take `allreduce` and a size, or `traces` and a folder, and a network."""
+    one = parser.add_form(
+        "allreduce",
+        "simulate an all-reduce, step by step",
+        example="--topology torus --ranks 64 --mib 100",
+    )
+    _add_network(one)
+    _add_all_reduce(one)
+    add_json_option(one)
+    traces = parser.add_form(
+        "traces",
+        "replay the collectives of execution traces (Chakra)",
+        example="traces/step --topology fat_tree oversubscription=2",
+    )
+    traces.add_argument(
+        "folder",
+        metavar="FOLDER",
+        type=Path,
+        help="traces of all ranks, NAME.0.et and so on",
+    )
+    _add_network(traces)
+    add_json_option(traces)
+
+
+def _add_network(form: CommandParser) -> None:
+    """Add what both forms take: a network, a schedule, and devices of the ranks."""
+    add = form.add_argument
     add(
         "settings",
         metavar="setting=value",
@@ -33,6 +58,17 @@ def add_arguments(parser: CommandParser) -> None:
         help="star, fat_tree, torus, dragonfly, dln, tsubame3, abci, or a .yaml file "
         "(fat_tree)",
     )
+    add(
+        "--placement",
+        metavar="ORDER",
+        default="in_order",
+        help="devices of the ranks: in_order, dealt, reversed_bits, random:SEED, or "
+        "0,2,1,3 (in_order)",
+    )
+
+
+def _add_all_reduce(form: CommandParser) -> None:
+    add = form.add_argument
     add("--ranks", metavar="P", type=int, default=64, help="(64)")
     add("--mib", metavar="S", type=float, default=64, help="size of the array (64)")
     add(
@@ -67,13 +103,6 @@ def add_arguments(parser: CommandParser) -> None:
         "each rank goes on by itself, as processes do (steps)",
     )
     add(
-        "--placement",
-        metavar="ORDER",
-        default="in_order",
-        help="devices of the ranks: in_order, dealt, reversed_bits, random:SEED, or "
-        "0,2,1,3 (in_order)",
-    )
-    add(
         "--group",
         metavar="G",
         type=int,
@@ -91,11 +120,23 @@ def add_arguments(parser: CommandParser) -> None:
         help="search schedules and placements for less contention",
     )
     add("--plot", action="store_true", help="draw the time of each step")
-    add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
     """Simulate and print."""
+    if args.action == "traces":
+        from jaxdist.launch.analysis.trace_replay import (
+            ReplayQuery,
+            print_replay,
+            run_replay,
+        )
+
+        replayed = run_replay(query_from(args, ReplayQuery))
+        if args.json:
+            print_json(replayed.to_dict())
+        else:
+            print_replay(console(), replayed)
+        return 0
     from jaxdist.launch.analysis.collective_simulation import (
         SimulationQuery,
         print_simulation,
