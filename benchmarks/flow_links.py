@@ -26,14 +26,14 @@ GRIDS = {
 }
 
 
-def curves(hosts, way, args):
+def curves(hosts: EmulatedCluster, way, args):
     """Yield a row for each rate: [seconds, accuracy] after every 12 minibatches."""
     rates = [float(rate) for rate in GRIDS[way].split(",")]
     given = {"network": args.network, "way": way, "rates": rates}
     given |= {"rounds": args.rounds, "target": args.target}
     command = [sys.executable, str(WORKER), json.dumps(given)]
     done = hosts.run(command, timeout=args.timeout)
-    lines = [x for x in done[0].out.splitlines() if x.startswith("{")]
+    lines = [x for x in done[0].stdout.splitlines() if x.startswith("{")]
     yield from map(json.loads, lines)
 
 
