@@ -71,23 +71,23 @@ def read():
     return parser.parse_args()
 
 
-def train(hosts, words, ends=None):
-    """Run on all hosts until the run ends, or, asked by `ends`, is ended."""
+def train(hosts: EmulatedCluster, words):
+    """Run on all hosts until the run ends, or is ended."""
     command = (sys.executable, "-m", "jaxdist.launch", "train", *words)
 
-    def attempt(number):
+    def attempt(number: int):
         each = LocalLaunch(
             command=command,
             num_processes=HOSTS,
             devices_per_process=1,
             coordinator=hosts.coordinator(number),
         )
-        return hosts.inside(each.process_specs(os.environ))
+        return hosts.place_processes(each.process_specs(os.environ))
 
     return run_with_restarts(attempt, RestartPolicy())
 
 
-def adapts(hosts, args, words, slow):
+def adapts(hosts: EmulatedCluster, args, words, slow):
     """Cut the link of a run; return what was noticed, when, and what came of it."""
     cluster = args.folder / "cluster.json"
     asked = apply_overrides(
@@ -101,7 +101,7 @@ def adapts(hosts, args, words, slow):
         while not over.wait(0.05):
             rows = steps_of(run)
             if "cut" not in seen and rows and rows[-1]["step"] >= CUT_AT:
-                hosts.shape_one(SLOW, slow)
+                hosts.set_host_rate(SLOW, slow)
                 seen["cut"] = rows[-1]["step"], time.time()
             news = read_jsonl(run.drift_log).rows
             kept = [row for row in news if row["kind"] == "plan"]
@@ -128,9 +128,9 @@ def adapts(hosts, args, words, slow):
     return told(run, seen) | {"exit": code}
 
 
-def told(run, seen):
+def told(run: RunFolder, seen):
     """Say when what was noticed, in steps and seconds since the cut."""
-    rows, news = steps_of(run), read_jsonl(run.drift).rows
+    rows, news = steps_of(run), read_jsonl(run.drift_log).rows
     step, at = seen["cut"]
     drift, reason, plan = (
         next(row for row in news if row["kind"] == kind and row["time"] > at)
@@ -160,7 +160,7 @@ def told(run, seen):
     }
 
 
-def alone(hosts, args, words, plan):
+def alone(hosts: EmulatedCluster, args, words, plan):
     """Return the milliseconds of a step under a plan, all of it on the slow link."""
     name = "alone-" + plan.replace("=", "").replace(",", "-")
     run, over = RunFolder(args.folder / name), Event()
@@ -187,7 +187,7 @@ def mesh(plan):
     return [f"plan.mesh.{axis}={size}" for axis, size in sizes.items()]
 
 
-def steps_of(run):
+def steps_of(run: RunFolder):
     return [row for row in read_jsonl(run.metrics).rows if row["kind"] == "train"]
 
 

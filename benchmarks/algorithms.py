@@ -23,6 +23,7 @@ from jax.sharding import PartitionSpec as P
 from record import add_record_option, row, write_result
 
 from jaxdist.collectives.algorithms.registry import SCHEDULES
+from jaxdist.collectives.algorithms.schedule import CollectiveSchedule
 from jaxdist.collectives.permutes import permutes
 from jaxdist.collectives.schedule_executor import run_schedule
 from jaxdist.collectives.schedule_traffic import busiest_rank_bytes
@@ -49,7 +50,7 @@ def timed(program, x):
     return time.perf_counter() - start
 
 
-def figures(steps, size, seconds, ratios):
+def figures(steps: CollectiveSchedule, size, seconds, ratios):
     """Return a list's steps, its bytes in arrays, and what was measured."""
     arrays = busiest_rank_bytes(steps, size, 4) / (4 * size)
     moves = sum(len(step) for step in permutes(steps))

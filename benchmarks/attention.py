@@ -60,7 +60,8 @@ def temporary_bytes(target_name: str, fused: bool) -> int:
     )
     with quiet_stderr():
         lowered = jax.jit(gradients).lower(array, array, array)
-        return int(lowered.compile().memory_analysis().temp_size_in_bytes)
+        sizes: Any = lowered.compile().memory_analysis()
+        return int(sizes.temp_size_in_bytes)
 
 
 def in_process(target: str, kind: str) -> int:

@@ -63,12 +63,13 @@ def stall(run: Path) -> dict[str, Any]:
         if row["name"] == "checkpoint" and 0 < row["step"] < last
     }
     # A state is written in some seconds, so the steps of those are the ones after it.
-    behind, others = [], []
+    behind: list[float] = []
+    others: list[float] = []
     ends = [row["time"] for row in rows if row["step"] in saves]
-    for step in rows[FIRST // 2 :]:
-        at = step["time"]
+    for one in rows[FIRST // 2 :]:
+        at = one["time"]
         since = min((at - end for end in ends if at > end), default=99.0)
-        (behind if since < 10 else others).append(step["step_s"])
+        (behind if since < 10 else others).append(one["step_s"])
     step = statistics.median(others)
     after = statistics.median(behind)
     apart = statistics.mean(b - a for a, b in pairwise(ends))

@@ -23,6 +23,7 @@ from record import add_record_option, row, write_result
 from jaxdist.collectives.compress.codec import (
     Bf16Codec,
     BlockQuantizationCodec,
+    Codec,
     SignCodec,
 )
 from jaxdist.collectives.compress.powersgd import orthonormalize, transpose_matmul
@@ -41,7 +42,7 @@ def power(x):
     return basis, own, basis @ own.T
 
 
-def packed(codec):
+def packed(codec: Codec):
     return lambda x: codec.encode(x[None])
 
 
@@ -70,7 +71,7 @@ def main() -> None:
     runs = {name: jax.jit(run) for name, run in rows().items()}
     for run in runs.values():
         jax.block_until_ready(run(x))
-    seconds = {name: [] for name in runs}
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
             start = time.perf_counter()

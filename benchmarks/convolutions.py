@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Callable
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -24,7 +25,7 @@ from jaxdist.layers.halo import halo_conv
 from jaxdist.layers.window import make_windows
 
 TURNS, ROUNDS = 10, 5
-WAYS = {"jax": convolve, "jaxdist": halo_conv}
+WAYS: dict[str, Callable[..., jax.Array]] = {"jax": convolve, "jaxdist": halo_conv}
 CASES = {
     "3x3, 64 x 8 x 8 x 16": ((64, 8, 8, 16), (3, 3), 16),
     "3x3 stride 2, 64 x 16 x 16 x 16": ((64, 16, 16, 16), (3, 3), 32, 2),
@@ -48,11 +49,11 @@ def gradient(way, wanted, shape, taps, features, stride=1, groups=1):
     )
 
     def grad(x, kernel, dy):
-        given = (x, kernel)
+        given = [x, kernel]
 
         def one(value):
-            x, kernel = *given[:wanted], value, *given[wanted + 1 :]
-            return WAYS[way](x, kernel, windows, groups)
+            used = [*given[:wanted], value, *given[wanted + 1 :]]
+            return WAYS[way](*used, windows, groups)
 
         return jax.vjp(one, given[wanted])[1](dy)[0]
 

@@ -70,7 +70,8 @@ class ByHand:
         for _, module in nnx.iter_modules(model):
             if isinstance(module, nnx.BatchNorm):
                 module.axis_name = "data"
-        graph, params, stats = nnx.split(model, nnx.Param, ...)
+        graph, params, *rest = nnx.split(model, nnx.Param, ...)
+        (stats,) = rest
         whole = NamedSharding(mesh, P())
         self.state = jax.device_put((params, stats, jax.jit(TX.init)(params)), whole)
 
@@ -126,8 +127,7 @@ def main():
     batch = jax.device_put(
         {"image": samples["image"], "label": samples["label"].astype(np.int32)}, rows
     )
-    first = [float(run(batch)) for run in (ours, hand)]
-    np.testing.assert_allclose(*first, rtol=1e-5)
+    np.testing.assert_allclose(float(ours(batch)), float(hand(batch)), rtol=1e-5)
     taken = []
     for turn in range(args.rounds + 1):
         # The order alternates too: whoever runs second finds warmer caches.
@@ -138,9 +138,9 @@ def main():
     ratios = [a / b for a, b in taken]
     made = [row("step", statistics.median(ratios), "", figure="ratio", readings=ratios)]
     for figure, column in (("distribute", 0), ("by hand", 1)):
-        times = [1e3 * pair[column] for pair in taken]
-        middle = statistics.median(times)
-        made.append(row("step", middle, "ms", figure=figure, readings=times))
+        ms = [1e3 * pair[column] for pair in taken]
+        middle = statistics.median(ms)
+        made.append(row("step", middle, "ms", figure=figure, readings=ms))
     for each in made:
         sys.stdout.write(f"{each['figure']:12} {each['value']:g} {each['unit']}\n")
     if args.record:

@@ -38,7 +38,7 @@ from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import load_cluster
-from jaxdist.oracle.predict import predict
+from jaxdist.oracle.predict import Prediction, predict
 
 HOSTS = 4
 WORKER = Path(__file__).with_name("executed_worker.py")
@@ -118,7 +118,7 @@ def beside(model, rates, folder):
 class Switch(threading.Thread):
     """Gives all links the rate that the processes on them have asked for, in a file."""
 
-    def __init__(self, hosts, folder):
+    def __init__(self, hosts: EmulatedCluster, folder: Path):
         super().__init__(daemon=True)
         self.hosts, self.asked = hosts, folder / "asked"
         self.given, self.over = folder / "given", False
@@ -134,7 +134,7 @@ class Switch(threading.Thread):
             time.sleep(0.1)
 
 
-def executed(hosts, model, plans, folder, args):
+def executed(hosts: EmulatedCluster, model, plans, folder, args):
     """Run all plans in turn; return {rate: {plan: seconds of a step by round}}."""
     rates = args.rates.split(",")
     hosts.set_rate(None)
@@ -195,7 +195,7 @@ def _execute(folder, args, what, plans_of):
             print(f"{model}: {len(plans)} plans", flush=True)
 
 
-def laid(model, plans):
+def laid(model, plans) -> dict[str, Plan]:
     """Return {name: plan}, microbatches included."""
     name, *words = MODELS[model]
     found = {}
@@ -233,7 +233,7 @@ def rows(folder, models, what="executed", own=""):
                 yield row(rate, model, plan, times, said)
 
 
-def row(rate, model, plan, times, said):
+def row(rate, model, plan, times, said: Prediction):
     took, step = statistics.median(times), said.step_s
     low, high = said.interval_s
     return {

@@ -34,7 +34,7 @@ def share():
     it. A part of that name is a fingerprint of the CPUs' topology, which says whose
     process a device is and so is another one in each.
     """
-    cache_key._hash_accelerator_config = cache_key._hash_devices
+    cache_key._hash_accelerator_config = cache_key._hash_devices  # type: ignore[assignment]
     jax.config.update("jax_share_binary_between_hosts", True)
     jax.config.update("jax_share_binary_between_hosts_timeout_ms", 1000 * SHARED_S)
 
@@ -72,7 +72,7 @@ class Runner:
         return (time.perf_counter() - start) / steps
 
 
-def measured(runners, rate, meet, mesh, rounds, seconds):
+def measured(runners: list[Runner], rate, meet, mesh, rounds, seconds):
     """Return the seconds of a step, [plan, round]."""
     found = np.zeros((len(runners), rounds), np.float32)
     steps = counts(runners, mesh, seconds)
@@ -85,7 +85,7 @@ def measured(runners, rate, meet, mesh, rounds, seconds):
     return found
 
 
-def counts(runners, mesh, seconds):
+def counts(runners: list[Runner], mesh, seconds):
     """Return how many steps of each plan take about so long; alike everywhere."""
     took = np.array([runner.seconds(1) for runner in runners], np.float32)
     return (

@@ -20,12 +20,13 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from faults_run import SIGNALS, Run, place
 from faults_soak import ENDLESS, failed, soak
 
 
-def trial(run, fault, rank, chance):
+def trial(run: Run, fault, rank, chance: random.Random):
     """Do harm to one process, and see what follows."""
     begun = time.time()
     first = run.wait(lambda: run.steps(begun))[0]["step"]
@@ -48,7 +49,7 @@ def trial(run, fault, rank, chance):
     }
 
 
-def named(run, fault, rank, at):
+def named(run: Run, fault, rank, at):
     """Whether the process that was harmed is the one that was named."""
     if fault != "stop":
         return run.said(f"process {rank} of", at) is not None
@@ -56,9 +57,9 @@ def named(run, fault, rank, at):
     return f"rank {rank}" in line.partition(";")[0]
 
 
-def trials(folder, args, chance):
+def trials(folder: Path, args, chance: random.Random):
     """Do one kind of harm again and again, and print what it costs."""
-    found = []
+    found: list[dict[str, Any]] = []
     # What fails again and again waits longer each time: a kill has a run of its own.
     each = 1 if args.fault == "kill" else args.faults
     count = args.hosts or args.processes

@@ -35,6 +35,10 @@ class Local:
     def __init__(self, count):
         self.words = ("launch", "local", "-n", count)
 
+    def harm(self, kind, rank):
+        """Refuse what is done to links."""
+        raise ValueError(f"{kind}: loopback has no links to harm")
+
     def mend(self, rank):
         """Nothing was done to a link."""
 
@@ -82,7 +86,7 @@ def place(hosts, processes):
 
 
 @contextmanager
-def disk(folder):
+def disk(folder: Path):
     """Make a folder a small disk of its own where that can be; tell whether it is."""
     folder.mkdir()
     words = ("mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder))
@@ -106,12 +110,12 @@ class Run:
         hang_timeout_s: seconds that a step may take.
     """
 
-    def __init__(self, folder, words, count, *, restarts, steps, hang_timeout_s):
+    def __init__(self, folder: Path, words, count, *, restarts, steps, hang_timeout_s):
         self.folder = folder / "harmed"
         self.read = folder.with_name(f"{folder.name}-read")
         self.read.mkdir(exist_ok=True)
         self.metrics = self.folder / "metrics.jsonl"
-        self.lines = []
+        self.lines: list[tuple[float, str]] = []
         how = ("--devices-per-process", 1, "--restarts", restarts)
         epochs = f"epochs={(steps + 0.5) / EPOCH}"
         more = (f"run.dir={folder}", f"run.hang_timeout_s={hang_timeout_s}", epochs)

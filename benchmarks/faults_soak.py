@@ -7,9 +7,10 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import psutil
-from faults_run import EPOCH, SIGNALS, Run, disk, place
+from faults_run import EPOCH, SIGNALS, Box, Local, Run, disk, place
 
 ROOM = (0, 50_000)
 """Bytes that a full disk has left: none, or too few for a checkpoint."""
@@ -30,7 +31,7 @@ SAYS = {
 """What names each kind of fault, when the run goes on."""
 
 
-def soak(folder, args, chance):
+def soak(folder: Path, args, chance: Random):
     """Do any harm, and compare the end with that of a run that was left alone.
 
     Raises:
@@ -74,14 +75,14 @@ def soak(folder, args, chance):
         raise SystemExit("the run is not the one that was left alone")
 
 
-def dealt(kinds, faults, chance):
+def dealt(kinds, faults, chance: Random):
     """Kinds of faults in a random order: each comes once before one comes again."""
     while faults > 0:
         yield from chance.sample(kinds, len(kinds))[:faults]
         faults -= len(kinds)
 
 
-def identities(run):
+def identities(run: Run):
     """The processes of a run, by number and by when they were made."""
     found = set()
     for child in run.children():
@@ -90,7 +91,7 @@ def identities(run):
     return found
 
 
-def one(run, where, kind, rank, chance):
+def one(run: Run, where: Local | Box, kind, rank, chance: Random):
     """Do harm, see what follows, and undo it."""
     begun = time.time()
     run.wait(lambda: run.steps(begun))
@@ -130,7 +131,7 @@ def one(run, where, kind, rank, chance):
     }
 
 
-def named(run, kind, at):
+def named(run: Run, kind, at):
     """The line that names a fault; lines may come later than the step they precede."""
     end = time.monotonic() + LINE_S
     while time.monotonic() < end:
@@ -141,11 +142,11 @@ def named(run, kind, at):
     return "nothing"
 
 
-def failed(run, at):
+def failed(run: Run, at):
     return run.said("error: process", at)
 
 
-def slowed(run, where, rank):
+def slowed(run: Run, where: Local | Box, rank):
     """Slow a link down for some steps, which the run has to bear."""
     at = time.time()
     before = run.steps()[-1]["step"]
@@ -162,7 +163,7 @@ def slowed(run, where, rank):
     }
 
 
-def damage(run):
+def damage(run: Run):
     """Change some bytes of the newest checkpoint.
 
     Returns:
@@ -194,7 +195,7 @@ def fill(filler: Path, leave: int):
                 free = os.statvfs(filler.parent)
 
 
-def differences(run, alone, count):
+def differences(run: Run, alone: Run, count):
     """What a run has that one left alone has not; nothing where they are equal."""
     mine, other = run.rows(), alone.rows()
     scores = [[(r["step"], r["loss"]) for r in x.rows("test")] for x in (run, alone)]
@@ -207,7 +208,7 @@ def differences(run, alone, count):
     }
 
 
-def samples(run, alone, count, steps):
+def samples(run: Run, alone: Run, count, steps):
     """Hold what each process has read against the batches of the run left alone.
 
     Returns:
@@ -232,13 +233,13 @@ def samples(run, alone, count, steps):
     return ""
 
 
-def record(run, rank):
+def record(run: Run, rank):
     """The batches that a rank has read, by its sittings."""
     files = run.read.glob(f"{rank}-*")
     return [[json.loads(x) for x in f.read_text().split("\n")[:-1]] for f in files]
 
 
-def left(where, seen):
+def left(where: Local | Box, seen):
     """What outlives the runs: processes, and names of hosts."""
     now = {(p.pid, p.info["create_time"]) for p in psutil.process_iter(["create_time"])}
     return [*(pid for pid, _ in seen & now), *where.left()]

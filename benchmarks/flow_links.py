@@ -18,22 +18,30 @@ from pathlib import Path
 from jaxdist.launch.testbed.hosts import EmulatedCluster
 
 WORKER = Path(__file__).with_name("flow_links_worker.py")
-GRIDS = {
-    "data parallel": "0.01,0.02",
-    "1f1b": "0.01,0.02",
-    "pipedream": "0.005,0.01",
-    "pipedream 3-1": "0.01,0.02",
+GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
+    "vgg": {
+        "data parallel": (0.01, 0.02),
+        "1f1b": (0.01, 0.02),
+        "pipedream": (0.005, 0.01),
+        "pipedream 3-1": (0.01, 0.02),
+    },
+    "dense": {
+        "data parallel": (0.02, 0.05, 0.1),
+        "1f1b": (0.02, 0.05, 0.1),
+        "pipedream": (0.01, 0.02, 0.04),
+    },
 }
+"""Learning rates of each way. `pipedream 3-1` cuts before the first dense layer, which
+in `dense` is the first block."""
 
 
-def curves(hosts, way, args):
+def curves(hosts: EmulatedCluster, way, args):
     """Yield a row for each rate: [seconds, accuracy] after every 12 minibatches."""
-    rates = [float(rate) for rate in GRIDS[way].split(",")]
-    given = {"network": args.network, "way": way, "rates": rates}
+    given = {"network": args.network, "way": way, "rates": GRIDS[args.network][way]}
     given |= {"rounds": args.rounds, "target": args.target}
     command = [sys.executable, str(WORKER), json.dumps(given)]
     done = hosts.run(command, timeout=args.timeout)
-    lines = [x for x in done[0].out.splitlines() if x.startswith("{")]
+    lines = [x for x in done[0].stdout.splitlines() if x.startswith("{")]
     yield from map(json.loads, lines)
 
 
@@ -47,13 +55,16 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rate", default="100mbit", help="of tc")
-    parser.add_argument("--network", default="vgg", choices=("vgg", "dense"))
-    parser.add_argument("--ways", default=",".join(GRIDS))
+    parser.add_argument("--network", default="vgg", choices=GRIDS)
+    parser.add_argument("--ways", help="with commas; none is all of the network")
     parser.add_argument("--rounds", type=int, default=16, help="of 12 minibatches")
     parser.add_argument("--target", type=float, default=0.95)
     parser.add_argument("--timeout", type=float, default=900, help="s a way")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every curve")
     args = parser.parse_args()
+    ways = args.ways.split(",") if args.ways else list(GRIDS[args.network])
+    if unknown := set(ways) - set(GRIDS[args.network]):
+        parser.error(f"{args.network} has no way {', '.join(sorted(unknown))}")
     found = []
     print(
         "| way | rate | s to the target | s a minibatch | MB sent a minibatch | best |"
@@ -61,7 +72,7 @@ def main():
     print("|---|---|---|---|---|---|")
     with EmulatedCluster(4) as hosts:
         hosts.set_rate(args.rate)
-        for way in args.ways.split(","):
+        for way in ways:
             rows = list(curves(hosts, way, args))
             found += rows
             for row in rows:

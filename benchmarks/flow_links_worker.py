@@ -5,6 +5,7 @@ import json
 import statistics
 import sys
 import time
+from typing import Final
 
 import jax
 import numpy as np
@@ -20,11 +21,17 @@ from jaxdist.layers import Conv, Linear, MaxPool
 from jaxdist.meshes.build import build_mesh
 from jaxdist.models.conv_blocks import Chain
 from jaxdist.train.build_layout import build_layout
-from jaxdist.train.program import compile_eval_step, compile_program, initial_state
+from jaxdist.train.program import (
+    Program,
+    compile_eval_step,
+    compile_program,
+    initial_state,
+)
 from jaxdist.train.task import Task
 
 STREAM = 12
-PIPEDREAM, STAGES = "pipedream", MeshShape(pipe=4)
+PIPEDREAM: Final = "pipedream"
+STAGES = MeshShape(pipe=4)
 WAYS = {
     "data parallel": (Plan(mesh=MeshShape(data=4)), 1, data.BATCH),
     "1f1b": (Plan(mesh=STAGES), 8, data.BATCH),
@@ -84,8 +91,8 @@ def four_dense(*, rngs):
 def vgg(*, rngs):
     filters = ((1, 16, False), (16, 16, True), (16, 32, True))
     blocks = {
-        f"conv{i}": Filters(*ends, rngs, halve=halve)
-        for i, (*ends, halve) in enumerate(filters, 1)
+        f"conv{i}": Filters(inputs, outputs, rngs, halve=halve)
+        for i, (inputs, outputs, halve) in enumerate(filters, 1)
     }
     return Chain(blocks | dense(128, 1024, 1024, 1024, 10, rngs=rngs))
 
@@ -117,9 +124,7 @@ def program_of(network, way, rate):
 def placed(arrays, shardings):
     """Put rows of arrays that every host has on the devices that take them."""
     return {
-        key: jax.make_array_from_callback(
-            x.shape, shardings[key], lambda at, x=x: x[at]
-        )
+        key: jax.make_array_from_callback(x.shape, shardings[key], x.__getitem__)
         for key, x in arrays.items()
     }
 
@@ -134,19 +139,19 @@ def minibatches(images, labels):
         }
 
 
-def train(program, weighed, score, rounds, target):
+def train(program: Program, weighed, score, rounds, target):
     """Return [seconds of training, accuracy] round by round, and each round's cost."""
     layout = program.layout
     samples, (images, labels) = (
-        (each.reshape(-1, *layout.shapes["image"].shape[1:]), its)
+        (each.reshape(-1, *layout.batch_shapes["image"].shape[1:]), its)
         for each, its in data.digits()
     )
     ids = np.arange(len(labels), dtype=np.int32)
     whole = {"image": images, "label": labels, "id": ids}
     whole["weight"] = np.ones(len(labels), np.float32)
-    held_out = placed(whole, layout.batch(weighed))
+    held_out = placed(whole, layout.batch_shardings(weighed))
     feed = minibatches(*samples)
-    size = layout.shapes["id"].shape[0]
+    size = layout.batch_shapes["id"].shape[0]
     state, curve, total, costs = initial_state(layout), [], 0.0, []
     for number in range(rounds + 1):
         taken = [next(feed) for _ in range(STREAM)]
@@ -155,7 +160,7 @@ def train(program, weighed, score, rounds, target):
         batches = [
             placed(
                 {k: x[i * size : (i + 1) * size] for k, x in rows.items()},
-                program.batch,
+                program.batch_shardings,
             )
             for i in range(steps)
         ]
@@ -183,8 +188,8 @@ def train(program, weighed, score, rounds, target):
 def main(network, way, rates, rounds, target):
     initialize()
     for rate in rates:
-        program = program_of(network, way, rate)
-        curve, (seconds, sent) = train(*program, rounds, target)
+        program, weighed, score = program_of(network, way, rate)
+        curve, (seconds, sent) = train(program, weighed, score, rounds, target)
         row = {"network": network, "way": way, "rate": rate, "curve": curve}
         row |= {"minibatch_s": seconds, "minibatch_mb": sent / 1e6}
         print(json.dumps(row), flush=True)

@@ -10,6 +10,7 @@ with the constants of all rows of FOLDER.
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,8 @@ import record
 from jaxdist.calibrate.fit import MAX_CONSTANTS, fit, select_constants
 from jaxdist.calibrate.fitted_constants import make_fitted_constants
 from jaxdist.calibrate.formats.fsdp import FsdpFormat
-from jaxdist.calibrate.score import score_predictions, summarize_errors
+from jaxdist.calibrate.measured_rows import MeasuredRow
+from jaxdist.calibrate.score import ScoredRow, score_predictions, summarize_errors
 from jaxdist.meshes.clusters.load import load_cluster
 
 MEASURED = "measured.csv"
@@ -44,21 +46,21 @@ MEASURES = (
 HEADS = ("rows", "scored", "MAPE", "median", "95th percentile", "worst", "baseline")
 
 
-def read(folder):
+def read(folder: Path):
     """Return the rows of all CSV files of a folder."""
     files, cluster = sorted(folder.glob("*.csv")), load_cluster(FORM.cluster)
     return [row for path in files for row in FORM.read(path, cluster)]
 
 
-def learn(rows):
+def learn(rows: list[MeasuredRow]):
     """Return the constants that fit some rows, and the fit itself."""
     found = fit(FORM, rows, select_constants(FORM, None, MAX_CONSTANTS))
     return make_fitted_constants(FORM, FORM.cluster, found, "some", MEASURED), found
 
 
-def held_out(rows, column):
+def held_out(rows: list[MeasuredRow], column):
     """Return the scored rows of parts that are each left out once."""
-    scored = []
+    scored: list[ScoredRow] = []
     for value in dict.fromkeys(row.columns[column] for row in rows):
         known, _ = learn([row for row in rows if row.columns[column] != value])
         scored += score_predictions(rows, known).rows
@@ -73,7 +75,7 @@ class Table:
         heads = "rows  scored     MAPE  median     p95   worst     MFU"
         print(f"{'':45}{heads}")
 
-    def add(self, case, fitted, scored, *, groups=False):
+    def add(self, case, fitted, scored: Sequence[ScoredRow], *, groups=False):
         """Print and keep the errors of scored rows, and of each group of them."""
         one = summarize_errors(scored)
         shares = (one.mape, one.median, one.p95, one.worst, one.baseline_mape)
@@ -115,8 +117,8 @@ def main():
         table.add(case, len(train), score_predictions(rows, learn(train)[0]).rows)
     for case, column in PARTS.items():
         parts = len({row.columns[column] for row in rows})
-        fitted = round(len(rows) * (1 - 1 / parts))
-        table.add(case, fitted, held_out(rows, column))
+        mean_train = round(len(rows) * (1 - 1 / parts))
+        table.add(case, mean_train, held_out(rows, column))
     print(", ".join(f"{one['name']} {one['value']:.3g}" for one in known.constants))
     if args.record:
         record.write_result("fsdp_rows", table.rows, title=TITLE, measures=MEASURES)

@@ -34,6 +34,7 @@ from record import add_record_option, row, write_result
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.input.device_feed import train_feed
 from jaxdist.input.registry import open_data
+from jaxdist.launch.config.experiment import Experiment
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.batch_spec import feature_spec
 from jaxdist.launch.training.job.job import make_job
@@ -56,7 +57,7 @@ class Ours:
 
     name = "jaxdist"
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Experiment) -> None:
         plan = Plan(mesh=MeshShape(data=1))
         source, _ = open_data(config.data, feature_spec(config))
         self.job = make_job(config, plan, source)
@@ -106,8 +107,8 @@ class Plain:
             model.train()
             inputs = task.objective.model_inputs(batch)
             outputs = model(*(cast_floats(x, task.dtype) for x in inputs))
-            kept = nnx.split(model, nnx.Param, ...)[2]
-            return task.objective.losses(outputs, batch).mean(), kept
+            _, _, *kept = nnx.split(model, nnx.Param, ...)
+            return task.objective.losses(outputs, batch).mean(), kept[0]
 
         @partial(jax.jit, donate_argnums=0)
         def step(state: Any, batch: Any) -> Any:
@@ -134,7 +135,7 @@ class Plain:
 
 def cudnn_attention(query: Any, key: Any, value: Any, platform: str = "") -> Any:
     """Attend as one would write it for a GPU."""
-    kernel = "cudnn" if jax.default_backend() == "gpu" else None
+    kernel: Any = "cudnn" if jax.default_backend() == "gpu" else None
     return jax.nn.dot_product_attention(
         query, key, value, is_causal=True, implementation=kernel
     )
@@ -311,7 +312,7 @@ def attention_rows() -> list[dict[str, Any]]:
     ):
         near, plain, true = (np.asarray(x).astype(np.float64) for x in arrays)
         for figure, other in (("cuDNN", near), ("written out", plain)):
-            error = np.linalg.norm(other - true) / np.linalg.norm(true)
+            error = float(np.linalg.norm(other - true) / np.linalg.norm(true))
             case = "attention, 1,000 tokens, 16 heads over 4, bfloat16"
             rows.append(row(f"{case}: {name}", error, "", figure=figure))
             print(rows[-1]["case"], figure, error, flush=True)

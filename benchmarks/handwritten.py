@@ -60,7 +60,8 @@ class Hand:
     def __init__(
         self, mesh: Mesh, tx: optax.GradientTransformation, images: Any, labels: Any
     ) -> None:
-        graph, params, stats = nnx.split(ResNet8(nnx.Rngs(0)), nnx.Param, ...)
+        graph, params, *rest = nnx.split(ResNet8(nnx.Rngs(0)), nnx.Param, ...)
+        (stats,) = rest
         whole = NamedSharding(mesh, P())
         self.state = jax.device_put((params, stats, jax.jit(tx.init)(params)), whole)
         self.where = (

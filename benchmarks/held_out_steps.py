@@ -40,7 +40,7 @@ def predicted(cluster, words):
     return layout_kind(config.plan), predict(described, machine).step_s
 
 
-def paradl(path):
+def paradl(path: Path):
     """Yield ParaDL's runs of layouts that we have, statistics of a device its own."""
     for row in csv.DictReader(path.open()):
         if row["preferred"] != "1" or "filter" in row["strategy"]:
@@ -58,7 +58,7 @@ def paradl(path):
         yield "abci", model, gpus, setting, kind, plan, step, measured
 
 
-def mpt(path):
+def mpt(path: Path):
     """Yield llm-foundry's runs; seconds from MFU, since samples/s are rounded."""
     for row in csv.DictReader(path.open()):
         width, heads, blocks = MPT[row["model"]]

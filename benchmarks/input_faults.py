@@ -34,9 +34,9 @@ import numpy as np
 import pyarrow as pa
 
 from jaxdist.core.plan.shuffle import Partial
-from jaxdist.input.batch_assembly import TrainBatchAssembler
+from jaxdist.input.batch_assembly import Batch, TrainBatchAssembler
 from jaxdist.input.local_shuffle.flight import PeerClient, PeerServer
-from jaxdist.input.local_shuffle.partial import order_from_config
+from jaxdist.input.local_shuffle.partial import PartialShuffleOrder, order_from_config
 from jaxdist.input.local_shuffle.source import (
     AsyncExchanger,
     make_local_shuffle_source,
@@ -91,11 +91,13 @@ class Doubling(PeerServer):
 SERVERS = {"flipped": Flipping, "duplicates": Doubling}
 
 
-def order_for(given):
+def order_for(given) -> PartialShuffleOrder:
     asked = Partial(exchange_fraction=given["q"], partitions=PARTITIONS)
-    return order_from_config(
+    order = order_from_config(
         asked, num_samples=given["samples"], batch=given["batch"], seed=0
     )
+    assert isinstance(order, PartialShuffleOrder)
+    return order
 
 
 def clock(given):
@@ -123,7 +125,7 @@ def again(given, host):
 
 def ahead(steps, read):
     """Yield batches that a thread reads up to `AHEAD` steps early."""
-    ready = queue.Queue(AHEAD)
+    ready: queue.Queue[Batch] = queue.Queue(AHEAD)
 
     def work():
         for step in steps:
@@ -134,7 +136,7 @@ def ahead(steps, read):
         yield step, ready.get()
 
 
-def host(given, rank, start):
+def host(given, rank, start: int):
     """Train one host's part; print what it read, and when each step ended."""
     if given["fault"] == "full" and rank == VICTIM:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
@@ -149,8 +151,9 @@ def host(given, rank, start):
     server = kind(own.store, again(given, rank))
     told(given, rank, server.address)
     addresses = [told(given, other) for other in range(HOSTS)]
-    how = {"addresses": addresses, "example": like_of(given)}
-    own.fetcher = PeerClient(**how, deadline_s=given["deadline"])
+    peers = own.fetcher = PeerClient(
+        addresses=addresses, example=like_of(given), deadline_s=given["deadline"]
+    )
     own.retention_steps = max_retention_steps(order)
     behind, steps = AsyncExchanger(own), given["epochs"] * order.steps(1)
     rows = np.arange(given["batch"]).reshape(HOSTS, -1)[rank]
@@ -174,10 +177,10 @@ def host(given, rank, start):
         sys.stdout.flush()
         at[rank, 0] = max(at[rank, 0], step + 1)
     behind.wait()
-    counts = {k: v for k, v in vars(own.counts).items() if not k.startswith("_")}
-    mine = {"from_peers": own.fetcher.fetched_count, "bad": own.fetcher.corrupt_count}
+    counts = vars(own.counts)
+    mine = {"from_peers": peers.fetched_count, "bad": peers.corrupt_count}
     mine |= {"flipped": getattr(server, "flipped", 0), "peak": own.store.peak_count}
-    mine |= {"failed": own.fetcher.failed_calls}
+    mine |= {"failed": peers.failed_calls}
     print(json.dumps({"counts": counts | mine}), flush=True)
     at[rank, 1] = 2  # done; peers may still ask
     while (at[:, 1] < 2).any():
@@ -296,8 +299,9 @@ def main():
         late = found["epoch_s"] / base - 1
         print(
             f"{fault:10} {found['epoch_s']:6.2f} s an epoch ({late:+6.1%} late)  "
-            f"{found['exchanged']:5} came, {found['from_peers']:5} from peers, "
-            f"{found['origin']:4} of the data set, {found['strays']:4} strays, "
+            f"{found['received']:5} came, {found['from_peers']:5} from peers, "
+            f"{found['dataset_reads']:4} of the data set, "
+            f"{found['store_misses']:4} strays, "
             f"{found['bad']:3} bad of {found['flipped']} flipped",
             flush=True,
         )

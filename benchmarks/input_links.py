@@ -25,9 +25,13 @@ import numpy as np
 
 from jaxdist.core.plan.shuffle import ShuffleConfig
 from jaxdist.input.local_shuffle.flight import PeerClient, PeerServer
-from jaxdist.input.local_shuffle.partial import order_from_config
-from jaxdist.input.local_shuffle.source import make_local_shuffle_source
+from jaxdist.input.local_shuffle.partial import PartialShuffleOrder, order_from_config
+from jaxdist.input.local_shuffle.source import (
+    LocalShuffleSource,
+    make_local_shuffle_source,
+)
 from jaxdist.input.local_shuffle.store import ArrayStore
+from jaxdist.input.sources import Arrays, SampleIds
 from jaxdist.launch.testbed.hosts import EmulatedCluster
 from jaxdist.launch.testbed.link_shaping import parse_counters
 
@@ -40,7 +44,7 @@ class Remote:
 
     fingerprint = "remote"
 
-    def __init__(self, address, like, samples):
+    def __init__(self, address: str, like: Arrays, samples: int):
         self.peers = PeerClient(
             addresses=[address], example=like, token=TOKEN, deadline_s=60.0
         )
@@ -49,10 +53,10 @@ class Remote:
     def __len__(self):
         return self.samples
 
-    def get(self, ids):
+    def get(self, ids: SampleIds) -> Arrays:
         if not ids.any():  # what a sample looks like needs no message
             return {k: np.repeat(x, len(ids), 0) for k, x in self.like.items()}
-        found = self.peers.fetch(ids, np.zeros(len(ids), np.int64))
+        found = self.peers.fetch(ids.astype(np.int64), np.zeros(len(ids), np.int64))
         return {k: np.concatenate([found[int(i)][k] for i in ids]) for k in self.like}
 
 
@@ -72,7 +76,7 @@ def serve(given):
 
 def ahead(steps, read):
     """Yield batches that a thread reads up to `AHEAD` steps early."""
-    ready = queue.Queue(AHEAD)
+    ready: queue.Queue[Arrays] = queue.Queue(AHEAD)
 
     def work():
         for step in steps:
@@ -95,7 +99,8 @@ def host(given, rank):
     )
     order = order_from_config(asked, num_samples=given["samples"], batch=BATCH, seed=0)
     rows = np.arange(own * BATCH // HOSTS, (own + 1) * BATCH // HOSTS)
-    reader, server = source, None
+    reader: Remote | LocalShuffleSource = source
+    server = None
     if given["way"] != "global":
         reader = make_local_shuffle_source(
             source, order, host=own, num_hosts=HOSTS, folder=None
@@ -108,7 +113,7 @@ def host(given, rank):
 
     def read(step):
         batch = reader.get(order.ids(step, rows).astype(np.int64))
-        if reader is not source:
+        if isinstance(reader, LocalShuffleSource):
             reader.exchange(step)
         return batch
 
@@ -122,8 +127,7 @@ def host(given, rank):
             time.sleep(given["compute"])
         seconds.append(time.perf_counter() - start)
         moved.append(traffic() - before)
-    counts = vars(reader.counts) if reader is not source else {}
-    counts = {k: v for k, v in counts.items() if not k.startswith("_")}
+    counts = vars(reader.counts) if isinstance(reader, LocalShuffleSource) else {}
     print(json.dumps({"seconds": seconds, "moved": moved, "counts": counts}))
     time.sleep(1)
     if server is not None:
@@ -152,13 +156,13 @@ def wait_until(moment):
     time.sleep(max(moment - time.time(), 0))
 
 
-def measure(hosts, args, way):
+def measure(hosts: EmulatedCluster, args, way):
     """Run one way; return seconds of the epochs behind the first, and bytes of each."""
     lasts = args.fill + args.epochs * args.slowest
     given = {**vars(args), "way": way, "begin": time.time() + args.fill, "lasts": lasts}
     words = [sys.executable, __file__, "--child", json.dumps(given)]
     found = hosts.run(*([*words, str(r)] for r in range(HOSTS + 1)), timeout=300)
-    lines = [one.out.splitlines()[-1] for one in found[1:]]
+    lines = [one.stdout.splitlines()[-1] for one in found[1:]]
     read = [json.loads(line) for line in lines]
     seconds = [max(each) for each in zip(*(r["seconds"] for r in read))]
     moved = [sum(each) for each in zip(*(r["moved"] for r in read))]
@@ -173,10 +177,11 @@ def formula(args, way):
         return args.samples * args.bytes
     asked = ShuffleConfig(exchange_fraction=args.q, partitions=PARTITIONS)
     order = order_from_config(asked, num_samples=args.samples, batch=BATCH, seed=0)
+    assert isinstance(order, PartialShuffleOrder)
     each = PARTITIONS // HOSTS
     hosts = [range(h * each, (h + 1) * each) for h in range(HOSTS)]
     steps = range(args.epochs * order.steps(1))
-    moved = sum(len(order.exchanged(s, own)[1]) for s in steps for own in hosts)
+    moved = sum(len(order.step_exchange(s, own)[1]) for s in steps for own in hosts)
     return 2 * moved * args.bytes / args.epochs
 
 

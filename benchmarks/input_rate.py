@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def write(path: Path, records: int) -> None:
     writer.close()
 
 
-def decode(records: list[bytes]) -> dict[str, np.ndarray]:
+def decode(records: Sequence[bytes]) -> dict[str, np.ndarray]:
     rows = np.frombuffer(b"".join(records), np.uint8).reshape(-1, ROW)
     image = rows[:, 1:].reshape(-1, 32, 32, 3).astype(np.float32)
     image /= 255

@@ -56,7 +56,9 @@ def counted(scored):
 def fitted(folder):
     """Yield the figures of constants that were fitted."""
     for (name, kind), texts in ROWS.items():
-        file, inside, widths = FILES[name], [], []
+        file = FILES[name]
+        inside: list[bool] = []
+        widths: list[float] = []
         form, rows = oracle_rows.rows_of(folder / file)
         for text in texts:
             known = oracle_rows.learn(form, rows, text, file)
@@ -68,6 +70,8 @@ def fitted(folder):
 
 def paradl(folder):
     """Yield the figures of constants that were fitted to ParaDL's rows."""
+    inside: list[bool] = []
+    widths: list[float] = []
     form = ParadlFormat()
     rows = {
         name: form.read(folder / name, load_cluster(form.cluster))

@@ -45,10 +45,10 @@ class Row:
     """One a reading: the median of the hosts."""
 
 
-def run(hosts, command, given, timeout):
+def run(hosts: EmulatedCluster, command, given, timeout):
     """Run a worker on every host; {method: (seconds, bytes)} of its readings."""
     done = hosts.run([*command, json.dumps(given)], timeout=timeout)
-    lines = [[x for x in r.out.splitlines() if x.startswith("{")] for r in done]
+    lines = [[x for x in r.stdout.splitlines() if x.startswith("{")] for r in done]
     readings = {}
     for ranks in zip(*(map(json.loads, each) for each in lines), strict=True):
         seconds = [max(each) for each in zip(*(r["seconds"] for r in ranks))]
@@ -57,12 +57,12 @@ def run(hosts, command, given, timeout):
     return readings
 
 
-def measure(hosts, mib, rate, args):
+def measure(hosts: EmulatedCluster, mib, rate, args):
     """Return the rows of one size at the rate that the links have now."""
     workers = [([sys.executable, str(OURS)], args.methods)]
     if args.torch_python:
         workers.append(([args.torch_python, str(TORCH)], args.torch_methods))
-    total = {}
+    total: dict[str, tuple[list[float], list[int]]] = {}
     for _ in range(args.rounds):
         for command, methods in workers:
             given = {"mib": mib, "methods": methods.split(","), "times": args.times}
@@ -82,13 +82,14 @@ def ring_seconds(mib, rate, hosts):
     return 8 * sent / parse_link_rate(rate)
 
 
-def table(rows, hosts):
+def table(rows: list[Row], hosts):
     """Yield the lines of one size and rate."""
     exact = next((r for r in rows if r.method == "exact"), rows[0])
     base = statistics.median(exact.seconds)
     for row in rows:
         middle = statistics.median(row.seconds)
-        ring = "" if row.rate == "none" else ring_seconds(row.mib, row.rate, hosts)
+        limited = row.rate != "none"
+        ring = ring_seconds(row.mib, row.rate, hosts) if limited else 0.0
         cells = (
             f"{row.mib} MiB",
             row.rate,
@@ -103,8 +104,10 @@ def table(rows, hosts):
 
 
 def main(args):
-    heads = ("size", "rate", "method", "ms, median", "min-max", "MB sent a host")
-    heads = (*heads, "x ring arithmetic", "exact / it")
+    heads = (
+        *("size", "rate", "method", "ms, median", "min-max", "MB sent a host"),
+        *("x ring arithmetic", "exact / it"),
+    )
     rows = []
     with EmulatedCluster(args.hosts) as hosts:
         print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}", flush=True)

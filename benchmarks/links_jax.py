@@ -13,7 +13,11 @@ from jax.sharding import PartitionSpec as P
 from jaxdist.collectives.compress.powersgd import PowerSGD
 from jaxdist.collectives.primitives import psum
 from jaxdist.launch.distributed import initialize
-from jaxdist.launch.testbed.traffic_counter import TrafficCounter, shard_local_arrays
+from jaxdist.launch.testbed.traffic_counter import (
+    CallTraffic,
+    TrafficCounter,
+    shard_local_arrays,
+)
 
 TWO_LEVELS = ("hierarchical",)  # its inner axis stands for the devices of a host
 
@@ -71,12 +75,12 @@ def main(mib, methods, times):
         jax.make_mesh((jax.process_count(),), ("data",), (AxisType.Auto,))
     )
     calls = {name: compiled(name, mib) for name in methods}
-    readings = {name: [] for name in methods}
+    readings: dict[str, list[CallTraffic]] = {name: [] for name in methods}
     for _ in range(times):
         for name, call in calls.items():
             readings[name].append(gauge.measure(call))
     for name, each in readings.items():
-        seconds, sent = [r.seconds for r in each], [r.sent for r in each]
+        seconds, sent = [r.seconds for r in each], [r.tx_bytes for r in each]
         print(json.dumps({"method": name, "seconds": seconds, "sent": sent}))
 
 

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -84,7 +85,7 @@ def main(mib, methods, times):
     calls = {name: call(name, x) for name in methods}
     for each in calls.values():
         each()
-    readings = {name: [] for name in methods}
+    readings: dict[str, list[Any]] = {name: [] for name in methods}
     for _ in range(times):
         for name, step in calls.items():
             readings[name].append(read(step))

@@ -23,7 +23,7 @@ from jaxdist.layers.pool import max_over_windows
 from jaxdist.layers.window import make_windows
 
 ROUNDS = 15
-CASES = {
+CASES: dict[str, tuple[tuple[int, ...], int, int, str | int]] = {
     "VGG-16, narrow, 12 x 32 x 32 x 16, 2 x 2": (
         (12, 32, 32, 16),
         2,
@@ -70,7 +70,7 @@ def programs(way, windows):
 
 def milliseconds(calls, x):
     """Return the least time of each call, made in turn."""
-    times = [[] for _ in calls]
+    times: list[list[float]] = [[] for _ in calls]
     for _ in range(ROUNDS):
         for call, own in zip(calls, times, strict=True):
             start = time.perf_counter()

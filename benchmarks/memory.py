@@ -104,7 +104,7 @@ def measure(task: Task, plan: Plan) -> dict[str, Any]:
         for key, place in layout.batch_shardings(shapes).items()
     }
     step = jax.jit(make_train_step(layout), donate_argnums=0)
-    sizes = step.lower(layout.state, batch).compile().memory_analysis()
+    sizes: Any = step.lower(layout.state, batch).compile().memory_analysis()
     params, opt = planned(layout)
     given = sum(
         math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize

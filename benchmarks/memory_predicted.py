@@ -10,6 +10,7 @@ the 95th percentile and the worst of the errors.
 import argparse
 import json
 import os
+from collections.abc import Iterator
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
@@ -18,6 +19,7 @@ from record import add_record_option, row, write_result
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
+from jaxdist.launch.config.experiment import Experiment
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.build import build_mesh
@@ -56,7 +58,7 @@ PLANS = (
 ALONE = ("plan.mesh.data=1", "plan.mesh.spatial_h=1")
 
 
-def pairs(only):
+def pairs(only) -> Iterator[tuple[str, Experiment | str]]:
     for name, (experiment, *words) in SUBJECTS.items():
         if only and name != only:
             continue
@@ -110,18 +112,18 @@ def main():
             flush=True,
         )
     sizes, most = np.abs(errors), max(errors, key=abs)
-    found = {
+    errors_of_all = {
         "pairs": len(errors),
         "mean": float(sizes.mean()),
         "p95": float(np.percentile(sizes, 95)),
         "worst": most,
     }
-    print(json.dumps(found))
+    print(json.dumps(errors_of_all))
     if args.record:
         n = len(errors)
         rows = [
-            row("all, mean error", 100 * found["mean"], "%", n=n),
-            row("all, 95th percentile", 100 * found["p95"], "%", n=n),
+            row("all, mean error", 100 * errors_of_all["mean"], "%", n=n),
+            row("all, 95th percentile", 100 * errors_of_all["p95"], "%", n=n),
             row(f"all, worst: {worst[most]}", 100 * most, "%", n=n),
         ]
         write_result("memory_predicted", rows)

@@ -9,6 +9,7 @@ how long simulations take.
 
 import argparse
 import time
+from typing import Any
 
 from record import add_record_option, row, write_result
 
@@ -22,7 +23,7 @@ from jaxdist.network.sparse import SparseEncoding, simulate_sparse
 from jaxdist.network.topologies.registry import make_topology
 
 RANKS, BYTES = 1024, 2.0**26
-NETWORKS = (
+NETWORKS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("DLN, 1 host a switch", "dln", {}),
     ("DLN, 4 hosts a switch", "dln", {"per_switch": 4}),
     ("fat tree 2:1", "fat_tree", {"oversubscription": 2}),
@@ -41,7 +42,7 @@ LISTS = {
 DENSITIES = tuple(1 / part for part in (512, 256, 128, 64, 32, 16, 8, 4))
 
 
-def made(name, ranks, settings, sharing="maxmin"):
+def made(name, ranks, settings, sharing="maxmin") -> NetworkModel:
     return NetworkModel(topology=make_topology(name, ranks, settings), sharing=sharing)
 
 
@@ -109,13 +110,14 @@ def sparse():
 def speed():
     """Print how long simulations take, lists and networks anew; return the rows."""
     rows = []
-    for name, network, ranks, settings in (
+    cases: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
         ("ring", "star", 256, {}),
         ("halving_doubling_far", "fat_tree", 1024, {"oversubscription": 2}),
         ("two_level_ring", "fat_tree", 65536, {}),
         ("two_level_halving", "fat_tree", 65536, {"per_host": 8}),
         ("two_level_ring", "torus", 65536, {"dims": "256x256"}),
-    ):
+    )
+    for name, network, ranks, settings in cases:
         begun, worked = time.perf_counter(), time.process_time()
         on = made(network, ranks, settings)
         hosts = settings.get("per_host") if name.startswith("two") else None

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 CONFIG = (
     "network/model:CM02",
@@ -37,7 +38,7 @@ LISTS = (
     "striped_halving_doubling",
     "swing",
 )
-NETWORKS = (
+NETWORKS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("star", {}),
     ("fat_tree", {"oversubscription": 2}),
     ("fat_tree", {"routing": "ecmp", "uplink_bandwidth": "40GB/s"}),

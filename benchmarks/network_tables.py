@@ -24,7 +24,11 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxdist.network.concurrent import schedule_messages, simulate_concurrent
+from jaxdist.network.concurrent import (
+    CollectiveMessages,
+    schedule_messages,
+    simulate_concurrent,
+)
 from jaxdist.network.platforms.read import find_topology
 from jaxdist.network.protocol_overheads import protocol_overheads
 from jaxdist.network.published import (
@@ -57,35 +61,34 @@ def read(folder):
                 }
 
 
-def called(made, times):
+def called(made: CollectiveMessages, times):
     """Return messages of so many calls, each rank going on as soon as it is done."""
     steps = int(made.step.max()) + 1
     return replace(
         made,
         step=np.concatenate([made.step + steps * call for call in range(times)]),
-        **{
-            name: np.tile(getattr(made, name), times)
-            for name in ("sources", "targets", "size", "after")
-        },
+        sources=np.tile(made.sources, times),
+        targets=np.tile(made.targets, times),
+        size=np.tile(made.size, times),
+        compute_s=np.tile(made.compute_s, times),
     )
 
 
-def begun_apart(made, ranks, seconds):
+def begun_apart(made: CollectiveMessages, ranks, seconds):
     """Return messages after one byte to the next rank, which each works on a while."""
     here = np.arange(ranks)
     wait = np.random.default_rng(0).uniform(0, seconds, ranks)
-    first = {
-        "step": np.full(ranks, -1),
-        "sources": here,
-        "targets": (here + 1) % ranks,
-        "size": np.ones(ranks),
-        "after": wait,
-    }
-    both = {k: np.concatenate([v, getattr(made, k)]) for k, v in first.items()}
-    return replace(made, **both | {"step": both["step"] + 1})
+    return replace(
+        made,
+        step=np.concatenate([np.zeros(ranks, np.int64), made.step + 1]),
+        sources=np.concatenate([here, made.sources]),
+        targets=np.concatenate([(here + 1) % ranks, made.targets]),
+        size=np.concatenate([np.ones(ranks), made.size]),
+        compute_s=np.concatenate([wait, made.compute_s]),
+    )
 
 
-def ours(row, network, pace, calls, apart):
+def ours(row, network: NetworkModel, pace, calls, apart):
     """Return our ms for a row."""
     name, ranks = row["algorithm"], int(row["ranks"])
     topology = network.topology
@@ -94,7 +97,7 @@ def ours(row, network, pace, calls, apart):
         if pace == "steps":
             return 1e3 * simulate_collective(steps, row["size"], network).seconds
         made = schedule_messages(
-            steps, row["size"], np.arange(ranks), topology.reducing
+            steps, row["size"], np.arange(ranks), topology.reduce_s_per_byte
         )
         if "ms_mean" in row:
             calls = 1

@@ -15,12 +15,16 @@ from pathlib import Path
 import numpy as np
 
 from jaxdist.calibrate.fit import MAX_CONSTANTS, fit
-from jaxdist.calibrate.fitted_constants import initial_constants, make_fitted_constants
+from jaxdist.calibrate.fitted_constants import (
+    FittedConstants,
+    initial_constants,
+    make_fitted_constants,
+)
 from jaxdist.calibrate.formats.rates import MEGATRON_CONSTANTS, megatron_rates
 from jaxdist.calibrate.formats.registry import FORMATS, detect_format
-from jaxdist.calibrate.measured_rows import initial_values
+from jaxdist.calibrate.measured_rows import RowFormat, initial_values
 from jaxdist.calibrate.row_filter import parse_row_filter
-from jaxdist.calibrate.score import score_predictions
+from jaxdist.calibrate.score import ScoreReport, score_predictions
 from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.published.megatron.links import RankGroup, all_reduce_seconds
 
@@ -62,14 +66,14 @@ def rows_of(path):
     return form, form.read(path, load_cluster(form.cluster))
 
 
-def learn(form, rows, text, name):
+def learn(form: RowFormat, rows, text, name):
     found = fit(
         form, parse_row_filter(text).select(rows), form.constants[:MAX_CONSTANTS]
     )
     return make_fitted_constants(form, form.cluster, found, text, name)
 
 
-def line(title, found, known, worst):
+def line(title, found: ScoreReport, known: FittedConstants, worst):
     """Print one score; of Megatron's points the times alone."""
     one = found.groups.get("iteration_time", found.total)
     shares = (one.mape, one.median, one.p95, one.worst, one.baseline_mape)
@@ -80,7 +84,7 @@ def line(title, found, known, worst):
         print(f"    {row.row.label:70} {row.row.measured:.4g} {row.predicted:.4g}")
 
 
-def memory(rows, form):
+def memory(rows, form: RowFormat):
     """Print the errors of Megatron's published memory, which has no constants."""
     for name, one in score_predictions(
         rows, initial_constants(form, form.cluster)
@@ -91,7 +95,7 @@ def memory(rows, form):
             )
 
 
-def tables(folder):
+def tables(folder: Path):
     """Print the errors of sums in a host, beside NCCL's times."""
     now, cluster = (
         megatron_rates(initial_values(MEGATRON_CONSTANTS)),

@@ -17,6 +17,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 TOGETHER = ("plan.mesh.data=2",)
 APART = ("plan.mesh.data=1", "plan.mesh.replica=2", "plan.outer.sync_interval=50")
@@ -55,7 +56,7 @@ def python_text(folder: Path) -> Path:
     return path
 
 
-def command(verb: str, words: list[str]) -> dict:
+def command(verb: str, words: list[str]) -> dict[str, Any]:
     """Run a command of jaxdist and read its JSON."""
     full = [sys.executable, "-m", "jaxdist.launch", verb, *words, "--json"]
     done = subprocess.run(full, check=False, capture_output=True, text=True)
@@ -64,7 +65,7 @@ def command(verb: str, words: list[str]) -> dict:
     return json.loads(done.stdout)
 
 
-def trained(folder: Path, name: str, words: list[str]) -> dict:
+def trained(folder: Path, name: str, words: list[str]) -> dict[str, Any]:
     """Train once, or read what an earlier call has trained; with its metered bytes."""
     found = folder / f"{name}.json"
     if not found.exists():
@@ -102,7 +103,7 @@ def main() -> None:
         samples, batch = samples_of(words)
         words += [f"epochs={(steps * batch - 0.5) / samples}", *given.set]
         for seed in range(given.seeds):
-            first: dict = {}
+            first: dict[str, Any] = {}
             for row in given.rows:
                 by_label = "sorted" in row and task == "digits"
                 asked = [*words, *ROWS[row], *["data.order=label"] * by_label]

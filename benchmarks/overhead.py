@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -76,7 +77,7 @@ class Ours:
 
     def unchecked(self):
         """Return the step without the check that gradients and state are finite."""
-        same = {
+        same: dict[str, Any] = {
             name: lambda loss, *_: loss
             for name in ("nan_unless_finite", "inf_unless_finite")
         }
@@ -131,7 +132,7 @@ def timed(run):
     return time.perf_counter() - start
 
 
-def check_same_bits(ours, unchecked, batch):
+def check_same_bits(ours: Ours, unchecked, batch):
     """Raise where the check changes what a step computes."""
     first = (initial_state(ours.job.layout) for _ in range(2))
     steps = ours.program.compiled_step, unchecked
@@ -140,7 +141,7 @@ def check_same_bits(ours, unchecked, batch):
         assert np.array_equal(a, b), "the check changes the state"
 
 
-def measure(ours, hand, rounds, steps, batch):
+def measure(ours: Ours, hand: Hand, rounds, steps, batch):
     """Return seconds a step by round: (step, by hand, loop, by hand, unchecked)."""
     ready, order = ours.batch(), np.random.default_rng(0)
     theirs = hand.batch(np.arange(batch))

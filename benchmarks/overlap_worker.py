@@ -72,7 +72,7 @@ def ran(events, names):
         for event in events
         if names.match(event.name)
     )
-    merged = []
+    merged: list[list[float]] = []
     for start, stop in spans:
         if merged and start <= merged[-1][1]:
             merged[-1][1] = max(stop, merged[-1][1])
@@ -128,7 +128,7 @@ def main(times):
     passes, sums = calls["backward pass alone"], calls["sums alone"]
     calls["both, as two programs at once"] = lambda: (sums(), passes())
     gauge = TrafficCounter(mesh, quiet_s=0.02)
-    seconds = {name: [] for name in calls}
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(times):
         for name, step in calls.items():
             seconds[name].append(gauge.measure(step).seconds)

@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -213,7 +214,7 @@ SEEDS = "0", "1", "2"
 SLOW = "100 Mbit"
 RESNET = "ResNet-50, data 8, bfloat16, 256 images a device"
 LLAMA = "Llama 1B, fsdp 16, bfloat16, 2 x 2,048 tokens a device"
-README_ROWS = (
+README_ROWS: tuple[Any, ...] = (
     (
         *("accuracy", "digits, held-out accuracy of seeds 0, 1, 2"),
         *("{}, {}, {} %", [(seed, "jaxdist") for seed in SEEDS]),

@@ -12,14 +12,16 @@ networks, from data sheets, and score all rows of the one that was left out.
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from jaxdist.calibrate.fit import fit
 from jaxdist.calibrate.fitted_constants import make_fitted_constants
 from jaxdist.calibrate.formats.paradl import ParadlFormat
+from jaxdist.calibrate.measured_rows import MeasuredRow
 from jaxdist.calibrate.row_filter import parse_row_filter
-from jaxdist.calibrate.score import score_predictions, score_rankings
+from jaxdist.calibrate.score import ScoreReport, score_predictions, score_rankings
 from jaxdist.meshes.clusters.load import load_cluster
 
 RUNS, RANKED = "measured_iterations.csv", "table8_resnet50.csv"
@@ -84,12 +86,12 @@ def main():
                 held(name, score_predictions(mine, known), args.worst)
 
 
-def network_of(row):
+def network_of(row: MeasuredRow):
     """Return the network of a row."""
     return row.columns["model"]
 
 
-def fitted(form, train, constants, text, file):
+def fitted(form: ParadlFormat, train, constants, text, file):
     """Return constants fitted to rows, and a line that says how well."""
     found = fit(form, train, constants, allow_noisy=text.startswith("all but"))
     values = found.values
@@ -100,7 +102,7 @@ def fitted(form, train, constants, text, file):
     return make_fitted_constants(form, form.cluster, found, text, file), head
 
 
-def held(name, found, worst):
+def held(name, found: ScoreReport, worst):
     """Print the scores of held-out rows by group."""
     total = found.total
     ranks = score_rankings(found.rows)
@@ -116,7 +118,7 @@ def held(name, found, worst):
         print(f"        {row.row.label}: {row.predicted:.4g} of {row.row.measured:.4g}")
 
 
-def chosen(rows, text):
+def chosen(rows: Sequence[MeasuredRow], text: str):
     """Return the rows of a selection, or of any of several joined by or."""
     parts = [parse_row_filter(part).select(rows) for part in text.split(" or ")]
     keys = {row.key for part in parts for row in part}

@@ -64,7 +64,7 @@ ROWS = (
 )
 
 
-def scaled(graph, seconds, size):
+def scaled(graph: LayerGraph, seconds, size):
     """Return a graph with times and activations multiplied."""
     nodes = (
         replace(
@@ -79,7 +79,7 @@ def scaled(graph, seconds, size):
     return replace(graph, nodes=tuple(nodes))
 
 
-def total(graph, what):
+def total(graph: LayerGraph, what):
     return sum(getattr(node, what) for node in graph.nodes)
 
 
@@ -114,7 +114,7 @@ def s2vt():
     )
 
 
-def of_sum(machines, graph):
+def of_sum(machines, graph: LayerGraph):
     """Return bytes of a ring sum over machines, as its form counts them."""
     return 4 * (machines - 1) / machines * total(graph, "parameters")
 
@@ -130,13 +130,14 @@ def fitted(graphs):
     return rate, scaled(graphs["s2vt"], slower, 1.0)
 
 
-def rebuilt(row, graph, bandwidth, overlap):
+def rebuilt(row: Row, graph: LayerGraph, bandwidth, overlap):
     on = parse_link_levels(row.machines, (), (bandwidth,))
     found = partition_graph(
         StageQuery(
             graph=graph, levels=on, cost_convention=CostConvention(overlap=overlap)
         )
     )
+    assert found.relative_bytes is not None
     one, all_ = found.single_device_seconds, found.data_parallel_seconds
     return (
         f"{one / all_:.2f}x",

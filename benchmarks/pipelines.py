@@ -39,6 +39,7 @@ from jaxdist.meshes.build import build_mesh
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import image_shape, model_factory
 from jaxdist.train.build_layout import build_layout
+from jaxdist.train.layout import Layout
 from jaxdist.train.objective import Regression
 from jaxdist.train.program import compile_program, initial_state, trace_train_step
 from jaxdist.train.task import Task
@@ -115,7 +116,7 @@ KINDS = {"mlp": (Mlp, (64, 512)), "transformer": (Encoder, (8, 64, 128))}
 """A block, and the shape of a microbatch."""
 
 
-def stack(kind, micro=MICRO, stages=STAGES, schedule="1f1b", blocks=BLOCKS):
+def stack(kind, micro=MICRO, stages=STAGES, schedule="1f1b", blocks=BLOCKS) -> Layout:
     """Return the layout of blocks in stages."""
     block, (rows, *shape) = KINDS[kind]
     task = Task(
@@ -135,7 +136,7 @@ def stack(kind, micro=MICRO, stages=STAGES, schedule="1f1b", blocks=BLOCKS):
     return build_layout(task, plan, mesh, shapes)
 
 
-def seconds(layout, steps):
+def seconds(layout: Layout, steps):
     """Return the seconds of steps, after three that warm up."""
     program, state = compile_program(layout), initial_state(layout)
     rng = np.random.default_rng(0)

@@ -17,6 +17,7 @@ import random
 import runpy
 import time
 from pathlib import Path
+from typing import Any
 
 from record import add_record_option, row, write_result
 
@@ -35,7 +36,7 @@ TIGHTER = {
 """Devices, and GiB of each."""
 
 
-def ask(tree, name, **changes):
+def ask(tree, name, **changes) -> OptionStageQuery:
     graph = parse_piper_graph(tree, name)
     given = {
         "devices": graph.devices,
@@ -103,7 +104,7 @@ def main():
     brute, rows = runpy.run_path(str(LAW))["brute"], []
     for path in sorted(args.folder.glob("*.json")):
         tree = json.loads(path.read_text())
-        settings = [{}]
+        settings: list[dict[str, Any]] = [{}]
         for devices, gib in TIGHTER.get(path.stem, ()):
             settings.append({"devices": devices, "memory": gib * 2**30})
         for changes in settings:

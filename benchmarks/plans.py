@@ -13,7 +13,7 @@ import time
 from record import add_record_option, row, write_result
 
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.config.resolve import ResolvedConfig, resolve_config
 from jaxdist.launch.planning.search_space import LayoutQuery
 from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import load_cluster
@@ -100,7 +100,7 @@ def command(words):
     ]
 
 
-def order(subject, resolved, devices, lossy):
+def order(subject: StepDescriber, resolved: ResolvedConfig, devices, lossy):
     """Print how long the plans of so many devices take to order, and return it."""
     question = LayoutQuery(
         resolved=resolved,

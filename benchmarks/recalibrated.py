@@ -18,6 +18,7 @@ from statistics import median
 
 from executed import MODELS, laid, pooled
 
+from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.run_record import Run
 from jaxdist.launch.config.resolve import resolve_config
@@ -25,16 +26,17 @@ from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.compare import compare_prediction, recalibrate_cluster
 from jaxdist.oracle.predict import predict
+from jaxdist.oracle.step_description import StepDescription
 
 GIVEN = "data", "tensor"
 """Plans of the runs that are given: one mostly computes, one mostly talks."""
 SPOILS = {"devices x 3, links / 2": (3.0, 0.5), "devices / 3, links x 4": (1 / 3, 4.0)}
 
 
-def spoiled(cluster, devices, links):
+def spoiled(cluster: Cluster, devices, links):
     """Return the cluster with devices and links as many times as fast."""
 
-    def times(number, factor):
+    def times(number: SourcedNumber, factor):
         return SourcedNumber(number.value * factor, "given: wrong on purpose")
 
     device = replace(
@@ -57,18 +59,18 @@ def spoiled(cluster, devices, links):
 class Seen:
     """A plan that was run, described once and predicted on any cluster."""
 
-    def __init__(self, name, times, case):
+    def __init__(self, name, times, case: StepDescription):
         self.name, self.case, took = name, case, median(times)
         self.run = Run(name=name, experiment=name, step_s=took, steps=1)
 
-    def beside(self, cluster):
+    def beside(self, cluster: Cluster):
         return compare_prediction(self.run, predict(self.case, cluster))
 
-    def error(self, cluster):
+    def error(self, cluster: Cluster):
         return abs(predict(self.case, cluster).step_s / self.run.step_s - 1)
 
 
-def executed(folder, model):
+def executed(folder: Path, model):
     """Yield what ran of a network, a rate at a time."""
     found = json.loads((folder / f"{model}.executed.json").read_text())
     plans = laid(model, found["plans"])
@@ -79,7 +81,7 @@ def executed(folder, model):
         yield rate, [Seen(n, times[n], subject.describe(plans[n])) for n in plans]
 
 
-def scored(seen, right, factors):
+def scored(seen: list[Seen], right: Cluster, factors):
     """Return the median error as calibrated, spoiled, and recalibrated."""
     wrong = spoiled(right, *factors)
     given = [one for one in seen if one.name in GIVEN]

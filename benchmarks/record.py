@@ -170,16 +170,16 @@ def check_result(result: dict[str, Any]) -> None:
     for one in result["rows"]:
         if missing := set(ROW_FIELDS) - set(one):
             raise ValueError(f"{one} has no {', '.join(sorted(missing))}")
-        if (key := (one["case"], one["figure"])) in seen:
-            raise ValueError(f"{key} is there twice")
-        seen.add(key)
+        if (place := (one["case"], one["figure"])) in seen:
+            raise ValueError(f"{place} is there twice")
+        seen.add(place)
         if one["value"] is None and "range" not in (one["spread"] or {}):
-            raise ValueError(f"{key} has neither a value nor a range")
+            raise ValueError(f"{place} has neither a value nor a range")
         match one["spread"]:
             case None | {"interval_95": int() | float()}:
                 pass
             case {"range": [int() | float() as low, int() | float() as high]}:
                 if low > high:
-                    raise ValueError(f"{key}: {low} to {high} is no range")
+                    raise ValueError(f"{place}: {low} to {high} is no range")
             case other:
-                raise ValueError(f"{key}: {other} is no spread")
+                raise ValueError(f"{place}: {other} is no spread")

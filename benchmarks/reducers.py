@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from record import add_record_option, row, write_result
 
@@ -51,7 +52,7 @@ def rows(task: str) -> dict[str, tuple[str, ...]]:
     }
 
 
-def score(folder: Path, task: str, sums: str, seed: int, data: str) -> dict:
+def score(folder: Path, task: str, sums: str, seed: int, data: str) -> dict[str, Any]:
     """Train once, or read what an earlier call has trained."""
     plain = sums.replace(" ", "").replace("%", "").replace(",", "-")
     name = f"{task}-{plain}-{seed}"
@@ -91,7 +92,7 @@ def main() -> None:
     add_record_option(parser)
     given = parser.parse_args()
 
-    def runs(sums: str) -> list[dict]:
+    def runs(sums: str) -> list[dict[str, Any]]:
         each = range(given.seeds)
         return [score(given.folder, given.task, sums, i, given.data) for i in each]
 

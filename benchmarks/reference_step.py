@@ -10,9 +10,12 @@ gathered, with no collective written by hand. Both are compiled for the target.
 import argparse
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from record import add_record_option, row, write_result
+
+if TYPE_CHECKING:
+    from jaxdist.train.layout import Layout
 
 LLAMA = ("llama", "data.name=synthetic", "precision=bfloat16", "model.depth=4")
 STEPS = {
@@ -25,7 +28,7 @@ STEPS = {
 TARGETS = ("tpu-v5p:2x2x2", "h100:1x8")
 
 
-def plain_step(layout: Any) -> tuple[Any, tuple[Any, ...]]:
+def plain_step(layout: "Layout") -> tuple[Any, tuple[Any, ...]]:
     """Return the plain step of a layout with one loop, and its abstract arguments."""
     import jax
     import optax

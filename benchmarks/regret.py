@@ -26,12 +26,12 @@ WORKER = Path(__file__).with_name("regret_worker.py")
 HEADS = ("rate", "size", "out of", "choice", "ms", "fastest", "ms", "regret", "exact")
 
 
-def measured(hosts, sizes, times, timeout, cache):
+def measured(hosts: EmulatedCluster, sizes, times, timeout, cache):
     """Return what all hosts have chosen and [{way: seconds of each time}] by size."""
     given = json.dumps({"sizes": sizes, "times": times})
     command = [sys.executable, str(WORKER), given]
     done = hosts.run(command, timeout=timeout, env=cache)
-    ranks = [json.loads(each.out.splitlines()[-1]) for each in done]
+    ranks = [json.loads(each.stdout.splitlines()[-1]) for each in done]
     if len({json.dumps(rank["choices"]) for rank in ranks}) > 1:
         raise SystemExit("hosts have chosen differently")
     seconds = [

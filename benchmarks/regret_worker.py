@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.calibrate.reduction_timings import measure_reduction_link
 from jaxdist.collectives.primitives import psum
-from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS, select_fastest
+from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS, Link, select_fastest
 from jaxdist.launch.distributed import initialize
 from jaxdist.launch.testbed.traffic_counter import TrafficCounter, shard_local_arrays
 
@@ -44,16 +44,16 @@ def compiled(mesh, via, x):
     return lambda: ready(x)
 
 
-def timed(mesh, gauge, mib, times):
+def timed(mesh, gauge: TrafficCounter, mib, times):
     """Return the seconds of every way: {way: one each time}."""
     x = shard_local_arrays(mesh, lambda rank: matrix(rank, mib))
     calls = {via: compiled(mesh, via, x) for via in SETS["all"]}
-    found = {via: [] for via in calls}
+    found: dict[str, list[float]] = {via: [] for via in calls}
     for call in calls.values() if mib < 16 else ():  # the longest are not warmed up
         jax.block_until_ready(call())
     for _ in range(times):
         for via, call in calls.items():
-            found[via].append(gauge.read(call).seconds)
+            found[via].append(gauge.measure(call).seconds)
     return found
 
 
@@ -76,7 +76,7 @@ def main(sizes, times):
     print(json.dumps(done))
 
 
-def chosen(among, mib, hosts, link):
+def chosen(among, mib, hosts, link: Link):
     """Return the name of the way that a link makes the fastest for one matrix."""
     shape = (math.isqrt(round(mib * 2**18)),) * 2
     ways = [ALL_REDUCE_ALGORITHMS[via] for via in among]

@@ -100,7 +100,7 @@ def translation(layers=8):
     return made.graph()
 
 
-def measured(graph, sizes, **how):
+def measured(graph: LayerGraph, sizes, **how):
     """Print the seconds of a search and what it found; return the recorded row."""
     rates = RATES[-len(sizes) :]
     seconds = []

@@ -57,15 +57,17 @@ def read_source() -> Source:
         parts = parts if parts[0] == "jaxdist" else ("jaxdist", *parts)
         module = ".".join(parts).removesuffix(".__init__")
         source.texts[module] = path.read_text(encoding="utf-8")
-        tree, names = ast.parse(source.texts[module]), {}
+        tree = ast.parse(source.texts[module])
+        names: dict[str, tuple[str, str | None]] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
                 for alias in node.names:
                     names[alias.asname or alias.name] = (node.module or "", alias.name)
         source.imports[module] = names
         for node in tree.body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                source.definitions[module, node.name] = node
+            if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+                continue
+            source.definitions[module, node.name] = node
             for part in node.body if isinstance(node, ast.ClassDef) else ():
                 if isinstance(part, ast.FunctionDef):
                     found = module, f"{node.name}.{part.name}"
@@ -111,7 +113,7 @@ def call_graph(source: Source) -> dict[Function, set[Function]]:
             targets += [
                 t
                 for t in given
-                if isinstance(source.definitions.get(t), ast.FunctionDef)
+                if t and isinstance(source.definitions.get(t), ast.FunctionDef)
             ]
             for module, name in filter(None, targets):
                 if isinstance(source.definitions.get((module, name)), ast.ClassDef):

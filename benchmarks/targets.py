@@ -30,7 +30,7 @@ LLAMA_8B = (
     *("plan.mesh.data=1", "plan.mesh.fsdp=64"),
 )
 LONG_GPT2 = (*GPT2, "data.batch=512", "plan.mesh.data=2", "plan.mesh.fsdp=4")
-STEPS = {
+STEPS: dict[str, tuple[Any, ...]] = {
     "ResNet-50, data 8, bfloat16, 256 images a device": (
         EIGHT,
         *("resnet50", "data.name=synthetic", "precision=bfloat16"),

@@ -27,12 +27,12 @@ TORCH_METHODS = "ddp,fp16,powersgd1,powersgd4"
 UNREPORTED = 100
 
 
-def run(hosts, command, methods, lrs, seeds, args):
+def run(hosts: EmulatedCluster, command, methods, lrs, seeds, args):
     """Train on all hosts; one row a training: of the slowest host."""
     until = {"target": args.target, "most": args.most, "least": args.least}
     given = {"methods": methods, "lrs": lrs, "seeds": seeds, **until}
     done = hosts.run([*command, json.dumps(given)], timeout=args.timeout)
-    lines = [[x for x in r.out.splitlines() if x.startswith("{")] for r in done]
+    lines = [[x for x in r.stdout.splitlines() if x.startswith("{")] for r in done]
     for ranks in zip(*(map(json.loads, each) for each in lines), strict=True):
         seconds = [each["s"] for each in ranks]
         slowest = None if None in seconds else max(seconds)
@@ -42,11 +42,11 @@ def run(hosts, command, methods, lrs, seeds, args):
 
 def tuned(rows):
     """Return the rate of each method that reached the target in the fewest steps."""
-    steps = {}
+    steps: dict[str, dict[float, int]] = {}
     for row in rows:
         each = steps.setdefault(row["method"].removeprefix("torch "), {})
         each[row["lr"]] = row["steps"] or sys.maxsize
-    return {method: [min(each, key=each.get)] for method, each in steps.items()}
+    return {method: [min(each, key=each.__getitem__)] for method, each in steps.items()}
 
 
 def table(rows):
@@ -80,8 +80,10 @@ def main(args):
         workers.append(torch)
     grid = [float(rate) for rate in args.grid.split(",")]
     seeds = [int(seed) for seed in args.seeds.split(",")]
-    heads = ("rate", "method", "lr", "s, median", "min-max", "steps", "ms a step")
-    heads = (*heads, "MB sent a host", "kB a step", "accuracy, %", "reached")
+    heads = (
+        *("rate", "method", "lr", "s, median", "min-max", "steps", "ms a step"),
+        *("MB sent a host", "kB a step", "accuracy, %", "reached"),
+    )
     found = []
     with EmulatedCluster(args.hosts) as hosts:
         lrs = json.loads(args.lrs) if args.lrs else {}

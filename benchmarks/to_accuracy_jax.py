@@ -20,7 +20,7 @@ from jaxdist.launch.testbed.traffic_counter import TrafficCounter
 from jaxdist.layers.linear import Linear
 from jaxdist.meshes.build import build_mesh
 from jaxdist.train.build_layout import build_layout
-from jaxdist.train.program import compile_program, initial_state
+from jaxdist.train.program import Program, compile_program, initial_state
 from jaxdist.train.task import Task
 
 MOMENTUM = 0.9
@@ -47,7 +47,7 @@ class Layers(nnx.Module):
         return self.layers[-1](x)
 
 
-def program_of(asked, lr):
+def program_of(asked: ReductionConfig, lr) -> Program:
     """Compile the step of one method at one rate."""
     own = MOMENTUM if not asked.momentum else None
     task = Task(model=Layers, optimizer=optax.sgd(lr, momentum=own))
@@ -60,24 +60,24 @@ def program_of(asked, lr):
     return compile_program(build_layout(task, plan, build_mesh(plan), shapes))
 
 
-def begin(program, seed):
+def begin(program: Program, seed):
     """Return the state before the first step, with weights that both stacks have."""
     state = initial_state(program.layout)
     drawn = [x for kernel, bias in data.weights(seed) for x in (bias, kernel)]
     leaves, tree = jax.tree.flatten(state.params)
     given = [
-        jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda at, x=x: x[at])
+        jax.make_array_from_callback(leaf.shape, leaf.sharding, x.__getitem__)
         for leaf, x in zip(leaves, drawn, strict=True)
     ]
     return dataclasses.replace(state, params=jax.tree.unflatten(tree, given))
 
 
-def feed(program, images, labels, places):
+def feed(program: Program, images, labels, places):
     """Place this host's samples."""
     arrays = {"image": images[places], "label": labels[places]}
     arrays["id"] = places.astype(np.int32)
     return {
-        key: jax.make_array_from_process_local_data(program.batch[key], x)
+        key: jax.make_array_from_process_local_data(program.batch_shardings[key], x)
         for key, x in arrays.items()
     }
 
@@ -106,7 +106,8 @@ class Trained:
         self.state = begin(self.program, seed)
 
     def step(self, places):
-        batch = feed(self.program, *self.samples, places[self.own])
+        images, labels = self.samples
+        batch = feed(self.program, images, labels, places[self.own])
         self.state, loss = self.program.run(1, self.state, batch)
         jax.block_until_ready(loss)
 

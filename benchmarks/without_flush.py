@@ -31,10 +31,11 @@ from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.input.config import DataConfig
 from jaxdist.input.device_feed import train_feed
 from jaxdist.input.registry import open_data
+from jaxdist.input.sources import Source
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.training.evaluate import make_evaluator
 from jaxdist.launch.training.job.batch_spec import feature_spec
-from jaxdist.launch.training.job.job import make_job
+from jaxdist.launch.training.job.job import Job, make_job
 from jaxdist.layers import Linear
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.conv_blocks import Chain
@@ -76,7 +77,7 @@ def Net(*, rngs):
     return Chain({name: Layer(i, o, rngs) for name, i, o in pairs})
 
 
-def job_of(way, rate, seed, epochs, momentum):
+def job_of(way, rate, seed, epochs, momentum) -> tuple[Job, tuple[Source, Source]]:
     """Return the job of one training, and its samples."""
     pipe = WAYS[way]
     times = 1 if pipe is None else STREAM

@@ -59,8 +59,8 @@ def main(args):
     for name, taken in found.items():
         ratios = [a / b for a, b in zip(taken, base)]
         middle, ratio = statistics.median(taken), statistics.median(ratios)
-        cells = f"{middle:.0f}", f"{alone[name]:.0f}", f"{ratio:.3f}"
-        cells += (
+        cells = (
+            *(f"{middle:.0f}", f"{alone[name]:.0f}", f"{ratio:.3f}"),
             f"{min(ratios):.3f}-{max(ratios):.3f}",
             f"{alone[name] / alone['1f1b']:.3f}",
         )

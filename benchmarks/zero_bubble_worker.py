@@ -18,7 +18,7 @@ from jaxdist.meshes.build import build_mesh
 from jaxdist.models.conv_blocks import Chain
 from jaxdist.train.build_layout import build_layout
 from jaxdist.train.objective import Regression
-from jaxdist.train.program import compile_program, initial_state
+from jaxdist.train.program import Program, compile_program, initial_state
 from jaxdist.train.task import Task
 
 ROWS = 8
@@ -73,7 +73,7 @@ class Slow(nnx.Module):
         return jnp.tanh(wait_forward(self.ms, wait_backward(self.ms, x) @ kernel))
 
 
-def program_of(schedule, stages, blocks, width, ms, micro):
+def program_of(schedule, stages, blocks, width, ms, micro) -> Program:
     """Compile the step of a schedule."""
 
     def network(*, rngs):
@@ -96,7 +96,7 @@ def program_of(schedule, stages, blocks, width, ms, micro):
     return compile_program(build_layout(task, plan, build_mesh(plan), shapes))
 
 
-def batch_of(program):
+def batch_of(program: Program):
     """Return a batch; all stages have the same samples."""
     rng = np.random.default_rng(0)
     arrays = {
@@ -107,7 +107,7 @@ def batch_of(program):
     }
     return {
         key: jax.make_array_from_callback(
-            x.shape, program.batch_shardings[key], lambda at, x=x: x[at]
+            x.shape, program.batch_shardings[key], x.__getitem__
         )
         for key, x in arrays.items()
     }
@@ -120,7 +120,7 @@ def main(schedules, rounds, **sizes):
     }
     for program in programs.values():
         assert not program.differences
-    found = {name: [] for name in schedules}
+    found: dict[str, list[float]] = {name: [] for name in schedules}
     states = {name: initial_state(one.layout) for name, one in programs.items()}
     batches = {name: batch_of(one) for name, one in programs.items()}
     for number in range(rounds + 1):

@@ -5,6 +5,7 @@ import json
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -71,6 +72,53 @@ def test_a_result_names_commands_that_exist(name):
                 assert first in TARGETS
             case _:
                 assert program == "jaxdist"
+
+
+READ = """
+import argparse, json, runpy, sys
+parse = argparse.ArgumentParser.parse_args
+
+class HasRead(Exception):
+    pass
+
+def read_and_end(parser, *given):
+    parse(parser, *given)
+    raise HasRead
+
+argparse.ArgumentParser.parse_args = read_and_end
+for words in json.load(sys.stdin):
+    sys.argv = words
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    except HasRead:
+        continue
+    except SystemExit as error:
+        sys.exit(f"{words}: {error}")
+    sys.exit(f"{words} are not read")
+"""
+"""Runs programs until they have read their words; ends with 1 at the first that cannot."""
+
+
+def test_benchmarks_still_take_the_words_of_their_results():
+    commands = [
+        shlex.split(line)[1:]
+        for result in RESULTS.values()
+        for line in result["command"].splitlines()
+        if line.startswith("python benchmarks/")
+    ]
+    if importlib.util.find_spec("torch") is None:
+        commands = [one for one in commands if not one[0].endswith("_torch.py")]
+    assert len(commands) > 60
+    commands = [[str(ROOT / script), *words] for script, *words in commands]
+    done = subprocess.run(
+        [sys.executable, "-c", READ],
+        cwd=ROOT / "benchmarks",
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not done.returncode, done.stderr
 
 
 def anchors(page):
