@@ -23,9 +23,11 @@ import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from record import add_record_option, row, write_result
 
+from jaxdist.collectives.compress.method import FlatAllReduce
 from jaxdist.collectives.registry import make_algorithm
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.plan import MeshShape, Plan
@@ -228,6 +230,7 @@ def sums_of(case, reduction):
     across hosts, which no plan can name: it is priced here, and not run.
     """
     algorithm = make_algorithm(reduction)
+    assert isinstance(algorithm, FlatAllReduce)
     (ledger,) = case.ledgers
     gone = [one for one in ledger.rows if one.layer.startswith("reduce_gradients")]
     elements = sum(one.payload for one in gone) // 4
@@ -329,7 +332,7 @@ def shuffle_512():
     return rows
 
 
-DESCRIBED = {
+DESCRIBED: dict[str, dict[str, Any]] = {
     "shuffle_512": {
         "title": "An epoch on 512 workers by shuffling",
         "measures": "Predicted seconds of an epoch of ResNet-50 on ImageNet, 512 V100 "
