@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
+from jaxdist.core.block_protocol import ColumnRowPair
 from jaxdist.core.errors import BadInput
 from jaxdist.layers import (
     AvgPool,
@@ -120,6 +121,23 @@ class Skips2D(Skips):
         super().__init__(config, dims=2, **how)
 
 
+class Pair(nnx.Module):
+    """A group norm between the layers of a tensor-parallel pair."""
+
+    pairs = (ColumnRowPair(first=("conv1",), last="conv2", inner=("norm",)),)
+
+    def __init__(self, config, *, dtype=None, rngs):
+        how = dict(dtype=dtype, rngs=rngs)
+        self.conv1 = Conv(2, 8, (3, 3), **how)
+        self.norm = GroupNorm(8, 4, **how)
+        self.conv2 = Conv(8, 4, (3, 3), **how)
+        self.mean, self.dense = GlobalMean(), Linear(4, 10, **how)
+
+    def __call__(self, x):
+        x = self.conv2(jnp.tanh(self.norm(self.conv1(x))))
+        return self.dense(self.mean(x))
+
+
 FLAT = {name: network(make, 2) for name, make in LAYERS.items()}
 
 
@@ -162,6 +180,7 @@ CASES = {
         (12, 8, 2),
         dict(spatial_h=2, tensor=2, tensor_strategy="channel"),
     ),
+    "groups of channels on tensor 2": (Pair, (8, 8, 2), dict(spatial_h=2, tensor=2)),
     "spatial_d 2 x spatial_h 2 x spatial_w 2": (
         Skips,
         (8, 8, 8, 2),
