@@ -31,7 +31,6 @@ from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.oracle.collective_times import traffic_seconds
 from jaxdist.oracle.compute_times import (
     MicrobatchTime,
-    compute_layers,
     stage_compute_times,
 )
 from jaxdist.oracle.link_groups import link_group
@@ -55,7 +54,7 @@ def stage_times(case: StepDescription, cluster: Cluster) -> tuple[MicrobatchTime
         # Replicas of a stage are alike, so the first of them stands for all.
         rank, names = case.placement.stage_devices[stage][0], set[str]()
         if case.stages:
-            names = {layer.name for layer in compute_layers(case, stage)}
+            names = {layer.name for layer in case.compute_layers(stage)}
         inside = _rows_of_layers(case.ledgers[rank], names)
         whole = sum(traffic_seconds(inside, cluster, case.plan.placed).values())
         # The ledger has a step's traffic, of which a microbatch has its part.
@@ -92,7 +91,7 @@ def other_traffic(case: StepDescription, pipe_rank: int) -> Ledger:
 def _device_layers(case: StepDescription, pipe_rank: int) -> set[str]:
     """Name the layers of a device's stages; none where the network is not cut."""
     stages = case.placement.stages_of(pipe_rank) if case.stages else ()
-    return {layer.name for stage in stages for layer in compute_layers(case, stage)}
+    return {layer.name for stage in stages for layer in case.compute_layers(stage)}
 
 
 def _rows_of_layers(ledger: Ledger, names: set[str]) -> Ledger:

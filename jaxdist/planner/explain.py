@@ -10,7 +10,6 @@ from jaxdist.core.text.formatting import format_duration, format_size
 from jaxdist.oracle.collective_times import alpha_beta_seconds, collective_seconds
 from jaxdist.oracle.compute_times import (
     compute_cost_model,
-    compute_layers,
     stage_compute_times,
 )
 from jaxdist.oracle.link_groups import link_group
@@ -136,7 +135,7 @@ def _compute_lines(
         worker = compute_cost_model(case, cluster.device, rank)
         flops: defaultdict[str, float] = defaultdict(float)
         spent_s: defaultdict[str, float] = defaultdict(float)
-        for layer in compute_layers(case, stage):
+        for layer in case.compute_layers(stage):
             spent = worker.microbatch_time(layer)
             flops[layer.block] += worker.work_fraction(layer) * layer.flops
             spent_s[layer.block] += spent.forward + spent.backward

@@ -49,6 +49,8 @@ class PlanEvaluator:
     """Those, in the order in which they were described."""
     stages: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     """Blocks of each stage of all described plans, by label."""
+    cases: dict[str, StepDescription] = field(default_factory=dict)
+    """The steps of all described plans, by label."""
 
     @property
     def num_evaluated(self) -> int:
@@ -69,7 +71,7 @@ class PlanEvaluator:
         except BadInput as error:
             self.rejection_reasons[title] = error.what
             return False
-        self.stages[title] = case.stages
+        self.stages[title], self.cases[title] = case.stages, case
         # Cuts of its own that are those of equal FLOPs make it no plan of its own.
         uncut = replace(plan, pipe=replace(plan.pipe, cuts=())).label
         if plan.pipe.cuts and self.stages.get(uncut) == case.stages:
@@ -95,11 +97,12 @@ class PlanEvaluator:
         new = [one for one in variants if one.label not in self.stages]
         if not new:
             return
-        case = self.describe_step(plan)
+        base = self.cases[plan.label]
         for one in new:
-            self.stages[one.label] = case.stages
-            ledgers = tuple(replace(ledger, plan=one) for ledger in case.ledgers)
-            prediction = predict(replace(case, plan=one, ledgers=ledgers), self.cluster)
+            ledgers = tuple(replace(ledger, plan=one) for ledger in base.ledgers)
+            case = replace(base, plan=one, ledgers=ledgers)
+            self.stages[one.label], self.cases[one.label] = case.stages, case
+            prediction = predict(case, self.cluster)
             self.feasible[one.label] = EvaluatedPlan(plan=one, prediction=prediction)
 
     def fits_with_margin(self, plan: Plan) -> bool:
