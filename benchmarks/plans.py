@@ -104,7 +104,7 @@ def command(network, words):
         f"{found['layouts']:,} ordered, {found['described']} described; "
         f"{best['plan']['mesh']}, {best['step_s']:.2f} s a step"
     )
-    case = f"{network} on {words[-1]} of {words[-3]}"
+    case = f"{network} on {int(words[-1]):,} of {words[-3]}"
     return [
         row(case, core, "s", figure="command"),
         row(case, found["layouts"], "", figure="layouts"),

@@ -52,34 +52,45 @@ class PlanEvaluator:
     cases: dict[str, StepDescription] = field(default_factory=dict)
     """The steps of all described plans, by label."""
 
+    described: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)
+    """Labels and own cuts of all of them: of one label the fastest cuts stay."""
+
     @property
     def num_evaluated(self) -> int:
         """How many were described."""
-        return len(self.stages)
+        return len(self.described)
 
     def evaluate(self, plan: Plan) -> bool:
         """Describe a plan that was not, and tell whether it can be run."""
-        title = plan.label
+        title, own = plan.label, (plan.label, plan.pipe.cuts)
         # Searches ask for the same plan again and again.
-        if title in self.feasible or title in self.rejection_reasons:
+        known = title in self.feasible or title in self.rejection_reasons
+        if known and own in self.described:
             return title in self.feasible
         # A plan counts as described even where it is refused.
-        self.stages[title] = ()
+        self.described.add(own)
+        other_cuts = self.feasible.get(title)
         try:
             case = self.describe_step(plan)
             prediction = predict(case, self.cluster)
         except BadInput as error:
-            self.rejection_reasons[title] = error.what
-            return False
-        self.stages[title], self.cases[title] = case.stages, case
+            if other_cuts is None:
+                self.rejection_reasons[title] = error.what
+            return other_cuts is not None
         # Cuts of its own that are those of equal FLOPs make it no plan of its own.
         uncut = replace(plan, pipe=replace(plan.pipe, cuts=())).label
         if plan.pipe.cuts and self.stages.get(uncut) == case.stages:
             return uncut in self.feasible
+        needed, how = prediction.memory_bytes, ""
         if self.needs_margin:
-            needed = prediction.untraced_bytes_with_margin
-            return self.record_fit(plan, prediction, needed, ", not traced")
-        return self.record_fit(plan, prediction, prediction.memory_bytes)
+            needed, how = prediction.untraced_bytes_with_margin, ", not traced"
+        if other_cuts is not None:
+            is_faster = prediction.step_s < other_cuts.prediction.step_s
+            fits = needed <= self.memory_capacity and not prediction.host_excess_bytes
+            if not (is_faster and fits):
+                return True
+        self.stages[title], self.cases[title] = case.stages, case
+        return self.record_fit(plan, prediction, needed, how)
 
     def evaluate_all(self, plans: Iterable[Plan]) -> None:
         """Describe plans as they come, each once."""
@@ -102,6 +113,7 @@ class PlanEvaluator:
             ledgers = tuple(replace(ledger, plan=one) for ledger in base.ledgers)
             case = replace(base, plan=one, ledgers=ledgers)
             self.stages[one.label], self.cases[one.label] = case.stages, case
+            self.described.add((one.label, one.pipe.cuts))
             prediction = predict(case, self.cluster)
             self.feasible[one.label] = EvaluatedPlan(plan=one, prediction=prediction)
 
