@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from jaxdist.core.errors import BadInput
@@ -110,10 +111,10 @@ class MeshShape:
         """Yield (axis, devices along it), outermost first."""
         return ((name, getattr(self, name)) for name in AXES)
 
-    @property
+    @cached_property
     def devices(self) -> int:
         """Devices in the whole mesh."""
-        return math.prod(size for _, size in self.items())
+        return math.prod(self._sizes.values())
 
     def size(self, *axes: str) -> int:
         """Devices along these axes, or parts of axes, together.
@@ -125,12 +126,18 @@ class MeshShape:
         >>> MeshShape(fsdp=8).size("fsdp[::4]")
         2
         """
+        sizes = self._sizes
+        return math.prod([sizes.get(name) or self._part_size(name) for name in axes])
+
+    def _part_size(self, name: str) -> int:
         # A part of an axis has its size in its name, or its stride.
-        return math.prod(
-            sub_axis_size(name)
-            or getattr(self, name.partition("[")[0]) // axis_stride(name)
-            for name in axes
-        )
+        size = sub_axis_size(name)
+        return size or self._sizes[name.partition("[")[0]] // axis_stride(name)
+
+    # Sizes are asked for millions of times in a search.
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        return dict(self.items())
 
     @property
     def batch_shards(self) -> int:

@@ -1,6 +1,7 @@
 """A profile: what a network costs, layer by layer, and where it may be cut."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -49,7 +50,13 @@ class LayerProfile:
         """FLOPs of forward and backward pass."""
         return self.flops_forward + self.flops_backward
 
-    @property
+    @cached_property
+    def unnamed(self) -> "LayerProfile":
+        """The layer without its place: layers of equal numbers have equal ones."""
+        return replace(self, name="", block="")
+
+    # The oracle asks each layer for it under every plan.
+    @cached_property
     def kernel(self) -> KernelShape | None:
         """What its forward pass computes, where that is a product with its weights.
 
@@ -143,6 +150,11 @@ class Profile:
     def cuts(self) -> tuple[str, ...]:
         """The blocks after which the network may be cut."""
         return tuple(block.name for block in self.blocks if block.cut_after)
+
+    @cached_property
+    def layer_by_name(self) -> dict[str, LayerProfile]:
+        """The layers, by their paths."""
+        return {layer.name: layer for layer in self.layers}
 
     def layers_of(self, block: str) -> tuple[LayerProfile, ...]:
         """Return the layers of a block; the last one has those of no block as well.

@@ -91,9 +91,17 @@ def traffic_seconds(
     # that part of it.
     every = ledger.plan.outer.sync_interval or 1
     joint = [row for sync in ledger.outer_syncs for row in sync.rows]
+    # Equal blocks have equal rows, so each kind of row is priced once.
+    seconds: dict[tuple[str, int, int, tuple[str, ...]], float] = {}
+    groups: dict[tuple[str, ...], LinkGroup] = {}
     for rows, share in ((ledger.rows, 1.0), (joint, 1 / every)):
         for row in rows:
-            group = link_group(cluster, placement, row.axes, pipe_rank)
-            took = collective_seconds(row.kind, row.payload, row.arrays, group)
-            total[f"{row.what}, {' x '.join(row.axes)}"] += share * took
+            alike = row.kind, row.payload, row.arrays, row.axes
+            if alike not in seconds:
+                if row.axes not in groups:
+                    groups[row.axes] = link_group(
+                        cluster, placement, row.axes, pipe_rank
+                    )
+                seconds[alike] = collective_seconds(*alike[:3], groups[row.axes])
+            total[f"{row.what}, {' x '.join(row.axes)}"] += share * seconds[alike]
     return dict(total)

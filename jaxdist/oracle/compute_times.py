@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.device import Device
@@ -100,9 +100,10 @@ class ComputeCostModel:
         What attention computes between its projections is split with them, by heads.
         """
         planned, whole, count = Counter[str](), Counter[str](), Counter[str]()
-        for layer in self.case.profile.layers:
-            work = self.ledger.layer_flops.get(layer.name)
-            if work and layer.flops:
+        layers = self.case.profile.layer_by_name
+        for name, work in self.ledger.layer_flops.items():
+            layer = layers.get(name)
+            if work and layer and layer.flops:
                 module = layer.name.rpartition(".")[0]
                 planned[module] += work
                 whole[module] += layer.flops
@@ -127,15 +128,34 @@ class ComputeCostModel:
         Raises:
             BadInput: the device has no speed for the dtype.
         """
-        share = self.work_fraction(layer)
-        forward, backward = self._layer_seconds(layer, share)
-        longer = self._block_overhead(layer.block)
-        forward, backward = longer[0] * forward, longer[1] * backward
-        weights = self._weight_fraction(layer) * backward
+        case, share = self.case, self.work_fraction(layer)
         # Rematerialization runs the forward pass once more before the backward pass,
         # but of layers whose outputs wait on the device or the host.
-        waits = self.case.plan.memory_action(layer.name) is not None
-        backward += (self.case.is_rematerialized(layer) and not waits) * forward
+        waits = case.plan.memory_action(layer.name) is not None
+        again = case.is_rematerialized(layer) and not waits
+        # Layers of equal blocks take the same time, which is computed once.
+        samples = case.block_sample_shards(layer.block)
+        longer = self._block_overhead(layer.block)
+        alike = layer.unnamed, share, samples, longer, again
+        if alike not in self._times:
+            self._times[alike] = self._compute_time(layer, share, longer, again)
+        return self._times[alike]
+
+    @cached_property
+    def _times(self) -> dict[Any, MicrobatchTime]:
+        return {}
+
+    def _compute_time(
+        self,
+        layer: LayerProfile,
+        share: float,
+        overhead: tuple[float, float],
+        is_remade: bool,
+    ) -> MicrobatchTime:
+        forward, backward = self._layer_seconds(layer, share)
+        forward, backward = overhead[0] * forward, overhead[1] * backward
+        weights = self._weight_fraction(layer) * backward
+        backward += is_remade * forward
         # Gradients of several microbatches are added to a sum in memory; a pipeline's
         # loop does that even for one.
         if self.case.microbatches > 1 or self.case.stages:
@@ -318,30 +338,9 @@ def stage_compute_times(
     found = []
     for stage in case.stage_range:
         model = stage_cost_model(case, cluster, stage)
-        spent = (model.microbatch_time(x) for x in compute_layers(case, stage))
+        spent = (model.microbatch_time(x) for x in case.compute_layers(stage))
         found.append(sum(spent, MicrobatchTime(forward=0.0, backward=0.0)))
     return tuple(found)
-
-
-def compute_layers(case: StepDescription, stage: int) -> tuple[LayerProfile, ...]:
-    """Return the layers whose work a stage does.
-
-    They are the layers of its blocks, with one exception: an embedding table that the
-    last stage uses as well (tied weights) costs time where it is read, there.
-    """
-    last = len(case.stages) - 1
-    if last < 1:
-        return case.stage_layers(stage)
-    # The ledger gives the last device FLOPs of layers that its own blocks do not hold.
-    device = case.placement.stage_devices[last][0]
-    stages = case.placement.stages_of(device)
-    held = {layer.name for own in stages for layer in case.stage_layers(own)}
-    tied = case.ledgers[device].layer_flops.keys() - held
-    own_layers = case.stage_layers(stage)
-    # Other stages hold the tied table but do not use it.
-    if stage != last:
-        return tuple(layer for layer in own_layers if layer.name not in tied)
-    return (*(x for x in case.profile.layers if x.name in tied), *own_layers)
 
 
 def step_layer_times(case: StepDescription, cluster: Cluster) -> dict[str, LayerTime]:
@@ -360,7 +359,7 @@ def step_layer_times(case: StepDescription, cluster: Cluster) -> dict[str, Layer
         rank = case.placement.stage_devices[stage][0]
         micro = case.work_counts[rank].microbatches
         model = stage_cost_model(case, cluster, stage)
-        for layer in compute_layers(case, stage):
+        for layer in case.compute_layers(stage):
             one = model.microbatch_time(layer)
             found[layer.name] = LayerTime(
                 forward=late * micro * one.forward,

@@ -86,15 +86,17 @@ def _memory_by_rank(case: StepDescription, device: Device) -> list[dict[str, int
     # With `remat_end` ranks save different blocks, but all stages are one program,
     # whose arrays have room for the rank that saves most.
     most = max(kept for kept, _ in saved)
-    late = [_weight_residuals(case, device, k) for k in range(len(case.ledgers))]
+    # All devices have rings of as many rows as the last stage needs.
+    pending, late = 0, 0.0
+    if isinstance(schedule, SyncSchedule) and schedule.release_kind == "weights":
+        pending = max(map(schedule.pending_weights, range(schedule.devices)))
+        late = max(_weight_residuals(case, device, k) for k in range(len(case.ledgers)))
     for pipe_rank, (kept, once) in enumerate(saved):
         rows = case.ledgers[pipe_rank].rows
         # An asynchronous pipeline (no flush) fills all of its stages.
-        flying, pending = 1 if schedule is None else len(case.stages), 0
+        flying = 1 if schedule is None else len(case.stages)
         if isinstance(schedule, SyncSchedule):
             flying = schedule.live_inputs(pipe_rank)
-            # All devices have rings of as many rows as the last stage needs.
-            pending = max(map(schedule.pending_weights, range(schedule.devices)))
 
         # Without ZeRO 3 parameters are whole on every device: nothing is gathered.
         gathers = [row for row in rows if row.what == "parameters"]
@@ -109,7 +111,7 @@ def _memory_by_rank(case: StepDescription, device: Device) -> list[dict[str, int
             "gathered": whole if case.stages else 0,
             "gradients": max(own, whole) if case.microbatches > 1 else own,
             "activations": round((most if plan.remat_end else kept) * flying + once),
-            "weight residuals": round(max(late) * pending),
+            "weight residuals": round(late * pending),
             "batch": case.batch_bytes // plan.mesh.size(*plan.batch_axes),
             "buffers": max((x.payload // max(1, x.arrays) for x in rows), default=0),
         }
@@ -153,11 +155,10 @@ def _saved_activations(
         # Collectives of the tensor axis are not run again, so their results are saved;
         # for layers that are not recomputed they are among the sizes above. Half of the
         # all-reduces are of the backward pass, which saves nothing.
-        own = {x.name for x in case.profile.layers if not case.is_rematerialized(x)}
         rows = [
             row
             for row in case.ledgers[pipe_rank].rows
-            if row.axes == ("tensor",) and row.layer not in own
+            if row.axes == ("tensor",) and row.layer not in case.saved_layers
         ]
         sums = sum(row.payload for row in rows if row.kind == "all-reduce")
         gathers = sum(row.payload for row in rows if row.kind == "all-gather")

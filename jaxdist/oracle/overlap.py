@@ -27,7 +27,7 @@ import numpy as np
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.oracle.collective_times import traffic_seconds
-from jaxdist.oracle.compute_times import compute_layers, stage_cost_model
+from jaxdist.oracle.compute_times import stage_cost_model
 from jaxdist.oracle.flow_shop import FloatArray, concurrent_time
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.gradient_buckets import BUCKET_SCOPE
@@ -87,7 +87,7 @@ def collective_overlaps(
         return ()
     # One device stands for all: layers without stages are the same on each.
     late = micro * (1 + cluster.jitter.value)
-    layers = compute_layers(case, 0)
+    layers = case.compute_layers(0)
     model = stage_cost_model(case, cluster, 0)
     spent = [model.microbatch_time(layer) for layer in layers]
     forward = late * np.array([one.forward for one in spent])

@@ -19,16 +19,20 @@ the step for the busiest device.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import Plan
 from jaxdist.core.step_breakdown import StageTiming
 from jaxdist.oracle.compute_times import MicrobatchTime
+from jaxdist.oracle.flow_shop import FloatArray
 from jaxdist.oracle.rank_devices import rank_devices
 from jaxdist.oracle.stage_times import stage_times, superstep_skew
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.pipeline.plan_schedule import plan_schedule
-from jaxdist.pipeline.schedule_base import Superstep, WorkItem
+from jaxdist.pipeline.schedule_base import PipelineSchedule
 
 PipelineTimeline = tuple[tuple[StageTiming, ...], ...]
 """The work of a step in time, one row for each rank of the pipe axis."""
@@ -73,16 +77,14 @@ def schedule_time(
         return PipelineTime(busiest_device=0, busy_seconds=busy, bubble_seconds=0.0)
     schedule = plan_schedule(plan, microbatches)
     split = schedule.release_kind == "weights"
-    works: list[list[float]] = []
-    for superstep in schedule.supersteps:
-        done = _work_seconds(superstep, passes, split, core_contention)
-        works.append([sum(seconds for _, seconds in own) for own in done])
+    table = PassTable.of(passes, has_weights=split)
+    works = work_seconds(schedule, table, core_contention).sum(axis=1)
     # The busiest device decides; what it waits for in exchanges is the bubble.
-    totals = [sum(own) for own in zip(*works, strict=True)]
-    busy = max(totals)
-    waits = sum(superstep_seconds(own, skew) for own in works) - busy
+    totals = np.add.accumulate(works)[-1]
+    busy = float(totals.max())
+    waits = sum(superstep_seconds(works, skew).tolist()) - busy
     return PipelineTime(
-        busiest_device=totals.index(busy), busy_seconds=busy, bubble_seconds=waits
+        busiest_device=int(totals.argmax()), busy_seconds=busy, bubble_seconds=waits
     )
 
 
@@ -103,16 +105,20 @@ def predict_timeline(case: StepDescription, cluster: Cluster) -> PipelineTimelin
         return ()
     schedule = plan_schedule(case.plan, case.microbatches)
     split = schedule.release_kind == "weights"
-    stages, contention = stage_times(case, cluster), core_contention(case, cluster)
+    passes = PassTable.of(stage_times(case, cluster), has_weights=split)
     skew = superstep_skew(case.plan, cluster)
+    seconds = work_seconds(schedule, passes, core_contention(case, cluster))
+    lengths = superstep_seconds(seconds.sum(axis=1), skew)
     lanes: list[list[StageTiming]] = [[] for _ in schedule.ticks[0]]
     now = 0.0
-    for superstep in schedule.supersteps:
+    for superstep, took, length in zip(schedule.supersteps, seconds, lengths):
         ends = [now] * len(lanes)
-        done = _work_seconds(superstep, stages, split, contention)
-        for device, works in enumerate(done):
-            for work, seconds in works:
-                start, ends[device] = ends[device], ends[device] + seconds
+        for row, spent in zip(superstep, took):
+            for device, work in enumerate(row):
+                if work is None:
+                    continue
+                start = ends[device]
+                ends[device] += float(spent[device])
                 lanes[device].append(
                     StageTiming(
                         kind=work.kind,
@@ -123,7 +129,7 @@ def predict_timeline(case: StepDescription, cluster: Cluster) -> PipelineTimelin
                     )
                 )
         # The next superstep begins when the slowest device is done, for all devices.
-        now += superstep_seconds([end - now for end in ends], skew)
+        now += float(length)
     return tuple(map(tuple, lanes))
 
 
@@ -134,45 +140,63 @@ def core_contention(case: StepDescription, cluster: Cluster) -> float:
     return min(device.crowd.value for device in kinds)
 
 
-def superstep_seconds(device_seconds: Sequence[float], skew: float) -> float:
-    """Return the seconds of a superstep, from exchange to exchange.
+def superstep_seconds(device_seconds: FloatArray, skew: float) -> FloatArray:
+    """Return the seconds of supersteps, from exchange to exchange.
 
     Args:
-        device_seconds: seconds that each device works in it.
+        device_seconds: seconds that each device works in it, [..., device].
         skew: seconds by which the last of equally busy devices is late.
 
-    >>> superstep_seconds([3.0, 3.0, 0.0], 0.5), superstep_seconds([3.0, 1.0, 1.0], 0.5)
-    (3.5, 3.0)
+    >>> superstep_seconds(np.array([[3.0, 3.0, 0.0], [3.0, 1.0, 1.0]]), 0.5).tolist()
+    [3.5, 3.0]
     """
     # The skew delays an exchange only where a second device ends at about the same time
     # as the first.
-    *_, second, longest = sorted((0.0, *device_seconds))
-    return max(longest, second + skew) if second else longest
+    order = np.sort(device_seconds, axis=-1)
+    longest, second = order[..., -1], order[..., -2]
+    return np.where(second > 0, np.maximum(longest, second + skew), longest)
 
 
-def _work_seconds(
-    superstep: Superstep,
-    passes: Sequence[MicrobatchTime],
-    has_weights: bool,
-    core_contention: float,
-) -> list[list[tuple[WorkItem, float]]]:
-    """Return the work items of each device in a superstep, with their seconds."""
-    devices = list(zip(*superstep, strict=True))
+@dataclass(frozen=True, kw_only=True)
+class PassTable:
+    """Seconds of one microbatch in each stage, by kind of work: [..., kind, stage]."""
+
+    whole: FloatArray
+    """All of them, where all devices compute."""
+    comm: FloatArray
+    """The part in which layers communicate, forward and for the gradients of inputs."""
+
+    @classmethod
+    def of(cls, passes: Sequence[MicrobatchTime], *, has_weights: bool) -> Self:
+        """Return the table of some stages.
+
+        Args:
+            passes: seconds of each stage.
+            has_weights: whether gradients of weights are works of their own.
+        """
+        late = np.array([one.weights * has_weights for one in passes])
+        back = np.array([one.backward for one in passes]) - late
+        comm = [[one.forward_comm for one in passes]]
+        comm += [[one.backward_comm for one in passes], [0.0] * len(passes)]
+        whole = np.array([[one.forward for one in passes], back, late])
+        return cls(whole=whole, comm=np.array(comm))
+
+
+def work_seconds(
+    schedule: PipelineSchedule, passes: PassTable, core_contention: float
+) -> FloatArray:
+    """Return the seconds of each device's work, [..., superstep, tick, device].
+
+    Args:
+        schedule: what devices do.
+        passes: of its stages.
+        core_contention: slowdown of a kernel where all devices compute, at least 1.
+    """
+    kind, stage = np.moveaxis(schedule.work_table, -1, 0)
+    works = kind >= 0
     # Kernels of idle devices leave their share of the processor cores to the others.
-    working = sum(any(works) for works in devices)
-    share = max(1 / core_contention, working / len(devices))
-    found = []
-    for works in devices:
-        own = []
-        for work in filter(None, works):
-            stage = passes[work.stage]
-            # Layers communicate in forward passes and for the gradients of inputs.
-            whole, comm = stage.forward, stage.forward_comm
-            if work.kind == "backward":
-                whole, comm = stage.backward, stage.backward_comm
-                whole -= stage.weights if has_weights else 0.0
-            elif work.kind == "weights":
-                whole, comm = stage.weights, 0.0
-            own.append((work, share * (whole - comm) + comm))
-        found.append(own)
+    share = np.maximum(1 / core_contention, works.any(axis=1).mean(axis=-1))
+    comm = passes.comm[..., kind, stage]
+    computed = passes.whole[..., kind, stage] - comm
+    found: FloatArray = np.where(works, share[:, None, None] * computed + comm, 0.0)
     return found

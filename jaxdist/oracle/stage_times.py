@@ -31,7 +31,6 @@ from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.oracle.collective_times import traffic_seconds
 from jaxdist.oracle.compute_times import (
     MicrobatchTime,
-    compute_layers,
     stage_compute_times,
 )
 from jaxdist.oracle.link_groups import link_group
@@ -54,7 +53,7 @@ def stage_times(case: StepDescription, cluster: Cluster) -> tuple[MicrobatchTime
     for stage, computed in enumerate(stage_compute_times(case, cluster)):
         names = set[str]()
         if case.stages:
-            names = {layer.name for layer in compute_layers(case, stage)}
+            names = {layer.name for layer in case.compute_layers(stage)}
         halves = []
         for rank in _unlike_ranks(case, cluster, stage):
             inside = _rows_of_layers(case.ledgers[rank], names)
@@ -102,7 +101,7 @@ def other_traffic(case: StepDescription, pipe_rank: int) -> Ledger:
 def _device_layers(case: StepDescription, pipe_rank: int) -> set[str]:
     """Name the layers of a device's stages; none where the network is not cut."""
     stages = case.placement.stages_of(pipe_rank) if case.stages else ()
-    return {layer.name for stage in stages for layer in compute_layers(case, stage)}
+    return {layer.name for stage in stages for layer in case.compute_layers(stage)}
 
 
 def _rows_of_layers(ledger: Ledger, names: set[str]) -> Ledger:

@@ -58,7 +58,7 @@ class StepDescription:
         """Microbatches and updates of a step, of each rank of the pipe axis."""
         return device_work_counts(self.plan, self.microbatches)
 
-    @property
+    @cached_property
     def sample_shards(self) -> int:
         """Devices over which the samples of one microbatch are split."""
         # Positions of an image count like samples: a device computes that part of both.
@@ -68,6 +68,12 @@ class StepDescription:
         """Tell whether the backward pass recomputes the layer's block."""
         plan = self.plan
         return layer.block in self._remat_blocks if plan.remat_end else plan.remat
+
+    @cached_property
+    def saved_layers(self) -> frozenset[str]:
+        """Layers of blocks that the backward pass does not compute again."""
+        layers = self.profile.layers
+        return frozenset(x.name for x in layers if not self.is_rematerialized(x))
 
     @cached_property
     def _remat_blocks(self) -> frozenset[str]:
@@ -101,12 +107,41 @@ class StepDescription:
 
     def stage_layers(self, stage: int) -> tuple[LayerProfile, ...]:
         """Return the layers of a stage; layers of no block are in the last one."""
+        return self._stage_layers[stage]
+
+    @cached_property
+    def _stage_layers(self) -> tuple[tuple[LayerProfile, ...], ...]:
         # A network that is no chain of blocks runs in one piece.
         if not self.stages:
-            return self.profile.layers
-        own, last = self.stages[stage], stage == len(self.stages) - 1
-        return tuple(
-            layer
-            for layer in self.profile.layers
-            if layer.block in own or (last and not layer.block)
-        )
+            return (self.profile.layers,)
+        stage_of = {name: k for k, own in enumerate(self.stages) for name in own}
+        found: list[list[LayerProfile]] = [[] for _ in self.stages]
+        for layer in self.profile.layers:
+            stage = stage_of.get(layer.block, -1)
+            if layer.block in stage_of or not layer.block:
+                found[stage].append(layer)
+        return tuple(map(tuple, found))
+
+    def compute_layers(self, stage: int) -> tuple[LayerProfile, ...]:
+        """Return the layers whose work a stage does.
+
+        They are the layers of its blocks, with one exception: an embedding table that
+        the last stage uses as well (tied weights) costs time where it is read, there.
+        """
+        last, own = len(self.stages) - 1, self.stage_layers(stage)
+        if last < 1:
+            return own
+        # Other stages hold the tied table but do not use it.
+        if stage != last:
+            return tuple(layer for layer in own if layer.name not in self._tied_layers)
+        tied = (x for x in self.profile.layers if x.name in self._tied_layers)
+        return (*tied, *own)
+
+    @cached_property
+    def _tied_layers(self) -> frozenset[str]:
+        """Layers of other devices' blocks that the last stage's device works on."""
+        device = self.placement.stage_devices[-1][0]
+        stages = self.placement.stages_of(device)
+        held = {layer.name for own in stages for layer in self.stage_layers(own)}
+        # The ledger gives that device FLOPs of layers that its own blocks do not hold.
+        return frozenset(self.ledgers[device].layer_flops.keys() - held)

@@ -31,7 +31,6 @@ from jaxdist.network.chakra.trace import ExecutionTrace, TraceNode
 from jaxdist.oracle.compute_times import (
     ComputeCostModel,
     compute_cost_model,
-    compute_layers,
 )
 from jaxdist.oracle.planned_transfers import (
     EXCHANGE_LAYER,
@@ -161,7 +160,7 @@ def _compute_scale(
     whole = sum(
         spent.forward + spent.backward
         for stage in stages
-        for spent in map(model.microbatch_time, compute_layers(case, stage))
+        for spent in map(model.microbatch_time, case.compute_layers(stage))
     )
     whole *= case.work_counts[rank].microbatches
     return prediction.terms_s["compute"] / whole if whole else 1.0
@@ -341,7 +340,7 @@ def _scaled_layers(
 ) -> tuple[dict[int, tuple[LayerProfile, ...]], dict[tuple[int, str, str], float]]:
     """Return the layers of each stage of a rank, and their seconds by kind of work."""
     stages = case.placement.stages_of(pipe_rank) if case.stages else (0,)
-    layers = {stage: compute_layers(case, stage) for stage in stages}
+    layers = {stage: case.compute_layers(stage) for stage in stages}
     split = False
     if case.stages:
         split = plan_schedule(case.plan, case.microbatches).release_kind == "weights"

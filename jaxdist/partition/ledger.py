@@ -271,15 +271,47 @@ class Ledger:
         return dict(step.most_common())
 
 
+def parameter_traffic(
+    plan: Plan,
+    parameter_reads: ParameterReads,
+    reduction: GradientReduction | None = None,
+    updates: int = 1,
+) -> tuple[PlannedCollective, ...]:
+    """Predict the traffic of parameters, their gradients and their norms in a step.
+
+    Args:
+        plan: the layout.
+        parameter_reads: the parameters and how the step reads them.
+        reduction: how gradients are reduced; None: exactly.
+        updates: parameter updates a step.
+    """
+    leaves = parameter_reads.leaves
+    reduction = reduction or exact_reduction(plan, leaves)
+    return (
+        *data_parallel.gradient_traffic(plan, leaves, reduction.exact_axes, updates),
+        *bucket_traffic(plan, leaves, reduction),
+        *param_sharding.fsdp_traffic(
+            plan,
+            leaves,
+            parameter_reads.backward_reads,
+            parameter_reads.dtype,
+            parameter_reads.gathers_per_step,
+            reduction.scatter_compressor,
+            reduction.gather_compressor,
+            reduction.scatter_inner,
+            reduction.gather_inner,
+        ),
+        *norm_traffic(plan, parameter_reads, updates),
+    )
+
+
 def build_ledger(
     plan: Plan,
     calls: Iterable[LayerCall],
     roles: Roles,
-    parameter_reads: ParameterReads,
+    parameter_rows: Iterable[PlannedCollective],
     microbatches: int = 1,
-    reduction: GradientReduction | None = None,
     outer_syncs: tuple[OuterSync, ...] = (),
-    updates: int = 1,
     select_calls: Callable[[Sequence[LayerCall]], Iterable[LayerCall]] = tuple,
 ) -> Ledger:
     """Predict all traffic and work of a plan's training step.
@@ -288,16 +320,12 @@ def build_ledger(
         plan: the layout.
         calls: the network's layer calls on the batch of a replica, or one microbatch.
         roles: what layers do with the tensor axis.
-        parameter_reads: the parameters and how the step reads them.
+        parameter_rows: what `parameter_traffic` returns.
         microbatches: microbatches a step; layers communicate in each, gradients are
             reduced once.
-        reduction: how gradients are reduced; None: exactly.
         outer_syncs: what replicas average between steps.
-        updates: parameter updates a step.
         select_calls: picks the calls that are a device's own, where stages differ.
     """
-    reduction = reduction or exact_reduction(plan, parameter_reads.leaves)
-    leaves = parameter_reads.leaves
     # Where a plan gathers images midway, the calls behind follow another plan.
     ranges = [
         replace(each, calls=tuple(select_calls(each.calls)))
@@ -315,20 +343,7 @@ def build_ledger(
         layers += tensor_parallel.tensor_traffic(each.plan, each.calls, roles)
         work |= predict_flops(each.plan, each.calls, roles)
     rows = (
-        *data_parallel.gradient_traffic(plan, leaves, reduction.exact_axes, updates),
-        *bucket_traffic(plan, leaves, reduction),
-        *param_sharding.fsdp_traffic(
-            plan,
-            leaves,
-            parameter_reads.backward_reads,
-            parameter_reads.dtype,
-            parameter_reads.gathers_per_step,
-            reduction.scatter_compressor,
-            reduction.gather_compressor,
-            reduction.scatter_inner,
-            reduction.gather_inner,
-        ),
-        *norm_traffic(plan, parameter_reads, updates),
+        *parameter_rows,
         *(
             replace(
                 row,

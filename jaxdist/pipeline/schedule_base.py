@@ -9,11 +9,15 @@ one a tick; what is sent in a tick can be used from the next one on.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from jaxdist.core.errors import FatalError
 
 WorkKind = Literal["forward", "backward", "weights"]
+WORK_KINDS: Final[tuple[WorkKind, ...]] = get_args(WorkKind)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,6 +105,23 @@ class PipelineSchedule:
     def ticks(self) -> Ticks:
         """`ticks[t][device]`: what the device does in tick t, or None."""
         return tuple(row for superstep in self.supersteps for row in superstep)
+
+    @cached_property
+    def work_table(self) -> NDArray[Any]:
+        """Place of each work's kind in `WORK_KINDS`, and its stage.
+
+        `[superstep, tick, device, 2]`; a device that rests has -1 twice.
+        """
+        places = {kind: place for place, kind in enumerate(WORK_KINDS)}
+        ticks = max(map(len, self.supersteps))
+        shape = len(self.supersteps), ticks, len(self.ticks[0]), 2
+        found = np.full(shape, -1)
+        for superstep, rows in zip(found, self.supersteps, strict=True):
+            for tick, row in zip(superstep, rows):
+                for device, work in enumerate(row):
+                    if work:
+                        tick[device] = places[work.kind], work.stage
+        return found
 
     @property
     def exchanges(self) -> int:

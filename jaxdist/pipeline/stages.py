@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from jaxdist.core.dtypes import MAX_VECTOR_ELEMENTS
@@ -95,20 +96,31 @@ def balanced_cuts(costs: Sequence[int], parts: int) -> list[int]:
     >>> balanced_cuts([4, 1, 1, 2, 6], 3)
     [1, 4]
     """
-    # Dynamic program over prefixes: {end: (cost of the largest part, starts)}, for one
-    # part more in each round.
-    best = {0: (0, list[int]())}
-    for part in range(1, parts + 1):
-        found: dict[int, tuple[int, list[int]]] = {}
-        # Each of the parts to come needs a block, too.
-        for end in range(part, len(costs) - (parts - part) + 1):
-            found[end] = min(
-                (max(most, sum(costs[start:end])), [*starts, start])
-                for start, (most, starts) in best.items()
-                if start < end
-            )
-        best = found
-    return best[len(costs)][1][1:]
+    # Sums of FLOPs may exceed 64 bits, and only their order counts: the table of all
+    # parts [start, end] has the places of its sums among each other.
+    ends, sums = range(len(costs) + 1), [0, *itertools.accumulate(costs)]
+    sizes = np.array([[max(0, sums[b] - sums[a]) for b in ends] for a in ends], object)
+    _, places = np.unique(sizes, return_inverse=True)
+    part = places.reshape(sizes.shape)
+    never = 1 + int(part.max())
+    part[np.tril_indices(len(sums))] = never
+
+    # Dynamic program over prefixes, for one part more in each round: the cost of the
+    # largest part, and the place of the prefix's starts in their lexical order, of
+    # which the first of equal cost is taken.
+    best = np.array([0, *[never] * len(costs)])
+    lexical, chosen = np.zeros(len(sums), int), []
+    for _ in range(parts):
+        cost = np.maximum(best[:, None], part)
+        start = (cost * len(sums) + lexical[:, None]).argmin(axis=0)
+        best = cost[start, ends]
+        _, lexical = np.unique(lexical[start] * len(sums) + start, return_inverse=True)
+        chosen.append(start)
+    starts, end = list[int](), len(costs)
+    for start in reversed(chosen):
+        end = int(start[end])
+        starts.append(end)
+    return starts[-2::-1]
 
 
 def variable_ids(block: Any) -> set[int]:

@@ -9,7 +9,6 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.text.formatting import format_duration, format_size
 from jaxdist.oracle.collective_times import alpha_beta_seconds, collective_seconds
 from jaxdist.oracle.compute_times import (
-    compute_layers,
     stage_compute_times,
     stage_cost_model,
 )
@@ -142,12 +141,12 @@ def _compute_lines(
     # One microbatch of each block, on a device that has it.
     for stage in case.stage_range:
         worker = stage_cost_model(case, cluster, stage)
-        device = worker.slowest_device(compute_layers(case, stage))
+        device = worker.slowest_device(case.compute_layers(stage))
         peak = device.peak(case.dtype).value
         kind = f" of {device.name}" if len(cluster.kinds) > 1 else ""
         flops: defaultdict[str, float] = defaultdict(float)
         spent_s: defaultdict[str, float] = defaultdict(float)
-        for layer in compute_layers(case, stage):
+        for layer in case.compute_layers(stage):
             spent = worker.microbatch_time(layer)
             flops[layer.block] += worker.work_fraction(layer) * layer.flops
             spent_s[layer.block] += spent.forward + spent.backward

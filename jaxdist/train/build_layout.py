@@ -30,7 +30,11 @@ from jaxdist.partition import data_parallel, tensor_parallel
 from jaxdist.partition.block_padding import fit_block_padding
 from jaxdist.partition.compiler_rewrites import mesh_platform, mesh_rules
 from jaxdist.partition.gradient_buckets import plan_reduction
-from jaxdist.partition.ledger import ParameterReads, build_ledger
+from jaxdist.partition.ledger import (
+    ParameterReads,
+    build_ledger,
+    parameter_traffic,
+)
 from jaxdist.partition.outer_sync import plan_syncs
 from jaxdist.partition.param_sharding import StateUpdate, leaf_shardings
 from jaxdist.partition.variable_sync import sync_axes, variable_traffic
@@ -39,6 +43,7 @@ from jaxdist.pipeline.stage_parameters import SlotArrays
 from jaxdist.pipeline.stages import Stages
 from jaxdist.profile.layer_calls import (
     CallKey,
+    LayerCall,
     record_gradients,
     trace_calls,
     with_gradients,
@@ -334,12 +339,15 @@ def build_layout(
     # What a step reads of the parameters, and how it sums their gradients. Stages
     # gather their parameters once, before the first microbatch; else each microbatch
     # does, and its backward pass gathers again what it reads.
-    shapes = held.device_shapes(state)
-    leaves, structure = jax.tree.flatten((shapes.params, shapes.opt))
-    norms, global_norms = trace_cache.get_or_compute(
-        ("squares", structure, *((x.shape, x.dtype) for x in leaves)),
-        lambda: _norm_requests(task, shapes, repeated),
-    )
+    def norm_requests() -> tuple[tuple[tuple[bool, ...], ...], int]:
+        shapes = held.device_shapes(state)
+        leaves, structure = jax.tree.flatten((shapes.params, shapes.opt))
+        return trace_cache.get_or_compute(
+            ("squares", structure, *((x.shape, x.dtype) for x in leaves)),
+            lambda: _norm_requests(task, shapes, repeated),
+        )
+
+    norms, global_norms = trace_cache.get_or_compute(("norms", held), norm_requests)
     reads = ParameterReads(
         leaves=held.param_shardings,
         backward_reads=(False,) * len(held.param_shardings),
@@ -381,48 +389,74 @@ def build_layout(
         trace_cache,
     )
 
-    # The ledger of what a step moves and computes: one, or one for each device along
-    # pipe.
-    ledger = partial(
-        build_ledger,
-        # What was decided, where the plan says `auto`.
-        replace(plan, logits="chunks" if product else "whole"),
-        calls,
-        roles,
-        replace(
-            reads,
-            leaves=layout.param_shardings,
-            backward_reads=tuple(
-                read and i not in layout.kept_params
-                for i, read in enumerate(reads.backward_reads)
-            ),
-        ),
-        reduction=reduction,
-        outer_syncs=syncs,
+    return _with_ledgers(
+        layout, calls, outputs, reads, network, stages, trace_cache, repeated
     )
-    kept = held.stat_shardings
-    synced = tuple(variable_traffic(plan, kept, sync_axes(plan, kept)))
+
+
+def _with_ledgers(
+    layout: Layout,
+    calls: Sequence[LayerCall],
+    outputs: Any,
+    reads: ParameterReads,
+    network: nnx.Module,
+    stages: Stages | None,
+    trace_cache: TraceCache,
+    repeated_blocks: RepeatedBlocks,
+) -> Layout:
+    """Return a layout with the ledger of what a step moves and computes.
+
+    One, or one for each device along pipe.
+
+    Args:
+        layout: without ledgers.
+        calls: of the network's layers, on one microbatch.
+        outputs: shapes of what the network returns.
+        reads: parameters, and which of them the backward pass reads.
+        network: abstract, its layers not bound.
+        stages: of the network, where it is cut.
+        trace_cache: traces of the same network.
+        repeated_blocks: equal blocks, of which one is traced.
+    """
+    micro, syncs = layout.task.microbatches, layout.outer_syncs
+    # What was decided, where the plan says `auto`.
+    is_chunked = bool(layout.logits_product)
+    plan = replace(layout.plan, logits="chunks" if is_chunked else "whole")
+    ledger = partial(build_ledger, plan, calls, layout.tensor_roles, outer_syncs=syncs)
+    own_reads = replace(
+        reads,
+        leaves=layout.param_shardings,
+        backward_reads=tuple(
+            read and i not in layout.kept_params
+            for i, read in enumerate(reads.backward_reads)
+        ),
+    )
+    kept = layout.state_layout.stat_shardings
+    synced = tuple(variable_traffic(layout.plan, kept, sync_axes(layout.plan, kept)))
     if stages is None:
-        whole = ledger(microbatches=task.microbatches).with_rows(
-            (
-                *synced,
-                *layout.objective.loss_traffic(plan, outputs, task.microbatches),
-            )
-        )
+        rows = parameter_traffic(plan, own_reads, layout.reduction)
+        loss_rows = layout.objective.loss_traffic(plan, outputs, micro)
+        whole = ledger(rows, microbatches=micro).with_rows((*synced, *loss_rows))
         return replace(layout, ledgers=(whole,))
     sent = (
-        *sync_gradients.stage_transfer_traffic(layout, trace_cache, repeated),
+        *sync_gradients.stage_transfer_traffic(layout, trace_cache, repeated_blocks),
         *synced,
     )
+    works = device_work_counts(layout.plan, micro)
+    # Devices differ in their layers; all that update as often move parameters alike.
+    rows_by_updates = {
+        updates: parameter_traffic(plan, own_reads, layout.reduction, updates)
+        for updates in {work.updates for work in works}
+    }
     return replace(
         layout,
         ledgers=tuple(
             ledger(
+                rows_by_updates[work.updates],
                 microbatches=work.microbatches,
-                updates=work.updates,
                 select_calls=partial(device_calls, stages, network, device=device),
             ).with_rows((*sent, *async_steps.stage_reduction_traffic(layout, device)))
-            for device, work in enumerate(device_work_counts(plan, task.microbatches))
+            for device, work in enumerate(works)
         ),
     )
 

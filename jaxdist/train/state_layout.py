@@ -6,7 +6,7 @@ devices of a pipeline have slots instead, in which every stage puts its leaves.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import jax
@@ -96,12 +96,12 @@ class SlotStateLayout:
     tree_structures: tuple[Any, Any]
     """Structures of the trees of parameters and of statistics."""
 
-    @property
+    @cached_property
     def param_shardings(self) -> tuple[LeafSharding, ...]:
         """Shardings of the slots of parameters."""
         return self.param_slots.held()
 
-    @property
+    @cached_property
     def stat_shardings(self) -> tuple[LeafSharding, ...]:
         """Shardings of the slots of running statistics."""
         return self.stat_slots.held()

@@ -11,7 +11,7 @@ from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import load_cluster
-from jaxdist.oracle.compute_times import ComputeCostModel, compute_layers
+from jaxdist.oracle.compute_times import ComputeCostModel
 from jaxdist.oracle.memory import device_memory
 from jaxdist.pipeline.sync_executor import ScheduleRunner
 from jaxdist.train.pipeline.sync_gradients import make_training_pipeline
@@ -82,7 +82,7 @@ def test_an_input_in_flight_is_of_one_of_a_devices_stages(remat):
 
 def test_a_table_that_the_last_block_asks_is_work_of_the_last_stage(subject):
     case = subject.describe(Plan(mesh=MeshShape(pipe=2, tensor=2), microbatches=2))
-    stages = [{layer.name for layer in compute_layers(case, stage)} for stage in (0, 1)]
+    stages = [{layer.name for layer in case.compute_layers(stage)} for stage in (0, 1)]
     assert "embed.tokens" in stages[1] - stages[0]
     assert stages[0] | stages[1] == {layer.name for layer in case.profile.layers}
     # Its rows are split over the tensor axis, and so is that work.

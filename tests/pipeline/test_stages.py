@@ -1,7 +1,11 @@
 """Cuts of a network: where a plan says, or in balance; what cannot be cut is refused."""
 
+import itertools
+
 import pytest
 from flax import nnx
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
@@ -39,6 +43,23 @@ def test_without_cuts_the_largest_stage_is_as_small_as_can_be():
     assert balanced_cuts([1, 1, 1, 1], 4) == [1, 2, 3]
     assert balanced_cuts([1, 1, 1, 1, 8], 2) == [4]
     assert balanced_cuts([3, 3, 3], 1) == []
+
+
+@given(
+    costs=st.lists(st.sampled_from([0, 1, 2, 5, 10**20]), min_size=1, max_size=8),
+    parts=st.integers(1, 8),
+)
+def test_no_cuts_have_a_smaller_largest_part(costs, parts):
+    """Also of FLOPs beyond 64 bits: a step of a trillion parameters has as many."""
+    if parts > len(costs):
+        return
+
+    def largest(starts):
+        ends = [0, *starts, len(costs)]
+        return max(sum(costs[a:b]) for a, b in itertools.pairwise(ends))
+
+    every = itertools.combinations(range(1, len(costs)), parts - 1)
+    assert largest(balanced_cuts(costs, parts)) == min(map(largest, every))
 
 
 def test_chunks_are_dealt_out_in_turn():

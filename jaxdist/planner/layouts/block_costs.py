@@ -6,7 +6,7 @@ table. Layers of equal numbers are predicted once.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -21,7 +21,7 @@ from jaxdist.oracle.memory import weight_residual_bytes
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
 from jaxdist.pipeline.stages import balanced_cuts
-from jaxdist.planner.layouts.space import Column
+from jaxdist.planner.layouts.space import Column, distinct_rows
 
 _MAX_SPLIT_POWER: Final = 24
 """The smallest part of the table is 2 to the power of minus this."""
@@ -76,16 +76,14 @@ class BlockCosts:
             Forward, backward, and the part of it that gradients of weights take.
         """
         # Plans repeat few combinations, so each is computed once.
-        keys, place = np.unique(
-            np.stack([parts, tensor, stages]), axis=1, return_inverse=True
-        )
+        keys, place = distinct_rows(parts, tensor, stages)
         found = []
-        for part, split, count in keys.T:
+        for part, split, count in keys:
             each = self._pass_seconds(int(part), int(split))
             # All stages wait for the slowest, forward and backward together.
             sums = np.add.reduceat(each, self._balanced_starts(int(count)), axis=1)
             found.append(sums[:, sums[:2].sum(axis=0).argmax()])
-        forward, backward, weights = np.array(found)[place.ravel()].T
+        forward, backward, weights = np.array(found)[place].T
         return forward, backward, weights
 
     def block_seconds(self, parts: int, tensor: int) -> Column:
@@ -192,14 +190,14 @@ class BlockCosts:
         )
         own = self._sum_by_block(sizes * split)
         whole = self._sum_by_block(sizes * ~split)
-        keys, place = np.unique(np.stack([tensor, stages]), axis=1, return_inverse=True)
+        keys, place = distinct_rows(tensor, stages)
         found = []
-        for parts, count in keys.T:
+        for parts, count in keys:
             each = whole + own / parts
             if not of_block:
                 each = np.add.reduceat(each, self._balanced_starts(int(count)))
             found.append(each.max())
-        return np.array(found)[place.ravel()]
+        return np.array(found)[place]
 
     @cached_property
     def _tables(self) -> dict[int, Column]:
@@ -218,8 +216,7 @@ class BlockCosts:
         owners: dict[str, list[int]] = {}
         for place, layer in zip(self.block_index, self.profile.layers, strict=True):
             block = of_block.get(self.block_names[place], "")
-            alike = replace(layer, name="", block="")
-            key = alike, layer.name in self.tensor_parallel_layers, block
+            key = layer.unnamed, layer.name in self.tensor_parallel_layers, block
             one = first.setdefault(key, layer)
             owners.setdefault(one.name, []).append(place)
         blocks = len(self.block_names)

@@ -16,7 +16,6 @@ the oracle computes is asked of it; what is here are the sizes that it is asked 
 closed forms of what schedules count, since building them all would take too long.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -41,13 +40,9 @@ from jaxdist.oracle.predict import (
 from jaxdist.oracle.rank_devices import rank_devices
 from jaxdist.oracle.stage_times import permute_skew, permutes_are_serialized
 from jaxdist.partition.gradient_buckets import UNCOMPRESSED
-from jaxdist.pipeline.sync_schedule import (
-    EAGER_1F1B,
-    ZERO_BUBBLE_H1,
-    make_sync_schedule,
-)
+from jaxdist.pipeline.sync_schedule import EAGER_1F1B, ZERO_BUBBLE_H1
 from jaxdist.planner.layouts.block_costs import BlockCosts
-from jaxdist.planner.layouts.space import Column, PlanSpace
+from jaxdist.planner.layouts.space import Column, PlanSpace, distinct_rows
 from jaxdist.planner.layouts.traffic_probes import TrafficProbes
 
 _COMPRESSION_RATIOS: Final = {
@@ -203,26 +198,31 @@ class CostEstimate:
         """Seconds of the ticks of plans with zero bubble H1.
 
         A tick has devices with up to three kinds of work, and lasts as long as the
-        longest of them; the schedule says which they are.
+        longest of them. In the first P ticks devices go forward, one more in every
+        second tick; in the next P so do they, and come back; in the last P + 1 they
+        come back, and at last have gradients of weights alone. Between, all kinds meet
+        in 3 (m - P) + P - 2 ticks. Two stages take turns there: each pair of kinds has
+        m - 2 ticks.
         """
         forward, backward, weights = self._longest_stage
-        seconds = {"forward": forward, "backward": backward - weights}
-        seconds["weights"] = weights
-        contention, pipe = self._core_contention, self.space.sizes("pipe")
-        found = np.zeros(len(self.space))
-        (rows,) = np.nonzero(self._is_zero_bubble)
-        for stages, parts in {*zip(pipe[rows], self.space.micro[rows], strict=True)}:
-            ticks = Counter[frozenset[str]]()
-            table = make_sync_schedule(ZERO_BUBBLE_H1, int(stages), int(parts)).ticks
-            for works in (list(filter(None, row)) for row in table):
-                kinds = frozenset(work.kind for work in works)
-                ticks[kinds] += max(1 / contention, len(works) / stages)
-            own = rows[(pipe[rows] == stages) & (self.space.micro[rows] == parts)]
-            found[own] = sum(
-                share * np.max([seconds[kind][own] for kind in kinds], axis=0)
-                for kinds, share in ticks.items()
-            )
-        return found
+        backward = backward - weights
+        micro, pipe = self.space.micro, self.space.sizes("pipe")
+        contention, counts = self._core_contention, np.unique(pipe)
+        # Devices that rest leave their share of the processor cores to the others.
+        shares = []
+        for stages in counts:
+            working = np.arange(2 * stages) // 2 + 1
+            share = np.maximum(1 / contention, working / stages)
+            shares.append([share[:stages].sum(), share[stages:].sum()])
+        filling, turning = np.array(shares)[np.searchsorted(counts, pipe)].T
+        both, late = np.maximum(forward, backward), np.maximum(backward, weights)
+        turns = both + late + np.maximum(forward, weights)
+        every = np.maximum(both, weights)
+        steady = np.where(
+            pipe == 2, (micro - 2) * turns, (3 * micro - 2 * pipe - 2) * every
+        )
+        total: Column = filling * forward + turning * both + steady
+        return total + pipe * late + weights
 
     @cached_property
     def _accumulation_seconds(self) -> Column:
@@ -285,18 +285,16 @@ class CostEstimate:
     def _contention_savings(self) -> Column:
         """Ticks of a direction by which a step is shorter, as some devices rest."""
         contention, pipe = self._core_contention, self.space.sizes("pipe")
-        pairs, place = np.unique(
-            np.stack([pipe, self._ticks]), axis=1, return_inverse=True
-        )
+        pairs, place = distinct_rows(pipe, self._ticks)
         found = []
-        for stages, ticks in pairs.T:
+        for stages, ticks in pairs:
             # A pipeline fills and drains by one device a tick.
             tick = np.arange(ticks)
             working = np.minimum(np.minimum(tick + 1, ticks - tick), stages)
             working = np.minimum(working, ticks - stages + 1)
             saved = 1 - np.maximum(1 / contention, working / stages)
             found.append(float(saved.sum()))
-        rested: Column = np.array(found)[place.ravel()]
+        rested: Column = np.array(found)[place]
         return rested
 
     @cached_property

@@ -51,39 +51,52 @@ class PlanEvaluator:
     """Those, in the order in which they were described."""
     stages: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     """Blocks of each stage of all described plans, by label."""
+    cases: dict[str, StepDescription] = field(default_factory=dict)
+    """The steps of all described plans, by label."""
+
+    described: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)
+    """Labels and own cuts of all of them: of one label the fastest cuts stay."""
 
     @property
     def num_evaluated(self) -> int:
         """How many were described."""
-        return len(self.stages)
+        return len(self.described)
 
     def evaluate(self, plan: Plan) -> bool:
         """Describe a plan that was not, and tell whether it can be run."""
-        title = plan.label
+        title, own = plan.label, (plan.label, plan.pipe.cuts)
         # Searches ask for the same plan again and again.
-        if title in self.feasible or title in self.rejection_reasons:
+        known = title in self.feasible or title in self.rejection_reasons
+        if known and own in self.described:
             return title in self.feasible
         # A plan counts as described even where it is refused.
-        self.stages[title] = ()
+        self.described.add(own)
+        other_cuts = self.feasible.get(title)
         try:
             case = self.describe_step(plan)
             prediction = predict(case, self.cluster)
         except BadInput as error:
-            self.rejection_reasons[title] = error.what
-            return False
-        self.stages[title] = case.stages
+            if other_cuts is None:
+                self.rejection_reasons[title] = error.what
+            return other_cuts is not None
         # Cuts of its own that are those of equal FLOPs make it no plan of its own.
         uncut = replace(plan, pipe=replace(plan.pipe, cuts=())).label
         if plan.pipe.cuts and self.stages.get(uncut) == case.stages:
             return uncut in self.feasible
-        return self._record_untraced(plan, prediction)
+        needed, qualifier = self._untraced_bytes(prediction)
+        if other_cuts is not None:
+            is_faster = prediction.step_s < other_cuts.prediction.step_s
+            fits = needed <= self.capacity_of(prediction)
+            if not (is_faster and fits) or prediction.host_excess_bytes:
+                return True
+        self.stages[title], self.cases[title] = case.stages, case
+        return self.record_fit(plan, prediction, needed, qualifier)
 
-    def _record_untraced(self, plan: Plan, prediction: Prediction) -> bool:
-        """Record a plan by its bytes without a trace, as `record_fit`."""
+    def _untraced_bytes(self, prediction: Prediction) -> tuple[int, str]:
+        """Return the bytes that a step needs by its layers, and how they were found."""
         if self.needs_margin:
-            needed = prediction.untraced_bytes_with_margin
-            return self.record_fit(plan, prediction, needed, ", not traced")
-        return self.record_fit(plan, prediction, prediction.memory_bytes)
+            return prediction.untraced_bytes_with_margin, ", not traced"
+        return prediction.memory_bytes, ""
 
     def evaluate_all(self, plans: Iterable[Plan]) -> None:
         """Describe plans as they come, each once."""
@@ -101,13 +114,15 @@ class PlanEvaluator:
         new = [one for one in variants if one.label not in self.stages]
         if not new:
             return
-        case = self.describe_step(plan)
+        base = self.cases[plan.label]
         for one in new:
-            self.stages[one.label] = case.stages
-            ledgers = tuple(replace(ledger, plan=one) for ledger in case.ledgers)
-            prediction = predict(replace(case, plan=one, ledgers=ledgers), self.cluster)
+            ledgers = tuple(replace(ledger, plan=one) for ledger in base.ledgers)
+            case = replace(base, plan=one, ledgers=ledgers)
+            self.stages[one.label], self.cases[one.label] = case.stages, case
+            self.described.add((one.label, one.pipe.cuts))
+            prediction = predict(case, self.cluster)
             # Elsewhere a stage may stand on a device with less memory.
-            self._record_untraced(one, prediction)
+            self.record_fit(one, prediction, *self._untraced_bytes(prediction))
 
     def fits_with_margin(self, plan: Plan) -> bool:
         """Describe a plan, and tell whether it fits with the margin for no trace."""

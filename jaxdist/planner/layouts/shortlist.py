@@ -134,7 +134,8 @@ def microbatch_neighbours(plan: Plan, estimate: CostEstimate) -> Iterator[Plan]:
     """Yield a plan in stages with the next smaller and larger numbers of microbatches.
 
     The efficiency of kernels by their size decides how many are best, and where the
-    network is best cut for them: each comes with equal FLOPs and with cuts of its own.
+    network is best cut for them: each comes with equal FLOPs, with cuts of its own, and
+    with those of the plan, whose cuts were predicted to be good ones.
 
     Args:
         plan: one that came out first.
@@ -154,3 +155,5 @@ def microbatch_neighbours(plan: Plan, estimate: CostEstimate) -> Iterator[Plan]:
         one = replace(plan, microbatches=int(micro), pipe=pipe)
         yield one
         yield from stage_cut_variants(one, estimate)
+        if plan.pipe.cuts not in ((), given):
+            yield replace(plan, microbatches=int(micro))

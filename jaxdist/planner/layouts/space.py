@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.core.axes import BATCH_AXES
+from jaxdist.core.axes import AXES, BATCH_AXES
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import AfterSpatial, MeshShape, Plan, TensorSplit
 from jaxdist.core.plan.pipeline import PipelineConfig, ScheduleName
@@ -96,8 +96,15 @@ class PlanSpace:
 
     def sizes(self, *axes: str) -> Column:
         """Return the devices along these axes together, of every row."""
-        per_mesh = np.array([mesh.size(*axes) for mesh in self.meshes])
-        return per_mesh[self.mesh]
+        per_mesh = self._axis_sizes[[AXES.index(axis) for axis in axes]].prod(axis=0)
+        found: Column = per_mesh[self.mesh]
+        return found
+
+    @cached_property
+    def _axis_sizes(self) -> Column:
+        """Devices by axis and mesh."""
+        every = [[size for _, size in mesh.items()] for mesh in self.meshes]
+        return np.array(every, int).reshape(-1, len(AXES)).T
 
     @property
     def chunks(self) -> Column:
@@ -141,6 +148,27 @@ class PlanSpace:
         if mesh.pipe == 1:
             return replace(one, pipe=PipelineConfig())
         return replace(one, pipe=replace(one.pipe, schedule=schedule, chunks=chunks))
+
+
+def distinct_rows(*columns: Column) -> tuple[Column, Column]:
+    """Return the rows that some columns of counts have, each once, and where they are.
+
+    Args:
+        columns: integers from 0, [plan].
+
+    Returns:
+        Sorted rows, [row, column], and the place of each plan's among them.
+
+    >>> rows, place = distinct_rows(np.array([2, 1, 2]), np.array([3, 5, 3]))
+    >>> rows.tolist(), place.tolist()
+    ([[1, 5], [2, 3]], [1, 0, 1])
+    """
+    # One number stands for a row: numbers are sorted ten times as fast as rows are.
+    key = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        key = key * (1 + int(column.max(initial=0))) + column
+    _, first, place = np.unique(key, return_index=True, return_inverse=True)
+    return np.stack(columns, axis=1)[first], place
 
 
 def enumerate_layouts(

@@ -139,22 +139,28 @@ def build_slot_layout(
         ]
 
     users = trace_cache.get_or_compute(("users", stages.blocks), leaf_stages)
-    # Statistics are never compressed.
-    compressed = (compression_predicate(plan), lambda leaf: False)
-    params, stats = (
-        assign_slots(plan, kind, used, stages.placement, sent)
-        for kind, used, sent in zip(kinds, users, compressed, strict=True)
-    )
-    return SlotStateLayout(
-        stages=stages,
-        param_slots=params,
-        stat_slots=stats,
-        leaf_stages=(users[0], users[1]),
-        tree_structures=(
-            jax.tree.structure(state.params),
-            jax.tree.structure(state.stats),
-        ),
-    )
+
+    def assign() -> SlotStateLayout:
+        # Statistics are never compressed.
+        compressed = (compression_predicate(plan), lambda leaf: False)
+        params, stats = (
+            assign_slots(plan, kind, used, stages.placement, sent)
+            for kind, used, sent in zip(kinds, users, compressed, strict=True)
+        )
+        return SlotStateLayout(
+            stages=stages,
+            param_slots=params,
+            stat_slots=stats,
+            leaf_stages=(users[0], users[1]),
+            tree_structures=(
+                jax.tree.structure(state.params),
+                jax.tree.structure(state.stats),
+            ),
+        )
+
+    # Neither schedule nor microbatches change them: only the plan's mesh is read.
+    key = ("slots", plan.mesh, plan.reduce, stages, *map(tuple, kinds))
+    return trace_cache.get_or_compute(key, assign)
 
 
 def device_calls(

@@ -137,7 +137,8 @@ def stage_transfer_traffic(
         key, lambda: _trace_block_outputs(layout, same)
     )
     stages = require_slot_layout(layout).stages
-    ends = [same.representative_path(blocks[-1]) for blocks in stages.blocks[:-1]]
+    # Equal blocks hand equal messages on, and the longest of them counts.
+    ends = {same.representative_path(blocks[-1]) for blocks in stages.blocks[:-1]}
     # Every exchange moves a buffer of the longest lengths, whether it is new or not:
     # the permutes are in a program that all devices run.
     hops = len(stages.placement.send_permutations())

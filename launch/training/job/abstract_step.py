@@ -3,7 +3,7 @@
 The mesh has no devices, so a layout for 1,024 of them is described on a laptop.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -98,7 +98,16 @@ class StepDescriber:
         unrolled = plan
         if plan.scan == "auto":
             unrolled = replace(plan, scan="off", offload=())
-        return _describe(self.layout(unrolled), plan, self.profile, self.shapes)
+        return self._describe(self.layout(unrolled), plan)
+
+    def _describe(self, layout: Layout, plan: Plan) -> StepDescription:
+        # All that the bytes of a state depend on, besides the network.
+        own = layout.plan
+        how = own.mesh, own.zero, own.reduce, own.outer, own.replicated_axes
+        state = self.trace_cache.get_or_compute(
+            ("state", layout.state_layout, *how), lambda: state_bytes(layout)
+        )
+        return _describe(layout, plan, self.profile, self.shapes, state)
 
     @property
     def is_fast_to_trace(self) -> bool:
@@ -122,7 +131,7 @@ class StepDescriber:
             "batch": device_batch_bytes(layout),
             "temporaries": step_temporary_bytes(layout, program),
         }
-        described = _describe(layout, plan, self.profile, self.shapes)
+        described = self._describe(layout, plan)
         return replace(
             described, traced_bytes=traced, traced_host_bytes=host_bytes(program)
         )
@@ -296,11 +305,15 @@ def describe_job(job: Job) -> StepDescription:
     layout, shapes = job.layout, job.layout.batch_shapes
     used = job.plan.attention_platform(layout.platform)
     profile = profile_task(layout.task, shapes, job.config.model.name, used)
-    return _describe(layout, job.plan, profile, shapes)
+    return _describe(layout, job.plan, profile, shapes, state_bytes(layout))
 
 
 def _describe(
-    layout: Layout, plan: Plan, profile: Profile, shapes: BatchShapes
+    layout: Layout,
+    plan: Plan,
+    profile: Profile,
+    shapes: BatchShapes,
+    state: Mapping[str, int],
 ) -> StepDescription:
     return StepDescription(
         profile=profile,
@@ -309,6 +322,6 @@ def _describe(
         microbatches=layout.task.microbatches,
         stages=layout.slot_layout.stages.blocks if layout.slot_layout else (),
         dtype=np.dtype(layout.task.dtype).name,
-        state_bytes=state_bytes(layout),
+        state_bytes=state,
         batch_bytes=sum(map(_array_bytes, shapes.values())),
     )
