@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from jaxdist.core.cluster import Cluster
+from jaxdist.core.cluster.device import Device
+from jaxdist.core.cluster.layer_timings import UPDATE
 from jaxdist.core.intervals import Interval
 from jaxdist.core.plan_resize import check_device_count
 from jaxdist.oracle.collective_times import traffic_seconds
@@ -186,12 +188,10 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
     terms["packing"] = max(
         compression_seconds(ledger, cluster) for ledger in case.ledgers
     )
-    # The optimizer is bound by memory: all parameters pass through it once a step, or
-    # after every round of microbatches where stages update asynchronously.
-    parameters = case.state_bytes.get("parameters", case.profile.parameter_bytes)
+    # All parameters are updated once a step, or after every round of microbatches where
+    # stages update asynchronously.
     updates = max(own.updates for own in case.work_counts)
-    passed = UPDATE_PASSES * parameters
-    terms["update"] = updates * passed / device.memory_bandwidth.value
+    terms["update"] = updates * update_seconds(case, device)
     # Hosts prepare the next step's samples while the devices work on this one, so a
     # step pays what that takes longer than all else.
     terms["input"] = 0.0
@@ -205,6 +205,8 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
     provenance["device.efficiency"] = device.efficiency.origin
     if device.kernels is not None:
         provenance["device.kernels"] = device.kernels.origin
+    if device.layers is not None:
+        provenance["device.layers"] = device.layers.origin
     if device.blocks is not None:
         provenance["device.blocks"] = device.blocks.origin
     # Numbers that decide are all of the machine itself, or the interval is that of
@@ -232,6 +234,23 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
         if cluster.host_memory
         else None,
     )
+
+
+def update_seconds(case: StepDescription, device: Device) -> float:
+    """Return the seconds of one update of the parameters on a device.
+
+    Args:
+        case: network, layout and traffic.
+        device: its memory, by which an update is bound, or timed updates.
+    """
+    parameters = case.state_bytes.get("parameters", case.profile.parameter_bytes)
+    if device.layers is not None:
+        state = parameters + case.state_bytes.get("optimizer", 0)
+        peak = device.peak(case.dtype).value
+        timed = device.layers.seconds(UPDATE, state, (0.0, 0.0), peak)
+        if timed is not None:
+            return timed[0]
+    return UPDATE_PASSES * parameters / device.memory_bandwidth.value
 
 
 def slowest_ledger(
