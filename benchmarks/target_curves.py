@@ -117,12 +117,12 @@ def main() -> int:
         FITTED_NETWORKS,
         compile_network,
         fit_device,
-        stream_bandwidth,
+        memory_speed,
     )
 
     fitted = [compile_network(words, target, folder) for words in FITTED_NETWORKS]
     networks = [one.network for one in fitted]
-    device = fit_device(target, networks, stream_bandwidth(target))
+    device = fit_device(target, networks, memory_speed(target))
     cluster, rows = replace(target.cluster, device=device), []
     score_compute(rows, args.only, target, cluster, folder)
     if not args.no_memory:

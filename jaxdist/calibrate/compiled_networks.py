@@ -78,6 +78,7 @@ def fit_target_device(
     networks: Sequence[CompiledNetwork],
     *,
     bandwidth: float,
+    launch: float,
     number_bytes: int,
     tile: int,
     origin: str,
@@ -88,6 +89,7 @@ def fit_target_device(
         device: as its data sheet has it.
         networks: compiled for it, in one dtype.
         bandwidth: bytes a second that the compiler has memory pass.
+        launch: seconds of its smallest operation.
         number_bytes: bytes of a number of an activation.
         tile: side of the matrix units.
         origin: of the timings, as of a `SourcedNumber`.
@@ -97,18 +99,20 @@ def fit_target_device(
     return replace(
         device,
         memory_bandwidth=moved,
-        launch=SourcedNumber(0.0, origin),
+        launch=SourcedNumber(launch, origin),
         kernels=KernelTimings(
             origin=origin,
             peak=peak,
             timed=_mean_timings(_iter_kernels(networks), lambda one: one.shape),
             memory_rate=bandwidth / number_bytes,
             tile=tile,
+            launch=launch,
         ),
         layers=LayerTimings(
             origin=origin,
             peak=peak,
             bandwidth=bandwidth,
+            launch=launch,
             timed=_mean_timings(
                 _iter_layers(networks, bandwidth, peak),
                 lambda one: (one.kind, one.size, one.flops_forward, one.flops_backward),

@@ -131,6 +131,7 @@ _TIMINGS_PARSERS: Final[Mapping[str, NumberParser]] = {
     "peak": parsing.parse_flop_rate,
     "bandwidth": parsing.parse_bandwidth,
     "memory_rate": _parse_unitless,
+    "launch": parsing.parse_duration,
 }
 """Numbers of tables of timed work, which have one origin for all."""
 _TABLE_PARSERS: Final[Mapping[str, NumberParser]] = {

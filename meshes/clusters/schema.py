@@ -263,10 +263,12 @@ _DEVICE: Final = _table(
         "crowd": _quantity,
         "interference": _quantity,
         "kernels": _table(
-            {**_TIMINGS, "memory_rate": _scalar, "tile": _whole}, _REQUIRED_TIMINGS
+            {**_TIMINGS, "memory_rate": _scalar, "tile": _whole, "launch": _scalar},
+            _REQUIRED_TIMINGS,
         ),
         "layers": _table(
-            {**_TIMINGS, "bandwidth": _scalar}, (*_REQUIRED_TIMINGS, "bandwidth")
+            {**_TIMINGS, "bandwidth": _scalar, "launch": _scalar},
+            (*_REQUIRED_TIMINGS, "bandwidth"),
         ),
         "blocks": _table(_TIMINGS, _REQUIRED_TIMINGS),
         "packing": _packing,

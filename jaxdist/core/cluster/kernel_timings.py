@@ -1,7 +1,7 @@
 """Kernel timings: products, convolutions and whole blocks, and those of other shapes.
 
     seconds = least r,   log r = sum_i v_i log r_i / sum_i v_i,   v_i = 1 / d_i^4
-    least   = max(FLOPs of full tiles / peak, numbers / memory rate)
+    least   = max(FLOPs of full tiles / peak, numbers / memory rate) + launch
     r_i, d_i  seconds over least of the timed kernel i, and the distance to it
 
 The distance is taken over the logarithms of how often a weight is used, of inputs and
@@ -9,7 +9,8 @@ of outputs, and of what a stride skips where memory counts: a product of few row
 slow as its weights are read, whatever its FLOPs. A kernel that was timed itself takes
 what it took. `least` is the roofline of Williams et al. 2009
 (doi:10.1145/1498765.1498785), with inputs and outputs filled up to whole tiles of the
-matrix units; without a memory rate and a tile it is FLOPs / peak, and r compares rates.
+matrix units; without memory rate, tile and launch it is FLOPs / peak, and r compares
+rates.
 
 Timed blocks: measured times of whole blocks of a network, by samples.
 
@@ -119,6 +120,8 @@ class KernelTimings:
     """Numbers a second that memory passes; None: it bounds no kernel."""
     tile: int = 1
     """Side of the matrix units, to whose multiples inputs and outputs are filled up."""
+    launch: float = 0.0
+    """Seconds that a kernel takes at least; a backward pass has two."""
 
     def __post_init__(self) -> None:
         check_peak("kernels", self.peak, self.origin)
@@ -177,10 +180,8 @@ class KernelTimings:
             each = shape.reads * shape.inputs + written
             numbers = shape.uses * each + read * written
             moved = numbers / self.memory_rate
-        return (
-            max(forward / self.peak, moved),
-            max(forward / self.peak, moved) + max(turned / self.peak, moved),
-        )
+        once = max(forward / self.peak, moved) + self.launch
+        return once, once + max(turned / self.peak, moved) + self.launch
 
     def _place(self, shape: KernelShape) -> FloatArray:
         # Taps and inputs are summed over alike: an im2col product has their product.

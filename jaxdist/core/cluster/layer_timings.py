@@ -1,6 +1,7 @@
 """Layer timings: what layers without a product take, and the loss and the update.
 
-    seconds = (bytes / bandwidth + FLOPs / peak) r,   r = sum_i v_i r_i / sum_i v_i
+    seconds = (bytes / bandwidth + FLOPs / peak + launch) r
+    r = sum_i v_i r_i / sum_i v_i
     v_i = 1 / d_i^4,   d_i = distance to the timed layer i over the logarithm of bytes
 
 Norms, maxima, sums of branches and dropout are bound by memory. How often their arrays
@@ -93,6 +94,8 @@ class LayerTimings:
     """Bytes a second that its memory passed."""
     timed: tuple[LayerTiming, ...]
     """In any order; equal ones are averaged."""
+    launch: float = 0.0
+    """Seconds that an operation takes at least."""
 
     def __post_init__(self) -> None:
         check_peak("layers", self.peak, self.origin)
@@ -128,7 +131,7 @@ class LayerTimings:
         )
 
     def _least_seconds(self, size: float, flops: float) -> float:
-        return size / self.bandwidth + flops / self.peak
+        return size / self.bandwidth + flops / self.peak + self.launch
 
     @cached_property
     def _of_kind(self) -> dict[str, tuple[FloatArray, FloatArray]]:
