@@ -129,7 +129,7 @@ def test_networks_are_calibrated_by_a_real_compiler(tmp_path):
     # Four shapes of products at each width: square, up, down, and the logits.
     assert len(device.kernels.timed) == 8
     kinds = {one.kind for one in device.layers.timed}
-    assert kinds >= {"RMSNorm", "Attention", "SwiGlu", "loss", "update"}
+    assert kinds >= {"RMSNorm", "Attention", "Block", "loss", "update"}
     for score in made.scores:
         assert 0.5 < score.predicted_s / score.compiled_s < 2
     assert json.loads(json.dumps(made.to_dict()))["kernels"] == len(
