@@ -117,7 +117,14 @@ PAGES = {
         "Targets",
         "What the compilers of TPUs and GPUs make of steps, and what a GPU does; "
         "see [targets.md](../targets.md).",
-        ("targets", "gpu_step", "gpu_attention", "reference_step", "attention"),
+        (
+            "targets",
+            "target_curves",
+            "gpu_step",
+            "gpu_attention",
+            "reference_step",
+            "attention",
+        ),
     ),
     "input": (
         "Input",

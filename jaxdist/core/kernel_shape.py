@@ -21,6 +21,8 @@ class KernelShape:
     """Features that are read at each tap."""
     outputs: float
     """Features that are written."""
+    reads: float = 1.0
+    """Positions that are read for each that is written: those of a stride are more."""
 
     @property
     def flops(self) -> float:

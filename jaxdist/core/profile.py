@@ -38,6 +38,8 @@ class LayerProfile:
     """Bytes of the activations it makes for the batch, over all its uses."""
     inner_bytes: int = 0
     """Bytes inside of it that its backward pass reads: the weights of attention."""
+    input_bytes: int = 0
+    """Bytes of activations that its convolutions read."""
     weights: tuple[int, ...] = ()
     """Shape of its largest array of weights."""
     seconds_forward: float | None = None
@@ -74,12 +76,16 @@ class LayerProfile:
             inputs, outputs = outputs, inputs
         # Other layers with several leading dims (heads) are one product over them.
         spread = self.kind.endswith(("Conv", "ConvTranspose"))
+        reads = 1.0
+        if self.kind.endswith("Conv") and self.input_bytes and self.output_bytes:
+            reads = self.input_bytes / inputs * outputs / self.output_bytes
         return KernelShape(
             kind="convolution" if spread else "product",
             taps=prod(taps) if spread else 1,
             uses=self.flops_forward / 2 / prod(self.weights),
             inputs=inputs if spread else prod(taps) * inputs,
             outputs=outputs,
+            reads=reads,
         )
 
 

@@ -6,9 +6,12 @@
     measured   seconds(l) share e(F) / e(share F)
     timed      the interpolated time of a matrix product or convolution of the slice's
                  own size (`jaxdist.core.cluster.kernel_timings`)
+    passes     of layers without a product the interpolated time of their kind, by the
+               bytes that they make (`jaxdist.core.cluster.layer_timings`)
     otherwise  max(share F / (peak e(share F)), share M / memory bandwidth) + launch
     overhead   all of it times seconds(b) / sum of seconds(l) over the layers of its
                  block b, where blocks like it were timed
+    loss       of the last stage, by the bytes of the network's outputs, where timed
     recompute  the forward pass once more, in blocks that are rematerialized
     accumulate 3 W / memory bandwidth for each microbatch of several, or of a pipeline
 
@@ -19,7 +22,7 @@ the bytes of a stage's weights on a device.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -28,6 +31,7 @@ from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.cluster.host_group import distinct_devices
 from jaxdist.core.cluster.kernel_timings import block_signature
+from jaxdist.core.cluster.layer_timings import LOSS
 from jaxdist.core.profile import LayerProfile
 from jaxdist.core.step_breakdown import LayerTime
 from jaxdist.oracle.rank_devices import rank_devices
@@ -164,6 +168,24 @@ class ComputeCostModel:
             backward, weights = backward + added, weights + added
         return MicrobatchTime(forward=forward, backward=backward, weights=weights)
 
+    def loss_time(self) -> MicrobatchTime:
+        """Return the seconds of the loss of one microbatch, where losses were timed.
+
+        Raises:
+            BadInput: the device has no speed for the dtype.
+        """
+        device, blocks = self.device, self.case.profile.blocks
+        none = MicrobatchTime(forward=0.0, backward=0.0)
+        if device.layers is None or not blocks:
+            return none
+        # The last block hands the network's outputs to the loss.
+        last = blocks[-1]
+        parts = self.case.block_sample_shards(last.name) * self.case.microbatches
+        peak = device.peak(self.case.dtype).value
+        size = last.output_bytes / parts
+        timed = device.layers.seconds(LOSS, size, (0.0, 0.0), peak)
+        return MicrobatchTime(forward=timed[0], backward=timed[1]) if timed else none
+
     def _weight_fraction(self, layer: LayerProfile) -> float:
         """Return the part of a layer's backward pass that is the gradient of weights.
 
@@ -196,6 +218,15 @@ class ComputeCostModel:
                 # has one backward kernel of the two that were timed.
                 kernels = layer.flops_backward / layer.flops_forward / _BACKWARD_KERNELS
                 return timed[0], min(1.0, kernels) * timed[1]
+
+        if kernel is None and device.layers is not None and not layer.seconds_forward:
+            made = share * (layer.output_bytes + layer.inner_bytes)
+            both = share * layer.flops_forward, share * layer.flops_backward
+            timed = device.layers.seconds(
+                layer.kind, made, both, device.peak(dtype).value
+            )
+            if timed is not None:
+                return timed
 
         # Roofline: a kernel is bound by its FLOPs or by the bytes that it moves. A
         # measured time takes the place of both, scaled by the efficiency of smaller
@@ -292,12 +323,24 @@ class StageCostModel:
         Raises:
             BadInput: a device has no speed for the dtype.
         """
-        times = [model.microbatch_time(layer) for model in self.models]
-        return MicrobatchTime(
-            forward=max(one.forward for one in times),
-            backward=max(one.backward for one in times),
-            weights=max(one.weights for one in times),
-        )
+        return slowest_time([model.microbatch_time(layer) for model in self.models])
+
+    def loss_time(self) -> MicrobatchTime:
+        """Return the seconds of the loss of one microbatch, where losses were timed.
+
+        Raises:
+            BadInput: a device has no speed for the dtype.
+        """
+        return slowest_time([model.loss_time() for model in self.models])
+
+
+def slowest_time(times: Sequence[MicrobatchTime]) -> MicrobatchTime:
+    """Return the seconds of each pass where it takes longest."""
+    return MicrobatchTime(
+        forward=max(one.forward for one in times),
+        backward=max(one.backward for one in times),
+        weights=max(one.weights for one in times),
+    )
 
 
 def compute_cost_model(
@@ -340,6 +383,8 @@ def stage_compute_times(
         model = stage_cost_model(case, cluster, stage)
         spent = (model.microbatch_time(x) for x in case.compute_layers(stage))
         found.append(sum(spent, MicrobatchTime(forward=0.0, backward=0.0)))
+        if stage == case.stage_range[-1]:
+            found[-1] += model.loss_time()
     return tuple(found)
 
 

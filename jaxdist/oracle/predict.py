@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.device import Device
+from jaxdist.core.cluster.layer_timings import UPDATE
 from jaxdist.core.intervals import Interval
 from jaxdist.core.plan_resize import check_device_count
 from jaxdist.oracle.collective_times import traffic_seconds
@@ -198,12 +199,10 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
     terms["packing"] = max(
         compression_seconds(*own) for own in rank_compressions(case, cluster)
     )
-    # The optimizer is bound by memory: all parameters pass through it once a step, or
-    # after every round of microbatches where stages update asynchronously.
-    parameters = case.state_bytes.get("parameters", case.profile.parameter_bytes)
+    # All parameters are updated once a step, or after every round of microbatches where
+    # stages update asynchronously.
     updates = max(own.updates for own in case.work_counts)
-    passed = UPDATE_PASSES * parameters
-    terms["update"] = updates * passed / least_memory_bandwidth(kinds)
+    terms["update"] = updates * max(update_seconds(case, kind) for kind in kinds)
     # Hosts prepare the next step's samples while the devices work on this one, so a
     # step pays what that takes longer than all else.
     terms["input"] = 0.0
@@ -219,10 +218,9 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
         if device is None:
             continue
         provenance[f"{path}.efficiency"] = device.efficiency.origin
-        if device.kernels is not None:
-            provenance[f"{path}.kernels"] = device.kernels.origin
-        if device.blocks is not None:
-            provenance[f"{path}.blocks"] = device.blocks.origin
+        for table in ("kernels", "layers", "blocks"):
+            if (timed := getattr(device, table)) is not None:
+                provenance[f"{path}.{table}"] = timed.origin
     # Numbers that decide are all of the machine itself, or the interval is that of
     # machines that are described.
     origins = []
@@ -258,6 +256,23 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
 def least_memory_bandwidth(kinds: Iterable[Device]) -> float:
     """Return the least memory bandwidth of some kinds of devices, bytes a second."""
     return min(kind.memory_bandwidth.value for kind in kinds)
+
+
+def update_seconds(case: StepDescription, device: Device) -> float:
+    """Return the seconds of one update of the parameters on a device.
+
+    Args:
+        case: network, layout and traffic.
+        device: its memory, by which an update is bound, or timed updates.
+    """
+    parameters = case.state_bytes.get("parameters", case.profile.parameter_bytes)
+    if device.layers is not None:
+        state = parameters + case.state_bytes.get("optimizer", 0)
+        peak = device.peak(case.dtype).value
+        timed = device.layers.seconds(UPDATE, state, (0.0, 0.0), peak)
+        if timed is not None:
+            return timed[0]
+    return UPDATE_PASSES * parameters / device.memory_bandwidth.value
 
 
 def slowest_traffic(

@@ -42,6 +42,10 @@ class CompiledSchedule:
     """Estimated cycles by the path of a layer, "" for all else; empty where the
     compiler has no estimate.
     """
+    forward_cycles: Mapping[str, int]
+    """Those of the forward pass; of "" the loss and what loops over blocks keep."""
+    backward_cycles: Mapping[str, int]
+    """Those of the backward pass."""
     layer_bytes: Mapping[str, int]
     """Bytes that the same instructions read and write, at most: of an operand that is
     sliced all counts.
@@ -66,8 +70,14 @@ def read_schedule(text: str, layers: Container[str]) -> CompiledSchedule:
     """
     reader = _Reader(split_computations(text), layers)
     found = reader.walk(ENTRY)
+    sums: dict[str, Counter[str]] = defaultdict(Counter)
+    for (layer, which), cycles in found.cycles.items():
+        sums[which][layer] += cycles
+    every = sum(sums.values(), Counter[str]())
     return CompiledSchedule(
-        layer_cycles=dict(found.cycles),
+        layer_cycles=dict(every),
+        forward_cycles=dict(sums["forward"]),
+        backward_cycles=dict(sums["backward"]),
         layer_bytes=dict(found.moved),
         work_beside=dict(reader.work_beside),
     )
@@ -83,24 +93,39 @@ def scope_owner(op_name: str, layers: Container[str]) -> str:
     return next((scope for scope in scopes if scope in layers), "")
 
 
+def traced_pass(op_name: str) -> str:
+    """Return the pass in which jax traced an instruction; "" for the rest of a step.
+
+    What a backward pass computes again is a part of it.
+
+    >>> traced_pass("jit(f)/transpose(jvp(block1))/block1.conv/mul")
+    'backward'
+    >>> traced_pass("jit(f)/jvp()/reduce_sum"), traced_pass("jit(f)/update/mul")
+    ('forward', '')
+    """
+    if "transpose(" in op_name:
+        return "backward"
+    return "forward" if "jvp(" in op_name else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """What some instructions do."""
 
     total: int = 0
     """Cycles, or instructions where there is no estimate."""
-    cycles: Counter[str] = field(default_factory=Counter)
-    """Cycles by layer."""
+    cycles: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Cycles by layer and pass."""
     moved: Counter[str] = field(default_factory=Counter)
     """Bytes by layer."""
 
     def times(self, count: int) -> "Work":
         """Return the work of so many runs."""
-        cycles, moved = (
-            Counter({layer: count * n for layer, n in sums.items()})
-            for sums in (self.cycles, self.moved)
+        return Work(
+            total=count * self.total,
+            cycles=Counter({key: count * n for key, n in self.cycles.items()}),
+            moved=Counter({layer: count * n for layer, n in self.moved.items()}),
         )
-        return Work(total=count * self.total, cycles=cycles, moved=moved)
 
 
 @dataclass
@@ -114,7 +139,7 @@ class _Reader:
     def walk(self, name: str) -> Work:
         """Return the work of one run of a computation."""
         lines = self.program.get(name, ())
-        done, cycles, moved = 0, Counter[str](), Counter[str]()
+        done, cycles, moved = 0, Counter[tuple[str, str]](), Counter[str]()
         sizes: dict[str, int] = {}
         started: dict[str, int] = {}
         chains: dict[str, list[tuple[str, int]]] = defaultdict(list)
@@ -162,13 +187,14 @@ class _Reader:
         if estimate is None:
             return Work(total=int(bool(_COMPUTE.search(line))))
         named = OP_NAME.search(line)
-        owner = scope_owner(named[1] if named else "", self.layers)
+        op_name = named[1] if named else ""
+        owner = scope_owner(op_name, self.layers)
         typed = _RESULT.search(line)
         given = line[typed.end() :].partition(")")[0] if typed else ""
         read = sum(sizes.get(x, 0) for x in re.findall(r"%([\w.\-]+)", given))
         return Work(
             total=int(estimate[1]),
-            cycles=Counter({owner: int(estimate[1])}),
+            cycles=Counter({(owner, traced_pass(op_name)): int(estimate[1])}),
             moved=Counter({owner: read + sum(shape_bytes(_result(line)))}),
         )
 

@@ -266,15 +266,22 @@ class ScopedOp:
     def inner_bytes(self) -> int:
         """Bytes of an array inside of a layer that its backward pass reads."""
         if self.eqn.primitive.name == FUSED_ATTENTION:
-            return sum(self._result_bytes(var) for var in self.eqn.outvars)
+            return sum(self._array_bytes(var) for var in self.eqn.outvars)
         return self._named_bytes(INNER_ACTIVATION)
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes that a convolution reads beside its weights, over all trips."""
+        if self.eqn.primitive.name != "conv_general_dilated":
+            return 0
+        return self._array_bytes(self.eqn.invars[0])
 
     def _named_bytes(self, name: str) -> int:
         if self.eqn.primitive.name != "name" or self.eqn.params["name"] != name:
             return 0
-        return self._result_bytes(self.eqn.outvars[0])
+        return self._array_bytes(self.eqn.outvars[0])
 
-    def _result_bytes(self, var: Any) -> int:
+    def _array_bytes(self, var: Any) -> int:
         return self.trip_count * int(var.aval.size) * int(var.aval.dtype.itemsize)
 
 
@@ -334,6 +341,8 @@ class LayerTotals:
     """Bytes of the activations it makes."""
     inner_bytes: Counter[str]
     """Bytes inside of it that its backward pass reads."""
+    input_bytes: Counter[str]
+    """Bytes of activations that its convolutions read."""
     blocks: dict[str, str]
     """The block that a layer was first used in, by its path."""
 
@@ -353,19 +362,24 @@ def sum_by_layer(
         repeated_blocks: blocks that are not in the program since others are as they
             are.
     """
-    # By block and owner: FLOPs, bytes of outputs, bytes inside.
+    # By block and owner: FLOPs, bytes of outputs, inside, and of inputs.
     found: dict[tuple[str, str], list[int]] = {}
     for use in walk_jaxpr(jaxpr):
         # Scopes are outermost first: a block is the first, the innermost layer the
         # last.
         block = next((s for s in use.scopes if s in blocks), "")
         owner = next((s for s in reversed(use.scopes) if s in layers), block)
-        total = found.setdefault((block, owner), [0, 0, 0])
+        total = found.setdefault((block, owner), [0, 0, 0, 0])
         total[0] += use.flops
         total[1] += use.output_bytes
         total[2] += use.inner_bytes
+        total[3] += use.input_bytes
     sums = LayerTotals(
-        flops=Counter(), output_bytes=Counter(), inner_bytes=Counter(), blocks={}
+        flops=Counter(),
+        output_bytes=Counter(),
+        inner_bytes=Counter(),
+        input_bytes=Counter(),
+        blocks={},
     )
     # A block that was not traced gets the sums of its representative, paths renamed.
     repeated = repeated_blocks or RepeatedBlocks()
@@ -375,6 +389,7 @@ def sum_by_layer(
         sums.flops[path] += total[0]
         sums.output_bytes[path] += total[1]
         sums.inner_bytes[path] += total[2]
+        sums.input_bytes[path] += total[3]
         sums.blocks.setdefault(path, block)
     return sums
 

@@ -113,6 +113,7 @@ def profile_network(
             flops_backward=both.flops[path] - forward.flops[path],
             output_bytes=forward.output_bytes[path],
             inner_bytes=forward.inner_bytes[path],
+            input_bytes=forward.input_bytes[path],
             weights=structure.weight_shapes.get(path, ()),
         )
         if row.parameters or row.state_bytes or row.flops or row.output_bytes:

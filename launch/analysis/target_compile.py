@@ -49,6 +49,11 @@ _OUT_OF_MEMORY: Final = re.compile(
 )
 _UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
+_ANSWER_FORMAT: Final = "passes"
+"""What rows of layers have since there are kept answers; another word forgets them."""
+_FORWARD_PRODUCTS: Final = 2 / 9
+"""Share of the products of fused attention that the forward pass has: two of nine."""
+
 NOT_ESTIMATED: Final = (
     "contention on links: a collective is priced by latency and bandwidth alone",
     "waiting for the input and for the slowest device",
@@ -93,7 +98,7 @@ class CompiledStep:
     """What the compiler sends in another form, with the bytes of both."""
     layers: Sequence[Mapping[str, Any]]
     """Cycles, seconds, FLOPs, bytes and share of the peak of each layer, the longest
-    first."""
+    first; of the cycles those of each pass."""
     cycles: int | None
     """Estimated cycles of a step."""
     compute_s: float | None
@@ -197,6 +202,7 @@ def _digest(
         compiler_version(target.platform),
         repr(sorted(options.items())),
         VERSION,
+        _ANSWER_FORMAT,
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
@@ -272,10 +278,25 @@ def _compile(
     left_out: tuple[str, ...] = NOT_ESTIMATED
     if clock is not None and lowered.attention_flops:
         # The compiler has no estimate of a kernel that was written in Pallas.
-        spent = Counter(schedule.layer_cycles)
+        spent, forward, backward = (
+            Counter(x)
+            for x in (
+                schedule.layer_cycles,
+                schedule.forward_cycles,
+                schedule.backward_cycles,
+            )
+        )
         for layer, flops in lowered.attention_flops.items():
-            spent[layer] += round(flops * clock / peak)
-        schedule = replace(schedule, layer_cycles=spent)
+            kernel = round(flops * clock / peak)
+            spent[layer] += kernel
+            forward[layer] += round(_FORWARD_PRODUCTS * kernel)
+            backward[layer] += kernel - round(_FORWARD_PRODUCTS * kernel)
+        schedule = replace(
+            schedule,
+            layer_cycles=spent,
+            forward_cycles=forward,
+            backward_cycles=backward,
+        )
         left_out = (*left_out, KERNEL_AT_PEAK)
     sizes = program.compiled_step.memory_analysis()
     rows = _collective_rows(target, layout, program, schedule)
@@ -356,6 +377,8 @@ def _layer_rows(
     rows = []
     moved = layout.unroll_layers(schedule.layer_bytes)
     spent = layout.unroll_layers(schedule.layer_cycles)
+    forward = layout.unroll_layers(schedule.forward_cycles)
+    backward = layout.unroll_layers(schedule.backward_cycles)
     for layer, cycles in sorted(spent.items(), key=lambda x: -x[1]):
         seconds = cycles / (clock or 1.0)
         work = flops.get(layer, 0)
@@ -363,6 +386,8 @@ def _layer_rows(
             {
                 "layer": layer,
                 "cycles": cycles,
+                "forward_cycles": forward[layer],
+                "backward_cycles": backward[layer],
                 "seconds": seconds,
                 "flops": work,
                 "bytes": moved[layer],

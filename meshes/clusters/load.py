@@ -180,6 +180,13 @@ _COLLECTIVE_COST_PARSERS: Final[Mapping[str, NumberParser]] = {
     "share": _parse_unitless,
     "skew": parsing.parse_duration,
 }
+_TIMINGS_PARSERS: Final[Mapping[str, NumberParser]] = {
+    "peak": parsing.parse_flop_rate,
+    "bandwidth": parsing.parse_bandwidth,
+    "memory_rate": _parse_unitless,
+    "launch": parsing.parse_duration,
+}
+"""Numbers of tables of timed work, which have one origin for all."""
 _TABLE_PARSERS: Final[Mapping[str, NumberParser]] = {
     "flops": parsing.parse_flop_rate,
     "packing": parsing.parse_duration,
@@ -229,12 +236,14 @@ def _parse_table(
             _parse_table(line, _COLLECTIVE_COST_PARSERS, f"{where}.lines", own)
             for line in values["lines"]
         ]
-    for name in ("kernels", "blocks"):
+    for name in ("kernels", "blocks", "layers"):
         if isinstance(values.get(name), Mapping):
-            values[name] = timed = {"origin": own, **values[name]}
-            if "peak" in timed:
-                unit = f"device.{name}.peak"
-                timed["peak"] = parsing.parse_flop_rate(timed["peak"], unit)
+            timed = {"origin": own, **values[name]}
+            values[name] = timed | {
+                key: _TIMINGS_PARSERS[key](timed[key], f"device.{name}.{key}")
+                for key in _TIMINGS_PARSERS
+                if key in timed
+            }
     # One share of the peak, points of a curve, or points and an origin.
     if "efficiency" in values:
         given = values["efficiency"]

@@ -256,9 +256,8 @@ _LEVEL: Final = _table(
     },
     ("name", "size", "alpha"),
 )
-_TIMINGS: Final = _table(
-    {"origin": _origin, "peak": _quantity, "timed": _rows}, ("peak", "timed")
-)
+_TIMINGS: Final = {"origin": _origin, "peak": _quantity, "timed": _rows}
+_REQUIRED_TIMINGS: Final = ("peak", "timed")
 _DEVICE: Final = _table(
     {
         "name": _text,
@@ -269,8 +268,15 @@ _DEVICE: Final = _table(
         "launch": _quantity,
         "crowd": _quantity,
         "interference": _quantity,
-        "kernels": _TIMINGS,
-        "blocks": _TIMINGS,
+        "kernels": _table(
+            {**_TIMINGS, "memory_rate": _scalar, "tile": _whole, "launch": _scalar},
+            _REQUIRED_TIMINGS,
+        ),
+        "layers": _table(
+            {**_TIMINGS, "bandwidth": _scalar, "launch": _scalar},
+            (*_REQUIRED_TIMINGS, "bandwidth"),
+        ),
+        "blocks": _table(_TIMINGS, _REQUIRED_TIMINGS),
         "packing": _packing,
         "origin": _origin,
     },

@@ -25,6 +25,8 @@ class TpuChip:
     """Dimensions of the torus."""
     max_chips: int
     """Chips of the largest pod."""
+    matrix_side: int = 128
+    """Rows and columns of a matrix unit."""
     core_config: str = "default"
     """How the cores of a chip are joined to devices."""
 
@@ -128,6 +130,7 @@ CHIPS: Final[tuple[Chip, ...]] = (
         cluster="tpu-v6e",
         generation="v6e",
         clock=SourcedNumber(1.751e9, f"{_PEAK} 4 units of 256 x 256"),
+        matrix_side=256,
         dims=2,
         max_chips=256,
     ),

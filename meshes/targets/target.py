@@ -26,6 +26,7 @@ _GRIDS: Final = {
 _CUBE: Final = 4
 _MAX_GPU_HOSTS: Final = 1024
 _GPUS_PER_HOST: Final = 8
+_CHIPS_PER_HOST: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +115,28 @@ def target_for(chip_name: str, devices: int) -> Target | None:
     fit = (s for s in shapes if math.prod(s) == devices and _exists(chip, s))
     found = next(fit, None)
     return Target(chip=chip, shape=found) if found else None
+
+
+def host_target(name: str) -> Target:
+    """Return a host of a chip's TPUs, the smallest machine of every generation.
+
+    >>> str(host_target("tpu-v5p")), str(host_target("tpu-v5e"))
+    ('tpu-v5p:2x2x1', 'tpu-v5e:2x2')
+
+    Raises:
+        BadInput: no TPU has this name.
+    """
+    chips = [chip.name for chip in CHIPS if isinstance(chip, TpuChip)]
+    found = target_for(name, _CHIPS_PER_HOST) if name in chips else None
+    if found is None:
+        raise BadInput(
+            f"no compiler estimates cycles of {name}",
+            rule="compilers of TPUs estimate cycles, those of GPUs no time; chips are "
+            f"{', '.join(chips)}, without a shape",
+            values=f"calibrate target {name}",
+            remedy=f"jaxdist calibrate target {chips[0]}",
+        )
+    return found
 
 
 def check_target_size(target: Target, plan: Plan) -> None:

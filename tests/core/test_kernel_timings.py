@@ -125,3 +125,46 @@ def test_a_table_that_is_asked_reads_features_and_writes_rows():
         256,
         8,
     )
+
+
+def test_bound_by_memory_it_takes_as_many_times_the_bytes():
+    """A roofline: where memory is counted, a kernel far from all others goes by it."""
+    few = KernelShape(kind="product", uses=4, inputs=64, outputs=64)
+    numbers = few.uses * (few.inputs + few.outputs) + few.inputs * few.outputs
+    rate, peak = 1e9, 1e15
+    timed = KernelTiming(
+        shape=few, forward_s=2 * numbers / rate, backward_s=5 * numbers / rate
+    )
+    table = KernelTimings(origin=ORIGIN, peak=peak, timed=(timed,), memory_rate=rate)
+    many = replace(few, uses=4096)
+    moved = many.uses * (many.inputs + many.outputs) + many.inputs * many.outputs
+    assert table.seconds(few, peak) == pytest.approx(
+        (timed.forward_s, timed.backward_s)
+    )
+    assert table.seconds(many, peak) == pytest.approx(
+        (2 * moved / rate, 5 * moved / rate)
+    )
+
+
+def test_features_are_filled_up_to_the_tiles_of_matrix_units():
+    table = replace(TABLE, tile=128)
+    whole = replace(MANY, outputs=128)
+    alone = replace(table, timed=table.timed[1:2])
+    # 64 outputs fill half of a tile, and take as long as 128.
+    assert alone.seconds(whole, PEAK) == pytest.approx(alone.seconds(MANY, PEAK))
+
+
+def test_what_a_stride_skips_counts_where_memory_does():
+    wide = replace(TAPS, reads=4.0)
+    assert TABLE.seconds(wide, PEAK) == TABLE.seconds(TAPS, PEAK)
+    counted = replace(TABLE, memory_rate=1e6)
+    assert counted.seconds(wide, PEAK)[0] > counted.seconds(TAPS, PEAK)[0]
+    kept = KernelTiming(shape=wide, forward_s=1.0, backward_s=2.0)
+    assert KernelTiming.of_row(kept.row) == kept
+    assert len(KernelTiming(shape=TAPS, forward_s=1.0, backward_s=2.0).row) == 7
+
+
+@pytest.mark.parametrize("wrong", [{"tile": 0}, {"memory_rate": 0.0}])
+def test_matrix_units_and_memory_of_nothing_are_refused(wrong):
+    with pytest.raises(BadInput):
+        replace(TABLE, **wrong)

@@ -133,3 +133,17 @@ def test_a_chain_of_fusions_hides_its_collective_behind_all_but_the_first():
 def test_scopes_of_no_layer_have_no_owner():
     assert scope_owner("jit(f)/update/adam", LAYERS) == ""
     assert scope_owner("", LAYERS) == ""
+
+
+def test_passes_are_told_apart():
+    text = program(
+        computing("a", 10, "jvp(block1)/block1.conv"),
+        computing("b", 20, "transpose(jvp(block1))/block1.conv"),
+        computing("c", 4, "transpose(jvp(jvp()))/rematted_computation/block1"),
+        computing("d", 5, "jvp()/reduce_sum"),
+        computing("e", 1, "update"),
+    )
+    found = read_schedule(text, LAYERS)
+    assert found.forward_cycles == {"block1.conv": 10, "": 5}
+    assert found.backward_cycles == {"block1.conv": 20, "block1": 4}
+    assert found.layer_cycles == {"block1.conv": 30, "block1": 4, "": 6}

@@ -24,6 +24,7 @@ from jaxdist.core.cluster.kernel_timings import (
     KernelTiming,
     KernelTimings,
 )
+from jaxdist.core.cluster.layer_timings import LayerTiming, LayerTimings
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 from jaxdist.core.validation import (
@@ -376,6 +377,10 @@ def _read_device(tree: Mapping[str, Any]) -> Device:
         blocks = _read(BlockTimings, device["blocks"], "blocks")
         blocks["timed"] = tuple(map(BlockTiming.of_row, blocks["timed"]))
         device["blocks"] = BlockTimings(**blocks)
+    if device.get("layers"):
+        layers = _read(LayerTimings, device["layers"], "layers")
+        layers["timed"] = tuple(map(LayerTiming.of_row, layers["timed"]))
+        device["layers"] = LayerTimings(**layers)
     for table in ("flops", "packing"):
         device[table] = {
             name: _number(value, f"{table}.{name}")
@@ -423,7 +428,7 @@ def _tree(value: Any) -> Any:
     if isinstance(value, SourcedNumber):
         return value.tree()
     # A table may have thousands of timings: as rows they need no names of fields.
-    if isinstance(value, KernelTiming | BlockTiming):
+    if isinstance(value, KernelTiming | BlockTiming | LayerTiming):
         return value.row
     if isinstance(value, Mapping):
         return {key: _tree(one) for key, one in value.items()}

@@ -7,6 +7,7 @@ from typing import Final
 
 from jaxdist.core.cluster.collective_cost import interpolate
 from jaxdist.core.cluster.kernel_timings import BlockTimings, KernelTimings
+from jaxdist.core.cluster.layer_timings import LayerTimings
 from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.errors import BadInput
 
@@ -73,6 +74,8 @@ class Device:
     """Seconds of computing that are lost for each second of a collective beside it."""
     kernels: KernelTimings | None = None
     """Products and convolutions that were timed; they go before the efficiency."""
+    layers: LayerTimings | None = None
+    """Layers without products that were timed, the loss and the update."""
     blocks: BlockTimings | None = None
     """Whole blocks of networks that were timed; they go before their layers."""
     packing: Mapping[str, SourcedNumber] = field(

@@ -1,11 +1,16 @@
 """Kernel timings: products, convolutions and whole blocks, and those of other shapes.
 
-    seconds = FLOPs / rate,   log rate = sum_i v_i log rate_i / sum_i v_i,
-    v_i = 1 / d_i^4,          d_i = distance to the timed kernel i
+    seconds = least r,   log r = sum_i v_i log r_i / sum_i v_i,   v_i = 1 / d_i^4
+    least   = max(FLOPs of full tiles / peak, numbers / memory rate) + launch
+    r_i, d_i  seconds over least of the timed kernel i, and the distance to it
 
 The distance is taken over the logarithms of how often a weight is used, of inputs and
-of outputs: a product of few rows is as slow as its weights are read, whatever its
-FLOPs. A kernel that was timed itself takes what it took.
+of outputs, and of what a stride skips where memory counts: a product of few rows is as
+slow as its weights are read, whatever its FLOPs. A kernel that was timed itself takes
+what it took. `least` is the roofline of Williams et al. 2009
+(doi:10.1145/1498765.1498785), with inputs and outputs filled up to whole tiles of the
+matrix units; without memory rate, tile and launch it is FLOPs / peak, and r compares
+rates.
 
 Timed blocks: measured times of whole blocks of a network, by samples.
 
@@ -65,7 +70,9 @@ class KernelTiming:
     @property
     def row(self) -> list[Any]:
         """The same as a row of a file; `of_row` reads it."""
-        return [*astuple(self.shape), self.forward_s, self.backward_s]
+        *sizes, reads = astuple(self.shape)
+        # Tables that know no strides have no column for them.
+        return [*sizes, self.forward_s, self.backward_s, *[reads] * (reads != 1)]
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> Self:
@@ -75,11 +82,14 @@ class KernelTiming:
             BadInput: it has other columns, or another kind.
         """
         names = [field.name for field in fields(KernelShape)]
-        if len(row) != len(names) + 2 or row[0] not in KERNEL_KINDS:
+        columns = [*names[:-1], "forward_s", "backward_s", names[-1]]
+        # The last may be left out.
+        count = len(row) - len(columns)
+        if count not in (-1, 0) or row[0] not in KERNEL_KINDS:
             raise BadInput(
                 "no row of a kernel",
-                rule=f"[{', '.join(names)}, forward_s, backward_s], of kind "
-                f"{' or '.join(KERNEL_KINDS)}",
+                rule=f"[{', '.join(columns)}], the last only where it is not 1, of "
+                f"kind {' or '.join(KERNEL_KINDS)}",
                 values=f"{list(row)}",
                 remedy='["product", 1, 16, 64, 64, 1.0e-6, 3.0e-6]',
             )
@@ -90,8 +100,9 @@ class KernelTiming:
                 values=f"{list(row)}",
                 remedy='["product", 1, 16, 64, 64, 1.0e-6, 3.0e-6]',
             )
-        *sizes, forward, backward = row
-        shape = KernelShape(**dict(zip(names, sizes, strict=True)))
+        given = dict(zip(columns, row, strict=False))
+        forward, backward = given.pop("forward_s"), given.pop("backward_s")
+        shape = KernelShape(**given)
         return cls(shape=shape, forward_s=forward, backward_s=backward)
 
 
@@ -105,9 +116,24 @@ class KernelTimings:
     """FLOPs a second of the device then; kernels of a faster one take less by that."""
     timed: tuple[KernelTiming, ...]
     """In any order; the last of equal shapes counts."""
+    memory_rate: float | None = None
+    """Numbers a second that memory passes; None: it bounds no kernel."""
+    tile: int = 1
+    """Side of the matrix units, to whose multiples inputs and outputs are filled up."""
+    launch: float = 0.0
+    """Seconds that a kernel takes at least; a backward pass has two."""
 
     def __post_init__(self) -> None:
         check_peak("kernels", self.peak, self.origin)
+        if self.memory_rate is not None:
+            check_peak("the memory", self.memory_rate, self.origin)
+        if self.tile < 1:
+            raise BadInput(
+                "matrix units of no size",
+                rule="tile is the side of a matrix unit, 1 where there are none",
+                values=f"tile: {self.tile}",
+                remedy="tile: 128",
+            )
 
     def with_more(self, newer: "KernelTimings") -> "KernelTimings":
         """Add kernels; those timed again replace what they took before.
@@ -133,46 +159,76 @@ class KernelTimings:
         >>> round(1e6 * forward, 3), round(1e6 * backward, 3)
         (2.0, 6.0)
         """
-        places, rates = self._of_kind[shape.kind]
+        places, ratios = self._of_kind[shape.kind]
         if not len(places) or shape.flops <= 0:
             return None
-        # Inverse distance weighting. With the floor a timed kernel outweighs all others
-        # instead of being divided by 0.
-        distance = np.linalg.norm(places - _place(shape), axis=1)
-        near = np.maximum(distance, _HERE) ** -_POWER
-        forward, backward = np.exp(near @ rates / near.sum())
-        work = shape.flops * self.peak / peak
-        return work / float(forward), 2 * work / float(backward)
+        near = inverse_distance_weights(places - self._place(shape))
+        longer = np.exp(near @ ratios / near.sum()) * self.peak / peak
+        forward, backward = self._least_seconds(shape)
+        return float(longer[0]) * forward, float(longer[1]) * backward
+
+    def _least_seconds(self, shape: KernelShape) -> tuple[float, float]:
+        """Return the roofline's seconds of forward and backward pass."""
+        read, written = shape.taps * shape.inputs, shape.outputs
+        # The gradient of the weights fills the tiles of the forward pass, that of the
+        # input those of the transposed weights.
+        forward = 2 * shape.uses * self._fill(read) * self._fill(written)
+        taps = shape.taps * shape.outputs
+        turned = 2 * shape.uses * self._fill(taps) * self._fill(shape.inputs)
+        moved = 0.0
+        if self.memory_rate is not None:
+            each = shape.reads * shape.inputs + written
+            numbers = shape.uses * each + read * written
+            moved = numbers / self.memory_rate
+        once = max(forward / self.peak, moved) + self.launch
+        return once, once + max(turned / self.peak, moved) + self.launch
+
+    def _place(self, shape: KernelShape) -> FloatArray:
+        # Taps and inputs are summed over alike: an im2col product has their product.
+        # What a stride reads in vain costs time where memory is counted.
+        reads = 1.0 if self.memory_rate is None else shape.reads
+        sizes = shape.uses, shape.taps * shape.inputs, shape.outputs, reads
+        return np.log2(sizes)
+
+    def _fill(self, features: float) -> float:
+        if self.tile == 1:
+            return features
+        return math.ceil(features / self.tile) * self.tile
 
     @cached_property
     def _of_kind(self) -> dict[KernelKind, tuple[FloatArray, FloatArray]]:
-        """Places and logarithms of rates, of products and of convolutions."""
+        """Places and logarithms of seconds over the least, of both kinds of kernels."""
         found: dict[KernelKind, tuple[FloatArray, FloatArray]] = {}
         latest = _latest(self.timed)
         for kind in KERNEL_KINDS:
             each = [kernel for kernel in latest if kernel.shape.kind == kind]
-            places = np.array([_place(kernel.shape) for kernel in each])
-            # A backward pass has two products of the size of the forward pass's one.
-            rates = [
-                (
-                    math.log(x.shape.flops / x.forward_s),
-                    math.log(2 * x.shape.flops / x.backward_s),
+            places = np.array([self._place(kernel.shape) for kernel in each])
+            ratios = [
+                np.log(
+                    np.array([x.forward_s, x.backward_s]) / self._least_seconds(x.shape)
                 )
                 for x in each
             ]
-            found[kind] = places, np.array(rates)
+            found[kind] = places, np.array(ratios)
         return found
+
+
+def inverse_distance_weights(offsets: FloatArray) -> FloatArray:
+    """Return how much each timed kernel or layer counts: 1 / distance^4.
+
+    Args:
+        offsets: from the one that is asked for, [timed ones, logarithms of sizes].
+    """
+    # With the floor one that was timed outweighs all others instead of being divided
+    # by 0.
+    distance = np.linalg.norm(offsets, axis=1)
+    weights: FloatArray = np.maximum(distance, _HERE) ** -_POWER
+    return weights
 
 
 def _latest(timed: Iterable[KernelTiming]) -> tuple[KernelTiming, ...]:
     """Return the last kernel of each shape."""
     return tuple({kernel.shape: kernel for kernel in timed}.values())
-
-
-def _place(shape: KernelShape) -> FloatArray:
-    # Taps and inputs are summed over alike: an im2col product has their product.
-    sizes = shape.uses, shape.taps * shape.inputs, shape.outputs
-    return np.log2(sizes)
 
 
 def check_peak(kind: str, peak: float, origin: str) -> None:

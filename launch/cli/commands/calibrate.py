@@ -1,5 +1,9 @@
-"""`jaxdist calibrate`: measure a machine, read what others measured, or fit rows."""
+"""`jaxdist calibrate`: measure a machine, read what others measured, or fit rows.
 
+A machine that is not here is calibrated by what its compiler estimates.
+"""
+
+import os
 from argparse import Namespace
 from pathlib import Path
 
@@ -19,7 +23,7 @@ example = ""
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Take what to measure; or `read`, or `fit`, and files that were measured."""
+    """Take what to measure; or `read`, `fit` and files; or `target` and a chip."""
     machine = parser.add_form(
         "machine",
         "measure the kernels and links of this machine",
@@ -86,6 +90,16 @@ def add_arguments(parser: CommandParser) -> None:
         action="store_true",
         help="fit more than three constants",
     )
+    target = parser.add_form(
+        "target",
+        "calibrate TPUs that are not here by the cycles that their compiler estimates",
+        example="tpu-v5p -o v5p.json",
+    )
+    target.add_argument(
+        "target", metavar="CHIP", help="tpu-v4, tpu-v5e, tpu-v5p or tpu-v6e"
+    )
+    add_output_option(target, "file to write (cluster.json)", Path("cluster.json"))
+    add_json_option(target)
     machine.set_defaults(cluster=None)
     for form, cluster, output in (
         (machine, "", "cluster.json"),
@@ -139,6 +153,8 @@ def run(args: Namespace) -> int:
         return _import_benchmark(args)
     if args.action == "fit":
         return _fit(args)
+    if args.action == "target":
+        return _calibrate_target(args)
 
     from jaxdist.launch.calibration.measure import (
         CalibrationQuery,
@@ -170,4 +186,33 @@ def _fit(args: Namespace) -> int:
 
     made = run_fit(query_from(args, FitQuery))
     print_json(made.to_dict()) if args.json else print_fit(console(), made)
+    return 0
+
+
+def _calibrate_target(args: Namespace) -> int:
+    from jaxdist.core.files import write_output
+    from jaxdist.launch.devices.jax_environment import target_answer_folder
+    from jaxdist.launch.terminal.progress_bar import TaskProgress
+    from jaxdist.meshes.targets.compilers import prepare_compilation
+    from jaxdist.meshes.targets.target import host_target
+
+    prepare_compilation(host_target(args.target))
+
+    # From here on jax is imported.
+    from jaxdist.launch.analysis.target_curves import (
+        FITTED_NETWORKS,
+        TargetQuery,
+        calibrate_target,
+        print_target_calibration,
+    )
+
+    query = query_from(args, TargetQuery)
+    count, folder = len(FITTED_NETWORKS), target_answer_folder(os.environ)
+    with TaskProgress(count, f"compiling {count} networks") as progress:
+        made = calibrate_target(query, folder, on_compiled=progress.advance)
+    write_output(query.output, made.cluster.to_json(), force=query.force)
+    if args.json:
+        print_json(made.to_dict())
+    else:
+        print_target_calibration(console(), made)
     return 0
