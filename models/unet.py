@@ -26,29 +26,10 @@ class UNetPreset(Preset):
     """Times that an image is halved, and doubled again."""
 
 
-class ConvRelu(nnx.Module):
-    """A convolution of three rows, ReLU."""
-
-    def __init__(
-        self, features: tuple[int, int], dims: int, dtype: Any, rngs: nnx.Rngs
-    ) -> None:
-        self.conv = Conv(
-            *features,
-            (3,) * dims,
-            dtype=dtype,
-            kernel_init=nnx.initializers.he_normal(),
-            rngs=rngs,
-        )
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map `[B, ..., C_in]` to `[B, ..., C]`."""
-        return jax.nn.relu(self.conv(x))
-
-
 class PlainLevel(nnx.Module):
     """Two convolutions of one scale, as in the U-Net of images."""
 
-    pairs = (ColumnRowPair(first=("conv1.conv",), last="conv2.conv"),)
+    pairs = (ColumnRowPair(first=("conv1",), last="conv2"),)
 
     def __init__(
         self,
@@ -58,13 +39,14 @@ class PlainLevel(nnx.Module):
         rngs: nnx.Rngs,
     ) -> None:
         first, second, third = features
-        dims = len(preset.image)
-        self.conv1 = ConvRelu((first, second), dims, dtype, rngs)
-        self.conv2 = ConvRelu((second, third), dims, dtype, rngs)
+        taps, start = (3,) * len(preset.image), nnx.initializers.he_normal()
+        how = {"dtype": dtype, "kernel_init": start, "rngs": rngs}
+        self.conv1 = Conv(first, second, taps, **how)
+        self.conv2 = Conv(second, third, taps, **how)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[B, ..., C_in]` to `[B, ..., C]`."""
-        return self.conv2(self.conv1(x))
+        return jax.nn.relu(self.conv2(jax.nn.relu(self.conv1(x))))
 
 
 class NormLevel(nnx.Module):

@@ -9,12 +9,12 @@ one a tick; what is sent in a tick can be used from the next one on.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Literal, get_args
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from jaxdist.core.errors import FatalError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 WorkKind = Literal["forward", "backward", "weights"]
 WORK_KINDS: Final[tuple[WorkKind, ...]] = get_args(WorkKind)
@@ -107,11 +107,14 @@ class PipelineSchedule:
         return tuple(row for superstep in self.supersteps for row in superstep)
 
     @cached_property
-    def work_table(self) -> NDArray[Any]:
+    def work_table(self) -> "NDArray[Any]":
         """Place of each work's kind in `WORK_KINDS`, and its stage.
 
         `[superstep, tick, device, 2]`; a device that rests has -1 twice.
         """
+        # Not above: numpy takes long to import, and a plan is read before it is needed.
+        import numpy as np
+
         places = {kind: place for place, kind in enumerate(WORK_KINDS)}
         ticks = max(map(len, self.supersteps))
         shape = len(self.supersteps), ticks, len(self.ticks[0]), 2
