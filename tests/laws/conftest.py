@@ -221,7 +221,8 @@ def run_layout(layout, state, batch):
     held = jax.jit(layout.state_layout.to_device, out_shardings=places)(state)
     laid = jax.device_put(batch, program.batch_shardings)
     after, loss = program.compiled_step(held, laid)
-    new = layout.state_layout.to_checkpoint(after)
+    # On the host: jax compiles a slice for each leaf of a device.
+    new = layout.state_layout.to_checkpoint(jax.tree.map(np.asarray, after))
     return new.params, new.stats, new.opt, loss
 
 

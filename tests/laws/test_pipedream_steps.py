@@ -195,7 +195,7 @@ def stepped(parts, layout, state, batch):
     held = jax.jit(layout.state_layout.to_device, out_shardings=places)(state)
     given = jax.device_put(parts.padded(batch, layout), program.batch_shardings)
     after, loss = program.compiled_step(held, given)
-    after = layout.state_layout.to_checkpoint(after)
+    after = layout.state_layout.to_checkpoint(jax.tree.map(np.asarray, after))
     found = float(loss), named_leaves(after.params), named_leaves(after.stats)
     counts = [int(x) for x in jax.tree.leaves(after.opt) if x.dtype == jnp.int32]
     return found, counts

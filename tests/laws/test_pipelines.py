@@ -109,6 +109,7 @@ def run(parts, task, axes, state, batch):
     after, loss = program.compiled_step(
         held, jax.device_put(parts.padded(batch, layout), program.batch_shardings)
     )
+    after, loss = jax.tree.map(np.asarray, (after, loss))
     return jax.tree.map(np.asarray, (layout.state_layout.to_checkpoint(after), loss))
 
 
