@@ -53,7 +53,6 @@ def step(parts, layout, state, batch):
     held = jax.jit(layout.state_layout.to_device, out_shardings=places)(state)
     laid = jax.device_put(parts.padded(batch, layout), program.batch_shardings)
     after, loss = program.compiled_step(held, laid)
-    after = jax.tree.map(np.asarray, after)
     return layout.state_layout.to_checkpoint(after), float(loss)
 
 
