@@ -34,7 +34,7 @@ def share():
     it. A part of that name is a fingerprint of the CPUs' topology, which says whose
     process a device is and so is another one in each.
     """
-    cache_key._hash_accelerator_config = cache_key._hash_devices  # type: ignore[assignment]
+    vars(cache_key)["_hash_accelerator_config"] = cache_key._hash_devices
     jax.config.update("jax_share_binary_between_hosts", True)
     jax.config.update("jax_share_binary_between_hosts_timeout_ms", 1000 * SHARED_S)
 

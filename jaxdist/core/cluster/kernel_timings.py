@@ -246,6 +246,31 @@ def check_peak(kind: str, peak: float, origin: str) -> None:
         )
 
 
+def read_row(kind: type, row: Sequence[Any], what: str, example: str) -> dict[str, Any]:
+    """Return the fields of a timing whose first is a text and whose others are numbers.
+
+    Args:
+        kind: dataclass of the timing.
+        row: its values, as they stand in a file.
+        what: what was timed, for people.
+        example: a row as it should be.
+
+    Raises:
+        BadInput: the row has other columns.
+    """
+    first, *others = [field.name for field in fields(kind)]
+    # A bool is an int in Python, and no number of a table.
+    kinds = [isinstance(x, int | float) and type(x) is not bool for x in row[1:]]
+    if len(kinds) != len(others) or not isinstance(row[0], str) or not all(kinds):
+        raise BadInput(
+            f"no row of a {what}",
+            rule=f"[{', '.join((first, *others))}], all but the {first} numbers",
+            values=f"{list(row)}",
+            remedy=example,
+        )
+    return dict(zip((first, *others), row, strict=True))
+
+
 def scale_time(timing: WorkTiming, factor: float) -> WorkTiming:
     """Return a timing with both of its times multiplied by a factor."""
     forward, backward = factor * timing.forward_s, factor * timing.backward_s
@@ -289,17 +314,8 @@ class BlockTiming:
         Raises:
             BadInput: it has other columns.
         """
-        names = [field.name for field in fields(cls)]
-        # A bool is an int in Python, and no number of a table.
-        kinds = [isinstance(x, int | float) and type(x) is not bool for x in row[1:]]
-        if len(row) != len(names) or not isinstance(row[0], str) or not all(kinds):
-            raise BadInput(
-                "no row of a block",
-                rule=f"[{', '.join(names)}], all but the key numbers",
-                values=f"{list(row)}",
-                remedy='["Block-0123abcd", 8, 1.0e-3, 2.0e-3, 65536]',
-            )
-        return cls(**dict(zip(names, row, strict=True)))
+        example = '["Block-0123abcd", 8, 1.0e-3, 2.0e-3, 65536]'
+        return cls(**read_row(cls, row, "block", example))
 
 
 @dataclass(frozen=True, kw_only=True)

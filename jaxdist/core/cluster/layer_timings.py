@@ -11,7 +11,7 @@ its neighbours' kernels takes no time of its own.
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any, Final, Self
 
@@ -21,6 +21,7 @@ from jaxdist.core.cluster.kernel_timings import (
     FloatArray,
     check_peak,
     inverse_distance_weights,
+    read_row,
 )
 from jaxdist.core.errors import BadInput
 
@@ -69,17 +70,8 @@ class LayerTiming:
         Raises:
             BadInput: it has other columns.
         """
-        names = [field.name for field in fields(cls)]
-        # A bool is an int in Python, and no number of a table.
-        kinds = [isinstance(x, int | float) and type(x) is not bool for x in row[1:]]
-        if len(row) != len(names) or not isinstance(row[0], str) or not all(kinds):
-            raise BadInput(
-                "no row of a layer",
-                rule=f"[{', '.join(names)}], all but the kind numbers",
-                values=f"{list(row)}",
-                remedy='["BatchNorm", 4.0e+8, 0, 0, 3.0e-4, 6.0e-4]',
-            )
-        return cls(**dict(zip(names, row, strict=True)))
+        example = '["BatchNorm", 4.0e+8, 0, 0, 3.0e-4, 6.0e-4]'
+        return cls(**read_row(cls, row, "layer", example))
 
 
 @dataclass(frozen=True, kw_only=True)
