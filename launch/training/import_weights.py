@@ -18,9 +18,6 @@ from jaxdist.models.pretrained.config_json import architecture_of, read_config_j
 if TYPE_CHECKING:
     from jaxdist.launch.config.resolve import ResolvedConfig
 
-EXPERIMENTS = {"gpt2_small": "gpt2_small", "llama": "llama"}
-"""The experiment of each network: what a run of imported weights is one of."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedRun:
@@ -28,12 +25,12 @@ class ImportedRun:
 
     folder: RunFolder
     """Where it is."""
+    experiment: str
+    """The experiment that trains its network."""
     parameters: int
     """Numbers in its network."""
     model: str
     """The network."""
-    devices: int
-    """Devices that the weights were read into."""
     companions: Sequence[str]
     """Files that were copied beside them."""
 
@@ -57,8 +54,9 @@ def import_weights(
     """
     # One device, unless a plan is asked for: that of an experiment would have copies.
     words = [f"weights={path}", "plan.mesh.data=1", *overrides]
+    # Both networks have an experiment of their name.
     model = architecture_of(read_config_json(path)).model
-    resolved = resolve_config(EXPERIMENTS[model], words)
+    resolved = resolve_config(model, words)
     folder = run_folder(resolved.config)
     with group.primary_first("folder"):
         check_writable(folder.path)
@@ -166,11 +164,11 @@ def _write_run(
     copied = part.pretrained.iterdir() if part.pretrained.is_dir() else ()
     return ImportedRun(
         folder=part,
+        experiment=resolved.experiment,
         parameters=sum(x.size for x in arrays.values()),
         model=", ".join(
             f"{key} {format_value(getattr(config.model, key))}"
             for key in ("depth", "embed", "heads", "vocabulary")
         ),
-        devices=config.plan.mesh.devices,
         companions=tuple(sorted(path.name for path in copied)),
     )

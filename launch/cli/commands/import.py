@@ -73,7 +73,7 @@ def run(args: Namespace) -> int:
     where = made.folder.path
     print_next_commands(
         out,
-        f"jaxdist train EXPERIMENT weights={where} data.path=FILE",
+        f"jaxdist train {made.experiment} weights={where} data.path=FILE",
         f"jaxdist ckpt inspect {where}",
         f"jaxdist export hf {where} FOLDER",
     )
