@@ -42,7 +42,10 @@ def write_network(folder, depth, files=3):
     }
     (folder / "config.json").write_text(json.dumps(config))
     table = (VOCABULARY, EMBED)
-    shapes = {"model.embed_tokens.weight": table, "lm_head.weight": table}
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": table,
+        "lm_head.weight": table,
+    }
     shapes["model.norm.weight"] = (EMBED,)
     inner = {"q": EMBED, "k": EMBED // 2, "v": EMBED // 2, "o": EMBED}
     for block in range(depth):

@@ -147,6 +147,39 @@ def test_every_setting_is_a_key_of_a_network():
     } <= known
 
 
+@pytest.mark.parametrize(
+    ("tree", "parameters"),
+    [
+        pytest.param(
+            dict(model_type="gpt2", vocab_size=50257, n_positions=1024)
+            | dict(n_embd=1600, n_layer=48, n_head=25),
+            1_557_611_200,
+            marks=pytest.mark.slow,
+        ),
+        (
+            dict(model_type="llama", vocab_size=128256, hidden_size=4096)
+            | dict(intermediate_size=14336, num_hidden_layers=32)
+            | dict(num_attention_heads=32, num_key_value_heads=8)
+            | dict(max_position_embeddings=131072),
+            8_030_261_248,
+        ),
+        pytest.param(
+            dict(model_type="qwen2", vocab_size=152064, hidden_size=3584)
+            | dict(intermediate_size=18944, num_hidden_layers=28)
+            | dict(num_attention_heads=28, num_key_value_heads=4)
+            | dict(max_position_embeddings=32768, sliding_window=131072)
+            | dict(use_sliding_window=False),
+            7_615_616_512,
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["GPT-2 XL", "Llama 3.1 8B", "Qwen2.5 7B"],
+)
+def test_published_networks_have_their_parameters(tree, parameters):
+    *_, leaves = abstract(ModelConfig(**model_settings(tree)))
+    assert sum(math.prod(x.shape) for x in leaves.values()) == parameters
+
+
 def test_older_files_have_the_rope_in_two_fields():
     rope = {"type": "linear", "factor": 2.0}
     older = {k: v for k, v in LLAMA.items() if k != "rope_parameters"}
