@@ -18,6 +18,11 @@ from jaxdist.models.pretrained.folder import COMPANION_FILES, PretrainedFolder
 from jaxdist.models.pretrained.tensor_names import LeafTensor
 from jaxdist.train.checkpoint import orbax_store, reader
 from jaxdist.train.checkpoint.checksum import sum_over_hosts
+from jaxdist.train.checkpoint.manifest import (
+    CheckpointManifest,
+    CorruptCheckpointError,
+)
+from jaxdist.train.checkpoint.restore import verify_arrays
 from jaxdist.train.layout import Layout
 from jaxdist.train.state import named_leaves
 
@@ -39,8 +44,8 @@ class StartWeights:
     """Files of Hugging Face; None: a checkpoint."""
     places: Mapping[str, LeafTensor] = field(default_factory=dict)
     """Tensor of each leaf."""
-    checkpoint: Path | None = None
-    """Folder of the checkpoint of a run."""
+    manifest: CheckpointManifest | None = None
+    """Of the checkpoint of a run."""
     stored: Mapping[str, str] = field(default_factory=dict)
     """Name in the checkpoint of each leaf."""
 
@@ -51,10 +56,7 @@ class StartWeights:
             BadInput: numbers that are not finite.
         """
         if self.pretrained is None:
-            assert self.checkpoint is not None
-            targets = {self.stored[name]: x for name, x in self.targets.items()}
-            found = orbax_store.read_arrays(self.checkpoint, targets)
-            return {name: found[self.stored[name]] for name in self.targets}
+            return self._read_checkpoint()
         arrays = {
             name: self.pretrained.read(self.places[name], target)
             for name, target in self.targets.items()
@@ -71,6 +73,23 @@ class StartWeights:
                 remedy="other weights: these were damaged, or diverged",
             )
         return arrays
+
+    def _read_checkpoint(self) -> dict[str, jax.Array]:
+        """Read the leaves of a run's checkpoint, each one verified."""
+        assert self.manifest is not None
+        folder = RunFolder(self.source.parent).checkpoints / str(self.manifest.step)
+        targets = {self.stored[name]: x for name, x in self.targets.items()}
+        try:
+            found = orbax_store.read_arrays(folder, targets)
+            verify_arrays(self.manifest, found, tuple(targets))
+        except (CorruptCheckpointError, ValueError) as damage:
+            raise BadInput(
+                f"checkpoint {folder} is damaged",
+                rule="every leaf is what was saved",
+                values=str(damage).splitlines()[0],
+                remedy="jaxdist ckpt verify RUN says which are whole",
+            ) from damage
+        return {name: found[self.stored[name]] for name in self.targets}
 
     def copy_companions(self, folder: RunFolder) -> None:
         """Copy tokenizer and other files beside the weights into a run's folder."""
@@ -140,6 +159,6 @@ def _open_run(run: RunFolder, targets: Mapping[str, Any]) -> StartWeights:
         targets=targets,
         source=run.pretrained,
         origin=manifest.about.get(PRETRAINED_NOTE) or {},
-        checkpoint=run.checkpoints / str(manifest.step),
+        manifest=manifest,
         stored=names,
     )
