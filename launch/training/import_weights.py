@@ -144,7 +144,10 @@ def _write_run(
     arrays = weights.read()
     stored = layout.stored
     state = TrainState(
-        step=jnp.zeros((), jnp.int32),
+        # On the devices of all processes, which one of this process alone is not.
+        step=jax.jit(
+            lambda: jnp.zeros((), jnp.int32), out_shardings=stored.step.sharding
+        )(),
         params=replace_leaves(stored.params, arrays),
         stats=replace_leaves(stored.stats, arrays),
         opt=None,

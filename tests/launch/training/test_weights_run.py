@@ -173,3 +173,25 @@ def test_a_plan_is_made_from_a_configuration_alone(place, capsys):
     assert code == 0
     assert re.search(r"model.depth +3", printed.out)
     assert re.search(r"model.vocabulary +48", printed.out)
+
+
+@pytest.mark.slow
+def test_processes_import_together(job, tmp_path):
+    """Each reads and writes its part; one that meets a bad number ends all."""
+    source = Path(shutil.copytree(DATA / "llama3", tmp_path / "llama3"))
+    where = ["--dir", tmp_path / "runs", "plan.mesh.fsdp=2"]
+    words = ["launch", "local", "-n", "2", "--", "import", "hf", source, *where]
+    code, _, err = job.call(*map(str, words))
+    assert code == 0, err
+    code, out, err = job.call("ckpt", "hash", str(tmp_path / "runs" / "llama3"))
+    alone = ["import", "hf", source, "--name", "alone", "--dir", tmp_path / "runs"]
+    assert job.call(*map(str, alone))[0] == 0
+    assert job.call("ckpt", "hash", str(tmp_path / "runs" / "alone"))[1] == out
+    nonfinite(source)
+    code, out, err = job.call(*map(str, [*words, "--name", "bad"]))
+    assert code == 2
+    assert "not finite" in out + err
+    assert sorted(path.name for path in (tmp_path / "runs").glob("*")) == [
+        "alone",
+        "llama3",
+    ]
