@@ -198,13 +198,13 @@ class Head(nnx.Module):
         self.norm, self.table = parts.norm(), table
         sizes, plain = parts.sizes, replace(parts, bias=False)
         self.logits: Layer = (
-            None if table else plain.linear(sizes.embed, sizes.vocabulary)
+            plain.linear(sizes.embed, sizes.vocabulary) if table is None else None
         )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[B, T, C]` to logits `[B, T, vocabulary]`."""
         x = self.norm(x)
-        return self.table.attend(x) if self.table else self.logits(x)
+        return self.logits(x) if self.table is None else self.table.attend(x)
 
 
 class Rotary(nnx.Module):

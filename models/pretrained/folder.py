@@ -146,10 +146,10 @@ class PretrainedFolder:
             part = part.T if place.transposed else part
             return np.ascontiguousarray(part, dtype=target.dtype)
 
-        return jax.make_array_from_callback(shape, target.sharding, once(load))
+        return jax.make_array_from_callback(shape, target.sharding, _once(load))
 
 
-def once(load: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
+def _once(load: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
     """Return a reader that reads a slice once for all devices that hold it."""
     kept: dict[tuple[tuple[Any, Any], ...], np.ndarray] = {}
 

@@ -108,6 +108,23 @@ def test_imported_weights_are_no_run_to_go_on_with(place, capsys):
     assert "jaxdist train llama weights=qwen2" in printed.err
 
 
+def test_a_damaged_checkpoint_is_no_start(place, capsys):
+    answer(capsys, "import", "hf", DATA / "qwen2")
+    files = [
+        p for p in Path("runs/qwen2/checkpoints/0/state").rglob("*") if p.is_file()
+    ]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    held = bytearray(largest.read_bytes())
+    held[len(held) // 2] ^= 0xFF
+    largest.write_bytes(held)
+    words = ["llama", "weights=qwen2", "run.name=tuned", "data.path=a.txt"]
+    more = ["plan.mesh.data=1", "data.batch=4", "epochs=0.1"]
+    code, printed = call(capsys, "train", *words, *more)
+    assert code == 2
+    assert "checkpoints/0 is damaged" in printed.err
+    assert "jaxdist ckpt verify" in printed.err
+
+
 def nonfinite(folder):
     path = folder / "model.safetensors"
     tensors = safetensors.numpy.load_file(path)
@@ -180,7 +197,8 @@ def test_processes_import_together(job, tmp_path):
     """Each reads and writes its part; one that meets a bad number ends all."""
     source = Path(shutil.copytree(DATA / "llama3", tmp_path / "llama3"))
     where = ["--dir", tmp_path / "runs", "plan.mesh.fsdp=2"]
-    words = ["launch", "local", "-n", "2", "--", "import", "hf", source, *where]
+    words = ["launch", "local", "-n", "2", "--devices-per-process", "1", "--"]
+    words += ["import", "hf", source, *where]
     code, _, err = job.call(*map(str, words))
     assert code == 0, err
     code, out, err = job.call("ckpt", "hash", str(tmp_path / "runs" / "llama3"))
