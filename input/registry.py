@@ -27,16 +27,20 @@ COMMON_TFDS_NAMES: Final = (
 )
 """Data sets of TFDS that are meant when a name is near; it has hundreds."""
 NO_FEATURES: Final[FeatureSpec] = MappingProxyType({})
+_VOLUME_KINDS: Final = ("hdf5", "nifti", "zarr")
+"""Formats of volumes that are read by slab."""
 _NAMES: Final = (
-    *("arrays", "balls", "clips", "digits", "folder", "moving_digits", "numpy"),
-    *("synthetic", "text", "volumes"),
+    *("arrays", "balls", "clips", "digits", "folder", "hdf5", "moving_digits"),
+    *("nifti", "numpy", "synthetic", "text", "volumes", "zarr"),
 )
 _FIXED_SIZE: Final = (
-    *("clips", "digits", "moving_digits", "numpy", "text", "volumes"),
+    *("clips", "digits", "moving_digits", "numpy", "text", "volumes", *_VOLUME_KINDS),
 )
-_OWN_KINDS: Final = ("arrays", "clips", "folder", "numpy", "text", "volumes")
+_OWN_KINDS: Final = (
+    *("arrays", "clips", "folder", "numpy", "text", "volumes", *_VOLUME_KINDS),
+)
 """Data sets that are files of the user's."""
-_PREFIXES: Final = ("tfds", "numpy")
+_PREFIXES: Final = ("tfds", "numpy", *_VOLUME_KINDS)
 """What may stand before a name or path: `tfds:mnist`, `numpy:my.npz`."""
 _TFDS_NAME: Final = r"[a-z][a-z0-9_]*(/[\w.-]+)?(:[\d.*]+)?"
 
@@ -134,8 +138,19 @@ def open_data(
         raise unknown_dataset_error(config.name)
     # `numpy:my.npz` has its path in its name.
     kind, _, rest = config.name.partition(":")
-    if kind == "numpy" and rest:
+    if kind in _PREFIXES and kind != "tfds" and rest:
         config = replace(config, name=kind, path=rest)
+    # Of arrays in files, one file a sample has a folder for each split.
+    in_files = kind in _VOLUME_KINDS or (
+        kind == "numpy" and Path(config.path, "train").is_dir()
+    )
+    if config.keys and not in_files:
+        raise BadInput(
+            f"data.keys is set, and {config.name} has its own names",
+            rule="data.keys is for " + ", ".join(f"{k}:PATH" for k in _VOLUME_KINDS),
+            values=f"data.keys = {','.join(config.keys)}",
+            remedy="data.keys=",
+        )
 
     # What is only known to be there says nothing of how it is read.
     is_classified = "label" in features
@@ -147,17 +162,27 @@ def open_data(
         from jaxdist.input.tfds_images import open_tfds
 
         opened = open_tfds(rest, Path(config.dir), features)
+    elif in_files:
+        from jaxdist.input.volumes.layout import open_volume_files
+
+        opened = open_volume_files(
+            kind,
+            config.path,
+            features,
+            renames=config.stored_names,
+            channel_dim=config.channel_dim,
+        )
     elif is_object_reference(config.name):
         opened = _open_user_data(config.name)
     else:
         opened = _open_named(config, features)
     train, test = opened
-    if config.channel_dim == "first":
+    if config.channel_dim == "first" and not in_files:
         if kind != "numpy" and not is_object_reference(config.name):
             raise BadInput(
                 f"{config.name} has its channels where they are",
-                rule="data.channel_dim=first is for data.name=numpy, and for arrays "
-                "of one's own",
+                rule="data.channel_dim=first is for data.name=numpy, for volumes in "
+                "files, and for arrays of one's own",
                 values=f"data.name = {config.name}, data.channel_dim = first",
                 remedy="data.channel_dim=last",
             )
