@@ -5,7 +5,7 @@ runs it ahead of time in grain's read threads and places the pieces on the devic
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Thread, current_thread
 from types import MappingProxyType
 from typing import Any, Final, Self
@@ -30,7 +30,7 @@ from jaxdist.input.local_shuffle.setup import Keep, SampleStoreRuntime, check_no
 from jaxdist.input.order import SampleOrder
 from jaxdist.input.prefetch import Workers, prefetch_batches
 from jaxdist.input.sample_validation import SampleSpec, check_source
-from jaxdist.input.slabs import NO_STARTS, Starts, local_slabs
+from jaxdist.input.slabs import Starts, local_slabs
 from jaxdist.input.sources import SlabSource, Source, source_fingerprint
 
 Index = tuple[slice, ...]
@@ -44,9 +44,9 @@ NO_PADDED_SHAPES: Final[PaddedShapes] = MappingProxyType({})
 class BatchGeometry:
     """What the arrays that were read do not say of those on the devices."""
 
-    shapes: PaddedShapes = NO_PADDED_SHAPES
+    shapes: PaddedShapes = field(default_factory=dict)
     """Global shapes of keys that may be larger than the samples' own, zeros behind."""
-    starts: Starts = NO_STARTS
+    starts: Starts = field(default_factory=dict)
     """Where the part that was read begins in each sample, of keys of which one was."""
 
 

@@ -7,7 +7,6 @@ beside it, which are read with it.
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 from jax.sharding import NamedSharding
 
@@ -16,9 +15,6 @@ from jaxdist.input.sources import Slab
 Shapes = Mapping[str, tuple[int, ...]]
 Starts = Mapping[str, tuple[int, ...]]
 """Where the arrays of a batch begin in a sample, by key, an index a dim."""
-
-NO_STARTS: Final[Starts] = {}
-"""Starts of samples that are read whole."""
 
 
 def local_slabs(

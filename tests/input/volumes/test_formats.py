@@ -3,6 +3,8 @@
 import pickle
 
 import numpy as np
+import pytest
+from volume_files import WRITERS, volumes
 
 from jaxdist.input.config import DataConfig
 from jaxdist.input.feature_spec import Feature
@@ -17,6 +19,13 @@ SLABS = {
     "image": (slice(2, 5), slice(0, 6), slice(1, 3), slice(0, 1)),
     "mask": (slice(2, 5), slice(0, 6), slice(1, 3)),
 }
+
+
+@pytest.fixture(params=WRITERS)
+def stored(request, tmp_path):
+    """Return data.name of volumes in a format, and the arrays."""
+    found = volumes()
+    return WRITERS[request.param](tmp_path, found), found
 
 
 def test_samples_are_those_that_were_written(stored):

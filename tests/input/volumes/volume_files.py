@@ -1,9 +1,8 @@
-"""Eight small volumes with masks, in every format that is read."""
+"""Small volumes with masks, written in every format that is read."""
 
 import h5py
 import nibabel
 import numpy as np
-import pytest
 import tensorstore
 
 SHAPE = 8, 6, 4, 1
@@ -127,10 +126,3 @@ WRITERS = {
     "npy files": write_npy_files,
     "npy arrays": write_npy_arrays,
 }
-
-
-@pytest.fixture(params=WRITERS)
-def stored(request, tmp_path):
-    """Return data.name of volumes in a format, and the arrays."""
-    found = volumes()
-    return WRITERS[request.param](tmp_path, found), found
