@@ -56,8 +56,10 @@ class Hdf5Array:
 def _read(dataset: Any, box: Slab, out: NDArray[Any]) -> None:
     if dataset.shape == ():
         out[...] = dataset[()]
-    elif out.size:  # h5py refuses a part of no entries
+    elif out.flags.c_contiguous:
         dataset.read_direct(out, box)
+    else:  # channels are moved
+        out[...] = dataset[box]
 
 
 def open_hdf5(path: Path) -> Any:

@@ -10,6 +10,7 @@ numpy:FOLDER      train/KEY/SAMPLE.npy, or train/KEY.npy [N, ...]
 Held-out samples are in `validation`, `val` or `test`, the first that is there.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -143,27 +144,35 @@ def _hdf5_splits(path: Path) -> list[Split]:
         files = _list_files(path / name, _HDF5_SUFFIXES)
         # One file after the other: h5py lets one thread at a time into the library.
         every = [numeric_datasets(file, keep_open=False) for file in files]
-        keys = list(dict.fromkeys(key for arrays in every for key in arrays))
-        for file, arrays in zip(files, every, strict=True):
-            if missing := [key for key in keys if key not in arrays]:
-                raise BadInput(
-                    f"{file} has no {missing[0]}",
-                    rule="every file of a split has the same arrays",
-                    values=f"{file} has {', '.join(arrays) or 'no array'}; others have "
-                    f"{', '.join(keys)}",
-                    remedy=_spelling(missing[0], arrays)
-                    or f"write {missing[0]} into it, or move the file away",
-                )
-        splits.append(
-            (
-                name,
-                {
-                    k: Column(arrays=[x[k] for x in every], is_batched=False)
-                    for k in keys
-                },
-            )
-        )
+        named = dict(zip(map(str, files), every, strict=True))
+        splits.append((name, _columns_of_samples(named)))
     return splits
+
+
+def _columns_of_samples(every: Mapping[str, Mapping[str, StoredArray]]) -> Columns:
+    """Turn the arrays of each sample, by the name of its file, into columns.
+
+    Raises:
+        BadInput: a sample lacks an array that most others have.
+    """
+    counts = Counter(key for arrays in every.values() for key in arrays)
+    # What few files have besides is theirs, and no array of the data set.
+    keys = [key for key, count in counts.items() if 2 * count >= len(every)]
+    for name, arrays in every.items():
+        if missing := [key for key in keys if key not in arrays]:
+            others = ", ".join(key for key in arrays if key not in keys)
+            raise BadInput(
+                f"{name} has no {missing[0]}",
+                rule="every sample of a split has the same arrays",
+                values=f"it has {', '.join(arrays) or 'no array'}; others have "
+                f"{', '.join(keys)}",
+                remedy=(f"{others} renamed to {missing[0]}, or " if others else "")
+                + "move the sample away",
+            )
+    return {
+        key: Column(arrays=[arrays[key] for arrays in every.values()], is_batched=False)
+        for key in keys
+    }
 
 
 def _zarr_splits(
@@ -183,27 +192,14 @@ def _zarr_splits(
     batched = {name: opened[name] for name in names if name.count("/") < 2}
     splits = dict(_batched_splits(batched))
     for split in ("train", *HELD_OUT):
-        below = [n for n in names if n.count("/") > 1 and n.startswith(f"{split}/")]
-        samples = sorted({name.split("/")[1] for name in below})
-        keys = list(dict.fromkeys(name.split("/", 2)[2] for name in below))
-        for sample in samples:
-            there = [key for key in keys if f"{split}/{sample}/{key}" in opened]
-            if len(there) < len(keys):
-                missing = next(key for key in keys if key not in there)
-                raise BadInput(
-                    f"{path}/{split}/{sample} has no {missing}",
-                    rule="every group of a split has the same arrays",
-                    values=f"it has {', '.join(there)}; others have {', '.join(keys)}",
-                    remedy=f"write {missing} into it, or move the group away",
-                )
-        if samples and not splits.get(split):
-            splits[split] = {
-                key: Column(
-                    arrays=[opened[f"{split}/{sample}/{key}"] for sample in samples],
-                    is_batched=False,
-                )
-                for key in keys
-            }
+        every: dict[str, dict[str, StoredArray]] = {}
+        for name in names:
+            # A group a sample, whose arrays may lie deeper in it.
+            first, sample, key = (*name.split("/", 2), "", "")[:3]
+            if first == split and key:
+                every.setdefault(f"{path}/{split}/{sample}", {})[key] = opened[name]
+        if every and not splits.get(split):
+            splits[split] = _columns_of_samples(every)
     return list(splits.items())
 
 

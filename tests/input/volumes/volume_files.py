@@ -55,7 +55,9 @@ def write_hdf5(path, found):
         for split, arrays in found.items():
             for key, array in arrays.items():
                 file.create_dataset(
-                    f"{split}/{key}", data=array, chunks=(1, 2, *array.shape[2:])
+                    f"{split}/{key}",
+                    data=array,
+                    chunks=(1, 2, *array.shape[2:])[: array.ndim],
                 )
     return f"hdf5:{path}"
 
@@ -73,7 +75,7 @@ def write_hdf5_files(path, found):
 def write_zarr_group(path, found, version=3):
     for split, arrays in found.items():
         for key, array in arrays.items():
-            chunks = [1, 2, *array.shape[2:]]
+            chunks = [1, 2, *array.shape[2:]][: array.ndim]
             write_zarr(path / split / key, array, chunks, version)
     return f"zarr:{path}"
 
