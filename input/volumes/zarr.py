@@ -185,12 +185,11 @@ class ZarrStore:
             return file.read_bytes() if file.is_file() else b""
         import tensorstore
 
+        spec = self._kvstore_spec("")
         try:
             if self._kvstore is None:
                 context = tensorstore.Context(dict.fromkeys(_RETRIED, _OPEN_RETRIES))
-                self._kvstore = tensorstore.KvStore.open(
-                    self._kvstore_spec(""), context=context
-                ).result()
+                self._kvstore = tensorstore.KvStore.open(spec, context=context).result()
             return bytes(self._kvstore.read(key).result().value)
         except ValueError as error:
             raise self._error(self.address, str(error)) from error
