@@ -84,6 +84,22 @@ def is_own_data(config: DataConfig) -> bool:
     )
 
 
+def check_dataset_name(name: str) -> None:
+    """Refuse a name for a prepared data set that another has, or that none can have.
+
+    Raises:
+        BadInput: it cannot be used.
+    """
+    known = *dataset_names(), *COMMON_TFDS_NAMES
+    if not re.fullmatch("[a-z][a-z0-9_]*", name) or name in known:
+        raise BadInput(
+            f"{name} cannot be the name of a data set",
+            rule="a name has small letters, digits and _, and no data set has it",
+            values=f"others are named {', '.join(dataset_names())}",
+            remedy=f"--name my_{re.sub('[^a-z0-9_]+', '_', name.lower()).strip('_')}",
+        )
+
+
 def unknown_dataset_error(name: str, values: str = "") -> BadInput:
     """Say that there is no data set of this name, and which one was meant."""
     near = did_you_mean(name, (*dataset_names(), *COMMON_TFDS_NAMES))
@@ -140,6 +156,10 @@ def open_data(
     kind, _, rest = config.name.partition(":")
     if kind in _PREFIXES and kind != "tfds" and rest:
         config = replace(config, name=kind, path=rest)
+    elif Path(config.dir, config.name, "zarr.json").is_file():
+        # Volumes that `jaxdist prepare` has written.
+        kind, home = "zarr", str(Path(config.dir, config.name))
+        config = replace(config, name=kind, path=home)
     # Of arrays in files, one file a sample has a folder for each split.
     in_files = kind in _VOLUME_KINDS or (
         kind == "numpy" and Path(config.path, "train").is_dir()

@@ -64,6 +64,40 @@ def open_volume_files(
         BadInput: no such files, a package that is missing, a key that is missing, or
             arrays whose sizes do not go together; with the file.
     """
+    splits = open_columns(
+        kind, path, features, renames=renames, channel_dim=channel_dim
+    )
+    train, test = splits.values()
+    check_sizes(train, train)
+    check_sizes(test, train)
+    sources = VolumeSource(train, kind), VolumeSource(test, kind)
+    _count_classes(sources)
+    return sources
+
+
+def open_columns(
+    kind: str,
+    path: str,
+    features: FeatureSpec,
+    *,
+    renames: Mapping[str, str],
+    channel_dim: Literal["last", "first"] = "last",
+) -> dict[str, Columns]:
+    """Open the arrays of both splits, whatever their sizes.
+
+    Args:
+        kind: one of `FORMATS`.
+        path: the file, the folder, or the address of a store.
+        features: what the network reads; empty: all arrays are samples.
+        renames: name in the files of a key of the network (`image`: `raw`).
+        channel_dim: where a stored `image` has its channels.
+
+    Returns:
+        The arrays by key of `train`, and of the held-out split under its name.
+
+    Raises:
+        BadInput: no such files, a package that is missing, or a key that is missing.
+    """
     if not path:
         raise no_volumes_error(kind, path, "data.path is empty")
     readers: Mapping[str, Callable[[], list[Split]]] = {
@@ -74,7 +108,7 @@ def open_volume_files(
     }
     found = dict(readers[kind]())
     held_out = next((name for name in HELD_OUT if found.get(name)), HELD_OUT[-1])
-    splits = []
+    splits = {}
     for name in ("train", held_out):
         columns = found.get(name, {})
         if not columns:
@@ -82,17 +116,14 @@ def open_volume_files(
             raise no_volumes_error(kind, path, f"{path} has {shown}, and no {name}")
         columns = _pick_keys(columns, features, renames, name)
         _check_lengths(path, name, columns)
-        columns = {
+        splits[name] = {
             key: replace(
                 column,
                 channels=_channel_form(kind, key, column, features, channel_dim),
             )
             for key, column in columns.items()
         }
-        splits.append(columns)
-    train, test = splits
-    _check_sizes(train, train)
-    _check_sizes(test, train)
+    train, test = splits.values()
     if set(train) != set(test):
         raise BadInput(
             "held-out samples have other arrays than those to train on",
@@ -100,9 +131,7 @@ def open_volume_files(
             values=f"train has {', '.join(train)}; {held_out} has {', '.join(test)}",
             remedy=f"the same keys in {held_out} as in train",
         )
-    sources = VolumeSource(train, kind), VolumeSource(test, kind)
-    _count_classes(sources)
-    return sources
+    return splits
 
 
 def no_volumes_error(kind: str, path: str, values: str) -> BadInput:
@@ -340,8 +369,17 @@ def _check_lengths(path: str, split: str, columns: Columns) -> None:
         )
 
 
-def _check_sizes(columns: Columns, like: Columns) -> None:
-    """Refuse volumes of unlike sizes, and masks of another size than their image."""
+def check_sizes(columns: Columns, like: Columns | None) -> None:
+    """Refuse volumes of unlike sizes, and masks of another size than their image.
+
+    Args:
+        columns: the arrays of a split.
+        like: those of the split to train on, which have the size of all; None: sizes
+            may differ.
+
+    Raises:
+        BadInput: with the file.
+    """
     for sample in range(len(next(iter(columns.values())))):
         image, mask = columns.get("image"), columns.get("mask")
         if image and mask and mask.shape(sample) != image.shape(sample)[:-1]:
@@ -352,7 +390,7 @@ def _check_sizes(columns: Columns, like: Columns) -> None:
                 f"{mask.name(sample)} is {list(mask.shape(sample))}",
                 remedy="put the mask right, or leave the sample out",
             )
-        for key, column in columns.items():
+        for key, column in columns.items() if like is not None else ():
             usual = like.get(key, column)
             if column.shape(sample) != usual.shape():
                 raise BadInput(
