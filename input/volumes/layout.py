@@ -390,7 +390,9 @@ def check_sizes(columns: Columns, like: Columns | None) -> None:
                 f"{mask.name(sample)} is {list(mask.shape(sample))}",
                 remedy="put the mask right, or leave the sample out",
             )
-        for key, column in columns.items() if like is not None else ():
+        for key, column in columns.items():
+            if like is None:
+                break
             usual = like.get(key, column)
             if column.shape(sample) != usual.shape():
                 raise BadInput(
