@@ -7,7 +7,6 @@ import pytest
 from volume_files import write_zarr_group
 
 from jaxdist.input.balls import BallsSource
-from jaxdist.launch.cli.main import main
 
 WORDS = (
     *("unet3d", "model.size=tiny", "model.classes=2", "model.channels=2"),
@@ -22,22 +21,23 @@ def rows(run, kind):
 
 
 @pytest.mark.slow
-def test_a_run_on_zarr_resumes_and_is_that_of_its_arrays(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_on_zarr_resumes_and_is_that_of_its_arrays(job, tmp_path):
     found = {
         split: dict(BallsSource((8, 8, 8, 2), 2, n, first).get(np.arange(n)))
         for split, n, first in (("train", 4, 0), ("test", 2, 4))
     }
     arrays = {f"{s}_{k}": x for s, both in found.items() for k, x in both.items()}
-    np.savez("v.npz", **arrays)
+    np.savez(tmp_path / "v.npz", **arrays)
     write_zarr_group(tmp_path / "scans", found)
+    home = f"run.dir={tmp_path / 'runs'}"
     for name, data, epochs in (
-        ("memory", "numpy:v.npz", 4),
-        ("files", "zarr:scans", 2),
-        ("files", "zarr:scans", 4),
+        ("memory", f"numpy:{tmp_path / 'v.npz'}", 4),
+        ("files", f"zarr:{tmp_path / 'scans'}", 2),
+        ("files", f"zarr:{tmp_path / 'scans'}", 4),
     ):
-        words = (f"run.name={name}", f"data.name={data}", f"epochs={epochs}")
-        assert main(["train", *WORDS, *words, "checkpoint.every_steps=1"]) == 0
+        words = (f"run.name={name}", f"data.name={data}", f"epochs={epochs}", home)
+        code, _, said = job.call("train", *WORDS, *words, "checkpoint.every_steps=1")
+        assert code == 0, said
     runs = [tmp_path / "runs" / name for name in ("memory", "files")]
     for kind in ("train", "test"):
         memory, files = (rows(run, kind) for run in runs)
@@ -53,5 +53,7 @@ def test_a_run_on_zarr_resumes_and_is_that_of_its_arrays(tmp_path, monkeypatch):
     write_zarr_group(tmp_path / "other", {**found, "train": found["test"]})
     (tmp_path / "scans").rename(tmp_path / "gone")
     (tmp_path / "other").rename(tmp_path / "scans")
-    words = ("run.name=files", "data.name=zarr:scans", "epochs=6")
-    assert main(["train", *WORDS, *words]) == 2
+    words = ("run.name=files", f"data.name=zarr:{tmp_path / 'scans'}", home)
+    code, _, said = job.call("train", *WORDS, *words, "epochs=6")
+    assert code == 2
+    assert "samples" in said
