@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -60,6 +61,9 @@ def is_known(config: DataConfig) -> bool:
     if kind in _PREFIXES and config.name != kind:
         return bool(rest) and (kind != "tfds" or bool(re.fullmatch(_TFDS_NAME, rest)))
     name = config.name
+    # `nifty:scans` is a slip, unless there is a module of that name.
+    if is_object_reference(name) and not kind.endswith(".py"):
+        return did_you_mean(kind, _PREFIXES) is None or _has_module(kind)
     if is_object_reference(name) or name in (*dataset_names(), *COMMON_TFDS_NAMES):
         return True
     if not re.fullmatch(_TFDS_NAME, name):
@@ -70,6 +74,13 @@ def is_known(config: DataConfig) -> bool:
     return (
         prepared or did_you_mean(name, (*dataset_names(), *COMMON_TFDS_NAMES)) is None
     )
+
+
+def _has_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):  # of a package that is not there
+        return False
 
 
 def is_own_data(config: DataConfig) -> bool:
@@ -102,7 +113,10 @@ def check_dataset_name(name: str) -> None:
 
 def unknown_dataset_error(name: str, values: str = "") -> BadInput:
     """Say that there is no data set of this name, and which one was meant."""
+    kind, _, rest = name.partition(":")
     near = did_you_mean(name, (*dataset_names(), *COMMON_TFDS_NAMES))
+    if rest and (prefix := did_you_mean(kind, _PREFIXES)):
+        near = f"{prefix}:{rest}"
     return BadInput(
         f"no data set named {name}",
         values=values,

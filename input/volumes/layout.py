@@ -10,11 +10,13 @@ numpy:FOLDER      train/KEY/SAMPLE.npy, or train/KEY.npy [N, ...]
 Held-out samples are in `validation`, `val` or `test`, the first that is there.
 """
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Literal
 
 from jaxdist.core.errors import BadInput, did_you_mean
@@ -31,6 +33,15 @@ FORMATS: Final = ("hdf5", "zarr", "nifti", "numpy")
 HELD_OUT: Final = ("validation", "val", "test")
 """Splits that a run is scored on, the first that is there."""
 _HDF5_SUFFIXES: Final = (".h5", ".hdf5", ".hdf", ".he5")
+_SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "hdf5": _HDF5_SUFFIXES,
+        "zarr": ("zarr.json", ".zarray"),
+        "nifti": NIFTI_SUFFIXES,
+        "numpy": (".npy", ".npz"),
+    }
+)
+"""Ends of the names of a format's files."""
 _OPEN_THREADS: Final = 8
 _USUAL_KEYS: Final = ("image", "mask", "label", "target")
 """Looked for in a store that cannot be listed, where the network says nothing."""
@@ -68,8 +79,8 @@ def open_volume_files(
         kind, path, features, renames=renames, channel_dim=channel_dim
     )
     train, test = splits.values()
-    check_sizes(train, train)
-    check_sizes(test, train)
+    check_sizes(train, train, f"{kind}:{path}")
+    check_sizes(test, train, f"{kind}:{path}")
     sources = VolumeSource(train, kind), VolumeSource(test, kind)
     _count_classes(sources)
     return sources
@@ -113,7 +124,7 @@ def open_columns(
         columns = found.get(name, {})
         if not columns:
             shown = ", ".join(n for n, there in found.items() if there) or "no split"
-            raise no_volumes_error(kind, path, f"{path} has {shown}, and no {name}")
+            raise no_volumes_error(kind, path, f"found {shown}, and no {name}")
         columns = _pick_keys(columns, features, renames, name)
         _check_lengths(path, name, columns)
         splits[name] = {
@@ -149,12 +160,26 @@ def no_volumes_error(kind: str, path: str, values: str) -> BadInput:
         "same names for each KEY, or train/KEY.npy [N, ...]",
     }
     shown = {"hdf5": "FILE.h5", "zarr": "scans.zarr"}.get(kind, "FOLDER")
+    remedy = f"data.name={kind}:{shown}"
+    if path and "://" not in path and Path(path).exists():
+        held = [path] if Path(path).is_file() else sorted(os.listdir(path))
+        values += f"; there is {', '.join(held[:5]) or 'nothing'}"
+        other = next((k for k, ends in _SUFFIXES.items() if _has_file(path, ends)), "")
+        if other and other != kind:
+            remedy = f"data.name={other}:{path}, as its files are"
     return BadInput(
         f"no volumes in {path or 'data.path'}",
         rule=lies[kind] + "; KEY is what the network reads: image and mask",
         values=values,
-        remedy=f"data.name={kind}:{shown}",
+        remedy=remedy,
     )
+
+
+def _has_file(path: str, suffixes: tuple[str, ...]) -> bool:
+    """Tell whether a path is, or has below it, a file of a format."""
+    home = Path(path)
+    files = [home] if home.is_file() else home.rglob("*")
+    return any(file.name.endswith(suffixes) for file in files)
 
 
 def _hdf5_splits(path: Path) -> list[Split]:
@@ -369,13 +394,14 @@ def _check_lengths(path: str, split: str, columns: Columns) -> None:
         )
 
 
-def check_sizes(columns: Columns, like: Columns | None) -> None:
+def check_sizes(columns: Columns, like: Columns | None, source: str) -> None:
     """Refuse volumes of unlike sizes, and masks of another size than their image.
 
     Args:
         columns: the arrays of a split.
         like: those of the split to train on, which have the size of all; None: sizes
             may differ.
+        source: format and path.
 
     Raises:
         BadInput: with the file.
@@ -400,7 +426,7 @@ def check_sizes(columns: Columns, like: Columns | None) -> None:
                     rule="all samples of a run have one size",
                     values=f"{column.name(sample)} is {list(column.shape(sample))}, "
                     f"{usual.name(0)} is {list(usual.shape())}",
-                    remedy="jaxdist prepare KIND:PATH --name scans --size "
+                    remedy=f"jaxdist prepare {source} --name my_scans --size "
                     + ",".join(map(str, usual.shape()[: len(_sides(usual))]))
                     + " cuts and fills them",
                 )

@@ -61,7 +61,7 @@ def prepare_volumes(
     # All headers first: files that do not go together leave nothing behind.
     splits = open_columns(kind, path, {}, renames=renames)
     for columns in splits.values():
-        check_sizes(columns, None if size else splits["train"])
+        check_sizes(columns, None if size else splits["train"], source)
     sides = size or chunk
     first = splits["train"].get("image")
     if sides and (first is None or len(first.shape()) - 1 != len(sides)):

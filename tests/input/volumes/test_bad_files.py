@@ -51,6 +51,18 @@ def test_a_path_without_volumes_says_how_they_lie(kind, tmp_path):
     assert refused(kind, "no volumes in data.path").values == "data.path is empty"
 
 
+def test_files_of_another_format_are_named(tmp_path):
+    write_nifti(tmp_path / "n", volumes())
+    for kind in ("hdf5", "zarr", "numpy"):
+        error = refused(f"{kind}:{tmp_path / 'n'}", "no volumes in")
+        assert "there is test, train" in error.values
+        assert error.remedy == (f"data.name=nifti:{tmp_path / 'n'}, as its files are",)
+    for slip, meant in (("nifty", "nifti"), ("npy", "numpy"), ("hdf", "hdf5")):
+        with pytest.raises(BadInput) as caught:
+            open_data(DataConfig(name=f"{slip}:scans"))
+        assert caught.value.remedy == (f"did you mean data.name={meant}:scans?",)
+
+
 def test_a_split_that_is_missing_is_named(tmp_path):
     name = write_zarr_group(tmp_path, {"train": volumes()["train"]})
     assert "no test" in refused(name, "no volumes").values

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from volume_files import write_zarr_group
+from volume_files import write_npy_files, write_zarr_group
 
 from jaxdist.input.balls import BallsSource
 
@@ -66,3 +66,30 @@ def test_a_run_on_zarr_resumes_and_is_that_of_its_arrays(job, tmp_path):
     code, said = train("files", f"zarr:{tmp_path / 'scans'}")
     assert code == 2
     assert "samples" in said
+
+
+@pytest.mark.slow
+def test_a_sample_that_cannot_be_read_ends_a_run_that_keeps_its_steps(job, tmp_path):
+    found = BallsSource((8, 8, 8, 2), 2, 6).get(np.arange(6))
+    both = {
+        "train": {key: array[:4] for key, array in found.items()},
+        "test": {key: array[4:] for key, array in found.items()},
+    }
+    both["train"]["image"][2, 4, 4, 4] = np.nan
+    write_npy_files(tmp_path / "scans", both)
+    words = (f"run.dir={tmp_path / 'runs'}", "run.name=nan", "data.check=all")
+    words = (*words, f"data.name=numpy:{tmp_path / 'scans'}", "data.batch=1")
+    # The first three of an epoch; the sample is among the four.
+    code, _, said = job.call("train", *WORDS, *words, "epochs=2")
+    assert code == 2, said
+    assert "case2.npy holds nan" in said
+    steps = [int(p.name) for p in (tmp_path / "runs/nan/checkpoints").glob("[0-9]*")]
+    lines = (tmp_path / "runs/nan/metrics.jsonl").read_text().splitlines()
+    done = max((json.loads(line)["step"] for line in lines), default=0)
+    assert max(steps, default=0) == done
+    # Mended, it goes on from there.
+    both["train"]["image"][2, 4, 4, 4] = 0
+    np.save(tmp_path / "scans/train/image/case2.npy", both["train"]["image"][2])
+    code, out, said = job.call("train", *WORDS, *words, "epochs=2", "--json")
+    assert code == 0, said
+    assert json.loads(out)["resumed_at"] == (done or None)
