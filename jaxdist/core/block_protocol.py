@@ -76,8 +76,8 @@ class ColumnRowPair:
 class AttentionInputs:
     """The layers whose outputs causal attention reads; all else is token by token.
 
-    A module that declares them as `attends` calls `causal_attention` on them, and tokens
-    of its network see each other nowhere else.
+    A module that declares them as `attends` calls `causal_attention` on them, and
+    tokens of its network see each other nowhere else.
     """
 
     query: str

@@ -65,7 +65,9 @@ class _Results(NamedTuple):
         """Return the results over the keys of both, where a condition holds."""
         found = jnp.where(where, other.lse, -jnp.inf)
         lse = jnp.logaddexp(self.lse, found)
-        own, new = (jnp.exp(x - lse).swapaxes(1, 2)[..., None] for x in (self.lse, found))
+        own, new = (
+            jnp.exp(x - lse).swapaxes(1, 2)[..., None] for x in (self.lse, found)
+        )
         return _Results(self.out * own + other.out * new, lse)
 
 
@@ -100,7 +102,8 @@ def blockwise_attention(
         q = _query_blocks(query, is_before)
         found = attention_forward(q, k, v, causal=False, fused=fused)
         one, other = (
-            _Results(x, y) for x, y in zip(*(jnp.split(x, 2) for x in found), strict=True)
+            _Results(x, y)
+            for x, y in zip(*(jnp.split(x, 2) for x in found), strict=True)
         )
         first = first.join(other, is_before)
         return (first, second.join(one).join(other, ~is_before)), None
@@ -130,11 +133,11 @@ def _backward(
     def turn(dq: jax.Array, pair: jax.Array, place: jax.Array) -> tuple[Any, jax.Array]:
         is_before = place < lax.axis_index(CONTEXT_AXIS)
         v, k = (_key_blocks(x, is_before) for x in jnp.split(pair, 2, _HEADS))
-        q, read, pulled = (
-            _query_blocks(x, is_before) for x in (query, out, cotangent)
-        )
+        q, read, pulled = (_query_blocks(x, is_before) for x in (query, out, cotangent))
         summed = _query_blocks(lse, is_before, -1)
-        found = attention_gradient(q, k, v, read, summed, pulled, causal=False, fused=fused)
+        found = attention_gradient(
+            q, k, v, read, summed, pulled, causal=False, fused=fused
+        )
         more, *both = (x.astype(dq.dtype) for x in found)
         one, other = jnp.split(more, 2)
         zeros = jnp.zeros_like(one)

@@ -371,7 +371,7 @@ def _primitive(
     primitive.multiple_results = True
     primitive.def_abstract_eval(types)
     # Outside of a program it is a program of its own, for the platform at hand.
-    primitive.def_impl(jax.jit(primitive.bind))
+    primitive.def_impl(jax.jit(primitive.bind, static_argnames="causal"))
     # A rule without a platform serves all that have none of their own.
     for platform, run in {"": written, **kernels}.items():
         mlir.register_lowering(

@@ -1,4 +1,4 @@
-"""Context parallelism: the tokens of every sample are split, and attention reads across.
+"""Context parallelism: tokens of a sample are split, and attention reads across.
 
 Rule: a network says which layers its attention reads (`AttentionInputs`), the tokens
 of a sample divide into 2 chunks a device, and with plan.context=all_to_all the heads
@@ -16,6 +16,7 @@ Sources: `jaxdist.layers.context_attention`.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from flax import nnx
@@ -30,13 +31,18 @@ from jaxdist.partition.spatial_parallel import block_shape
 from jaxdist.partition.traffic import PlannedCollective, nontrivial_axes
 from jaxdist.profile.layer_calls import LayerCall
 
+ATTENTION_TERM: Final = "attention"
+"""The name of what attention moves, in reports."""
+
 
 def attention_inputs(network: nnx.Module) -> tuple[AttentionInputs, ...]:
     """List what the attention of a network reads, in the order of its modules."""
-    return tuple(
-        module.attends.under(".".join(map(str, path)))
+    declared = (
+        (".".join(map(str, path)), getattr(module, "attends", None))
         for path, module in nnx.iter_modules(network)
-        if isinstance(getattr(module, "attends", None), AttentionInputs)
+    )
+    return tuple(
+        own.under(path) for path, own in declared if isinstance(own, AttentionInputs)
     )
 
 
@@ -67,8 +73,8 @@ def check_context(
     if not attention:
         raise BadInput(
             "the network has no causal attention that reads tokens of other devices",
-            rule="plan.mesh.context is for networks whose attention declares its layers, "
-            "attends = AttentionInputs(...), as gpt2_small and llama do",
+            rule="plan.mesh.context is for networks whose attention declares its "
+            "layers, attends = AttentionInputs(...), as gpt2_small and llama do",
             values=f"{size}; no module declares them",
             remedy=f"plan.mesh.data={plan.mesh.data * devices} plan.mesh.context=1",
         )
@@ -92,8 +98,8 @@ def check_context(
     if plan.context == "ring" and plan.stages > 1:
         raise BadInput(
             "keys and values cannot go round inside of a stage",
-            rule="a permute needs all devices at the same time, and stages do different "
-            "work",
+            rule="a permute needs all devices at the same time, and stages do "
+            "different work",
             values=f"plan.context = ring, plan.mesh.pipe = {plan.mesh.pipe}",
             remedy=("plan.context=all_gather", "plan.context=all_to_all"),
         )
@@ -117,9 +123,10 @@ def _check_heads(
                 split = roles.get(path) == "column"
                 raise BadInput(
                     f"{path} has heads that do not divide over {devices} devices",
-                    rule="with plan.context=all_to_all heads of queries, keys and values "
-                    "divide over plan.mesh.context"
-                    + " x plan.mesh.tensor" * split,
+                    rule="with plan.context=all_to_all heads of queries, keys and "
+                    "values divide over plan.mesh.context"
+                    + " x plan.mesh.tensor"
+                    * split,
                     values=f"{path} has {heads} heads"
                     + f" a device of plan.mesh.tensor = {plan.mesh.tensor}" * split
                     + f", plan.mesh.context = {devices}",
@@ -171,7 +178,7 @@ def context_traffic(
             moved = (("all-to-all", passes * (both + pair) * width, 4 * passes),)
         for kind, payload, arrays in moved:
             yield PlannedCollective(
-                what="attention",
+                what=ATTENTION_TERM,
                 kind=kind,
                 axes=axes,
                 payload=payload,

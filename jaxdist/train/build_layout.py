@@ -28,8 +28,8 @@ from jaxdist.layers.logits_product import MAX_CHUNK_TOKENS
 from jaxdist.layers.tensor_role import role_key
 from jaxdist.partition import data_parallel, tensor_parallel
 from jaxdist.partition.block_padding import fit_block_padding
-from jaxdist.partition.context_parallel import attention_inputs, check_context
 from jaxdist.partition.compiler_rewrites import mesh_platform, mesh_rules
+from jaxdist.partition.context_parallel import attention_inputs, check_context
 from jaxdist.partition.gradient_buckets import plan_reduction
 from jaxdist.partition.ledger import (
     ParameterReads,

@@ -310,7 +310,9 @@ class NextToken(Objective):
         """
         keys = [key for key, x in shapes.items() if self.dim_axes(key, len(x.shape))]
         if axes := nontrivial_axes(plan, (CONTEXT_AXIS,)):
-            sizes = [math.prod(shapes[k].shape) * shapes[k].dtype.itemsize for k in keys]
+            sizes = [
+                math.prod(shapes[k].shape) * shapes[k].dtype.itemsize for k in keys
+            ]
             yield PlannedCollective(
                 what="tokens",
                 kind="all-gather",
