@@ -14,7 +14,10 @@ from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.context_parallel import ATTENTION_TERM
 from jaxdist.partition.traffic import PlannedCollective
 
-_NOT_OF_LAYERS: Final = ("all-reduce", "gradients", "statistics", "lengths")
+_NOT_OF_LAYERS: Final = (
+    *("all-reduce", "gradients", "statistics"),
+    *("lengths", "momenta"),
+)
 """Traffic along the tensor axis that is not inside of split layers."""
 
 
