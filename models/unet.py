@@ -31,6 +31,17 @@ Features = jax.Array | tuple[jax.Array, ...]
 up will read, highest first, and behind them the features of the last level."""
 
 
+class Concat(nnx.Module):
+    """Channels of a skip, and behind them those of what comes up.
+
+    A layer, so that a profile counts what it makes: the convolution behind it keeps it.
+    """
+
+    def __call__(self, skip: jax.Array, x: jax.Array) -> jax.Array:
+        """Map `[B, ..., C]` and `[B, ..., D]` to `[B, ..., C + D]`."""
+        return jnp.concatenate([skip, x], -1)
+
+
 class Level(nnx.Module):
     """Two convolutions of one scale, and the way into it.
 
@@ -47,6 +58,7 @@ class Level(nnx.Module):
         dropout: float = 0.0,
     ) -> None:
         self.pool, self.grow, self.dropout = pool, grow, Dropout(dropout)
+        self.concat = Concat()
 
     def __call__(self, features: Features) -> Features:
         """Map features of the level before to those of this one; other skips pass."""
@@ -54,7 +66,7 @@ class Level(nnx.Module):
         if self.pool is not None:
             skips, x = [*skips, x], self.pool(x)
         if self.grow is not None:
-            x = jnp.concatenate([skips.pop(), self.grow(x)], -1)
+            x = self.concat(skips.pop(), self.grow(x))
         x = self.dropout(self.convolve(x))
         return (*skips, x) if skips else x
 
