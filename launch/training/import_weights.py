@@ -1,5 +1,6 @@
 """Weights of Hugging Face as a run: a folder with one checkpoint, at step 0."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -155,6 +156,11 @@ def _write_run(
     metadata = checkpoint_metadata(
         resolved.experiment, make_model_spec(sized), config.plan
     )
+    # What turns text into tokens, and which of them ends one.
+    ends = weights.origin["config"].get("eos_token_id")
+    end = ends[0] if isinstance(ends, list) and ends else ends
+    speaks = (weights.source / part.tokenizer.name).is_file() and isinstance(end, int)
+    metadata |= {"end": end} if speaks else {}
     checkpoints = Checkpoints(part.checkpoints, exclusive=True)
     try:
         checkpoints.save(state, {**metadata, PRETRAINED_NOTE: dict(weights.origin)})
@@ -164,6 +170,8 @@ def _write_run(
         write_config_lock(part, resolved, command=command)
         write_atomic(part.plan, config.plan.to_json())
         weights.copy_companions(part)
+        if speaks:
+            shutil.copyfile(weights.source / part.tokenizer.name, part.tokenizer)
     copied = part.pretrained.iterdir() if part.pretrained.is_dir() else ()
     return ImportedRun(
         folder=part,

@@ -57,6 +57,7 @@ def test_an_export_of_an_import_has_the_same_bytes(place, capsys, name, words):
     (source / "tokenizer.json").write_text("{}")
     made = answer(capsys, "import", "hf", source, *words)
     assert made["files"] == ["tokenizer.json"]
+    assert (place / "runs" / name / "tokenizer.json").read_text() == "{}"
     out = answer(capsys, "export", "hf", name, "out", "--max-file", "8kB")
     assert "model.safetensors.index.json" in out["files"]
     assert "tokenizer.json" in out["files"]
