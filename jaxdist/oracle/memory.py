@@ -21,6 +21,7 @@ Where the step was traced: the state, the batch and the program's peak beside th
 (`jaxdist/profile/xla_cpu/peak_memory.py`).
 """
 
+from jaxdist.core.axes import CONTEXT_AXIS
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.plan import Plan
@@ -113,7 +114,7 @@ def _memory_by_rank(case: StepDescription, device: Device) -> list[dict[str, int
             "gradients": max(own, whole) if case.microbatches > 1 else own,
             "activations": round((most if plan.remat_end else kept) * flying + once),
             "weight residuals": round(late * pending),
-            "batch": case.batch_bytes // plan.mesh.size(*plan.batch_axes),
+            "batch": case.batch_bytes // plan.mesh.size(*plan.batch_axes, CONTEXT_AXIS),
             "buffers": max((x.payload // max(1, x.arrays) for x in rows), default=0),
         }
         every.append({term: size for term, size in terms.items() if size})

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from jaxdist.core.axes import spatial_axes
+from jaxdist.core.axes import position_axes, spatial_axes
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.plan import Plan
 from jaxdist.layers import (
@@ -274,7 +274,7 @@ def _iter_fetches(
 
 def _split_dims(plan: Plan, shape: Sequence[int]) -> dict[int, str]:
     """Return the axis of each dim that is split."""
-    names = enumerate(spatial_axes(len(shape)), start=1)
+    names = enumerate(position_axes(len(shape)), start=1)
     return {dim: axis for dim, axis in names if plan.mesh.size(axis) > 1}
 
 

@@ -8,7 +8,7 @@ On shapes alone, before anything is written: what jax would broadcast is refused
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
+from jaxdist.core.axes import BATCH_AXES, POSITION_AXES
 from jaxdist.core.block_protocol import LogitsLayer
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
@@ -29,10 +29,12 @@ from jaxdist.layers.tensor_role import role_key
 from jaxdist.partition import data_parallel, tensor_parallel
 from jaxdist.partition.block_padding import fit_block_padding
 from jaxdist.partition.compiler_rewrites import mesh_platform, mesh_rules
+from jaxdist.partition.context_parallel import attention_inputs, check_context
 from jaxdist.partition.gradient_buckets import plan_reduction
 from jaxdist.partition.ledger import (
     ParameterReads,
     build_ledger,
+    matrix_flops,
     parameter_traffic,
 )
 from jaxdist.partition.outer_sync import plan_syncs
@@ -229,7 +231,7 @@ def check_axis_usage(plan: Plan, input_axes: Sequence[str | None]) -> None:
                 ),
             )
         # Idle devices would be given parts of the batch or of images all the same.
-        if axis in plan.replicated_axes and axis in (*BATCH_AXES, *SPATIAL_AXES):
+        if axis in plan.replicated_axes and axis in (*BATCH_AXES, *POSITION_AXES):
             raise BadInput(
                 f"{axis} cannot be idle",
                 rule=f"only axes that split nothing are idle; {axis} splits its input",
@@ -300,6 +302,10 @@ def build_layout(
         ),
         lambda: tensor_parallel.assign_roles(plan, calls, network),
     )
+    if plan.mesh.context > 1:
+        attention = attention_inputs(network)
+        check_context(plan, calls, roles, attention, inputs[0].shape[1])
+        _check_metrics(task, plan)
 
     # Where each leaf of the state lies.
     params, stats = (
@@ -339,21 +345,22 @@ def build_layout(
     # What a step reads of the parameters, and how it sums their gradients. Stages
     # gather their parameters once, before the first microbatch; else each microbatch
     # does, and its backward pass gathers again what it reads.
-    def norm_requests() -> tuple[tuple[tuple[bool, ...], ...], int]:
+    def optimizer_requests() -> OptimizerRequests:
         shapes = held.device_shapes(state)
         leaves, structure = jax.tree.flatten((shapes.params, shapes.opt))
         return trace_cache.get_or_compute(
             ("squares", structure, *((x.shape, x.dtype) for x in leaves)),
-            lambda: _norm_requests(task, shapes, repeated),
+            lambda: _optimizer_requests(task, shapes, repeated),
         )
 
-    norms, global_norms = trace_cache.get_or_compute(("norms", held), norm_requests)
+    requests = trace_cache.get_or_compute(("norms", held), optimizer_requests)
     reads = ParameterReads(
         leaves=held.param_shardings,
         backward_reads=(False,) * len(held.param_shardings),
         dtype=None,
-        norm_requests=norms,
-        global_norms=global_norms,
+        norm_requests=requests.norms,
+        global_norms=requests.global_norms,
+        matrix_requests=requests.matrices,
     )
     if stages is None:
         reads = replace(
@@ -394,6 +401,19 @@ def build_layout(
     )
 
 
+def _check_metrics(task: Task, plan: Plan) -> None:
+    """Refuse metrics of one's own, which read outputs of whole samples."""
+    if task.metrics and plan.mesh.context > 1:
+        raise BadInput(
+            "metrics of your own would see a part of each sample",
+            rule="a metric is a function of a sample's whole outputs, and the context "
+            "axis splits them",
+            values=f"plan.mesh.context = {plan.mesh.context}, "
+            f"metrics {', '.join(task.metrics)}",
+            remedy="no metrics, or plan.mesh.context=1",
+        )
+
+
 def _with_ledgers(
     layout: Layout,
     calls: Sequence[LayerCall],
@@ -422,7 +442,14 @@ def _with_ledgers(
     # What was decided, where the plan says `auto`.
     is_chunked = bool(layout.logits_product)
     plan = replace(layout.plan, logits="chunks" if is_chunked else "whole")
-    ledger = partial(build_ledger, plan, calls, layout.tensor_roles, outer_syncs=syncs)
+    ledger = partial(
+        build_ledger,
+        plan,
+        calls,
+        layout.tensor_roles,
+        outer_syncs=syncs,
+        attention=attention_inputs(network),
+    )
     own_reads = replace(
         reads,
         leaves=layout.param_shardings,
@@ -432,11 +459,15 @@ def _with_ledgers(
         ),
     )
     kept = layout.state_layout.stat_shardings
-    synced = tuple(variable_traffic(layout.plan, kept, sync_axes(layout.plan, kept)))
+    synced = (
+        *variable_traffic(layout.plan, kept, sync_axes(layout.plan, kept)),
+        *layout.objective.batch_traffic(plan, layout.batch_shapes),
+    )
     if stages is None:
         rows = parameter_traffic(plan, own_reads, layout.reduction)
         loss_rows = layout.objective.loss_traffic(plan, outputs, micro)
         whole = ledger(rows, microbatches=micro).with_rows((*synced, *loss_rows))
+        whole = replace(whole, update_flops=matrix_flops(own_reads))
         return replace(layout, ledgers=(whole,))
     sent = (
         *sync_gradients.stage_transfer_traffic(layout, trace_cache, repeated_blocks),
@@ -510,6 +541,7 @@ def _logits_product(
         return ""
     key, _ = objective.targets[0]
     parts = plan.mesh.batch_shards * plan.replicas * task.microbatches
+    parts *= plan.mesh.context
     tokens = math.prod(shapes[key].shape) // parts
     is_large = platform != "cpu" and tokens > MAX_CHUNK_TOKENS
     used = plan.logits == "chunks" or is_large
@@ -819,14 +851,24 @@ def _synchronized_variables(task: Task) -> frozenset[str]:
     )
 
 
-NormRequests = tuple[tuple[tuple[bool, ...], ...], int]
-"""For each request whether it is for each leaf, and the number of global sums."""
+@dataclass(frozen=True, kw_only=True)
+class OptimizerRequests:
+    """What an optimizer asks of all devices; for each request, of which leaves."""
+
+    norms: tuple[tuple[bool, ...], ...]
+    """Sums of squares."""
+    global_norms: int
+    """How often the sum over all leaves."""
+    matrices: tuple[tuple[bool, ...], ...]
+    """Whole momenta."""
 
 
-def _norm_requests(
-    task: Task, state_shapes: TrainState, repeated_blocks: RepeatedBlocks
-) -> NormRequests:
-    """Return for which leaves a task's optimizer requests sums of squares.
+def _optimizer_requests(
+    task: Task,
+    state_shapes: TrainState,
+    repeated_blocks: RepeatedBlocks,
+) -> OptimizerRequests:
+    """Return for which leaves a task's optimizer requests norms and whole matrices.
 
     Args:
         task: task with the optimizer.
@@ -863,12 +905,16 @@ def _norm_requests(
 
     # The optimizer is traced with functions in place of the sums over devices, which
     # note that they are called.
-    requests: list[tuple[bool, ...]] = []
+    norms: list[tuple[bool, ...]] = []
+    matrices: list[tuple[bool, ...]] = []
     totals: list[jax.Array] = []
 
-    def squares(tree: Any) -> Any:
+    def note(requests: list[tuple[bool, ...]], tree: Any) -> Any:
         requests.append(tuple(not is_masked(leaf) for leaf in leaves_with_masked(tree)))
-        return local_sum_squares(tree)
+        return tree
+
+    def squares(tree: Any) -> Any:
+        return local_sum_squares(note(norms, tree))
 
     def total(squares: Any) -> jax.Array:
         totals.append(optax.tree.sum(squares))
@@ -878,15 +924,25 @@ def _norm_requests(
         move = optax.with_extra_args_support(task.optimizer)
         with jax.numpy_dtype_promotion("standard"):
             # Gradients have the shapes of parameters, which stand for them here.
-            return move.update(params, opt, params, squares=squares, total=total)
+            return move.update(
+                params,
+                opt,
+                params,
+                squares=squares,
+                total=total,
+                unshard=partial(note, matrices),
+            )
 
     jax.eval_shape(update, params, opt)
     traced = leaf_names(params)
     names = [
         representatives.get(name, name) for name in leaf_names(state_shapes.params)
     ]
-    whole = (
-        repeated_blocks.expand_leaves(dict(zip(traced, one, strict=True)), names)
-        for one in requests
+
+    def of_all(requests: list[tuple[bool, ...]]) -> tuple[tuple[bool, ...], ...]:
+        own = (dict(zip(traced, one, strict=True)) for one in requests)
+        return tuple(tuple(repeated_blocks.expand_leaves(one, names)) for one in own)
+
+    return OptimizerRequests(
+        norms=of_all(norms), global_norms=len(totals), matrices=of_all(matrices)
     )
-    return tuple(map(tuple, whole)), len(totals)

@@ -15,9 +15,10 @@ from jax.extend.core import Jaxpr
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
+from jaxdist.core.axes import BATCH_AXES, POSITION_AXES
 from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
+from jaxdist.layers.context import bind_context_form
 from jaxdist.layers.tensor_role import Roles
 from jaxdist.partition import spatial_layers
 from jaxdist.partition.block_padding import BlockPadding
@@ -29,6 +30,7 @@ from jaxdist.partition.param_sharding import LeafSharding
 from jaxdist.train import diloco, error_feedback
 from jaxdist.train.block_scan import BlockScan
 from jaxdist.train.objective import Batch, Objective
+from jaxdist.train.sharded_norms import is_masked
 from jaxdist.train.state import TrainState
 from jaxdist.train.state_layout import SlotStateLayout, StateLayout
 from jaxdist.train.task import Task
@@ -190,10 +192,12 @@ class Layout:
             average={"params": params, "stats": stats} if kept else None,
             opt=optax.tree.map_params(
                 self.task.optimizer,
-                lambda _, spec: spec,
+                # A part of an optimizer has no state of leaves that are not its own.
+                lambda x, spec: x if is_masked(x) else spec,
                 state.opt,
                 jax.tree.unflatten(trees[0], worked),
                 transform_non_params=lambda _: P(),
+                is_leaf=is_masked,
             ),
             feedback=left,
         )
@@ -300,13 +304,14 @@ class Layout:
             self.plan.attention_platform(self.platform),
             self.logits_product if is_scored else "",
         )
+        bind_context_form(model, self.plan.context)
 
     def _split_random_streams(self, model: nnx.Module) -> None:
         """Give the streams that a network keeps another key on each shard of a batch.
 
         In place; all devices keep the same key, and count alike.
         """
-        split = (*BATCH_AXES, *SPATIAL_AXES)
+        split = (*BATCH_AXES, *POSITION_AXES)
         axes = tuple(axis for axis in self.plan.sum_axes if axis in split)
         for _, node in nnx.iter_graph(model) if axes else ():
             if isinstance(node, nnx.RngKey):
@@ -344,9 +349,13 @@ class Layout:
             batch: a global batch.
             out_specs: specs of its results.
         """
+
+        def run(state: Any, batch: Batch) -> Any:
+            return local(state, self.objective.local_batch(batch))
+
         # check_vma off: see the rule of gradients in jaxdist/train/step.py.
         return jax.shard_map(
-            local,
+            run,
             mesh=self.mesh,
             in_specs=(state_specs, self._batch_specs(batch)),
             out_specs=out_specs,
