@@ -1,6 +1,8 @@
 """Volumes are the same samples in every format, whole and by slab."""
 
+import os
 import pickle
+import resource
 
 import numpy as np
 import pytest
@@ -99,6 +101,25 @@ def test_a_source_of_ones_own_is_cut_and_checked():
         cut.get(np.array([3]))
     # What is inherited of arrays in memory does not do what `get` does.
     assert not isinstance(check_source(Halved({"x": array})), SlabSource)
+
+
+@pytest.mark.parametrize("kind", ["hdf5 files", "zarr samples", "nifti", "npy files"])
+def test_more_files_than_a_process_can_hold_open(kind, tmp_path):
+    found = volumes((2, 2, 2, 1), {"train": 60, "test": 1})
+    name = WRITERS[kind](tmp_path, found)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 40, hard))
+    try:
+        train, _ = open_data(DataConfig(name=name), FEATURES)
+        got = train.get(np.arange(60))
+        assert len(train.fingerprint) == 64
+        # What a worker process is sent are names, and no volumes.
+        assert len(pickle.dumps(train)) < 100_000
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    want = found["train"]["image"][np.argsort([f"case{i}." for i in range(60)])]
+    np.testing.assert_array_equal(got["image"], want)
 
 
 def test_fingerprints_name_the_content_and_survive_a_worker(stored):
