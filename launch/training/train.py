@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
@@ -10,8 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-
-import jax
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.files import write_atomic
@@ -43,6 +41,11 @@ from jaxdist.launch.training.monitor.stragglers import StragglerMonitor
 from jaxdist.launch.training.monitor.watchdog import HangWatchdog, StatusWriter
 from jaxdist.launch.training.preflight import check_lowered, check_program
 from jaxdist.launch.training.profiler import write_step_breakdown
+from jaxdist.launch.training.readable_samples import (
+    BatchIterator,
+    ReadableEvaluator,
+    ReadableSamples,
+)
 from jaxdist.launch.training.session import (
     RunObserver,
     TrainingSession,
@@ -60,8 +63,6 @@ from jaxdist.train.task import ModelSpec
 if TYPE_CHECKING:
     from jaxdist.train.checkpoint.checkpoints import Checkpoints
     from jaxdist.train.checkpoint.restore import RestoredState
-
-BatchIterator = Iterator[Mapping[str, jax.Array]]
 
 
 def train(
@@ -183,13 +184,15 @@ def train(
                 sample_store=sample_store,
             )
         )
-        readable = ReadableBatches(wrap_batches(feed, start))
+        readable = ReadableSamples()
         outcome = fit(
             program,
             state,
-            batches_until(readable, should_stop),
+            batches_until(readable.batches(wrap_batches(feed, start)), should_stop),
             schedule=replace(schedule, resume_evaluation=was_missed),
-            evaluate=make_evaluator(job, held_out, should_stop),
+            evaluate=ReadableEvaluator(
+                make_evaluator(job, held_out, should_stop), readable
+            ),
             checkpointer=RunCheckpointer(
                 checkpoints, job, _pretrained_note(job, restored)
             ),
@@ -349,36 +352,6 @@ def checkpoint_metadata(
         "plan": json.loads(plan.to_json()),
         "vocabulary": vocabulary,
     }
-
-
-class ReadableBatches:
-    """Batches until one cannot be read: a run then saves, as one that is stopped.
-
-    Args:
-        batches: those of a run.
-    """
-
-    def __init__(self, batches: BatchIterator) -> None:
-        self._batches = batches
-        self._error: BadInput | None = None
-
-    def __iter__(self) -> BatchIterator:
-        try:
-            yield from self._batches
-        except BadInput as error:
-            # Of several processes the others have their batch, and would not save.
-            if jax.process_count() > 1:
-                raise
-            self._error = error
-
-    def raise_error(self) -> None:
-        """Raise what ended the batches, once the run is saved.
-
-        Raises:
-            BadInput: a batch could not be read.
-        """
-        if self._error is not None:
-            raise self._error
 
 
 class RunCheckpointer:
