@@ -11,7 +11,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.oracle.compute_times import ComputeCostModel
 from jaxdist.oracle.step_description import StepDescription
-from jaxdist.partition.context_parallel import ATTENTION_TERM
+from jaxdist.partition.context_parallel import ATTENTION_GRADIENTS, ATTENTION_TERM
 from jaxdist.partition.traffic import PlannedCollective
 
 _NOT_OF_LAYERS: Final = (
@@ -153,7 +153,7 @@ def probe_traffic(
     parts = {"all-gather": 1.0, "collective-permute": few / max(few - 1, 1)}
     read: dict[str, list[PlannedCollective]] = {}
     for row in rows.get(CONTEXT_AXIS, ()):
-        if row.what == ATTENTION_TERM:
+        if row.what in (ATTENTION_TERM, ATTENTION_GRADIENTS):
             payload = round(parts.get(row.kind, few) * row.payload)
             read.setdefault(row.kind, []).append(replace(row, payload=payload))
     context = {kind: ProbedTraffic.of(own) for kind, own in read.items()}
