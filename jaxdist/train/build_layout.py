@@ -477,23 +477,24 @@ def _with_ledgers(
         *sync_gradients.stage_transfer_traffic(layout, trace_cache, repeated_blocks),
         *synced,
     )
-    works = device_work_counts(layout.plan, micro)
+    works, last = device_work_counts(layout.plan, micro), stages.count - 1
     # Devices differ in their layers; all that update as often move parameters alike.
     rows_by_updates = {
         updates: parameter_traffic(plan, own_reads, layout.reduction, updates)
         for updates in {work.updates for work in works}
     }
-    return replace(
-        layout,
-        ledgers=tuple(
-            ledger(
-                rows_by_updates[work.updates],
-                microbatches=work.microbatches,
-                select_calls=partial(device_calls, stages, network, device=device),
-            ).with_rows((*sent, *async_steps.stage_reduction_traffic(layout, device)))
-            for device, work in enumerate(works)
-        ),
-    )
+    ledgers = []
+    for device, work in enumerate(works):
+        own = *sent, *async_steps.stage_reduction_traffic(layout, device)
+        # The last stage has the loss.
+        if last in stages.placement.stages_of(device):
+            loss = layout.objective.loss_traffic(plan, outputs, work.microbatches)
+            own = *own, *loss
+        rows = rows_by_updates[work.updates]
+        calls_of = partial(device_calls, stages, network, device=device)
+        whole = ledger(rows, microbatches=work.microbatches, select_calls=calls_of)
+        ledgers.append(whole.with_rows(own))
+    return replace(layout, ledgers=tuple(ledgers))
 
 
 def _read_samples(

@@ -504,7 +504,8 @@ class CostEstimate:
         if "all-gather" in kinds:
             brought += kinds["all-gather"].payload
         received = np.where(tensor > 1, brought / parts / stages, 0.0)
-        between = pieces.max_stage_bytes(pieces.output_bytes, stages) / parts + received
+        outputs = pieces.max_stage_bytes(pieces.made_bytes, stages, with_handed=True)
+        between = outputs / parts + received
         inside = pieces.max_activations(tensor, stages) / parts
         kept = np.where(self.space.remat == 1, between, inside)
         block = pieces.max_activations(tensor, stages, of_block=True) / parts
