@@ -58,9 +58,10 @@ def test_a_ring_hides_behind_attention_and_a_gather_does_not(subject):
         plan = Plan(mesh=MeshShape(context=4), context=form)
         found[form] = predict(subject.describe(plan), cluster)
     moved, pulled = "attention, context", "attention gradients, context"
-    assert {moved, pulled} < found["ring"].overlapped_s.keys()
-    ring, gather = (found[form].terms_s for form in ("ring", "all_gather"))
-    assert ring[moved] + ring[pulled] < gather[moved] + gather[pulled]
+    hidden = found["ring"].overlapped_s
+    assert hidden[moved] > 0 < hidden[pulled]
+    # Of four turns three are beside a hop, and hops take longer here.
+    assert hidden[moved] + hidden[pulled] < found["ring"].terms_s["compute"]
     for form in ("all_gather", "all_to_all"):
         assert not {moved, pulled} & found[form].overlapped_s.keys()
     assert pulled not in found["all_to_all"].terms_s
