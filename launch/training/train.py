@@ -2,15 +2,13 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
-
-import jax
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.files import write_atomic
@@ -41,6 +39,11 @@ from jaxdist.launch.training.monitor.stragglers import StragglerMonitor
 from jaxdist.launch.training.monitor.watchdog import HangWatchdog, StatusWriter
 from jaxdist.launch.training.preflight import check_lowered, check_program
 from jaxdist.launch.training.profiler import write_step_breakdown
+from jaxdist.launch.training.readable_samples import (
+    BatchIterator,
+    ReadableEvaluator,
+    ReadableSamples,
+)
 from jaxdist.launch.training.session import (
     RunObserver,
     TrainingSession,
@@ -56,8 +59,6 @@ from jaxdist.train.state import TrainState
 if TYPE_CHECKING:
     from jaxdist.train.checkpoint.checkpoints import Checkpoints
     from jaxdist.train.checkpoint.restore import RestoredState
-
-BatchIterator = Iterator[Mapping[str, jax.Array]]
 
 
 def train(
@@ -187,13 +188,15 @@ def train(
                 sample_store=sample_store,
             )
         )
-        readable = ReadableBatches(wrap_batches(feed, start))
+        readable = ReadableSamples()
         outcome = fit(
             program,
             state,
-            batches_until(readable, should_stop),
+            batches_until(readable.batches(wrap_batches(feed, start)), should_stop),
             schedule=replace(schedule, resume_evaluation=was_missed),
-            evaluate=make_evaluator(job, held_out, should_stop),
+            evaluate=ReadableEvaluator(
+                make_evaluator(job, held_out, should_stop), readable
+            ),
             checkpointer=RunCheckpointer(checkpoints, job),
             recorder=recorder,
             callback=observer,
@@ -309,36 +312,6 @@ def _compile_and_restore(
     if restored is None:
         raise RuntimeError("the checkpoints vanished while the run started")
     return program, job.layout.from_checkpoint(restored.state), restored
-
-
-class ReadableBatches:
-    """Batches until one cannot be read: a run then saves, as one that is stopped.
-
-    Args:
-        batches: those of a run.
-    """
-
-    def __init__(self, batches: BatchIterator) -> None:
-        self._batches = batches
-        self._error: BadInput | None = None
-
-    def __iter__(self) -> BatchIterator:
-        try:
-            yield from self._batches
-        except BadInput as error:
-            # Of several processes the others have their batch, and would not save.
-            if jax.process_count() > 1:
-                raise
-            self._error = error
-
-    def raise_error(self) -> None:
-        """Raise what ended the batches, once the run is saved.
-
-        Raises:
-            BadInput: a batch could not be read.
-        """
-        if self._error is not None:
-            raise self._error
 
 
 class RunCheckpointer:
