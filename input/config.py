@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from jaxdist.core.errors import BadInput
+from jaxdist.input.augmentation import Augmentation
 
 if TYPE_CHECKING:
     from jaxdist.input.prefetch import Workers
@@ -27,6 +28,10 @@ class DataConfig:
     shift: int = 0
     """Largest random shift of a training image, pixels; 0: images as they are. What an
     experiment says of its own data set does not hold for samples of one's own."""
+    augment: tuple[str, ...] = ()
+    """How training images vary, and masks with them: `flip`, `rotate90`, `crop:64`,
+    `shift:4`, `roll:4`, `noise:0.1`; `flip:hw` and `crop:32x64x64` name dims.
+    """
     path: str = ""
     """What to read, for a data set of one's own: the file of a text or of clips, or the
     folder of texts, images, arrays or volumes.
@@ -95,6 +100,7 @@ class DataConfig:
                     values=f"data.{key} = {value}",
                     remedy=f"data.{key}={low}",
                 )
+        Augmentation.parse(self.augment, self.shift)
         if (self.cache == "disk") != bool(self.cache_dir):
             raise BadInput(
                 "a disk and its folder go together",

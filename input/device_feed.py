@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
+from jaxdist.input.augmentation import Augmentation
 from jaxdist.input.batch_assembly import (
     IMAGE_DTYPES,
     Batch,
@@ -37,6 +38,8 @@ PaddedShapes = Mapping[str, jax.ShapeDtypeStruct]
 
 NO_PADDED_SHAPES: Final[PaddedShapes] = MappingProxyType({})
 """Shapes of a batch whose arrays are the samples' own."""
+NO_AUGMENTATION: Final = Augmentation()
+"""Images as they are."""
 
 
 def local_rows(shardings: Iterable[NamedSharding], batch: int) -> Rows:
@@ -232,7 +235,7 @@ def train_feed(
     *,
     shapes: PaddedShapes = NO_PADDED_SHAPES,
     dtypes: Dtypes | SampleSpec = IMAGE_DTYPES,
-    max_shift: int = 0,
+    augmentation: Augmentation = NO_AUGMENTATION,
     start: int = 0,
     threads: int | Workers = 1,
     sample_store: Keep | None = None,
@@ -246,7 +249,7 @@ def train_feed(
         shapes: of keys that are laid out with padding behind each sample.
         dtypes: the keys that are read of a sample, each with its dtype; or a
             `SampleSpec`, which says what they may hold as well.
-        max_shift: largest random shift of an `image`, pixels.
+        augmentation: how images are varied.
         start: steps already done; the feed goes on as if it had given their batches.
         threads: threads that prepare batches, or `Workers`.
         sample_store: how this host keeps the samples of its partitions; none: it reads
@@ -263,7 +266,7 @@ def train_feed(
         return TrainBatchAssembler(
             source=samples,
             order=order,
-            max_shift=max_shift,
+            augmentation=augmentation,
             dtypes=spec.dtypes,
             checks=replace(spec, start=start),
         )

@@ -38,6 +38,7 @@ def measure_input_rate(config: "Experiment", mesh: "Mesh") -> float | None:
     from jax.sharding import PartitionSpec as P
 
     from jaxdist.calibrate.synchronized_timing import max_over_processes
+    from jaxdist.input.augment import augmentation_of
     from jaxdist.input.device_feed import train_feed
     from jaxdist.input.registry import open_data
     from jaxdist.launch.training.job.batch_spec import feature_spec
@@ -59,7 +60,7 @@ def measure_input_rate(config: "Experiment", mesh: "Mesh") -> float | None:
                     make_sample_order(sized, len(train)),
                     dict.fromkeys((*dtypes, "id"), along),
                     dtypes=dtypes,
-                    max_shift=config.data.shift,
+                    augmentation=augmentation_of(config.data, train),
                     threads=config.data.prefetch_workers,
                 )
             )

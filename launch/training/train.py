@@ -17,6 +17,7 @@ from jaxdist.core.files import write_atomic
 from jaxdist.core.metric_goal import BestCheckpoint
 from jaxdist.core.run_record import Run
 from jaxdist.core.validation import json_text
+from jaxdist.input.augment import augmentation_of
 from jaxdist.input.device_feed import local_rows, train_feed
 from jaxdist.input.local_shuffle.setup import Keep, check_local_rows, check_no_workers
 from jaxdist.launch.config.tree import flatten_config
@@ -180,7 +181,7 @@ def train(
                 program.batch_shardings,
                 shapes=layout.padded_shapes(layout.batch_shapes),
                 dtypes=sample_spec(config, layout),
-                max_shift=config.data.shift,
+                augmentation=augmentation_of(config.data, source),
                 start=start,
                 threads=config.data.prefetch_workers,
                 sample_store=sample_store,

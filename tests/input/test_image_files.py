@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from jaxdist.core.errors import BadInput, JaxdistWarning
+from jaxdist.input.augment import augmentation_of
 from jaxdist.input.batch_assembly import EvalBatchAssembler, TrainBatchAssembler
 from jaxdist.input.config import DataConfig
 from jaxdist.input.feature_spec import Feature
@@ -98,7 +99,10 @@ def test_what_is_seen_depends_on_seed_epoch_and_id_alone():
 def test_training_varies_and_evaluation_does_not():
     source = pictures(*map(noise, range(4)))
     train = TrainBatchAssembler(
-        source=source, order=GlobalShuffleOrder(num_samples=4, batch=4), max_shift=1
+        source=source,
+        order=GlobalShuffleOrder(num_samples=4, batch=4),
+        # They crop and flip by themselves: the older key does not move them.
+        augmentation=augmentation_of(DataConfig(shift=1), source),
     )
     rows = np.arange(4)
     first, second = train(0, rows), train(1, rows)
