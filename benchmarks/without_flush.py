@@ -28,10 +28,9 @@ from flax import nnx
 from jaxdist.core.object_reference import object_reference
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.pipeline import PipelineConfig
-from jaxdist.input.augment import augmentation_of
 from jaxdist.input.config import DataConfig
 from jaxdist.input.device_feed import train_feed
-from jaxdist.input.registry import open_data
+from jaxdist.input.registry import augmentation_of, open_data
 from jaxdist.input.sources import Source
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.training.evaluate import make_evaluator

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.input.augmentation import Augmentation, pixel_keys
-from jaxdist.input.config import DataConfig
 from jaxdist.input.keyed_permutation import UInt64Array, bounded_int, hash64
-from jaxdist.input.sources import EpochVaryingSource, SampleIds, Source
+from jaxdist.input.sources import SampleIds
 
 # Keys of the draws of each word, apart from those of the order, which have the same
 # seed. Frozen: another key is another sample for every run that goes on.
@@ -28,16 +27,6 @@ _NOISE_DOMAIN: Final = 0x4E4F495345
 _UPPER: Final = np.uint64(32)
 _CHUNK: Final = 1 << 16
 """Pairs of random numbers that are made at once: they fit into a core's cache."""
-
-
-def augmentation_of(config: DataConfig, source: Source) -> Augmentation:
-    """Return how samples of a source are varied, as the settings say.
-
-    A source of photographs crops and flips by itself: `data.shift`, which most
-    experiments set for data of their own, does not move them. `data.augment` does.
-    """
-    varies = isinstance(source, EpochVaryingSource)
-    return Augmentation.parse(config.augment, 0 if varies else config.shift)
 
 
 def augment_batch(
@@ -87,6 +76,25 @@ def augment_batch(
             ]
         ).astype(images.dtype)
     return found
+
+
+def center_images(
+    crop: Augmentation, batch: dict[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """Cut the middle out of images, and of what lies on their pixels.
+
+    Args:
+        crop: says of which size; nothing else of it counts.
+        batch: `image` [B, ..., C] and other arrays, [B, ...] each.
+    """
+    if not crop.crop:
+        return batch
+    shapes = {key: array.shape[1:] for key, array in batch.items()}
+    sides = crop.sides(shapes["image"])
+    starts = [(whole - n) // 2 for whole, n in zip(shapes["image"], sides)]
+    part = tuple(slice(first, first + n) for first, n in zip(starts, sides))
+    middle = {key: batch[key][:, *part] for key in pixel_keys(shapes)}
+    return {**batch, **middle}
 
 
 @dataclass(kw_only=True)

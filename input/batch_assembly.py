@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.input.augment import augment_batch
+from jaxdist.input.augment import augment_batch, center_images
 from jaxdist.input.augmentation import Augmentation
 from jaxdist.input.order import SampleOrder
 from jaxdist.input.sample_validation import SampleSpec, cast_checked
@@ -75,6 +75,8 @@ class EvalBatchAssembler:
     """What is read."""
     checks: SampleSpec = field(default_factory=SampleSpec)
     """What samples may hold."""
+    crop: Augmentation = field(default_factory=Augmentation)
+    """Of which size the middle of an image is seen, if not the whole."""
 
     @property
     def steps(self) -> int:
@@ -93,6 +95,7 @@ class EvalBatchAssembler:
         real = ids < len(self.source)
         ids = np.minimum(ids, len(self.source) - 1)
         batch = _cast(self.source.get(ids), ids, self.dtypes, self.checks, step)
+        batch = center_images(self.crop, batch)
         batch["id"] = np.where(real, batch["id"], np.int32(-1))
         return {**batch, "weight": real.astype(np.float32)}
 

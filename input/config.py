@@ -23,6 +23,15 @@ class DataConfig:
     """Folder in which data sets are prepared once and then read."""
     batch: int = 64
     """Samples a step, over all devices together."""
+    eval_window: tuple[int, ...] = ()
+    """Rows of the windows by which images are evaluated, `64,64,64`, or one number for
+    all dims; empty: images whole, unless `augment` crops them: then its crop.
+    """
+    eval_overlap: float = 0.5
+    """Part of a window that the next one sees as well."""
+    eval_blend: Literal["gaussian", "constant", "center"] = "gaussian"
+    """How windows count that see the same pixel: most in their middles, all the same,
+    or only the one in which it is farthest from the edges."""
     eval_batch: int | None = None
     """Samples an evaluation step, over all devices together; none: as `batch`."""
     shift: int = 0

@@ -299,6 +299,7 @@ def eval_feed(
     shapes: PaddedShapes = NO_PADDED_SHAPES,
     dtypes: Dtypes | SampleSpec = IMAGE_DTYPES,
     threads: int = 1,
+    crop: Augmentation = NO_AUGMENTATION,
 ) -> Feed:
     """Feed an exact evaluation: each sample once with weight 1, padding with weight 0.
 
@@ -310,10 +311,15 @@ def eval_feed(
         dtypes: the keys that are read of a sample, each with its dtype; or a
             `SampleSpec`, which says what they may hold as well.
         threads: threads that prepare batches.
+        crop: of which size the middle of an image is seen, if not the whole.
     """
     spec = dtypes if isinstance(dtypes, SampleSpec) else SampleSpec(dtypes=dtypes)
     recipe = EvalBatchAssembler(
-        source=check_source(source), batch=batch, dtypes=spec.dtypes, checks=spec
+        source=check_source(source),
+        batch=batch,
+        dtypes=spec.dtypes,
+        checks=spec,
+        crop=crop,
     )
     return Feed(
         recipe,

@@ -13,6 +13,7 @@ from jaxdist.core.object_reference import (
     is_object_reference,
     resolve_object,
 )
+from jaxdist.input.augmentation import Augmentation
 from jaxdist.input.config import DataConfig
 from jaxdist.input.feature_spec import FeatureSpec
 
@@ -111,6 +112,18 @@ def sized_features(config: DataConfig, features: FeatureSpec) -> FeatureSpec:
     if mask := features.get("mask"):
         sized["mask"] = replace(mask, shape=sides)
     return sized
+
+
+def augmentation_of(config: DataConfig, source: "Source") -> Augmentation:
+    """Return how samples of a source are varied, as the settings say.
+
+    A source of photographs crops and flips by itself: `data.shift`, which most
+    experiments set for data of their own, does not move them. `data.augment` does.
+    """
+    from jaxdist.input.sources import EpochVaryingSource
+
+    varies = isinstance(source, EpochVaryingSource)
+    return Augmentation.parse(config.augment, 0 if varies else config.shift)
 
 
 def open_data(

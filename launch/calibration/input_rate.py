@@ -38,9 +38,8 @@ def measure_input_rate(config: "Experiment", mesh: "Mesh") -> float | None:
     from jax.sharding import PartitionSpec as P
 
     from jaxdist.calibrate.synchronized_timing import max_over_processes
-    from jaxdist.input.augment import augmentation_of
     from jaxdist.input.device_feed import train_feed
-    from jaxdist.input.registry import open_data
+    from jaxdist.input.registry import augmentation_of, open_data
     from jaxdist.launch.training.job.batch_spec import feature_spec
     from jaxdist.launch.training.job.job import make_sample_order
     from jaxdist.models.registry import objective_for

@@ -229,9 +229,9 @@ def resolve_config(
     # nobody but their owner knows whether they may be moved.
     other = config.data.name != experiment.data.name
     if other and datasets.is_own_data(config.data):
-        kept = {"shift": 0, "augment": ()}
-        kept = {k: v for k, v in kept.items() if f"data.{k}" not in typed}
-        config = replace(config, data=replace(config.data, **kept))
+        plain = {"data.shift": 0, "data.augment": ()}
+        untyped = {key: value for key, value in plain.items() if key not in typed}
+        config = replace_values(config, untyped)
 
     # A value that an experiment sets to the default counts as the default: nobody can
     # tell them apart.

@@ -17,9 +17,9 @@ from jaxdist.core.files import write_atomic
 from jaxdist.core.metric_goal import BestCheckpoint
 from jaxdist.core.run_record import Run
 from jaxdist.core.validation import json_text
-from jaxdist.input.augment import augmentation_of
 from jaxdist.input.device_feed import local_rows, train_feed
 from jaxdist.input.local_shuffle.setup import Keep, check_local_rows, check_no_workers
+from jaxdist.input.registry import augmentation_of
 from jaxdist.launch.config.tree import flatten_config
 from jaxdist.launch.distributed.jax_processes import peer_facing_address
 from jaxdist.launch.distributed.preemption import batches_until, never_stop

@@ -9,13 +9,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
-from jaxdist.input.augment import _rotations, augment_batch, augmentation_of
+from jaxdist.input.augment import _rotations, augment_batch
 from jaxdist.input.augmentation import Augmentation, pixel_keys
-from jaxdist.input.batch_assembly import TrainBatchAssembler
+from jaxdist.input.batch_assembly import EvalBatchAssembler, TrainBatchAssembler
 from jaxdist.input.config import DataConfig
 from jaxdist.input.device_feed import train_feed
 from jaxdist.input.keyed_permutation import bounded_int, hash64
 from jaxdist.input.order import GlobalShuffleOrder
+from jaxdist.input.registry import augmentation_of
 from jaxdist.input.sample_validation import SampleSpec
 from jaxdist.input.sources import ArraySource
 from jaxdist.meshes.build import build_mesh
@@ -262,3 +263,16 @@ def test_the_older_key_is_a_word():
     assert augmentation_of(config, volumes()) == Augmentation(flip="*", shift=2)
     with pytest.raises(BadInput, match="shift twice"):
         DataConfig(shift=2, augment=("shift:1",))
+
+
+def test_an_evaluation_without_windows_sees_the_middle():
+    source = ArraySource({**pictures(range(3), (8, 7)), "label": np.arange(3)})
+    dtypes = {**DTYPES, "label": "int32"}
+    how = {"source": source, "batch": 2, "dtypes": dtypes}
+    whole, rows = EvalBatchAssembler(**how), np.arange(2)
+    seen = EvalBatchAssembler(**how, crop=Augmentation(crop=(4,)))
+    for step in range(2):
+        want, got = whole(step, rows), seen(step, rows)
+        for key, array in want.items():
+            part = array[:, 2:6, 1:5] if key in ("image", "mask") else array
+            np.testing.assert_array_equal(got[key], part)

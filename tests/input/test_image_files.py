@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from jaxdist.core.errors import BadInput, JaxdistWarning
-from jaxdist.input.augment import augmentation_of
 from jaxdist.input.batch_assembly import EvalBatchAssembler, TrainBatchAssembler
 from jaxdist.input.config import DataConfig
 from jaxdist.input.feature_spec import Feature
@@ -15,7 +14,7 @@ from jaxdist.input.folder import FolderImages, find_corrupt_images
 from jaxdist.input.folder_builder import prepare_folder
 from jaxdist.input.image_files import DecodedImages
 from jaxdist.input.order import GlobalShuffleOrder
-from jaxdist.input.registry import open_data
+from jaxdist.input.registry import augmentation_of, open_data
 
 # The folder of these tests has a file that is no image.
 pytestmark = pytest.mark.filterwarnings("ignore:passed over in")

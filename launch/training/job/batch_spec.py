@@ -9,10 +9,10 @@ import numpy as np
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.arrays import LabelledArrays, LabelledImages
-from jaxdist.input.augment import augmentation_of
 from jaxdist.input.clips import Clips
 from jaxdist.input.feature_spec import Feature, FeatureSpec
 from jaxdist.input.image_files import DecodedImages
+from jaxdist.input.registry import augmentation_of
 from jaxdist.input.sample_validation import SampleSpec, check_integers
 from jaxdist.input.sources import ArraySource
 from jaxdist.input.text import TextWindows
