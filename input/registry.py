@@ -30,7 +30,7 @@ COMMON_TFDS_NAMES: Final = (
 NO_FEATURES: Final[FeatureSpec] = MappingProxyType({})
 _NAMES: Final = (
     *("arrays", "balls", "clips", "digits", "folder", "moving_digits", "numpy"),
-    *("synthetic", "text", "volumes"),
+    *("synthetic", "text", "vessels", "volumes"),
 )
 _FIXED_SIZE: Final = (
     *("clips", "digits", "moving_digits", "numpy", "text", "volumes"),
@@ -228,6 +228,10 @@ def _open_named(config: DataConfig, features: FeatureSpec) -> "tuple[Source, Sou
             opened = open_text(
                 config.path, context=config.context, stride=config.stride
             )
+        case "vessels":
+            from jaxdist.input.vessels import open_vessels
+
+            opened = open_vessels(features, config.samples)
         case "volumes":
             from jaxdist.input.synthetic import open_volumes
 

@@ -1,6 +1,7 @@
 """A run on crops: evaluated by windows while it trains, afterwards, and resumed."""
 
 import json
+import sys
 
 import pytest
 
@@ -8,6 +9,8 @@ CROPS = [
     *("train", "unet2d", "model.size=tiny", "data.samples=16", "data.size=24"),
     *("data.augment=crop:8,flip,rotate90,noise:0.1", "data.batch=4", "--json"),
     *("plan.mesh.data=2", "plan.mesh.spatial_h=2", "precision=float64"),
+    # Without it the rate would follow from how many epochs are asked for.
+    *("optim.milestones=100", "optim.warmup_epochs=0"),
 ]
 
 
@@ -26,24 +29,29 @@ def score(job, run, *words):
     return json.loads(out)
 
 
+def losses(job, run):
+    return [row["loss"] for row in job.lines(run / "metrics.jsonl") if "loss" in row]
+
+
 @pytest.mark.slow
-def test_a_run_that_goes_on_elsewhere_sees_the_same_samples(job, tmp_path):
-    losses = []
+@pytest.mark.timeout(600)
+def test_resumption_and_processes_see_the_same_samples(job, tmp_path):
     for name, stops in (("whole", [2]), ("parts", [1, 2])):
         for stop in stops:
             words = [f"epochs={stop}", f"run.dir={tmp_path}", f"run.name={name}"]
             # What goes on lies on other devices.
             if name == "parts" and stop == 2:
-                words += [
-                    "plan.mesh.data=4",
-                    "plan.mesh.spatial_h=1",
-                    "--change",
-                ]
+                words += ["plan.mesh.data=4", "plan.mesh.spatial_h=1", "--change"]
             code, _, err = job.call(*CROPS, *words)
             assert code == 0, err
-        rows = job.lines(tmp_path / name / "metrics.jsonl")
-        losses.append([row["loss"] for row in rows if "loss" in row])
-    assert losses[1] == pytest.approx(losses[0], rel=1e-9)
+    # Training and evaluation: each process cuts the windows that its devices have.
+    how = "-n", 2, "--devices-per-process", 2, "--", sys.executable, "-m", "jaxdist"
+    words = ["epochs=2", f"run.dir={tmp_path}", "run.name=two"]
+    code, _, err = job.run("launch", "local", *how, *CROPS, *words)
+    assert code == 0, err
+    want = losses(job, tmp_path / "whole")
+    for name in ("parts", "two"):
+        assert losses(job, tmp_path / name) == pytest.approx(want, rel=1e-9)
 
 
 def test_windows_are_the_crop_unless_others_are_asked_for(job, run):
@@ -81,3 +89,27 @@ def test_windows_that_cannot_be_are_refused(job, run, words, said):
     code, _, err = job.call("eval", run, *words)
     assert code == 2
     assert said in err
+
+
+def test_a_report_shows_masks_answers_and_errors(job, run):
+    code, _, err = job.call("report", run)
+    assert code == 0, err
+    found = json.loads((run / "samples.json").read_text())
+    assert found["reason"] == ""
+    # The same windows on one device: the same counts, and so the same scores.
+    scored = score(job, run)
+    dice = {
+        f"dice_{x['label']}": 2 * x["both"] / (x["mask"] + x["answer"])
+        for x in found["overlaps"]
+    }
+    assert dice == pytest.approx({k: v for k, v in scored.items() if k in dice})
+    assert set(dice) == {k for k in scored if k.startswith("dice_")}
+    assert sum(each["mask"] for each in found["overlaps"]) == scored["answers"]
+    assert len(found["masks"]) == scored["samples"] == 2
+    worst = [each["dice"] for each in found["masks"]]
+    assert worst == sorted(worst)
+    page = (run / "report.html").read_text()
+    assert page.count("<figcaption>errors</figcaption>") == 2
+    for each in found["masks"]:
+        for key in ("picture", "mask", "answer", "errors"):
+            assert each[key] in page
