@@ -19,11 +19,11 @@ def vessels() -> Experiment:
     """
     return Experiment(
         name="vessels",
-        epochs=10,
+        epochs=6,
         data=DataConfig(
-            name="vessels", batch=4, samples=64, size=32, augment=("flip", "rotate90")
+            name="vessels", batch=2, samples=64, size=24, augment=("flip", "rotate90")
         ),
-        model=ModelConfig(name="unet3d", size="tiny", width=8, classes=2, channels=1),
+        model=ModelConfig(name="unet3d", size="tiny", width=4, classes=2, channels=1),
         optim=OptimConfig(name="adamw", lr=1e-2),
         plan=Plan(mesh=MeshShape(data=2, spatial_d=2, spatial_h=2)),
     )
