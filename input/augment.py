@@ -26,7 +26,7 @@ _FLIP_DOMAIN: Final = 0x464C4950
 _NOISE_DOMAIN: Final = 0x4E4F495345
 _UPPER: Final = np.uint64(32)
 _CHUNK: Final = 1 << 16
-"""Pairs of random numbers that are made at once: they fit into a core's cache."""
+"""Random numbers that are made at once: they fit into a core's cache."""
 
 
 def augment_batch(
@@ -37,6 +37,8 @@ def augment_batch(
     *,
     seed: int,
     ignored: Mapping[str, int],
+    start: tuple[int, ...] = (),
+    whole: tuple[int, ...] = (),
 ) -> dict[str, NDArray[Any]]:
     """Vary the images of a batch, and with them what lies on their pixels.
 
@@ -47,6 +49,8 @@ def augment_batch(
         epochs: epoch of each sample, [B].
         seed: of the run.
         ignored: numbers that count for nothing, by key; they move in from outside.
+        start: where `image` begins in an image of which a part was read.
+        whole: shape of such an image.
 
     Returns:
         New arrays where anything changes, contiguous.
@@ -68,13 +72,12 @@ def augment_batch(
     if augmentation.noise:
         keys = hash64(seed, _NOISE_DOMAIN, epochs, ids)
         images = found["image"]
-        found["image"] = np.stack(
-            [
-                image
-                + (augmentation.noise * _normal(key, image.size)).reshape(image.shape)
-                for image, key in zip(images, keys, strict=True)
-            ]
-        ).astype(images.dtype)
+        begins = start or (0,) * (images.ndim - 1)
+        places = _positions(begins, images.shape[1:], whole or images.shape[1:])
+        found["image"] = images.copy()
+        for image, key in zip(found["image"], keys, strict=True):
+            noise = augmentation.noise * _normal(key, places)
+            np.add(image, noise.reshape(image.shape), out=image)
     return found
 
 
@@ -222,20 +225,29 @@ def _rotations(
     return found
 
 
-def _normal(key: np.uint64, size: int) -> NDArray[np.float32]:
-    """Return normal numbers of the positions 0 ... size - 1, float32.
+def _positions(
+    start: tuple[int, ...], shape: tuple[int, ...], whole: tuple[int, ...]
+) -> NDArray[np.int64]:
+    """Return the flat positions of a part in the whole, int64, in the part's order."""
+    found = np.zeros(1, np.int64)
+    for first, size, rows in zip(start, shape, whole, strict=True):
+        found = (found[:, None] * rows + np.arange(first, first + size)).ravel()
+    return found
+
+
+def _normal(key: np.uint64, places: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return normal numbers of positions, float32.
 
     Box and Muller 1958, doi:10.1214/aoms/1177706645: two numbers of two that are even
-    between 0 and 1, the halves of a hash.
+    between 0 and 1, the halves of a hash. Cosine and sine are those of neighbours.
     """
-    pairs = -(-size // 2)
-    found = np.empty((pairs, 2), np.float32)
-    for first in range(0, pairs, _CHUNK):
-        part = slice(first, min(first + _CHUNK, pairs))
-        hashes: UInt64Array = hash64(np.array([key]), np.arange(part.start, part.stop))
+    found = np.empty(places.size, np.float32)
+    for first in range(0, places.size, _CHUNK):
+        part = places[first : first + _CHUNK]
+        hashes: UInt64Array = hash64(np.array([key]), part >> 1)
         # Never 0: its logarithm is taken.
         radius = np.sqrt(-2 * np.log(((hashes >> _UPPER) + 0.5) / 2**32))
         angle = (hashes & np.uint64(2**32 - 1)) * (2 * np.pi / 2**32)
-        found[part, 0] = radius * np.cos(angle)
-        found[part, 1] = radius * np.sin(angle)
-    return found.reshape(-1)[:size]
+        angle -= (part & 1) * (np.pi / 2)
+        found[first : first + _CHUNK] = radius * np.cos(angle)
+    return found

@@ -39,6 +39,10 @@ class TrainBatchAssembler:
     """Which samples a step takes."""
     augmentation: Augmentation = field(default_factory=Augmentation)
     """How images, and what lies on their pixels, are varied."""
+    image_start: tuple[int, ...] = ()
+    """Where what is read of an image begins in it; empty: it is read whole."""
+    whole_image: tuple[int, ...] = ()
+    """Shape of an image, where a part of it is read."""
     dtypes: Dtypes = field(default_factory=lambda: IMAGE_DTYPES)
     """What is read."""
     checks: SampleSpec = field(default_factory=SampleSpec)
@@ -60,6 +64,8 @@ class TrainBatchAssembler:
             epochs,
             seed=seed,
             ignored=self.checks.ignore_values,
+            start=self.image_start,
+            whole=self.whole_image,
         )
 
 

@@ -116,7 +116,7 @@ def _window_evaluator(
     rows, padded = local_rows(shardings.values(), size), layout.padded_shapes(shapes)
     spec = sample_spec(job.config, layout)
     samples = EvalBatchAssembler(
-        source=validation, batch=1, dtypes=spec.dtypes, checks=spec
+        source=validation, batch=1, dtypes=spec.dtypes, checks=spec.of(validation)
     )
 
     def place(cut: Cut) -> Mapping[str, jax.Array]:

@@ -276,3 +276,25 @@ def test_an_evaluation_without_windows_sees_the_middle():
         for key, array in want.items():
             part = array[:, 2:6, 1:5] if key in ("image", "mask") else array
             np.testing.assert_array_equal(got[key], part)
+
+
+def test_a_process_that_reads_a_part_sees_it_as_the_whole_is_seen():
+    words = Augmentation.parse(["shift:1", "noise:0.1"])
+    how = {
+        "order": GlobalShuffleOrder(num_samples=10, batch=4, seed=7),
+        "augmentation": words,
+        "dtypes": DTYPES,
+        "checks": SampleSpec(dtypes=DTYPES, ignore_values=IGNORED),
+    }
+    whole = TrainBatchAssembler(source=volumes(), **how)(3, np.arange(4))
+    # A block of 4 x 8 x 3 voxels, read with the row around it that may move in.
+    read = slice(3, 8), slice(0, 8), slice(1, 6)
+    part = TrainBatchAssembler(
+        source=volumes().slab({"image": (*read, slice(0, 2)), "mask": read}),
+        image_start=(3, 0, 1, 0),
+        whole_image=(8, 8, 8, 2),
+        **how,
+    )(3, np.arange(4))
+    for key in DTYPES:
+        got, want = part[key][:, 1:, :, 1:-1], whole[key][:, 4:, :, 2:5]
+        np.testing.assert_array_equal(got, want)
