@@ -14,12 +14,12 @@ def vessels() -> Experiment:
     follow Murray 1926, doi:10.1073/pnas.12.3.207 (docs/volumes.md).
 
     Expected time: minutes on two cores.
-    Expected score: a Dice of 0.9 of the vessels after four epochs of ten.
+    Expected score: a Dice of 0.9 of the vessels after four epochs of six.
     Command: jaxdist train vessels
     """
     return Experiment(
         name="vessels",
-        epochs=10,
+        epochs=6,
         data=DataConfig(
             name="vessels", batch=2, samples=64, size=24, augment=("flip", "rotate90")
         ),

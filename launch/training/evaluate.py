@@ -10,7 +10,12 @@ import numpy as np
 from jaxdist.core.errors import BadInput
 from jaxdist.input.augmentation import Augmentation
 from jaxdist.input.batch_assembly import EvalBatchAssembler
-from jaxdist.input.device_feed import device_put_batch, eval_feed, local_rows
+from jaxdist.input.device_feed import (
+    BatchGeometry,
+    device_put_batch,
+    eval_feed,
+    local_rows,
+)
 from jaxdist.launch.distributed.preemption import never_stop
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.training.job.batch_spec import sample_spec
@@ -113,7 +118,8 @@ def _window_evaluator(
         if name in (key, "id")
     }
     shardings = layout.batch_shardings(shapes)
-    rows, padded = local_rows(shardings.values(), size), layout.padded_shapes(shapes)
+    rows = local_rows(shardings.values(), size)
+    geometry = BatchGeometry(shapes=layout.padded_shapes(shapes))
     spec = sample_spec(job.config, layout)
     samples = EvalBatchAssembler(
         source=validation, batch=1, dtypes=spec.dtypes, checks=spec.of(validation)
@@ -121,7 +127,7 @@ def _window_evaluator(
 
     def place(cut: Cut) -> Mapping[str, jax.Array]:
         # A process cuts the windows of which its devices hold a part.
-        return device_put_batch(cut(rows), rows, size, shardings, padded)
+        return device_put_batch(cut(rows), rows, size, shardings, geometry)
 
     return WindowEvaluator(
         layout=layout,
