@@ -96,6 +96,14 @@ def evaluation_window(job: Job) -> SlidingWindow | None:
             if objective.is_dense
             else "data.eval_window=",
         )
+    if job.plan.stages > 1:
+        raise BadInput(
+            "images are not evaluated by windows in stages",
+            rule="windows are for layouts without pipeline stages; a checkpoint is "
+            "scored on any",
+            values=f"plan.mesh.pipe = {job.plan.mesh.pipe}",
+            remedy=("plan.mesh.pipe=1", "or data.augment without crop"),
+        )
     return SlidingWindow(sides=sides, overlap=data.eval_overlap, blend=data.eval_blend)
 
 
