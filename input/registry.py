@@ -14,6 +14,7 @@ from jaxdist.core.object_reference import (
     is_object_reference,
     resolve_object,
 )
+from jaxdist.input.augmentation import Augmentation
 from jaxdist.input.config import DataConfig
 from jaxdist.input.feature_spec import FeatureSpec
 
@@ -32,7 +33,7 @@ _VOLUME_KINDS: Final = ("hdf5", "nifti", "zarr")
 """Formats of volumes that are read by slab."""
 _NAMES: Final = (
     *("arrays", "balls", "clips", "digits", "folder", "hdf5", "moving_digits"),
-    *("nifti", "numpy", "synthetic", "text", "volumes", "zarr"),
+    *("nifti", "numpy", "synthetic", "text", "vessels", "volumes", "zarr"),
 )
 _FIXED_SIZE: Final = (
     *("clips", "digits", "moving_digits", "numpy", "text", "volumes", *_VOLUME_KINDS),
@@ -145,6 +146,18 @@ def sized_features(config: DataConfig, features: FeatureSpec) -> FeatureSpec:
     if mask := features.get("mask"):
         sized["mask"] = replace(mask, shape=sides)
     return sized
+
+
+def augmentation_of(config: DataConfig, source: "Source") -> Augmentation:
+    """Return how samples of a source are varied, as the settings say.
+
+    A source of photographs crops and flips by itself: `data.shift`, which most
+    experiments set for data of their own, does not move them. `data.augment` does.
+    """
+    from jaxdist.input.sources import EpochVaryingSource
+
+    varies = isinstance(source, EpochVaryingSource)
+    return Augmentation.parse(config.augment, 0 if varies else config.shift)
 
 
 def open_data(
@@ -276,6 +289,10 @@ def _open_named(config: DataConfig, features: FeatureSpec) -> "tuple[Source, Sou
             opened = open_text(
                 config.path, context=config.context, stride=config.stride
             )
+        case "vessels":
+            from jaxdist.input.vessels import open_vessels
+
+            opened = open_vessels(features, config.samples)
         case "volumes":
             from jaxdist.input.synthetic import open_volumes
 

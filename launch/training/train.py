@@ -19,6 +19,7 @@ from jaxdist.core.run_record import Run
 from jaxdist.core.validation import json_text
 from jaxdist.input.device_feed import local_rows, train_feed
 from jaxdist.input.local_shuffle.setup import Keep, check_local_rows, check_no_workers
+from jaxdist.input.registry import augmentation_of
 from jaxdist.launch.config.tree import flatten_config
 from jaxdist.launch.distributed.jax_processes import peer_facing_address
 from jaxdist.launch.distributed.preemption import batches_until, never_stop
@@ -178,7 +179,7 @@ def train(
                 program.batch_shardings,
                 shapes=job.layout.padded_shapes(job.layout.batch_shapes),
                 dtypes=sample_spec(config, job.layout),
-                max_shift=config.data.shift,
+                augmentation=augmentation_of(config.data, source),
                 start=start,
                 threads=config.data.prefetch_workers,
                 sample_store=sample_store,
