@@ -365,6 +365,9 @@ class SampleSpec:
     ignore_values: Mapping[str, int] = field(default_factory=dict)
     """One more number that integers of a key may be, which counts for nothing."""
 
+    nan_keys: frozenset[str] = frozenset()
+    """Keys whose floats may be NaN, which counts for nothing."""
+
     def checks_floats(self, step: int) -> bool:
         """Whether floats of this step's batch are looked at.
 
@@ -406,7 +409,10 @@ def cast_checked(
     with np.errstate(over="ignore", invalid="ignore"):
         cast = np.asarray(given, dtype)
     if check_floats and not np.isfinite(cast).all():
-        row, value = _first(cast, ~np.isfinite(cast))
+        wrong = np.isinf(cast) if key in checks.nan_keys else ~np.isfinite(cast)
+        if not wrong.any():
+            return cast
+        row, value = _first(cast, wrong)
         raise BadInput(
             f"sample {_id(ids, row)} is not finite",
             rule="every number of a sample is finite (data.check)",

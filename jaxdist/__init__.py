@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from jaxdist.train.callbacks import RunStart as RunStart
     from jaxdist.train.distributed_step import DistributedStep as DistributedStep
     from jaxdist.train.distributed_step import distribute as distribute
+    from jaxdist.train.field_regression import FieldRegression as FieldRegression
     from jaxdist.train.load import load as load
     from jaxdist.train.loop import fit as fit
     from jaxdist.train.objective import Classification as Classification
@@ -105,6 +106,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "DistributedStep": "jaxdist.train.distributed_step",
         "Dropout": "jaxdist.layers",
         "Experiment": "jaxdist.launch.config.experiment",
+        "FieldRegression": "jaxdist.train.field_regression",
         "FunctionObjective": "jaxdist.train.objective",
         "GlobalMean": "jaxdist.layers",
         "GroupNorm": "jaxdist.layers",

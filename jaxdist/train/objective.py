@@ -20,6 +20,7 @@ from jaxdist.core.plan import Plan
 from jaxdist.core.special_tokens import PAD_ID
 from jaxdist.layers.logits_product import LogitsProduct
 from jaxdist.partition.traffic import PlannedCollective
+from jaxdist.train.count_words import count_true
 from jaxdist.train.logits import (
     Logits,
     UnsplitLogits,
@@ -80,20 +81,24 @@ class Objective(ABC):
     def answer_sums(
         self, outputs: Any, batch: Batch, is_real: jax.Array
     ) -> dict[str, jax.Array]:
-        """Return `correct` and `answers` of the batch, and counts for `scores`.
+        """Return `correct` and `answers` of the batch, and sums for `scores`.
+
+        Whole numbers are two words, as of `count_words`; real ones are plain sums.
 
         Args:
             outputs: what the network returned.
             batch: the targets.
             is_real: which samples count, bool [B].
         """
+        if not self.has_answers:
+            return {}
         correct = self.correct(outputs, batch)
         # A sample may have several answers, such as one a token.
         real = is_real.reshape(-1, *(1,) * (correct.ndim - 1))
         counted = self.target_mask(correct, batch) & real
         return {
-            "correct": (correct & counted).astype(jnp.int32).sum(),
-            "answers": counted.astype(jnp.int32).sum(),
+            "correct": count_true(correct & counted),
+            "answers": count_true(counted),
         }
 
     @property
@@ -107,7 +112,7 @@ class Objective(ABC):
         return ()
 
     def scores(self, sums: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, float]:
-        """Return scores that are no means, from counts over all held-out samples."""
+        """Return scores that are no means, from sums over all held-out samples."""
         return {}
 
     def on_blocks(self, plan: Plan, shapes: Mapping[str, Any]) -> "Objective":

@@ -27,6 +27,7 @@ from jaxdist.models.registry import (
     takes_tokens,
 )
 from jaxdist.profile.layer_calls import trace_calls
+from jaxdist.train.field_regression import FieldRegression
 from jaxdist.train.objective import (
     Captioning,
     Classification,
@@ -74,14 +75,15 @@ def feature_spec(config: Experiment) -> FeatureSpec:
         words = Feature(shape=said, upper_bound=outputs)
         return {"clip": Feature(shape=clip), "words": words, "target": words}
     image = Feature(shape=image_shape(config.model))
+    objective, pixels = objective_for(config.model), image.shape[:-1]
+    is_dense = objective.is_dense
     # The target of a network of images, by its key.
     known = {
-        "target": Feature(shape=(outputs,)),
-        "mask": Feature(shape=image.shape[:-1], upper_bound=outputs),
+        "target": Feature(shape=(*pixels, outputs) if is_dense else (outputs,)),
+        "mask": Feature(shape=pixels, upper_bound=outputs),
         "label": Feature(upper_bound=outputs),
     }
-    wanted = objective_for(config.model).dtypes
-    return {"image": image} | {k: known[k] for k in known if k in wanted}
+    return {"image": image} | {k: known[k] for k in known if k in objective.dtypes}
 
 
 def batch_shapes(
@@ -190,6 +192,9 @@ def sample_spec(config: Experiment, layout: "Layout") -> SampleSpec:
         floats=config.data.check,
         upper_bounds=bounds,
         ignore_values={k: v for k, v in targets.items() if v is not None},
+        nan_keys=frozenset(targets)
+        if isinstance(objective, FieldRegression)
+        else frozenset(),
     )
 
 
