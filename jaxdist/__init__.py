@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from jaxdist.layers import InstanceNorm as InstanceNorm
     from jaxdist.layers import Linear as Linear
     from jaxdist.layers import MaxPool as MaxPool
+    from jaxdist.layers import PixelShuffle as PixelShuffle
+    from jaxdist.layers import PixelUnshuffle as PixelUnshuffle
     from jaxdist.layers import Upsample as Upsample
     from jaxdist.models.config import ModelConfig as ModelConfig
     from jaxdist.models.conv_blocks import Chain as Chain
@@ -121,6 +123,8 @@ __getattr__, __dir__, __all__ = lazy_names(
         "OptimConfig": "jaxdist.train.optimizers",
         "OuterConfig": "jaxdist.core.plan.outer",
         "PipelineConfig": "jaxdist.core.plan.pipeline",
+        "PixelShuffle": "jaxdist.layers",
+        "PixelUnshuffle": "jaxdist.layers",
         "Plan": "jaxdist.core.plan",
         "Profile": "jaxdist.core.profile",
         "ReductionConfig": "jaxdist.core.plan.reduction",

@@ -22,11 +22,16 @@ if TYPE_CHECKING:
 _CLASS_PATHS: Final = {
     "alexnet": "jaxdist.models.alexnet:AlexNet",
     "alexnet_two_group": "jaxdist.models.alexnet:AlexNetTwoGroup",
+    "convnext_t": "jaxdist.models.convnext:ConvNeXtT",
+    "convnext_s": "jaxdist.models.convnext:ConvNeXtS",
+    "convnext_b": "jaxdist.models.convnext:ConvNeXtB",
+    "convnext_l": "jaxdist.models.convnext:ConvNeXtL",
     "cosmoflow": "jaxdist.models.cosmoflow:CosmoFlow",
     "gpt2_small": "jaxdist.models.transformer:Gpt2",
     "googlenet": "jaxdist.models.googlenet:GoogLeNet",
     "inception_v3": "jaxdist.models.inception:InceptionV3",
     "llama": "jaxdist.models.transformer:Llama",
+    "resenc_unet3d": "jaxdist.models.resenc_unet:ResEncUNet3D",
     "resnet8": "jaxdist.models.resnet:ResNet8",
     "resnet50": "jaxdist.models.resnet:ResNet50",
     "resnet152": "jaxdist.models.resnet:ResNet152",
@@ -39,7 +44,7 @@ _LANGUAGE_MODELS: Final = frozenset({"gpt2_small", "llama"})
 """Networks that are trained to say the next token."""
 _REGRESSION_MODELS: Final = frozenset({"cosmoflow"})
 """Networks that are trained to estimate numbers."""
-_DENSE_MODELS: Final = frozenset({"unet2d", "unet3d"})
+_DENSE_MODELS: Final = frozenset({"resenc_unet3d", "unet2d", "unet3d"})
 """Networks that are trained to say the class of each pixel or voxel, or its numbers."""
 _VIDEO_MODELS: Final = frozenset({"s2vt"})
 """Networks that are trained to say what happens in a clip."""

@@ -106,18 +106,20 @@ def halo_traffic(
         elif isinstance(layer, Upsample):
             need = dict.fromkeys(split, layer.halo)
         wanted = list(_iter_fetches(plan, block, windows, need, array, fill))
-        forward = [fetch for fetch in wanted if fetch not in known]
+        forward = [fetch for fetch in dict.fromkeys(wanted) if fetch not in known]
         known.update(forward)
 
         backward: list[HaloFetch] = []
         if isinstance(layer, ConvTranspose):
             # One fetch of the output's gradient serves input and kernel.
             if call.input_gradient or call.weight_gradient:
-                backward = list(_iter_fetches(plan, out, windows, reach, (), 0.0))
+                found = _iter_fetches(plan, out, windows, reach, (), 0.0)
+                backward = list(dict.fromkeys(found))
         elif not call.input_gradient:  # the network's input, or behind frozen layers
             pass
         elif isinstance(layer, Conv):
-            backward = list(_iter_fetches(plan, out, windows, transpose, (), 0.0))
+            found = _iter_fetches(plan, out, windows, transpose, (), 0.0)
+            backward = list(dict.fromkeys(found))
         else:  # the gradients of the halo's rows go back
             backward = wanted
 
@@ -259,6 +261,11 @@ def _iter_fetches(
             for hop, take in halo_hops(rows, shape[dim]):
                 if hop < plan.mesh.size(axis):  # else from beyond the image's edge
                     what = (*array, dim, side, hop, take)
+                    if plan.mesh.size(PIPE_AXIS) > 1:
+                        # Gathered for all hops at once; of a block that is as small as
+                        # its halo both edges are the same rows.
+                        start = 0 if side else shape[dim] - take
+                        what = (*array, dim, start, take)
                     yield HaloFetch(axis=axis, elements=rest * take, source=what)
         # Corners come along with the halo of the next dim, without diagonal messages.
         shape[dim] += sum(sides)

@@ -23,9 +23,14 @@ from jaxdist.profile.layer_calls import trace_calls
 PARAMETERS = {
     "alexnet": 61_100_840,
     "alexnet_two_group": 60_965_224,
+    "convnext_t": 28_589_128,
+    "convnext_s": 50_223_688,
+    "convnext_b": 88_591_464,
+    "convnext_l": 197_767_336,
     "cosmoflow": 5_597_604,
     "googlenet": 6_624_904,
     "inception_v3": 23_834_568,
+    "resenc_unet3d": 102_349_770 - 1_544,
     "resnet8": 77_562,
     "resnet50": 25_557_032,
     "resnet152": 60_192_808,
@@ -37,11 +42,12 @@ PARAMETERS = {
 """torchvision's; for cosmoflow MLPerf's; for the two groups and s2vt, whose arithmetic
 is in its docstring and in test_s2vt.py, the paper's layer sizes. unet2d: 31.03 M, as
 everyone counts figure 1; unet3d: the paper's 19,069,955 have one number for each of
-2,336 filters beside the kernels, and a norm here has two."""
+2,336 filters beside the kernels, and a norm here has two. resenc_unet3d: nnU-Net's own
+class has 102,349,770 with the logits of four more scales, which it trains too."""
 
 AUXILIARY = {"googlenet": 6_379_984, "inception_v3": 3_326_696}
 NETWORKS = sorted(PARAMETERS)
-CHAINS = [name for name in NETWORKS if not name.startswith("unet")]
+CHAINS = [name for name in NETWORKS if "unet" not in name]
 """Networks that are a chain of blocks; the skips of a U-Net lie over all of them."""
 
 
