@@ -47,7 +47,13 @@ class has 102,349,770 with the logits of four more scales, which it trains too."
 
 AUXILIARY = {"googlenet": 6_379_984, "inception_v3": 3_326_696}
 NETWORKS = sorted(PARAMETERS)
-CHAINS = [name for name in NETWORKS if "unet" not in name]
+LARGER = ("convnext_s", "convnext_b", "convnext_l")
+"""As convnext_t, with more blocks or channels: tiny they are the same."""
+FULL = [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in LARGER)) for name in NETWORKS
+]
+TINY = [name for name in NETWORKS if name not in LARGER]
+CHAINS = [name for name in TINY if "unet" not in name]
 """Networks that are a chain of blocks; the skips of a U-Net lie over all of them."""
 
 
@@ -116,7 +122,7 @@ def test_every_network_is_in_the_table():
     assert others == set(PARAMETERS)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", FULL)
 def test_parameters_equal_the_reference(name):
     assert count(full(name)) == (PARAMETERS[name], 0)
     kind = type(full(name))
@@ -130,7 +136,7 @@ def test_auxiliary_heads_are_counted_apart(name):
     assert f"{AUXILIARY[name]:,}" in type(model).__doc__
 
 
-@pytest.mark.parametrize("name", sorted(set(NETWORKS) - {"resnet8"}))
+@pytest.mark.parametrize("name", [n for n in FULL if n.values != ("resnet8",)])
 def test_flops_are_those_of_the_docstring(name):
     graph, *state = nnx.split(full(name), nnx.Param, ...)
     calls, _ = trace_calls(graph, state, *inputs(ModelConfig(name=name), batch=1))
@@ -149,7 +155,7 @@ def test_the_chain_is_the_network(name):
     assert model[1] == [(2, *outputs.get(name, (10,)))]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", TINY)
 def test_tiny_networks_are_small(name):
     config = tiny(name)
     parameters, _ = count(network(config))
