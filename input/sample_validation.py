@@ -16,7 +16,7 @@ jax raises no error for an index out of range: it reads the last row, or NaN.
 import traceback
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -26,9 +26,12 @@ from jaxdist.core.errors import BadInput, SourceFailedError
 from jaxdist.input.array_record import ArrayRecordSource
 from jaxdist.input.sources import (
     Arrays,
+    ArraySource,
     DecodingSource,
     EpochVaryingSource,
     SampleIds,
+    Slab,
+    SlabSource,
     Source,
     TfdsSource,
     source_fingerprint,
@@ -244,6 +247,26 @@ class EpochVaryingCheckedSource(CheckedSource):
         return self._varied._check(found, ids)
 
 
+class SlabCheckedSource(CheckedSource):
+    """The same of a source of which parts of samples can be read."""
+
+    _source: Any
+
+    @property
+    def template(self) -> Arrays:
+        """The first sample: one array a key, [1, ...]."""
+        return self._first
+
+    def slab(self, slabs: Mapping[str, Slab]) -> Source:
+        """Return the same samples with these parts of their arrays, and no others."""
+        made = copy(self)
+        made._source = self._source.slab(slabs)
+        made._first = {
+            key: self._first[key][(slice(None), *slab)] for key, slab in slabs.items()
+        }
+        return made
+
+
 class StoredSource:
     """What is kept of a source of one's own: its files, whose forms may differ.
 
@@ -338,7 +361,14 @@ def check_source(source: Source) -> Source:
         return EpochVaryingDecodingCheckedSource(source)
     if decodes:
         return DecodingCheckedSource(source)
-    return EpochVaryingCheckedSource(source) if varies else CheckedSource(source)
+    if varies:
+        return EpochVaryingCheckedSource(source)
+    # A class that changes what `get` of arrays in memory returns inherits their `slab`,
+    # which knows nothing of that.
+    inherits = isinstance(source, ArraySource) and type(source).slab is ArraySource.slab
+    if isinstance(source, SlabSource) and not inherits:
+        return SlabCheckedSource(source)
+    return CheckedSource(source)
 
 
 def _describe_ids(ids: SampleIds) -> str:
@@ -364,6 +394,18 @@ class SampleSpec:
     """Integers of a key are from 0 to below this."""
     ignore_values: Mapping[str, int] = field(default_factory=dict)
     """One more number that integers of a key may be, which counts for nothing."""
+    sample_name: Callable[[str, int], str] | None = None
+    """Says in which file a key of a sample is."""
+
+    def of(self, source: Source) -> "SampleSpec":
+        """Return the same with the names that a source has for its samples."""
+        return replace(self, sample_name=getattr(source, "sample_name", None))
+
+    def describe(self, key: str, sample: int) -> str:
+        """Name a sample, and the file of a key of it where that is known."""
+        if self.sample_name is None:
+            return f"sample {sample}"
+        return f"sample {sample}, {self.sample_name(key, sample)}"
 
     nan_keys: frozenset[str] = frozenset()
     """Keys whose floats may be NaN, which counts for nothing."""
@@ -416,7 +458,7 @@ def cast_checked(
         raise BadInput(
             f"sample {_id(ids, row)} is not finite",
             rule="every number of a sample is finite (data.check)",
-            values=f"{key} of sample {_id(ids, row)} holds {value}",
+            values=f"{key} of {checks.describe(key, _id(ids, row))} holds {value}",
             remedy=("mend or leave out the sample", "data.check=off reads it as it is"),
         )
     return cast
@@ -446,7 +488,7 @@ def check_integers(
             raise BadInput(
                 f"{key} of sample {_id(ids, row)} is no whole number",
                 rule=f"{key} is {dtype}",
-                values=f"{key} = {value}",
+                values=f"{key} = {value} in {checks.describe(key, _id(ids, row))}",
                 remedy=f"{key} as whole numbers",
             )
     bound, ignored = checks.upper_bounds.get(key), checks.ignore_values.get(key)
@@ -465,7 +507,7 @@ def check_integers(
     raise BadInput(
         f"{key} of sample {_id(ids, row)} is out of range",
         rule=f"{key} is from {low} to {high}{mask}",
-        values=f"{key} = {value} in sample {_id(ids, row)}",
+        values=f"{key} = {value} in {checks.describe(key, _id(ids, row))}",
         remedy=f"mend the sample, or a network for {int(value) + 1} of them"
         if bound is not None and value > high
         else "mend the sample",

@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxdist.core.block_protocol import ColumnRowPair
+from jaxdist.core.block_protocol import AttentionInputs, ColumnRowPair
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import ContextForm
 from jaxdist.layers import Dropout, Embed, Linear, causal_attention
+from jaxdist.layers.token_order import context_devices, local_tokens, token_positions
 
 Layer = Any
 Make = Callable[..., Any]
@@ -77,6 +79,7 @@ class Attention(nnx.Module):
     """
 
     attention_platform: str = ""
+    context_form: ContextForm = "all_gather"
 
     def __init__(self, sizes: Sizes, turn: Layer, linear: Make, last: Make) -> None:
         self.head, self.turn = sizes.head, turn
@@ -86,6 +89,9 @@ class Attention(nnx.Module):
         self.out = last(sizes.heads * sizes.head, sizes.embed)
         made = ("query", "key", "value")
         self.pairs = (ColumnRowPair(first=made, last="out", unit=sizes.head),)
+        self.attends = AttentionInputs(
+            query="query", key="key", value="value", features=sizes.head
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Let each token of `[B, T, C]` read itself and those before it."""
@@ -93,7 +99,13 @@ class Attention(nnx.Module):
         shape = (*x.shape[:2], -1, self.head)
         query = self.turn(self.query(x).reshape(shape))
         key, value = self.key(x).reshape(shape), self.value(x).reshape(shape)
-        read = causal_attention(query, self.turn(key), value, self.attention_platform)
+        read = causal_attention(
+            query,
+            self.turn(key),
+            value,
+            platform=self.attention_platform,
+            context=self.context_form,
+        )
         return self.out(read.reshape(*x.shape[:2], -1))
 
 
@@ -163,17 +175,18 @@ class Embedding(nnx.Module):
             BadInput: more tokens than the context.
         """
         count = tokens.shape[1]
-        if count > self.context:
+        whole = count * context_devices()
+        if whole > self.context:
             raise BadInput(
                 "a sample has more tokens than the network can take",
                 rule="data.context is at most model.context",
-                values=f"data.context = {count}, model.context = {self.context}",
-                remedy=f"data.context={self.context}, or model.context={count}",
+                values=f"data.context = {whole}, model.context = {self.context}",
+                remedy=f"data.context={self.context}, or model.context={whole}",
             )
         x = self.tokens(tokens)
         if self.positions is not None:
             # One row of positions for all samples: broadcast over the batch.
-            x = x + self.positions(jnp.arange(count, dtype=jnp.int32))
+            x = x + self.positions(token_positions(count))
         return self.dropout(x)
 
 
@@ -203,9 +216,11 @@ class Rotary(nnx.Module):
         count, half = x.shape[1], x.shape[-1] // 2
         # Angles in NumPy's float64: float32 would lose digits at long positions.
         rates = self.base ** (-np.arange(half) / half)
-        angles = np.arange(count)[:, None, None] * rates
+        angles = np.arange(count * context_devices())[:, None, None] * rates
         full = accumulation_dtype(x.dtype)
-        cos, sin = (jnp.asarray(f(angles), full) for f in (np.cos, np.sin))
+        cos, sin = (
+            local_tokens(jnp.asarray(f(angles), full), 0) for f in (np.cos, np.sin)
+        )
         # Halves, not neighbours: feature i is paired with i + D/2.
         left, right = jnp.split(x.astype(full), 2, axis=-1)
         turned = (left * cos - right * sin, right * cos + left * sin)

@@ -14,6 +14,7 @@ from jaxdist.layers.norm import BatchNorm
 from jaxdist.layers.pixel_shuffle import PixelShuffle, PixelUnshuffle
 from jaxdist.layers.pool import AvgPool, GlobalMean, GridMean, MaxPool
 from jaxdist.layers.spatial_gather import Exchange, Gather
+from jaxdist.layers.token_order import local_tokens, token_positions
 from jaxdist.layers.upsample import Upsample
 
 __all__ = [
@@ -40,4 +41,6 @@ __all__ = [
     "Upsample",
     "bind",
     "causal_attention",
+    "local_tokens",
+    "token_positions",
 ]

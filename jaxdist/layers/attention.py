@@ -1,6 +1,7 @@
 """Causal attention: each token reads itself and the tokens before it."""
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -10,7 +11,10 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxdist.core.array_tags import INNER_ACTIVATION
-from jaxdist.layers.fused_attention import TILE, causal_scores, fused_attention
+from jaxdist.core.plan import ContextForm
+from jaxdist.layers.context_attention import blockwise_attention, headwise_attention
+from jaxdist.layers.fused_attention import TILE, attention_scores, fused_attention
+from jaxdist.layers.token_order import context_devices
 
 AttentionKernel = Literal["splash", "cudnn", "einsum"]
 """Splash attention of TPUs, that of cuDNN, or attention written out as products."""
@@ -54,7 +58,11 @@ def attention_kernel(
 
 
 def causal_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, platform: str = ""
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    platform: str = "",
+    context: ContextForm = "all_gather",
 ) -> jax.Array:
     """Attend: average values by the softmax of the products of queries and keys.
 
@@ -72,11 +80,12 @@ def causal_attention(
         platform: of the devices that the program is for, which has a kernel of its own
             (`attention_kernel`); empty: those of this process, on GPUs inside of
             `jax.shard_map` alone.
+        context: how tokens of other devices are read, where the context axis is manual.
 
     Returns:
         [B, T, heads, D], in the dtype of `value`.
     """
-    samples, count, heads, features = query.shape
+    _, count, _, features = query.shape
     used = platform or jax.default_backend()
     mesh = jax.sharding.get_abstract_mesh()
     is_inside = bool(mesh.axis_names) and {*mesh.manual_axes} == {*mesh.axis_names}
@@ -85,10 +94,32 @@ def causal_attention(
     if not platform and used == "gpu" and not is_inside:
         used = "cpu"
     alike = query.dtype == key.dtype == value.dtype
-    if alike and attention_kernel(used, query.dtype, count, features) != "einsum":
+
+    def is_fused(count: int) -> bool:
+        kernel = attention_kernel(used, query.dtype, count, features)
+        return alike and kernel != "einsum"
+
+    if context_devices() > 1 and context == "all_to_all":
+        # Behind the exchange each device has whole samples.
+        attend = partial(_whole_attention, fused=is_fused(count * context_devices()))
+        return headwise_attention(query, key, value, attend)
+    if context_devices() > 1:
+        # Kernels take blocks of whole tiles: where all tokens see all keys, those of a
+        # padding would be seen.
+        chunk = count // 2
+        fused = is_fused(chunk) and chunk % TILE == 0
+        return blockwise_attention(query, key, value, context == "ring", fused)[0]
+    return _whole_attention(query, key, value, fused=is_fused(count))
+
+
+def _whole_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, *, fused: bool
+) -> jax.Array:
+    samples, count, heads, features = query.shape
+    if fused:
         return fused_attention(query, key, value)
     spread = checkpoint_name(
-        jax.nn.softmax(causal_scores(query, key)), INNER_ACTIVATION
+        jax.nn.softmax(attention_scores(query, key)), INNER_ACTIVATION
     )
     # What is kept for the backward pass has a name each, so that memory is predicted:
     # the softmax, and its copy in the narrower dtype of the product.

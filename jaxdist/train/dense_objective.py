@@ -42,20 +42,20 @@ class DenseObjective(Objective):
         """Return the objective of images that a plan cuts.
 
         Raises:
-            BadInput: the plan ends the split before the outputs, or cuts stages.
+            BadInput: the plan ends the split before the outputs.
         """
         image = shapes[self.inputs[0][0]].shape
         axes = nontrivial_axes(plan, spatial_axes(len(image)))
         target, _ = self.targets[0]
-        if axes and (plan.spatial_end or plan.stages > 1):
+        if axes and plan.spatial_end:
             raise BadInput(
                 f"{target}s are cut, and what the network returns is not cut as they "
                 "are",
                 rule="each device scores the pixels that it holds, so images are cut "
-                "up to the last layer, in one stage",
-                values=f"plan.spatial_end = {plan.spatial_end or 'empty'}, "
-                f"{plan.stages} stages, {' and '.join(axes)} cut the images",
-                remedy=("plan.spatial_end= plan.mesh.pipe=1", f"plan.mesh.{axes[0]}=1"),
+                "up to the last layer",
+                values=f"plan.spatial_end = {plan.spatial_end}, "
+                f"{' and '.join(axes)} cut the images",
+                remedy=("plan.spatial_end=", f"plan.mesh.{axes[0]}=1"),
             )
         return replace(self, split=Split(rows=tuple(image[1:-1]))) if axes else self
 

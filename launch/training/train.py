@@ -2,15 +2,13 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
-
-import jax
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.files import write_atomic
@@ -41,6 +39,11 @@ from jaxdist.launch.training.monitor.stragglers import StragglerMonitor
 from jaxdist.launch.training.monitor.watchdog import HangWatchdog, StatusWriter
 from jaxdist.launch.training.preflight import check_lowered, check_program
 from jaxdist.launch.training.profiler import write_step_breakdown
+from jaxdist.launch.training.readable_samples import (
+    BatchIterator,
+    ReadableEvaluator,
+    ReadableSamples,
+)
 from jaxdist.launch.training.session import (
     RunObserver,
     TrainingSession,
@@ -56,8 +59,6 @@ from jaxdist.train.state import TrainState
 if TYPE_CHECKING:
     from jaxdist.train.checkpoint.checkpoints import Checkpoints
     from jaxdist.train.checkpoint.restore import RestoredState
-
-BatchIterator = Iterator[Mapping[str, jax.Array]]
 
 
 def train(
@@ -97,9 +98,11 @@ def train(
     with ExitStack() as stack:
         # Process 0 alone writes the run. The others write the same files, so that no
         # code has to ask, into a folder that is deleted in the end.
-        own = folder
-        if not group.is_primary:
-            own = RunFolder(Path(stack.enter_context(TemporaryDirectory())))
+        own = (
+            folder
+            if group.is_primary
+            else RunFolder(Path(stack.enter_context(TemporaryDirectory())))
+        )
         with group.primary_first("claim"):
             stack.enter_context(folder_lock(own))
 
@@ -172,26 +175,28 @@ def train(
             and schedule.is_evaluation_step(start)
             and not recorder.was_evaluated(start),
         )
-        layout = job.layout
         feed = stack.enter_context(
             train_feed(
                 source,
                 job.order,
                 program.batch_shardings,
-                shapes=layout.padded_shapes(layout.batch_shapes),
-                dtypes=sample_spec(config, layout),
+                shapes=job.layout.padded_shapes(job.layout.batch_shapes),
+                dtypes=sample_spec(config, job.layout),
                 max_shift=config.data.shift,
                 start=start,
                 threads=config.data.prefetch_workers,
                 sample_store=sample_store,
             )
         )
+        readable = ReadableSamples()
         outcome = fit(
             program,
             state,
-            batches_until(wrap_batches(feed, start), should_stop),
+            batches_until(readable.batches(wrap_batches(feed, start)), should_stop),
             schedule=replace(schedule, resume_evaluation=was_missed),
-            evaluate=make_evaluator(job, held_out, should_stop),
+            evaluate=ReadableEvaluator(
+                make_evaluator(job, held_out, should_stop), readable
+            ),
             checkpointer=RunCheckpointer(checkpoints, job),
             recorder=recorder,
             callback=observer,
@@ -202,6 +207,7 @@ def train(
         # would be counted in parts.
         with recorder.phase("checkpoint", int(outcome.state.step)):
             checkpoints.wait()
+        readable.raise_error()
         feed.close()
         store = feed.store_runtime
         run = summarize_run(
