@@ -18,7 +18,11 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers.halo import Split
 from jaxdist.layers.valid_rows import zero_padding
-from jaxdist.partition.traffic import PlannedCollective, nontrivial_axes
+from jaxdist.partition.traffic import (
+    LOSS_LAYER,
+    PlannedCollective,
+    nontrivial_axes,
+)
 from jaxdist.train.objective import Objective, describe_samples
 
 
@@ -79,7 +83,7 @@ class DenseObjective(Objective):
                 kind="all-reduce",
                 axes=axes,
                 payload=2 * parts * numbers * width,
-                layer="loss",
+                layer=LOSS_LAYER,
                 arrays=2 * parts,
             )
 

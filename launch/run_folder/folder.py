@@ -46,6 +46,11 @@ class RunFolder:
         return self.path / "plan.json"
 
     @property
+    def tokenizer(self) -> Path:
+        """The tokenizer of the text that it is trained on, where it has one."""
+        return self.path / "tokenizer.json"
+
+    @property
     def metrics(self) -> Path:
         """A line a step and a line an evaluation."""
         return self.path / "metrics.jsonl"
@@ -79,6 +84,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Folder of the checkpoints."""
         return self.path / "checkpoints"
+
+    @property
+    def pretrained(self) -> Path:
+        """Folder of the tokenizer and other files of the weights it started from."""
+        return self.path / "pretrained"
 
     @property
     def summary(self) -> Path:

@@ -2,17 +2,19 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.files import write_atomic
 from jaxdist.core.metric_goal import BestCheckpoint
+from jaxdist.core.plan import Plan
 from jaxdist.core.run_record import Run
 from jaxdist.core.validation import json_text
 from jaxdist.input.device_feed import local_rows, train_feed
@@ -49,12 +51,14 @@ from jaxdist.launch.training.session import (
     TrainingSession,
     summarize_run,
 )
+from jaxdist.launch.training.start_weights import PRETRAINED_NOTE
 from jaxdist.meshes.targets.compiler_options import program_options
 from jaxdist.train.callbacks import EvalMetrics
 from jaxdist.train.loop import fit
 from jaxdist.train.metrics import Recorder
 from jaxdist.train.program import Program, initial_state, lower_program
 from jaxdist.train.state import TrainState
+from jaxdist.train.task import ModelSpec
 
 if TYPE_CHECKING:
     from jaxdist.train.checkpoint.checkpoints import Checkpoints
@@ -154,15 +158,7 @@ def train(
         # The run is accepted. Its settings are written only now: a run that is refused
         # keeps the values that it was trained with.
         status.mark_accepted()
-        write_config_lock(
-            own,
-            job.resolved,
-            job.sample_fingerprints,
-            command=job.command,
-            options=job.options,
-            step=start,
-        )
-        write_atomic(own.plan, job.plan.to_json())
+        _write_settings(job, own, start)
         _begin_logging(session, own, recorder, tracking)
         observer.on_start(session)
 
@@ -197,7 +193,9 @@ def train(
             evaluate=ReadableEvaluator(
                 make_evaluator(job, held_out, should_stop), readable
             ),
-            checkpointer=RunCheckpointer(checkpoints, job),
+            checkpointer=RunCheckpointer(
+                checkpoints, job, _pretrained_note(job, restored)
+            ),
             recorder=recorder,
             callback=observer,
             learning_rates=job.learning_rates,
@@ -225,6 +223,21 @@ def train(
         write_step_breakdown(program, own.traces, start_time, own.step_breakdown)
         status.finish(run.status)
     return run, folder
+
+
+def _write_settings(job: Job, folder: RunFolder, start: int) -> None:
+    """Write the configuration and the plan, and the files beside its first weights."""
+    write_config_lock(
+        folder,
+        job.resolved,
+        job.sample_fingerprints,
+        command=job.command,
+        options=job.options,
+        step=start,
+    )
+    write_atomic(folder.plan, job.plan.to_json())
+    if job.weights is not None:
+        job.weights.copy_companions(folder)
 
 
 def _begin_logging(
@@ -299,7 +312,8 @@ def _compile_and_restore(
         # XLA compiles without the interpreter lock, so a fresh state is computed
         # meanwhile. A checkpoint is read afterwards, in a phase of its own.
         fresh = not checkpoints.steps()
-        first = pool.submit(initial_state, job.layout) if fresh else None
+        start = job.weights.read() if fresh and job.weights else None
+        first = pool.submit(initial_state, job.layout, start) if fresh else None
         lowered = lower_program(job.layout)
         check_lowered(group, lowered)
         program = lowered.compile(program_options(job.layout))
@@ -314,23 +328,54 @@ def _compile_and_restore(
     return program, job.layout.from_checkpoint(restored.state), restored
 
 
+def _pretrained_note(job: Job, restored: "RestoredState | None") -> Mapping[str, Any]:
+    """Return what is noted of the weights that a run has started from, at any time."""
+    if restored is not None:
+        return restored.metadata.get(PRETRAINED_NOTE) or {}
+    return job.weights.origin if job.weights else {}
+
+
+def checkpoint_metadata(
+    experiment: str, spec: ModelSpec, plan: Plan, vocabulary: Sequence[str] = ""
+) -> dict[str, Any]:
+    """Return what a reader of a checkpoint needs to know of its run.
+
+    Args:
+        experiment: name of the experiment, or its file.
+        spec: how the network is made.
+        plan: that the state was saved under.
+        vocabulary: what tokens stand for.
+    """
+    return {
+        "experiment": experiment,
+        "recipe": asdict(spec),
+        "plan": json.loads(plan.to_json()),
+        "vocabulary": vocabulary,
+    }
+
+
 class RunCheckpointer:
     """Saves states, each with what a reader needs to know of its run.
 
     Args:
         checkpoints: where.
         job: what runs.
+        pretrained: what an export gives back of the weights that it started from.
     """
 
-    def __init__(self, checkpoints: "Checkpoints", job: Job) -> None:
+    def __init__(
+        self,
+        checkpoints: "Checkpoints",
+        job: Job,
+        pretrained: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self._checkpoints, self._layout = checkpoints, job.layout
         self._goal = job.config.checkpoint.goal
-        self._metadata = {
-            "experiment": job.resolved.experiment,
-            "recipe": asdict(job.model_spec),
-            "plan": json.loads(job.plan.to_json()),
-            "vocabulary": job.vocabulary,
-        }
+        self._metadata = checkpoint_metadata(
+            job.resolved.experiment, job.model_spec, job.plan, job.vocabulary
+        )
+        if pretrained:
+            self._metadata[PRETRAINED_NOTE] = dict(pretrained)
 
     def is_best(self, metrics: EvalMetrics) -> bool:
         """Whether the metric that `checkpoint.best` names is better than ever."""

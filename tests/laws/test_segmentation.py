@@ -32,9 +32,12 @@ CASES = {
     "12 x 8 x 4 on 2 x 2": (SOLID, (12, 8, 4, 2), dict(spatial_d=2, spatial_h=2)),
 }
 
+STAGES = {"pipe 2 x spatial_h 2": (MODEL, (16, 8, 1), dict(pipe=2, spatial_h=2))}
+"""The last stage scores; steps in stages are in test_unet_stages.py."""
+
 
 def case(parts, name, **how):
-    config, image, axes = CASES[name]
+    config, image, axes = (CASES | STAGES)[name]
     config = replace(config, **how)
     task = parts.make_task(config, jnp.float64)
     batch = parts.make_batch(config, jnp.float64, 4, image)
@@ -106,7 +109,7 @@ def evaluate(parts, name, **how):
     return found, np.asarray(outputs), batch, task.objective
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CASES | STAGES)
 def test_an_evaluation_counts_every_pixel_once(name, parts):
     found, logits, batch, _ = evaluate(parts, name)
     mask = batch["mask"]
