@@ -36,7 +36,7 @@ def augment_batch(
     epochs: SampleIds,
     *,
     seed: int,
-    ignored: Mapping[str, int],
+    ignored: Mapping[str, float],
     start: tuple[int, ...] = (),
     whole: tuple[int, ...] = (),
 ) -> dict[str, NDArray[Any]]:

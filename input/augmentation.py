@@ -165,7 +165,7 @@ class Augmentation:
         """Return the shape in which an image is seen."""
         return (*self.sides(image), image[-1])
 
-    def sample_shapes(self, shapes: Shapes, ignored: Mapping[str, int]) -> Shapes:
+    def sample_shapes(self, shapes: Shapes, ignored: Mapping[str, float]) -> Shapes:
         """Return the shapes in which a sample's arrays are seen.
 
         Args:

@@ -1,4 +1,4 @@
-"""Balls: random discs or balls in noise, with the class of each pixel or voxel.
+"""Balls: random discs or balls in noise, with the class of each pixel, or no noise.
 
 The recipe of MONAI's `create_test_image_2d` and `create_test_image_3d`
 (monai/data/synthetic.py): balls of random radius and place, later ones over earlier
@@ -19,18 +19,21 @@ from jaxdist.input.sources import Arrays, SampleIds
 _DOMAIN: Final = 0x42414C4C53
 """Keeps these draws apart from all others."""
 _MAX_BALLS: Final = 6
+_FIELD_CLASSES: Final = 5
+"""Brightnesses of images whose target is the image without noise, black included."""
 _NOISE: Final = 0.5
 """Brightest noise, in parts of the brightest class."""
 
 
 class BallsSource:
-    """Images of balls and their masks; a `Source`.
+    """Images of balls, and their masks or themselves without noise; a `Source`.
 
     Args:
         shape: of an image, `[..., C]`.
         classes: with the background, 0.
         samples: how many there are.
         first_id: number of the first one, so that two sources share no sample.
+        target_channels: channels of the image without noise; 0 for a mask instead.
 
     >>> sample = BallsSource((16, 16, 1), 3, 10).get(np.array([4]))
     >>> sample["image"].shape, np.unique(sample["mask"]).tolist()
@@ -38,25 +41,44 @@ class BallsSource:
     """
 
     def __init__(
-        self, shape: tuple[int, ...], classes: int, samples: int, first_id: int = 0
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        samples: int,
+        first_id: int = 0,
+        *,
+        target_channels: int = 0,
     ) -> None:
         self._shape, self._classes = shape, classes
         self._samples, self._first = samples, first_id
+        self._target_channels = target_channels
 
     def __len__(self) -> int:
         return self._samples
 
     def get(self, ids: SampleIds) -> Arrays:
-        """Draw samples: int [n] to `image` [n, ..., C] and `mask` [n, ...], int32."""
+        """Draw samples: int [n] to `image` [n, ..., C], and what is to be said of it.
+
+        Either `mask` [n, ...], int32, or `target` [n, ..., target_channels], the
+        brightness without noise in each channel.
+        """
         seeds = hash64(_DOMAIN, ids.astype(np.int64) + self._first)
         pairs = [self._draw(seed) for seed in seeds]
-        images, masks = zip(*pairs, strict=True)
-        return {"image": np.stack(images), "mask": np.stack(masks)}
+        images, masks = map(np.stack, zip(*pairs, strict=True))
+        if not self._target_channels:
+            return {"image": images, "mask": masks}
+        level = self._level(masks)
+        return {"image": images, "target": level.repeat(self._target_channels, -1)}
 
     @property
     def fingerprint(self) -> str:
         """Name the samples: all that they are made of."""
-        return f"balls {self._shape} {self._classes} {self._samples} {self._first}"
+        name = f"balls {self._shape} {self._classes} {self._samples} {self._first}"
+        return name + f" {self._target_channels}" * bool(self._target_channels)
+
+    def _level(self, mask: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the brightness of classes [...], float32 [..., 1]."""
+        return mask.astype(np.float32)[..., None] / np.float32(self._classes - 1)
 
     def _draw(self, seed: np.uint64) -> tuple[NDArray[Any], NDArray[Any]]:
         """Draw one image and its mask."""
@@ -71,24 +93,28 @@ class BallsSource:
             squares = sum((x - c) ** 2 for x, c in zip(axes, center, strict=True))
             mask[squares < radius**2] = draw.integers(1, self._classes)
         noise = draw.random((*sides, channels), np.float32) * np.float32(_NOISE)
-        level = mask.astype(np.float32)[..., None] / np.float32(self._classes - 1)
-        return np.maximum(level, noise), mask
+        return np.maximum(self._level(mask), noise), mask
 
 
 def open_balls(features: FeatureSpec, samples: int) -> tuple[BallsSource, BallsSource]:
     """Return `samples` to train on, and an eighth as many others, held out.
 
     Raises:
-        BadInput: the network reads no images with masks of two classes or more.
+        BadInput: the network reads no images with masks of two classes or more, and
+            none with numbers for each pixel.
     """
     image, mask = features.get("image"), features.get("mask")
     classes = mask.upper_bound if mask else None
+    field = features.get("target")
+    channels = 0
+    if image and field and len(field.shape) == len(image.shape):
+        classes, channels = _FIELD_CLASSES, field.shape[-1]
     if image is None or classes is None or classes < 2:
         known = ", ".join(f"{k} {list(f.shape)}" for k, f in features.items())
         raise BadInput(
             "balls are images with masks, and the network reads none",
             rule="data.name=balls is for networks of the registry that say a class for "
-            "each pixel, of two classes or more",
+            "each pixel, of two classes or more, or numbers (model.loss=l2)",
             values=f"the network reads {known or 'what only its own file knows'}"
             + (f", of {classes} classes" if classes is not None else ""),
             remedy="model.name=unet2d, or unet3d; model.classes=2",
@@ -96,6 +122,8 @@ def open_balls(features: FeatureSpec, samples: int) -> tuple[BallsSource, BallsS
     # Ids of held-out samples follow those of training: none is in both.
     held_out = max(1, samples // 8)
     return (
-        BallsSource(image.shape, classes, samples),
-        BallsSource(image.shape, classes, held_out, first_id=samples),
+        BallsSource(image.shape, classes, samples, target_channels=channels),
+        BallsSource(
+            image.shape, classes, held_out, first_id=samples, target_channels=channels
+        ),
     )

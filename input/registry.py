@@ -145,6 +145,9 @@ def sized_features(config: DataConfig, features: FeatureSpec) -> FeatureSpec:
     sized = {**features, "image": replace(image, shape=(*sides, image.shape[-1]))}
     if mask := features.get("mask"):
         sized["mask"] = replace(mask, shape=sides)
+    target = features.get("target")
+    if target and len(target.shape) == len(image.shape):  # numbers for each pixel
+        sized["target"] = replace(target, shape=(*sides, target.shape[-1]))
     return sized
 
 

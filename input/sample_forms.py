@@ -164,7 +164,13 @@ def channels_last(parts: Sequence[Source]) -> list[Source]:
                 remedy="data.channel_dim=last",
             )
         # A view: an array that is mapped stays where it is.
-        arrays = {**part.arrays, "image": np.moveaxis(image, 1, -1)}
+        # So has a target that is a field over the image's pixels.
+        arrays = {
+            key: np.moveaxis(array, 1, -1)
+            if key in ("image", "target") and array.ndim == image.ndim
+            else array
+            for key, array in part.arrays.items()
+        }
         moved.append(
             LabelledArrays(arrays, part.classes, part.class_names)
             if isinstance(part, LabelledArrays)

@@ -13,6 +13,7 @@ Sample checks: what a batch may hold, looked at on the host before a device has 
 jax raises no error for an index out of range: it reads the last row, or NaN.
 """
 
+import math
 import traceback
 from collections.abc import Callable, Mapping
 from copy import copy
@@ -392,8 +393,9 @@ class SampleSpec:
     """Step of the first batch; another first batch is looked at as well."""
     upper_bounds: Mapping[str, int] = field(default_factory=dict)
     """Integers of a key are from 0 to below this."""
-    ignore_values: Mapping[str, int] = field(default_factory=dict)
-    """One more number that integers of a key may be, which counts for nothing."""
+    ignore_values: Mapping[str, float] = field(default_factory=dict)
+    """One more number that those of a key may be, which counts for nothing; NaN of
+    floats."""
     sample_name: Callable[[str, int], str] | None = None
     """Says in which file a key of a sample is."""
 
@@ -448,7 +450,11 @@ def cast_checked(
     with np.errstate(over="ignore", invalid="ignore"):
         cast = np.asarray(given, dtype)
     if check_floats and not np.isfinite(cast).all():
-        row, value = _first(cast, ~np.isfinite(cast))
+        takes_nan = math.isnan(checks.ignore_values.get(key, 0))
+        wrong = np.isinf(cast) if takes_nan else ~np.isfinite(cast)
+        if not wrong.any():
+            return cast
+        row, value = _first(cast, wrong)
         raise BadInput(
             f"sample {_id(ids, row)} is not finite",
             rule="every number of a sample is finite (data.check)",

@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from jaxdist.layers import InstanceNorm as InstanceNorm
     from jaxdist.layers import Linear as Linear
     from jaxdist.layers import MaxPool as MaxPool
+    from jaxdist.layers import PixelShuffle as PixelShuffle
+    from jaxdist.layers import PixelUnshuffle as PixelUnshuffle
     from jaxdist.layers import Upsample as Upsample
     from jaxdist.models.config import ModelConfig as ModelConfig
     from jaxdist.models.conv_blocks import Chain as Chain
@@ -77,6 +79,7 @@ if TYPE_CHECKING:
     from jaxdist.train.callbacks import RunStart as RunStart
     from jaxdist.train.distributed_step import DistributedStep as DistributedStep
     from jaxdist.train.distributed_step import distribute as distribute
+    from jaxdist.train.field_regression import FieldRegression as FieldRegression
     from jaxdist.train.load import load as load
     from jaxdist.train.loop import fit as fit
     from jaxdist.train.objective import Classification as Classification
@@ -105,6 +108,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "DistributedStep": "jaxdist.train.distributed_step",
         "Dropout": "jaxdist.layers",
         "Experiment": "jaxdist.launch.config.experiment",
+        "FieldRegression": "jaxdist.train.field_regression",
         "FunctionObjective": "jaxdist.train.objective",
         "GlobalMean": "jaxdist.layers",
         "GroupNorm": "jaxdist.layers",
@@ -119,6 +123,8 @@ __getattr__, __dir__, __all__ = lazy_names(
         "OptimConfig": "jaxdist.train.optimizers",
         "OuterConfig": "jaxdist.core.plan.outer",
         "PipelineConfig": "jaxdist.core.plan.pipeline",
+        "PixelShuffle": "jaxdist.layers",
+        "PixelUnshuffle": "jaxdist.layers",
         "Plan": "jaxdist.core.plan",
         "Profile": "jaxdist.core.profile",
         "ReductionConfig": "jaxdist.core.plan.reduction",

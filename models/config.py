@@ -8,6 +8,11 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.validation import check_range
 
 Statistics = Literal["global", "replica"]
+# fmt: off
+DenseLoss = Literal[
+    "cross_entropy", "dice", "dice_cross_entropy", "l1", "l2", "relative_l2"
+]
+# fmt: on
 RopeScalingKind = Literal["none", "linear", "dynamic", "llama3"]
 """How the angles of rotary positions are stretched for longer contexts."""
 
@@ -45,6 +50,12 @@ class ModelConfig:
     """
     aux: bool = False
     """Whether auxiliary heads take part in training."""
+    loss: DenseLoss | None = None
+    """Loss of a network that says something for each pixel: of classes cross_entropy,
+    dice or dice_cross_entropy, of numbers l1, l2 or relative_l2; none: cross_entropy.
+    """
+    loss_weights: tuple[float, ...] = ()
+    """Weight of each class or number in that loss; empty: 1 each."""
     vocabulary: int | None = None
     """Distinct tokens or words; none: those of the data or the preset."""
     context: int | None = None

@@ -22,11 +22,16 @@ if TYPE_CHECKING:
 _CLASS_PATHS: Final = {
     "alexnet": "jaxdist.models.alexnet:AlexNet",
     "alexnet_two_group": "jaxdist.models.alexnet:AlexNetTwoGroup",
+    "convnext_t": "jaxdist.models.convnext:ConvNeXtT",
+    "convnext_s": "jaxdist.models.convnext:ConvNeXtS",
+    "convnext_b": "jaxdist.models.convnext:ConvNeXtB",
+    "convnext_l": "jaxdist.models.convnext:ConvNeXtL",
     "cosmoflow": "jaxdist.models.cosmoflow:CosmoFlow",
     "gpt2_small": "jaxdist.models.transformer:Gpt2",
     "googlenet": "jaxdist.models.googlenet:GoogLeNet",
     "inception_v3": "jaxdist.models.inception:InceptionV3",
     "llama": "jaxdist.models.transformer:Llama",
+    "resenc_unet3d": "jaxdist.models.resenc_unet:ResEncUNet3D",
     "resnet8": "jaxdist.models.resnet:ResNet8",
     "resnet50": "jaxdist.models.resnet:ResNet50",
     "resnet152": "jaxdist.models.resnet:ResNet152",
@@ -39,8 +44,8 @@ _LANGUAGE_MODELS: Final = frozenset({"gpt2_small", "llama"})
 """Networks that are trained to say the next token."""
 _REGRESSION_MODELS: Final = frozenset({"cosmoflow"})
 """Networks that are trained to estimate numbers."""
-_SEGMENTATION_MODELS: Final = frozenset({"unet2d", "unet3d"})
-"""Networks that are trained to say the class of each pixel or voxel."""
+_DENSE_MODELS: Final = frozenset({"resenc_unet3d", "unet2d", "unet3d"})
+"""Networks that are trained to say the class of each pixel or voxel, or its numbers."""
 _VIDEO_MODELS: Final = frozenset({"s2vt"})
 """Networks that are trained to say what happens in a clip."""
 
@@ -73,10 +78,24 @@ def objective_for(config: ModelConfig) -> "Objective":
     """Return what the network of a configuration is trained on.
 
     A network of the user's own says it as `objective`; else it classifies.
+
+    Raises:
+        BadInput: a loss of pixels, for a network that says nothing of them.
     """
     from jaxdist.train import objective
-    from jaxdist.train.segmentation import Segmentation
 
+    if config.name in _DENSE_MODELS:
+        return _dense_objective(config)
+    if config.loss is not None or config.loss_weights:
+        raise BadInput(
+            f"{config.name} has its own loss",
+            rule="model.loss and model.loss_weights are for networks that say "
+            f"something for each pixel: {', '.join(sorted(_DENSE_MODELS))}; one of "
+            "your own says its loss as `objective`",
+            values=f"model.loss = {config.loss}, model.loss_weights = "
+            f"{','.join(f'{x:g}' for x in config.loss_weights)}",
+            remedy="model.loss=None model.loss_weights=",
+        )
     if is_user_model(config):
         own = getattr(resolve_object(config.name), "objective", None)
         return own or objective.Classification()
@@ -84,11 +103,24 @@ def objective_for(config: ModelConfig) -> "Objective":
         return objective.Captioning()
     if config.name in _REGRESSION_MODELS:
         return objective.Regression()
-    if config.name in _SEGMENTATION_MODELS:
-        return Segmentation()
     if config.name in _LANGUAGE_MODELS:
         return objective.NextToken()
     return objective.Classification()
+
+
+def _dense_objective(config: ModelConfig) -> "Objective":
+    """Return what is said of each pixel: its class, or numbers."""
+    from jaxdist.train.field_regression import FieldRegression
+    from jaxdist.train.segmentation import Segmentation
+
+    weights = config.loss_weights
+    match config.loss:
+        case "l1" | "l2" | "relative_l2" as loss:
+            return FieldRegression(loss=loss, channel_weights=weights)
+        case None:
+            return Segmentation(class_weights=weights)
+        case loss:
+            return Segmentation(loss=loss, class_weights=weights)
 
 
 def image_shape(config: ModelConfig) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ Papers: Ronneberger, Fischer, Brox 2015, arXiv:1505.04597; Cicek et al. 2016,
 arXiv:1606.06650.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -186,23 +187,32 @@ class _UNet(Chain):
         Raises:
             BadInput: rows that cannot be halved so often.
         """
-        self._check_rows(x)
+        check_halvings(type(self).__name__, x.shape[1:-1], self.levels)
         logits: jax.Array = super().__call__(x)
         return logits
 
-    def _check_rows(self, x: jax.Array) -> None:
-        """Refuse images whose skips would have other rows than what comes up."""
-        unit, rows = 2**self.levels, x.shape[1:-1]
-        if any(n % unit for n in rows):
-            near = max(max(rows) // unit, 1) * unit
-            raise BadInput(
-                f"the images of {type(self).__name__} cannot be halved "
-                f"{self.levels} times",
-                rule=f"rows of an image are multiples of {unit}, so that what is "
-                "doubled again lies on what was kept",
-                values=f"an image is {' x '.join(map(str, rows))}",
-                remedy=f"data.size={near}",
-            )
+
+def check_halvings(network: str, rows: Sequence[int], levels: int) -> None:
+    """Refuse images whose skips would have other rows than what comes up.
+
+    Args:
+        network: its name, for the error.
+        rows: those of an image.
+        levels: how often it is halved.
+
+    Raises:
+        BadInput: with rows that would do.
+    """
+    unit = 2**levels
+    if any(n % unit for n in rows):
+        near = max(max(rows) // unit, 1) * unit
+        raise BadInput(
+            f"the images of {network} cannot be halved {levels} times",
+            rule=f"rows of an image are multiples of {unit}, so that what is "
+            "doubled again lies on what was kept",
+            values=f"an image is {' x '.join(map(str, rows))}",
+            remedy=f"data.size={near}",
+        )
 
 
 class UNet2D(_UNet):

@@ -2,9 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from jaxdist.core.errors import BadInput
+
+_ERRORS: Final = frozenset({"loss", "mae", "rmse", "relative_l2"})
+"""Metrics of which the lowest is best, unless the key says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +29,8 @@ class MetricGoal:
     def parse(cls, text: str) -> Self:
         """Read `METRIC`, `min:METRIC` or `max:METRIC`.
 
-        Without a word in front the lowest `loss` is best, and the highest of any other.
+        Without a word in front the lowest `loss`, `mae`, `rmse` or `relative_l2` is
+        best, and the highest of any other.
 
         Raises:
             BadInput: another word in front, or no name.
@@ -40,7 +44,8 @@ class MetricGoal:
                 remedy="checkpoint.best=accuracy",
             )
         return cls(
-            metric=metric, maximize=word == "max" or (not word and metric != "loss")
+            metric=metric,
+            maximize=word == "max" or (not word and metric not in _ERRORS),
         )
 
     def is_better(self, value: float, *, than: float) -> bool:

@@ -11,6 +11,7 @@ from jaxdist.layers.layer_norm import LayerNorm, LocalResponseNorm, RMSNorm
 from jaxdist.layers.linear import Linear
 from jaxdist.layers.lstm import LSTM
 from jaxdist.layers.norm import BatchNorm
+from jaxdist.layers.pixel_shuffle import PixelShuffle, PixelUnshuffle
 from jaxdist.layers.pool import AvgPool, GlobalMean, GridMean, MaxPool
 from jaxdist.layers.spatial_gather import Exchange, Gather
 from jaxdist.layers.token_order import local_tokens, token_positions
@@ -34,6 +35,8 @@ __all__ = [
     "Linear",
     "LocalResponseNorm",
     "MaxPool",
+    "PixelShuffle",
+    "PixelUnshuffle",
     "RMSNorm",
     "Upsample",
     "bind",

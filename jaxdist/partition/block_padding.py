@@ -35,6 +35,8 @@ from jaxdist.layers import (
     GlobalMean,
     GridMean,
     GroupNorm,
+    PixelShuffle,
+    PixelUnshuffle,
     Upsample,
     bind,
 )
@@ -202,7 +204,8 @@ class CallStrides:
 
 def is_windowed(call: LayerCall) -> bool:
     """Tell whether a call passes a window over rows, of its input or its output."""
-    return isinstance(call.layer, Conv | Pool | ConvTranspose | Upsample)
+    shuffles = PixelShuffle | PixelUnshuffle
+    return isinstance(call.layer, Conv | Pool | ConvTranspose | Upsample | shuffles)
 
 
 def is_spatial(call: LayerCall) -> bool:

@@ -9,6 +9,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.core.errors import BadInput
+from jaxdist.train.count_words import count_true
 from jaxdist.train.layout import Layout
 from jaxdist.train.materialize_params import (
     gather_params,
@@ -29,21 +30,20 @@ def make_eval_step(layout: Layout) -> Callable[..., Any]:
     Returns:
         A function to `loss` and metrics of one's own (over samples), `correct` and
         `answers` (over labels, tokens or pixels, as the objective says), `samples`, and
-        arrays of counts that the objective makes scores of.
+        arrays that the objective makes scores of. Whole numbers are two words each,
+        int32 [2, ...], that `words_total` reads.
     """
 
     def metric_sums(outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         objective, weight = layout.objective, batch["weight"]
         losses = objective.losses(outputs, batch)
-        means = {
+        return {
             **own_sums(outputs, batch),
             "loss": (losses * weight.astype(losses.dtype)).sum(),
-            "samples": (weight > 0).astype(jnp.int32).sum(),
+            # Padding has weight 0.
+            "samples": count_true(weight > 0),
+            **objective.answer_sums(outputs, batch, weight > 0),
         }
-        if not objective.has_answers:
-            return means
-        # Padding has weight 0.
-        return {**means, **objective.answer_sums(outputs, batch, weight > 0)}
 
     def own_sums(outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         weight, sums = batch["weight"], {}

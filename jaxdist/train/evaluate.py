@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
+from jaxdist.train.count_words import words_total
 from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.program import compile_eval_step
 from jaxdist.train.state import TrainState
@@ -74,13 +76,9 @@ def metrics_of_sums(
         layout: whose objective makes scores of counts.
         sums: of each part.
     """
-    # Sums of float32 on the devices, added up in float64 on the host.
     has_answers = "answers" in sums[0]
-    totals = {
-        key: np.sum([np.asarray(s[key], np.float64) for s in sums], 0)
-        for key in sums[0]
-    }
-    # Arrays are counts, of which the objective makes scores.
+    totals = {key: np.sum([_on_host(s[key]) for s in sums], 0) for key in sums[0]}
+    # Of arrays the objective makes scores.
     arrays = {key: total for key, total in totals.items() if total.ndim}
     scores = layout.objective.scores(arrays) if arrays else {}
     whole = {k: float(total) for k, total in totals.items() if k not in arrays}
@@ -90,3 +88,10 @@ def metrics_of_sums(
     means = {name: total / counts["samples"] for name, total in whole.items()}
     shown = {"accuracy": share if has_answers else None}
     return {**shown, **counts, **means, **scores}
+
+
+def _on_host(batch_sum: Any) -> NDArray[Any]:
+    """Return a sum over a batch: counts as int64, real numbers as float64."""
+    array = np.asarray(batch_sum)
+    whole = np.issubdtype(array.dtype, np.integer)
+    return words_total(array) if whole else np.asarray(array, np.float64)

@@ -27,6 +27,7 @@ from jaxdist.layers.token_order import (
     local_tokens,
 )
 from jaxdist.partition.traffic import PlannedCollective, nontrivial_axes
+from jaxdist.train.count_words import count_true
 from jaxdist.train.logits import (
     Logits,
     UnsplitLogits,
@@ -108,20 +109,24 @@ class Objective(ABC):
     def answer_sums(
         self, outputs: Any, batch: Batch, is_real: jax.Array
     ) -> dict[str, jax.Array]:
-        """Return `correct` and `answers` of the batch, and counts for `scores`.
+        """Return `correct` and `answers` of the batch, and sums for `scores`.
+
+        Whole numbers are two words, as of `count_words`; real ones are plain sums.
 
         Args:
             outputs: what the network returned.
             batch: the targets.
             is_real: which samples count, bool [B].
         """
+        if not self.has_answers:
+            return {}
         correct = self.correct(outputs, batch)
         # A sample may have several answers, such as one a token.
         real = is_real.reshape(-1, *(1,) * (correct.ndim - 1))
         counted = self.target_mask(correct, batch) & real
         return {
-            "correct": (correct & counted).astype(jnp.int32).sum(),
-            "answers": counted.astype(jnp.int32).sum(),
+            "correct": count_true(correct & counted),
+            "answers": count_true(counted),
         }
 
     @property
@@ -135,7 +140,7 @@ class Objective(ABC):
         return ()
 
     def scores(self, sums: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, float]:
-        """Return scores that are no means, from counts over all held-out samples."""
+        """Return scores that are no means, from sums over all held-out samples."""
         return {}
 
     def pixel_sums(self, outputs: Any, batch: Batch) -> jax.Array:

@@ -1,46 +1,38 @@
 """Segmentation: a class for each pixel or voxel of samples that may be split."""
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from numpy.typing import NDArray
 
 from jaxdist.core.axes import spatial_axes
 from jaxdist.core.dtypes import accumulation_dtype
-from jaxdist.core.errors import BadInput
-from jaxdist.core.plan import Plan
-from jaxdist.layers.halo import Split
-from jaxdist.layers.valid_rows import zero_padding
-from jaxdist.partition.traffic import (
-    LOSS_LAYER,
-    PlannedCollective,
-    nontrivial_axes,
-)
-from jaxdist.train.objective import Batch, BatchKeys, Objective, describe_samples
+from jaxdist.train.count_words import count_words
+from jaxdist.train.dense_objective import DenseObjective
+from jaxdist.train.objective import Batch, BatchKeys
 
-SegmentationLoss = Literal["cross_entropy", "dice", "both"]
+SegmentationLoss = Literal["cross_entropy", "dice", "dice_cross_entropy"]
 
 _SMOOTH: Final = 1e-5
 """Added above and below in a Dice score: a class that is nowhere scores 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segmentation(Objective):
+class Segmentation(DenseObjective):
     """One class a pixel or voxel, from logits [B, ..., classes].
 
     Of a sample's pixels that count, with p the softmax of the logits, t the one-hot
     mask and w the weight of a class:
 
-        cross entropy   sum_x w[t(x)] (-log p[t(x)](x)) / sum_x w[t(x)]
-        dice            1 - sum_k w[k] D[k] / sum_k w[k],
-                        D[k] = 2 sum_x p[k] t[k] / (sum_x p[k] + sum_x t[k])
-        both            their sum
+        cross_entropy       sum_x w[t(x)] (-log p[t(x)](x)) / sum_x w[t(x)]
+        dice                1 - sum_k w[k] D[k] / sum_k w[k],
+                            D[k] = 2 sum_x p[k] t[k] / (sum_x p[k] + sum_x t[k])
+        dice_cross_entropy  their sum
 
     Ronneberger et al. 2015, arXiv:1505.04597, equation 1; soft Dice and the sum:
     Isensee et al. 2021, doi:10.1038/s41592-020-01008-z. Where samples are split, the
@@ -55,13 +47,6 @@ class Segmentation(Objective):
     """Weight of each class; empty: 1 each."""
     ignore_value: int = -100
     """A pixel whose mask has this number counts for nothing."""
-    split: Split = field(default_factory=Split)
-    """How masks are cut; a layout says it."""
-
-    @property
-    def is_dense(self) -> bool:
-        """Logits are cut as the image is."""
-        return True
 
     @property
     def score_names(self) -> tuple[str, ...]:
@@ -72,49 +57,6 @@ class Segmentation(Objective):
         """Name the axes: a mask [B, ...] is cut as its image [B, ..., C]."""
         return spatial_axes(rank + 1 if key == "mask" else rank)
 
-    def on_blocks(self, plan: Plan, shapes: Mapping[str, Any]) -> Self:
-        """Return the objective of masks that a plan cuts.
-
-        Raises:
-            BadInput: the plan ends the split before the masks.
-        """
-        axes = nontrivial_axes(plan, spatial_axes(len(shapes["mask"].shape) + 1))
-        if axes and plan.spatial_end:
-            raise BadInput(
-                "masks are cut, and what the network returns is not cut as they are",
-                rule="each device scores the pixels that it holds, so images are cut "
-                "up to the last layer",
-                values=f"plan.spatial_end = {plan.spatial_end}, "
-                f"{' and '.join(axes)} cut the images",
-                remedy=("plan.spatial_end=", f"plan.mesh.{axes[0]}=1"),
-            )
-        rows = tuple(shapes["mask"].shape[1:])
-        return replace(self, split=Split(rows=rows)) if axes else self
-
-    def loss_traffic(
-        self, plan: Plan, outputs: Any, parts: int
-    ) -> Iterator[PlannedCollective]:
-        """Yield the all-reduce of the sums over pixels, forward and backward.
-
-        Args:
-            plan: the layout.
-            outputs: shape and dtype of what the network returns, of the samples that a
-                device group takes at once.
-            parts: how often a step does.
-        """
-        if axes := nontrivial_axes(plan, spatial_axes(len(outputs.shape))):
-            samples = outputs.shape[0] // plan.mesh.batch_shards
-            numbers = samples * self._sum_count(outputs.shape[-1])
-            width = accumulation_dtype(outputs.dtype).itemsize
-            yield PlannedCollective(
-                what="loss",
-                kind="all-reduce",
-                axes=axes,
-                payload=2 * parts * numbers * width,
-                layer=LOSS_LAYER,
-                arrays=2 * parts,
-            )
-
     def check_outputs(self, outputs: Any, batch: Mapping[str, Any]) -> None:
         """Hold what a network returns against the masks; nothing is computed.
 
@@ -122,30 +64,18 @@ class Segmentation(Objective):
             BadInput: logits, masks and images of different sizes, or weights for other
                 classes.
         """
-        image, mask = (batch[key] for key in ("image", "mask"))
-        shape: tuple[int, ...] = getattr(outputs, "shape", ())
-        if shape[:-1] != mask.shape or image.shape[1:-1] != mask.shape[1:]:
-            raise BadInput(
-                "images, masks and what the network returns have different sizes",
-                rule="a mask [...] has a class for each pixel of its image [..., C], "
-                "and the network returns logits [..., classes] for each",
-                values=f"an image is {describe_samples(image)}, its mask "
-                f"{describe_samples(mask)}, the network returns "
-                f"{describe_samples(outputs)}",
-                remedy="masks of their images' size, and a network that goes up as "
-                "often as it goes down",
-            )
-        if self.class_weights and len(self.class_weights) != shape[-1]:
-            raise BadInput(
-                "there is not one weight for each class",
-                rule="class_weights has a number for each class, or none at all",
-                values=f"{len(self.class_weights)} weights, {shape[-1]} classes",
-                remedy="class_weights=()",
-            )
+        self.check_sizes(
+            outputs,
+            batch,
+            rule="a mask [...] has a class for each pixel of its image [..., C], and "
+            "the network returns logits [..., classes] for each",
+            numbers=(),
+        )
+        self.check_weights(self.class_weights, outputs.shape[-1])
 
     def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return the loss of each sample, [B], in float32 or wider."""
-        sums = self._add_devices(self.pixel_sums(outputs, batch), outputs)
+        sums = self.add_devices(self.pixel_sums(outputs, batch), outputs)
         return self.losses_of_sums(sums, outputs.shape[-1])
 
     def pixel_sums(self, outputs: jax.Array, batch: Batch) -> jax.Array:
@@ -210,15 +140,12 @@ class Segmentation(Objective):
             (x[..., None] == classes.astype(x.dtype)) & counts[..., None]
             for x in (answer, mask)
         )
-        pixels = tuple(range(mask.ndim))
+        pixels = tuple(range(1, mask.ndim))
         pairs = is_answer & is_mask, is_answer, is_mask
-        found = jnp.stack([x.astype(jnp.int32).sum(pixels) for x in pairs])
-        found = self._add_devices(found, outputs)
-        return {
-            "correct": found[0].sum(),
-            "answers": found[2].sum(),
-            "class_counts": found,
-        }
+        each = jnp.stack([x.sum(pixels, dtype=jnp.int32) for x in pairs], 1)
+        found = self.add_devices(count_words(each), outputs)
+        right, _, true = found.sum(-1, dtype=jnp.int32).swapaxes(0, 1)
+        return {"correct": right, "answers": true, "class_counts": found}
 
     def scores(self, sums: Mapping[str, NDArray[Any]]) -> dict[str, float]:
         """Return IoU and Dice of each class, over all held-out pixels.
@@ -239,19 +166,12 @@ class Segmentation(Objective):
         named = dict(zip(self.score_names, means)) | iou | dice
         return {name: float(value) for name, value in named.items()}
 
-    def _sum_count(self, classes: int) -> int:
+    def sum_count(self, channels: int) -> int:
         """Return how many numbers of a sample are summed over its pixels."""
-        return 2 * (self.loss != "dice") + 3 * classes * (self.loss != "cross_entropy")
+        return 2 * (self.loss != "dice") + 3 * channels * (self.loss != "cross_entropy")
 
     def _mask(self, outputs: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Return which pixels count, bool [B, ...], and masks with 0 for others."""
         mask = batch["mask"]
-        # Rows behind the last real one of an uneven block count for nothing.
-        real = zero_padding(jnp.ones((*mask.shape, 1), bool), self.split)[..., 0]
-        counts = (mask != self.ignore_value) & real
+        counts = (mask != self.ignore_value) & self.real_pixels(outputs)
         return counts, jnp.where(counts, mask, jnp.zeros_like(mask))
-
-    def _add_devices(self, sums: jax.Array, outputs: jax.Array) -> jax.Array:
-        """Add the sums over the pixels of all devices that hold parts of a sample."""
-        axes = tuple(self.split.dims(outputs).values())
-        return lax.psum(sums, axes) if axes else sums

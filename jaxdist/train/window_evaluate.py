@@ -140,8 +140,10 @@ class WindowEvaluator:
             losses = self.layout.task.objective.losses_of_sums(
                 jnp.asarray(totals, dtype), channels
             )
-            sums[-1] = {**sums[-1], "loss": float(losses[0]), "samples": 1}
-        zeros = {"loss": 0.0, "samples": 0}
+            # Counts are two words, as those that devices add.
+            one = np.array([0, 1], np.int32)
+            sums[-1] = {**sums[-1], "loss": float(losses[0]), "samples": one}
+        zeros = {"loss": 0.0, "samples": np.zeros(2, np.int32)}
         return metrics_of_sums(self.layout, [{**zeros, **s} for s in sums])
 
     def _planes(

@@ -92,6 +92,22 @@ def test_channels_first_are_moved_where_they_are_said_to_be(tmp_path, channels):
     assert train.classes == 3
 
 
+def test_a_field_has_its_channels_moved_as_its_image_has(tmp_path):
+    field = np.arange(4 * 6 * 5 * 2.0).reshape(4, 6, 5, 2)
+    images = {
+        f"{part}_{key}": np.moveaxis(field, -1, 1)
+        for part in ("train", "test")
+        for key in ("image", "target")
+    }
+    np.savez(tmp_path / "fields.npz", **images)
+    path = str(tmp_path / "fields.npz")
+    config = DataConfig(name="numpy", path=path, channel_dim="first")
+    spec = {"image": Feature(shape=(6, 5, 2)), "target": Feature(shape=(6, 5, 2))}
+    sample = open_data(config, spec)[0].get(np.arange(4))
+    np.testing.assert_array_equal(sample["image"], field)
+    np.testing.assert_array_equal(sample["target"], field)
+
+
 def test_a_setting_that_does_nothing_is_refused():
     with pytest.raises(BadInput, match="where they are"):
         open_data(DataConfig(name="digits", channel_dim="first"))

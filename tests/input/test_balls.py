@@ -48,6 +48,20 @@ def test_the_size_is_that_of_images_and_masks():
     assert sample["mask"].shape == (1, 24, 24)
 
 
+def test_a_field_is_the_image_without_its_noise():
+    config = DataConfig(name="balls", size=24, samples=8)
+    spec = {"image": Feature(shape=(16, 16, 1)), "target": Feature(shape=(16, 16, 2))}
+    train, test = open_data(config, spec)
+    sample = train.get(np.array([0, 1]))
+    image, target = sample["image"], sample["target"]
+    assert (target.shape, target.dtype) == ((2, 24, 24, 2), np.float32)
+    np.testing.assert_array_equal(target[..., 0], target[..., 1])
+    lit = target[..., :1] > 0.5
+    np.testing.assert_array_equal(image[lit], target[..., :1][lit])
+    assert image[target[..., :1] == 0].max() <= 0.5
+    assert train.fingerprint != test.fingerprint
+
+
 def test_networks_without_masks_are_refused():
     with pytest.raises(BadInput, match="balls are images with masks") as refused:
         open_balls({"image": Feature(shape=(8, 8, 1)), "label": Feature()}, 8)

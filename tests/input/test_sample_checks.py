@@ -1,5 +1,8 @@
 """What a batch may hold: finite floats, and integers that index what they are for."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -73,5 +76,14 @@ def test_floats_that_are_not_finite_in_a_batch_are_named(value):
         source=ArraySource({"x": x}), batch=4, dtypes=spec.dtypes, checks=spec
     )
     assert read(0, np.arange(4))["x"].shape == (4, 3)
+    with pytest.raises(BadInput, match="sample 5 is not finite"):
+        read(1, np.arange(4))
+    open_spec = replace(spec, ignore_values={"x": math.nan})
+    read = EvalBatchAssembler(
+        source=ArraySource({"x": x}), batch=4, dtypes=spec.dtypes, checks=open_spec
+    )
+    if np.isnan(value):
+        assert np.isnan(read(1, np.arange(4))["x"]).sum() == 1
+        return
     with pytest.raises(BadInput, match="sample 5 is not finite"):
         read(1, np.arange(4))

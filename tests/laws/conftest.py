@@ -79,8 +79,12 @@ def make_batch(config, dtype, size, image=None):
         return {**make_captions(config, dtype, size), "id": ids}
     image = np.asarray(rng.random((size, *(image or image_shape(config)))), dtype)
     if "target" in objective_for(config).dtypes:
-        target = np.asarray(rng.normal(size=(size, output_size(config))), dtype)
-        return {"image": image, "target": target, "id": ids}
+        is_dense = objective_for(config).is_dense
+        places = image.shape[:-1] if is_dense else (size,)
+        target = rng.normal(size=(*places, output_size(config)))
+        if is_dense:  # of one sample many numbers are missing, so that counts differ
+            target[0][rng.random(target[0].shape) < 0.7] = np.nan
+        return {"image": image, "target": np.asarray(target, dtype), "id": ids}
     if "mask" in objective_for(config).dtypes:
         mask = rng.integers(0, output_size(config), image.shape[:-1])
         # One sample has many pixels that do not count, so that counts differ.

@@ -19,6 +19,8 @@ from jaxdist.layers import (
     InstanceNorm,
     Linear,
     MaxPool,
+    PixelShuffle,
+    PixelUnshuffle,
     Upsample,
 )
 from jaxdist.models.config import ModelConfig
@@ -46,6 +48,28 @@ def transpose(taps, stride, padding="SAME", dilation=1):
     return make
 
 
+class SubPixels(nnx.Module):
+    """A sub-pixel convolution: more channels, then more rows."""
+
+    def __init__(self, factor, dims, how):
+        self.conv = Conv(4, 4 * factor**dims, (3,) * dims, **how)
+        self.shuffle = PixelShuffle(factor)
+
+    def __call__(self, x):
+        return self.shuffle(self.conv(x))
+
+
+class Folded(nnx.Module):
+    """Rows that become channels, and a convolution of those."""
+
+    def __init__(self, factor, dims, how):
+        self.unshuffle = PixelUnshuffle(factor)
+        self.conv = Conv(4 * factor**dims, 4, (3,) * dims, **how)
+
+    def __call__(self, x):
+        return self.conv(self.unshuffle(x))
+
+
 LAYERS = {
     "transpose 2 of 2": transpose(2, 2),
     "transpose 3 of 2": transpose(3, 2),
@@ -55,6 +79,7 @@ LAYERS = {
     "nearest 2": lambda dims, how: Upsample(2),
     "linear 2": lambda dims, how: Upsample(2, "linear"),
     "linear 3": lambda dims, how: Upsample(3, "linear"),
+    "pixel shuffle 2": lambda dims, how: SubPixels(2, dims, how),
     "group norm": lambda dims, how: GroupNorm(4, 2, **how),
     "instance norm": lambda dims, how: InstanceNorm(4, **how),
     "depthwise, dilated": lambda dims, how: Conv(
@@ -138,6 +163,7 @@ class Pair(nnx.Module):
         return self.dense(self.mean(x))
 
 
+UNSHUFFLE = network(lambda dims, how: Folded(2, dims, how), 2)
 FLAT = {name: network(make, 2) for name, make in LAYERS.items()}
 
 
@@ -186,6 +212,8 @@ CASES = {
         (8, 8, 8, 2),
         on(spatial_d=2, spatial_h=2, spatial_w=2),
     ),
+    "pixel unshuffle": (UNSHUFFLE, (16, 8, 2), dict(spatial_h=2, spatial_w=2)),
+    "pixel unshuffle, 12 rows on 2": (UNSHUFFLE, (12, 8, 2), on(spatial_h=2)),
     "12 x 8 x 4 on 2 x 2": (Skips, (12, 8, 4, 2), on(spatial_d=2, spatial_h=2)),
 }
 

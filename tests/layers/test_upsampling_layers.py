@@ -90,6 +90,35 @@ def test_upsampling_is_that_of_jax(dims, method, factor):
     np.testing.assert_allclose(found, want, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("factor", [2, 3])
+def test_a_shuffle_gives_each_channel_its_place(dims, factor):
+    rows = ROWS.get(dims, (5,))
+    x = np.random.default_rng(0).random((2, *rows, 3 * factor**dims))
+    found = np.asarray(layers.PixelShuffle(factor)(jnp.asarray(x)))
+    assert found.shape == (2, *(factor * n for n in rows), 3)
+    # torch's order: the channel, then the place along each dim.
+    for place in np.ndindex(*rows):
+        for phase in np.ndindex(*(factor,) * dims):
+            out = tuple(i * factor + p for i, p in zip(place, phase))
+            for c in range(3):
+                at = np.ravel_multi_index((c, *phase), (3, *(factor,) * dims))
+                assert found[0][(*out, c)] == x[0][(*place, at)]
+    last = tuple(n * factor - 1 for n in rows)
+    assert found[1][(*last, 2)] == x[1][(*(n - 1 for n in rows), -1)]
+    np.testing.assert_array_equal(layers.PixelUnshuffle(factor)(found), x)
+
+
+def test_shuffles_take_whole_channels_and_rows():
+    with pytest.raises(BadInput, match="no whole channels") as refused:
+        layers.PixelShuffle(2)(jnp.zeros((1, 4, 4, 6)))
+    assert refused.value.remedy == ("8 channels in front of it",)
+    with pytest.raises(BadInput, match="no whole rows") as refused:
+        layers.PixelUnshuffle((2, 3))(jnp.zeros((1, 4, 4, 6)))
+    assert "4 x 4" in refused.value.values
+    assert layers.PixelShuffle((1, 3))(jnp.zeros((1, 4, 4, 6))).shape == (1, 4, 12, 2)
+
+
 def test_each_dim_has_its_own_factor():
     assert layers.Upsample((2, 3))(image(2)).shape == (2, 10, 12, 6)
     with pytest.raises(ValueError, match="nearest or linear"):

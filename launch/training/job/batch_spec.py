@@ -76,14 +76,15 @@ def feature_spec(config: Experiment) -> FeatureSpec:
         words = Feature(shape=said, upper_bound=outputs)
         return {"clip": Feature(shape=clip), "words": words, "target": words}
     image = Feature(shape=image_shape(config.model))
+    objective, pixels = objective_for(config.model), image.shape[:-1]
+    is_dense = objective.is_dense
     # The target of a network of images, by its key.
     known = {
-        "target": Feature(shape=(outputs,)),
-        "mask": Feature(shape=image.shape[:-1], upper_bound=outputs),
+        "target": Feature(shape=(*pixels, outputs) if is_dense else (outputs,)),
+        "mask": Feature(shape=pixels, upper_bound=outputs),
         "label": Feature(upper_bound=outputs),
     }
-    wanted = objective_for(config.model).dtypes
-    return {"image": image} | {k: known[k] for k in known if k in wanted}
+    return {"image": image} | {k: known[k] for k in known if k in objective.dtypes}
 
 
 def batch_shapes(
@@ -157,7 +158,7 @@ def sample_spec(config: Experiment, layout: "Layout") -> SampleSpec:
     )
 
 
-def ignored_values(objective: "Objective") -> dict[str, int]:
+def ignored_values(objective: "Objective") -> dict[str, float]:
     """Return the number that counts for nothing in each target, by key."""
     ignored = getattr(objective, "ignore_value", None)
     return {} if ignored is None else {key: ignored for key, _ in objective.targets}

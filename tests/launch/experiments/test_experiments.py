@@ -28,7 +28,9 @@ SMALL = [
     *("model.size=tiny", "plan.mesh.data=2"),
 ]
 OWN_SIZES = ("depth", "heads", "kv_heads", "embed", "hidden")
-ELSEWHERE = {"resnet8": "digits", "s2vt": "captions"}
+ELSEWHERE = {"resnet8": "digits", "s2vt": "captions"} | {
+    f"convnext_{size}": "convnext_t" for size in "sbl"
+}
 """Networks whose experiment has another name."""
 
 

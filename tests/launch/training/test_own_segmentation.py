@@ -20,7 +20,7 @@ from jaxdist.input.balls import BallsSource
 
 
 class Net(nnx.Module):
-    objective = jd.Segmentation(loss="both", ignore_value=255)
+    objective = jd.Segmentation(loss="dice_cross_entropy", ignore_value=255)
 
     def __init__(self, *, rngs):
         self.high = jd.Conv(1, 4, (3, 3), rngs=rngs)
