@@ -19,7 +19,7 @@ from jaxdist.train.window_evaluate import WindowEvaluator
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
 
 ROWS, COLUMNS = 72, 16
-LOSS = Segmentation(loss="both", class_weights=(0.5, 1.0, 2.0, 4.0))
+LOSS = Segmentation(loss="dice_cross_entropy", class_weights=(0.5, 1.0, 2.0, 4.0))
 
 
 class Net(nnx.Module):
