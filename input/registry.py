@@ -29,14 +29,16 @@ COMMON_TFDS_NAMES: Final = (
 NO_FEATURES: Final[FeatureSpec] = MappingProxyType({})
 _NAMES: Final = (
     *("arrays", "balls", "clips", "digits", "folder", "moving_digits", "numpy"),
-    *("synthetic", "text", "volumes"),
+    *("synthetic", "text", "tokens", "volumes"),
 )
 _FIXED_SIZE: Final = (
-    *("clips", "digits", "moving_digits", "numpy", "text", "volumes"),
+    *("clips", "digits", "moving_digits", "numpy", "text", "tokens", "volumes"),
 )
-_OWN_KINDS: Final = ("arrays", "clips", "folder", "numpy", "text", "volumes")
+_OWN_KINDS: Final = (
+    *("arrays", "clips", "folder", "numpy", "text", "tokens", "volumes"),
+)
 """Data sets that are files of the user's."""
-_PREFIXES: Final = ("tfds", "numpy")
+_PREFIXES: Final = ("tfds", "numpy", "tokens")
 """What may stand before a name or path: `tfds:mnist`, `numpy:my.npz`."""
 _TFDS_NAME: Final = r"[a-z][a-z0-9_]*(/[\w.-]+)?(:[\d.*]+)?"
 
@@ -78,6 +80,11 @@ def is_own_data(config: DataConfig) -> bool:
     return kind in _OWN_KINDS or (
         kind not in _PREFIXES and is_object_reference(config.name)
     )
+
+
+def is_packed(config: DataConfig) -> bool:
+    """Tell whether samples are windows that several documents share."""
+    return config.name.partition(":")[0] == "tokens"
 
 
 def unknown_dataset_error(name: str, values: str = "") -> BadInput:
@@ -134,7 +141,7 @@ def open_data(
         raise unknown_dataset_error(config.name)
     # `numpy:my.npz` has its path in its name.
     kind, _, rest = config.name.partition(":")
-    if kind == "numpy" and rest:
+    if kind in ("numpy", "tokens") and rest:
         config = replace(config, name=kind, path=rest)
 
     # What is only known to be there says nothing of how it is read.
@@ -215,6 +222,10 @@ def _open_named(config: DataConfig, features: FeatureSpec) -> "tuple[Source, Sou
             opened = open_text(
                 config.path, context=config.context, stride=config.stride
             )
+        case "tokens":
+            from jaxdist.input.tokens import open_tokens
+
+            opened = open_tokens(config.path, config.context)
         case "volumes":
             from jaxdist.input.synthetic import open_volumes
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import jax
 from flax import nnx
 
 from jaxdist.core.block_protocol import LogitsLayer, ResidualStream
@@ -26,7 +27,7 @@ from jaxdist.models.transformer_blocks import (
 
 
 class Transformer(Chain):
-    """Tokens int32 `[B, T]` to logits `[B, T, vocabulary]`: embed, blocks, head."""
+    """A chain of an embedding, blocks, and the head that makes logits of tokens."""
 
     FULL: ClassVar[Sizes]
     TINY: ClassVar[Sizes]
@@ -49,6 +50,18 @@ class Transformer(Chain):
             along=("embed.dropout", *(part.format("dropout") for part in parts_of)),
             ends=(*(part.format("norm") for part in parts_of), "head.norm"),
         )
+
+    def __call__(self, x: jax.Array, segments: jax.Array | None = None) -> jax.Array:
+        """Map tokens to logits `[B, T, vocabulary]` of those that follow.
+
+        Args:
+            x: tokens, int32 `[B, T]`.
+            segments: int32 `[B, T]`, for each token the place in the window at which
+                its document begins: tokens see their own document alone, and positions
+                are counted in it. None: a window is one document.
+        """
+        logits: jax.Array = super().__call__(x if segments is None else (x, segments))
+        return logits
 
     @classmethod
     def sizes(cls, config: ModelConfig) -> Sizes:

@@ -17,6 +17,10 @@ from jaxdist.layers import Dropout, Embed, Linear, causal_attention
 
 Layer = Any
 Make = Callable[..., Any]
+Activations = jax.Array | tuple[jax.Array, jax.Array]
+"""What goes from block to block: vectors `[B, T, C]`, and beside them, where windows
+hold several documents, their segments, int32 `[B, T]`: for each token the place in the
+window at which its document begins."""
 
 _INIT_STD: Final = 0.02
 """Standard deviation of first weights (Radford et al. 2019)."""
@@ -87,13 +91,22 @@ class Attention(nnx.Module):
         made = ("query", "key", "value")
         self.pairs = (ColumnRowPair(first=made, last="out", unit=sizes.head),)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Let each token of `[B, T, C]` read itself and those before it."""
+    def __call__(self, x: jax.Array, segments: jax.Array | None = None) -> jax.Array:
+        """Let each token of `[B, T, C]` read itself and those before it.
+
+        Args:
+            x: `[B, T, C]`.
+            segments: int32 `[B, T]`, where the document of each token begins, of which
+                alone it reads; None: a window is one document.
+        """
         # -1: as many heads as the slice of the layers' filters that is here.
         shape = (*x.shape[:2], -1, self.head)
-        query = self.turn(self.query(x).reshape(shape))
-        key, value = self.key(x).reshape(shape), self.value(x).reshape(shape)
-        read = causal_attention(query, self.turn(key), value, self.attention_platform)
+        query, key, value = (
+            layer(x).reshape(shape) for layer in (self.query, self.key, self.value)
+        )
+        positions = document_positions(segments)
+        query, key = self.turn(query, positions), self.turn(key, positions)
+        read = causal_attention(query, key, value, self.attention_platform, segments)
         return self.out(read.reshape(*x.shape[:2], -1))
 
 
@@ -140,10 +153,12 @@ class Block(nnx.Module):
         self.norm2, self.mlp = parts.norm(), mlp
         self.dropout1, self.dropout2 = Dropout(parts.dropout), Dropout(parts.dropout)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map tokens `[B, T, C]` to `[B, T, C]`."""
-        x = x + self.dropout1(self.attention(self.norm1(x)))
-        return x + self.dropout2(self.mlp(self.norm2(x)))
+    def __call__(self, x: Activations) -> Activations:
+        """Map tokens `[B, T, C]` to `[B, T, C]`; segments go through."""
+        x, segments = split_segments(x)
+        x = x + self.dropout1(self.attention(self.norm1(x), segments))
+        x = x + self.dropout2(self.mlp(self.norm2(x)))
+        return x if segments is None else (x, segments)
 
 
 class Embedding(nnx.Module):
@@ -154,14 +169,17 @@ class Embedding(nnx.Module):
         self.context = sizes.context
         self.tokens = parts.table(sizes.vocabulary)
         self.positions = parts.table(sizes.context) if positions else None
+        if self.positions is not None:
+            self.positions.stays_whole = True
         self.dropout = Dropout(parts.dropout)
 
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Map tokens int32 `[B, T]` to vectors `[B, T, C]`.
+    def __call__(self, x: Activations) -> Activations:
+        """Map tokens int32 `[B, T]` to vectors `[B, T, C]`; segments go through.
 
         Raises:
             BadInput: more tokens than the context.
         """
+        tokens, segments = split_segments(x)
         count = tokens.shape[1]
         if count > self.context:
             raise BadInput(
@@ -172,9 +190,12 @@ class Embedding(nnx.Module):
             )
         x = self.tokens(tokens)
         if self.positions is not None:
+            places = document_positions(segments)
             # One row of positions for all samples: broadcast over the batch.
-            x = x + self.positions(jnp.arange(count, dtype=jnp.int32))
-        return self.dropout(x)
+            whole = jnp.arange(count, dtype=jnp.int32)
+            x = x + self.positions(whole if places is None else places)
+        x = self.dropout(x)
+        return x if segments is None else (x, segments)
 
 
 class Head(nnx.Module):
@@ -183,9 +204,25 @@ class Head(nnx.Module):
     def __init__(self, parts: "Parts", table: Embed) -> None:
         self.norm, self.table = parts.norm(), table
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Activations) -> jax.Array:
         """Map `[B, T, C]` to logits `[B, T, vocabulary]`."""
-        return self.table.attend(self.norm(x))
+        return self.table.attend(self.norm(split_segments(x)[0]))
+
+
+def split_segments(x: Activations) -> tuple[jax.Array, jax.Array | None]:
+    """Return vectors or tokens, and their segments where there are any."""
+    return x if isinstance(x, tuple) else (x, None)
+
+
+def document_positions(segments: jax.Array | None) -> jax.Array | None:
+    """Return the place of each token in its document, int32 `[B, T]`, from 0.
+
+    >>> document_positions(jnp.array([[0, 0, 2, 2, 2]], jnp.int32)).tolist()
+    [[0, 1, 0, 1, 2]]
+    """
+    if segments is None:
+        return None
+    return jnp.arange(segments.shape[1], dtype=segments.dtype) - segments
 
 
 class Rotary(nnx.Module):
@@ -198,14 +235,21 @@ class Rotary(nnx.Module):
     def __init__(self, base: float) -> None:
         self.base = base
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Turn queries or keys `[B, T, heads, D]`, D even."""
+    def __call__(self, x: jax.Array, positions: jax.Array | None = None) -> jax.Array:
+        """Turn queries or keys.
+
+        Args:
+            x: `[B, T, heads, D]`, D even.
+            positions: int32 `[B, T]`, less than T; None: from 0 to T - 1.
+        """
         count, half = x.shape[1], x.shape[-1] // 2
         # Angles in NumPy's float64: float32 would lose digits at long positions.
         rates = self.base ** (-np.arange(half) / half)
         angles = np.arange(count)[:, None, None] * rates
         full = accumulation_dtype(x.dtype)
         cos, sin = (jnp.asarray(f(angles), full) for f in (np.cos, np.sin))
+        if positions is not None:
+            cos, sin = cos[positions], sin[positions]
         # Halves, not neighbours: feature i is paired with i + D/2.
         left, right = jnp.split(x.astype(full), 2, axis=-1)
         turned = (left * cos - right * sin, right * cos + left * sin)
@@ -215,7 +259,7 @@ class Rotary(nnx.Module):
 class Still(nnx.Module):
     """Leaves queries and keys as they are: positions were added before."""
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, positions: jax.Array | None = None) -> jax.Array:
         """Return `x`."""
         return x
 

@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from jaxdist.core.errors import BadInput
+
+_LOWEST_IS_BEST: Final = ("loss", "perplexity", "bits_per_byte")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,8 @@ class MetricGoal:
     def parse(cls, text: str) -> Self:
         """Read `METRIC`, `min:METRIC` or `max:METRIC`.
 
-        Without a word in front the lowest `loss` is best, and the highest of any other.
+        Without a word in front the lowest `loss`, `perplexity` and `bits_per_byte` are
+        best, and the highest of any other.
 
         Raises:
             BadInput: another word in front, or no name.
@@ -40,7 +43,8 @@ class MetricGoal:
                 remedy="checkpoint.best=accuracy",
             )
         return cls(
-            metric=metric, maximize=word == "max" or (not word and metric != "loss")
+            metric=metric,
+            maximize=word == "max" or (not word and metric not in _LOWEST_IS_BEST),
         )
 
     def is_better(self, value: float, *, than: float) -> bool:

@@ -28,7 +28,7 @@ _CUDNN_MAX_FEATURES: Final = 128
 
 
 def attention_kernel(
-    platform: str, dtype: Any, tokens: int, features: int
+    platform: str, dtype: Any, tokens: int, features: int, packed: bool = False
 ) -> AttentionKernel:
     """Return the kernel of causal attention.
 
@@ -40,21 +40,29 @@ def attention_kernel(
         dtype: of queries, keys and values.
         tokens: of a sample.
         features: of a head.
+        packed: whether windows hold several documents. jax's function of cuDNN takes
+            no segments.
 
     >>> attention_kernel("tpu", "float32", 1024, 64)
     'splash'
     >>> [attention_kernel("gpu", x, 1024, 64) for x in ("bfloat16", "float32")]
     ['cudnn', 'einsum']
+    >>> [attention_kernel(x, "bfloat16", 1024, 64, True) for x in ("tpu", "gpu")]
+    ['splash', 'einsum']
     """
     kernel = FUSED_KERNELS.get(platform, "einsum")
     if tokens < TILE or np.dtype(dtype).name not in KERNEL_DTYPES.get(kernel, ()):
         return "einsum"
-    wide = kernel == "cudnn" and features > _CUDNN_MAX_FEATURES
-    return "einsum" if wide else kernel
+    wide = features > _CUDNN_MAX_FEATURES
+    return "einsum" if kernel == "cudnn" and (wide or packed) else kernel
 
 
 def causal_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, platform: str = ""
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    platform: str = "",
+    segments: jax.Array | None = None,
 ) -> jax.Array:
     """Attend: average values by the softmax of the products of queries and keys.
 
@@ -72,6 +80,8 @@ def causal_attention(
         platform: of the devices that the program is for, which has a kernel of its own
             (`attention_kernel`); empty: those of this process, on GPUs inside of
             `jax.shard_map` alone.
+        segments: int32 [B, T], one number for each document of a window: no token reads
+            one of another document. None: a window is one document.
 
     Returns:
         [B, T, heads, D], in the dtype of `value`.
@@ -85,10 +95,12 @@ def causal_attention(
     if not platform and used == "gpu" and not is_inside:
         used = "cpu"
     alike = query.dtype == key.dtype == value.dtype
-    if alike and attention_kernel(used, query.dtype, count, features) != "einsum":
-        return fused_attention(query, key, value)
+    packed = segments is not None
+    kernel = attention_kernel(used, query.dtype, count, features, packed)
+    if alike and kernel != "einsum":
+        return fused_attention(query, key, value, segments)
     spread = checkpoint_name(
-        jax.nn.softmax(causal_scores(query, key)), INNER_ACTIVATION
+        jax.nn.softmax(causal_scores(query, key, segments)), INNER_ACTIVATION
     )
     # What is kept for the backward pass has a name each, so that memory is predicted:
     # the softmax, and its copy in the narrower dtype of the product.

@@ -36,35 +36,54 @@ _LARGEST_TILE: Final = 512
 
 
 @jax.custom_vjp
-def fused_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+def fused_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: jax.Array | None = None,
+) -> jax.Array:
     """Attend causally, with the kernel of the platform that the program is lowered for.
 
     Args:
         query: [B, T, heads, D].
         key: [B, T, kv_heads, D]; heads are a multiple of kv_heads.
         value: as `key`.
+        segments: int32 [B, T], the document of each token; None: one document.
 
     Returns:
         [B, T, heads, D].
     """
-    out: jax.Array = _forward.bind(query, key, value)[0]
+    out: jax.Array = _forward.bind(query, key, value, *_given(segments))[0]
     return out
 
 
-def _keep(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Any]:
-    out, lse = _forward.bind(query, key, value)
-    return out, (query, key, value, out, lse)
+def _given(segments: jax.Array | None) -> tuple[jax.Array, ...]:
+    """Return the operands of a primitive that a window of one document does without."""
+    return () if segments is None else (segments,)
 
 
-def _pull_back(kept: Any, cotangent: jax.Array) -> tuple[jax.Array, ...]:
-    return tuple(_backward.bind(*kept, cotangent))
+def _keep(
+    query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array | None
+) -> tuple[jax.Array, Any]:
+    out, lse = _forward.bind(query, key, value, *_given(segments))
+    return out, (query, key, value, out, lse, segments)
+
+
+def _pull_back(kept: Any, cotangent: jax.Array) -> tuple[jax.Array | None, ...]:
+    *arrays, segments = kept
+    return (*_backward.bind(*arrays, cotangent, *_given(segments)), None)
 
 
 fused_attention.defvjp(_keep, _pull_back)
 
 
 def splash_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, *, interpret: bool = False
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: jax.Array | None = None,
+    *,
+    interpret: bool = False,
 ) -> list[jax.Array]:
     """Return the result and lse [B, heads, T], by splash attention.
 
@@ -72,13 +91,14 @@ def splash_attention(
         query: [B, T, heads, D].
         key: [B, T, kv_heads, D].
         value: as `key`.
+        segments: int32 [B, T], the document of each token; None: one document.
         interpret: whether to run the kernel as a program of any platform.
     """
     count = query.shape[1]
     given = _splash_inputs(query, key, value)
     # With x64 the kernel's indices would be of two dtypes.
     with jax.enable_x64(False):
-        out, back = jax.vjp(_splash(given[0].shape, interpret), *given)
+        out, back = jax.vjp(_splash(given[0].shape, segments, interpret), *given)
     # jax's function returns the result alone. Its backward pass keeps lse.
     lse = next(x for x in jax.tree.leaves(back) if _is_lse(x, out))
     return [out.swapaxes(1, 2)[:, :count], lse[..., :count]]
@@ -91,6 +111,7 @@ def splash_attention_gradient(
     out: jax.Array,
     lse: jax.Array,
     cotangent: jax.Array,
+    segments: jax.Array | None = None,
     *,
     interpret: bool = False,
 ) -> list[jax.Array]:
@@ -103,6 +124,7 @@ def splash_attention_gradient(
         out: the result.
         lse: as `splash_attention` returns it.
         cotangent: of the result.
+        segments: as there.
         interpret: as there.
     """
     count = query.shape[1]
@@ -113,7 +135,7 @@ def splash_attention_gradient(
     own = _heads_first(out), jnp.pad(lse, ((0, 0), (0, 0), (0, pad)))
     asked = _heads_first(cotangent)
     with jax.enable_x64(False):
-        made, back = jax.vjp(_splash(given[0].shape, interpret), *given)
+        made, back = jax.vjp(_splash(given[0].shape, segments, interpret), *given)
         pulled = _with_results(back, made, *own)(asked)
     gradients: list[jax.Array] = list(pull_back(pulled))
     return gradients
@@ -135,7 +157,9 @@ def _heads_first(x: jax.Array) -> jax.Array:
     return jnp.pad(x.swapaxes(1, 2), ((0, 0), (0, 0), (0, -x.shape[1] % TILE), (0, 0)))
 
 
-def _splash(shape: tuple[int, ...], interpret: bool) -> Attend:
+def _splash(
+    shape: tuple[int, ...], segments: jax.Array | None, interpret: bool
+) -> Attend:
     """Return splash attention for queries of a shape `[B, heads, T, D]`."""
     # Imported where it is used: Pallas takes half a second.
     from jax.experimental.pallas.ops.tpu.splash_attention import (
@@ -165,12 +189,22 @@ def _splash(shape: tuple[int, ...], interpret: bool) -> Attend:
     )
     # Grouped queries: the kernel reads the keys of a group where they are.
     mapped: Attend = jax.vmap(kernel)
-    return mapped
+    if segments is None:
+        return mapped
+    # The padding is a document of its own.
+    pad = ((0, 0), (0, count - segments.shape[1]))
+    ids = jnp.pad(segments, pad, constant_values=-1)
+
+    each: Any = jax.vmap(
+        lambda q, k, v, own: kernel(q, k, v, kernels.SegmentIds(own, own))
+    )
+    return lambda query, key, value: each(query, key, value, ids)
 
 
 def _cudnn_attention(
     query: jax.Array, key: jax.Array, value: jax.Array
 ) -> list[jax.Array]:
+    # Of several documents in a window nothing gets here: see `attention_kernel`.
     count, features = query.shape[1], query.shape[-1]
     out, back = jax.vjp(_cudnn(features), *map(_pad, (query, key, value)))
     lse = next(x for x in jax.tree.leaves(back) if _is_lse(x, out))
@@ -236,9 +270,14 @@ def _with_results(back: Any, made: jax.Array, out: jax.Array, lse: jax.Array) ->
     return jax.tree.map(replaced, back)
 
 
-def _written(query: jax.Array, key: jax.Array, value: jax.Array) -> list[jax.Array]:
+def _written(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: jax.Array | None = None,
+) -> list[jax.Array]:
     """Compute both results as a formula says, for platforms without a kernel."""
-    scores = causal_scores(query, key)
+    scores = causal_scores(query, key, segments)
     lse = jax.nn.logsumexp(scores, axis=-1)
     weights = jnp.exp(scores - lse[..., None]).astype(value.dtype)
     out = jnp.einsum("bkgts,bskd->btkgd", weights, value)
@@ -253,6 +292,7 @@ def _written_gradient(
     out: jax.Array,
     lse: jax.Array,
     cotangent: jax.Array,
+    segments: jax.Array | None = None,
 ) -> list[jax.Array]:
     samples, count, _, features = query.shape
     full = accumulation_dtype(query.dtype)
@@ -260,7 +300,7 @@ def _written_gradient(
     asked, pulled, own = (
         x.astype(full).reshape(grouped) for x in (query, cotangent, out)
     )
-    scores = causal_scores(query, key)
+    scores = causal_scores(query, key, segments)
     weights = jnp.exp(scores - lse.reshape(scores.shape[:-1])[..., None])
     reads = jnp.einsum("btkgd,bskd->bkgts", pulled, value.astype(full))
     # The sum over keys of weights x reads is the product of cotangent and result
@@ -276,7 +316,9 @@ def _written_gradient(
     return [gradient.astype(x.dtype) for gradient, x in each]
 
 
-def causal_scores(query: jax.Array, key: jax.Array) -> jax.Array:
+def causal_scores(
+    query: jax.Array, key: jax.Array, segments: jax.Array | None = None
+) -> jax.Array:
     """Return the scores [B, kv_heads, group, T, T], -inf where a token is not seen.
 
     Heads that share keys are a dim of their own, so that no key is repeated in memory.
@@ -284,12 +326,16 @@ def causal_scores(query: jax.Array, key: jax.Array) -> jax.Array:
     Args:
         query: [B, T, heads, D].
         key: [B, T, kv_heads, D]; heads are a multiple of kv_heads.
+        segments: int32 [B, T], the document of each token; None: one document.
     """
     samples, count, _, features = query.shape
     grouped = query.reshape(samples, count, key.shape[2], -1, features)
     full = accumulation_dtype(query.dtype)
     scores = jnp.einsum("btkgd,bskd->bkgts", grouped, key, preferred_element_type=full)
     seen = jnp.tril(jnp.ones((count, count), bool))
+    if segments is not None:
+        alike = segments[:, :, None] == segments[:, None, :]
+        seen = (seen & alike)[:, None, None]
     return jnp.where(seen, scores / math.sqrt(features), -jnp.inf)
 
 
@@ -328,7 +374,7 @@ def _batched(primitive: Primitive, arrays: Any, dims: Any) -> Any:
     return [x.reshape(size, -1, *x.shape[1:]) for x in outs], [0] * len(outs)
 
 
-def _forward_types(query: Any, key: Any, value: Any) -> list[Any]:
+def _forward_types(query: Any, key: Any, value: Any, *_: Any) -> list[Any]:
     del key, value
     samples, count, heads, _ = query.shape
     full = accumulation_dtype(query.dtype)

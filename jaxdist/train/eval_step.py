@@ -37,6 +37,7 @@ def make_eval_step(layout: Layout) -> Callable[..., Any]:
         losses = objective.losses(outputs, batch)
         means = {
             **own_sums(outputs, batch),
+            **objective.loss_sums(losses, batch, weight > 0),
             "loss": (losses * weight.astype(losses.dtype)).sum(),
             "samples": (weight > 0).astype(jnp.int32).sum(),
         }

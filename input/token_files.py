@@ -1,0 +1,185 @@
+"""Token files: documents through a tokenizer, as records that windows are made of.
+
+tokenizer.json        the tokenizer, in the format of Hugging Face
+tokens.json           vocabulary, end sign, dtype
+train.array_record    a record a document: its tokens, little-endian
+train.npy             tokens and UTF-8 bytes of each document, int64 [N, 2]
+test.*                the same of the documents that are held out
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.documents import DEFAULT_SEPARATOR, Documents
+from jaxdist.input.prepare import prepare
+from jaxdist.input.tokenizer import (
+    TOKENIZER_FILE,
+    end_token,
+    read_tokenizer,
+    train_tokenizer,
+    vocabulary_size,
+)
+from jaxdist.input.tokens import ABOUT_FILE, RECORD_TOKENS, TokensAbout
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_DOCUMENTS_AT_ONCE: Final = 256
+"""Documents that are given to the tokenizer in one call."""
+_RECORD_OPTIONS: Final = "group_size:1,uncompressed"
+"""A group is read whole: a window reads its own documents alone, as they lie there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedTokens:
+    """What a preparation has written."""
+
+    folder: Path
+    """Where it lies."""
+    about: TokensAbout
+    """The tokenizer's vocabulary."""
+    documents: dict[str, int]
+    """Documents of each part."""
+    tokens: dict[str, int]
+    """Tokens of each part, without end signs."""
+    text_bytes: int
+    """UTF-8 bytes of all documents."""
+    empty: int
+    """Empty documents, which were left out."""
+
+
+def prepare_text(
+    path: Path,
+    folder: Path,
+    *,
+    vocabulary: int = 8192,
+    tokenizer: Path | None = None,
+    end: str = "",
+    separator: str = DEFAULT_SEPARATOR,
+    held_out: float = 0.1,
+) -> PreparedTokens:
+    """Write the documents of a file or folder as tokens; whole, or not at all.
+
+    A document is held out by its own text, so that two that are equal are on one side,
+    and the same text is held out in every preparation.
+
+    Args:
+        path: a `.jsonl` file, a folder of `.txt` files, or a text with a separator.
+        folder: what is written; it must not be there.
+        vocabulary: tokens of the byte-level BPE that is trained on the documents.
+        tokenizer: a `tokenizer.json` to take instead.
+        end: its token for the end of a document; empty: a usual one that it has.
+        separator: what stands between the documents of one file of text.
+        held_out: share of the documents that are held out.
+
+    Raises:
+        BadInput: too few documents, a tokenizer that cannot be used, or a folder that
+            is there.
+    """
+    documents = Documents(path, separator)
+    border = _held_out_border(documents, held_out, path)
+    made = (
+        read_tokenizer(tokenizer)
+        if tokenizer
+        else train_tokenizer(documents, vocabulary)
+    )
+    size = vocabulary_size(made)
+    about = TokensAbout(
+        vocabulary=size,
+        end=end_token(made, end),
+        dtype="uint16" if size <= 1 << 16 else "uint32",
+        tokenizer=hashlib.sha256(made.to_str().encode()).hexdigest(),
+    )
+    sizes: dict[str, list[tuple[int, int]]] = {"train": [], "test": []}
+    prepare(
+        folder,
+        partial(_write, documents, made, about, border, sizes, name=folder.name),
+    )
+    return PreparedTokens(
+        folder=folder,
+        about=about,
+        documents={split: len(rows) for split, rows in sizes.items()},
+        tokens={split: sum(n for n, _ in rows) for split, rows in sizes.items()},
+        text_bytes=sum(size for rows in sizes.values() for _, size in rows),
+        empty=documents.empty,
+    )
+
+
+def _held_out_border(documents: Documents, share: float, path: Path) -> bytes:
+    """Return the digest below which documents are held out."""
+    if not 0 < share < 1:
+        raise BadInput(
+            "no such share of documents can be held out",
+            rule="--held-out is above 0 and below 1",
+            values=f"--held-out {share}",
+            remedy="--held-out 0.1",
+        )
+    digests = sorted({_digest(text) for text in documents})
+    if len(digests) < 2:
+        raise BadInput(
+            f"{path} has too few documents",
+            rule="at least two documents, of which one is held out",
+            values=f"{len(digests)} different documents, {documents.empty} empty",
+            remedy=r"--separator '\n\n' where blank lines are between documents",
+        )
+    return digests[min(max(round(len(digests) * share), 1), len(digests) - 1)]
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+
+def _write(
+    documents: Documents,
+    made: "Tokenizer",
+    about: TokensAbout,
+    border: bytes,
+    sizes: dict[str, list[tuple[int, int]]],
+    directory: Path,
+    *,
+    name: str,
+) -> None:
+    """Write a folder of tokens into `directory/name`."""
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    home = directory / name
+    home.mkdir()
+    made.save(str(home / TOKENIZER_FILE))
+    (home / ABOUT_FILE).write_text(json.dumps(asdict(about), indent=1) + "\n")
+    with ExitStack() as stack:
+        files: dict[str, Any] = {}
+        for split in sizes:
+            writer = ArrayRecordWriter(
+                str(home / f"{split}.array_record"), _RECORD_OPTIONS
+            )
+            stack.callback(writer.close)
+            files[split] = writer
+        for text, ids in _encode(made, documents):
+            split = "test" if _digest(text) < border else "train"
+            tokens = np.asarray(ids, np.dtype(about.dtype).newbyteorder("<"))
+            for start in range(0, len(tokens), RECORD_TOKENS):
+                files[split].write(tokens[start : start + RECORD_TOKENS].tobytes())
+            sizes[split].append((len(tokens), len(text.encode())))
+    for split, rows in sizes.items():
+        np.save(home / f"{split}.npy", np.asarray(rows, np.int64).reshape(-1, 2))
+
+
+def _encode(
+    made: "Tokenizer", documents: Iterable[str]
+) -> Iterator[tuple[str, list[int]]]:
+    """Yield each document and its tokens; several at once, on all cores."""
+    rest = iter(documents)
+    while texts := list(itertools.islice(rest, _DOCUMENTS_AT_ONCE)):
+        found = made.encode_batch(texts, add_special_tokens=False)
+        for text, encoding in zip(texts, found, strict=True):
+            yield text, encoding.ids
