@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.documents import DEFAULT_SEPARATOR, Documents
-from jaxdist.input.prepare import prepare
+from jaxdist.input.prepare import check_absent, prepare
 from jaxdist.input.tokenizer import (
     TOKENIZER_FILE,
     end_token,
@@ -86,6 +86,7 @@ def prepare_text(
         BadInput: too few documents, a tokenizer that cannot be used, or a folder that
             is there.
     """
+    check_absent(folder)
     documents = Documents(path, separator)
     border = _held_out_border(documents, held_out, path)
     made = (

@@ -16,6 +16,7 @@ from jaxdist.models.transformer_blocks import (
     Embedding,
     Gelu,
     Head,
+    KeyValues,
     Layer,
     Make,
     Parts,
@@ -62,6 +63,33 @@ class Transformer(Chain):
         """
         logits: jax.Array = super().__call__(x if segments is None else (x, segments))
         return logits
+
+    def extend(
+        self,
+        tokens: jax.Array,
+        positions: jax.Array,
+        cache: tuple[KeyValues, ...] | None,
+        length: int,
+    ) -> tuple[jax.Array, tuple[KeyValues, ...]]:
+        """Read some tokens more of texts whose keys and values are kept.
+
+        Args:
+            tokens: int32 `[B, n]`.
+            positions: their places, int32 `[B, n]`, below `length`; what is kept there
+                is written over, and what lies behind is not read.
+            cache: what was returned before; None: nothing is kept yet.
+            length: most tokens of a text.
+
+        Returns:
+            Logits `[B, n, vocabulary]`, and what is kept of each block.
+        """
+        (_, embed), *blocks, (_, head) = self.chain()
+        x, kept = embed.look_up(tokens, positions), []
+        for (_, block), own in zip(blocks, cache or (None,) * len(blocks), strict=True):
+            x, held = block.extend(x, positions, own, length)
+            kept.append(held)
+        logits: jax.Array = head(x)
+        return logits, tuple(kept)
 
     @classmethod
     def sizes(cls, config: ModelConfig) -> Sizes:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from flax import nnx
 from jaxdist.core.block_protocol import ColumnRowPair
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
-from jaxdist.layers import Dropout, Embed, Linear, causal_attention
+from jaxdist.layers import Dropout, Embed, Linear, cached_attention, causal_attention
 
 Layer = Any
 Make = Callable[..., Any]
@@ -71,6 +71,15 @@ class Sizes:
         return self.embed // self.heads
 
 
+class KeyValues(NamedTuple):
+    """What attention keeps of the tokens of texts, at the position of each."""
+
+    keys: jax.Array
+    """`[B, T, kv_heads, features]`."""
+    values: jax.Array
+    """`[B, T, kv_heads, features]`."""
+
+
 class Attention(nnx.Module):
     """Causal self-attention; several heads may share keys and values.
 
@@ -99,15 +108,42 @@ class Attention(nnx.Module):
             segments: int32 `[B, T]`, where the document of each token begins, of which
                 alone it reads; None: a window is one document.
         """
-        # -1: as many heads as the slice of the layers' filters that is here.
-        shape = (*x.shape[:2], -1, self.head)
-        query, key, value = (
-            layer(x).reshape(shape) for layer in (self.query, self.key, self.value)
-        )
+        query, key, value = self._project(x)
         positions = document_positions(segments)
         query, key = self.turn(query, positions), self.turn(key, positions)
         read = causal_attention(query, key, value, self.attention_platform, segments)
         return self.out(read.reshape(*x.shape[:2], -1))
+
+    def extend(
+        self, x: jax.Array, positions: jax.Array, cache: KeyValues | None, length: int
+    ) -> tuple[jax.Array, KeyValues]:
+        """Let tokens read themselves and those that are kept, and keep them too.
+
+        Args:
+            x: `[B, n, C]`, of n tokens behind those that are kept.
+            positions: their places, int32 `[B, n]`, below `length`.
+            cache: what is kept of the tokens before; None: there are none.
+            length: most tokens of a text.
+        """
+        query, key, value = self._project(x)
+        turned = [self.turn(each, positions, length) for each in (query, key)]
+        if cache is None:
+            shape = (key.shape[0], length, *key.shape[2:])
+            cache = KeyValues(*(jnp.zeros(shape, y.dtype) for y in (key, value)))
+        rows = jnp.arange(x.shape[0])[:, None]
+        kept = KeyValues(
+            keys=cache.keys.at[rows, positions].set(turned[1]),
+            values=cache.values.at[rows, positions].set(value),
+        )
+        read = cached_attention(turned[0], kept.keys, kept.values, positions)
+        return self.out(read.reshape(*x.shape[:2], -1)), kept
+
+    def _project(self, x: jax.Array) -> tuple[jax.Array, ...]:
+        """Return queries, keys and values of tokens, `[B, T, heads, features]`."""
+        # -1: as many heads as the slice of the layers' filters that is here.
+        shape = (*x.shape[:2], -1, self.head)
+        layers = (self.query, self.key, self.value)
+        return tuple(layer(x).reshape(shape) for layer in layers)
 
 
 class Gelu(nnx.Module):
@@ -160,6 +196,14 @@ class Block(nnx.Module):
         x = x + self.dropout2(self.mlp(self.norm2(x)))
         return x if segments is None else (x, segments)
 
+    def extend(
+        self, x: jax.Array, positions: jax.Array, cache: KeyValues | None, length: int
+    ) -> tuple[jax.Array, KeyValues]:
+        """Map tokens behind those that are kept; see `Attention.extend`."""
+        read, kept = self.attention.extend(self.norm1(x), positions, cache, length)
+        x = x + self.dropout1(read)
+        return x + self.dropout2(self.mlp(self.norm2(x))), kept
+
 
 class Embedding(nnx.Module):
     """A vector for each token, and for each position where there is a table of them."""
@@ -188,14 +232,19 @@ class Embedding(nnx.Module):
                 values=f"data.context = {count}, model.context = {self.context}",
                 remedy=f"data.context={self.context}, or model.context={count}",
             )
+        places = document_positions(segments)
+        if places is None:
+            # One row of positions for all samples: broadcast over the batch.
+            places = jnp.arange(count, dtype=jnp.int32)
+        y = self.look_up(tokens, places)
+        return y if segments is None else (y, segments)
+
+    def look_up(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
+        """Return vectors of tokens int32 `[B, T]` at positions `[B, T]` or `[T]`."""
         x = self.tokens(tokens)
         if self.positions is not None:
-            places = document_positions(segments)
-            # One row of positions for all samples: broadcast over the batch.
-            whole = jnp.arange(count, dtype=jnp.int32)
-            x = x + self.positions(whole if places is None else places)
-        x = self.dropout(x)
-        return x if segments is None else (x, segments)
+            x = x + self.positions(positions)
+        return self.dropout(x)
 
 
 class Head(nnx.Module):
@@ -235,14 +284,17 @@ class Rotary(nnx.Module):
     def __init__(self, base: float) -> None:
         self.base = base
 
-    def __call__(self, x: jax.Array, positions: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, positions: jax.Array | None = None, length: int = 0
+    ) -> jax.Array:
         """Turn queries or keys.
 
         Args:
             x: `[B, T, heads, D]`, D even.
-            positions: int32 `[B, T]`, less than T; None: from 0 to T - 1.
+            positions: int32 `[B, T]`, less than `length`; None: from 0 to T - 1.
+            length: 0: T.
         """
-        count, half = x.shape[1], x.shape[-1] // 2
+        count, half = length or x.shape[1], x.shape[-1] // 2
         # Angles in NumPy's float64: float32 would lose digits at long positions.
         rates = self.base ** (-np.arange(half) / half)
         angles = np.arange(count)[:, None, None] * rates
@@ -259,7 +311,9 @@ class Rotary(nnx.Module):
 class Still(nnx.Module):
     """Leaves queries and keys as they are: positions were added before."""
 
-    def __call__(self, x: jax.Array, positions: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, positions: jax.Array | None = None, length: int = 0
+    ) -> jax.Array:
         """Return `x`."""
         return x
 

@@ -1,5 +1,6 @@
 """Causal attention: each token reads itself and the tokens before it."""
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -10,6 +11,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxdist.core.array_tags import INNER_ACTIVATION
+from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.layers.fused_attention import TILE, causal_scores, fused_attention
 
 AttentionKernel = Literal["splash", "cudnn", "einsum"]
@@ -55,6 +57,33 @@ def attention_kernel(
         return "einsum"
     wide = features > _CUDNN_MAX_FEATURES
     return "einsum" if kernel == "cudnn" and (wide or packed) else kernel
+
+
+def cached_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, positions: jax.Array
+) -> jax.Array:
+    """Attend from some tokens to all that are kept up to each; the same softmax.
+
+    Args:
+        query: [B, n, heads, D], of n tokens.
+        key: [B, T, kv_heads, D], at the position of each token.
+        value: as `key`.
+        positions: int32 [B, n], of the queries; no key behind one's own is read.
+
+    Returns:
+        [B, n, heads, D], in the dtype of `value`.
+    """
+    samples, count, heads, features = query.shape
+    grouped = query.reshape(samples, count, key.shape[2], -1, features)
+    full = accumulation_dtype(query.dtype)
+    scores = jnp.einsum("btkgd,bskd->bkgts", grouped, key, preferred_element_type=full)
+    seen = jnp.arange(key.shape[1], dtype=positions.dtype) <= positions[..., None]
+    scores = jnp.where(
+        seen[:, None, None], scores / math.sqrt(features), jnp.array(-jnp.inf, full)
+    )
+    weights = jax.nn.softmax(scores).astype(value.dtype)
+    read = jnp.einsum("bkgts,bskd->btkgd", weights, value)
+    return read.reshape(samples, count, heads, features)
 
 
 def causal_attention(

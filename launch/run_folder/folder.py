@@ -46,6 +46,11 @@ class RunFolder:
         return self.path / "plan.json"
 
     @property
+    def tokenizer(self) -> Path:
+        """The tokenizer of the text that it is trained on, where it has one."""
+        return self.path / "tokenizer.json"
+
+    @property
     def metrics(self) -> Path:
         """A line a step and a line an evaluation."""
         return self.path / "metrics.jsonl"

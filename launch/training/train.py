@@ -19,6 +19,8 @@ from jaxdist.core.run_record import Run
 from jaxdist.core.validation import json_text
 from jaxdist.input.device_feed import local_rows, train_feed
 from jaxdist.input.local_shuffle.setup import Keep, check_local_rows, check_no_workers
+from jaxdist.input.tokenizer import TOKENIZER_FILE
+from jaxdist.input.tokens import TokenSource
 from jaxdist.launch.config.tree import flatten_config
 from jaxdist.launch.distributed.jax_processes import peer_facing_address
 from jaxdist.launch.distributed.preemption import batches_until, never_stop
@@ -151,15 +153,7 @@ def train(
         # The run is accepted. Its settings are written only now: a run that is refused
         # keeps the values that it was trained with.
         status.mark_accepted()
-        write_config_lock(
-            own,
-            job.resolved,
-            job.sample_fingerprints,
-            command=job.command,
-            options=job.options,
-            step=start,
-        )
-        write_atomic(own.plan, job.plan.to_json())
+        _write_settings(own, job, start)
         _begin_logging(session, own, recorder, tracking)
         observer.on_start(session)
 
@@ -308,6 +302,24 @@ def _compile_and_restore(
     return program, job.layout.from_checkpoint(restored.state), restored
 
 
+def _write_settings(folder: RunFolder, job: Job, start: int) -> None:
+    """Write what a run is: its configuration, its plan, and its tokenizer."""
+    write_config_lock(
+        folder,
+        job.resolved,
+        job.sample_fingerprints,
+        command=job.command,
+        options=job.options,
+        step=start,
+    )
+    write_atomic(folder.plan, job.plan.to_json())
+    train, *_ = job.sources
+    if isinstance(train, TokenSource):
+        # So that checkpoints write text where the data is no more.
+        text = (train.folder / TOKENIZER_FILE).read_text(encoding="utf-8")
+        write_atomic(folder.tokenizer, text)
+
+
 class RunCheckpointer:
     """Saves states, each with what a reader needs to know of its run.
 
@@ -325,6 +337,8 @@ class RunCheckpointer:
             "plan": json.loads(job.plan.to_json()),
             "vocabulary": job.vocabulary,
         }
+        if job.sources and isinstance(job.sources[0], TokenSource):
+            self._metadata["end"] = job.sources[0].about.end
 
     def is_best(self, metrics: EvalMetrics) -> bool:
         """Whether the metric that `checkpoint.best` names is better than ever."""
