@@ -9,7 +9,6 @@ test.*                the same of the documents that are held out
 
 import hashlib
 import itertools
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.validation import json_text
 from jaxdist.input.documents import DEFAULT_SEPARATOR, Documents
 from jaxdist.input.prepare import check_absent, prepare
 from jaxdist.input.tokenizer import (
@@ -156,7 +156,7 @@ def _write(
     home = directory / name
     home.mkdir()
     made.save(str(home / TOKENIZER_FILE))
-    (home / ABOUT_FILE).write_text(json.dumps(asdict(about), indent=1) + "\n")
+    (home / ABOUT_FILE).write_text(json_text(asdict(about)) + "\n")
     with ExitStack() as stack:
         files: dict[str, Any] = {}
         for split in sizes:

@@ -78,7 +78,7 @@ def run(args: Namespace) -> int:
     clips = takes_clips(config.model)
     if clips and (args.temperature or len(args.prompt) > 1):
         raise BadInput(
-            "captions are said one by one, and not drawn",
+            "captions are not drawn, and are said one by one",
             rule="a caption is the likeliest word each time",
             values=f"--temperature {args.temperature or 0}, {len(args.prompt)} clips",
             remedy=f"--prompt {args.prompt[0]}, without --temperature",
