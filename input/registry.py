@@ -135,6 +135,7 @@ def open_data(
     Raises:
         BadInput: no such data set, or its folder is damaged or cannot be written.
     """
+    from jaxdist.input.sample_validation import check_source
     from jaxdist.input.sources import sort_by_label
 
     if not is_known(config):
@@ -158,7 +159,8 @@ def open_data(
         opened = _open_user_data(config.name)
     else:
         opened = _open_named(config, features)
-    train, test = opened
+    # One's own are wrapped, and held against what was asked of them.
+    train, test = map(check_source, opened)
     if config.channel_dim == "first":
         if kind != "numpy" and not is_object_reference(config.name):
             raise BadInput(
@@ -245,7 +247,6 @@ def _open_user_data(name: str) -> "tuple[Source, Source]":
     """
     import numpy as np
 
-    from jaxdist.input.sample_validation import check_source
     from jaxdist.input.sources import ArraySource
 
     made = call_user_function(name, resolve_object(name))
@@ -258,7 +259,7 @@ def _open_user_data(name: str) -> "tuple[Source, Source]":
             arrays = {key: np.asarray(array) for key, array in part.items()}
             sources.append(ArraySource(arrays))
         elif all(hasattr(part, member) for member in ("get", "__len__")):
-            sources.append(check_source(part))
+            sources.append(part)
         else:
             size = f" of {len(part)}" if isinstance(part, (tuple, list)) else ""
             found = f"one of the two is {type(part).__name__}{size}"

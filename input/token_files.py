@@ -70,8 +70,7 @@ def prepare_text(
 ) -> PreparedTokens:
     """Write the documents of a file or folder as tokens; whole, or not at all.
 
-    A document is held out by its own text, so that two that are equal are on one side,
-    and the same text is held out in every preparation.
+    A document is held out by a hash of its text, so that equal ones are on one side.
 
     Args:
         path: a `.jsonl` file, a folder of `.txt` files, or a text with a separator.

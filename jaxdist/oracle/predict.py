@@ -263,16 +263,18 @@ def update_seconds(case: StepDescription, device: Device) -> float:
 
     Args:
         case: network, layout and traffic.
-        device: its memory, by which an update is bound, or timed updates.
+        device: its memory, by which an update is bound, or timed updates; and its peak,
+            for an optimizer that multiplies matrices.
     """
+    products = case.ledgers[0].update_flops / device.peak(case.dtype).value
     parameters = case.state_bytes.get("parameters", case.profile.parameter_bytes)
     if device.layers is not None:
         state = parameters + case.state_bytes.get("optimizer", 0)
         peak = device.peak(case.dtype).value
         timed = device.layers.seconds(UPDATE, state, (0.0, 0.0), peak)
         if timed is not None:
-            return timed[0]
-    return UPDATE_PASSES * parameters / device.memory_bandwidth.value
+            return timed[0] + products
+    return products + UPDATE_PASSES * parameters / device.memory_bandwidth.value
 
 
 def slowest_traffic(

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import numpy as np
 from flax import nnx
 from jax.extend.core import Jaxpr
 
@@ -56,6 +57,9 @@ from jaxdist.profile.layer_calls import LayerCall, calls_of_type
 
 REMAT_SCOPE: Final = "rematted_computation"
 """The scope of what a backward pass computes again on purpose."""
+
+MATRIX_SCOPE: Final = "whole_matrices"
+"""The scope in which an optimizer gathers whole matrices."""
 
 _REDUNDANCY_THRESHOLD: Final = 1.25
 """More than the plan says by this much is a repeat: along an axis it is at least 2."""
@@ -210,6 +214,8 @@ class ParameterReads:
     """For each time that the optimizer asks for norms of leaves, of which ones."""
     global_norms: int = 0
     """How often it asks for the norm of all parameters together."""
+    matrix_requests: tuple[tuple[bool, ...], ...] = ()
+    """For each time that it asks for whole momenta, of which parameters."""
     gathers_per_step: int = 1
     """How often a step gathers the parameters that fsdp splits."""
 
@@ -226,6 +232,8 @@ class Ledger:
     """FLOPs a device, forward and backward, by the path of a layer with a kernel."""
     outer_syncs: tuple[OuterSync, ...] = ()
     """The syncs of replicas between steps, in the order of a period."""
+    update_flops: int = 0
+    """FLOPs a device of matrix products in the optimizer's update."""
 
     def with_rows(self, rows: Iterable[PlannedCollective]) -> "Ledger":
         """Return the ledger with more rows."""
@@ -302,6 +310,7 @@ def parameter_traffic(
             reduction.gather_inner,
         ),
         *norm_traffic(plan, parameter_reads, updates),
+        *matrix_traffic(plan, parameter_reads, updates),
     )
 
 
@@ -394,3 +403,45 @@ def norm_traffic(
                 payload=updates * payload,
                 layer="whole_lengths",
             )
+
+
+def matrix_traffic(
+    plan: Plan, reads: ParameterReads, updates: int
+) -> Iterator[PlannedCollective]:
+    """Yield the all-gathers of momenta that an optimizer asks for whole.
+
+    One for each leaf and axis that splits it, an update each; the second gathers what
+    the first has made.
+    """
+    for wanted in reads.matrix_requests:
+        for leaf, want in zip(reads.leaves, wanted, strict=True):
+            shape = leaf.local_shape(plan)
+            size = math.prod(shape) * np.dtype(leaf.dtype).itemsize
+            for axis in split_axes(leaf) if want else ():
+                size *= plan.mesh.size(axis)
+                if plan.mesh.size(axis) == 1:
+                    continue
+                yield PlannedCollective(
+                    what="momenta",
+                    kind="all-gather",
+                    axes=(axis,),
+                    payload=updates * size,
+                    layer=MATRIX_SCOPE,
+                )
+
+
+def matrix_flops(reads: ParameterReads) -> int:
+    """Return the FLOPs of the whole matrices that an optimizer orthogonalizes.
+
+    Each device multiplies all of them, five times for m rows and n >= m columns:
+
+        4 m^2 n + 2 m^3        X X^T, its square, and their product with X
+    """
+    flops = 0
+    for wanted in reads.matrix_requests:
+        for leaf, want in zip(reads.leaves, wanted, strict=True):
+            if want:
+                sides = leaf.shape[-1], math.prod(leaf.shape[:-1])
+                m, n = min(sides), max(sides)
+                flops += 5 * (4 * m * m * n + 2 * m**3)
+    return flops

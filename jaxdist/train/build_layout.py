@@ -8,7 +8,7 @@ On shapes alone, before anything is written: what jax would broadcast is refused
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,7 @@ from jaxdist.partition.gradient_buckets import plan_reduction
 from jaxdist.partition.ledger import (
     ParameterReads,
     build_ledger,
+    matrix_flops,
     parameter_traffic,
 )
 from jaxdist.partition.outer_sync import plan_syncs
@@ -339,21 +340,22 @@ def build_layout(
     # What a step reads of the parameters, and how it sums their gradients. Stages
     # gather their parameters once, before the first microbatch; else each microbatch
     # does, and its backward pass gathers again what it reads.
-    def norm_requests() -> tuple[tuple[tuple[bool, ...], ...], int]:
+    def optimizer_requests() -> OptimizerRequests:
         shapes = held.device_shapes(state)
         leaves, structure = jax.tree.flatten((shapes.params, shapes.opt))
         return trace_cache.get_or_compute(
             ("squares", structure, *((x.shape, x.dtype) for x in leaves)),
-            lambda: _norm_requests(task, shapes, repeated),
+            lambda: _optimizer_requests(task, shapes, repeated),
         )
 
-    norms, global_norms = trace_cache.get_or_compute(("norms", held), norm_requests)
+    requests = trace_cache.get_or_compute(("norms", held), optimizer_requests)
     reads = ParameterReads(
         leaves=held.param_shardings,
         backward_reads=(False,) * len(held.param_shardings),
         dtype=None,
-        norm_requests=norms,
-        global_norms=global_norms,
+        norm_requests=requests.norms,
+        global_norms=requests.global_norms,
+        matrix_requests=requests.matrices,
     )
     if stages is None:
         reads = replace(
@@ -437,6 +439,7 @@ def _with_ledgers(
         rows = parameter_traffic(plan, own_reads, layout.reduction)
         loss_rows = layout.objective.loss_traffic(plan, outputs, micro)
         whole = ledger(rows, microbatches=micro).with_rows((*synced, *loss_rows))
+        whole = replace(whole, update_flops=matrix_flops(own_reads))
         return replace(layout, ledgers=(whole,))
     sent = (
         *sync_gradients.stage_transfer_traffic(layout, trace_cache, repeated_blocks),
@@ -818,14 +821,24 @@ def _synchronized_variables(task: Task) -> frozenset[str]:
     )
 
 
-NormRequests = tuple[tuple[tuple[bool, ...], ...], int]
-"""For each request whether it is for each leaf, and the number of global sums."""
+@dataclass(frozen=True, kw_only=True)
+class OptimizerRequests:
+    """What an optimizer asks of all devices; for each request, of which leaves."""
+
+    norms: tuple[tuple[bool, ...], ...]
+    """Sums of squares."""
+    global_norms: int
+    """How often the sum over all leaves."""
+    matrices: tuple[tuple[bool, ...], ...]
+    """Whole momenta."""
 
 
-def _norm_requests(
-    task: Task, state_shapes: TrainState, repeated_blocks: RepeatedBlocks
-) -> NormRequests:
-    """Return for which leaves a task's optimizer requests sums of squares.
+def _optimizer_requests(
+    task: Task,
+    state_shapes: TrainState,
+    repeated_blocks: RepeatedBlocks,
+) -> OptimizerRequests:
+    """Return for which leaves a task's optimizer requests norms and whole matrices.
 
     Args:
         task: task with the optimizer.
@@ -862,12 +875,16 @@ def _norm_requests(
 
     # The optimizer is traced with functions in place of the sums over devices, which
     # note that they are called.
-    requests: list[tuple[bool, ...]] = []
+    norms: list[tuple[bool, ...]] = []
+    matrices: list[tuple[bool, ...]] = []
     totals: list[jax.Array] = []
 
-    def squares(tree: Any) -> Any:
+    def note(requests: list[tuple[bool, ...]], tree: Any) -> Any:
         requests.append(tuple(not is_masked(leaf) for leaf in leaves_with_masked(tree)))
-        return local_sum_squares(tree)
+        return tree
+
+    def squares(tree: Any) -> Any:
+        return local_sum_squares(note(norms, tree))
 
     def total(squares: Any) -> jax.Array:
         totals.append(optax.tree.sum(squares))
@@ -877,15 +894,25 @@ def _norm_requests(
         move = optax.with_extra_args_support(task.optimizer)
         with jax.numpy_dtype_promotion("standard"):
             # Gradients have the shapes of parameters, which stand for them here.
-            return move.update(params, opt, params, squares=squares, total=total)
+            return move.update(
+                params,
+                opt,
+                params,
+                squares=squares,
+                total=total,
+                unshard=partial(note, matrices),
+            )
 
     jax.eval_shape(update, params, opt)
     traced = leaf_names(params)
     names = [
         representatives.get(name, name) for name in leaf_names(state_shapes.params)
     ]
-    whole = (
-        repeated_blocks.expand_leaves(dict(zip(traced, one, strict=True)), names)
-        for one in requests
+
+    def of_all(requests: list[tuple[bool, ...]]) -> tuple[tuple[bool, ...], ...]:
+        own = (dict(zip(traced, one, strict=True)) for one in requests)
+        return tuple(tuple(repeated_blocks.expand_leaves(one, names)) for one in own)
+
+    return OptimizerRequests(
+        norms=of_all(norms), global_norms=len(totals), matrices=of_all(matrices)
     )
-    return tuple(map(tuple, whole)), len(totals)

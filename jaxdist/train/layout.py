@@ -29,6 +29,7 @@ from jaxdist.partition.param_sharding import LeafSharding
 from jaxdist.train import diloco, error_feedback
 from jaxdist.train.block_scan import BlockScan
 from jaxdist.train.objective import Batch, Objective
+from jaxdist.train.sharded_norms import is_masked
 from jaxdist.train.state import TrainState
 from jaxdist.train.state_layout import SlotStateLayout, StateLayout
 from jaxdist.train.task import Task
@@ -190,10 +191,12 @@ class Layout:
             average={"params": params, "stats": stats} if kept else None,
             opt=optax.tree.map_params(
                 self.task.optimizer,
-                lambda _, spec: spec,
+                # A part of an optimizer has no state of leaves that are not its own.
+                lambda x, spec: x if is_masked(x) else spec,
                 state.opt,
                 jax.tree.unflatten(trees[0], worked),
                 transform_non_params=lambda _: P(),
+                is_leaf=is_masked,
             ),
             feedback=left,
         )

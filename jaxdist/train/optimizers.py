@@ -25,7 +25,7 @@ _NON_NEGATIVE_KEYS: Final = (
 class OptimConfig:
     """The optimizer, with warm-up and cosine decay of its rate."""
 
-    name: Literal["sgd", "adamw", "lars", "lamb"] = "sgd"
+    name: Literal["sgd", "adamw", "lars", "lamb", "muon"] = "sgd"
     """Name of the optimizer."""
     lr: float = 0.1
     """Peak learning rate, reached at the end of the warm-up; scaled, if `scaling` is.
@@ -38,10 +38,10 @@ class OptimConfig:
     """Share of the old mean of gradients in the new, 0 to below 1; sgd is Nesterov's.
     """
     beta2: float = 0.999
-    """The same for squares of gradients, 0 to below 1: adamw and lamb."""
+    """The same for squares of gradients, 0 to below 1: adamw, lamb and muon."""
     weight_decay: float = 0.0
     """Pulls each weight to zero; norms and biases never decay. sgd, lars: added to the
-    gradient as this times the weight; adamw, lamb: added to the step, before the rate.
+    gradient as this times the weight; others: added to the step, before the rate.
     """
     frozen: tuple[str, ...] = ()
     """Patterns of parameters that are not trained, by path: base.*, or *.lora_a. They
@@ -155,7 +155,8 @@ def make_optimizer(
     """Return the optimizer, which takes the gradient of the global loss.
 
     Norms and biases never decay. Where leaves are shards, its `update` takes `squares`
-    and `total` (`jaxdist.train.sharded_norms`).
+    and `total` (`jaxdist.train.sharded_norms`), `unshard` and `shard`
+    (`jaxdist.train.muon`).
     """
     # optax is imported where it is used: configurations are read without it.
     import optax
@@ -233,6 +234,23 @@ def _lamb(config: OptimConfig, rate: "optax.Schedule") -> Any:
     )
 
 
+def _muon(config: OptimConfig, rate: "optax.Schedule") -> Any:
+    """Jordan et al. 2024: kernels move by orthogonal matrices, the rest by AdamW."""
+    import optax
+
+    from jaxdist.train.muon import matrix_labels, orthogonalize
+
+    kernels = optax.chain(
+        optax.trace(config.momentum, nesterov=True),
+        orthogonalize(),
+        optax.add_decayed_weights(config.weight_decay, weight_decay_mask),
+        optax.scale_by_learning_rate(rate),
+    )
+    return optax.partition(
+        {"muon": kernels, "adamw": _adamw(config, rate)}, matrix_labels
+    )
+
+
 def weight_decay_mask(params: Any) -> Any:
     """Return which leaves decay: no vectors, and no biases of several gates."""
     # Stages hold several vectors in one array of more dims, under the key `vectors`.
@@ -246,7 +264,7 @@ def weight_decay_mask(params: Any) -> Any:
 
 
 _OPTIMIZERS: Final = MappingProxyType(
-    {"sgd": _sgd, "adamw": _adamw, "lars": _lars, "lamb": _lamb}
+    {"sgd": _sgd, "adamw": _adamw, "lars": _lars, "lamb": _lamb, "muon": _muon}
 )
 
 

@@ -16,6 +16,7 @@ from jax.extend.core import Literal
 
 from jaxdist.core.errors import BadInput
 from jaxdist.partition.dim_propagation import DimState, MixedDimError, propagate_dims
+from jaxdist.train.sharded_norms import is_masked
 
 _CALLS: Final = MappingProxyType(
     {
@@ -70,10 +71,11 @@ def check_optimizer_dims(
     tree = jax.tree.structure(shapes)
     kept = optax.tree.map_params(
         optimizer,
-        lambda _, known: known,
+        lambda x, known: x if is_masked(x) else known,
         state,
         jax.tree.unflatten(tree, cut),
         transform_non_params=lambda _: DimState(),
+        is_leaf=is_masked,
     )
     known = jax.tree.leaves(kept, is_leaf=lambda node: isinstance(node, DimState))
     try:

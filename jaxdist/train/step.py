@@ -21,9 +21,14 @@ import optax
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.collectives.sharded_leaves import all_gather, local_shard
+from jaxdist.collectives.sharded_leaves import (
+    all_gather,
+    all_gather_array,
+    local_shard,
+)
 from jaxdist.partition.gradient_buckets import GradientReduction, all_reduce_leaves
-from jaxdist.partition.param_sharding import FSDP_AXIS, split_axes
+from jaxdist.partition.ledger import MATRIX_SCOPE
+from jaxdist.partition.param_sharding import FSDP_AXIS, LeafSharding, split_axes
 from jaxdist.partition.variable_sync import sync_axes, sync_variables
 from jaxdist.pipeline import async_executor
 from jaxdist.pipeline.async_executor import AsyncPipeline
@@ -203,7 +208,15 @@ def _apply_optimizer(
     squares = functools.partial(_global_squares, layout)
     total = functools.partial(_sum_over_stages, layout)
     with jax.numpy_dtype_promotion("standard"), jax.named_scope(UPDATE_SCOPE):
-        updates, opt = move.update(grads, opt, params, squares=squares, total=total)
+        updates, opt = move.update(
+            grads,
+            opt,
+            params,
+            squares=squares,
+            total=total,
+            unshard=functools.partial(_unshard, layout),
+            shard=functools.partial(_shard, layout),
+        )
         params = optax.apply_updates(params, updates)
     if whole:
         leaves = all_gather(
@@ -224,6 +237,39 @@ def _global_squares(layout: Layout, tree: Any) -> Any:
     over = [split_axes(leaf) for leaf, x in given if not is_masked(x)]
     with jax.named_scope("whole_lengths"):
         return jax.tree.unflatten(shape, all_reduce_leaves(own, over))
+
+
+def _unshard(layout: Layout, tree: Any) -> Any:
+    """Gather each leaf over the axes that split it."""
+
+    def gather(leaf: LeafSharding, x: jax.Array) -> jax.Array:
+        for axis in split_axes(leaf):
+            x = all_gather_array(x, axis, leaf.spec().index(axis))
+        return x
+
+    with jax.named_scope(MATRIX_SCOPE):
+        return _map_split_leaves(layout, gather, tree)
+
+
+def _shard(layout: Layout, tree: Any) -> Any:
+    """Keep this device's part of each leaf: `_unshard`, undone."""
+
+    def keep(leaf: LeafSharding, x: jax.Array) -> jax.Array:
+        for axis in split_axes(leaf):
+            (x,) = local_shard([x], [leaf.spec().index(axis)], axis)
+        return x
+
+    return _map_split_leaves(layout, keep, tree)
+
+
+def _map_split_leaves(
+    layout: Layout, move: Callable[[LeafSharding, jax.Array], jax.Array], tree: Any
+) -> Any:
+    """Map leaves with their shardings; masked ones are none."""
+    own, shape = jax.tree.flatten(tree)
+    given = zip(layout.param_shardings, leaves_with_masked(tree), strict=True)
+    leaves = [leaf for leaf, x in given if not is_masked(x)]
+    return jax.tree.unflatten(shape, map(move, leaves, own))
 
 
 def _sum_over_stages(layout: Layout, squares: Any) -> jax.Array:

@@ -2,7 +2,7 @@
 
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +28,7 @@ from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.targets.chips import TpuChip
 from jaxdist.meshes.targets.compilers import quiet_stderr, target_devices
 from jaxdist.meshes.targets.plugins import compiler_version
-from jaxdist.meshes.targets.target import Target, host_target
+from jaxdist.meshes.targets.target import Target
 from jaxdist.oracle.compute_times import compute_cost_model, step_layer_times
 from jaxdist.oracle.predict import update_seconds
 from jaxdist.profile.compiled_schedule import read_schedule
@@ -65,18 +65,6 @@ FITTED_NETWORKS: Final[tuple[tuple[str, ...], ...]] = (
     ("digits", "plan.mesh.spatial_h=1"),
 )
 """What is compiled: experiments and the keys that set their sizes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TargetQuery:
-    """What `jaxdist calibrate target` takes."""
-
-    target: str
-    """Name of a chip."""
-    output: Path = Path("cluster.json")
-    """The cluster file to write."""
-    force: bool = False
-    """Whether a file that is there is overwritten."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,28 +127,15 @@ class TargetCalibration:
 
 
 def calibrate_target(
-    query: TargetQuery,
-    folder: Path | None,
-    *,
-    networks: Sequence[Sequence[str]] = FITTED_NETWORKS,
-    on_compiled: Callable[[str], None] = lambda name: None,
+    target: Target, found: Sequence["NetworkAnswer"], output: Path
 ) -> TargetCalibration:
-    """Compile networks for a target, and time its kernels and layers by their cycles.
+    """Time a target's kernels and layers by the cycles of compiled networks.
 
     Args:
-        query: which target.
-        folder: where answers of compilers are kept; None: nowhere.
-        networks: experiments and their keys.
-        on_compiled: told of each network.
-
-    Raises:
-        BadInput: no such chip, no compiler for it, or a network that does not fit.
+        target: a host of TPUs.
+        found: networks that were compiled for it.
+        output: the cluster file, whose name is that of the cluster.
     """
-    target = host_target(query.target)
-    found = []
-    for words in networks:
-        found.append(compile_network(words, target, folder))
-        on_compiled(found[-1].network.name)
     speed = memory_speed(target)
     every = [one.network for one in found]
     scores = []
@@ -170,7 +145,7 @@ def calibrate_target(
         scores.append(score_network(one, replace(target.cluster, device=device)))
     cluster = replace(
         target.cluster,
-        name=query.output.stem,
+        name=output.stem,
         device=fit_device(target, every, speed),
     )
     return TargetCalibration(
@@ -178,7 +153,7 @@ def calibrate_target(
         compiler=compiler_version(target.platform),
         networks=tuple(every),
         scores=tuple(scores),
-        output_path=query.output,
+        output_path=output,
     )
 
 

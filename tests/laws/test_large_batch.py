@@ -166,6 +166,9 @@ def test_groups_of_replicas_normalise_as_groups_of_samples(
         ("lars", dict(data=2, fsdp=2, zero=1)),
         pytest.param("lars", dict(fsdp=2, tensor=2), marks=pytest.mark.slow),
         ("lamb", dict(data=2, fsdp=2, tensor=2)),
+        ("muon", dict(fsdp=2, tensor=2)),
+        pytest.param("muon", dict(data=2, fsdp=2, zero=1), marks=pytest.mark.slow),
+        pytest.param("muon", dict(spatial_h=2, tensor=2), marks=pytest.mark.slow),
     ],
 )
 def test_shards_are_clipped_scaled_and_moved_as_whole_leaves(
@@ -174,6 +177,14 @@ def test_shards_are_clipped_scaled_and_moved_as_whole_leaves(
     config = OptimConfig(name=name, weight_decay=0.01, clip=0.01, skip_nonfinite=1)
     optim = make_optimizer(config, lambda step: 0.01)
     assert_equal_one_device(NORMED, axes, optimizer=optim)
+
+
+def test_a_pipeline_refuses_an_optimizer_of_several_parts(parts, start):
+    optim = make_optimizer(OptimConfig(name="muon"), lambda step: 0.01)
+    task, _, batch = start(NORMED, optimizer=optim)
+    with pytest.raises(BadInput, match="several optimizers") as caught:
+        parts.layout_of(task, dict(pipe=2), batch)
+    assert caught.value.remedy[0] == "optim.name=adamw"
 
 
 def test_groups_that_the_mesh_does_not_have_are_refused(start, step):

@@ -11,7 +11,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.layers import LSTM
 from jaxdist.train.optimizers import OptimConfig, make_optimizer
 
-NAMES = ("sgd", "adamw", "lars", "lamb")
+NAMES = ("sgd", "adamw", "lars", "lamb", "muon")
 RATE = 0.1
 
 
@@ -128,3 +128,43 @@ def test_a_long_gradient_is_shortened_as_a_whole(name):
 def test_numbers_out_of_range_are_refused(key, value):
     with pytest.raises(BadInput, match=rf"optim\.{key}"):
         OptimConfig(**{key: value})
+
+
+def test_muon_is_that_of_optax_at_a_constant_gradient():
+    """Momentum is all of it then, however it is debiased; tables move by AdamW."""
+    config = OptimConfig(name="muon", momentum=0.95, weight_decay=0.1)
+    muon = optax.contrib.muon(
+        RATE,
+        beta=0.95,
+        weight_decay=0.1,
+        weight_decay_mask=kernels,
+        consistent_rms=0.2,
+        adam_b1=0.95,
+        adam_learning_rate=RATE,
+    )
+    params = drawn(0)
+    state = muon.init(params)
+    for _ in range(2):
+        updates, state = muon.update(drawn(1), state, params)
+        params = optax.apply_updates(params, updates)
+    got = moved(config, steps=2)
+    np.testing.assert_allclose(got["kernel"], params["kernel"], rtol=1e-5)
+
+
+def test_muon_moves_kernels_by_orthogonal_matrices_and_tables_by_adamw():
+    rng = np.random.default_rng(0)
+    shapes = {"conv": {"kernel": (3, 3, 2, 8)}, "tokens": {"embedding": (9, 4)}}
+    grads = jax.tree.map(
+        lambda shape: jnp.asarray(rng.normal(size=shape), "f4"),
+        shapes,
+        is_leaf=lambda node: isinstance(node, tuple),
+    )
+    optim = make_optimizer(OptimConfig(name="muon"), lambda step: 1.0)
+    updates, _ = optim.update(grads, optim.init(grads), grads)
+    moved = np.linalg.svd(updates["conv"]["kernel"].reshape(18, 8))[1]
+    # Five iterations bring singular values near 1, not to it.
+    np.testing.assert_allclose(moved / (0.2 * 18**0.5), 1, atol=0.35)
+    adamw = make_optimizer(OptimConfig(name="adamw"), lambda step: 1.0)
+    want, _ = adamw.update(grads, adamw.init(grads), grads)
+    got, want = updates["tokens"]["embedding"], want["tokens"]["embedding"]
+    np.testing.assert_allclose(got, want, rtol=1e-6)

@@ -130,8 +130,8 @@ def search_host_orders(evaluator: PlanEvaluator, estimate: CostEstimate) -> None
             plan, pipe=replace(plan.pipe, cuts=estimate.space.base.pipe.cuts)
         )
         for one in (whole, *host_order_variants(whole, orders, cluster)):
-            evaluator.evaluate(one)
-            evaluator.evaluate_all(stage_cut_variants(one, estimate))
+            for variant in (one, *stage_cut_variants(one, estimate)):
+                evaluator.evaluate(variant)
     evaluator.keep_best(lambda plan: replace(plan, host_order=()))
 
 

@@ -13,7 +13,10 @@ from jaxdist.oracle.compute_times import ComputeCostModel
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.traffic import PlannedCollective
 
-_NOT_OF_LAYERS: Final = ("all-reduce", "gradients", "statistics", "lengths")
+_NOT_OF_LAYERS: Final = (
+    *("all-reduce", "gradients", "statistics"),
+    *("lengths", "momenta"),
+)
 """Traffic along the tensor axis that is not inside of split layers."""
 
 

@@ -19,6 +19,7 @@ from jaxdist.profile.layer_calls import LayerCall
 from jaxdist.profile.network_profile import profile_network
 from jaxdist.profile.repeated_blocks import RepeatedBlocks
 from jaxdist.profile.trace import TraceCache
+from jaxdist.train.sharded_norms import is_masked, leaves_with_masked
 from jaxdist.train.state import TrainState
 from jaxdist.train.state_layout import SlotStateLayout
 
@@ -115,7 +116,19 @@ def build_slot_layout(
         state: shapes of the task's state.
         leaf_shardings: shardings over the other axes, of parameters and of statistics.
         trace_cache: traces of the network, for other layouts.
+
+    Raises:
+        BadInput: the optimizer tells parameters apart.
     """
+    # A slot has a leaf of every stage, whatever the optimizer would do with each.
+    if any(map(is_masked, leaves_with_masked(state.opt))):
+        raise BadInput(
+            "stages cannot move parameters by several optimizers",
+            rule="in a pipeline an optimizer treats all matrices alike, and all "
+            "vectors; optim.name=muon, optax.masked and optax.partition do not",
+            values=f"plan.mesh.pipe = {plan.mesh.pipe}",
+            remedy=("optim.name=adamw", "plan.mesh.pipe=1 plan.mesh.fsdp=N"),
+        )
     kinds = (
         leaf_shardings[0],
         [replace(leaf, fsdp_dim=None) for leaf in leaf_shardings[1]],

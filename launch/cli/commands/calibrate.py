@@ -196,21 +196,25 @@ def _calibrate_target(args: Namespace) -> int:
     from jaxdist.meshes.targets.compilers import prepare_compilation
     from jaxdist.meshes.targets.target import host_target
 
-    prepare_compilation(host_target(args.target))
+    target = host_target(args.target)
+    prepare_compilation(target)
 
     # From here on jax is imported.
     from jaxdist.launch.analysis.target_curves import (
         FITTED_NETWORKS,
-        TargetQuery,
         calibrate_target,
+        compile_network,
         print_target_calibration,
     )
 
-    query = query_from(args, TargetQuery)
     count, folder = len(FITTED_NETWORKS), target_answer_folder(os.environ)
+    found = []
     with TaskProgress(count, f"compiling {count} networks") as progress:
-        made = calibrate_target(query, folder, on_compiled=progress.advance)
-    write_output(query.output, made.cluster.to_json(), force=query.force)
+        for words in FITTED_NETWORKS:
+            found.append(compile_network(words, target, folder))
+            progress.advance(found[-1].network.name)
+    made = calibrate_target(target, found, args.output)
+    write_output(args.output, made.cluster.to_json(), force=args.force)
     if args.json:
         print_json(made.to_dict())
     else:

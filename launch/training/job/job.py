@@ -293,19 +293,11 @@ def lay_out(
     return build_layout(task, plan, mesh, shapes, trace_cache)
 
 
-def choose_all_reduce(
-    config: Experiment,
-    plan: Plan,
-    train: "Source",
-    parts: TaskParts = NO_PARTS,
-) -> tuple[str, str]:
+def choose_all_reduce(layout: Layout) -> tuple[str, str]:
     """Choose an all-reduce, for `plan.reduce.algorithm=auto`, by measurements.
 
     Args:
-        config: checked settings.
-        plan: the layout to run, fitted to the devices.
-        train: the training samples.
-        parts: what a program hands over in place of settings.
+        layout: the step on the devices that will run it.
 
     Returns:
         The name of the algorithm, and what was measured and chosen in a line.
@@ -313,7 +305,7 @@ def choose_all_reduce(
     Raises:
         BadInput: algorithms that cannot be chosen from.
     """
-    among = plan.reduce.candidates
+    plan, among = layout.plan, layout.plan.reduce.candidates
     # A hierarchical sum is over two axes, and the link is measured along one.
     able = [name for name in ALL_REDUCE_ALGORITHMS if name != "hierarchical"]
     wrong = [name for name in among if name not in able]
@@ -332,7 +324,6 @@ def choose_all_reduce(
         return "exact", "exact: one device along data"
 
     algorithms = [make_algorithm(plan.reduce.by(name)) for name in among]
-    layout = make_job(config, plan, train, parts).layout
     # Measured on the very devices that will sum, with each algorithm's own messages.
     link = measure_reduction_link(layout.mesh, DATA_AXIS, algorithms)
     # `auto` puts no gradients into buckets, so those of an algorithm that sends all of

@@ -260,7 +260,8 @@ def settle(
 
     # Links are measured by all processes at once, so not inside `primary_first`.
     if is_open and not algorithm:
-        algorithm, said = choose_all_reduce(config, devices.plan, sources[0], parts)
+        undecided = make_job(config, devices.plan, sources[0], parts)
+        algorithm, said = choose_all_reduce(undecided.layout)
         resolved = with_algorithm(resolved, algorithm)
     plan = devices.plan
     if algorithm:

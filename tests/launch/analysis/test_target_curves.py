@@ -8,8 +8,8 @@ import pytest
 from jaxdist.calibrate.compiled_networks import CompiledNetwork, layer_scope
 from jaxdist.launch.analysis.target_curves import (
     NetworkAnswer,
-    TargetQuery,
     calibrate_target,
+    compile_network,
     fit_device,
     score_network,
 )
@@ -121,8 +121,8 @@ def test_networks_are_calibrated_by_a_real_compiler(tmp_path):
     words = ("characters", "data.name=synthetic", "model.vocabulary=64")
     words += ("model.context=128", "model.depth=2")
     wider = (*words, "model.embed=256", "model.hidden=768")
-    query = TargetQuery(target="tpu-v5p", output=tmp_path / "v5p.json")
-    made = calibrate_target(query, None, networks=(words, wider))
+    found = [compile_network(one, target, None) for one in (words, wider)]
+    made = calibrate_target(target, found, tmp_path / "v5p.json")
     device = made.cluster.device
     # A read and a write of memory that a data sheet has at 2,765 GB/s.
     assert 0.3 < device.memory_bandwidth.value / 2765e9 <= 1
