@@ -74,6 +74,24 @@ def test_a_report_shows_how_documents_go_on(job, trained):
     assert all(text["prompt"] + text["written"] for text in found["texts"])
 
 
+def test_choices_are_the_likeliest_continuation(job, trained, tmp_path):
+    run, *_ = trained
+    rows = [
+        {"prompt": ALPHABET[:n], "choices": ["aaa", ALPHABET[n : n + 2]], "answer": 1}
+        for n in range(3, 9)
+    ]
+    # One whose answer is said to be the unlikely choice.
+    rows.append({**rows[0], "answer": 0})
+    (tmp_path / "asked.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = call(job, "eval", run, "--choices", tmp_path / "asked.jsonl")
+    assert (found["questions"], found["accuracy"]) == (7, 6 / 7)
+    assert found["accuracy_per_byte"] == 6 / 7
+    (tmp_path / "asked.jsonl").write_text('{"prompt": "a", "choices": ["b"]}')
+    code, _, err = job.call("eval", run, "--choices", tmp_path / "asked.jsonl")
+    assert code == 2
+    assert "line 1" in err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
