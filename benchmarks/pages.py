@@ -131,6 +131,7 @@ PAGES = {
         "How fast samples come, from disks, slow origins and peers in trouble.",
         (
             "input_rate",
+            "token_rate",
             "wait",
             "ids",
             "input_links",

@@ -12,19 +12,21 @@ RecordDecoder = Callable[[Sequence[bytes]], Arrays]
 """Records of a batch to its arrays `[n, ...]`, one a key."""
 
 
-class ArrayRecords:
-    """Records of ArrayRecord files, by number.
+class ArrayRecordSource:
+    """Samples of ArrayRecord files, one record each.
 
     Reading is fastest in files written with `group_size:1`: a group is read whole.
 
     Args:
         paths: files; their records are numbered on, in this order.
+        decode: turns the records of a batch into arrays. One call a batch, because
+            most of the cost of small records is Python's, a call each.
 
     Raises:
         BadInput: a file that is not there, or no file.
     """
 
-    def __init__(self, paths: Sequence[str | Path]) -> None:
+    def __init__(self, paths: Sequence[str | Path], decode: RecordDecoder) -> None:
         # Not at the top: it is a compiled library that only such files need.
         from array_record.python.array_record_data_source import ArrayRecordDataSource
 
@@ -38,15 +40,15 @@ class ArrayRecords:
                 remedy='sorted(Path(folder).glob("*.array_record"))',
             )
         self._records: Any = ArrayRecordDataSource([str(path) for path in self._paths])
+        self._decode = decode
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def read(self, ids: SampleIds) -> list[bytes]:
-        """Read records as they are: int [n], n > 0, to n of them, in one call."""
+    def get(self, ids: SampleIds) -> Arrays:
+        """Read samples: int [n], n > 0, to new arrays [n, ...], in one call."""
         # One call of the reader reads the records of a batch.
-        records: list[bytes] = self._records.__getitems__(ids.tolist())
-        return records
+        return self._decode(self._records.__getitems__(ids.tolist()))
 
     @property
     def fingerprint(self) -> str:
@@ -54,24 +56,3 @@ class ArrayRecords:
         # Names without folders: a copy in another place has the same samples.
         sizes = [(path.name, path.stat().st_size) for path in self._paths]
         return hashlib.sha256(f"{len(self)} {sizes}".encode()).hexdigest()
-
-
-class ArrayRecordSource(ArrayRecords):
-    """Samples of ArrayRecord files, one record each.
-
-    Args:
-        paths: files; their records are numbered on, in this order.
-        decode: turns the records of a batch into arrays. One call a batch, because
-            most of the cost of small records is Python's, a call each.
-
-    Raises:
-        BadInput: a file that is not there, or no file.
-    """
-
-    def __init__(self, paths: Sequence[str | Path], decode: RecordDecoder) -> None:
-        super().__init__(paths)
-        self._decode = decode
-
-    def get(self, ids: SampleIds) -> Arrays:
-        """Read samples: int [n], n > 0, to new arrays [n, ...], in one call."""
-        return self._decode(self.read(ids))

@@ -1,4 +1,4 @@
-"""Token files: documents through a tokenizer, as records that windows are made of.
+"""Token files: documents through a tokenizer, as files that windows are read from.
 
 tokenizer.json        the tokenizer, in the format of Hugging Face
 tokens.json           vocabulary, end sign, dtype
@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -29,15 +29,13 @@ from jaxdist.input.tokenizer import (
     train_tokenizer,
     vocabulary_size,
 )
-from jaxdist.input.tokens import ABOUT_FILE, RECORD_TOKENS, TokensAbout
+from jaxdist.input.tokens import ABOUT_FILE, TokensAbout
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _DOCUMENTS_AT_ONCE: Final = 256
 """Documents that are given to the tokenizer in one call."""
-_RECORD_OPTIONS: Final = "group_size:1,uncompressed"
-"""A group is read whole: a window reads its own documents alone, as they lie there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,26 +148,22 @@ def _write(
     name: str,
 ) -> None:
     """Write a folder of tokens into `directory/name`."""
-    from array_record.python.array_record_module import ArrayRecordWriter
-
     home = directory / name
     home.mkdir()
     made.save(str(home / TOKENIZER_FILE))
     (home / ABOUT_FILE).write_text(json_text(asdict(about)) + "\n")
+    dtype = np.dtype(about.dtype).newbyteorder("<")
     with ExitStack() as stack:
-        files: dict[str, Any] = {}
-        for split in sizes:
-            writer = ArrayRecordWriter(
-                str(home / f"{split}.array_record"), _RECORD_OPTIONS
-            )
-            stack.callback(writer.close)
-            files[split] = writer
+        files = {
+            split: stack.enter_context((home / f"{split}.tokens").open("wb"))
+            for split in sizes
+        }
         for text, ids in _encode(made, documents):
             split = "test" if _digest(text) < border else "train"
-            tokens = np.asarray(ids, np.dtype(about.dtype).newbyteorder("<"))
-            for start in range(0, len(tokens), RECORD_TOKENS):
-                files[split].write(tokens[start : start + RECORD_TOKENS].tobytes())
-            sizes[split].append((len(tokens), len(text.encode())))
+            files[split].write(np.asarray([about.end, *ids], dtype).tobytes())
+            sizes[split].append((len(ids), len(text.encode())))
+        for file in files.values():
+            file.write(np.asarray([about.end], dtype).tobytes())
     for split, rows in sizes.items():
         np.save(home / f"{split}.npy", np.asarray(rows, np.int64).reshape(-1, 2))
 

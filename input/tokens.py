@@ -1,8 +1,9 @@
 """Tokens: windows of packed documents out of a folder that `prepare text` has written.
 
-A document of n tokens is n + 1 places: behind the end sign of the one before it each
-token is asked for, and behind the last one the end sign. So every token is a target
-once, and a sum over all windows is a sum over all documents.
+The tokens of all documents lie in one file, an end sign before each and behind the
+last. A document of n tokens is n + 1 places: behind the end sign of the one before it
+each token is asked for, and behind the last one the end sign. So every token is a
+target once, and a sum over all windows is a sum over all documents.
 """
 
 import hashlib
@@ -10,13 +11,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
-from jaxdist.input.array_record import ArrayRecords
 from jaxdist.input.mixture import Mixture
 from jaxdist.input.packing import pack_documents
 from jaxdist.input.prepare import CHECKSUM_FILE
@@ -25,9 +24,6 @@ from jaxdist.input.tokenizer import TOKENIZER_FILE
 
 ABOUT_FILE: Final = "tokens.json"
 """Says what a folder of tokens holds."""
-RECORD_TOKENS: Final = 1 << 13
-"""Most tokens of a record: a longer document is several, so that a window of a book
-reads no book."""
 IGNORED_TARGET: Final = -100
 """Target of padding, which counts for nothing."""
 _REMEDY: Final = "jaxdist prepare text FILE_OR_FOLDER, then data.name=tokens:FOLDER"
@@ -42,7 +38,7 @@ class TokensAbout:
     end: int
     """Token of the end of a document."""
     dtype: str
-    """Dtype of the records: uint16, or uint32 for more than 65,536 tokens."""
+    """Dtype of the files: uint16, or uint32 for more than 65,536 tokens."""
     tokenizer: str
     """Digest of `tokenizer.json`."""
 
@@ -75,15 +71,21 @@ class PackedDocuments:
     """
 
     def __init__(self, folder: Path, split: str, context: int) -> None:
-        self.folder, self.about = folder, read_about(folder)
-        self._split, self._dtype = split, np.dtype(self.about.dtype).newbyteorder("<")
+        self.folder, self.about, self._split = folder, read_about(folder), split
+        dtype = np.dtype(self.about.dtype).newbyteorder("<")
+        # Mapped, and not read: of a window its own tokens alone.
+        file = np.memmap(folder / f"{split}.tokens", dtype, "r")
+        # As a plain array: each slice of a memory map costs more.
+        self._data = file.view(np.ndarray)
         # Tokens and bytes of each document, [N, 2].
-        sizes = np.load(folder / f"{split}.npy", mmap_mode="r", allow_pickle=False)
-        self._tokens, self._bytes = (np.ascontiguousarray(x) for x in sizes.T)
-        self.packing = pack_documents(self._tokens + 1, context)
-        records = -(-self._tokens // RECORD_TOKENS)
-        self._first_record = np.cumsum(records) - records
-        self._records = ArrayRecords([folder / f"{split}.array_record"])
+        sizes = np.load(folder / f"{split}.npy", allow_pickle=False)
+        self._places, self._bytes = sizes[:, 0] + 1, sizes[:, 1]
+        self._offsets = np.cumsum(self._places) - self._places
+        self.packing = pack_documents(self._places, context)
+
+    def __reduce__(self) -> tuple[type, tuple[Path, str, int]]:
+        # Worker processes map the files themselves.
+        return PackedDocuments, (self.folder, self._split, self.packing.size)
 
     def __len__(self) -> int:
         return len(self.packing)
@@ -93,67 +95,42 @@ class PackedDocuments:
         packing, size = self.packing, self.packing.size
         first, end = packing.bounds[ids], packing.bounds[np.asarray(ids) + 1]
         counts = end - first
-        # Rows of the pieces of all windows, one window after the other.
+        # The pieces of all windows, one window after the other: rows of the packing.
         begins = np.cumsum(counts) - counts
         rows = np.arange(counts.sum()) + np.repeat(first - begins, counts)
-        lengths, documents = packing.lengths[rows], packing.documents[rows]
-        # Where in its window each piece begins.
+        documents, starts = packing.documents[rows], packing.starts[rows]
+        lengths = packing.lengths[rows]
+        # Where in its window a piece begins, and from where it is read.
         before = np.cumsum(lengths) - lengths
         places = before - np.repeat(before[begins], counts)
-        window = np.repeat(np.arange(len(ids)), counts)
-
-        tokens = np.full((len(ids), size), self.about.end, np.int32)
-        target = np.full((len(ids), size), IGNORED_TARGET, np.int32)
+        sources = self._offsets[documents] + starts
         filled = np.add.reduceat(lengths, begins)
-        segments = np.repeat(filled[:, None].astype(np.int32), size, axis=1)
-        starts = packing.starts[rows]
-        read = self._read(documents, starts, lengths)
-        each = zip(window.tolist(), places.tolist(), lengths.tolist(), read)
-        for row, place, length, piece in each:
-            until = place + length
-            tokens[row, place:until] = piece[:-1]
-            target[row, place:until] = piece[1:]
-            segments[row, place:until] = place
-        ends = starts + lengths > self._tokens[documents]
-        said = np.bincount(window, self._bytes[documents] * ends, len(ids))
+
+        # Padding is one piece more of each window, so that one gather fills them all.
+        behind = begins + counts
+        every = np.insert(lengths, behind, size - filled)
+        skipped = np.insert(sources, behind, 0) - (np.cumsum(every) - every)
+        # In place: new memory for each of these costs more than they do.
+        read = np.repeat(skipped, every)
+        read += np.arange(len(read))
+        # What padding reads is written over; the file may be shorter than a window.
+        np.minimum(read, len(self._data) - 2, out=read)
+        tokens = self._data[read].astype(np.int32).reshape(-1, size)
+        read += 1
+        target = self._data[read].astype(np.int32).reshape(-1, size)
+        segments = np.repeat(np.insert(places, behind, filled).astype(np.int32), every)
+        for row in np.nonzero(filled < size)[0]:
+            tokens[row, filled[row] :] = self.about.end
+            target[row, filled[row] :] = IGNORED_TARGET
+        window = np.repeat(np.arange(len(counts)), counts)
+        ends = starts + lengths == self._places[documents]
+        said = np.bincount(window, self._bytes[documents] * ends, len(counts))
         return {
             "tokens": tokens,
-            "segments": segments,
+            "segments": segments.reshape(-1, size),
             "target": target,
             "bytes": said.astype(np.int32),
         }
-
-    def _read(
-        self,
-        documents: NDArray[np.int64],
-        starts: NDArray[np.int64],
-        lengths: NDArray[np.int64],
-    ) -> list[NDArray[Any]]:
-        """Return pieces of documents, with the token after each, and end signs."""
-        counts = self._tokens[documents]
-        # Place 0 is the end sign of the document before: tokens lie one later.
-        lows, highs = np.maximum(starts - 1, 0), np.minimum(starts + lengths, counts)
-        base = self._first_record[documents]
-        firsts, lasts = lows // RECORD_TOKENS, np.maximum(highs - 1, 0) // RECORD_TOKENS
-        records = np.unique(np.concatenate([base + firsts, base + lasts]))
-        held = {
-            number: np.frombuffer(record, self._dtype)
-            for number, record in zip(
-                records.tolist(), self._records.read(records), strict=True
-            )
-        }
-        end = np.full(1, self.about.end, self._dtype)
-        found = []
-        columns = (base, firsts, lasts, lows, highs, starts, starts + lengths > counts)
-        for at, a, b, low, high, start, is_end in zip(*(x.tolist() for x in columns)):
-            skip = a * RECORD_TOKENS
-            parts = [held[at + number] for number in range(a, b + 1)]
-            piece = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            piece = piece[low - skip : high - skip]
-            if start == 0 or is_end:
-                piece = np.concatenate([*[end] * (start == 0), piece, *[end] * is_end])
-            found.append(piece)
-        return found
 
     @property
     def fingerprint(self) -> str:

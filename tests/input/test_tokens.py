@@ -10,7 +10,7 @@ from jaxdist.input.config import DataConfig
 from jaxdist.input.registry import open_data
 from jaxdist.input.token_files import prepare_text
 from jaxdist.input.tokenizer import read_tokenizer
-from jaxdist.input.tokens import RECORD_TOKENS, PackedDocuments
+from jaxdist.input.tokens import PackedDocuments
 
 WORDS = (
     "one",
@@ -101,20 +101,6 @@ def test_a_text_with_a_separator_and_a_folder_are_the_same_documents(tmp_path):
     assert one.get(np.array([0]))["tokens"].tolist() == (
         other.get(np.array([0]))["tokens"].tolist()
     )
-
-
-def test_a_document_longer_than_a_record_is_read_whole(tmp_path):
-    long = " ".join(str(n) for n in range(RECORD_TOKENS))
-    rows = [{"text": long}, {"text": "short"}, {"text": "other"}]
-    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    made = prepare_text(
-        tmp_path / "mine.jsonl", tmp_path / "out", vocabulary=300, held_out=0.4
-    )
-    tokenizer, found = read_tokenizer(made.folder / "tokenizer.json"), []
-    for split in ("train", "test"):
-        source = PackedDocuments(made.folder, split, 1000)
-        found += [tokenizer.decode(ids) for ids in read_documents(source)]
-    assert sorted(found) == sorted([long, "short", "other"])
 
 
 def test_an_interrupted_preparation_leaves_nothing(tmp_path, monkeypatch):
