@@ -132,6 +132,7 @@ PAGES = {
         (
             "input_rate",
             "token_rate",
+            "volume_reads",
             "wait",
             "ids",
             "input_links",

@@ -16,7 +16,8 @@ class DataConfig:
     name: str = "digits"
     """Data set: one of `jaxdist.input.registry.dataset_names()`, a TFDS data set of
     images (`imagenet2012`, or `tfds:imagenet2012`), arrays of one's own
-    (`numpy:FILE.npz`), or a function of one's own, `file.py:function`.
+    (`numpy:FILE.npz`), volumes in files (`hdf5:`, `zarr:`, `nifti:` and a path), or a
+    function of one's own, `file.py:function`.
     """
     dir: str = "data"
     """Folder in which data sets are prepared once and then read."""
@@ -31,13 +32,17 @@ class DataConfig:
     """What to read, for a data set of one's own: the file of a text or of clips, or the
     folder of texts, images, arrays or volumes.
     """
+    keys: tuple[str, ...] = ()
+    """What arrays of HDF5, Zarr and NIfTI files are called that the network reads under
+    another name: `image=raw,mask=segmentation`.
+    """
     size: int | None = None
     """Rows and columns to which images of files are cut, or those of arrays pooled;
     none: the network's own, and all that arrays have.
     """
     channel_dim: Literal["last", "first"] = "last"
-    """Where images of arrays have their channels: [N, H, W, C], or [N, C, H, W] as
-    PyTorch has them.
+    """Where images of arrays and volumes have their channels: [N, H, W, C], or
+    [N, C, H, W] as PyTorch has them.
     """
     samples: int = 1024
     """Training samples of synthetic data; an eighth as many more are held out."""
@@ -95,6 +100,13 @@ class DataConfig:
                     values=f"data.{key} = {value}",
                     remedy=f"data.{key}={low}",
                 )
+        if wrong := [pair for pair in self.keys if not all(pair.partition("="))]:
+            raise BadInput(
+                f"data.keys has {wrong[0]}, which names no array",
+                rule="data.keys are pairs of a key of the network and a name in a file",
+                values=f"data.keys = {','.join(self.keys)}",
+                remedy="data.keys=image=raw,mask=segmentation",
+            )
         if (self.cache == "disk") != bool(self.cache_dir):
             raise BadInput(
                 "a disk and its folder go together",
@@ -110,6 +122,15 @@ class DataConfig:
                 values="data.exchange = peers, data.cache = none",
                 remedy="data.cache=memory",
             )
+
+    @property
+    def stored_names(self) -> dict[str, str]:
+        """Names in files by key of the network, where they differ.
+
+        >>> DataConfig(keys=("image=raw",)).stored_names
+        {'image': 'raw'}
+        """
+        return dict(pair.split("=", 1) for pair in self.keys)
 
     @property
     def prefetch_workers(self) -> "int | Workers":

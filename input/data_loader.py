@@ -16,7 +16,12 @@ from jaxdist.input.local_shuffle.setup import Keep
 from jaxdist.input.order import SampleOrder, SourceOrder
 from jaxdist.input.prefetch import Workers
 from jaxdist.input.sample_validation import check_source
-from jaxdist.input.sources import ArraySource, Source, source_fingerprint
+from jaxdist.input.sources import (
+    ArraySource,
+    Source,
+    sample_template,
+    source_fingerprint,
+)
 
 _GLOBAL_SHUFFLE: Final = Global()
 
@@ -107,9 +112,7 @@ def loader(
     step = resume_step(start, order, lambda: source_fingerprint(source))
     # A batch has the source's own dtypes; 64 bits only where jax has them.
     first = {
-        key: array
-        for key, array in source.get(np.zeros(1, np.int64)).items()
-        if key != "id"
+        key: array for key, array in sample_template(source).items() if key != "id"
     }
     dtypes = {
         key: jax.dtypes.canonicalize_dtype(array.dtype).name

@@ -5,7 +5,7 @@ runs it ahead of time in grain's read threads and places the pieces on the devic
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from threading import Thread, current_thread
 from types import MappingProxyType
 from typing import Any, Final, Self
@@ -30,13 +30,28 @@ from jaxdist.input.local_shuffle.setup import Keep, SampleStoreRuntime, check_no
 from jaxdist.input.order import SampleOrder
 from jaxdist.input.prefetch import Workers, prefetch_batches
 from jaxdist.input.sample_validation import SampleSpec, check_source
-from jaxdist.input.sources import Source, source_fingerprint
+from jaxdist.input.slabs import Starts, local_slabs
+from jaxdist.input.sources import SlabSource, Source, source_fingerprint
 
 Index = tuple[slice, ...]
 PaddedShapes = Mapping[str, jax.ShapeDtypeStruct]
 
 NO_PADDED_SHAPES: Final[PaddedShapes] = MappingProxyType({})
 """Shapes of a batch whose arrays are the samples' own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchGeometry:
+    """What the arrays that were read do not say of those on the devices."""
+
+    shapes: PaddedShapes = field(default_factory=dict)
+    """Global shapes of keys that may be larger than the samples' own, zeros behind."""
+    starts: Starts = field(default_factory=dict)
+    """Where the part that was read begins in each sample, of keys of which one was."""
+
+
+WHOLE_SAMPLES: Final = BatchGeometry()
+"""Batches whose arrays are the samples' own, read whole."""
 
 
 def local_rows(shardings: Iterable[NamedSharding], batch: int) -> Rows:
@@ -70,17 +85,16 @@ def device_put_batch(
     rows: Rows,
     batch: int,
     shardings: Mapping[str, NamedSharding],
-    shapes: PaddedShapes = NO_PADDED_SHAPES,
+    geometry: BatchGeometry = WHOLE_SAMPLES,
 ) -> dict[str, jax.Array]:
     """Put this host's rows of a batch on its devices, without asking other hosts.
 
     Args:
-        local: arrays of those rows, [rows, ...].
+        local: arrays of those rows, [rows, ...], whole or parts.
         rows: which rows of the global batch they are, sorted.
         batch: rows of the global batch.
         shardings: how each key lies on the devices.
-        shapes: of keys whose global arrays may be larger than the samples' own, zeros
-            behind them.
+        geometry: shapes of the global arrays, and where parts begin.
 
     Returns:
         Global arrays [batch, ...].
@@ -88,7 +102,7 @@ def device_put_batch(
 
     def lay(name: str, array: NDArray[Any]) -> jax.Array:
         own = batch, *array.shape[1:]
-        shape = shapes[name].shape if name in shapes else own
+        shape = geometry.shapes[name].shape if name in geometry.shapes else own
 
         def piece(index: Index | None) -> NDArray[Any]:
             # The rows of a device are contiguous in the global batch, and so are they
@@ -96,9 +110,12 @@ def device_put_batch(
             held = index or ()
             first, last, _ = held[0].indices(batch)
             begin = int(np.searchsorted(rows, first))
-            part = array[(slice(begin, begin + last - first), *held[1:])]
+            bounds = [i.indices(n)[:2] for i, n in zip(held[1:], shape[1:])]
+            begins = geometry.starts.get(name, (0,) * len(bounds))
+            cut = (slice(a - at, b - at) for (a, b), at in zip(bounds, begins))
+            part = array[(slice(begin, begin + last - first), *cut)]
             # Where the layout pads dims to divide them, the samples end early.
-            wanted = [len(range(*i.indices(n))) for i, n in zip(held, shape)]
+            wanted = [last - first, *(b - a for a, b in bounds)]
             behind = [(0, n - have) for n, have in zip(wanted, part.shape)]
             return np.pad(part, behind) if any(n for _, n in behind) else part
 
@@ -121,7 +138,7 @@ class Feed:
         assembler: what is in the batch of a step.
         batch: samples a step, over all devices together.
         shardings: how each key of the batch lies on the devices.
-        shapes: of keys that are laid out with padding behind each sample.
+        geometry: shapes of the global arrays, and where parts begin.
         start: first step to give.
         stop: the step at which the feed ends.
         threads: threads that prepare batches, or `Workers`.
@@ -136,7 +153,7 @@ class Feed:
         *,
         batch: int,
         shardings: Mapping[str, NamedSharding],
-        shapes: PaddedShapes = NO_PADDED_SHAPES,
+        geometry: BatchGeometry = WHOLE_SAMPLES,
         start: int = 0,
         stop: int = _UNBOUNDED,
         threads: int | Workers = 1,
@@ -147,7 +164,7 @@ class Feed:
 
         # Nothing here holds the feed itself: one that nobody holds is closed.
         def placed(local: Batch) -> dict[str, jax.Array]:
-            return device_put_batch(local, rows, batch, shardings, shapes)
+            return device_put_batch(local, rows, batch, shardings, geometry)
 
         self.store_runtime, self._state_at = store_runtime, state_at
         self.step = start
@@ -256,7 +273,6 @@ def train_feed(
         BadInput: samples that cannot be kept.
     """
     spec = dtypes if isinstance(dtypes, SampleSpec) else SampleSpec(dtypes=dtypes)
-
     source = check_source(source)
 
     def read(samples: Source) -> BatchAssembler:
@@ -265,20 +281,22 @@ def train_feed(
             order=order,
             max_shift=max_shift,
             dtypes=spec.dtypes,
-            checks=replace(spec, start=start),
+            checks=replace(spec, start=start).of(samples),
         )
 
-    kept = None
-    if sample_store is not None:
+    kept, local, geometry = None, source, BatchGeometry(shapes=shapes)
+    if sample_store is None:
+        local, geometry = _local_part(source, order.batch, shardings, shapes, max_shift)
+    else:
         # A store is in this process; it is filled before the first batch is made.
         check_no_workers(threads)
         rows = local_rows(shardings.values(), order.batch)
         kept = SampleStoreRuntime(source, order, rows, sample_store, start)
     return Feed(
-        read(source) if kept is None else kept.assembler(read),
+        read(local) if kept is None else kept.assembler(read),
         batch=order.batch,
         shardings=shardings,
-        shapes=shapes,
+        geometry=geometry,
         start=start,
         threads=threads,
         store_runtime=kept,
@@ -309,14 +327,55 @@ def eval_feed(
         threads: threads that prepare batches.
     """
     spec = dtypes if isinstance(dtypes, SampleSpec) else SampleSpec(dtypes=dtypes)
+    local, geometry = _local_part(check_source(source), batch, shardings, shapes)
     recipe = EvalBatchAssembler(
-        source=check_source(source), batch=batch, dtypes=spec.dtypes, checks=spec
+        source=local, batch=batch, dtypes=spec.dtypes, checks=spec.of(local)
     )
     return Feed(
         recipe,
         batch=batch,
         shardings=shardings,
-        shapes=shapes,
+        geometry=geometry,
         stop=recipe.steps,
         threads=threads,
     )
+
+
+def _local_part(
+    source: Source,
+    batch: int,
+    shardings: Mapping[str, NamedSharding],
+    shapes: PaddedShapes,
+    max_shift: int = 0,
+) -> tuple[Source, BatchGeometry]:
+    """Cut a source to what this process's devices hold of each sample, if it can be.
+
+    Args:
+        source: the samples.
+        batch: samples a step, over all devices together.
+        shardings: how each key of a batch lies on the devices.
+        shapes: of keys that are laid out with padding behind each sample.
+        max_shift: largest shift of an `image`, pixels.
+
+    Returns:
+        The source of the parts, and what they do not say of whole batches.
+    """
+    if not isinstance(source, SlabSource):
+        return source, BatchGeometry(shapes=shapes)
+    like = {key: array for key, array in source.template.items() if key in shardings}
+    own = {key: array.shape[1:] for key, array in like.items()}
+    # A part does not say how large the whole is.
+    shapes = {
+        **{k: jax.ShapeDtypeStruct((batch, *own[k]), x.dtype) for k, x in like.items()},
+        **shapes,
+    }
+    whole = {key: shapes[key].shape for key in own}
+    # What a shift moves into a block comes from beside it.
+    halos = {"image": (max_shift, max_shift, 0)} if max_shift else {}
+    slabs = local_slabs(shardings, whole, own, halos)
+    # Arrays that no step reads are left out, too.
+    whole_slabs = {k: tuple(map(slice, (0,) * len(s), s)) for k, s in own.items()}
+    if slabs == whole_slabs and len(slabs) == len(source.template):
+        return source, BatchGeometry(shapes=shapes)
+    starts = {key: tuple(part.start for part in slab) for key, slab in slabs.items()}
+    return source.slab(slabs), BatchGeometry(shapes=shapes, starts=starts)

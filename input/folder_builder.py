@@ -1,7 +1,6 @@
 """The TFDS builder of a folder of images; imported only while one is prepared."""
 
 import io
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from functools import partial
@@ -15,7 +14,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.text_encoding import printable_path
 from jaxdist.input.folder import ImageFolderListing, list_image_folder
 from jaxdist.input.prepare import prepare
-from jaxdist.input.registry import COMMON_TFDS_NAMES, dataset_names
+from jaxdist.input.registry import check_dataset_name
 
 _SPLITS: Final[Mapping[str, str]] = {"val": "validation"}
 """Names of splits that TFDS writes in another way."""
@@ -76,16 +75,7 @@ def prepare_folder(path: str, name: str, directory: Path) -> ImageFolderListing:
     Raises:
         BadInput: no images, a name that cannot be used, or one that is taken.
     """
-    if not re.fullmatch("[a-z][a-z0-9_]*", name) or name in (
-        *dataset_names(),
-        *COMMON_TFDS_NAMES,
-    ):
-        raise BadInput(
-            f"{name} cannot be the name of a data set",
-            rule="a name has small letters, digits and _, and no data set has it",
-            values=f"others are named {', '.join(dataset_names())}",
-            remedy="--name my_photos",
-        )
+    check_dataset_name(name)
     # Listed first: a folder that is no data set leaves nothing behind.
     listing = list_image_folder(path)
     listing.warn()

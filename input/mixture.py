@@ -19,7 +19,13 @@ from numpy.typing import NDArray
 from jaxdist.core.errors import BadInput
 from jaxdist.input.keyed_permutation import hash64, permute
 from jaxdist.input.sample_validation import check_source
-from jaxdist.input.sources import Arrays, EpochVaryingSource, SampleIds, Source
+from jaxdist.input.sources import (
+    Arrays,
+    EpochVaryingSource,
+    SampleIds,
+    Source,
+    sample_template,
+)
 
 _KEY_DOMAIN: Final = 0x313C5
 """Marks the keys of mixtures."""
@@ -59,7 +65,7 @@ class Mixture:
             for name, (source, weight) in sources.items()
         }
         keys = {
-            name: sorted(source.get(np.zeros(1, np.int64)))
+            name: sorted(sample_template(source))
             for name, (source, _) in sources.items()
         }
         first = next(iter(keys))

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -27,18 +28,22 @@ COMMON_TFDS_NAMES: Final = (
 )
 """Data sets of TFDS that are meant when a name is near; it has hundreds."""
 NO_FEATURES: Final[FeatureSpec] = MappingProxyType({})
+_VOLUME_KINDS: Final = ("hdf5", "nifti", "zarr")
+"""Formats of volumes that are read by slab."""
 _NAMES: Final = (
-    *("arrays", "balls", "clips", "digits", "folder", "moving_digits", "numpy"),
-    *("synthetic", "text", "tokens", "volumes"),
+    *("arrays", "balls", "clips", "digits", "folder", "hdf5", "moving_digits"),
+    *("nifti", "numpy", "synthetic", "text", "tokens", "volumes", "zarr"),
 )
 _FIXED_SIZE: Final = (
     *("clips", "digits", "moving_digits", "numpy", "text", "tokens", "volumes"),
+    *_VOLUME_KINDS,
 )
 _OWN_KINDS: Final = (
     *("arrays", "clips", "folder", "numpy", "text", "tokens", "volumes"),
+    *_VOLUME_KINDS,
 )
 """Data sets that are files of the user's."""
-_PREFIXES: Final = ("tfds", "numpy", "tokens")
+_PREFIXES: Final = ("tfds", "numpy", "tokens", *_VOLUME_KINDS)
 """What may stand before a name or path: `tfds:mnist`, `numpy:my.npz`."""
 _TFDS_NAME: Final = r"[a-z][a-z0-9_]*(/[\w.-]+)?(:[\d.*]+)?"
 
@@ -58,6 +63,9 @@ def is_known(config: DataConfig) -> bool:
     if kind in _PREFIXES and config.name != kind:
         return bool(rest) and (kind != "tfds" or bool(re.fullmatch(_TFDS_NAME, rest)))
     name = config.name
+    # `nifty:scans` is a slip, unless there is a module of that name.
+    if is_object_reference(name) and not kind.endswith(".py"):
+        return did_you_mean(kind, _PREFIXES) is None or _has_module(kind)
     if is_object_reference(name) or name in (*dataset_names(), *COMMON_TFDS_NAMES):
         return True
     if not re.fullmatch(_TFDS_NAME, name):
@@ -68,6 +76,13 @@ def is_known(config: DataConfig) -> bool:
     return (
         prepared or did_you_mean(name, (*dataset_names(), *COMMON_TFDS_NAMES)) is None
     )
+
+
+def _has_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):  # of a package that is not there
+        return False
 
 
 def is_own_data(config: DataConfig) -> bool:
@@ -87,9 +102,28 @@ def is_packed(config: DataConfig) -> bool:
     return config.name.partition(":")[0] == "tokens"
 
 
+def check_dataset_name(name: str) -> None:
+    """Refuse a name for a prepared data set that another has, or that none can have.
+
+    Raises:
+        BadInput: it cannot be used.
+    """
+    known = *dataset_names(), *COMMON_TFDS_NAMES
+    if not re.fullmatch("[a-z][a-z0-9_]*", name) or name in known:
+        raise BadInput(
+            f"{name} cannot be the name of a data set",
+            rule="a name has small letters, digits and _, and no data set has it",
+            values=f"others are named {', '.join(dataset_names())}",
+            remedy=f"--name my_{re.sub('[^a-z0-9_]+', '_', name.lower()).strip('_')}",
+        )
+
+
 def unknown_dataset_error(name: str, values: str = "") -> BadInput:
     """Say that there is no data set of this name, and which one was meant."""
+    kind, _, rest = name.partition(":")
     near = did_you_mean(name, (*dataset_names(), *COMMON_TFDS_NAMES))
+    if rest and (prefix := did_you_mean(kind, _PREFIXES)):
+        near = f"{prefix}:{rest}"
     return BadInput(
         f"no data set named {name}",
         values=values,
@@ -142,8 +176,23 @@ def open_data(
         raise unknown_dataset_error(config.name)
     # `numpy:my.npz` has its path in its name.
     kind, _, rest = config.name.partition(":")
-    if kind in ("numpy", "tokens") and rest:
+    if kind in _PREFIXES and kind != "tfds" and rest:
         config = replace(config, name=kind, path=rest)
+    elif Path(config.dir, config.name, "zarr.json").is_file():
+        # Volumes that `jaxdist prepare` has written.
+        kind, home = "zarr", str(Path(config.dir, config.name))
+        config = replace(config, name=kind, path=home)
+    # Of arrays in files, one file a sample has a folder for each split.
+    in_files = kind in _VOLUME_KINDS or (
+        kind == "numpy" and Path(config.path, "train").is_dir()
+    )
+    if config.keys and not in_files:
+        raise BadInput(
+            f"data.keys is set, and {config.name} has its own names",
+            rule="data.keys is for " + ", ".join(f"{k}:PATH" for k in _VOLUME_KINDS),
+            values=f"data.keys = {','.join(config.keys)}",
+            remedy="data.keys=",
+        )
 
     # What is only known to be there says nothing of how it is read.
     is_classified = "label" in features
@@ -155,18 +204,28 @@ def open_data(
         from jaxdist.input.tfds_images import open_tfds
 
         opened = open_tfds(rest, Path(config.dir), features)
+    elif in_files:
+        from jaxdist.input.volumes.layout import open_volume_files
+
+        opened = open_volume_files(
+            kind,
+            config.path,
+            features,
+            renames=config.stored_names,
+            channel_dim=config.channel_dim,
+        )
     elif is_object_reference(config.name):
         opened = _open_user_data(config.name)
     else:
         opened = _open_named(config, features)
     # One's own are wrapped, and held against what was asked of them.
     train, test = map(check_source, opened)
-    if config.channel_dim == "first":
+    if config.channel_dim == "first" and not in_files:
         if kind != "numpy" and not is_object_reference(config.name):
             raise BadInput(
                 f"{config.name} has its channels where they are",
-                rule="data.channel_dim=first is for data.name=numpy, and for arrays "
-                "of one's own",
+                rule="data.channel_dim=first is for data.name=numpy, for volumes in "
+                "files, and for arrays of one's own",
                 values=f"data.name = {config.name}, data.channel_dim = first",
                 remedy="data.channel_dim=last",
             )

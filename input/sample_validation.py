@@ -16,7 +16,7 @@ jax raises no error for an index out of range: it reads the last row, or NaN.
 import traceback
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -364,6 +364,18 @@ class SampleSpec:
     """Integers of a key are from 0 to below this."""
     ignore_values: Mapping[str, int] = field(default_factory=dict)
     """One more number that integers of a key may be, which counts for nothing."""
+    sample_name: Callable[[str, int], str] | None = None
+    """Says in which file a key of a sample is."""
+
+    def of(self, source: Source) -> "SampleSpec":
+        """Return the same with the names that a source has for its samples."""
+        return replace(self, sample_name=getattr(source, "sample_name", None))
+
+    def describe(self, key: str, sample: int) -> str:
+        """Name a sample, and the file of a key of it where that is known."""
+        if self.sample_name is None:
+            return f"sample {sample}"
+        return f"sample {sample}, {self.sample_name(key, sample)}"
 
     def checks_floats(self, step: int) -> bool:
         """Whether floats of this step's batch are looked at.
@@ -410,7 +422,7 @@ def cast_checked(
         raise BadInput(
             f"sample {_id(ids, row)} is not finite",
             rule="every number of a sample is finite (data.check)",
-            values=f"{key} of sample {_id(ids, row)} holds {value}",
+            values=f"{key} of {checks.describe(key, _id(ids, row))} holds {value}",
             remedy=("mend or leave out the sample", "data.check=off reads it as it is"),
         )
     return cast
@@ -440,7 +452,7 @@ def check_integers(
             raise BadInput(
                 f"{key} of sample {_id(ids, row)} is no whole number",
                 rule=f"{key} is {dtype}",
-                values=f"{key} = {value}",
+                values=f"{key} = {value} in {checks.describe(key, _id(ids, row))}",
                 remedy=f"{key} as whole numbers",
             )
     bound, ignored = checks.upper_bounds.get(key), checks.ignore_values.get(key)
@@ -459,7 +471,7 @@ def check_integers(
     raise BadInput(
         f"{key} of sample {_id(ids, row)} is out of range",
         rule=f"{key} is from {low} to {high}{mask}",
-        values=f"{key} = {value} in sample {_id(ids, row)}",
+        values=f"{key} = {value} in {checks.describe(key, _id(ids, row))}",
         remedy=f"mend the sample, or a network for {int(value) + 1} of them"
         if bound is not None and value > high
         else "mend the sample",

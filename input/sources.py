@@ -12,6 +12,8 @@ from jaxdist.core.errors import BadInput
 
 Arrays = Mapping[str, NDArray[Any]]
 SampleIds = NDArray[np.integer[Any]]
+Slab = tuple[slice, ...]
+"""A part of one sample's array: first and last entry of each dim, in steps of 1."""
 
 
 class Source(Protocol):
@@ -57,6 +59,31 @@ class DecodingSource(Protocol):
         """Return the same samples, made of what another source stores."""
 
 
+@runtime_checkable
+class SlabSource(Protocol):
+    """What a source has besides, where a part of a sample can be read alone.
+
+    A process whose devices hold a part of each sample reads that part.
+    """
+
+    @property
+    def template(self) -> Arrays:
+        """Return arrays [1, ...] like those of a sample; their numbers mean nothing."""
+
+    def slab(self, slabs: Mapping[str, Slab]) -> Source:
+        """Return the same samples with these parts of their arrays, and no others."""
+
+
+def sample_template(source: Source) -> Arrays:
+    """Return arrays [1, ...] with keys, shapes and dtypes of a source's samples.
+
+    The first sample is read, unless the source knows them without.
+    """
+    if isinstance(source, SlabSource):
+        return source.template
+    return source.get(np.zeros(1, np.int64))
+
+
 class ArraySource:
     """Samples held in memory, read by one gather a batch.
 
@@ -92,6 +119,19 @@ class ArraySource:
     def get(self, ids: SampleIds) -> Arrays:
         """Read samples: int [n] to new arrays [n, ...]."""
         return {name: array[ids] for name, array in self._arrays.items()}
+
+    @property
+    def template(self) -> Arrays:
+        """The first sample: one array a key, [1, ...]."""
+        return {name: array[:1] for name, array in self._arrays.items()}
+
+    def slab(self, slabs: Mapping[str, Slab]) -> "ArraySource":
+        """Return the same samples, cut to these parts; nothing is copied."""
+        # Views: of a file that is mapped, only the pages of the parts are read.
+        whole = (slice(None),)
+        return ArraySource(
+            {name: self._arrays[name][whole + slab] for name, slab in slabs.items()}
+        )
 
     @cached_property
     def fingerprint(self) -> str:
@@ -183,7 +223,11 @@ def sort_by_label(source: Source) -> PermutedSource:
     Raises:
         BadInput: samples without a label.
     """
-    every = source.get(np.arange(len(source)))
+    # Where the labels can be read alone, a volume beside each is not.
+    alone = source
+    if isinstance(source, SlabSource) and "label" in source.template:
+        alone = source.slab({"label": ()})
+    every = alone.get(np.arange(len(source)))
     label = every.get("label")
     if label is None or label.ndim != 1:
         raise BadInput(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from jaxdist.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from jaxdist.core.block_protocol import AttentionInputs as AttentionInputs
     from jaxdist.core.block_protocol import ColumnRowPair as ColumnRowPair
     from jaxdist.core.block_protocol import ResidualStream as ResidualStream
     from jaxdist.core.block_protocol import SingleLayerBlock as SingleLayerBlock
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
+        "AttentionInputs": "jaxdist.core.block_protocol",
         "Chain": "jaxdist.models.conv_blocks",
         "ColumnRowPair": "jaxdist.core.block_protocol",
         "ModelConfig": "jaxdist.models.config",

@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxdist.core.block_protocol import ColumnRowPair
+from jaxdist.core.block_protocol import AttentionInputs, ColumnRowPair
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import ContextForm
 from jaxdist.layers import Dropout, Embed, Linear, cached_attention, causal_attention
+from jaxdist.layers.token_order import context_devices, local_tokens, token_positions
 
 Layer = Any
 Make = Callable[..., Any]
@@ -90,6 +92,7 @@ class Attention(nnx.Module):
     """
 
     attention_platform: str = ""
+    context_form: ContextForm = "all_gather"
 
     def __init__(self, sizes: Sizes, turn: Layer, linear: Make, last: Make) -> None:
         self.head, self.turn = sizes.head, turn
@@ -99,6 +102,9 @@ class Attention(nnx.Module):
         self.out = last(sizes.heads * sizes.head, sizes.embed)
         made = ("query", "key", "value")
         self.pairs = (ColumnRowPair(first=made, last="out", unit=sizes.head),)
+        self.attends = AttentionInputs(
+            query="query", key="key", value="value", features=sizes.head
+        )
 
     def __call__(self, x: jax.Array, segments: jax.Array | None = None) -> jax.Array:
         """Let each token of `[B, T, C]` read itself and those before it.
@@ -111,7 +117,14 @@ class Attention(nnx.Module):
         query, key, value = self._project(x)
         positions = document_positions(segments)
         query, key = self.turn(query, positions), self.turn(key, positions)
-        read = causal_attention(query, key, value, self.attention_platform, segments)
+        read = causal_attention(
+            query,
+            key,
+            value,
+            platform=self.attention_platform,
+            context=self.context_form,
+            segments=segments,
+        )
         return self.out(read.reshape(*x.shape[:2], -1))
 
     def extend(
@@ -225,17 +238,18 @@ class Embedding(nnx.Module):
         """
         tokens, segments = split_segments(x)
         count = tokens.shape[1]
-        if count > self.context:
+        whole = count * context_devices()
+        if whole > self.context:
             raise BadInput(
                 "a sample has more tokens than the network can take",
                 rule="data.context is at most model.context",
-                values=f"data.context = {count}, model.context = {self.context}",
-                remedy=f"data.context={self.context}, or model.context={count}",
+                values=f"data.context = {whole}, model.context = {self.context}",
+                remedy=f"data.context={self.context}, or model.context={whole}",
             )
         places = document_positions(segments)
         if places is None:
             # One row of positions for all samples: broadcast over the batch.
-            places = jnp.arange(count, dtype=jnp.int32)
+            places = token_positions(count)
         y = self.look_up(tokens, places)
         return y if segments is None else (y, segments)
 
@@ -294,13 +308,15 @@ class Rotary(nnx.Module):
             positions: int32 `[B, T]`, less than `length`; None: from 0 to T - 1.
             length: 0: T.
         """
-        count, half = length or x.shape[1], x.shape[-1] // 2
+        count, half = length or x.shape[1] * context_devices(), x.shape[-1] // 2
         # Angles in NumPy's float64: float32 would lose digits at long positions.
         rates = self.base ** (-np.arange(half) / half)
         angles = np.arange(count)[:, None, None] * rates
         full = accumulation_dtype(x.dtype)
         cos, sin = (jnp.asarray(f(angles), full) for f in (np.cos, np.sin))
-        if positions is not None:
+        if positions is None:
+            cos, sin = (local_tokens(each, 0) for each in (cos, sin))
+        else:
             cos, sin = cos[positions], sin[positions]
         # Halves, not neighbours: feature i is paired with i + D/2.
         left, right = jnp.split(x.astype(full), 2, axis=-1)

@@ -15,7 +15,7 @@ from jaxdist.core.block_protocol import ColumnRowPair
 from jaxdist.core.errors import BadInput
 from jaxdist.layers import Conv, ConvTranspose, Dropout, MaxPool
 from jaxdist.models.config import ModelConfig, Preset, resolve_preset
-from jaxdist.models.conv_blocks import ConvNormRelu
+from jaxdist.models.conv_blocks import Chain, ConvNormRelu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,31 +26,82 @@ class UNetPreset(Preset):
     """Times that an image is halved, and doubled again."""
 
 
-class PlainLevel(nnx.Module):
-    """Two convolutions of one scale, as in the U-Net of images."""
+Features = jax.Array | tuple[jax.Array, ...]
+"""What goes from level to level, `[B, ..., C]` each: the skips that levels on the way
+up will read, highest first, and behind them the features of the last level."""
+
+
+class Concat(nnx.Module):
+    """Channels of a skip, and behind them those of what comes up.
+
+    A layer, so that a profile counts what it makes: the convolution behind it keeps it.
+    """
+
+    def __call__(self, skip: jax.Array, x: jax.Array) -> jax.Array:
+        """Map `[B, ..., C]` and `[B, ..., D]` to `[B, ..., C + D]`."""
+        return jnp.concatenate([skip, x], -1)
+
+
+class Level(nnx.Module):
+    """Two convolutions of one scale, and the way into it.
+
+    Args:
+        pool: on the way down; what it reads becomes a skip.
+        grow: on the way up; what it makes is joined with the lowest skip.
+        dropout: share of features dropped at its end.
+    """
+
+    def __init__(
+        self,
+        pool: MaxPool | None = None,
+        grow: ConvTranspose | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        self.pool, self.grow, self.dropout = pool, grow, Dropout(dropout)
+        self.concat = Concat()
+
+    def __call__(self, features: Features) -> Features:
+        """Map features of the level before to those of this one; other skips pass."""
+        *skips, x = features if isinstance(features, tuple) else (features,)
+        if self.pool is not None:
+            skips, x = [*skips, x], self.pool(x)
+        if self.grow is not None:
+            x = self.concat(skips.pop(), self.grow(x))
+        x = self.dropout(self.convolve(x))
+        return (*skips, x) if skips else x
+
+    def convolve(self, x: jax.Array) -> jax.Array:
+        """Map `[B, ..., C_in]` to `[B, ..., C]`."""
+        raise NotImplementedError
+
+
+class PlainLevel(Level):
+    """A level with two convolutions, as in the U-Net of images."""
 
     pairs = (ColumnRowPair(first=("conv1",), last="conv2"),)
 
     def __init__(
         self,
-        features: tuple[int, int, int],
+        widths: tuple[int, int, int],
         preset: UNetPreset,
         dtype: Any,
         rngs: nnx.Rngs,
+        **way: Any,
     ) -> None:
-        first, second, third = features
+        super().__init__(**way)
+        first, second, third = widths
         taps, start = (3,) * len(preset.image), nnx.initializers.he_normal()
         how = {"dtype": dtype, "kernel_init": start, "rngs": rngs}
         self.conv1 = Conv(first, second, taps, **how)
         self.conv2 = Conv(second, third, taps, **how)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def convolve(self, x: jax.Array) -> jax.Array:
         """Map `[B, ..., C_in]` to `[B, ..., C]`."""
         return jax.nn.relu(self.conv2(jax.nn.relu(self.conv1(x))))
 
 
-class NormLevel(nnx.Module):
-    """Two convolutions of one scale with batch norm, as in the U-Net of volumes."""
+class NormLevel(Level):
+    """A level with batch norm behind its convolutions, as in the U-Net of volumes."""
 
     pairs = (
         ColumnRowPair(first=("conv1.conv",), last="conv2.conv", inner=("conv1.norm",)),
@@ -58,27 +109,31 @@ class NormLevel(nnx.Module):
 
     def __init__(
         self,
-        features: tuple[int, int, int],
+        widths: tuple[int, int, int],
         preset: UNetPreset,
         dtype: Any,
         rngs: nnx.Rngs,
+        **way: Any,
     ) -> None:
-        first, second, third = features
+        super().__init__(**way)
+        first, second, third = widths
         taps, pads = ((n,) * len(preset.image) for n in (3, 1))
         how = preset, dtype, rngs
         self.conv1 = ConvNormRelu((first, second), taps, *how, padding=pads)
         self.conv2 = ConvNormRelu((second, third), taps, *how, padding=pads)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def convolve(self, x: jax.Array) -> jax.Array:
         """Map `[B, ..., C_in]` to `[B, ..., C]`."""
         return self.conv2(self.conv1(x))
 
 
-class _UNet(nnx.Module):
+class _UNet(Chain):
     """A path down, a path up, and at each scale the features of the one for the other.
 
-    Convolutions are padded, so that an answer has the rows of its image; the papers'
-    are not, and their answers lack a border.
+    A chain of levels: it may be cut between any two, and what is handed on there are
+    the features of one and the skips that are still to be read. Convolutions are
+    padded, so that an answer has the rows of its image; the papers' are not, and their
+    answers lack a border.
     """
 
     presets: ClassVar[dict[str, UNetPreset]]
@@ -93,19 +148,22 @@ class _UNet(nnx.Module):
         self, config: ModelConfig, *, dtype: Any = None, rngs: nnx.Rngs
     ) -> None:
         preset = resolve_preset(config, self.presets)
-        how, dims, self.levels = (dtype, rngs), len(preset.image), preset.levels
-        wide, skips = preset.channels, list[int]()
-        for i in range(preset.levels + 1):
+        how, dims, levels = (dtype, rngs), len(preset.image), preset.levels
+        wide, skips, blocks = preset.channels, list[int](), dict[str, nnx.Module]()
+        for i in range(levels + 1):
             width = preset.width * 2**i
             end = 2 * width if self.early_double else width
-            setattr(self, f"down{i}", self.level((wide, width, end), preset, *how))
+            blocks[f"down{i}"] = self.level(
+                (wide, width, end),
+                preset,
+                *how,
+                pool=MaxPool(2, 2) if i else None,
+                dropout=preset.dropout if i == levels else 0.0,
+            )
             skips.append(wide := end)
-            if i < preset.levels:
-                setattr(self, f"pool{i}", MaxPool(2, 2))
-        self.dropout = Dropout(preset.dropout)
-        for i in reversed(range(preset.levels)):
+        for i in reversed(range(levels)):
             made = wide if self.keeps_channels else skips[i]
-            up = ConvTranspose(
+            grow = ConvTranspose(
                 wide,
                 made,
                 (2,) * dims,
@@ -115,11 +173,12 @@ class _UNet(nnx.Module):
                 kernel_init=nnx.initializers.he_normal(),
                 rngs=rngs,
             )
-            setattr(self, f"grow{i}", up)
             wide = skips[i]
-            features = wide + made, wide, wide
-            setattr(self, f"up{i}", self.level(features, preset, *how))
-        self.head = Conv(wide, preset.classes, (1,) * dims, dtype=dtype, rngs=rngs)
+            widths = wide + made, wide, wide
+            blocks[f"up{i}"] = self.level(widths, preset, *how, grow=grow)
+        blocks["head"] = Conv(wide, preset.classes, (1,) * dims, dtype=dtype, rngs=rngs)
+        super().__init__(blocks)
+        self.levels = levels
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map images `[B, ..., channels]` to logits `[B, ..., classes]`.
@@ -128,19 +187,8 @@ class _UNet(nnx.Module):
             BadInput: rows that cannot be halved so often.
         """
         self._check_rows(x)
-        skips: list[jax.Array] = []
-        for i in range(self.levels + 1):
-            with jax.named_scope(f"down{i}"):
-                x = getattr(self, f"down{i}")(x)
-            if i < self.levels:
-                skips.append(x)
-                x = getattr(self, f"pool{i}")(x)
-        x = self.dropout(x)
-        for i in reversed(range(self.levels)):
-            x = getattr(self, f"grow{i}")(x)
-            with jax.named_scope(f"up{i}"):
-                x = getattr(self, f"up{i}")(jnp.concatenate([skips[i], x], -1))
-        return self.head(x)
+        logits: jax.Array = super().__call__(x)
+        return logits
 
     def _check_rows(self, x: jax.Array) -> None:
         """Refuse images whose skips would have other rows than what comes up."""

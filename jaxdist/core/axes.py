@@ -12,9 +12,15 @@ BATCH_AXES: Final = ("data", "fsdp")
 """Axes along which the samples of a replica are divided."""
 SPATIAL_AXES: Final = ("spatial_d", "spatial_h", "spatial_w")
 """Axes along which one sample is divided in depth, height and width."""
+CONTEXT_AXIS: Final = "context"
+"""The axis along which the tokens of one sample are divided."""
+POSITION_AXES: Final = (CONTEXT_AXIS, *SPATIAL_AXES)
+"""Axes along which positions of one sample are divided: tokens, or rows of images."""
+TOKEN_RANK: Final = 3
+"""Dims of tokens with features, `[B, T, C]`."""
 # Devices are numbered host by host, so inner axes lie within a host. The order is that
 # of growing traffic: replicas average now and then, tensor shards meet in every layer.
-AXES: Final = ("replica", "pipe", *BATCH_AXES, *SPATIAL_AXES, "tensor")
+AXES: Final = ("replica", "pipe", *BATCH_AXES, *POSITION_AXES, "tensor")
 """Every legal axis, outermost first; axes of size 1 always exist in a mesh."""
 
 
@@ -76,6 +82,19 @@ def spatial_axes(rank: int) -> tuple[str, ...]:
     return SPATIAL_AXES[-spatial:] if spatial in (2, 3) else ()
 
 
+def position_axes(rank: int) -> tuple[str, ...]:
+    """Name the axis of each dim of positions of an array: of images, or of tokens.
+
+    Args:
+        rank: number of dims of the array, batch and features included; tokens are
+            `[B, T, C]`.
+
+    >>> position_axes(3), position_axes(4)
+    (('context',), ('spatial_h', 'spatial_w'))
+    """
+    return (CONTEXT_AXIS,) if rank == TOKEN_RANK else spatial_axes(rank)
+
+
 @dataclass(frozen=True, kw_only=True)
 class MeshShape:
     """How many devices each axis of the mesh has, outermost first."""
@@ -88,6 +107,8 @@ class MeshShape:
     """Shards of the global batch."""
     fsdp: int = 1
     """Shards of the batch that also shard parameters and optimizer state."""
+    context: int = 1
+    """Slices of every sample's tokens."""
     spatial_d: int = 1
     """Slices of every sample in depth."""
     spatial_h: int = 1
@@ -146,5 +167,10 @@ class MeshShape:
 
     @property
     def spatial_shards(self) -> int:
-        """Parts into which one sample is divided."""
+        """Parts into which one image is divided."""
         return self.size(*SPATIAL_AXES)
+
+    @property
+    def position_shards(self) -> int:
+        """Parts into which one sample is divided."""
+        return self.size(*POSITION_AXES)

@@ -70,3 +70,36 @@ class ColumnRowPair:
             inner=tuple(at + name for name in self.inner),
             unit=self.unit,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionInputs:
+    """The layers whose outputs causal attention reads; all else is token by token.
+
+    A module that declares them as `attends` calls `causal_attention` on them, and
+    tokens of its network see each other nowhere else.
+    """
+
+    query: str
+    """Path of the layer of queries."""
+    key: str
+    """Path of the layer of keys."""
+    value: str
+    """Path of the layer of values."""
+    features: int
+    """Features of one head."""
+
+    def under(self, path: str) -> "AttentionInputs":
+        """Return the same as seen from outside the module at a path.
+
+        >>> own = AttentionInputs(query="q", key="k", value="v", features=8)
+        >>> own.under("block3.attention").key
+        'block3.attention.k'
+        """
+        at = f"{path}." if path else ""
+        return AttentionInputs(
+            query=at + self.query,
+            key=at + self.key,
+            value=at + self.value,
+            features=self.features,
+        )

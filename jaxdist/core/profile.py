@@ -98,6 +98,9 @@ class BlockProfile(LayerProfile):
 
     cut_after: bool = False
     """Whether the network may be cut after it."""
+    passed_bytes: int = 0
+    """Bytes of its output that it was handed and hands on as they are, such as skips
+    that later blocks read."""
 
 
 @dataclass(frozen=True, kw_only=True)

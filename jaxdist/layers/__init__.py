@@ -13,6 +13,7 @@ from jaxdist.layers.lstm import LSTM
 from jaxdist.layers.norm import BatchNorm
 from jaxdist.layers.pool import AvgPool, GlobalMean, GridMean, MaxPool
 from jaxdist.layers.spatial_gather import Exchange, Gather
+from jaxdist.layers.token_order import local_tokens, token_positions
 from jaxdist.layers.upsample import Upsample
 
 __all__ = [
@@ -38,4 +39,6 @@ __all__ = [
     "bind",
     "cached_attention",
     "causal_attention",
+    "local_tokens",
+    "token_positions",
 ]

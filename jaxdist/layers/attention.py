@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -12,7 +13,10 @@ from jax.ad_checkpoint import checkpoint_name
 
 from jaxdist.core.array_tags import INNER_ACTIVATION
 from jaxdist.core.dtypes import accumulation_dtype
-from jaxdist.layers.fused_attention import TILE, causal_scores, fused_attention
+from jaxdist.core.plan import ContextForm
+from jaxdist.layers.context_attention import blockwise_attention, headwise_attention
+from jaxdist.layers.fused_attention import TILE, attention_scores, fused_attention
+from jaxdist.layers.token_order import context_devices
 
 AttentionKernel = Literal["splash", "cudnn", "einsum"]
 """Splash attention of TPUs, that of cuDNN, or attention written out as products."""
@@ -91,6 +95,7 @@ def causal_attention(
     key: jax.Array,
     value: jax.Array,
     platform: str = "",
+    context: ContextForm = "all_gather",
     segments: jax.Array | None = None,
 ) -> jax.Array:
     """Attend: average values by the softmax of the products of queries and keys.
@@ -109,13 +114,15 @@ def causal_attention(
         platform: of the devices that the program is for, which has a kernel of its own
             (`attention_kernel`); empty: those of this process, on GPUs inside of
             `jax.shard_map` alone.
+        context: how tokens of other devices are read, where the context axis is manual.
         segments: int32 [B, T], one number for each document of a window: no token reads
-            one of another document. None: a window is one document.
+            one of another document. None: a window is one document. Not where the
+            context axis is manual.
 
     Returns:
         [B, T, heads, D], in the dtype of `value`.
     """
-    samples, count, heads, features = query.shape
+    _, count, _, features = query.shape
     used = platform or jax.default_backend()
     mesh = jax.sharding.get_abstract_mesh()
     is_inside = bool(mesh.axis_names) and {*mesh.manual_axes} == {*mesh.axis_names}
@@ -124,12 +131,38 @@ def causal_attention(
     if not platform and used == "gpu" and not is_inside:
         used = "cpu"
     alike = query.dtype == key.dtype == value.dtype
-    packed = segments is not None
-    kernel = attention_kernel(used, query.dtype, count, features, packed)
-    if alike and kernel != "einsum":
+
+    def is_fused(count: int) -> bool:
+        packed = segments is not None
+        kernel = attention_kernel(used, query.dtype, count, features, packed)
+        return alike and kernel != "einsum"
+
+    if context_devices() > 1 and context == "all_to_all":
+        # Behind the exchange each device has whole samples.
+        attend = partial(_whole_attention, fused=is_fused(count * context_devices()))
+        return headwise_attention(query, key, value, attend)
+    if context_devices() > 1:
+        # Kernels take blocks of whole tiles: where all tokens see all keys, those of a
+        # padding would be seen.
+        chunk = count // 2
+        fused = is_fused(chunk) and chunk % TILE == 0
+        return blockwise_attention(query, key, value, context == "ring", fused)[0]
+    return _whole_attention(query, key, value, segments, fused=is_fused(count))
+
+
+def _whole_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: jax.Array | None = None,
+    *,
+    fused: bool,
+) -> jax.Array:
+    samples, count, heads, features = query.shape
+    if fused:
         return fused_attention(query, key, value, segments)
     spread = checkpoint_name(
-        jax.nn.softmax(causal_scores(query, key, segments)), INNER_ACTIVATION
+        jax.nn.softmax(attention_scores(query, key, segments)), INNER_ACTIVATION
     )
     # What is kept for the backward pass has a name each, so that memory is predicted:
     # the softmax, and its copy in the narrower dtype of the product.

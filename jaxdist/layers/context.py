@@ -7,6 +7,7 @@ from types import MappingProxyType
 import jax
 from flax import nnx
 
+from jaxdist.core.plan import ContextForm
 from jaxdist.layers.dropout import Dropout, Noise
 from jaxdist.layers.halo import Split, local_samples
 from jaxdist.layers.spatial_gather import Gather, insert_gather
@@ -75,3 +76,15 @@ def defer_logits(model: nnx.Module, use: str) -> None:
             name = ".".join(map(str, path))
             uses = [role_key(name, method) for method in ("__call__", "attend")]
             layer.defers_logits = use in uses
+
+
+def bind_context_form(model: nnx.Module, form: ContextForm) -> None:
+    """Tell layers with a field `context_form` how attention reads other tokens.
+
+    Args:
+        model: changed in place; a fresh merge inside the step.
+        form: as `plan.context` has it.
+    """
+    for _, layer in nnx.iter_modules(model):
+        if hasattr(layer, "context_form"):
+            layer.context_form = form

@@ -10,8 +10,10 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxdist.core.array_tags import DROPOUT_MASK
+from jaxdist.core.axes import TOKEN_RANK
 from jaxdist.layers.halo import Split
 from jaxdist.layers.tensor_role import TENSOR_AXIS, TOKEN_DIM, Role, local_slice
+from jaxdist.layers.token_order import global_position
 
 
 @jax.tree_util.register_dataclass
@@ -69,6 +71,10 @@ class Dropout(nnx.Dropout):
                     index = lax.axis_index(split[dim]).astype(jnp.int32)
                     here = here + index * inputs.shape[dim]
                 place = place * whole + here
+            if inputs.ndim == TOKEN_RANK:
+                # Tokens, of which several devices may have those of one sample.
+                tensor = lax.axis_size(TENSOR_AXIS) if self.role == "own" else 1
+                place = global_position(place, inputs.shape[TOKEN_DIM] * tensor)
             at = place.reshape(-1)
 
             # One key for each sample and position, bits for its channels. Where these

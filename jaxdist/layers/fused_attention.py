@@ -1,4 +1,4 @@
-"""Fused causal attention: a primitive that keeps no array of tokens x tokens.
+"""Fused attention: a primitive that keeps no array of tokens x tokens.
 
     out, lse            = fused_attention(query, key, value)
     query', key', value' = fused_attention_gradient(query, key, value, out, lse, out')
@@ -7,6 +7,8 @@ lse is the logarithm of the sum of the exponentials of a query's scores, from wh
 backward pass computes its softmax again (Dao et al. 2022, arXiv:2205.14135, section 3).
 Each platform has the kernel of its maker: a TPU jax's splash attention in Pallas, a GPU
 of NVIDIA that of cuDNN. On others the same sums are written out.
+
+It is causal, or of tokens that all see all keys, as a block of a longer causal one is.
 
 It is one operation of a traced program, whatever the platform: its FLOPs are counted
 from its shapes, and its results are all that it keeps.
@@ -53,8 +55,7 @@ def fused_attention(
     Returns:
         [B, T, heads, D].
     """
-    out: jax.Array = _forward.bind(query, key, value, *_given(segments))[0]
-    return out
+    return attention_forward(query, key, value, *_given(segments))[0]
 
 
 def _given(segments: jax.Array | None) -> tuple[jax.Array, ...]:
@@ -65,16 +66,60 @@ def _given(segments: jax.Array | None) -> tuple[jax.Array, ...]:
 def _keep(
     query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array | None
 ) -> tuple[jax.Array, Any]:
-    out, lse = _forward.bind(query, key, value, *_given(segments))
+    out, lse = attention_forward(query, key, value, *_given(segments))
     return out, (query, key, value, out, lse, segments)
 
 
 def _pull_back(kept: Any, cotangent: jax.Array) -> tuple[jax.Array | None, ...]:
     *arrays, segments = kept
-    return (*_backward.bind(*arrays, cotangent, *_given(segments)), None)
+    return (*attention_gradient(*arrays, cotangent, *_given(segments)), None)
 
 
 fused_attention.defvjp(_keep, _pull_back)
+
+
+def attention_forward(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *segments: jax.Array,
+    causal: bool = True,
+    fused: bool = True,
+) -> list[jax.Array]:
+    """Return the result and lse [B, heads, T].
+
+    Args:
+        query: [B, T, heads, D].
+        key: [B, T, kv_heads, D].
+        value: as `key`.
+        *segments: none, or int32 [B, T], the document of each token; then `causal`.
+        causal: whether a token sees those up to itself alone, and not all.
+        fused: whether by the kernel of the platform, and not written out.
+    """
+    if not fused:
+        return _written(query, key, value, *segments, causal=causal)
+    found: list[jax.Array] = _forward.bind(query, key, value, *segments, causal=causal)
+    return found
+
+
+def attention_gradient(
+    *kept: jax.Array, causal: bool = True, fused: bool = True
+) -> list[jax.Array]:
+    """Return the gradients of query, key and value.
+
+    Of a block of longer attention they are its part of the whole ones, where result and
+    lse are those of all keys.
+
+    Args:
+        *kept: query, key, value, result, lse, the cotangent of the result, and
+            segments where there are any.
+        causal: as of `attention_forward`.
+        fused: as there.
+    """
+    if not fused:
+        return _written_gradient(*kept, causal=causal)
+    found: list[jax.Array] = _backward.bind(*kept, causal=causal)
+    return found
 
 
 def splash_attention(
@@ -83,6 +128,7 @@ def splash_attention(
     value: jax.Array,
     segments: jax.Array | None = None,
     *,
+    causal: bool = True,
     interpret: bool = False,
 ) -> list[jax.Array]:
     """Return the result and lse [B, heads, T], by splash attention.
@@ -92,13 +138,15 @@ def splash_attention(
         key: [B, T, kv_heads, D].
         value: as `key`.
         segments: int32 [B, T], the document of each token; None: one document.
+        causal: as of `attention_forward`; else tokens are a multiple of `TILE`.
         interpret: whether to run the kernel as a program of any platform.
     """
     count = query.shape[1]
     given = _splash_inputs(query, key, value)
     # With x64 the kernel's indices would be of two dtypes.
     with jax.enable_x64(False):
-        out, back = jax.vjp(_splash(given[0].shape, segments, interpret), *given)
+        attend = _splash(given[0].shape, segments, causal, interpret)
+        out, back = jax.vjp(attend, *given)
     # jax's function returns the result alone. Its backward pass keeps lse.
     lse = next(x for x in jax.tree.leaves(back) if _is_lse(x, out))
     return [out.swapaxes(1, 2)[:, :count], lse[..., :count]]
@@ -113,6 +161,7 @@ def splash_attention_gradient(
     cotangent: jax.Array,
     segments: jax.Array | None = None,
     *,
+    causal: bool = True,
     interpret: bool = False,
 ) -> list[jax.Array]:
     """Return the gradients of query, key and value, by splash attention.
@@ -125,6 +174,7 @@ def splash_attention_gradient(
         lse: as `splash_attention` returns it.
         cotangent: of the result.
         segments: as there.
+        causal: as there.
         interpret: as there.
     """
     count = query.shape[1]
@@ -135,7 +185,8 @@ def splash_attention_gradient(
     own = _heads_first(out), jnp.pad(lse, ((0, 0), (0, 0), (0, pad)))
     asked = _heads_first(cotangent)
     with jax.enable_x64(False):
-        made, back = jax.vjp(_splash(given[0].shape, segments, interpret), *given)
+        attend = _splash(given[0].shape, segments, causal, interpret)
+        made, back = jax.vjp(attend, *given)
         pulled = _with_results(back, made, *own)(asked)
     gradients: list[jax.Array] = list(pull_back(pulled))
     return gradients
@@ -152,13 +203,17 @@ def _splash_inputs(
 def _heads_first(x: jax.Array) -> jax.Array:
     """Return `[B, heads, T, D]` of `[B, T, heads, D]`, T padded to whole tiles.
 
-    No token sees one behind it, so that those of the padding change none.
+    No token sees one behind it, so that those of the padding change none; where all
+    see all there is none.
     """
     return jnp.pad(x.swapaxes(1, 2), ((0, 0), (0, 0), (0, -x.shape[1] % TILE), (0, 0)))
 
 
 def _splash(
-    shape: tuple[int, ...], segments: jax.Array | None, interpret: bool
+    shape: tuple[int, ...],
+    segments: jax.Array | None,
+    causal: bool,
+    interpret: bool,
 ) -> Attend:
     """Return splash attention for queries of a shape `[B, heads, T, D]`."""
     # Imported where it is used: Pallas takes half a second.
@@ -180,8 +235,9 @@ def _splash(
         block_q_dq=tile,
         block_kv_dq=tile,
     )
+    mask = masks.CausalMask if causal else masks.FullMask
     kernel = kernels.make_splash_mha(
-        mask=masks.MultiHeadMask([masks.CausalMask((count, count))] * heads),
+        mask=masks.MultiHeadMask([mask((count, count))] * heads),
         block_sizes=tiles,
         head_shards=1,
         q_seq_shards=1,
@@ -194,7 +250,6 @@ def _splash(
     # The padding is a document of its own.
     pad = ((0, 0), (0, count - segments.shape[1]))
     ids = jnp.pad(segments, pad, constant_values=-1)
-
     each: Any = jax.vmap(
         lambda q, k, v, own: kernel(q, k, v, kernels.SegmentIds(own, own))
     )
@@ -202,11 +257,11 @@ def _splash(
 
 
 def _cudnn_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array
+    query: jax.Array, key: jax.Array, value: jax.Array, *, causal: bool
 ) -> list[jax.Array]:
     # Of several documents in a window nothing gets here: see `attention_kernel`.
     count, features = query.shape[1], query.shape[-1]
-    out, back = jax.vjp(_cudnn(features), *map(_pad, (query, key, value)))
+    out, back = jax.vjp(_cudnn(features, causal), *map(_pad, (query, key, value)))
     lse = next(x for x in jax.tree.leaves(back) if _is_lse(x, out))
     return [out[:, :count, :, :features], lse[..., :count]]
 
@@ -218,9 +273,11 @@ def _cudnn_gradient(
     out: jax.Array,
     lse: jax.Array,
     cotangent: jax.Array,
+    *,
+    causal: bool,
 ) -> list[jax.Array]:
     count, features = query.shape[1], query.shape[-1]
-    made, back = jax.vjp(_cudnn(features), *map(_pad, (query, key, value)))
+    made, back = jax.vjp(_cudnn(features, causal), *map(_pad, (query, key, value)))
     own = _pad(out), jnp.pad(lse, ((0, 0), (0, 0), (0, count % 2)))
     pulled = _with_results(back, made, *own)(_pad(cotangent))
     return [x[:, :count, :, :features] for x in pulled]
@@ -229,18 +286,19 @@ def _cudnn_gradient(
 def _pad(x: jax.Array) -> jax.Array:
     """Return `[B, T, heads, D]` as cuDNN takes it: T even, D a multiple of 8.
 
-    Zeros behind the features change no sum, and no token sees one behind it.
+    Zeros behind the features change no sum, and no token sees one behind it; where all
+    see all, T is even.
     """
     tokens, features = x.shape[1] % 2, -x.shape[-1] % CUDNN_FEATURES
     return jnp.pad(x, ((0, 0), (0, tokens), (0, 0), (0, features)))
 
 
-def _cudnn(features: int) -> Attend:
+def _cudnn(features: int, causal: bool) -> Attend:
     return partial(
         jax.nn.dot_product_attention,
         # Of the features before padding: jax itself takes those that it is given.
         scale=1 / math.sqrt(features),
-        is_causal=True,
+        is_causal=causal,
         implementation="cudnn",
     )
 
@@ -275,9 +333,11 @@ def _written(
     key: jax.Array,
     value: jax.Array,
     segments: jax.Array | None = None,
+    *,
+    causal: bool,
 ) -> list[jax.Array]:
     """Compute both results as a formula says, for platforms without a kernel."""
-    scores = causal_scores(query, key, segments)
+    scores = attention_scores(query, key, segments, causal=causal)
     lse = jax.nn.logsumexp(scores, axis=-1)
     weights = jnp.exp(scores - lse[..., None]).astype(value.dtype)
     out = jnp.einsum("bkgts,bskd->btkgd", weights, value)
@@ -293,6 +353,8 @@ def _written_gradient(
     lse: jax.Array,
     cotangent: jax.Array,
     segments: jax.Array | None = None,
+    *,
+    causal: bool,
 ) -> list[jax.Array]:
     samples, count, _, features = query.shape
     full = accumulation_dtype(query.dtype)
@@ -300,7 +362,7 @@ def _written_gradient(
     asked, pulled, own = (
         x.astype(full).reshape(grouped) for x in (query, cotangent, out)
     )
-    scores = causal_scores(query, key, segments)
+    scores = attention_scores(query, key, segments, causal=causal)
     weights = jnp.exp(scores - lse.reshape(scores.shape[:-1])[..., None])
     reads = jnp.einsum("btkgd,bskd->bkgts", pulled, value.astype(full))
     # The sum over keys of weights x reads is the product of cotangent and result
@@ -316,8 +378,12 @@ def _written_gradient(
     return [gradient.astype(x.dtype) for gradient, x in each]
 
 
-def causal_scores(
-    query: jax.Array, key: jax.Array, segments: jax.Array | None = None
+def attention_scores(
+    query: jax.Array,
+    key: jax.Array,
+    segments: jax.Array | None = None,
+    *,
+    causal: bool = True,
 ) -> jax.Array:
     """Return the scores [B, kv_heads, group, T, T], -inf where a token is not seen.
 
@@ -327,16 +393,20 @@ def causal_scores(
         query: [B, T, heads, D].
         key: [B, T, kv_heads, D]; heads are a multiple of kv_heads.
         segments: int32 [B, T], the document of each token; None: one document.
+        causal: whether a token sees those up to itself alone, and not all.
     """
     samples, count, _, features = query.shape
     grouped = query.reshape(samples, count, key.shape[2], -1, features)
     full = accumulation_dtype(query.dtype)
     scores = jnp.einsum("btkgd,bskd->bkgts", grouped, key, preferred_element_type=full)
+    scores = scores / math.sqrt(features)
+    if not causal:
+        return scores
     seen = jnp.tril(jnp.ones((count, count), bool))
     if segments is not None:
         alike = segments[:, :, None] == segments[:, None, :]
         seen = (seen & alike)[:, None, None]
-    return jnp.where(seen, scores / math.sqrt(features), -jnp.inf)
+    return jnp.where(seen, scores, -jnp.inf)
 
 
 def _primitive(
@@ -351,7 +421,7 @@ def _primitive(
     primitive.multiple_results = True
     primitive.def_abstract_eval(types)
     # Outside of a program it is a program of its own, for the platform at hand.
-    primitive.def_impl(jax.jit(primitive.bind))
+    primitive.def_impl(jax.jit(primitive.bind, static_argnames="causal"))
     # A rule without a platform serves all that have none of their own.
     for platform, run in {"": written, **kernels}.items():
         mlir.register_lowering(
@@ -363,25 +433,31 @@ def _primitive(
     return primitive
 
 
-def _batched(primitive: Primitive, arrays: Any, dims: Any) -> Any:
+def _batched(primitive: Primitive, arrays: Any, dims: Any, *, causal: bool) -> Any:
     """Put the samples of a mapped dim beside the others: they do not see each other."""
     size = next(x.shape[d] for x, d in zip(arrays, dims, strict=True) if d is not None)
     front = [
         jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
         for x, d in zip(arrays, dims, strict=True)
     ]
-    outs = primitive.bind(*(x.reshape(-1, *x.shape[2:]) for x in front))
+    merged = (x.reshape(-1, *x.shape[2:]) for x in front)
+    outs = primitive.bind(*merged, causal=causal)
     return [x.reshape(size, -1, *x.shape[1:]) for x in outs], [0] * len(outs)
 
 
-def _forward_types(query: Any, key: Any, value: Any, *_: Any) -> list[Any]:
-    del key, value
+def _forward_types(
+    query: Any, key: Any, value: Any, *_: Any, causal: bool
+) -> list[Any]:
+    del key, value, causal
     samples, count, heads, _ = query.shape
     full = accumulation_dtype(query.dtype)
     return [query, query.update(shape=(samples, heads, count), dtype=full)]
 
 
-def _backward_types(query: Any, key: Any, value: Any, *_: Any) -> list[Any]:
+def _backward_types(
+    query: Any, key: Any, value: Any, *_: Any, causal: bool
+) -> list[Any]:
+    del causal
     return [query, key, value]
 
 

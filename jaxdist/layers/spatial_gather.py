@@ -47,7 +47,7 @@ class Gather(nnx.Module):
             shapes = (str(list(leaf.shape)) for leaf in jax.tree.leaves(x))
             raise _spatial_end_error(
                 f"no images enter {self.until}",
-                "the split of images ends before a block that reads images",
+                "the split of images ends before a block that reads an array of images",
                 f"{self.until} reads {' and '.join(shapes)}",
             )
         with jax.named_scope(self.scope or "Gather"):

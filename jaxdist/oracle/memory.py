@@ -7,7 +7,8 @@ gradients     as many bytes as the parameters that a device computes with: whole
 activations   sum over layers of share (output_bytes + inner_bytes) in a device's
               largest stage, once for every microbatch in flight; of rematerialized
               blocks their outputs and what the tensor axis brought, and one block
-              whole, once; none of what waits in the host's memory
+              whole, once; skips that a stage is handed by stages before it; none of
+              what waits in the host's memory
 weight residuals
               where gradients of weights have ticks of their own: share output_bytes of
               the layers that have weights, once for every backward pass whose gradients
@@ -20,6 +21,7 @@ Where the step was traced: the state, the batch and the program's peak beside th
 (`jaxdist/profile/xla_cpu/peak_memory.py`).
 """
 
+from jaxdist.core.axes import CONTEXT_AXIS
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.plan import Plan
@@ -112,7 +114,7 @@ def _memory_by_rank(case: StepDescription, device: Device) -> list[dict[str, int
             "gradients": max(own, whole) if case.microbatches > 1 else own,
             "activations": round((most if plan.remat_end else kept) * flying + once),
             "weight residuals": round(late * pending),
-            "batch": case.batch_bytes // plan.mesh.size(*plan.batch_axes),
+            "batch": case.batch_bytes // plan.mesh.size(*plan.batch_axes, CONTEXT_AXIS),
             "buffers": max((x.payload // max(1, x.arrays) for x in rows), default=0),
         }
         every.append({term: size for term, size in terms.items() if size})
@@ -130,6 +132,7 @@ def _saved_activations(
     worker, kept, once = compute_cost_model(case, device, pipe_rank), 0.0, 0.0
     on_host = host_activation_bytes(case, device)
     stages = case.placement.stages_of(pipe_rank) if case.stages else (0,)
+    blocks = {block.name: block for block in case.profile.blocks}
     for stage in stages:
         inside, again = 0.0, dict[str, float]()
         for layer in case.stage_layers(stage):
@@ -143,12 +146,17 @@ def _saved_activations(
                     inside += part * layer.output_bytes
             else:
                 inside += size
-        # A rematerialized block saves its output; the last has no block to hand it to.
+        # A rematerialized block saves its output, of which what it was handed is saved
+        # already; the last has no block to hand it to.
         outputs = sum(
-            block.output_bytes / case.block_sample_shards(block.name)
-            for block in case.profile.blocks
+            (block.output_bytes - block.passed_bytes)
+            / case.block_sample_shards(block.name)
+            for block in blocks.values()
             if block.name in again and block.cut_after
         )
+        if stage:
+            before = blocks[case.stages[stage - 1][-1]]
+            outputs += before.passed_bytes / case.block_sample_shards(before.name)
         kept = max(kept, inside + outputs / case.microbatches - on_host)
         once = max(once, max(again.values(), default=0.0))
     if case.plan.remat:

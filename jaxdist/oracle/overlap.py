@@ -12,6 +12,8 @@ what can overlap.
                  and, from the last layer to the first, backward; in each microbatch
     reductions   a layer's backward pass, then the reduction of its gradients, beside
                  what gathers leave of that pass; buckets are reduced when they are full
+    rings        keys and values of the next device, beside the attention to those of
+                 the one before: of n turns the n - 1 that others follow
 
 A layer's part of what moves is that of its parameter bytes. What comes after a loop has
 no pass to overlap with: reductions of several microbatches, all of a pipeline,
@@ -30,10 +32,12 @@ from jaxdist.oracle.collective_times import traffic_seconds
 from jaxdist.oracle.compute_times import stage_cost_model
 from jaxdist.oracle.flow_shop import FloatArray, concurrent_time
 from jaxdist.oracle.step_description import StepDescription
+from jaxdist.partition.context_parallel import ATTENTION_TERM
 from jaxdist.partition.gradient_buckets import BUCKET_SCOPE
 from jaxdist.partition.ledger import Ledger
 from jaxdist.partition.param_sharding import FSDP_AXIS
 
+_PERMUTE_KIND: Final = "collective-permute"
 _FSDP: Final = (FSDP_AXIS,)
 _ALL_REDUCE_SCOPE: Final = "reduce_gradients"
 """Prefix of the named scopes that reduce whole gradients."""
@@ -44,7 +48,7 @@ class CollectiveOverlap:
     """Collectives that run beside one pass of a step."""
 
     compute_pass: str
-    """`forward` or `backward`."""
+    """`forward`, `backward`, or `attention`, of both."""
     collective_seconds: Mapping[str, float]
     """Seconds of the collectives by term, as if nothing overlapped."""
     compute_seconds: float
@@ -123,6 +127,27 @@ def collective_overlaps(
                     overlap_fraction=overlap,
                 )
             )
+
+    rings = [
+        row
+        for row in ledger.rows
+        if row.what == ATTENTION_TERM and row.kind == _PERMUTE_KIND
+    ]
+    if rings:
+        modules = {row.layer.rpartition(".")[0] for row in rings}
+        inside = np.array([layer.name in modules for layer in layers])
+        beside = float((forward + backward)[inside].sum())
+        moved = traffic_seconds(replace(bare, rows=tuple(rings)), cluster, plan.placed)
+        turns = 1 - 1 / plan.mesh.context
+        found.append(
+            CollectiveOverlap(
+                compute_pass="attention",
+                collective_seconds=moved,
+                compute_seconds=beside,
+                concurrent_seconds=min(sum(moved.values()), turns * beside),
+                overlap_fraction=overlap,
+            )
+        )
 
     if micro == 1:
         rows = [

@@ -4,6 +4,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Final
 
+from jaxdist.core.axes import SPATIAL_AXES
 from jaxdist.partition.traffic import PlannedCollective
 
 EXCHANGE_LAYER: Final = "between_stages"
@@ -33,15 +34,15 @@ def split_row(row: PlannedCollective, devices: int) -> list[PlannedTransfer]:
     unit = devices if row.kind == "all-gather" and row.payload % devices == 0 else 1
     units, count = row.payload // unit, max(1, row.arrays)
     ends = [unit * (units * (place + 1) // count) for place in range(count)]
+    # Halos are fetched from both sides, keys and values go round one way, and what is
+    # sent to stages before them are gradients.
+    halos = row.layer != EXCHANGE_LAYER and row.axes[0] in SPATIAL_AXES
+    gradients = row.layer == EXCHANGE_LAYER and row.what == "gradients"
     return [
-        # Halos are fetched from both sides, and what is sent to stages before them are
-        # gradients.
         PlannedTransfer(
             row=row,
             size=end - start,
-            reverse=row.what == "gradients"
-            if row.layer == EXCHANGE_LAYER
-            else place % 2 == 1,
+            reverse=gradients or (halos and place % 2 == 1),
         )
         for place, (start, end) in enumerate(itertools.pairwise((0, *ends)))
     ]

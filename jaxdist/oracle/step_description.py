@@ -61,8 +61,8 @@ class StepDescription:
     @cached_property
     def sample_shards(self) -> int:
         """Devices over which the samples of one microbatch are split."""
-        # Positions of an image count like samples: a device computes that part of both.
-        return self.plan.batch_shards * self.plan.mesh.spatial_shards
+        # Positions of a sample count like samples: a device computes that part of both.
+        return self.plan.batch_shards * self.plan.mesh.position_shards
 
     def is_rematerialized(self, layer: LayerProfile) -> bool:
         """Tell whether the backward pass recomputes the layer's block."""

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from jaxdist.core.axes import SPATIAL_AXES
+from jaxdist.core.axes import POSITION_AXES
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
@@ -143,7 +143,7 @@ def step_trace(
 
 
 def _is_neighbour_exchange(row: PlannedCollective) -> bool:
-    return row.layer == EXCHANGE_LAYER or row.axes[0] in SPATIAL_AXES
+    return row.layer == EXCHANGE_LAYER or row.axes[0] in POSITION_AXES
 
 
 def _compute_scale(

@@ -26,11 +26,13 @@ from flax import nnx
 from jax.extend.core import Jaxpr
 
 from jaxdist.collectives.hlo_collectives import wire_bytes
+from jaxdist.core.block_protocol import AttentionInputs
 from jaxdist.core.dtypes import accumulation_dtype, real_dtype
 from jaxdist.core.plan import Plan
 from jaxdist.layers import Conv, ConvTranspose
 from jaxdist.layers.tensor_role import Roles
 from jaxdist.partition import (
+    context_parallel,
     data_parallel,
     param_sharding,
     spatial_layers,
@@ -322,6 +324,7 @@ def build_ledger(
     microbatches: int = 1,
     outer_syncs: tuple[OuterSync, ...] = (),
     select_calls: Callable[[Sequence[LayerCall]], Iterable[LayerCall]] = tuple,
+    attention: Sequence[AttentionInputs] = (),
 ) -> Ledger:
     """Predict all traffic and work of a plan's training step.
 
@@ -334,6 +337,7 @@ def build_ledger(
             reduced once.
         outer_syncs: what replicas average between steps.
         select_calls: picks the calls that are a device's own, where stages differ.
+        attention: what the network's attention reads.
     """
     # Where a plan gathers images midway, the calls behind follow another plan.
     ranges = [
@@ -350,6 +354,9 @@ def build_ledger(
         layers += spatial_parallel.group_norm_traffic(each.plan, each.calls, roles)
         layers += spatial_parallel.gather_traffic(each.plan, each.calls, roles)
         layers += tensor_parallel.tensor_traffic(each.plan, each.calls, roles)
+        layers += context_parallel.context_traffic(
+            each.plan, each.calls, roles, attention
+        )
         work |= predict_flops(each.plan, each.calls, roles)
     rows = (
         *parameter_rows,

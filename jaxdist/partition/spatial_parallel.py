@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from jaxdist.core.axes import spatial_axes
+from jaxdist.core.axes import position_axes, spatial_axes
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.plan import Plan
 from jaxdist.layers import (
@@ -106,18 +106,20 @@ def halo_traffic(
         elif isinstance(layer, Upsample):
             need = dict.fromkeys(split, layer.halo)
         wanted = list(_iter_fetches(plan, block, windows, need, array, fill))
-        forward = [fetch for fetch in wanted if fetch not in known]
+        forward = [fetch for fetch in dict.fromkeys(wanted) if fetch not in known]
         known.update(forward)
 
         backward: list[HaloFetch] = []
         if isinstance(layer, ConvTranspose):
             # One fetch of the output's gradient serves input and kernel.
             if call.input_gradient or call.weight_gradient:
-                backward = list(_iter_fetches(plan, out, windows, reach, (), 0.0))
+                fetches = _iter_fetches(plan, out, windows, reach, (), 0.0)
+                backward = list(dict.fromkeys(fetches))
         elif not call.input_gradient:  # the network's input, or behind frozen layers
             pass
         elif isinstance(layer, Conv):
-            backward = list(_iter_fetches(plan, out, windows, transpose, (), 0.0))
+            fetches = _iter_fetches(plan, out, windows, transpose, (), 0.0)
+            backward = list(dict.fromkeys(fetches))
         else:  # the gradients of the halo's rows go back
             backward = wanted
 
@@ -250,7 +252,7 @@ def _iter_fetches(
 
     `need` has the rows before and behind a block by dim, `array` what identifies it.
     """
-    shape = list(block)
+    shape, staged = list(block), plan.mesh.size(PIPE_AXIS) > 1
     for dim, sides in need.items():
         axis = windows[dim - 1].axis or ""
         # Numbers of one row across the block, halos of earlier dims included.
@@ -258,7 +260,12 @@ def _iter_fetches(
         for side, rows in enumerate(sides):
             for hop, take in halo_hops(rows, shape[dim]):
                 if hop < plan.mesh.size(axis):  # else from beyond the image's edge
-                    what = (*array, dim, side, hop, take)
+                    edge: tuple[Any, ...] = side, hop, take
+                    # Among stages an edge is gathered by the whole axis: one gather
+                    # serves both sides, and all hops, where it is a whole block.
+                    if staged and take == shape[dim]:
+                        edge = ("block",)
+                    what = (*array, dim, *edge)
                     yield HaloFetch(axis=axis, elements=rest * take, source=what)
         # Corners come along with the halo of the next dim, without diagonal messages.
         shape[dim] += sum(sides)
@@ -267,7 +274,7 @@ def _iter_fetches(
 
 def _split_dims(plan: Plan, shape: Sequence[int]) -> dict[int, str]:
     """Return the axis of each dim that is split."""
-    names = enumerate(spatial_axes(len(shape)), start=1)
+    names = enumerate(position_axes(len(shape)), start=1)
     return {dim: axis for dim, axis in names if plan.mesh.size(axis) > 1}
 
 

@@ -40,7 +40,7 @@ from typing import Any, Final
 import numpy as np
 from flax import nnx
 
-from jaxdist.core.axes import spatial_axes
+from jaxdist.core.axes import position_axes
 from jaxdist.core.block_protocol import (
     ColumnRowPair,
     LogitsLayer,
@@ -386,7 +386,7 @@ def tensor_traffic(
         elements = (
             math.prod(call.padded_out_shape)
             // plan.mesh.batch_shards
-            // plan.mesh.size(*spatial_axes(len(call.out_shape)))
+            // plan.mesh.size(*position_axes(len(call.out_shape)))
         )
         # Values that are only copied travel in their dtype, sums in the wider one.
         width = np.dtype(call.dtype).itemsize

@@ -152,8 +152,10 @@ def _attention(eqn: JaxprEqn) -> int:
     rows = samples * heads * count
     # Of each score: scale, mask, and of the softmax largest, difference, sum, quotient;
     # and a copy in the dtype of the values. The mask itself is 3 of each two tokens.
-    each = 6 + _is_narrow(eqn)
-    return (4 * features + each) * rows * count - rows + 3 * count * count
+    causal = eqn.params["causal"]
+    each = 5 + causal + _is_narrow(eqn)
+    mask = 3 * count * count * causal
+    return (4 * features + each) * rows * count - rows + mask
 
 
 def _attention_gradient(eqn: JaxprEqn) -> int:
@@ -175,7 +177,8 @@ def fused_kernel_flops(eqn: JaxprEqn) -> int:
     if eqn.primitive.name not in products:
         return 0
     samples, count, heads, features = _shape(eqn.invars[0])
-    seen = samples * heads * count * (count + 1) // 2
+    causal = eqn.params["causal"]
+    seen = samples * heads * (count * (count + 1) // 2 if causal else count * count)
     return products[eqn.primitive.name] * 2 * features * seen
 
 

@@ -120,13 +120,16 @@ def profile_network(
             layers.append(row)
 
     # A block's row sums its layers; its output is what a cut behind it would send.
-    outputs = dict(traced.output_bytes)
-    outputs |= {
-        name: size
-        for name, _, size in repeated_blocks.expand_results(
-            [(n, outputs[n]) for n in repeated_blocks.traced_names if n in outputs]
-        )
-    }
+    outputs, passed = (
+        {
+            name: size
+            for name, _, size in repeated_blocks.expand_results(
+                [(n, sizes[n]) for n in repeated_blocks.traced_names if n in sizes]
+            )
+        }
+        | sizes
+        for sizes in (traced.output_bytes, traced.passed_bytes)
+    )
     blocks = []
     for block, path in structure.block_paths.items():
         own = [row for row in layers if row.block == block]
@@ -143,6 +146,7 @@ def profile_network(
                 output_bytes=outputs.get(path, 0),
                 inner_bytes=sum(row.inner_bytes for row in own),
                 cut_after=block != list(structure.block_paths)[-1],
+                passed_bytes=passed.get(path, 0),
             )
         )
     return Profile(

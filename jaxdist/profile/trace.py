@@ -37,6 +37,8 @@ class NetworkTrace:
     """Forward and backward pass."""
     output_bytes: dict[str, int]
     """Bytes that each module returns, by path."""
+    passed_bytes: dict[str, int]
+    """Bytes of these that it was called on."""
 
 
 def trace_network(
@@ -49,17 +51,18 @@ def trace_network(
         inputs: shapes and dtypes of what it is called on, the batch first.
         prepare: binds noise to it.
     """
-    returned: dict[str, int] = {}
+    returned, passed = dict[str, int](), dict[str, int]()
 
     def scoped(traced: nnx.Module) -> None:
         prepare(traced)
-        add_layer_scopes(traced, returned)
+        add_layer_scopes(traced, returned, passed)
 
     run, state = as_function(network, scoped)
     return NetworkTrace(
         forward=trace_pruned(run, *state, *inputs),
         forward_backward=trace_pruned(with_gradient(run), *state, *inputs),
         output_bytes=returned,
+        passed_bytes=passed,
     )
 
 
@@ -110,27 +113,34 @@ def modules_by_path(network: nnx.Module) -> dict[str, nnx.Module]:
     return dict(every)
 
 
-def add_layer_scopes(network: nnx.Module, output_bytes: dict[str, int]) -> None:
+def add_layer_scopes(
+    network: nnx.Module, output_bytes: dict[str, int], passed_bytes: dict[str, int]
+) -> None:
     """Make every call of a module open a scope of its path, and name what it makes.
 
     Args:
         network: changed in place; a fresh merge inside a trace.
         output_bytes: is filled with the bytes each module returns, as it is called.
+        passed_bytes: likewise, with those that it was called on.
     """
     seen: list[Any] = []  # arrays, not their ids: an id may be used again
     for path, module in modules_by_path(network).items():
         if callable(module):
-            _wrap_in_scope(module, path, output_bytes, seen)
+            _wrap_in_scope(module, path, (output_bytes, passed_bytes), seen)
 
 
 def _wrap_in_scope(
-    module: nnx.Module, path: str, output_bytes: dict[str, int], seen: list[Any]
+    module: nnx.Module,
+    path: str,
+    sizes: tuple[dict[str, int], dict[str, int]],
+    seen: list[Any],
 ) -> None:
     """Make the calls of this one module open its scope."""
 
     def scoped(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         # A layer that returns its input (dropout in evaluation) makes nothing new.
-        seen.extend(jax.tree.leaves((args, kwargs)))
+        given = jax.tree.leaves((args, kwargs))
+        seen.extend(given)
         with jax.named_scope(path):
             leaves, tree = jax.tree.flatten(call(self, *args, **kwargs))
             # Tag what is new: neither an input nor what a layer inside returned, so
@@ -141,7 +151,9 @@ def _wrap_in_scope(
                     leaves[i] = checkpoint_name(leaf, LAYER_OUTPUT)
                     seen.append(leaves[i])
         arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
-        output_bytes[path] = sum(leaf.size * leaf.dtype.itemsize for leaf in arrays)
+        passed = [leaf for leaf in arrays if any(leaf is old for old in given)]
+        for size, some in zip(sizes, (arrays, passed), strict=True):
+            size[path] = sum(leaf.size * leaf.dtype.itemsize for leaf in some)
         return jax.tree.unflatten(tree, leaves)
 
     wrap_method(module, scoped)

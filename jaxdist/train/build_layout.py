@@ -18,7 +18,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
+from jaxdist.core.axes import BATCH_AXES, POSITION_AXES
 from jaxdist.core.block_protocol import LogitsLayer
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
@@ -29,6 +29,7 @@ from jaxdist.layers.tensor_role import role_key
 from jaxdist.partition import data_parallel, tensor_parallel
 from jaxdist.partition.block_padding import fit_block_padding
 from jaxdist.partition.compiler_rewrites import mesh_platform, mesh_rules
+from jaxdist.partition.context_parallel import attention_inputs, check_context
 from jaxdist.partition.gradient_buckets import plan_reduction
 from jaxdist.partition.ledger import (
     ParameterReads,
@@ -230,7 +231,7 @@ def check_axis_usage(plan: Plan, input_axes: Sequence[str | None]) -> None:
                 ),
             )
         # Idle devices would be given parts of the batch or of images all the same.
-        if axis in plan.replicated_axes and axis in (*BATCH_AXES, *SPATIAL_AXES):
+        if axis in plan.replicated_axes and axis in (*BATCH_AXES, *POSITION_AXES):
             raise BadInput(
                 f"{axis} cannot be idle",
                 rule=f"only axes that split nothing are idle; {axis} splits its input",
@@ -301,6 +302,10 @@ def build_layout(
         ),
         lambda: tensor_parallel.assign_roles(plan, calls, network),
     )
+    if plan.mesh.context > 1:
+        attention = attention_inputs(network)
+        check_context(plan, calls, roles, attention, inputs[0].shape[1])
+        _check_whole_samples(task, plan)
 
     # Where each leaf of the state lies.
     params, stats = (
@@ -396,6 +401,28 @@ def build_layout(
     )
 
 
+def _check_whole_samples(task: Task, plan: Plan) -> None:
+    """Refuse what reads whole samples: metrics of one's own, and packed documents."""
+    if "segments" in task.objective.dtypes:
+        raise BadInput(
+            "documents that share a window are not split over its tokens",
+            rule="attention over the context axis takes one document a window",
+            values=f"plan.mesh.context = {plan.mesh.context}, the network reads "
+            "segments",
+            remedy="plan.mesh.context=1 plan.mesh.tensor="
+            f"{plan.mesh.context} plan.tensor_strategy=sequence",
+        )
+    if task.metrics and plan.mesh.context > 1:
+        raise BadInput(
+            "metrics of your own would see a part of each sample",
+            rule="a metric is a function of a sample's whole outputs, and the context "
+            "axis splits them",
+            values=f"plan.mesh.context = {plan.mesh.context}, "
+            f"metrics {', '.join(task.metrics)}",
+            remedy="no metrics, or plan.mesh.context=1",
+        )
+
+
 def _with_ledgers(
     layout: Layout,
     calls: Sequence[LayerCall],
@@ -424,7 +451,14 @@ def _with_ledgers(
     # What was decided, where the plan says `auto`.
     is_chunked = bool(layout.logits_product)
     plan = replace(layout.plan, logits="chunks" if is_chunked else "whole")
-    ledger = partial(build_ledger, plan, calls, layout.tensor_roles, outer_syncs=syncs)
+    ledger = partial(
+        build_ledger,
+        plan,
+        calls,
+        layout.tensor_roles,
+        outer_syncs=syncs,
+        attention=attention_inputs(network),
+    )
     own_reads = replace(
         reads,
         leaves=layout.param_shardings,
@@ -434,7 +468,10 @@ def _with_ledgers(
         ),
     )
     kept = layout.state_layout.stat_shardings
-    synced = tuple(variable_traffic(layout.plan, kept, sync_axes(layout.plan, kept)))
+    synced = (
+        *variable_traffic(layout.plan, kept, sync_axes(layout.plan, kept)),
+        *layout.objective.batch_traffic(plan, layout.batch_shapes),
+    )
     if stages is None:
         rows = parameter_traffic(plan, own_reads, layout.reduction)
         loss_rows = layout.objective.loss_traffic(plan, outputs, micro)
@@ -445,23 +482,24 @@ def _with_ledgers(
         *sync_gradients.stage_transfer_traffic(layout, trace_cache, repeated_blocks),
         *synced,
     )
-    works = device_work_counts(layout.plan, micro)
+    works, last = device_work_counts(layout.plan, micro), stages.count - 1
     # Devices differ in their layers; all that update as often move parameters alike.
     rows_by_updates = {
         updates: parameter_traffic(plan, own_reads, layout.reduction, updates)
         for updates in {work.updates for work in works}
     }
-    return replace(
-        layout,
-        ledgers=tuple(
-            ledger(
-                rows_by_updates[work.updates],
-                microbatches=work.microbatches,
-                select_calls=partial(device_calls, stages, network, device=device),
-            ).with_rows((*sent, *async_steps.stage_reduction_traffic(layout, device)))
-            for device, work in enumerate(works)
-        ),
-    )
+    ledgers = []
+    for device, work in enumerate(works):
+        own = *sent, *async_steps.stage_reduction_traffic(layout, device)
+        # The last stage has the loss.
+        if last in stages.placement.stages_of(device):
+            loss = layout.objective.loss_traffic(plan, outputs, work.microbatches)
+            own = *own, *loss
+        rows = rows_by_updates[work.updates]
+        calls_of = partial(device_calls, stages, network, device=device)
+        whole = ledger(rows, microbatches=work.microbatches, select_calls=calls_of)
+        ledgers.append(whole.with_rows(own))
+    return replace(layout, ledgers=tuple(ledgers))
 
 
 def _read_samples(
@@ -512,6 +550,7 @@ def _logits_product(
         return ""
     key, _ = objective.targets[0]
     parts = plan.mesh.batch_shards * plan.replicas * task.microbatches
+    parts *= plan.mesh.context
     tokens = math.prod(shapes[key].shape) // parts
     is_large = platform != "cpu" and tokens > MAX_CHUNK_TOKENS
     used = plan.logits == "chunks" or is_large

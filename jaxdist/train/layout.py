@@ -15,9 +15,10 @@ from jax.extend.core import Jaxpr
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxdist.core.axes import BATCH_AXES, SPATIAL_AXES
+from jaxdist.core.axes import BATCH_AXES, POSITION_AXES
 from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
+from jaxdist.layers.context import bind_context_form
 from jaxdist.layers.tensor_role import Roles
 from jaxdist.partition import spatial_layers
 from jaxdist.partition.block_padding import BlockPadding
@@ -303,13 +304,14 @@ class Layout:
             self.plan.attention_platform(self.platform),
             self.logits_product if is_scored else "",
         )
+        bind_context_form(model, self.plan.context)
 
     def _split_random_streams(self, model: nnx.Module) -> None:
         """Give the streams that a network keeps another key on each shard of a batch.
 
         In place; all devices keep the same key, and count alike.
         """
-        split = (*BATCH_AXES, *SPATIAL_AXES)
+        split = (*BATCH_AXES, *POSITION_AXES)
         axes = tuple(axis for axis in self.plan.sum_axes if axis in split)
         for _, node in nnx.iter_graph(model) if axes else ():
             if isinstance(node, nnx.RngKey):
@@ -347,9 +349,13 @@ class Layout:
             batch: a global batch.
             out_specs: specs of its results.
         """
+
+        def run(state: Any, batch: Batch) -> Any:
+            return local(state, self.objective.local_batch(batch))
+
         # check_vma off: see the rule of gradients in jaxdist/train/step.py.
         return jax.shard_map(
-            local,
+            run,
             mesh=self.mesh,
             in_specs=(state_specs, self._batch_specs(batch)),
             out_specs=out_specs,

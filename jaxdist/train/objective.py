@@ -6,21 +6,27 @@ stays a mean over samples however they are sharded.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from jaxdist.core.axes import spatial_axes
+from jaxdist.core.axes import CONTEXT_AXIS, spatial_axes
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.special_tokens import PAD_ID
 from jaxdist.layers.logits_product import LogitsProduct
-from jaxdist.partition.traffic import PlannedCollective
+from jaxdist.layers.token_order import (
+    context_devices,
+    gather_whole_tokens,
+    local_tokens,
+)
+from jaxdist.partition.traffic import PlannedCollective, nontrivial_axes
 from jaxdist.train.logits import (
     Logits,
     UnsplitLogits,
@@ -33,6 +39,8 @@ from jaxdist.train.logits import (
 Batch = Mapping[str, jax.Array]
 BatchKeys = tuple[tuple[str, str], ...]
 """Keys of a batch, with dtypes."""
+_TARGET_COUNT: Final = "target_count"
+"""Key of how many targets of a whole sample count, where devices have some of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +81,25 @@ class Objective(ABC):
             An axis a dim, None for dims that stay whole; so do dims after the last.
         """
         return spatial_axes(rank)
+
+    def local_batch(self, batch: Batch) -> Batch:
+        """Return this device's samples as networks and losses take them.
+
+        Args:
+            batch: cut over devices as `dim_axes` says, in the order of the arrays.
+        """
+        return batch
+
+    def batch_traffic(
+        self, plan: Plan, shapes: Mapping[str, Any]
+    ) -> Iterable[PlannedCollective]:
+        """Return what `local_batch` moves in a step.
+
+        Args:
+            plan: the layout.
+            shapes: of a global batch.
+        """
+        return ()
 
     def target_mask(self, correct: jax.Array, batch: Batch) -> jax.Array:
         """Return which elements of `correct` count, bool [B, ...]: here all."""
@@ -267,27 +294,92 @@ class NextToken(Objective):
         own, methods = type(self), ("losses", "correct", "mean_loss")
         return all(getattr(own, x) is getattr(NextToken, x) for x in methods)
 
+    def dim_axes(self, key: str, rank: int) -> tuple[str | None, ...]:
+        """Name the axes: several devices may have the tokens of a sample."""
+        is_tokens = rank == 2 and key in self.dtypes and self.takes_product
+        return (CONTEXT_AXIS,) if is_tokens else super().dim_axes(key, rank)
+
+    def local_batch(self, batch: Batch) -> Batch:
+        """Deal out tokens zig-zag, where several devices have those of a sample."""
+        if context_devices() == 1:
+            return batch
+        # On the devices, so that batches have one order everywhere; token ids are few
+        # bytes beside what attention moves.
+        keys = [key for key, x in batch.items() if self.dim_axes(key, x.ndim)]
+        whole = dict(batch) | {key: gather_whole_tokens(batch[key]) for key in keys}
+        counts = self.target_mask(whole["target"], whole).sum(-1, dtype=jnp.int32)
+        cut = {key: local_tokens(whole[key], 1) for key in keys}
+        return {**whole, **cut, _TARGET_COUNT: counts}
+
+    def batch_traffic(
+        self, plan: Plan, shapes: Mapping[str, Any]
+    ) -> Iterator[PlannedCollective]:
+        """Yield the all-gather of tokens and targets that several devices have.
+
+        Args:
+            plan: the layout.
+            shapes: of a global batch.
+        """
+        keys = [key for key, x in shapes.items() if self.dim_axes(key, len(x.shape))]
+        if axes := nontrivial_axes(plan, (CONTEXT_AXIS,)):
+            sizes = [
+                math.prod(shapes[k].shape) * shapes[k].dtype.itemsize for k in keys
+            ]
+            yield PlannedCollective(
+                what="tokens",
+                kind="all-gather",
+                axes=axes,
+                payload=sum(sizes) // plan.batch_shards,
+                layer="local_batch",
+                arrays=len(keys),
+            )
+
     def losses(self, outputs: Logits, batch: Batch) -> jax.Array:
         """Return the mean cross entropy over each sample's tokens, [B], nats.
 
         Over those that count; 0 for a sample that has none.
         """
+        own = self._local_losses(outputs, batch)
+        return lax.psum(own, CONTEXT_AXIS) if context_devices() > 1 else own
+
+    def _local_losses(self, outputs: Logits, batch: Batch) -> jax.Array:
+        """Return what this device's tokens add to the loss of each sample, [B]."""
         counts, labels = self._labels(outputs, batch)
         each = by_chunks(self.logits.cross_entropy, outputs, labels)
         each = jnp.where(counts, each, jnp.zeros_like(each))
         # Exactly 1 where all count: the bits are those of a plain mean.
-        number = jnp.maximum(counts.sum(-1), 1).astype(each.dtype)
+        number = _target_count(counts, batch).astype(each.dtype)
         return each.mean(-1) * (jnp.full_like(number, counts.shape[-1]) / number)
 
     def mean_loss(self, outputs: Logits, batch: Batch) -> jax.Array:
-        """Return the mean of the samples' losses, in float32 or wider."""
-        if not isinstance(outputs, LogitsProduct):
+        """Return the mean of the samples' losses, in float32 or wider.
+
+        Where several devices have the tokens of a sample: this device's share of it, of
+        which they take the mean.
+        """
+        if not self.takes_product:
             return super().mean_loss(outputs, batch)
+        devices = context_devices()
+        if not isinstance(outputs, LogitsProduct):
+            return self._local_losses(outputs, batch).mean() * devices
         counts, labels = self._labels(outputs, batch)
         dtype = accumulation_dtype(outputs.features.dtype)
-        number = jnp.maximum(counts.sum(-1, keepdims=True), 1) * counts.shape[0]
-        weights = counts.astype(dtype) / number.astype(dtype)
+        number = _target_count(counts, batch)[:, None] * counts.shape[0]
+        weights = counts.astype(dtype) / number.astype(dtype) * devices
         return weighted_cross_entropy(self.logits, outputs, labels, weights)
+
+    def answer_sums(
+        self, outputs: Logits, batch: Batch, is_real: jax.Array
+    ) -> dict[str, jax.Array]:
+        """Return `correct` and `answers` of whole samples of the batch.
+
+        Args:
+            outputs: logits.
+            batch: the targets.
+            is_real: which samples count, bool [B].
+        """
+        found = super().answer_sums(outputs, batch, is_real)
+        return lax.psum(found, CONTEXT_AXIS) if context_devices() > 1 else found
 
     def _labels(self, outputs: Logits, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Return which targets count, bool [B, T], and targets, with 0 for others."""
@@ -528,6 +620,12 @@ def _check_labels(logits: Logits, key: str, labels: jax.Array) -> None:
         f"{places}; its {key} is {given}",
         remedy=remedy,
     )
+
+
+def _target_count(counts: jax.Array, batch: Batch) -> jax.Array:
+    """Return how many targets of each whole sample count, [B], 1 at least."""
+    here = batch[_TARGET_COUNT] if _TARGET_COUNT in batch else counts.sum(-1)
+    return jnp.maximum(here, 1)
 
 
 def _is_word(batch: Batch) -> jax.Array:

@@ -19,7 +19,7 @@ the last blocks stay, and what is not computed again is swapped out and in.
 """
 
 import fnmatch
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -262,13 +262,20 @@ def tag_block_outputs(model: Any, blocks: Container[str]) -> None:
 
 
 def _call_tags(*, inputs: str = "", outputs: str = "") -> Callable[..., Any]:
-    """Return a wrapper of calls that names what a layer is called on, or returns."""
-
-    def tagged(tree: Any, tag: str) -> Any:
-        return jax.tree.map(lambda x: checkpoint_name(x, tag), tree) if tag else tree
+    """Return a wrapper of calls that names what a layer is called on, or makes."""
 
     def named(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        return tagged(call(self, *tagged(args, inputs), **kwargs), outputs)
+        def tagged(tree: Any, tag: str, others: Sequence[Any] = ()) -> Any:
+            # What a layer hands on as it got it, such as the skips of others, is kept
+            # already: by another name it would be kept twice.
+            def name(x: Any) -> Any:
+                return x if any(x is y for y in others) else checkpoint_name(x, tag)
+
+            return jax.tree.map(name, tree) if tag else tree
+
+        args = tagged(args, inputs)
+        given = jax.tree.leaves((args, kwargs))
+        return tagged(call(self, *args, **kwargs), outputs, given)
 
     return named
 

@@ -72,17 +72,17 @@ class Segmentation(Objective):
         """Return the objective of masks that a plan cuts.
 
         Raises:
-            BadInput: the plan ends the split before the masks, or cuts stages.
+            BadInput: the plan ends the split before the masks.
         """
         axes = nontrivial_axes(plan, spatial_axes(len(shapes["mask"].shape) + 1))
-        if axes and (plan.spatial_end or plan.stages > 1):
+        if axes and plan.spatial_end:
             raise BadInput(
                 "masks are cut, and what the network returns is not cut as they are",
                 rule="each device scores the pixels that it holds, so images are cut "
-                "up to the last layer, in one stage",
-                values=f"plan.spatial_end = {plan.spatial_end or 'empty'}, "
-                f"{plan.stages} stages, {' and '.join(axes)} cut the images",
-                remedy=("plan.spatial_end= plan.mesh.pipe=1", f"plan.mesh.{axes[0]}=1"),
+                "up to the last layer",
+                values=f"plan.spatial_end = {plan.spatial_end}, "
+                f"{' and '.join(axes)} cut the images",
+                remedy=("plan.spatial_end=", f"plan.mesh.{axes[0]}=1"),
             )
         rows = tuple(shapes["mask"].shape[1:])
         return replace(self, split=Split(rows=rows)) if axes else self

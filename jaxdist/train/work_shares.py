@@ -91,5 +91,5 @@ class _ScopedModelFn:
 
     def __call__(self, **how: Any) -> nnx.Module:
         network = self.model_fn(**how)
-        add_layer_scopes(network, {})
+        add_layer_scopes(network, {}, {})
         return network

@@ -6,8 +6,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, get_args
 
 from jaxdist.core.axes import AXES as EVERY
+from jaxdist.core.axes import CONTEXT_AXIS, SPATIAL_AXES
 from jaxdist.core.errors import BadInput, did_you_mean, unknown_name_error
-from jaxdist.core.plan import AfterSpatial, Plan, TensorSplit
+from jaxdist.core.plan import AfterSpatial, ContextForm, Plan, TensorSplit
 from jaxdist.core.plan.reduction import AlgorithmName
 
 if TYPE_CHECKING:
@@ -180,6 +181,9 @@ class LayoutQuery:
             remat=(plan.remat,) if remat_typed else (False, True),
             zeros=(plan.zero,) if "plan.zero" in typed else (1, 3),
             weights=(plan.tensor_strategy,) if weights_typed else get_args(TensorSplit),
+            contexts=(plan.context,)
+            if "plan.context" in typed
+            else get_args(ContextForm),
             inside=() if "plan.placement" in typed else EVERY,
             host_orders=()
             if "plan.host_order" in typed
@@ -187,12 +191,14 @@ class LayoutQuery:
             ends=ends,
             ways=exact if "plan.reduce.algorithm" in typed else (*exact, *compressors),
         )
+        tokens = describer.shapes.get("tokens")
         space = plan_space(
             plan,
             self.devices,
             choices,
             batch=batch,
             blocks=max(1, len(profile.blocks)),
+            tokens=tokens.shape[1] if tokens is not None else 0,
             fixed_axes=self.pinned_axes,
         )
         return CostEstimate(
@@ -233,6 +239,8 @@ class LayoutQuery:
     def _axes(self) -> tuple[str, ...]:
         from jaxdist.planner.layouts.space import SEARCH_AXES
 
-        # Text has no height or width to split.
-        images = "image" in self.describer.shapes
-        return tuple(a for a in SEARCH_AXES if images or not a.startswith("spatial"))
+        # Text has no height or width to split, and images have no tokens.
+        has = {"image": SPATIAL_AXES, "tokens": (CONTEXT_AXIS,)}
+        shapes = self.describer.shapes
+        others = {a for key, axes in has.items() if key not in shapes for a in axes}
+        return tuple(axis for axis in SEARCH_AXES if axis not in others)

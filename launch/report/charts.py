@@ -19,7 +19,7 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
-from jaxdist.core.axes import AXES, SPATIAL_AXES
+from jaxdist.core.axes import AXES, POSITION_AXES
 from jaxdist.core.text.formatting import format_percent
 from jaxdist.core.text.theme import FILLS
 
@@ -549,6 +549,6 @@ def collective_fill(label: str) -> str:
     """
     # A label of a sum by what it sums has no axis, and falls through to `data`.
     along = label.rpartition(", ")[2].split(" x ")[0].split(" ")[0]
-    if along in SPATIAL_AXES:
+    if along in POSITION_AXES:
         return "spatial"
     return along if along in AXES and along in FILLS else "data"

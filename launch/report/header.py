@@ -7,7 +7,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from jaxdist.core.axes import SPATIAL_AXES
+from jaxdist.core.axes import POSITION_AXES
 from jaxdist.core.plan import Plan
 from jaxdist.core.text.formatting import (
     format_count,
@@ -147,7 +147,7 @@ _PITCH: Final = 22
 _MAX_DRAWN: Final = 8
 _MIN_LABEL_WIDTH: Final = 50
 """Least width of a frame that has room for `stage 0`, not for the number alone."""
-_VERTICAL_AXES: Final = (*SPATIAL_AXES, "tensor")
+_VERTICAL_AXES: Final = (*POSITION_AXES, "tensor")
 
 
 def draw_mesh(plan: Plan) -> Markup:

@@ -99,9 +99,11 @@ def train(
     with ExitStack() as stack:
         # Process 0 alone writes the run. The others write the same files, so that no
         # code has to ask, into a folder that is deleted in the end.
-        own = folder
-        if not group.is_primary:
-            own = RunFolder(Path(stack.enter_context(TemporaryDirectory())))
+        own = (
+            folder
+            if group.is_primary
+            else RunFolder(Path(stack.enter_context(TemporaryDirectory())))
+        )
         with group.primary_first("claim"):
             stack.enter_context(folder_lock(own))
 
@@ -166,24 +168,24 @@ def train(
             and schedule.is_evaluation_step(start)
             and not recorder.was_evaluated(start),
         )
-        layout = job.layout
         feed = stack.enter_context(
             train_feed(
                 source,
                 job.order,
                 program.batch_shardings,
-                shapes=layout.padded_shapes(layout.batch_shapes),
-                dtypes=sample_spec(config, layout),
+                shapes=job.layout.padded_shapes(job.layout.batch_shapes),
+                dtypes=sample_spec(config, job.layout),
                 max_shift=config.data.shift,
                 start=start,
                 threads=config.data.prefetch_workers,
                 sample_store=sample_store,
             )
         )
+        readable = ReadableBatches(wrap_batches(feed, start))
         outcome = fit(
             program,
             state,
-            batches_until(wrap_batches(feed, start), should_stop),
+            batches_until(readable, should_stop),
             schedule=replace(schedule, resume_evaluation=was_missed),
             evaluate=make_evaluator(job, held_out, should_stop),
             checkpointer=RunCheckpointer(checkpoints, job),
@@ -196,6 +198,7 @@ def train(
         # would be counted in parts.
         with recorder.phase("checkpoint", int(outcome.state.step)):
             checkpoints.wait()
+        readable.raise_error()
         feed.close()
         store = feed.store_runtime
         run = summarize_run(
@@ -318,6 +321,36 @@ def _write_settings(folder: RunFolder, job: Job, start: int) -> None:
         # So that checkpoints write text where the data is no more.
         text = (train.folder / TOKENIZER_FILE).read_text(encoding="utf-8")
         write_atomic(folder.tokenizer, text)
+
+
+class ReadableBatches:
+    """Batches until one cannot be read: a run then saves, as one that is stopped.
+
+    Args:
+        batches: those of a run.
+    """
+
+    def __init__(self, batches: BatchIterator) -> None:
+        self._batches = batches
+        self._error: BadInput | None = None
+
+    def __iter__(self) -> BatchIterator:
+        try:
+            yield from self._batches
+        except BadInput as error:
+            # Of several processes the others have their batch, and would not save.
+            if jax.process_count() > 1:
+                raise
+            self._error = error
+
+    def raise_error(self) -> None:
+        """Raise what ended the batches, once the run is saved.
+
+        Raises:
+            BadInput: a batch could not be read.
+        """
+        if self._error is not None:
+            raise self._error
 
 
 class RunCheckpointer:

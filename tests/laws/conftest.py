@@ -140,6 +140,8 @@ def layout_of(task, axes, batch):
     how = {key: value for key, value in axes.items() if key not in AXES}
     if "order" in how:  # a plan's `pipe`, as its mesh has an axis of this name
         how["pipe"] = how.pop("order")
+    if "context_form" in how:  # likewise its `context`
+        how["context"] = how.pop("context_form")
     mesh = MeshShape(**{key: value for key, value in axes.items() if key in AXES})
     plan = Plan(mesh=mesh, **how)
     if plan.microbatches:

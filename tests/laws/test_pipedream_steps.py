@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
 RATE, MOMENTUM = 0.001, 0.9
 VGG16 = ModelConfig(name="vgg16", size="tiny")
 RESNET = ModelConfig(name="resnet50", size="tiny")
+UNET = ModelConfig(name="unet2d", size="tiny")
 
 
 @pytest.fixture(autouse=True)
@@ -273,6 +274,17 @@ def test_statistics_are_those_of_a_stage_or_the_mean_of_its_replicas(replicas, h
 )
 def test_beside_other_axes(beside, hold):
     hold(VGG16, 24, delayed, schedule="pipedream", replicas=(2, 1), beside=beside)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("replicas", "beside"),
+    [((1, 1, 1), {}), ((2, 1, 1), {}), ((2, 1), {"spatial_h": 2})],
+    ids=str,
+)
+def test_skips_across_stages(replicas, beside, hold):
+    """Masks are scored by the replicas of the last stage."""
+    hold(UNET, 24, delayed, schedule="pipedream", replicas=replicas, beside=beside)
 
 
 class Layer(nnx.Module):

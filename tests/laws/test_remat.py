@@ -83,6 +83,28 @@ def test_beside_other_settings(axes, assert_equal_one_device):
 
 
 @pytest.mark.parametrize(
+    ("name", "image", "axes"),
+    [
+        # Skips of levels that are computed again, and of one that is kept.
+        ("unet2d", (16, 8, 1), dict(data=2, spatial_w=2, remat_end="up1")),
+        pytest.param(
+            *("unet2d", (12, 8, 1), dict(spatial_h=2, tensor=2)),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *("unet3d", (8, 8, 4, 2), dict(fsdp=2, spatial_d=2, remat_end="down2")),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["until up1", "all, 12 rows on 2", "volumes"],
+)
+def test_skips_across_blocks(name, image, axes, assert_equal_one_device):
+    config = ModelConfig(name=name, size="tiny", dropout=0.3)
+    axes = axes | {"remat": True}
+    assert_equal_one_device(config, axes, size=4, image=image)
+
+
+@pytest.mark.parametrize(
     ("model", "beside"),
     [("googlenet", "tensor"), ("gpt2_small", "tensor"), ("resnet8", "columns")],
 )

@@ -41,8 +41,6 @@ everyone counts figure 1; unet3d: the paper's 19,069,955 have one number for eac
 
 AUXILIARY = {"googlenet": 6_379_984, "inception_v3": 3_326_696}
 NETWORKS = sorted(PARAMETERS)
-CHAINS = [name for name in NETWORKS if not name.startswith("unet")]
-"""Networks that are a chain of blocks; the skips of a U-Net lie over all of them."""
 
 
 def network(config):
@@ -134,12 +132,15 @@ def test_flops_are_those_of_the_docstring(name):
     assert f"FLOPs a sample: {said}" in type(full(name)).__doc__
 
 
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_the_chain_is_the_network(name):
     config = tiny(name)
     model, chain = run(config, "eval"), run(config, "eval", by_blocks=True)
     assert model == chain
-    outputs = {"cosmoflow": (4,), "s2vt": (6, 20)}
+    outputs = {
+        **{"cosmoflow": (4,), "s2vt": (6, 20)},
+        **{"unet2d": (16, 16, 4), "unet3d": (8, 8, 8, 4)},
+    }
     assert model[1] == [(2, *outputs.get(name, (10,)))]
 
 

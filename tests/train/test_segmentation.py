@@ -1,5 +1,7 @@
 """Segmentation: losses and scores of pixels are those of their formulas."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -125,5 +127,7 @@ def test_a_split_that_ends_before_the_masks_is_refused():
     with pytest.raises(BadInput, match="not cut as they are") as refused:
         Segmentation().on_blocks(plan, batch)
     assert "plan.spatial_end = head" in refused.value.values
+    staged = replace(plan, mesh=MeshShape(spatial_h=2, pipe=2), spatial_end="")
+    assert Segmentation().on_blocks(staged, batch).split.rows == (8, 8)
     whole = Plan(mesh=MeshShape(data=2))
     assert Segmentation().on_blocks(whole, batch) == Segmentation()

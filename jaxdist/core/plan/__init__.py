@@ -3,9 +3,17 @@
 from jaxdist.core.plan.plan import (
     PLAN_TARGET_KEY,
     AfterSpatial,
+    ContextForm,
     MeshShape,
     Plan,
     TensorSplit,
 )
 
-__all__ = ["PLAN_TARGET_KEY", "AfterSpatial", "MeshShape", "Plan", "TensorSplit"]
+__all__ = [
+    "PLAN_TARGET_KEY",
+    "AfterSpatial",
+    "ContextForm",
+    "MeshShape",
+    "Plan",
+    "TensorSplit",
+]

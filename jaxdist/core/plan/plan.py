@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
-from jaxdist.core.axes import AXES, BATCH_AXES, SPATIAL_AXES, MeshShape
+from jaxdist.core.axes import AXES, BATCH_AXES, POSITION_AXES, SPATIAL_AXES, MeshShape
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.plan.aliases import rename_plan_keys
 from jaxdist.core.plan.outer import OuterConfig
@@ -28,6 +28,9 @@ BlockLoops = Literal["auto", "on", "off"]
 
 AttentionChoice = Literal["auto", "einsum"]
 """Which kernel attention has."""
+
+ContextForm = Literal["all_gather", "ring", "all_to_all"]
+"""How attention reads tokens of other devices."""
 
 LogitsChoice = Literal["auto", "chunks", "whole"]
 """How a loss holds logits."""
@@ -88,6 +91,10 @@ class Plan:
     attention: AttentionChoice = "auto"
     """Kernel of attention: auto takes the fused one of the platform where it has one,
     einsum writes it out as products everywhere."""
+    context: ContextForm = "all_gather"
+    """How attention reads the tokens of other devices along the context axis:
+    all_gather has all keys and values at once, ring those of one device at a time,
+    all_to_all gives each device some heads of all tokens."""
     logits: LogitsChoice = "auto"
     """How the loss holds the logits of a vocabulary: in chunks of tokens, forward and
     backward, or whole; auto takes chunks on accelerators, of a device's many tokens."""
@@ -251,6 +258,8 @@ class Plan:
             yield "own cuts"
         if self.mesh.tensor > 1 and self.tensor_strategy != "pairs":
             yield f"weights by {self.tensor_strategy}"
+        if self.mesh.context > 1 and self.context != "all_gather":
+            yield f"context by {self.context}"
         if self.mesh.fsdp > 1 and self.zero != 3:
             yield f"zero {self.zero}"
         if self.remat:
@@ -388,7 +397,7 @@ class Plan:
         Along the pipe axis the devices of the last stage hold it, and others none.
         """
         # Not over replicas: each has a loss of its own.
-        used = {"pipe", *BATCH_AXES, *SPATIAL_AXES, "tensor"} - set(
+        used = {"pipe", *BATCH_AXES, *POSITION_AXES, "tensor"} - set(
             self.replicated_axes
         )
         return tuple(a for a, size in self.mesh.items() if a in used and size > 1)

@@ -33,7 +33,9 @@ FILLS: Final = {
     "data": Colour(
         "#9D4812", "#E54015", "traffic along data and fsdp; communication buffers"
     ),
-    "spatial": Colour("#B88D0F", "#E9C01E", "traffic along the spatial axes"),
+    "spatial": Colour(
+        "#B88D0F", "#E9C01E", "traffic along the spatial and context axes"
+    ),
     "tensor": Colour("#E466B7", "#D86BA7", "traffic along tensor"),
     "pipe": Colour("#6C2093", "#8C60BC", "traffic along pipe"),
     "input": Colour("#0EA964", "#1A9760", "input wait, reading, exchange"),

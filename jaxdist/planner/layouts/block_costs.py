@@ -67,6 +67,21 @@ class BlockCosts:
         """Bytes of each block's output on the global batch."""
         return np.array([block.output_bytes for block in self.profile.blocks] or [0])
 
+    @cached_property
+    def made_bytes(self) -> Column:
+        """Bytes of each block's output without what it was handed, such as skips."""
+        return self.output_bytes - self._passed_bytes
+
+    @cached_property
+    def _passed_bytes(self) -> Column:
+        """Bytes of each block's output that it was handed, on the global batch."""
+        return np.array([block.passed_bytes for block in self.profile.blocks] or [0])
+
+    def _handed_bytes(self, starts: Sequence[int]) -> Column:
+        """Return what stages hold of blocks farther back than the one before them."""
+        found: Column = np.array([0, *self._passed_bytes])[starts]
+        return found
+
     def longest_stage(
         self, parts: Column, tensor: Column, stages: Column
     ) -> tuple[Column, Column, Column]:
@@ -128,7 +143,12 @@ class BlockCosts:
         return forward, np.array([one.backward for one in spent])
 
     def max_stage_bytes(
-        self, sizes: Column, stages: Column, *, at_end: bool = False
+        self,
+        sizes: Column,
+        stages: Column,
+        *,
+        at_end: bool = False,
+        with_handed: bool = False,
     ) -> Column:
         """Return the largest sum of a stage's blocks, of every plan.
 
@@ -136,12 +156,15 @@ class BlockCosts:
             sizes: of each block.
             stages: of each plan.
             at_end: the largest of the blocks that end a stage instead, but the last.
+            with_handed: the sum includes the skips that a stage is handed.
         """
         counts, place = np.unique(stages, return_inverse=True)
         found = []
         for count in counts:
             starts = self._balanced_starts(int(count))
             each = np.add.reduceat(sizes, starts)
+            if with_handed:
+                each = each + self._handed_bytes(starts)
             if at_end:
                 each = sizes[np.array(starts[1:], int) - 1]
             found.append(each.max(initial=0))
@@ -158,7 +181,9 @@ class BlockCosts:
             of_block: those of the largest single block instead.
         """
         sizes = [x.output_bytes + x.inner_bytes for x in self.profile.layers]
-        return self._max_split_bytes(sizes, tensor, stages, of_block=of_block)
+        return self._max_split_bytes(
+            sizes, tensor, stages, of_block=of_block, with_handed=not of_block
+        )
 
     def max_weight_residuals(
         self, tensor: Column, stages: Column, *, is_remade: bool
@@ -182,6 +207,7 @@ class BlockCosts:
         stages: Column,
         *,
         of_block: bool = False,
+        with_handed: bool = False,
     ) -> Column:
         sizes = np.array(layer_sizes, float)
         # Activations of split layers are split with their weights, others are whole.
@@ -195,7 +221,10 @@ class BlockCosts:
         for parts, count in keys:
             each = whole + own / parts
             if not of_block:
-                each = np.add.reduceat(each, self._balanced_starts(int(count)))
+                starts = self._balanced_starts(int(count))
+                each = np.add.reduceat(each, starts)
+                if with_handed:
+                    each = each + self._handed_bytes(starts)
             found.append(each.max())
         return np.array(found)[place]
 

@@ -23,7 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.core.axes import SPATIAL_AXES
+from jaxdist.core.axes import CONTEXT_AXIS, POSITION_AXES
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.plan.placement import MeshPlacement
@@ -98,7 +98,8 @@ class CostEstimate:
     @cached_property
     def memory_bytes(self) -> Column:
         """Bytes of a device, about."""
-        read = self.traffic.batch_bytes / self.space.sizes("replica", "data", "fsdp")
+        parts = self.space.sizes("replica", "data", "fsdp", CONTEXT_AXIS)
+        read = self.traffic.batch_bytes / parts
         state = self.traffic.state * self._parameter_bytes
         # Only activations are uncertain: state and gradients are counted.
         margin = 1 + MEMORY_MARGIN * self.needs_margin
@@ -240,7 +241,7 @@ class CostEstimate:
     @cached_property
     def _sample_shards(self) -> Column:
         """Devices over which the samples of a microbatch are split."""
-        return self.space.sizes("replica", "data", "fsdp", *SPATIAL_AXES)
+        return self.space.sizes("replica", "data", "fsdp", *POSITION_AXES)
 
     @cached_property
     def _sample_parts(self) -> Column:
@@ -327,7 +328,7 @@ class CostEstimate:
         norms = found.norm_statistics
         said = self._price(
             "all-reduce",
-            ("data", "fsdp", *SPATIAL_AXES),
+            ("data", "fsdp", *POSITION_AXES),
             micro * norms.arrays / pipe,
             micro * norms.payload / pipe,
         )
@@ -340,6 +341,14 @@ class CostEstimate:
         for axis, edges in found.halo_exchange.items():
             payload, arrays = edges.payload / batch / pipe, micro * edges.arrays / pipe
             said += self._price("collective-permute", (axis,), arrays, payload)
+        context = space.sizes(CONTEXT_AXIS)
+        for kind, read in found.context_collectives.items():
+            # All keys and values, whatever the devices are, or parts of them.
+            whole = kind in ("all-gather", "collective-permute")
+            payload = read.payload / batch / pipe / tensor / np.where(whole, 1, context)
+            hops = np.where(kind == "collective-permute", context, 1)
+            arrays = micro * read.arrays * hops / pipe
+            said += self._price(kind, (CONTEXT_AXIS,), arrays, payload)
         held_up = self._ticks / (micro * space.chunks)
         # Half of it in every tick with a forward or a backward pass.
         between = (self._exchanges - 1) / (2 * micro)
@@ -353,7 +362,7 @@ class CostEstimate:
         ratios = [_COMPRESSION_RATIOS.get(way, 1.0) for way in space.choices.ways]
         sent = np.array(ratios)[space.way] * self._parameter_bytes
         arrays = found.gradient_all_reduce.arrays / pipe
-        sums = self._price("all-reduce", ("data", *SPATIAL_AXES), arrays, sent)
+        sums = self._price("all-reduce", ("data", *POSITION_AXES), arrays, sent)
         arrays = found.gradient_reduce_scatter.arrays / pipe
         # Inside of fsdp gradients are never compressed.
         own = self._parameter_bytes
@@ -495,7 +504,8 @@ class CostEstimate:
         if "all-gather" in kinds:
             brought += kinds["all-gather"].payload
         received = np.where(tensor > 1, brought / parts / stages, 0.0)
-        between = pieces.max_stage_bytes(pieces.output_bytes, stages) / parts + received
+        outputs = pieces.max_stage_bytes(pieces.made_bytes, stages, with_handed=True)
+        between = outputs / parts + received
         inside = pieces.max_activations(tensor, stages) / parts
         kept = np.where(self.space.remat == 1, between, inside)
         block = pieces.max_activations(tensor, stages, of_block=True) / parts

@@ -98,8 +98,8 @@ def setting_variants(
 ) -> Iterator[Plan]:
     """Yield other settings of a plan's layout, the best first.
 
-    Beside those of the space: other cuts, other ways to split weights, and parameters
-    that fsdp does not shard.
+    Beside those of the space: other cuts, other ways to split weights and to attend to
+    split tokens, and parameters that fsdp does not shard.
 
     Args:
         plan: one that came out well.
@@ -118,6 +118,8 @@ def setting_variants(
     yield from stage_cut_variants(plan, estimate)
     if plan.mesh.tensor > 1:
         yield from (replace(plan, tensor_strategy=how) for how in space.choices.weights)
+    if plan.mesh.context > 1:
+        yield from (replace(plan, context=how) for how in space.choices.contexts)
     if plan.mesh.fsdp > 1:
         yield from (replace(plan, zero=zero) for zero in space.choices.zeros)
     # Their steps go both ways at once, which the price of permutations that were timed

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from jaxdist.core.axes import AXES, BATCH_AXES
 from jaxdist.core.cluster import Cluster
-from jaxdist.core.plan import AfterSpatial, MeshShape, Plan, TensorSplit
+from jaxdist.core.plan import AfterSpatial, ContextForm, MeshShape, Plan, TensorSplit
 from jaxdist.core.plan.pipeline import PipelineConfig, ScheduleName
 from jaxdist.core.plan.placement import MeshPlacement
 from jaxdist.core.plan.reduction import AlgorithmName
@@ -25,7 +25,9 @@ from jaxdist.pipeline.sync_schedule import FULL_PIPELINE_SCHEDULES, ZERO_BUBBLE_
 
 Column = NDArray[Any]
 
-SEARCH_AXES: Final = ("pipe", "data", "fsdp", "spatial_h", "spatial_w", "tensor")
+SEARCH_AXES: Final = (
+    *("pipe", "data", "fsdp", "context", "spatial_h", "spatial_w", "tensor"),
+)
 """Axes over which devices are factored, outermost first."""
 
 SCHEDULE_CHOICES: Final[tuple[tuple[ScheduleName, int], ...]] = (
@@ -62,6 +64,8 @@ class PlanChoices:
     """ZeRO stages of fsdp: it shards the optimizer's state alone, or parameters too."""
     weights: tuple[TensorSplit, ...] = ("pairs",)
     """How the tensor axis splits weights."""
+    contexts: tuple[ContextForm, ...] = ("all_gather",)
+    """How attention reads tokens of other devices."""
     inside: tuple[str, ...] = ()
     """Axes that may be moved to the inside on devices."""
     host_orders: tuple[tuple[str, ...], ...] = ()
@@ -273,6 +277,7 @@ def plan_space(
     *,
     batch: int,
     blocks: int,
+    tokens: int = 0,
     fixed_axes: Mapping[str, int] = MappingProxyType({}),
 ) -> PlanSpace:
     """List what could be tried, but for what cannot be run at a glance.
@@ -283,6 +288,7 @@ def plan_space(
         choices: what may be chosen.
         batch: samples of a global batch, which every microbatch divides.
         blocks: blocks of the network: a stage has one at least.
+        tokens: of a sample, of which a device has two equal chunks.
         fixed_axes: devices of axes that are not chosen.
     """
     # Typed axes take their devices; the others are factored.
@@ -316,6 +322,7 @@ def plan_space(
     unstaged = [i for i, way in enumerate(ways) if way in NON_PIPELINE_COMPRESSORS]
     possible = (
         (batch % parts == 0)
+        & ((every.sizes("context") == 1) | (tokens % (2 * every.sizes("context")) == 0))
         & np.where(pipe == 1, first, pipe * every.chunks <= blocks)
         # Interleaved microbatches go round the devices in groups of their number.
         & ~(chunked & (every.micro % pipe != 0))

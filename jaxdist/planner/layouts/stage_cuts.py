@@ -152,7 +152,7 @@ def stage_cut_cost(estimate: CostEstimate, plan: Plan) -> StageCutCost:
         plan: with stages, not more than blocks.
     """
     pieces, mesh, cluster = estimate.block_costs, plan.mesh, estimate.cluster
-    parts = plan.batch_shards * mesh.spatial_shards * plan.microbatches
+    parts = plan.batch_shards * mesh.position_shards * plan.microbatches
     # Rematerialized blocks run their forward pass twice.
     again = np.isin(pieces.block_names, plan.remade(pieces.block_names))
     rows = []

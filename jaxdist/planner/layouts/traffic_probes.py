@@ -5,12 +5,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Self
 
-from jaxdist.core.axes import SPATIAL_AXES
+from jaxdist.core.axes import CONTEXT_AXIS, SPATIAL_AXES
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.oracle.compute_times import ComputeCostModel
 from jaxdist.oracle.step_description import StepDescription
+from jaxdist.partition.context_parallel import ATTENTION_TERM
 from jaxdist.partition.traffic import PlannedCollective
 
 _NOT_OF_LAYERS: Final = (
@@ -70,6 +71,11 @@ class TrafficProbes:
         default_factory=lambda: MappingProxyType({})
     )
     """Of split images, by axis."""
+    context_collectives: Mapping[str, ProbedTraffic] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    """Of attention to tokens of other devices, by kind of collective: all keys, values
+    and gradients, in permutes those of a hop for each device."""
 
 
 def probe_traffic(
@@ -115,7 +121,8 @@ def probe_traffic(
     rows = {axis: case.ledgers[0].rows for axis, case in cases.items()}
 
     # Data parallelism, spatial or not, reduces gradients and statistics alike.
-    whole = rows.get("data") or rows.get("spatial_h") or rows.get("fsdp") or ()
+    alike = ("data", "spatial_h", "fsdp", CONTEXT_AXIS)
+    whole = next((rows[axis] for axis in alike if rows.get(axis)), ())
     sharded = rows.get("fsdp", ())
     gathers = [row for row in sharded if row.what == "parameters"]
     gathered = sum(row.payload // row.arrays for row in gathers)
@@ -142,6 +149,16 @@ def probe_traffic(
                 n = few if row.kind == "reduce-scatter" else 1
                 one = replace(row, payload=n * row.payload)
                 tensor_rows.setdefault(row.kind, []).append(one)
+    # Of each device's part, but for gathers, which have all.
+    parts = {"all-gather": 1.0, "collective-permute": few / max(few - 1, 1)}
+    read: dict[str, list[PlannedCollective]] = {}
+    for row in rows.get(CONTEXT_AXIS, ()):
+        if row.what == ATTENTION_TERM:
+            payload = round(parts.get(row.kind, few) * row.payload)
+            read.setdefault(row.kind, []).append(replace(row, payload=payload))
+    context = {kind: ProbedTraffic.of(own) for kind, own in read.items()}
+    if hops := context.get("collective-permute"):
+        context["collective-permute"] = replace(hops, arrays=hops.arrays / few)
     return TrafficProbes(
         parameter_bytes=parameter_bytes,
         state=sum(some.state_bytes.values()) / max(1, held),
@@ -166,4 +183,5 @@ def probe_traffic(
             for axis in SPATIAL_AXES
             if axis in rows
         },
+        context_collectives=context,
     )

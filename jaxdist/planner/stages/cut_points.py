@@ -48,6 +48,9 @@ class CutPoints:
     """Bytes of their outputs."""
     crossing_bytes: FloatArray
     """Bytes that cross it, one way."""
+    passed_bytes: FloatArray
+    """Bytes of these that the nodes in front of it were handed themselves: a stage that
+    begins here holds them as long as what it saves."""
     contains: NDArray[np.bool_] | None = None
     """[i, j]: place j has all nodes of place i; None where it does for all i < j."""
 
@@ -68,6 +71,11 @@ class CutPoints:
         if self.contains is not None:
             more &= self.contains
         return np.where(more, np.maximum(found, 0.0), fill)
+
+    def stage_saved_bytes(self) -> FloatArray:
+        """Return [i, j]: the activations that a stage from place i to j holds."""
+        saved = self.pairwise_difference(self.saved_bytes, 0.0)
+        return saved + self.passed_bytes[:, None]
 
 
 def ordered_cut_points(graph: LayerGraph) -> CutPoints:
@@ -182,13 +190,14 @@ def _cut_points(graph: LayerGraph, node_masks: Sequence[int]) -> CutPoints:
     bits = np.unpackbits(rows, axis=1, count=len(nodes), bitorder="little")
     # [place, node]: whether the node is before the place.
     held = bits.astype(bool)
-    each = [[n.seconds, n.parameters, n.kept, n.output] for n in nodes]
+    each = [[n.seconds, n.parameters, n.kept, n.output - n.passed] for n in nodes]
     seconds, parameters, kept, made = (held @ np.array(each, float)).T
-    crossing = np.zeros(len(node_masks))
+    crossing, passed = np.zeros((2, len(node_masks)))
     for node, readers in enumerate(_reader_indices(graph)):
         # A node's output crosses once, however many readers are behind.
         over = held[:, node] & ~held[:, readers].all(axis=1)
         crossing += np.where(over, nodes[node].output, 0.0)
+        passed += np.where(over, nodes[node].passed, 0.0)
     return CutPoints(
         node_masks=tuple(node_masks),
         seconds=seconds,
@@ -196,6 +205,7 @@ def _cut_points(graph: LayerGraph, node_masks: Sequence[int]) -> CutPoints:
         saved_bytes=kept,
         output_bytes=made,
         crossing_bytes=crossing,
+        passed_bytes=passed,
     )
 
 

@@ -11,7 +11,14 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
 
-_NODE_QUANTITIES: Final = ("forward", "backward", "output", "kept", "parameters")
+_NODE_QUANTITIES: Final = (
+    "forward",
+    "backward",
+    "output",
+    "passed",
+    "kept",
+    "parameters",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +35,8 @@ class Node:
     """Seconds of the backward pass."""
     output: float
     """Bytes of its output."""
+    passed: float = 0.0
+    """Bytes of its output that it was handed and hands on as they are."""
     kept: float
     """Bytes of activations that it saves for its backward pass."""
     parameters: float

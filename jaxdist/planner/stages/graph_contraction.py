@@ -53,8 +53,10 @@ def contract_graph(graph: LayerGraph, *, memory_limited: bool) -> ContractedGrap
         kept, gone = nodes[maker], nodes.pop(reader)
         # The merged node makes what the reader makes, unless nobody reads that.
         last = all(a != reader for a, _ in edges)
-        output = kept.output if last else gone.output
-        nodes[maker] = replace(kept, output=output, kept=kept.kept + gone.kept)
+        made = kept if last else gone
+        nodes[maker] = replace(
+            kept, output=made.output, passed=made.passed, kept=kept.kept + gone.kept
+        )
         groups[maker] += groups.pop(reader)
         # Edges of the merged node are those of both.
         edges = {(maker if a == reader else a, b) for a, b in edges if (a, b) != pair}

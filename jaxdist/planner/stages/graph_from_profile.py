@@ -196,8 +196,12 @@ def graph_from_profile(
                 forward=seconds[0],
                 backward=seconds[1],
                 output=block.output_bytes,
+                passed=block.passed_bytes,
                 # Layers that list no output of their own still save the block's.
-                kept=max(block.output_bytes, sum(row.output_bytes for row in layers)),
+                kept=max(
+                    block.output_bytes - block.passed_bytes,
+                    sum(row.output_bytes for row in layers),
+                ),
                 parameters=block.parameter_bytes,
                 cut_after=block.cut_after,
             )

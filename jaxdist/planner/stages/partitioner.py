@@ -187,6 +187,7 @@ def _stage_allocations(
                 cut_points.parameters,
             )
         )
+        kept += float(cut_points.passed_bytes[leaf.start])
         held = {*contraction.first_stage_nodes} - done
         for i, node in enumerate(contraction.graph.nodes):
             if cut_points.node_masks[leaf.end] >> i & 1:

@@ -105,7 +105,7 @@ class PipeDreamSolver:
 
     @cached_property
     def _saved_bytes(self) -> FloatArray:
-        return self.cut_points.pairwise_difference(self.cut_points.saved_bytes, 0.0)
+        return self.cut_points.stage_saved_bytes()
 
     @cached_property
     def _output_bytes(self) -> FloatArray:

@@ -196,12 +196,10 @@ def _sample_shapes(
     config: ProfileConfig, data: "DataConfig", *keys: str
 ) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of what a sample of a data set has."""
-    import numpy as np
-
     from jaxdist.input.registry import open_data
+    from jaxdist.input.sources import sample_template
     from jaxdist.launch.training.job.batch_spec import feature_spec
 
-    # One sample is read: its shape is that of all.
     of = Experiment(name="", data=data, model=config.model)
-    first = open_data(data, feature_spec(of))[0].get(np.zeros(1, np.int64))
+    first = sample_template(open_data(data, feature_spec(of))[0])
     return tuple(tuple(first[key].shape[1:]) for key in keys)

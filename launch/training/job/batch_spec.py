@@ -14,9 +14,10 @@ from jaxdist.input.feature_spec import Feature, FeatureSpec
 from jaxdist.input.image_files import DecodedImages
 from jaxdist.input.registry import is_packed
 from jaxdist.input.sample_validation import SampleSpec, check_integers
-from jaxdist.input.sources import ArraySource
+from jaxdist.input.sources import ArraySource, sample_template
 from jaxdist.input.text import TextWindows
 from jaxdist.input.tokens import TokenSource
+from jaxdist.input.volumes.source import VolumeSource
 from jaxdist.launch.config import Experiment
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import (
@@ -99,7 +100,7 @@ def batch_shapes(
     Raises:
         BadInput: the samples are not what the network is trained on.
     """
-    sample, batch = source.get(np.zeros(1, np.int64)), config.data.batch
+    sample, batch = sample_template(source), config.data.batch
     network, data = config.model.name, config.data.name
     if missing := [key for key in objective.dtypes if key not in sample]:
         raise BadInput(
@@ -273,7 +274,8 @@ def fit_model_config(config: Experiment, source: "Source") -> ModelConfig:
     window, path = config.data.context, config.data.path
     if isinstance(source, TokenSource):
         known, path = source.about.vocabulary, str(source.folder)
-    if isinstance(source, DecodedImages | LabelledImages | LabelledArrays):
+    labelled = DecodedImages | LabelledImages | LabelledArrays | VolumeSource
+    if isinstance(source, labelled) and source.classes is not None:
         _check_capacity("classes", model.classes, source.classes, "in the data")
         return replace(model, classes=model.classes or source.classes)
     if not known:

@@ -23,6 +23,7 @@ from jaxdist.core.text.formatting import format_size
 from jaxdist.input.local_shuffle.partial import order_from_config
 from jaxdist.input.order import SampleOrder
 from jaxdist.input.registry import is_packed
+from jaxdist.input.sources import sample_template
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.resolve import ResolvedConfig
 from jaxdist.launch.config.tree import replace_values
@@ -204,7 +205,7 @@ def _with_parts(
     if objective is None:
         objective = task.objective
     elif not isinstance(objective, Objective):
-        objective = function_objective(objective, train.get(np.zeros(1, np.int64)))
+        objective = function_objective(objective, sample_template(train))
     if optimizer is None:
         optimizer = task.optimizer
     elif callable(optimizer):
