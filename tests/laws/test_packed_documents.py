@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxdist.core.errors import BadInput
 from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.layers import attention
 from jaxdist.layers.fused_attention import fused_attention
@@ -138,3 +139,10 @@ def test_a_step_with_the_fused_kernel_equals_one_device(parts, monkeypatch):
     compare(parts, *LAYOUTS["a loop, fsdp"])
     assert used
     assert None not in used
+
+
+def test_packed_windows_are_not_split_over_the_context_axis(parts):
+    with jax.enable_x64(True):
+        task, _, batch = make(parts, LLAMA)
+        with pytest.raises(BadInput, match=r"plan\.mesh\.context=1"):
+            parts.layout_of(task, dict(context=2), batch)
