@@ -38,7 +38,7 @@ FENCE = re.compile(
 )
 TRAINING = "make train"
 """What makes the virtual environment and the run that pages begin with."""
-EXTRAS = "sweep,track"
+EXTRAS = "sweep,track,volumes"
 """What some pages need and say how to install, as anybody does who uses it."""
 CACHE = ".cache"  # of compiled programs, in a page's folder; no file of the checkout
 

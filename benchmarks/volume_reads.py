@@ -25,8 +25,8 @@ from record import add_record_option, row, write_result
 from jaxdist.input.config import DataConfig
 from jaxdist.input.registry import open_data
 from jaxdist.input.sources import Slab
+from jaxdist.input.volume_builder import prepare_volumes
 from jaxdist.input.volumes.source import VolumeSource
-from jaxdist.input.volumes.zarr_builder import prepare_volumes
 
 SHAPE, SAMPLES, BATCH = (128, 128, 96), 16, 4
 Batches = Callable[[], int]

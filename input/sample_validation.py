@@ -26,9 +26,12 @@ from jaxdist.core.errors import BadInput, SourceFailedError
 from jaxdist.input.array_record import ArrayRecordSource
 from jaxdist.input.sources import (
     Arrays,
+    ArraySource,
     DecodingSource,
     EpochVaryingSource,
     SampleIds,
+    Slab,
+    SlabSource,
     Source,
     TfdsSource,
     source_fingerprint,
@@ -244,6 +247,26 @@ class EpochVaryingCheckedSource(CheckedSource):
         return self._varied._check(found, ids)
 
 
+class SlabCheckedSource(CheckedSource):
+    """The same of a source of which parts of samples can be read."""
+
+    _source: Any
+
+    @property
+    def template(self) -> Arrays:
+        """The first sample: one array a key, [1, ...]."""
+        return self._first
+
+    def slab(self, slabs: Mapping[str, Slab]) -> Source:
+        """Return the same samples with these parts of their arrays, and no others."""
+        made = copy(self)
+        made._source = self._source.slab(slabs)
+        made._first = {
+            key: self._first[key][(slice(None), *slab)] for key, slab in slabs.items()
+        }
+        return made
+
+
 class StoredSource:
     """What is kept of a source of one's own: its files, whose forms may differ.
 
@@ -338,7 +361,14 @@ def check_source(source: Source) -> Source:
         return EpochVaryingDecodingCheckedSource(source)
     if decodes:
         return DecodingCheckedSource(source)
-    return EpochVaryingCheckedSource(source) if varies else CheckedSource(source)
+    if varies:
+        return EpochVaryingCheckedSource(source)
+    # A class that changes what `get` of arrays in memory returns inherits their `slab`,
+    # which knows nothing of that.
+    inherits = isinstance(source, ArraySource) and type(source).slab is ArraySource.slab
+    if isinstance(source, SlabSource) and not inherits:
+        return SlabCheckedSource(source)
+    return CheckedSource(source)
 
 
 def _describe_ids(ids: SampleIds) -> str:

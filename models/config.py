@@ -8,12 +8,14 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.validation import check_range
 
 Statistics = Literal["global", "replica"]
+RopeScalingKind = Literal["none", "linear", "dynamic", "llama3"]
+"""How the angles of rotary positions are stretched for longer contexts."""
 
 _POSITIVE_KEYS: Final = (
     "norm_group",
     *("width", "classes", "channels"),
     *("vocabulary", "context", "depth"),
-    *("heads", "kv_heads", "embed", "hidden"),
+    *("heads", "kv_heads", "embed", "hidden", "head_size", "rope_context"),
 )
 
 
@@ -59,6 +61,26 @@ class ModelConfig:
     """Features inside a block's feed-forward part, none: 4 x embed; of s2vt, units of
     each LSTM.
     """
+    head_size: int | None = None
+    """Features of an attention head; none: embed / heads."""
+    tied_head: bool = True
+    """Whether a language model's head is its table of tokens."""
+    qkv_bias: bool = False
+    """Whether a llama's queries, keys and values have biases, as Qwen2 has them."""
+    norm_epsilon: float | None = None
+    """What a Transformer's norms add to a variance; none: 1e-5."""
+    rope_base: float | None = None
+    """Base of the frequencies of rotary positions; none: 500,000."""
+    rope_scaling: RopeScalingKind = "none"
+    """How rotary positions are stretched for contexts longer than `rope_context`."""
+    rope_factor: float = 1.0
+    """How many times longer; of dynamic, in the exponent."""
+    rope_low_factor: float = 1.0
+    """Turns within `rope_context` below which llama3 stretches a frequency whole."""
+    rope_high_factor: float = 4.0
+    """Turns within `rope_context` above which llama3 leaves a frequency as it is."""
+    rope_context: int | None = None
+    """Tokens that the unstretched network was trained on; none: `model.context`."""
 
     def __post_init__(self) -> None:
         # A group would be silently ignored.
@@ -72,6 +94,23 @@ class ModelConfig:
         for key in _POSITIVE_KEYS:
             if (value := getattr(self, key)) is not None:
                 check_range(f"model.{key}", value, minimum=1)
+        for key in ("norm_epsilon", "rope_base", "rope_factor", "rope_low_factor"):
+            value = getattr(self, key)
+            if value is not None and not value > 0:
+                raise BadInput(
+                    f"model.{key} is out of range",
+                    rule=f"model.{key} is above 0",
+                    values=f"model.{key} = {value}",
+                    remedy=f"model.{key}={ModelConfig.__dataclass_fields__[key].default}",
+                )
+        if self.rope_high_factor <= self.rope_low_factor:
+            raise BadInput(
+                "no frequencies lie between those that are stretched and the others",
+                rule="model.rope_high_factor is above model.rope_low_factor",
+                values=f"model.rope_low_factor = {self.rope_low_factor}, "
+                f"model.rope_high_factor = {self.rope_high_factor}",
+                remedy="model.rope_low_factor=1 model.rope_high_factor=4",
+            )
         if self.dropout is not None:
             check_range("model.dropout", self.dropout, minimum=0, upper_bound=1)
 

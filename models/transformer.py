@@ -10,6 +10,7 @@ from jaxdist.core.block_protocol import LogitsLayer, ResidualStream
 from jaxdist.layers import LayerNorm, RMSNorm
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.conv_blocks import Chain
+from jaxdist.models.rope_scaling import RopeScaling
 from jaxdist.models.transformer_blocks import (
     Attention,
     Block,
@@ -32,16 +33,28 @@ class Transformer(Chain):
 
     FULL: ClassVar[Sizes]
     TINY: ClassVar[Sizes]
-    answers = LogitsLayer(layer="embed.tokens", method="attend", is_output=True)
 
-    def __init__(self, parts: Parts, embed: Embedding, turn: Layer, mlp: Make) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        embed: Embedding,
+        turn: Layer,
+        mlp: Make,
+        *,
+        tied_head: bool = True,
+    ) -> None:
         blocks: dict[str, Layer] = {}
         for i in range(parts.sizes.depth):
-            attention = Attention(parts.sizes, turn, parts.linear, parts.last)
+            attention = Attention(parts.sizes, turn, parts.projection, parts.last)
             inner = mlp(parts.sizes, parts.linear, parts.last)
             blocks[f"block{i}"] = Block(parts, attention, inner)
-        head = Head(parts, embed.tokens)
+        head = Head(parts, embed.tokens if tied_head else None)
         super().__init__({"embed": embed, **blocks, "head": head})
+        self.answers = LogitsLayer(layer="head.logits", is_output=True)
+        if tied_head:
+            self.answers = LogitsLayer(
+                layer="embed.tokens", method="attend", is_output=True
+            )
         # Norms and dropout treat each token by itself, so that tokens may be split
         # between a block's pairs of layers (sequence parallelism).
         parts_of = [f"{block}.{{}}{n}" for block in blocks for n in (1, 2)]
@@ -99,7 +112,7 @@ class Transformer(Chain):
             BadInput: sizes that do not divide.
         """
         preset = cls.TINY if config.size == "tiny" else cls.FULL
-        names = ("vocabulary", "context", "depth", "heads", "embed")
+        names = ("vocabulary", "context", "depth", "heads", "embed", "head_size")
         given = {key: getattr(config, key) for key in names}
         sizes = {key: value for key, value in given.items() if value is not None}
         # Sizes that follow from others follow those that are set: hidden 4 x embed, as
@@ -144,18 +157,25 @@ class Gpt2(Transformer):
             rngs=rngs,
             norms=LayerNorm,
             bias=True,
+            epsilon=config.norm_epsilon or 1e-5,
         )
-        super().__init__(parts, Embedding(parts, positions=True), Still(), Gelu)
+        super().__init__(
+            parts,
+            Embedding(parts, positions=True),
+            Still(),
+            Gelu,
+            tied_head=config.tied_head,
+        )
 
 
 class Llama(Transformer):
     """Llama 3.2 1B: rotary positions, RMSNorm, SwiGLU, grouped queries, no biases.
 
     Paper: Grattafiori et al. 2024, arXiv:2407.21783, section 3.2; the sizes are those
-    of the published 1B model. Input: tokens `[B, T]`, T at most 8,192 of 128,256; the
-    stretched frequencies beyond that are left out. Parameters: 1,235,814,400, the
-    embedding counted once: it is the head as well. FLOPs a sample of 8,192 tokens,
-    forward: 29.3 T.
+    of the published 1B model. Input: tokens `[B, T]`, T at most 8,192 of 128,256; its
+    frequencies are stretched for longer ones where `model.rope_scaling` says so.
+    Parameters: 1,235,814,400, the embedding counted once: it is the head as well. FLOPs
+    a sample of 8,192 tokens, forward: 29.3 T.
     """
 
     FULL = Sizes(
@@ -181,6 +201,23 @@ class Llama(Transformer):
             rngs=rngs,
             norms=RMSNorm,
             bias=False,
+            qkv_bias=config.qkv_bias,
+            epsilon=config.norm_epsilon or 1e-5,
         )
-        # Section 3.2: a base frequency of 500,000 for long contexts.
-        super().__init__(parts, Embedding(parts, positions=False), Rotary(5e5), SwiGlu)
+        scaling = None
+        if config.rope_scaling != "none":
+            scaling = RopeScaling(
+                kind=config.rope_scaling,
+                factor=config.rope_factor,
+                low_factor=config.rope_low_factor,
+                high_factor=config.rope_high_factor,
+                context=config.rope_context or parts.sizes.context,
+            )
+        super().__init__(
+            parts,
+            Embedding(parts, positions=False),
+            # Section 3.2: a base frequency of 500,000 for long contexts.
+            Rotary(config.rope_base or 5e5, scaling),
+            SwiGlu,
+            tied_head=config.tied_head,
+        )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import jax
@@ -16,6 +16,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import ContextForm
 from jaxdist.layers import Dropout, Embed, Linear, cached_attention, causal_attention
 from jaxdist.layers.token_order import context_devices, local_tokens, token_positions
+from jaxdist.models.rope_scaling import RopeScaling
 
 Layer = Any
 Make = Callable[..., Any]
@@ -46,11 +47,20 @@ class Sizes:
     """Features of a token, a multiple of `heads`."""
     hidden: int
     """Features inside the feed-forward part."""
+    head_size: int | None = None
+    """Features of a head; None: `embed` / `heads`."""
 
     def __post_init__(self) -> None:
-        # Twice the heads: rotary positions rotate features in pairs.
+        # Rotary positions rotate features in pairs.
+        if self.head_size is not None and self.head_size % 2:
+            raise BadInput(
+                "the features of a head are no pairs",
+                rule="model.head_size is even",
+                values=f"model.head_size = {self.head_size}",
+                remedy=f"model.head_size={self.head_size + 1}",
+            )
         pairs = 2 * self.heads
-        if self.embed % pairs:
+        if self.head_size is None and self.embed % pairs:
             raise BadInput(
                 "a token's features do not divide over the heads",
                 rule="model.embed is a multiple of 2 x model.heads",
@@ -70,7 +80,7 @@ class Sizes:
     @property
     def head(self) -> int:
         """Features of one head."""
-        return self.embed // self.heads
+        return self.head_size or self.embed // self.heads
 
 
 class KeyValues(NamedTuple):
@@ -262,14 +272,23 @@ class Embedding(nnx.Module):
 
 
 class Head(nnx.Module):
-    """A norm, then the product with each token's vector: the embedding's own table."""
+    """A norm, then the product with a vector for each token: logits.
 
-    def __init__(self, parts: "Parts", table: Embed) -> None:
+    Args:
+        table: the embedding's own vectors; None for others.
+    """
+
+    def __init__(self, parts: "Parts", table: Embed | None) -> None:
         self.norm, self.table = parts.norm(), table
+        sizes, plain = parts.sizes, replace(parts, bias=False)
+        self.logits: Layer = (
+            plain.linear(sizes.embed, sizes.vocabulary) if table is None else None
+        )
 
     def __call__(self, x: Activations) -> jax.Array:
         """Map `[B, T, C]` to logits `[B, T, vocabulary]`."""
-        return self.table.attend(self.norm(split_segments(x)[0]))
+        y = self.norm(split_segments(x)[0])
+        return self.logits(y) if self.table is None else self.table.attend(y)
 
 
 def split_segments(x: Activations) -> tuple[jax.Array, jax.Array | None]:
@@ -293,10 +312,14 @@ class Rotary(nnx.Module):
 
     Pair i of D features turns by position * base**(-2 i / D); feature i is paired with
     i + D/2. Su et al. 2021, arXiv:2104.09864, section 3.4.2.
+
+    Args:
+        base: of the frequencies.
+        scaling: stretches them for longer contexts.
     """
 
-    def __init__(self, base: float) -> None:
-        self.base = base
+    def __init__(self, base: float, scaling: RopeScaling | None = None) -> None:
+        self.base, self.scaling = base, scaling
 
     def __call__(
         self, x: jax.Array, positions: jax.Array | None = None, length: int = 0
@@ -311,6 +334,8 @@ class Rotary(nnx.Module):
         count, half = length or x.shape[1] * context_devices(), x.shape[-1] // 2
         # Angles in NumPy's float64: float32 would lose digits at long positions.
         rates = self.base ** (-np.arange(half) / half)
+        if self.scaling is not None:
+            rates = self.scaling.stretch(rates, count)
         angles = np.arange(count)[:, None, None] * rates
         full = accumulation_dtype(x.dtype)
         cos, sin = (jnp.asarray(f(angles), full) for f in (np.cos, np.sin))
@@ -350,13 +375,20 @@ class Parts:
     """Class of the norms."""
     bias: bool
     """Whether linear layers have biases."""
+    qkv_bias: bool = False
+    """Whether those of queries, keys and values have them, others or not."""
+    epsilon: float = 1e-5
+    """Added to a variance: that of GPT-2 and of Llama 3 alike."""
 
     def norm(self) -> Layer:
         """Make a norm over the features."""
-        # The epsilon of GPT-2 and of Llama 3 alike.
         return self.norms(
-            self.sizes.embed, epsilon=1e-5, dtype=self.dtype, rngs=self.rngs
+            self.sizes.embed, epsilon=self.epsilon, dtype=self.dtype, rngs=self.rngs
         )
+
+    def projection(self, wide_in: int, wide_out: int) -> Layer:
+        """Make the linear layer of queries, keys or values."""
+        return replace(self, bias=self.bias or self.qkv_bias).linear(wide_in, wide_out)
 
     def linear(self, wide_in: int, wide_out: int, spread: float = _INIT_STD) -> Layer:
         """Make a linear layer."""

@@ -75,9 +75,8 @@ def open_nifti(path: Path) -> StoredArray:
             raise ValueError(f"{len(shape)} dims, {list(shape)}; a volume has 3 or 4")
         if path.name.endswith(".gz"):
             return GzippedNifti(path, image)
-        # The first dim is the fastest in the file: reversed, the map is in C order.
-        mapped = np.memmap(path, proxy.dtype, "r", proxy.offset, shape[::-1])
-        return MappedArray(path, _channels_last(mapped), _scale(proxy))
+        mapped = np.memmap(path, proxy.dtype, "r", proxy.offset, shape, "F")
+        return MappedArray(path, mapped, _slices_first, _scale(proxy))
 
 
 def _scale(proxy: Any) -> tuple[float, float] | None:
@@ -88,11 +87,8 @@ def _scale(proxy: Any) -> tuple[float, float] | None:
 
 def _slices_first(array: NDArray[Any]) -> NDArray[Any]:
     """Return nibabel's array [X, Y, Z] or [X, Y, Z, C] as [Z, Y, X] or [Z, Y, X, C]."""
-    return _channels_last(array.T)
-
-
-def _channels_last(array: NDArray[Any]) -> NDArray[Any]:
-    return np.moveaxis(array, 0, -1) if array.ndim == 4 else array
+    # The first dim is the fastest in the file, so the transpose is in C order.
+    return np.moveaxis(array.T, 0, -1) if array.ndim == 4 else array.T
 
 
 def _sample_shape(shape: tuple[int, ...]) -> tuple[int, ...]:

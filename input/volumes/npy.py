@@ -1,5 +1,6 @@
 """`.npy` files by memory map: a part of a volume is the pages that it lies on."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,32 +11,50 @@ from jaxdist.core.errors import BadInput, decoder_errors
 from jaxdist.input.sources import Slab
 from jaxdist.input.volumes.stored_array import Wait, sampled_stamp
 
+View = Callable[[NDArray[Any]], NDArray[Any]]
+
+
+def whole_view(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array as it lies in its file."""
+    return array
+
 
 class MappedArray:
     """An array that lies uncompressed in a file; is a `StoredArray`.
 
     Args:
         path: the file.
-        mapped: the array, mapped into memory.
+        mapped: the array as it lies there, mapped into memory.
+        view: the same as it is read, with other dims.
         scale: slope and intercept by which its numbers are read, as real numbers.
     """
 
     def __init__(
         self,
         path: Path,
-        mapped: NDArray[Any],
+        mapped: np.memmap[Any, Any],
+        view: View = whole_view,
         scale: tuple[float, float] | None = None,
     ) -> None:
-        self.name, self.shape = str(path), mapped.shape
-        self._mapped, self._scale = mapped, scale
+        self.name, self.shape = str(path), view(mapped).shape
         self.dtype = np.dtype("f4") if scale else mapped.dtype.newbyteorder("=")
+        self._view, self._scale = view, scale
+        # Mapped anew for each read: a map holds its file open, and there may be more
+        # files than a process can hold.
+        self._place: dict[str, Any] = {
+            "dtype": mapped.dtype,
+            "offset": mapped.offset,
+            "shape": mapped.shape,
+            "order": "C" if mapped.flags.c_contiguous else "F",
+        }
 
     def read_into(self, box: Slab, out: NDArray[Any]) -> Wait:
         """Read a part into `out`."""
+        part = self._view(np.memmap(self.name, mode="r", **self._place))[box]
         if self._scale is None:
-            out[...] = self._mapped[box]
+            out[...] = part
         else:
-            out[...] = self._mapped[box] * self._scale[0] + self._scale[1]
+            out[...] = part * self._scale[0] + self._scale[1]
         return lambda: None
 
     def stamp(self) -> bytes:

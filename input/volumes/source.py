@@ -206,8 +206,8 @@ class VolumeSource:
                 values=f"{self.columns[key].name(sample)}, [{shown}]: {said[:300]}",
                 remedy=(
                     "put the file right, from another copy",
-                    "or leave the sample out; a run that has begun goes on from its "
-                    "newest checkpoint with the same samples alone",
+                    "or leave the sample out, for another run: this one goes on with "
+                    "the same samples alone",
                 ),
             ) from error
 

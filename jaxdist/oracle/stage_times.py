@@ -3,11 +3,11 @@
     pass(s) = compute(s) (1 + jitter) + comm(s) / 2
 
 comm(s) is the communication inside of layers while a microbatch passes through the
-stage: all-reduces along tensor, halos of images, statistics of norms. Stages wait for
-each other at every exchange, so a stage's neighbours wait for its communication as they
-wait for its compute. Half of it is forward. Rematerialization adds none: what a
-collective brought is saved. Traffic of once a step (gradients, parameters) and between
-stages is no part of a pass.
+stage: all-reduces along tensor, halos of images, statistics of norms, and in the last
+stage what devices add of a loss. Stages wait for each other at every exchange, so a
+stage's neighbours wait for its communication as they wait for its compute. Half of it
+is forward. Rematerialization adds none: what a collective brought is saved. Traffic of
+once a step (gradients, parameters) and between stages is no part of a pass.
 
 Between stages every device takes part in every permutation along the pipe axis, but the
 last stage sends no activations on, and the first no gradients back. Links carry both
@@ -36,6 +36,7 @@ from jaxdist.oracle.compute_times import (
 from jaxdist.oracle.link_groups import link_group
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
+from jaxdist.partition.traffic import LOSS_LAYER
 from jaxdist.pipeline.plan_schedule import stage_placement
 
 _PIPE_AXES: Final = ("pipe",)
@@ -51,10 +52,7 @@ def stage_times(case: StepDescription, cluster: Cluster) -> tuple[MicrobatchTime
     # Every stage waits for the slowest of its devices, which is late by the jitter.
     late, found = 1 + cluster.jitter.value, []
     for stage, computed in enumerate(stage_compute_times(case, cluster)):
-        names = set[str]()
-        if case.stages:
-            names = {layer.name for layer in case.compute_layers(stage)}
-        halves = []
+        names, halves = _stage_row_layers(case, stage), []
         for rank in _unlike_ranks(case, cluster, stage):
             inside = _rows_of_layers(case.ledgers[rank], names)
             moved = traffic_seconds(inside, cluster, case.plan.placed, rank)
@@ -101,7 +99,16 @@ def other_traffic(case: StepDescription, pipe_rank: int) -> Ledger:
 def _device_layers(case: StepDescription, pipe_rank: int) -> set[str]:
     """Name the layers of a device's stages; none where the network is not cut."""
     stages = case.placement.stages_of(pipe_rank) if case.stages else ()
-    return {layer.name for stage in stages for layer in case.compute_layers(stage)}
+    return set[str]().union(*(_stage_row_layers(case, stage) for stage in stages))
+
+
+def _stage_row_layers(case: StepDescription, stage: int) -> set[str]:
+    """Name the layers whose traffic is part of a stage's passes."""
+    if not case.stages:
+        return set()
+    names = {layer.name for layer in case.compute_layers(stage)}
+    # The last stage has the loss, in each of its microbatches.
+    return names | {LOSS_LAYER} if stage == len(case.stages) - 1 else names
 
 
 def _rows_of_layers(ledger: Ledger, names: set[str]) -> Ledger:

@@ -2,9 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from jaxdist.core.axes import AXES
 from jaxdist.core.plan import Plan
+
+LOSS_LAYER: Final = "loss"
+"""Asks for what devices add of a loss, behind all layers of a network."""
 
 TrafficKey = tuple[str, tuple[str, ...]]
 """A kind of collective, as the compiler names it, and the axes it runs over."""

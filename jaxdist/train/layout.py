@@ -267,12 +267,18 @@ class Layout:
         places = jax.tree.map(lambda x: x.sharding, self.stored)
         return jax.jit(self.state_layout.to_checkpoint, out_shardings=places)
 
-    def init_state(self) -> TrainState:
-        """Return the state before the first step."""
+    def init_state(self, weights: Mapping[str, Any] | None = None) -> TrainState:
+        """Return the state before the first step.
+
+        Args:
+            weights: arrays to start from by leaf name, as `Task.init` takes them.
+        """
         # Every replica starts from the same state, with nothing left to send.
         shapes, _ = self._error_feedback
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        one = replace(self.state_layout.to_device(self.task.init()), feedback=zeros)
+        one = replace(
+            self.state_layout.to_device(self.task.init(weights)), feedback=zeros
+        )
         return diloco.replicate_state(self.plan, one)
 
     def bind_layers(

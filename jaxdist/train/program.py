@@ -439,10 +439,18 @@ def compile_eval_step(
     )
 
 
-def initial_state(layout: Layout) -> TrainState:
-    """Compute the state before the first step, each device its part."""
+def initial_state(
+    layout: Layout, weights: Mapping[str, jax.Array] | None = None
+) -> TrainState:
+    """Compute the state before the first step, each device its part.
+
+    Args:
+        layout: what is trained and how it is laid out.
+        weights: arrays to start from by leaf name; None: drawn.
+    """
     places = jax.tree.map(lambda x: x.sharding, layout.state)
-    return jax.jit(layout.init_state, out_shardings=places)()
+    # Not donated: jax hands arrays that stay as they are on without a copy.
+    return jax.jit(layout.init_state, out_shardings=places)(weights)
 
 
 def _with_shardings(

@@ -19,7 +19,7 @@ the last blocks stay, and what is not computed again is swapped out and in.
 """
 
 import fnmatch
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from functools import partial
 from typing import Any, Final
 
@@ -256,26 +256,30 @@ def tag_activations(plan: Plan, model: Any, looped: Container[str] = ()) -> None
 
 
 def tag_block_outputs(model: Any, blocks: Container[str]) -> None:
-    """Tag the outputs of blocks, so that checkpoints keep them; in place."""
+    """Tag what blocks make, so that checkpoints keep it; in place."""
+
+    def named(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        # What a block hands on as it got it, such as a skip, has its name already: by
+        # another one it would be kept twice.
+        passed = jax.tree.leaves((args, kwargs))
+
+        def tagged(x: Any) -> Any:
+            return x if any(x is y for y in passed) else checkpoint_name(x, _SAVED)
+
+        return jax.tree.map(tagged, call(self, *args, **kwargs))
+
     for block in [block for name, block in model.chain() if name in blocks]:
-        wrap_method(block, _call_tags(outputs=_SAVED))
+        wrap_method(block, named)
 
 
 def _call_tags(*, inputs: str = "", outputs: str = "") -> Callable[..., Any]:
-    """Return a wrapper of calls that names what a layer is called on, or makes."""
+    """Return a wrapper of calls that names what a layer is called on, or returns."""
+
+    def tagged(tree: Any, tag: str) -> Any:
+        return jax.tree.map(lambda x: checkpoint_name(x, tag), tree) if tag else tree
 
     def named(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        def tagged(tree: Any, tag: str, others: Sequence[Any] = ()) -> Any:
-            # What a layer hands on as it got it, such as the skips of others, is kept
-            # already: by another name it would be kept twice.
-            def name(x: Any) -> Any:
-                return x if any(x is y for y in others) else checkpoint_name(x, tag)
-
-            return jax.tree.map(name, tree) if tag else tree
-
-        args = tagged(args, inputs)
-        given = jax.tree.leaves((args, kwargs))
-        return tagged(call(self, *args, **kwargs), outputs, given)
+        return tagged(call(self, *tagged(args, inputs), **kwargs), outputs)
 
     return named
 

@@ -17,7 +17,11 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers.halo import Split
 from jaxdist.layers.valid_rows import zero_padding
-from jaxdist.partition.traffic import PlannedCollective, nontrivial_axes
+from jaxdist.partition.traffic import (
+    LOSS_LAYER,
+    PlannedCollective,
+    nontrivial_axes,
+)
 from jaxdist.train.objective import Batch, BatchKeys, Objective, describe_samples
 
 SegmentationLoss = Literal["cross_entropy", "dice", "both"]
@@ -107,7 +111,7 @@ class Segmentation(Objective):
                 kind="all-reduce",
                 axes=axes,
                 payload=2 * parts * numbers * width,
-                layer="loss",
+                layer=LOSS_LAYER,
                 arrays=2 * parts,
             )
 

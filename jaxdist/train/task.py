@@ -19,7 +19,12 @@ from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.profile.abstract import constant_rngs, is_trainable
 from jaxdist.profile.repeated_blocks import RepeatedBlocks, find_equal_blocks
 from jaxdist.train.objective import Classification, Objective
-from jaxdist.train.state import TrainState, init_ema, named_leaves
+from jaxdist.train.state import (
+    TrainState,
+    init_ema,
+    named_leaves,
+    replace_leaves,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +83,22 @@ class Task:
         vars(one).update(graph=self.graph, state=self.state)
         return one
 
-    def init(self) -> TrainState:
-        """Return the state before the first step, a function of the seed alone."""
+    def init(self, weights: Mapping[str, jax.Array] | None = None) -> TrainState:
+        """Return the state before the first step.
+
+        Args:
+            weights: parameters and statistics to start from by leaf name; those that
+                are not given are drawn, a function of the seed alone.
+        """
         # Weights are drawn with XLA's own generator: the default one takes three times
         # as long to compile for a whole network.
         network = self._build(nnx.Rngs(jax.random.key(self.seed, impl="rbg")))
         _, params, rest = self.split(network)
+        if weights:
+            params, rest = (
+                replace_leaves(tree, {**named_leaves(tree), **weights})
+                for tree in (params, rest)
+            )
         return TrainState(
             step=jnp.zeros((), jnp.int32),
             params=params,

@@ -48,6 +48,8 @@ COMMAND_GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "sweep",
             "eval",
             "generate",
+            "import",
+            "export",
         ),
         "Plan": (
             "plan",

@@ -78,6 +78,14 @@ def read_words(parser: CommandParser, words: Sequence[str]) -> CommandLine:
         # The last value of a key holds: what is typed comes behind the file.
         found = read_config_file(args.config_file, experiment=experiment)
         args.overrides = [*found, *args.overrides]
+    if getattr(args, "hf_config", None):
+        from jaxdist.models.pretrained.config_json import (
+            read_config_json,
+            settings_words,
+        )
+
+        sizes = settings_words(read_config_json(args.hf_config))
+        args.overrides = [*sizes, *args.overrides]
     lines = filter(None, (key_hint(keys), rename_hint(renamed)))
     return CommandLine(args=args, words=tuple(own), hint="\n".join(lines))
 

@@ -396,6 +396,14 @@ def add_overrides(parser: CommandParser) -> None:
         dest="config_file",
         help="YAML or TOML file of such values; what is typed beside it wins",
     )
+    parser.add_argument(
+        "--hf",
+        metavar="FILE",
+        type=Path,
+        dest="hf_config",
+        help="config.json of Hugging Face: the network has its sizes; weights=FOLDER "
+        "starts from its weights too",
+    )
 
 
 def add_run_argument(parser: argparse.ArgumentParser, name: str = "run") -> None:

@@ -123,6 +123,8 @@ class Experiment:
     """What a step that differs from its plan does: it stops the run, or is said."""
     track: tuple[str, ...] = ()
     """Trackers of the run: tensorboard, wandb, mlflow, csv; commas between them."""
+    weights: str = ""
+    """Weights to start from: a folder of Hugging Face or a run; they set `model`."""
     run: RunConfig = field(default_factory=RunConfig)
     """Where the files go."""
     data: DataConfig = field(default_factory=DataConfig)

@@ -20,6 +20,7 @@ from jaxdist.launch.config.experiment import (
     load_experiment,
     name_run,
 )
+from jaxdist.launch.config.start_weights import weights_overrides
 from jaxdist.launch.config.tree import (
     describe_type,
     flatten_config,
@@ -217,9 +218,15 @@ def resolve_config(
     config, typed = apply_config_overrides(
         experiment, overrides, experiment=name_or_path
     )
+    # Weights and a recipe rank below the command line and above the experiment, so the
+    # typed words are applied a second time, over them.
+    if given := weights_overrides(config, typed):
+        experiment = replace_values(experiment, given)
+        config, _ = apply_config_overrides(
+            experiment, overrides, experiment=name_or_path
+        )
+        typed += given if "weights" in typed else ()
     if recipe := recipe_overrides(config):
-        # A recipe ranks below the command line and above the experiment, so the typed
-        # words are applied a second time, over it.
         config, _ = apply_config_overrides(
             replace_values(experiment, recipe), overrides, experiment=name_or_path
         )

@@ -8,7 +8,7 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
 
-MULTI_PROCESS_COMMANDS: Final = ("train", "resume", "calibrate")
+MULTI_PROCESS_COMMANDS: Final = ("train", "resume", "calibrate", "import")
 """Commands of jaxdist that run in several processes."""
 
 

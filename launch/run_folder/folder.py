@@ -86,6 +86,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def pretrained(self) -> Path:
+        """Folder of the tokenizer and other files of the weights it started from."""
+        return self.path / "pretrained"
+
+    @property
     def summary(self) -> Path:
         """The run record, written at the end."""
         return self.path / "summary.json"

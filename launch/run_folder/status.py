@@ -67,7 +67,8 @@ class RunStatus:
     """Where its files are."""
     state: str
     """`going`; `silent`: no news, and nobody knows that it has died; `dead`: it went
-    without a word; `done`; `stopped`: asked to end; `failed`; `unknown`."""
+    without a word; `done`; `stopped`: asked to end; `failed`; `imported`: weights of
+    others; `unknown`."""
     step: int = 0
     """Steps that are done."""
     steps: int = 0
@@ -130,7 +131,9 @@ def read_run_status(folder: RunFolder) -> RunStatus:
     # A run of an older version, or one whose status file was deleted.
     if news is None:
         ended = read_json_object(folder.summary) or {}
-        state = str(ended.get("status", "unknown"))
+        typed = (read_json_object(folder.config_lock) or {}).get("command") or ()
+        default = "imported" if list(typed[1:2]) == ["import"] else "unknown"
+        state = str(ended.get("status", default))
         step = ended["steps"] if is_scalar(int, ended.get("steps")) else 0
         return RunStatus(**found | {"state": state, "step": max(step, found["step"])})
     # A process of this machine can be looked up. Of another machine's only the age of

@@ -14,7 +14,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.text.formatting import format_count
 from jaxdist.input.clips import decode_caption
 from jaxdist.input.registry import open_data
-from jaxdist.input.tokenizer import read_tokenizer
+from jaxdist.input.tokenizer import end_token, read_tokenizer
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.training.job.batch_spec import feature_spec
@@ -80,10 +80,10 @@ def text_codec(
     Raises:
         BadInput: it was not trained on text.
     """
-    if folder.tokenizer.is_file():
-        return DocumentCodec(folder.tokenizer, manifest.about["end"])
     vocabulary = manifest.about.get("vocabulary", "")
-    if not vocabulary or not isinstance(vocabulary, str):
+    if isinstance(vocabulary, str) and vocabulary:
+        return CharacterCodec(vocabulary)
+    if not folder.tokenizer.is_file():
         settings = manifest.about.get("recipe", {}).get("settings", {})
         raise BadInput(
             f"{folder.name} writes no text",
@@ -93,7 +93,11 @@ def text_codec(
             f"with {manifest.about.get('experiment', 'an experiment')}",
             remedy="jaxdist train characters data.path=FILE",
         )
-    return CharacterCodec(vocabulary)
+    # Weights that were imported bring a tokenizer, and no word on its end.
+    end = manifest.about.get("end")
+    if end is None:
+        end = end_token(read_tokenizer(folder.tokenizer))
+    return DocumentCodec(folder.tokenizer, end)
 
 
 def generate_text(

@@ -2,19 +2,19 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
-
-import jax
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.files import write_atomic
 from jaxdist.core.metric_goal import BestCheckpoint
+from jaxdist.core.plan import Plan
 from jaxdist.core.run_record import Run
 from jaxdist.core.validation import json_text
 from jaxdist.input.device_feed import local_rows, train_feed
@@ -43,23 +43,28 @@ from jaxdist.launch.training.monitor.stragglers import StragglerMonitor
 from jaxdist.launch.training.monitor.watchdog import HangWatchdog, StatusWriter
 from jaxdist.launch.training.preflight import check_lowered, check_program
 from jaxdist.launch.training.profiler import write_step_breakdown
+from jaxdist.launch.training.readable_samples import (
+    BatchIterator,
+    ReadableEvaluator,
+    ReadableSamples,
+)
 from jaxdist.launch.training.session import (
     RunObserver,
     TrainingSession,
     summarize_run,
 )
+from jaxdist.launch.training.start_weights import PRETRAINED_NOTE
 from jaxdist.meshes.targets.compiler_options import program_options
 from jaxdist.train.callbacks import EvalMetrics
 from jaxdist.train.loop import fit
 from jaxdist.train.metrics import Recorder
 from jaxdist.train.program import Program, initial_state, lower_program
 from jaxdist.train.state import TrainState
+from jaxdist.train.task import ModelSpec
 
 if TYPE_CHECKING:
     from jaxdist.train.checkpoint.checkpoints import Checkpoints
     from jaxdist.train.checkpoint.restore import RestoredState
-
-BatchIterator = Iterator[Mapping[str, jax.Array]]
 
 
 def train(
@@ -155,7 +160,7 @@ def train(
         # The run is accepted. Its settings are written only now: a run that is refused
         # keeps the values that it was trained with.
         status.mark_accepted()
-        _write_settings(own, job, start)
+        _write_settings(job, own, start)
         _begin_logging(session, own, recorder, tracking)
         observer.on_start(session)
 
@@ -181,14 +186,18 @@ def train(
                 sample_store=sample_store,
             )
         )
-        readable = ReadableBatches(wrap_batches(feed, start))
+        readable = ReadableSamples()
         outcome = fit(
             program,
             state,
-            batches_until(readable, should_stop),
+            batches_until(readable.batches(wrap_batches(feed, start)), should_stop),
             schedule=replace(schedule, resume_evaluation=was_missed),
-            evaluate=make_evaluator(job, held_out, should_stop),
-            checkpointer=RunCheckpointer(checkpoints, job),
+            evaluate=ReadableEvaluator(
+                make_evaluator(job, held_out, should_stop), readable
+            ),
+            checkpointer=RunCheckpointer(
+                checkpoints, job, _pretrained_note(job, restored)
+            ),
             recorder=recorder,
             callback=observer,
             learning_rates=job.learning_rates,
@@ -216,6 +225,26 @@ def train(
         write_step_breakdown(program, own.traces, start_time, own.step_breakdown)
         status.finish(run.status)
     return run, folder
+
+
+def _write_settings(job: Job, folder: RunFolder, start: int) -> None:
+    """Write the configuration and the plan, and the files beside its first weights."""
+    write_config_lock(
+        folder,
+        job.resolved,
+        job.sample_fingerprints,
+        command=job.command,
+        options=job.options,
+        step=start,
+    )
+    write_atomic(folder.plan, job.plan.to_json())
+    if job.weights is not None:
+        job.weights.copy_companions(folder)
+    train, *_ = job.sources
+    if isinstance(train, TokenSource):
+        # So that checkpoints write text where the data is no more.
+        text = (train.folder / TOKENIZER_FILE).read_text(encoding="utf-8")
+        write_atomic(folder.tokenizer, text)
 
 
 def _begin_logging(
@@ -290,7 +319,8 @@ def _compile_and_restore(
         # XLA compiles without the interpreter lock, so a fresh state is computed
         # meanwhile. A checkpoint is read afterwards, in a phase of its own.
         fresh = not checkpoints.steps()
-        first = pool.submit(initial_state, job.layout) if fresh else None
+        start = job.weights.read() if fresh and job.weights else None
+        first = pool.submit(initial_state, job.layout, start) if fresh else None
         lowered = lower_program(job.layout)
         check_lowered(group, lowered)
         program = lowered.compile(program_options(job.layout))
@@ -305,52 +335,30 @@ def _compile_and_restore(
     return program, job.layout.from_checkpoint(restored.state), restored
 
 
-def _write_settings(folder: RunFolder, job: Job, start: int) -> None:
-    """Write what a run is: its configuration, its plan, and its tokenizer."""
-    write_config_lock(
-        folder,
-        job.resolved,
-        job.sample_fingerprints,
-        command=job.command,
-        options=job.options,
-        step=start,
-    )
-    write_atomic(folder.plan, job.plan.to_json())
-    train, *_ = job.sources
-    if isinstance(train, TokenSource):
-        # So that checkpoints write text where the data is no more.
-        text = (train.folder / TOKENIZER_FILE).read_text(encoding="utf-8")
-        write_atomic(folder.tokenizer, text)
+def _pretrained_note(job: Job, restored: "RestoredState | None") -> Mapping[str, Any]:
+    """Return what is noted of the weights that a run has started from, at any time."""
+    if restored is not None:
+        return restored.metadata.get(PRETRAINED_NOTE) or {}
+    return job.weights.origin if job.weights else {}
 
 
-class ReadableBatches:
-    """Batches until one cannot be read: a run then saves, as one that is stopped.
+def checkpoint_metadata(
+    experiment: str, spec: ModelSpec, plan: Plan, vocabulary: Sequence[str] = ""
+) -> dict[str, Any]:
+    """Return what a reader of a checkpoint needs to know of its run.
 
     Args:
-        batches: those of a run.
+        experiment: name of the experiment, or its file.
+        spec: how the network is made.
+        plan: that the state was saved under.
+        vocabulary: what tokens stand for.
     """
-
-    def __init__(self, batches: BatchIterator) -> None:
-        self._batches = batches
-        self._error: BadInput | None = None
-
-    def __iter__(self) -> BatchIterator:
-        try:
-            yield from self._batches
-        except BadInput as error:
-            # Of several processes the others have their batch, and would not save.
-            if jax.process_count() > 1:
-                raise
-            self._error = error
-
-    def raise_error(self) -> None:
-        """Raise what ended the batches, once the run is saved.
-
-        Raises:
-            BadInput: a batch could not be read.
-        """
-        if self._error is not None:
-            raise self._error
+    return {
+        "experiment": experiment,
+        "recipe": asdict(spec),
+        "plan": json.loads(plan.to_json()),
+        "vocabulary": vocabulary,
+    }
 
 
 class RunCheckpointer:
@@ -359,17 +367,22 @@ class RunCheckpointer:
     Args:
         checkpoints: where.
         job: what runs.
+        pretrained: what an export gives back of the weights that it started from.
     """
 
-    def __init__(self, checkpoints: "Checkpoints", job: Job) -> None:
+    def __init__(
+        self,
+        checkpoints: "Checkpoints",
+        job: Job,
+        pretrained: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self._checkpoints, self._layout = checkpoints, job.layout
         self._goal = job.config.checkpoint.goal
-        self._metadata = {
-            "experiment": job.resolved.experiment,
-            "recipe": asdict(job.model_spec),
-            "plan": json.loads(job.plan.to_json()),
-            "vocabulary": job.vocabulary,
-        }
+        self._metadata = checkpoint_metadata(
+            job.resolved.experiment, job.model_spec, job.plan, job.vocabulary
+        )
+        if pretrained:
+            self._metadata[PRETRAINED_NOTE] = dict(pretrained)
         if job.sources and isinstance(job.sources[0], TokenSource):
             self._metadata["end"] = job.sources[0].about.end
 

@@ -17,6 +17,16 @@ pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
 
 GPT2 = ModelConfig(name="gpt2_small", size="tiny", dropout=0.3)
 LLAMA = ModelConfig(name="llama", size="tiny", depth=2)
+QWEN = ModelConfig(
+    name="llama",
+    size="tiny",
+    depth=2,
+    tied_head=False,
+    qkv_bias=True,
+    rope_scaling="dynamic",
+    rope_factor=2.0,
+    rope_context=8,
+)
 
 LAYOUTS = {
     "context 2 x data 2": (GPT2, {"context": 2, "data": 2}),
@@ -26,6 +36,7 @@ LAYOUTS = {
     ),
     "ring, context 2": (GPT2, {"context": 2, "context_form": "ring"}),
     "context 2 x tensor 2": (LLAMA, {"context": 2, "tensor": 2}),
+    "context 2 x tensor 2, a head of its own": (QWEN, {"context": 2, "tensor": 2}),
     "context 3, a loop": (LLAMA, {"context": 3, "scan": "on"}),
     "context 3 x tensor 2, sequence": (
         GPT2,

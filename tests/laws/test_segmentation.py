@@ -31,9 +31,12 @@ CASES = {
     "12 x 8 x 4 on 2 x 2": (SOLID, (12, 8, 4, 2), dict(spatial_d=2, spatial_h=2)),
 }
 
+STAGES = {"pipe 2 x spatial_h 2": (MODEL, (16, 8, 1), dict(pipe=2, spatial_h=2))}
+"""The last stage scores; steps in stages are in test_unet_stages.py."""
+
 
 def case(parts, name, **how):
-    config, image, axes = CASES[name]
+    config, image, axes = (CASES | STAGES)[name]
     task = parts.make_task(config, jnp.float64)
     task = replace(task, objective=Segmentation(**how))
     batch = parts.make_batch(config, jnp.float64, 4, image)
@@ -62,7 +65,7 @@ def test_accumulated_microbatches(name, parts):
         parts.assert_leaves_equal(got, jax.tree.map(np.asarray, want), 1e-9)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CASES | STAGES)
 def test_an_evaluation_counts_every_pixel_once(name, parts):
     with jax.enable_x64(True):
         task, state, batch, axes = case(parts, name)

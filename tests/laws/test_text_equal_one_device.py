@@ -1,5 +1,7 @@
 """Law 1 for language models: a split step equals one device's, leaf by leaf."""
 
+from dataclasses import replace
+
 import optax
 import pytest
 
@@ -46,6 +48,32 @@ def in_turn():
 @pytest.mark.parametrize(("name", "layout"), list(in_turn()))
 def test_one_step(name, layout, assert_equal_one_device):
     assert_equal_one_device(tiny(name), LAYOUTS[layout], size=8)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "data 2 x tensor 2, sequence",
+        *(
+            pytest.param(layout, marks=pytest.mark.slow)
+            for layout in LAYOUTS
+            if layout not in (*PARTS, "data 2 x tensor 2, sequence")
+        ),
+    ],
+)
+def test_a_head_of_its_own_and_biases(layout, assert_equal_one_device):
+    """As Qwen2 and Llama 3 have them: untied logits, biases of queries, keys, values."""
+    config = replace(
+        tiny("llama"),
+        tied_head=False,
+        qkv_bias=True,
+        head_size=16,
+        norm_epsilon=1e-6,
+        rope_scaling="llama3",
+        rope_factor=4.0,
+        rope_context=8,
+    )
+    assert_equal_one_device(config, LAYOUTS[layout], size=8)
 
 
 def test_a_clipped_step_of_adamw(assert_equal_one_device):

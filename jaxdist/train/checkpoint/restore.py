@@ -114,7 +114,7 @@ def restore_checkpoint(folder: Path, state_shapes: TrainState) -> RestoredState:
                 arrays |= orbax_store.read_arrays(folder, {name: target})
             except Exception as error:
                 reraise_unless_corrupt(error)
-    _verify_arrays(manifest, arrays, tuple(targets))
+    verify_arrays(manifest, arrays, tuple(targets))
 
     leaves = {}
     for name, leaf in wanted.items():
@@ -126,10 +126,15 @@ def restore_checkpoint(folder: Path, state_shapes: TrainState) -> RestoredState:
     return RestoredState(state=state, step=manifest.step, metadata=manifest.about)
 
 
-def _verify_arrays(
+def verify_arrays(
     manifest: CheckpointManifest, arrays: Mapping[str, jax.Array], names: Sequence[str]
 ) -> None:
     """Hold what was read against the manifest, on all hosts at once.
+
+    Args:
+        manifest: of the checkpoint.
+        arrays: those that could be read, by the name of the leaf.
+        names: all that were wanted.
 
     Raises:
         CorruptCheckpointError: a leaf is missing, changed, or not finite.

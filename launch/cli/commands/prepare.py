@@ -106,7 +106,7 @@ def run(args: Namespace) -> int:
 
 def _prepare_volumes(args: Namespace) -> int:
     from jaxdist.input.config import DataConfig
-    from jaxdist.input.volumes.zarr_builder import prepare_volumes
+    from jaxdist.input.volume_builder import prepare_volumes
 
     keys = tuple(args.keys.split(",")) if args.keys else ()
     sizes = prepare_volumes(

@@ -58,6 +58,7 @@ from jaxdist.train.task import ModelSpec, Task
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
     from jaxdist.launch.training.job.setup import ClusterState
+    from jaxdist.launch.training.start_weights import StartWeights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +103,8 @@ class Job:
     """Fingerprints of the same, where the job continues or begins a run."""
     cluster: "ClusterState | None" = None
     """The cluster that it is said to run on."""
+    weights: "StartWeights | None" = None
+    """Weights that it starts from, where its run has no checkpoint yet."""
     parts: TaskParts = field(default_factory=TaskParts)
     """What a program has handed over in place of settings."""
     command: tuple[str, ...] = ()

@@ -155,6 +155,15 @@ def resolve_request(
         )
 
     lock = read_config_lock(folder)
+    if lock.command[1:2] == ("import",):
+        raise BadInput(
+            f"{folder.name} has weights that were imported, and no optimizer",
+            rule="a run goes on with the state of its optimizer; weights alone are "
+            "what another run starts from",
+            values=f"{folder.path} was made by jaxdist import",
+            remedy=f"jaxdist train {lock.resolved.experiment} weights={folder.name} "
+            f"run.name={folder.name}-2",
+        )
     resolved, before = lock.resolved, lock.resolved.config
     remarks: tuple[str, ...] = ()
     known: tuple[str, ...] = ()

@@ -54,6 +54,7 @@ from jaxdist.meshes.clusters.load import load_cluster
 
 if TYPE_CHECKING:
     from jaxdist.launch.training.job.job import Job
+    from jaxdist.launch.training.start_weights import StartWeights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,6 +273,7 @@ def settle(
         check_all_integers(job.config, job.layout, source)
     return replace(
         job,
+        weights=_open_weights(job, group) if for_training else None,
         resolved=resolved,
         platform=devices.platform,
         adjustments=tuple(changes),
@@ -283,6 +285,16 @@ def settle(
         options=asked.options if asked else RunOptions(),
         changes=asked.changes if asked else (),
     )
+
+
+def _open_weights(job: "Job", group: ProcessGroup) -> "StartWeights | None":
+    """Return the weights that a run begins with; one that goes on has its own."""
+    from jaxdist.launch.training.start_weights import open_weights
+    from jaxdist.train.checkpoint.reader import list_steps
+
+    with group.primary_first("weights"):
+        has_own = list_steps(run_folder(job.config).checkpoints)
+        return None if has_own else open_weights(job.config, job.layout)
 
 
 def _with_cluster(

@@ -169,6 +169,16 @@ def test_a_chunk_that_cannot_be_decoded_names_file_and_sample(tmp_path):
         assert shown in caught.value.values
 
 
+@pytest.mark.parametrize("write", [write_npy_files, write_nifti, write_hdf5_files])
+def test_a_file_that_is_cut_short_later_is_named(write, tmp_path):
+    train, _ = open_data(DataConfig(name=write(tmp_path, volumes())), FEATURES)
+    file = next((tmp_path / "train").rglob("case2.*"))
+    file.write_bytes(file.read_bytes()[:400])
+    with pytest.raises(BadInput) as caught:
+        train.get(np.array([2]))
+    assert "case2" in str(caught.value)
+
+
 def test_a_bad_number_names_its_file(tmp_path):
     found = volumes()
     found["train"]["image"][2, 1, 1, 1] = np.nan

@@ -12,7 +12,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.input.config import DataConfig
 from jaxdist.input.feature_spec import Feature
 from jaxdist.input.registry import is_known, open_data
-from jaxdist.input.volumes.zarr_builder import prepare_volumes
+from jaxdist.input.volume_builder import prepare_volumes
 from jaxdist.launch.cli.main import main
 
 FEATURES = {

@@ -149,3 +149,18 @@ def test_the_plan_that_is_written_is_one_that_a_run_takes(file, job, tmp_path):
     words = ("--plan", path, "epochs=0.25", f"run.dir={tmp_path}")
     code, _, err = job.call("train", experiment, *words)
     assert code == 0, err
+
+
+@pytest.mark.slow
+def test_a_unet_is_cut_where_little_is_handed_on_and_trained_so(job, tmp_path):
+    path, experiment = tmp_path / "plan.json", "unet2d"
+    small = ("model.size=tiny", "data.samples=64")
+    words = ("--cluster", "testbed", "--devices", "2", "-o", path)
+    assert job.call("plan", experiment, *small, *words)[0] == 0
+    plan = Plan.from_json(path.read_text())
+    assert plan.mesh.pipe == 2
+    # There the next stage gets the features of one level, and no skip.
+    assert plan.pipe.cuts in (("down1",), ("head",))
+    words = ("--plan", path, "epochs=0.25", f"run.dir={tmp_path}")
+    code, _, err = job.call("train", experiment, *small, *words)
+    assert code == 0, err

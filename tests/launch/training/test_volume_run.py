@@ -79,17 +79,27 @@ def test_a_sample_that_cannot_be_read_ends_a_run_that_keeps_its_steps(job, tmp_p
     write_npy_files(tmp_path / "scans", both)
     words = (f"run.dir={tmp_path / 'runs'}", "run.name=nan", "data.check=all")
     words = (*words, f"data.name=numpy:{tmp_path / 'scans'}", "data.batch=1")
-    # The first three of an epoch; the sample is among the four.
-    code, _, said = job.call("train", *WORDS, *words, "epochs=2")
+    often = ("checkpoint.every_steps=100",)
+    code, _, said = job.call("train", *WORDS, *words, "epochs=2", *often)
     assert code == 2, said
     assert "case2.npy holds nan" in said
     steps = [int(p.name) for p in (tmp_path / "runs/nan/checkpoints").glob("[0-9]*")]
     lines = (tmp_path / "runs/nan/metrics.jsonl").read_text().splitlines()
     done = max((json.loads(line)["step"] for line in lines), default=0)
-    assert max(steps, default=0) == done
-    # Mended, it goes on from there.
+    assert max(steps, default=0) == done > 0
+    # Mended, it goes on from there, to a held-out sample that is no better.
+    held_out = tmp_path / "scans/test/image/case1.npy"
+    both["test"]["image"][1, 4, 4, 4] = np.inf
+    np.save(held_out, both["test"]["image"][1])
     both["train"]["image"][2, 4, 4, 4] = 0
     np.save(tmp_path / "scans/train/image/case2.npy", both["train"]["image"][2])
-    code, out, said = job.call("train", *WORDS, *words, "epochs=2", "--json")
+    code, _, said = job.call("train", *WORDS, *words, "epochs=2", *often)
+    assert code == 2, said
+    assert "case1.npy holds inf" in said
+    done = max(int(p.name) for p in (tmp_path / "runs/nan/checkpoints").glob("[0-9]*"))
+    assert done == 4  # the epoch's last, after which it was evaluated
+    both["test"]["image"][1, 4, 4, 4] = 0
+    np.save(held_out, both["test"]["image"][1])
+    code, out, said = job.call("train", *WORDS, *words, "epochs=2", *often, "--json")
     assert code == 0, said
     assert json.loads(out)["resumed_at"] == (done or None)

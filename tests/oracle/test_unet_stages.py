@@ -1,4 +1,4 @@
-"""Skips between levels of a U-Net: counted once, by the stages that hold them."""
+"""U-Nets in stages: skips are counted once, and losses are of the last stage."""
 
 from dataclasses import replace
 
@@ -12,6 +12,7 @@ from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.memory import device_memory
+from jaxdist.oracle.stage_times import other_traffic, stage_layer_traffic
 from jaxdist.planner.layouts.block_costs import BlockCosts
 from jaxdist.planner.stages import StageQuery, partition_graph
 from jaxdist.planner.stages.cost_conventions import CostConvention
@@ -88,6 +89,18 @@ def test_a_stage_keeps_each_skip_once(subject, remat, cut, blocks, handed):
     # Shares of layers are those of their FLOPs, which are rounded.
     found = device_memory(case, DEVICE)["activations"]
     assert found == pytest.approx(want, rel=1e-4)
+
+
+def test_what_a_loss_adds_is_part_of_the_last_stages_passes(subject):
+    plan = Plan(mesh=MeshShape(pipe=2, spatial_h=2), microbatches=MICROBATCHES)
+    case = subject.describe(plan)
+    losses = [
+        [row for row in stage_layer_traffic(case, rank).rows if row.what == "loss"]
+        for rank in (0, 1)
+    ]
+    assert [len(rows) for rows in losses] == [0, 1]
+    assert losses[1][0].arrays == 2 * MICROBATCHES
+    assert all(row.what != "loss" for row in other_traffic(case, 1).rows)
 
 
 def test_estimates_count_skips_as_the_oracle_does(subject):

@@ -1,0 +1,1 @@
+"""Networks of Hugging Face: their configuration, names of tensors, and weights."""
