@@ -31,6 +31,7 @@ from handwritten import Hand
 from record import add_record_option, row, write_result
 
 from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.input.augmentation import Augmentation
 from jaxdist.input.device_feed import train_feed
 from jaxdist.input.registry import open_data
 from jaxdist.launch.experiments.digits import digits
@@ -107,7 +108,7 @@ class Ours:
             self.source,
             self.job.order,
             self.program.batch_shardings,
-            max_shift=1,
+            augmentation=Augmentation(shift=1),
             start=start,
         )
         with feed as batches:

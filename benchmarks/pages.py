@@ -63,6 +63,7 @@ PAGES = {
             "outer_digits",
             "without_flush",
             "without_flush_rates",
+            "vessels",
         ),
     ),
     "communication": (

@@ -30,7 +30,7 @@ from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.input.config import DataConfig
 from jaxdist.input.device_feed import train_feed
-from jaxdist.input.registry import open_data
+from jaxdist.input.registry import augmentation_of, open_data
 from jaxdist.input.sources import Source
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.training.evaluate import make_evaluator
@@ -106,9 +106,12 @@ def trainings(way, rate, seeds, epochs, momentum):
     for seed in seeds:
         own, _ = job_of(way, rate, seed, epochs, momentum)
         state = first(own.layout.task.init())
-        data = job.config.data
+        source, data = sources[0], job.config.data
         with train_feed(
-            sources[0], own.order, program.batch_shardings, max_shift=data.shift
+            source,
+            own.order,
+            program.batch_shardings,
+            augmentation=augmentation_of(data, source),
         ) as batches:
             for number, batch in zip(range(own.run_schedule.steps), batches):
                 state, _ = program.run(number + 1, state, batch)

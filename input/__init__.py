@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jaxdist.core.plan.shuffle import Local as Local
     from jaxdist.core.plan.shuffle import Partial as Partial
     from jaxdist.input.array_record import ArrayRecordSource as ArrayRecordSource
+    from jaxdist.input.augmentation import Augmentation as Augmentation
     from jaxdist.input.clips import decode_caption as decode_caption
     from jaxdist.input.config import DataConfig as DataConfig
     from jaxdist.input.data_loader import loader as loader
@@ -34,6 +35,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         "ArrayRecordSource": "jaxdist.input.array_record",
         "ArraySource": "jaxdist.input.sources",
+        "Augmentation": "jaxdist.input.augmentation",
         "DataConfig": "jaxdist.input.config",
         "Global": "jaxdist.core.plan.shuffle",
         "GlobalShuffleOrder": "jaxdist.input.order",

@@ -9,10 +9,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from jaxdist.input.keyed_permutation import bounded_int, hash64
+from jaxdist.input.augment import augment_batch, center_images
+from jaxdist.input.augmentation import Augmentation
 from jaxdist.input.order import SampleOrder
 from jaxdist.input.sample_validation import SampleSpec, cast_checked
 from jaxdist.input.sources import Arrays, EpochVaryingSource, SampleIds, Source
@@ -27,8 +27,6 @@ Dtypes = Mapping[str, str]
 
 IMAGE_DTYPES: Final[Dtypes] = MappingProxyType({"image": "float32", "label": "int32"})
 """What is read of images with a label each."""
-_KEY_DOMAIN: Final = 0x5348494654
-"""Keeps the draws of shifts apart from those of the order, which have the same seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +37,12 @@ class TrainBatchAssembler:
     """Where the samples are."""
     order: SampleOrder
     """Which samples a step takes."""
-    max_shift: int = 0
-    """Largest random shift of an image, pixels; an `EpochVaryingSource` has its own."""
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    """How images, and what lies on their pixels, are varied."""
+    image_start: tuple[int, ...] = ()
+    """Where what is read of an image begins in it; empty: it is read whole."""
+    whole_image: tuple[int, ...] = ()
+    """Shape of an image, where a part of it is read."""
     dtypes: Dtypes = field(default_factory=lambda: IMAGE_DTYPES)
     """What is read."""
     checks: SampleSpec = field(default_factory=SampleSpec)
@@ -49,20 +51,22 @@ class TrainBatchAssembler:
     def __call__(self, step: int, rows: Rows) -> Batch:
         """Make the keys that are read and `id` of these rows of a step's batch."""
         ids, epochs = self.order.ids(step, rows), self.order.epochs(step, rows)
-        # Such a source augments by itself: its crops take the place of shifts.
+        seed = self.order.seed
+        # Such a source shows another part of a photograph in each epoch.
         if isinstance(self.source, EpochVaryingSource):
-            seen = self.source.vary(ids, epochs, self.order.seed)
-            return _cast(seen, ids, self.dtypes, self.checks, step)
-        batch = _cast(self.source.get(ids), ids, self.dtypes, self.checks, step)
-        if "image" in batch:
-            batch["image"] = shift_images(
-                batch["image"],
-                ids,
-                epochs,
-                seed=self.order.seed,
-                max_shift=self.max_shift,
-            )
-        return batch
+            samples = self.source.vary(ids, epochs, seed)
+        else:
+            samples = self.source.get(ids)
+        return augment_batch(
+            self.augmentation,
+            _cast(samples, ids, self.dtypes, self.checks, step),
+            ids,
+            epochs,
+            seed=seed,
+            ignored=self.checks.ignore_values,
+            start=self.image_start,
+            whole=self.whole_image,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +81,8 @@ class EvalBatchAssembler:
     """What is read."""
     checks: SampleSpec = field(default_factory=SampleSpec)
     """What samples may hold."""
+    crop: Augmentation = field(default_factory=Augmentation)
+    """Of which size the middle of an image is seen, if not the whole."""
 
     @property
     def steps(self) -> int:
@@ -95,6 +101,7 @@ class EvalBatchAssembler:
         real = ids < len(self.source)
         ids = np.minimum(ids, len(self.source) - 1)
         batch = _cast(self.source.get(ids), ids, self.dtypes, self.checks, step)
+        batch = center_images(self.crop, batch)
         batch["id"] = np.where(real, batch["id"], np.int32(-1))
         return {**batch, "weight": real.astype(np.float32)}
 
@@ -109,51 +116,3 @@ def _cast(
         for key, dtype in dtypes.items()
     }
     return {**batch, "id": ids.astype(np.int32)}
-
-
-def shift_images(
-    images: NDArray[np.float32],
-    ids: NDArray[np.int32],
-    epochs: NDArray[np.int64],
-    *,
-    seed: int,
-    max_shift: int,
-) -> NDArray[np.float32]:
-    """Move each image by up to `max_shift` pixels along both dims; zeros move in.
-
-    Args:
-        images: [B, H, W, C].
-        ids: sample ids, [B].
-        epochs: epoch of each sample, [B].
-        seed: another seed is another shift for every sample.
-        max_shift: largest shift, pixels; 0 returns the images themselves.
-
-    Returns:
-        [B, H, W, C], a new array where `max_shift` is positive.
-    """
-    if max_shift == 0:
-        return images
-    down, right = draw_shifts(ids, epochs, seed=seed, max_shift=max_shift)
-    samples, height, width, channels = images.shape
-    # One gather cuts every image's window out of a frame of zeros around it.
-    framed = np.zeros(
-        (samples, height + 2 * max_shift, width + 2 * max_shift, channels), images.dtype
-    )
-    framed[:, max_shift:-max_shift, max_shift:-max_shift] = images
-    # A view: no window is copied before it is chosen.
-    windows = sliding_window_view(framed, (height, width), axis=(1, 2))
-    # A window that starts further up shows the image further down.
-    moved = windows[np.arange(samples), max_shift - down, max_shift - right]
-    # The view has the channels before rows and columns; devices take contiguous arrays.
-    return np.ascontiguousarray(np.moveaxis(moved, 1, -1))
-
-
-def draw_shifts(
-    ids: NDArray[np.int32], epochs: NDArray[np.int64], *, seed: int, max_shift: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw how far each sample moves (down, right): pixels in [-shift, shift], [B]."""
-    keys = hash64(seed, _KEY_DOMAIN, epochs, ids)
-    width = 2 * max_shift + 1
-    # bounded_int uses the upper half of a hash: one hash gives two numbers.
-    down, right = bounded_int(width, keys), bounded_int(width, keys << np.uint64(32))
-    return down.astype(np.int64) - max_shift, right.astype(np.int64) - max_shift

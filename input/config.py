@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from jaxdist.core.errors import BadInput
+from jaxdist.input.augmentation import Augmentation
 
 if TYPE_CHECKING:
     from jaxdist.input.prefetch import Workers
@@ -23,11 +24,24 @@ class DataConfig:
     """Folder in which data sets are prepared once and then read."""
     batch: int = 64
     """Samples a step, over all devices together."""
+    eval_window: tuple[int, ...] = ()
+    """Rows of the windows by which images are evaluated, `64,64,64`, or one number for
+    all dims; empty: images whole, unless `augment` crops them: then its crop.
+    """
+    eval_overlap: float = 0.5
+    """Part of a window that the next one sees as well."""
+    eval_blend: Literal["gaussian", "constant", "center"] = "gaussian"
+    """How windows count that see the same pixel: most in their middles, all the same,
+    or only the one in which it is farthest from the edges."""
     eval_batch: int | None = None
     """Samples an evaluation step, over all devices together; none: as `batch`."""
     shift: int = 0
     """Largest random shift of a training image, pixels; 0: images as they are. What an
     experiment says of its own data set does not hold for samples of one's own."""
+    augment: tuple[str, ...] = ()
+    """How training images vary, and masks with them: `flip`, `rotate90`, `crop:64`,
+    `shift:4`, `roll:4`, `noise:0.1`; `flip:hw` and `crop:32x64x64` name dims.
+    """
     path: str = ""
     """What to read, for a data set of one's own: the file of a text or of clips, or the
     folder of texts, images, arrays or volumes.
@@ -100,6 +114,7 @@ class DataConfig:
                     values=f"data.{key} = {value}",
                     remedy=f"data.{key}={low}",
                 )
+        Augmentation.parse(self.augment, self.shift)
         if wrong := [pair for pair in self.keys if not all(pair.partition("="))]:
             raise BadInput(
                 f"data.keys has {wrong[0]}, which names no array",

@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
+from jaxdist.input.augmentation import Augmentation, pixel_keys
 from jaxdist.input.batch_assembly import (
     IMAGE_DTYPES,
     Batch,
@@ -38,6 +39,8 @@ PaddedShapes = Mapping[str, jax.ShapeDtypeStruct]
 
 NO_PADDED_SHAPES: Final[PaddedShapes] = MappingProxyType({})
 """Shapes of a batch whose arrays are the samples' own."""
+NO_AUGMENTATION: Final = Augmentation()
+"""Images as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,8 @@ class BatchGeometry:
     """Global shapes of keys that may be larger than the samples' own, zeros behind."""
     starts: Starts = field(default_factory=dict)
     """Where the part that was read begins in each sample, of keys of which one was."""
+    sample_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Shapes of a sample's own arrays, of the same keys."""
 
 
 WHOLE_SAMPLES: Final = BatchGeometry()
@@ -249,7 +254,7 @@ def train_feed(
     *,
     shapes: PaddedShapes = NO_PADDED_SHAPES,
     dtypes: Dtypes | SampleSpec = IMAGE_DTYPES,
-    max_shift: int = 0,
+    augmentation: Augmentation = NO_AUGMENTATION,
     start: int = 0,
     threads: int | Workers = 1,
     sample_store: Keep | None = None,
@@ -263,7 +268,7 @@ def train_feed(
         shapes: of keys that are laid out with padding behind each sample.
         dtypes: the keys that are read of a sample, each with its dtype; or a
             `SampleSpec`, which says what they may hold as well.
-        max_shift: largest random shift of an `image`, pixels.
+        augmentation: how images are varied.
         start: steps already done; the feed goes on as if it had given their batches.
         threads: threads that prepare batches, or `Workers`.
         sample_store: how this host keeps the samples of its partitions; none: it reads
@@ -279,14 +284,18 @@ def train_feed(
         return TrainBatchAssembler(
             source=samples,
             order=order,
-            max_shift=max_shift,
+            augmentation=augmentation,
+            image_start=geometry.starts.get("image", ()),
+            whole_image=geometry.sample_shapes.get("image", ()),
             dtypes=spec.dtypes,
             checks=replace(spec, start=start).of(samples),
         )
 
     kept, local, geometry = None, source, BatchGeometry(shapes=shapes)
     if sample_store is None:
-        local, geometry = _local_part(source, order.batch, shardings, shapes, max_shift)
+        local, geometry = _local_part(
+            source, order.batch, shardings, shapes, augmentation
+        )
     else:
         # A store is in this process; it is filled before the first batch is made.
         check_no_workers(threads)
@@ -314,6 +323,7 @@ def eval_feed(
     shapes: PaddedShapes = NO_PADDED_SHAPES,
     dtypes: Dtypes | SampleSpec = IMAGE_DTYPES,
     threads: int = 1,
+    crop: Augmentation = NO_AUGMENTATION,
 ) -> Feed:
     """Feed an exact evaluation: each sample once with weight 1, padding with weight 0.
 
@@ -325,11 +335,17 @@ def eval_feed(
         dtypes: the keys that are read of a sample, each with its dtype; or a
             `SampleSpec`, which says what they may hold as well.
         threads: threads that prepare batches.
+        crop: of which size the middle of an image is seen, if not the whole.
     """
     spec = dtypes if isinstance(dtypes, SampleSpec) else SampleSpec(dtypes=dtypes)
-    local, geometry = _local_part(check_source(source), batch, shardings, shapes)
+    source = check_source(source)
+    local, geometry = _local_part(source, batch, shardings, shapes, crop)
     recipe = EvalBatchAssembler(
-        source=local, batch=batch, dtypes=spec.dtypes, checks=spec.of(local)
+        source=local,
+        batch=batch,
+        dtypes=spec.dtypes,
+        checks=spec.of(local),
+        crop=crop,
     )
     return Feed(
         recipe,
@@ -346,7 +362,7 @@ def _local_part(
     batch: int,
     shardings: Mapping[str, NamedSharding],
     shapes: PaddedShapes,
-    max_shift: int = 0,
+    augmentation: Augmentation,
 ) -> tuple[Source, BatchGeometry]:
     """Cut a source to what this process's devices hold of each sample, if it can be.
 
@@ -355,12 +371,14 @@ def _local_part(
         batch: samples a step, over all devices together.
         shardings: how each key of a batch lies on the devices.
         shapes: of keys that are laid out with padding behind each sample.
-        max_shift: largest shift of an `image`, pixels.
+        augmentation: how images are moved.
 
     Returns:
         The source of the parts, and what they do not say of whole batches.
     """
-    if not isinstance(source, SlabSource):
+    # Where a pixel of a block comes from may be anywhere, unless it is near.
+    near = replace(augmentation, shift=0, noise=0.0).moves is False
+    if not isinstance(source, SlabSource) or not near:
         return source, BatchGeometry(shapes=shapes)
     like = {key: array for key, array in source.template.items() if key in shardings}
     own = {key: array.shape[1:] for key, array in like.items()}
@@ -371,11 +389,19 @@ def _local_part(
     }
     whole = {key: shapes[key].shape for key in own}
     # What a shift moves into a block comes from beside it.
-    halos = {"image": (max_shift, max_shift, 0)} if max_shift else {}
+    halos = {}
+    if far := augmentation.shift:
+        dims = len(own["image"]) - 1
+        halos = {
+            key: (*(far,) * dims, *(0,) * (len(own[key]) - dims))
+            for key in pixel_keys(own)
+        }
     slabs = local_slabs(shardings, whole, own, halos)
     # Arrays that no step reads are left out, too.
     whole_slabs = {k: tuple(map(slice, (0,) * len(s), s)) for k, s in own.items()}
     if slabs == whole_slabs and len(slabs) == len(source.template):
         return source, BatchGeometry(shapes=shapes)
     starts = {key: tuple(part.start for part in slab) for key, slab in slabs.items()}
-    return source.slab(slabs), BatchGeometry(shapes=shapes, starts=starts)
+    return source.slab(slabs), BatchGeometry(
+        shapes=shapes, starts=starts, sample_shapes=own
+    )

@@ -14,6 +14,7 @@ from jaxdist.core.object_reference import (
     is_object_reference,
     resolve_object,
 )
+from jaxdist.input.augmentation import Augmentation
 from jaxdist.input.config import DataConfig
 from jaxdist.input.feature_spec import FeatureSpec
 
@@ -32,7 +33,7 @@ _VOLUME_KINDS: Final = ("hdf5", "nifti", "zarr")
 """Formats of volumes that are read by slab."""
 _NAMES: Final = (
     *("arrays", "balls", "clips", "digits", "folder", "hdf5", "moving_digits"),
-    *("nifti", "numpy", "synthetic", "text", "tokens", "volumes", "zarr"),
+    *("nifti", "numpy", "synthetic", "text", "tokens", "vessels", "volumes", "zarr"),
 )
 _FIXED_SIZE: Final = (
     *("clips", "digits", "moving_digits", "numpy", "text", "tokens", "volumes"),
@@ -152,6 +153,18 @@ def sized_features(config: DataConfig, features: FeatureSpec) -> FeatureSpec:
     if mask := features.get("mask"):
         sized["mask"] = replace(mask, shape=sides)
     return sized
+
+
+def augmentation_of(config: DataConfig, source: "Source") -> Augmentation:
+    """Return how samples of a source are varied, as the settings say.
+
+    A source of photographs crops and flips by itself: `data.shift`, which most
+    experiments set for data of their own, does not move them. `data.augment` does.
+    """
+    from jaxdist.input.sources import EpochVaryingSource
+
+    varies = isinstance(source, EpochVaryingSource)
+    return Augmentation.parse(config.augment, 0 if varies else config.shift)
 
 
 def open_data(
@@ -277,16 +290,12 @@ def _open_named(config: DataConfig, features: FeatureSpec) -> "tuple[Source, Sou
             from jaxdist.input.synthetic import open_synthetic
 
             opened = open_synthetic(features, config.samples)
-        case "text":
-            from jaxdist.input.text import open_text
+        case "text" | "tokens":
+            opened = _open_windows(config)
+        case "vessels":
+            from jaxdist.input.vessels import open_vessels
 
-            opened = open_text(
-                config.path, context=config.context, stride=config.stride
-            )
-        case "tokens":
-            from jaxdist.input.tokens import open_tokens
-
-            opened = open_tokens(config.path, config.context)
+            opened = open_vessels(features, config.samples)
         case "volumes":
             from jaxdist.input.synthetic import open_volumes
 
@@ -296,6 +305,17 @@ def _open_named(config: DataConfig, features: FeatureSpec) -> "tuple[Source, Sou
 
             opened = open_tfds(name, directory, features)
     return opened
+
+
+def _open_windows(config: DataConfig) -> "tuple[Source, Source]":
+    """Open a text as windows of characters, or of the tokens of its documents."""
+    if is_packed(config):
+        from jaxdist.input.tokens import open_tokens
+
+        return open_tokens(config.path, config.context)
+    from jaxdist.input.text import open_text
+
+    return open_text(config.path, context=config.context, stride=config.stride)
 
 
 def _open_user_data(name: str) -> "tuple[Source, Source]":

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.validation import json_text
 from jaxdist.input.prepare import prepare
 from jaxdist.input.registry import check_dataset_name
 from jaxdist.input.volumes.layout import FORMATS, Columns, check_sizes, open_columns
@@ -113,7 +114,7 @@ def _write(
     for split, columns in splits.items():
         described[split] = _GROUP
         (home / split).mkdir(parents=True)
-        (home / split / "zarr.json").write_text(json.dumps(_GROUP))
+        (home / split / "zarr.json").write_text(json_text(_GROUP))
         for key in columns:
             _write_array(home / split / key, columns, key, size, chunk)
             text = (home / split / key / "zarr.json").read_text()
@@ -121,7 +122,7 @@ def _write(
     # All metadata in one place: a server that lists nothing can be asked for it.
     listed = {"kind": "inline", "must_understand": False, "metadata": described}
     whole = {**_GROUP, "consolidated_metadata": listed}
-    (home / "zarr.json").write_text(json.dumps(whole, indent=1))
+    (home / "zarr.json").write_text(json_text(whole, indent=1))
 
 
 def _write_array(

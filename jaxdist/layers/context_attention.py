@@ -68,7 +68,8 @@ class _Results(NamedTuple):
         own, new = (
             jnp.exp(x - lse).swapaxes(1, 2)[..., None] for x in (self.lse, found)
         )
-        return _Results(self.out * own + other.out * new, lse)
+        more = other.out.astype(self.out.dtype) * new
+        return _Results(self.out * own + more, lse)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))

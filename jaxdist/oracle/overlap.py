@@ -32,11 +32,12 @@ from jaxdist.oracle.collective_times import traffic_seconds
 from jaxdist.oracle.compute_times import stage_cost_model
 from jaxdist.oracle.flow_shop import FloatArray, concurrent_time
 from jaxdist.oracle.step_description import StepDescription
-from jaxdist.partition.context_parallel import ATTENTION_TERM
+from jaxdist.partition.context_parallel import ATTENTION_GRADIENTS, ATTENTION_TERM
 from jaxdist.partition.gradient_buckets import BUCKET_SCOPE
 from jaxdist.partition.ledger import Ledger
 from jaxdist.partition.param_sharding import FSDP_AXIS
 
+_ATTENTION_TERMS: Final = (ATTENTION_TERM, ATTENTION_GRADIENTS)
 _PERMUTE_KIND: Final = "collective-permute"
 _FSDP: Final = (FSDP_AXIS,)
 _ALL_REDUCE_SCOPE: Final = "reduce_gradients"
@@ -131,7 +132,7 @@ def collective_overlaps(
     rings = [
         row
         for row in ledger.rows
-        if row.what == ATTENTION_TERM and row.kind == _PERMUTE_KIND
+        if row.what in _ATTENTION_TERMS and row.kind == _PERMUTE_KIND
     ]
     if rings:
         modules = {row.layer.rpartition(".")[0] for row in rings}

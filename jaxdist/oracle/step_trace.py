@@ -39,6 +39,7 @@ from jaxdist.oracle.planned_transfers import (
 )
 from jaxdist.oracle.predict import Prediction
 from jaxdist.oracle.step_description import StepDescription
+from jaxdist.partition.context_parallel import ATTENTION_GRADIENTS
 from jaxdist.partition.traffic import PlannedCollective
 from jaxdist.pipeline.plan_schedule import plan_schedule
 from jaxdist.pipeline.schedule_base import WorkItem
@@ -224,7 +225,9 @@ class _StepProgram:
             elif row.layer in names and not rest and each:
                 # A row of one array is forward or backward, those of a layer in turn.
                 ahead = -(-each // 2)
-                if each == 1:
+                if row.what == ATTENTION_GRADIENTS:
+                    ahead = 0
+                elif each == 1:
                     ahead = 1 - single[row.layer] % 2
                     single[row.layer] += 1
                 for place, one in enumerate(arrays):

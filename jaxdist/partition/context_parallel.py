@@ -33,6 +33,8 @@ from jaxdist.profile.layer_calls import LayerCall
 
 ATTENTION_TERM: Final = "attention"
 """The name of what attention moves, in reports."""
+ATTENTION_GRADIENTS: Final = "attention gradients"
+"""That of gradients of keys and values, which go back to their devices."""
 
 
 def attention_inputs(network: nnx.Module) -> tuple[AttentionInputs, ...]:
@@ -162,23 +164,23 @@ def context_traffic(
         pair = 2 * _device_numbers(plan, key, roles)
         summed = pair * accumulation_dtype(key.dtype).itemsize * (passes - 1)
         moved: tuple[tuple[str, int, int], ...]
+        pulled: tuple[tuple[str, int, int], ...] = ()
         if plan.context == "all_gather":
-            moved = (
-                ("all-gather", passes * devices * pair * width, passes),
-                ("reduce-scatter", summed, 1),
-            )
+            moved = (("all-gather", passes * devices * pair * width, passes),)
+            pulled = (("reduce-scatter", summed, 1),)
         elif plan.context == "ring":
             hops = passes * (devices - 1)
-            moved = (
-                ("collective-permute", hops * pair * width, hops),
-                ("collective-permute", devices * summed, devices),
-            )
+            moved = (("collective-permute", hops * pair * width, hops),)
+            pulled = (("collective-permute", devices * summed, devices),)
         else:
             both = 2 * _device_numbers(plan, query, roles)
             moved = (("all-to-all", passes * (both + pair) * width, 4 * passes),)
-        for kind, payload, arrays in moved:
+        for what, (kind, payload, arrays) in (
+            *((ATTENTION_TERM, row) for row in moved),
+            *((ATTENTION_GRADIENTS, row) for row in pulled),
+        ):
             yield PlannedCollective(
-                what=ATTENTION_TERM,
+                what=what,
                 kind=kind,
                 axes=axes,
                 payload=payload,

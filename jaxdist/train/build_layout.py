@@ -216,6 +216,8 @@ def check_axis_usage(plan: Plan, input_axes: Sequence[str | None]) -> None:
     # the weights.
     used = ["data", "fsdp", "tensor", *filter(None, input_axes)]
     used += ["replica"] * (plan.replicas > 1) + ["pipe"] * (plan.stages > 1)
+    # Idle devices would be given parts of the batch or of samples all the same.
+    never_idle = (*BATCH_AXES, *POSITION_AXES)
     for axis, size in plan.mesh.items():
         if size > 1 and axis not in used and axis not in plan.replicated_axes:
             raise BadInput(
@@ -226,12 +228,14 @@ def check_axis_usage(plan: Plan, input_axes: Sequence[str | None]) -> None:
                 remedy=(
                     f"plan.mesh.data={plan.mesh.data * size} plan.mesh.{axis}=1",
                     *["plan.outer.sync_interval=50"] * (axis == "replica"),
-                    f"plan.replicated_axes={axis} repeats the same work along it on "
-                    "purpose",
+                    *[
+                        f"plan.replicated_axes={axis} repeats the same work along it "
+                        "on purpose"
+                    ]
+                    * (axis not in never_idle),
                 ),
             )
-        # Idle devices would be given parts of the batch or of images all the same.
-        if axis in plan.replicated_axes and axis in (*BATCH_AXES, *POSITION_AXES):
+        if axis in plan.replicated_axes and axis in never_idle:
             raise BadInput(
                 f"{axis} cannot be idle",
                 rule=f"only axes that split nothing are idle; {axis} splits its input",

@@ -64,21 +64,15 @@ def make_eval_step(layout: Layout) -> Callable[..., Any]:
         return sums
 
     def local(state: tuple[Any, Any], batch: Batch) -> Any:
-        params, stats = state
         if layout.slot_layout is not None:
+            params, stats = state
             sums = sync_gradients.pipeline_eval(
                 layout, params, stats, batch, metric_sums
             )
             # Only devices of the last stage have sums; the others add zeros.
             return lax.psum(sums, (*layout.plan.sample_axes, "pipe"))
-        held, tree = jax.tree.flatten(params)
-        # Gathered without a codec: the evaluated parameters are the exact ones.
-        params = jax.tree.unflatten(tree, gather_params(layout, held, None))
-        model = merge_model(layout.task, params, stats)
-        model.eval()
         # Metrics of one's own are functions of whole outputs.
-        layout.bind_layers(model, is_scored=not layout.task.metrics)
-        outputs = model(*model_inputs(layout.task, batch))
+        outputs = _outputs(layout, state, batch, is_scored=not layout.task.metrics)
         sums = metric_sums(*select_local_samples(layout.plan, outputs, batch))
         return lax.psum(sums, layout.plan.sample_axes)
 
@@ -86,3 +80,37 @@ def make_eval_step(layout: Layout) -> Callable[..., Any]:
     return lambda params, stats, batch: layout.shard_map(local, specs, batch, P())(
         (params, stats), batch
     )
+
+
+def make_predict_step(layout: Layout) -> Callable[..., Any]:
+    """Build `predict(params, stats, batch)`, which returns what the network does.
+
+    Outputs of a dense objective, [B, ..., n], are cut as their images are, and padded
+    as they are.
+    """
+    key, _ = layout.task.objective.inputs[0]
+
+    def local(state: tuple[Any, Any], batch: Batch) -> Any:
+        return _outputs(layout, state, batch)
+
+    def predict(params: Any, stats: Any, batch: Batch) -> Any:
+        dims = layout.task.objective.dim_axes(key, batch[key].ndim)
+        states = layout.specs.params, layout.specs.stats
+        out = P(layout.plan.batch_axes, *dims)
+        return layout.shard_map(local, states, batch, out)((params, stats), batch)
+
+    return predict
+
+
+def _outputs(
+    layout: Layout, state: tuple[Any, Any], batch: Batch, *, is_scored: bool = False
+) -> Any:
+    """Run the network on a device's part of a batch, in evaluation mode."""
+    params, stats = state
+    held, tree = jax.tree.flatten(params)
+    # Gathered without a codec: the evaluated parameters are the exact ones.
+    params = jax.tree.unflatten(tree, gather_params(layout, held, None))
+    model = merge_model(layout.task, params, stats)
+    model.eval()
+    layout.bind_layers(model, is_scored=is_scored)
+    return model(*model_inputs(layout.task, batch))

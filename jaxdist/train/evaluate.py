@@ -1,6 +1,6 @@
 """Evaluation of a state on every held-out sample exactly once."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -62,21 +62,31 @@ class Evaluator:
                 sums.append(self._compiled_step(*state.evaluated, batch))
                 if self.should_stop():
                     return {}
-        # Sums of float32 on the devices, added up in float64 on the host.
-        has_answers = "answers" in sums[0]
-        totals = {
-            key: np.sum([np.asarray(s[key], np.float64) for s in sums], 0)
-            for key in sums[0]
-        }
-        # Arrays are counts, of which the objective makes scores.
-        arrays = {key: total for key, total in totals.items() if total.ndim}
-        scores = self.layout.objective.scores(arrays) if arrays else {}
-        whole = {k: float(total) for k, total in totals.items() if k not in arrays}
-        counts = {
-            key: int(whole.pop(key, 0)) for key in ("correct", "answers", "samples")
-        }
-        # Held-out samples may have no target that counts.
-        share = counts["correct"] / max(counts["answers"], 1)
-        means = {name: total / counts["samples"] for name, total in whole.items()}
-        shown = {"accuracy": share if has_answers else None}
-        return {**shown, **counts, **means, **scores}
+        return metrics_of_sums(self.layout, sums)
+
+
+def metrics_of_sums(
+    layout: Layout, sums: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the metrics of an evaluation from the sums of its parts.
+
+    Args:
+        layout: whose objective makes scores of counts.
+        sums: of each part.
+    """
+    # Sums of float32 on the devices, added up in float64 on the host.
+    has_answers = "answers" in sums[0]
+    totals = {
+        key: np.sum([np.asarray(s[key], np.float64) for s in sums], 0)
+        for key in sums[0]
+    }
+    # Arrays are counts, of which the objective makes scores.
+    arrays = {key: total for key, total in totals.items() if total.ndim}
+    scores = layout.objective.scores(arrays) if arrays else {}
+    whole = {k: float(total) for k, total in totals.items() if k not in arrays}
+    counts = {key: int(whole.pop(key, 0)) for key in ("correct", "answers", "samples")}
+    # Held-out samples may have no target that counts.
+    share = counts["correct"] / max(counts["answers"], 1)
+    means = {name: total / counts["samples"] for name, total in whole.items()}
+    shown = {"accuracy": share if has_answers else None}
+    return {**shown, **counts, **means, **scores}

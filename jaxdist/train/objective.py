@@ -150,6 +150,30 @@ class Objective(ABC):
         """Return scores that are no means, from counts over all held-out samples."""
         return {}
 
+    def pixel_sums(self, outputs: Any, batch: Batch) -> jax.Array:
+        """Return what the loss of an image sums over its pixels, [B, n].
+
+        Images in parts are scored by it: the sums of parts are added.
+
+        Raises:
+            BadInput: the loss is not made of such sums.
+        """
+        raise BadInput(
+            f"{type(self).__name__} cannot score images in parts",
+            rule="evaluation by windows wants a loss of sums over pixels",
+            values=f"the loss is that of {type(self).__name__}",
+            remedy="jaxdist.Segmentation, or an evaluation without a window",
+        )
+
+    def losses_of_sums(self, totals: jax.Array, channels: int) -> jax.Array:
+        """Return the loss of each image, [B], from sums over all of its pixels.
+
+        Args:
+            totals: the sums of `pixel_sums`, added over parts.
+            channels: those of the outputs.
+        """
+        raise NotImplementedError
+
     def on_blocks(self, plan: Plan, shapes: Mapping[str, Any]) -> "Objective":
         """Return the objective of the blocks that a plan makes of outputs.
 

@@ -23,6 +23,7 @@ from typing import Any, Final
 import jax
 from flax import nnx
 from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.hlo_collectives import CollectiveOp, read_collectives
 from jaxdist.core.axes import sub_axis_name
@@ -44,7 +45,7 @@ from jaxdist.profile.flops import fused_kernel_flops, walk_jaxpr
 from jaxdist.profile.trace import modules_by_path, prune_jaxpr
 from jaxdist.train.checkpoint.manifest import leaf_metadata
 from jaxdist.train.diloco import outer_step
-from jaxdist.train.eval_step import make_eval_step
+from jaxdist.train.eval_step import make_eval_step, make_predict_step
 from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.state import TrainState, named_leaves
 from jaxdist.train.step import make_train_step
@@ -434,6 +435,32 @@ def compile_eval_step(
     )
     return (
         jax.jit(make_eval_step(layout))
+        .lower(state.params, state.stats, batch)
+        .compile(compiler_options=dict(options) if options else None)
+    )
+
+
+def compile_predict_step(
+    layout: Layout,
+    batch_shapes: BatchShapes,
+    options: Mapping[str, str | bool] | None = None,
+) -> Any:
+    """Compile `predict(params, stats, batch)` for images of these shapes.
+
+    Args:
+        layout: the task and its layout.
+        batch_shapes: of a global batch; outputs lie as its images do, and whole on
+            every device where processes share the mesh, so that each can read them.
+        options: of the compiler, by name.
+    """
+    state = layout.state
+    batch = _with_shardings(
+        layout.padded_shapes(batch_shapes), layout.batch_shardings(batch_shapes)
+    )
+    processes = {device.process_index for device in layout.mesh.devices.flat}
+    whole = NamedSharding(layout.mesh, P()) if len(processes) > 1 else None
+    return (
+        jax.jit(make_predict_step(layout), out_shardings=whole)
         .lower(state.params, state.stats, batch)
         .compile(compiler_options=dict(options) if options else None)
     )

@@ -145,6 +145,11 @@ class Segmentation(Objective):
 
     def losses(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return the loss of each sample, [B], in float32 or wider."""
+        sums = self._add_devices(self.pixel_sums(outputs, batch), outputs)
+        return self.losses_of_sums(sums, outputs.shape[-1])
+
+    def pixel_sums(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+        """Return what the loss sums over pixels, [B, n], in float32 or wider."""
         logits = outputs.astype(accumulation_dtype(outputs.dtype))
         counts, mask = self._mask(logits, batch)
         real = counts.astype(logits.dtype)
@@ -153,7 +158,7 @@ class Segmentation(Objective):
         weights = jnp.asarray(self.class_weights or (1.0,) * classes, dtype)
         pixels = tuple(range(1, mask.ndim))
 
-        # Everything that is summed over pixels, [B, n], so that devices add it at once.
+        # All at once, so that devices add it in one all-reduce.
         sums = []
         if self.loss != "dice":
             each = hot * weights
@@ -163,9 +168,13 @@ class Segmentation(Objective):
         if self.loss != "cross_entropy":
             share = jax.nn.softmax(logits) * real[..., None]
             sums += [x.sum(pixels) for x in (share * hot, share, hot)]
-        totals = self._add_devices(jnp.concatenate(sums, -1), logits)
+        return jnp.concatenate(sums, -1)
 
-        loss = jnp.zeros(len(logits), dtype)
+    def losses_of_sums(self, totals: jax.Array, classes: int) -> jax.Array:
+        """Return the loss of each sample, [B], from sums over all of its pixels."""
+        dtype = totals.dtype
+        weights = jnp.asarray(self.class_weights or (1.0,) * classes, dtype)
+        loss = jnp.zeros(len(totals), dtype)
         if self.loss != "dice":
             # A sample that has nothing to score has no weight to divide by.
             weight = totals[:, 1]

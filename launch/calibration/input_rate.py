@@ -39,7 +39,7 @@ def measure_input_rate(config: "Experiment", mesh: "Mesh") -> float | None:
 
     from jaxdist.calibrate.synchronized_timing import max_over_processes
     from jaxdist.input.device_feed import train_feed
-    from jaxdist.input.registry import open_data
+    from jaxdist.input.registry import augmentation_of, open_data
     from jaxdist.launch.training.job.batch_spec import feature_spec
     from jaxdist.launch.training.job.job import make_sample_order, objective_of
 
@@ -58,7 +58,7 @@ def measure_input_rate(config: "Experiment", mesh: "Mesh") -> float | None:
                     make_sample_order(sized, len(train)),
                     dict.fromkeys((*dtypes, "id"), along),
                     dtypes=dtypes,
-                    max_shift=config.data.shift,
+                    augmentation=augmentation_of(config.data, train),
                     threads=config.data.prefetch_workers,
                 )
             )

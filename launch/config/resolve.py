@@ -235,8 +235,10 @@ def resolve_config(
     # An experiment augments the data set that it is made for. Of samples of one's own
     # nobody but their owner knows whether they may be moved.
     other = config.data.name != experiment.data.name
-    if other and datasets.is_own_data(config.data) and "data.shift" not in typed:
-        config = replace(config, data=replace(config.data, shift=0))
+    if other and datasets.is_own_data(config.data):
+        plain = {"data.shift": 0, "data.augment": ()}
+        untyped = {key: value for key, value in plain.items() if key not in typed}
+        config = replace_values(config, untyped)
 
     # A value that an experiment sets to the default counts as the default: nobody can
     # tell them apart.

@@ -29,6 +29,9 @@ class SamplesSection:
     """Label, prediction, how many, and the share of the label's samples."""
     worst: Sequence[Mapping[str, str]]
     texts: Sequence[TextSample]
+    classes: Sequence[tuple[str, str, str, str]]
+    """Class of pixels, its pixels in the masks, Dice and IoU."""
+    masks: Sequence[Mapping[str, str]]
     how: str
 
 
@@ -43,6 +46,17 @@ def samples_caption(record: RunData) -> Markup:
         return Markup("Not scored one by one. {}.").format(found.reason.rstrip("."))
     if found.texts:
         return Markup("How checkpoint {} continues held-out text.").format(step)
+    if found.overlaps:
+        shown = [each for each in _overlap_rows(found) if each[0] != "0"]
+        told = Markup("In {} held-out images checkpoint {} meets ").format(
+            format_count(found.samples), step
+        )
+        named = [
+            Markup("class <b>{}</b> with a Dice of <b>{}</b>").format(name, dice)
+            for name, _, dice, _ in shown[:3]
+        ]
+        more = Markup(", and {} more").format(len(shown) - 3) if shown[3:] else ""
+        return told + Markup(", ").join(named or ["no class"]) + more + Markup(".")
     right = sum(c.samples for c in found.confusion if c.label == c.predicted)
     text = "Checkpoint {} classifies <b>{} of {}</b> held-out samples right"
     counts = format_count(right), format_count(found.samples)
@@ -72,6 +86,12 @@ def samples_section(record: RunData) -> SamplesSection | None:
         if found.samples < found.held_out:
             how += f", evenly out of {format_count(found.held_out)} held out"
         how += ". A picture goes from its darkest to its brightest value."
+    if found.masks:
+        how += (
+            " Of a volume the plane is shown in which most voxels are wrong. Orange "
+            "was taken for background, blue is background taken for a class, and "
+            "purple one class taken for another."
+        )
     return SamplesSection(
         matrix=_draw_matrix(found, classes) if fits else None,
         pairs=() if fits else _confused_pairs(found)[:_MAX_PAIRS],
@@ -87,8 +107,37 @@ def samples_section(record: RunData) -> SamplesSection | None:
             for each in found.worst
         ],
         texts=found.texts,
+        classes=_overlap_rows(found),
+        masks=[
+            {
+                "picture": each.picture,
+                "mask": each.mask,
+                "answer": each.answer,
+                "errors": each.errors,
+                "id": format_count(each.id),
+                "dice": f"{each.dice:.3f}",
+                "wrong": format_percent(each.wrong / each.pixels, 2),
+                "plane": f"plane {each.plane} of {each.planes}"
+                if each.planes > 1
+                else "",
+            }
+            for each in found.masks
+        ],
         how=how,
     )
+
+
+def _overlap_rows(found: SampleEvaluation) -> list[tuple[str, str, str, str]]:
+    """Return class, pixels of the masks, Dice and IoU."""
+    return [
+        (
+            _class_name(found, each.label),
+            format_count(each.mask),
+            f"{2 * each.both / (each.mask + each.answer):.3f}",
+            f"{each.both / (each.mask + each.answer - each.both):.3f}",
+        )
+        for each in found.overlaps
+    ]
 
 
 def _class_name(found: SampleEvaluation, label: int) -> str:

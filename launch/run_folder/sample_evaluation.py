@@ -46,8 +46,46 @@ class TextSample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClassOverlap:
+    """Pixels of one class, over all samples that were looked at."""
+
+    label: int
+    mask: int
+    """In the masks."""
+    answer: int
+    """In what the network says."""
+    both: int
+    """In both."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredMask:
+    """A held-out image with its mask, and what the network says of its pixels."""
+
+    id: int
+    dice: float
+    """Mean Dice of its classes, without the background."""
+    wrong: int
+    """Pixels that are answered wrong."""
+    pixels: int
+    """Pixels of the image."""
+    plane: int
+    """Plane of a volume that is shown, that with most wrong pixels."""
+    planes: int
+    """Planes of the volume; 1 of an image."""
+    picture: str
+    """The image, a PNG in base64; so are the following."""
+    mask: str
+    """Its classes."""
+    answer: str
+    """What the network says."""
+    errors: str
+    """The image with wrong pixels in colour."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SampleEvaluation:
-    """A checkpoint evaluated sample by sample: labels, or texts, or why neither."""
+    """A checkpoint evaluated sample by sample: labels, texts, masks, or why none."""
 
     checkpoint: int
     """Its step."""
@@ -65,6 +103,10 @@ class SampleEvaluation:
     """Samples of the highest loss, the highest first."""
     texts: Sequence[TextSample] = ()
     """Texts, of a language model."""
+    overlaps: Sequence[ClassOverlap] = ()
+    """Classes of pixels that occur, of a network that segments."""
+    masks: Sequence[ScoredMask] = ()
+    """Images of the lowest Dice, the lowest first."""
     reason: str = ""
     """Why there is nothing; empty where there is."""
 

@@ -238,8 +238,4 @@ def accuracy_line(score: EvalMetrics) -> str:
         return f"test loss {score['loss']:.3f}"
     share = format_percent(score["accuracy"], 2)
     of = f"{format_count(score['correct'])} of {format_count(score['answers'])}"
-    line = f"test accuracy {share} ({of}), loss {score['loss']:.3f}"
-    if "bits_per_byte" not in score:
-        return line
-    bits, perplexity = score["bits_per_byte"], score["perplexity"]
-    return f"{line}, perplexity {perplexity:.4g}, {bits:.4f} bits a byte"
+    return f"test accuracy {share} ({of}), loss {score['loss']:.3f}"

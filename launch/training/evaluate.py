@@ -1,36 +1,60 @@
 """Evaluating a job, or a checkpoint of a run, on the held-out samples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jaxdist.input.device_feed import eval_feed
+import jax
+import numpy as np
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.augmentation import Augmentation
+from jaxdist.input.batch_assembly import EvalBatchAssembler
+from jaxdist.input.device_feed import (
+    BatchGeometry,
+    device_put_batch,
+    eval_feed,
+    local_rows,
+)
 from jaxdist.launch.distributed.preemption import never_stop
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.training.job.batch_spec import sample_spec
-from jaxdist.launch.training.job.job import Job
+from jaxdist.launch.training.job.job import Job, lay_out
 from jaxdist.meshes.targets.compiler_options import program_options
 from jaxdist.train.checkpoint.best import CheckpointStep
 from jaxdist.train.evaluate import Evaluator
+from jaxdist.train.sliding_window import SlidingWindow
+from jaxdist.train.window_evaluate import Cut, WindowEvaluator
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
+    from jaxdist.train.layout import Layout
+
+AnyEvaluator = Evaluator | WindowEvaluator
+"""What `fit` and `jaxdist eval` score a state with."""
 
 
 def make_evaluator(
     job: Job, validation: "Source", should_stop: Callable[[], bool] = never_stop
-) -> Evaluator:
+) -> AnyEvaluator:
     """Return the evaluation of a job on its held-out samples.
 
     Args:
         job: what was trained.
         validation: the held-out samples.
         should_stop: whether to end here, and from then on; asked after every batch.
+
+    Raises:
+        BadInput: windows that its samples or its layout cannot have.
     """
+    window = evaluation_window(job)
+    if window is not None:
+        return _window_evaluator(job, validation, window, should_stop)
     # All batches have one shape, the last one padded, so that one program serves all.
     shapes = job.eval_shapes
     shardings = job.layout.batch_shardings(shapes)
     size = shapes["id"].shape[0]
+    crop = Augmentation(crop=Augmentation.parse(job.config.data.augment).crop)
     return Evaluator(
         layout=job.layout,
         batch_shapes=shapes,
@@ -43,13 +67,104 @@ def make_evaluator(
             shardings,
             shapes=job.layout.padded_shapes(shapes),
             dtypes=sample_spec(job.config, job.layout),
+            crop=crop,
         ),
     )
 
 
+def evaluation_window(job: Job) -> SlidingWindow | None:
+    """Return the windows by which images of a job are evaluated; None: whole.
+
+    Raises:
+        BadInput: windows of other dims, or of samples that have one answer each.
+    """
+    data, objective = job.config.data, job.layout.task.objective
+    asked = data.eval_window
+    cropped = Augmentation.parse(data.augment).crop if objective.is_dense else ()
+    if not asked and not cropped:
+        return None
+    image = job.layout.batch_shapes[objective.inputs[0][0]].shape[1:-1]
+    sides = asked * len(image) if len(asked) == 1 else asked or image
+    if not objective.is_dense or len(sides) != len(image):
+        raise BadInput(
+            "these samples are not evaluated by windows",
+            rule="data.eval_window is for networks that say something of each pixel, "
+            "and has a number for each dim of an image, or one for all",
+            values=f"window {','.join(map(str, asked))}, an image has "
+            f"{len(image)} dims, the network is scored by {type(objective).__name__}",
+            remedy=f"data.eval_window={','.join(['64'] * len(image))}"
+            if objective.is_dense
+            else "data.eval_window=",
+        )
+    if job.plan.stages > 1:
+        raise BadInput(
+            "images are not evaluated by windows in stages",
+            rule="windows are for layouts without pipeline stages; a checkpoint is "
+            "scored on any",
+            values=f"plan.mesh.pipe = {job.plan.mesh.pipe}",
+            remedy=("plan.mesh.pipe=1", "or data.augment without crop"),
+        )
+    return SlidingWindow(sides=sides, overlap=data.eval_overlap, blend=data.eval_blend)
+
+
+def _window_evaluator(
+    job: Job,
+    validation: "Source",
+    window: SlidingWindow,
+    should_stop: Callable[[], bool],
+) -> WindowEvaluator:
+    """Return the evaluation by windows, laid out as a job is."""
+    layout = _window_layout(job, window)
+    key, _ = layout.task.objective.inputs[0]
+    shards = job.plan.mesh.size(*job.plan.sample_axes)
+    size = -(-job.config.data.eval_batch_size // shards) * shards
+    shapes = {
+        name: jax.ShapeDtypeStruct(
+            (size, *layout.batch_shapes[name].shape[1:]), x.dtype
+        )
+        for name, x in layout.batch_shapes.items()
+        if name in (key, "id")
+    }
+    shardings = layout.batch_shardings(shapes)
+    rows = local_rows(shardings.values(), size)
+    geometry = BatchGeometry(shapes=layout.padded_shapes(shapes))
+    spec = sample_spec(job.config, layout)
+    samples = EvalBatchAssembler(
+        source=validation, batch=1, dtypes=spec.dtypes, checks=spec.of(validation)
+    )
+
+    def place(cut: Cut) -> Mapping[str, jax.Array]:
+        # A process cuts the windows of which its devices hold a part.
+        return device_put_batch(cut(rows), rows, size, shardings, geometry)
+
+    return WindowEvaluator(
+        layout=layout,
+        batch_shapes=shapes,
+        window=window,
+        samples=len(validation),
+        read=lambda number: samples(number, np.zeros(1, np.int64)),
+        place=place,
+        should_stop=should_stop,
+        compiler_options=program_options(layout),
+    )
+
+
+def _window_layout(job: Job, window: SlidingWindow) -> "Layout":
+    """Return a job's layout for images of a window's size; its state lies the same."""
+    objective, shapes = job.layout.task.objective, dict(job.layout.batch_shapes)
+    rank = len(window.sides)
+    for key in (objective.inputs[0][0], objective.targets[0][0]):
+        old = shapes[key]
+        sides = old.shape[0], *window.sides, *old.shape[1 + rank :]
+        shapes[key] = jax.ShapeDtypeStruct(sides, old.dtype)
+    if shapes == job.layout.batch_shapes:
+        return job.layout
+    return lay_out(job.config, job.layout.task, job.plan, job.layout.mesh, shapes)
+
+
 def evaluate_checkpoint(
     job: Job, folder: RunFolder, step: CheckpointStep
-) -> tuple[int, dict[str, Any]]:
+) -> tuple[int, dict[str, Any], AnyEvaluator]:
     """Score one checkpoint.
 
     Args:
@@ -58,13 +173,14 @@ def evaluate_checkpoint(
         step: its step, `best`, or None for the newest.
 
     Returns:
-        The checkpoint's step, and loss, accuracy, correct and samples.
+        The checkpoint's step; loss, accuracy, correct and samples; and what scored it.
 
     Raises:
         BadInput: there is no such checkpoint, or it is damaged.
     """
     from jaxdist.train.checkpoint.checkpoints import Checkpoints
 
+    evaluate = make_evaluator(job, job.sources[1])
     checkpoints = Checkpoints(folder.checkpoints, read_only=True)
     # An evaluation needs the weights alone; the rest is most of the bytes.
     scored = replace(job.layout.stored, opt=None, feedback=None, replicas=None)
@@ -72,5 +188,5 @@ def evaluate_checkpoint(
         restored = checkpoints.restore(step, scored)
     finally:
         checkpoints.close()
-    evaluate = make_evaluator(job, job.sources[1])
-    return int(restored.step), evaluate(job.layout.from_checkpoint(restored.state))
+    score = evaluate(job.layout.from_checkpoint(restored.state))
+    return int(restored.step), score, evaluate

@@ -4,8 +4,6 @@ An evaluation of a run has sums alone. What a report shows of single samples is 
 afterwards from a checkpoint, on one device, and kept in the run folder as JSON.
 """
 
-import base64
-import io
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
-from PIL import Image
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.files import write_atomic
@@ -42,16 +39,17 @@ from jaxdist.launch.training.generate import (
 )
 from jaxdist.launch.training.job.batch_spec import feature_spec
 from jaxdist.launch.training.job.job import objective_of
+from jaxdist.launch.training.mask_evaluation import evaluate_masks
+from jaxdist.launch.training.pictures import encode_picture
 from jaxdist.train.checkpoint import reader
 from jaxdist.train.checkpoint.best import CheckpointStep
 from jaxdist.train.generate import Sampling
 from jaxdist.train.load import load
 from jaxdist.train.objective import Classification, NextToken, Objective
+from jaxdist.train.segmentation import Segmentation
 
 _MAX_WORST: Final = 14
 """Samples of the highest loss that are kept."""
-_MAX_PIXELS: Final = 96
-"""Rows and columns of a picture that is kept."""
 _BATCH: Final = 64
 """Samples a call of the network."""
 _PROMPT, _GENERATED = 32, 200
@@ -98,10 +96,11 @@ def _evaluate(
     config: Experiment, folder: RunFolder, samples: int, step: int, trust: bool
 ) -> SampleEvaluation:
     objective = objective_of(config)
-    kinds = Classification, NextToken
+    kinds = Classification, NextToken, Segmentation
     if not isinstance(objective, kinds):
         raise BadInput(
-            "samples are shown of networks that classify images and of language models",
+            "samples are shown of networks that classify images or their pixels, and "
+            "of language models",
             values=f"{config.model.name} is trained with {type(objective).__name__}",
         )
     _, test = open_data(config.data, feature_spec(config))
@@ -126,6 +125,16 @@ def _evaluate(
         ]
         return SampleEvaluation(
             checkpoint=step, asked=samples, held_out=len(test), texts=found
+        )
+    if isinstance(objective, Segmentation):
+        return evaluate_masks(
+            config,
+            folder.path,
+            objective,
+            test,
+            samples=samples,
+            step=step,
+            trust=trust,
         )
     # Evenly, since held-out samples may lie sorted by label.
     count = min(samples, len(test))
@@ -198,23 +207,3 @@ def _classify(
     # A network that has diverged is drawn as well: its losses are large numbers.
     loss = np.nan_to_num(columns["loss"].astype(np.float64), nan=1e30, posinf=1e30)
     return {**columns, "loss": loss}
-
-
-def encode_picture(image: NDArray[Any]) -> str:
-    """Write a sample as a small PNG in base64, from its darkest to its brightest value.
-
-    Args:
-        image: [H, W, C], or a volume [D, H, W, C], of which the middle is shown.
-    """
-    values = np.asarray(image, np.float64)
-    while values.ndim > 3:
-        values = values[len(values) // 2]
-    low, high = float(values.min()), float(values.max())
-    scaled = (255 * (values - low) / ((high - low) or 1.0)).astype(np.uint8)
-    # Channels that are no colours are seen by the first of them.
-    shown = scaled if scaled.shape[-1] == 3 else scaled[..., 0]
-    picture = Image.fromarray(shown)
-    picture.thumbnail((_MAX_PIXELS, _MAX_PIXELS))
-    file = io.BytesIO()
-    picture.save(file, "PNG", optimize=True)
-    return base64.b64encode(file.getvalue()).decode()

@@ -19,6 +19,7 @@ from jaxdist.core.run_record import Run
 from jaxdist.core.validation import json_text
 from jaxdist.input.device_feed import local_rows, train_feed
 from jaxdist.input.local_shuffle.setup import Keep, check_local_rows, check_no_workers
+from jaxdist.input.registry import augmentation_of
 from jaxdist.input.tokenizer import TOKENIZER_FILE
 from jaxdist.input.tokens import TokenSource
 from jaxdist.launch.config.tree import flatten_config
@@ -180,7 +181,7 @@ def train(
                 program.batch_shardings,
                 shapes=job.layout.padded_shapes(job.layout.batch_shapes),
                 dtypes=sample_spec(config, job.layout),
-                max_shift=config.data.shift,
+                augmentation=augmentation_of(config.data, source),
                 start=start,
                 threads=config.data.prefetch_workers,
                 sample_store=sample_store,

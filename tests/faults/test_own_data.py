@@ -7,11 +7,9 @@ is, or refused before anything is written.
 import numpy as np
 import pytest
 
-from jaxdist.core.errors import BadInput
 from jaxdist.input.config import DataConfig
 from jaxdist.launch.config.experiment import Experiment
 from jaxdist.launch.config.resolve import resolve_config
-from jaxdist.launch.training.job.batch_spec import check_shift
 
 OWN = '''
 import jax
@@ -143,11 +141,17 @@ def test_samples_that_are_no_pictures_train_as_they_are(job, file, tmp_path, nam
     assert train(job, file, name, tmp_path)[0] == 0
 
 
+def test_masks_of_ones_own_move_with_their_images(job, file, tmp_path):
+    words = "data.augment=flip,rotate90,roll:2,noise:0.1"
+    assert train(job, file, "masks", tmp_path, words)[0] == 0
+
+
 @pytest.mark.parametrize(
     ("name", "words", "said"),
     [
-        ("flat", ["data.shift=1"], "data.shift moves images"),
-        ("shifted_masks", [], "images would be shifted, and mask would stay"),
+        ("flat", ["data.shift=1"], "are for images [H, W, C]"),
+        ("shifted_masks", [], "nothing can move into mask from outside"),
+        ("masks", ["data.augment=crop:9"], "crop:8x8"),
         ("pixels", [], "losses of 16 samples are [16, 8, 8]"),
         ("negative", [], "label = -1 in sample 0"),
         ("beyond", [], "label = 7 in sample 2"),
@@ -192,11 +196,5 @@ def test_what_an_experiment_asks_for_is_not_for_data_of_ones_own(data):
     assert own.config.data.shift == 0
     typed = resolve_config("digits", [f"data.name={data}", "data.shift=2"])
     assert typed.config.data.shift == 2
-
-
-def test_what_has_a_number_for_each_image_is_shifted_with_it():
-    config = resolve_config("digits").config
-    check_shift(config, (8, 8, 1), {"image": (8, 8, 1), "label": ()})
-    check_shift(config, (8, 8, 1), {"image": (8, 8, 1), "target": (8,)})
-    with pytest.raises(BadInput, match="mask would stay"):
-        check_shift(config, (8, 8, 1), {"image": (8, 8, 1), "mask": (8, 8)})
+    flipped = resolve_config("digits", [f"data.name={data}", "data.augment=flip"])
+    assert flipped.config.data.augment == ("flip",)

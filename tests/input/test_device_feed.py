@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxdist.core.errors import SourceFailedError
+from jaxdist.input.augmentation import Augmentation
 from jaxdist.input.batch_assembly import EvalBatchAssembler, TrainBatchAssembler
 from jaxdist.input.device_feed import covered_rows, eval_feed, local_rows, train_feed
 from jaxdist.input.order import GlobalShuffleOrder
@@ -46,7 +47,9 @@ def test_a_batch_is_what_the_order_says(shardings):
 
 
 def test_types_shapes_and_places(shardings):
-    with train_feed(toy(), ORDER, shardings, max_shift=1) as feed:
+    with train_feed(
+        toy(), ORDER, shardings, augmentation=Augmentation(shift=1)
+    ) as feed:
         batch = next(feed)
     assert {k: (v.shape, v.dtype.name) for k, v in batch.items()} == {
         "image": ((16, 8, 8, 1), "float32"),
@@ -60,19 +63,30 @@ def test_types_shapes_and_places(shardings):
 @pytest.mark.parametrize("start", [1, 2, 3, 11])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_restart_at_any_step_goes_on_alike(shardings, start, threads):
-    whole = taken(train_feed(toy(), ORDER, shardings, max_shift=1), 14)
+    whole = taken(
+        train_feed(toy(), ORDER, shardings, augmentation=Augmentation(shift=1)), 14
+    )
     rest = train_feed(
-        toy(), ORDER, shardings, max_shift=1, start=start, threads=threads
+        toy(),
+        ORDER,
+        shardings,
+        augmentation=Augmentation(shift=1),
+        start=start,
+        threads=threads,
     )
     assert_same(whole[start:], taken(rest, 14 - start))
 
 
 def test_batches_given_earlier_stay_as_they_were(shardings):
-    with train_feed(toy(), ORDER, shardings, max_shift=1) as feed:
+    with train_feed(
+        toy(), ORDER, shardings, augmentation=Augmentation(shift=1)
+    ) as feed:
         kept = [next(feed) for _ in range(6)]
     assert_same(
         [jax.tree.map(np.asarray, batch) for batch in kept],
-        taken(train_feed(toy(), ORDER, shardings, max_shift=1), 6),
+        taken(
+            train_feed(toy(), ORDER, shardings, augmentation=Augmentation(shift=1)), 6
+        ),
     )
 
 
@@ -159,7 +173,9 @@ def test_hosts_read_their_rows_and_together_all(shardings, hosts):
     rows = [covered_rows(pieces[h * each : (h + 1) * each], 16) for h in range(hosts)]
     assert sorted(set(np.concatenate(rows).tolist())) == list(range(16))
     assert {len(held) for held in rows} == {16 // min(hosts, 4)}
-    recipe = TrainBatchAssembler(source=toy(), order=ORDER, max_shift=1)
+    recipe = TrainBatchAssembler(
+        source=toy(), order=ORDER, augmentation=Augmentation(shift=1)
+    )
     whole = recipe(3, np.arange(16))
     for held in rows:
         assert_same([recipe(3, held)], [{k: v[held] for k, v in whole.items()}])
@@ -169,8 +185,15 @@ def test_hosts_read_their_rows_and_together_all(shardings, hosts):
 def test_a_larger_shape_has_zeros_behind_the_sample(shardings, rows):
     """At 16 rows the second device of each pair holds nothing of the sample."""
     shapes = {"image": jax.ShapeDtypeStruct((16, rows, 9, 1), "float32")}
-    plain = taken(train_feed(toy(), ORDER, shardings, max_shift=1), 2)
-    wide = taken(train_feed(toy(), ORDER, shardings, shapes=shapes, max_shift=1), 2)
+    plain = taken(
+        train_feed(toy(), ORDER, shardings, augmentation=Augmentation(shift=1)), 2
+    )
+    wide = taken(
+        train_feed(
+            toy(), ORDER, shardings, shapes=shapes, augmentation=Augmentation(shift=1)
+        ),
+        2,
+    )
     for batch in wide:
         assert batch["image"].shape == (16, rows, 9, 1)
         assert not batch["image"][:, 8:].any()

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 
+from jaxdist.input.augmentation import Augmentation
 from jaxdist.input.batch_assembly import EvalBatchAssembler, TrainBatchAssembler
 from jaxdist.input.order import GlobalShuffleOrder
 from jaxdist.input.sources import ArraySource
@@ -22,6 +23,7 @@ import jax, numpy as np
 jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.input.augmentation import Augmentation
 from jaxdist.input.device_feed import eval_feed, train_feed
 from jaxdist.input.order import GlobalShuffleOrder
 from jaxdist.input.sources import ArraySource
@@ -50,7 +52,7 @@ def shards(batch):
     }
 
 order = GlobalShuffleOrder(num_samples=45, batch=16, seed=5)
-with train_feed(source, order, shardings, max_shift=1) as feed:
+with train_feed(source, order, shardings, augmentation=Augmentation(shift=1)) as feed:
     train = [shards(next(feed)) for _ in range(3)]
 # One sample is read as the source is opened.
 read = set(source.read) - {1}
@@ -61,7 +63,7 @@ inside = build_mesh(Plan(mesh=MeshShape(data=2, tensor=4), placement=("data",)))
 rows = NamedSharding(inside, PartitionSpec("data"))
 shardings = dict.fromkeys(shardings, rows)
 source.read.clear()
-with train_feed(source, order, shardings, max_shift=1) as feed:
+with train_feed(source, order, shardings, augmentation=Augmentation(shift=1)) as feed:
     whole = [shards(next(feed))]
 found = {"train": train, "test": test, "read": sorted(read)}
 found |= {"whole": whole, "all": sorted({*source.read} - {1})}
@@ -112,7 +114,9 @@ def test_two_hosts_give_the_batches_one_host_gives(tmp_path):
     images = np.random.default_rng(0).random((N, 8, 8, 1))
     source = ArraySource({"image": images, "label": np.arange(N) % 10})
     recipes = {
-        "train": TrainBatchAssembler(source=source, order=ORDER, max_shift=1),
+        "train": TrainBatchAssembler(
+            source=source, order=ORDER, augmentation=Augmentation(shift=1)
+        ),
         "test": EvalBatchAssembler(source=source, batch=BATCH),
     }
     for kind, recipe in recipes.items():

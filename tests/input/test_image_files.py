@@ -14,7 +14,7 @@ from jaxdist.input.folder import FolderImages, find_corrupt_images
 from jaxdist.input.folder_builder import prepare_folder
 from jaxdist.input.image_files import DecodedImages
 from jaxdist.input.order import GlobalShuffleOrder
-from jaxdist.input.registry import open_data
+from jaxdist.input.registry import augmentation_of, open_data
 
 # The folder of these tests has a file that is no image.
 pytestmark = pytest.mark.filterwarnings("ignore:passed over in")
@@ -98,7 +98,10 @@ def test_what_is_seen_depends_on_seed_epoch_and_id_alone():
 def test_training_varies_and_evaluation_does_not():
     source = pictures(*map(noise, range(4)))
     train = TrainBatchAssembler(
-        source=source, order=GlobalShuffleOrder(num_samples=4, batch=4), max_shift=1
+        source=source,
+        order=GlobalShuffleOrder(num_samples=4, batch=4),
+        # They crop and flip by themselves: the older key does not move them.
+        augmentation=augmentation_of(DataConfig(shift=1), source),
     )
     rows = np.arange(4)
     first, second = train(0, rows), train(1, rows)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxdist.input.augmentation import Augmentation
 from jaxdist.input.batch_assembly import TrainBatchAssembler
 from jaxdist.input.local_shuffle.partial import PartialShuffleOrder
 from jaxdist.input.local_shuffle.shuffle import PartialShuffle
@@ -37,7 +38,9 @@ def read(recipes, batch, step):
 
 
 def recipe_of(source, order):
-    return TrainBatchAssembler(source=source, order=order, max_shift=1)
+    return TrainBatchAssembler(
+        source=source, order=order, augmentation=Augmentation(shift=1)
+    )
 
 
 def source_of(samples):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from jaxdist.core.cluster.sourced_number import SourcedNumber
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.launch.config.resolve import resolve_config
@@ -11,6 +12,7 @@ from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.compute_times import ComputeCostModel
 from jaxdist.oracle.memory import device_memory
+from jaxdist.oracle.predict import predict
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
 
@@ -37,6 +39,32 @@ def test_what_attention_does_is_dealt_out_with_its_heads(subject, tensor):
     assert worker.work_fraction(attention(subject)) == pytest.approx(
         1 / (2 * tensor), rel=0.05
     )
+
+
+def test_what_attention_does_is_dealt_out_with_its_tokens(subject):
+    case = subject.describe(Plan(mesh=MeshShape(context=2, tensor=2)))
+    device = load_cluster("testbed").device
+    worker = ComputeCostModel(
+        case=case, device=device, ledger=case.ledgers[0], microbatches=1
+    )
+    assert worker.work_fraction(attention(subject)) == pytest.approx(1 / 4, rel=0.05)
+
+
+def test_a_ring_hides_behind_attention_and_a_gather_does_not(subject):
+    whole = SourcedNumber(1.0, "given: a test")
+    cluster = load_cluster("testbed").with_number("overlap", whole)
+    found = {}
+    for form in ("ring", "all_gather", "all_to_all"):
+        plan = Plan(mesh=MeshShape(context=4), context=form)
+        found[form] = predict(subject.describe(plan), cluster)
+    moved, pulled = "attention, context", "attention gradients, context"
+    hidden = found["ring"].overlapped_s
+    assert hidden[moved] > 0 < hidden[pulled]
+    # Of four turns three are beside a hop, and hops take longer here.
+    assert hidden[moved] + hidden[pulled] < found["ring"].terms_s["compute"]
+    for form in ("all_gather", "all_to_all"):
+        assert not {moved, pulled} & found[form].overlapped_s.keys()
+    assert pulled not in found["all_to_all"].terms_s
 
 
 def test_layers_that_compute_nothing_are_nobodys_measure():

@@ -10,6 +10,7 @@ import optax
 import pytest
 
 from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.input.augmentation import Augmentation
 from jaxdist.input.device_feed import eval_feed, train_feed
 from jaxdist.input.order import GlobalShuffleOrder
 from jaxdist.input.sources import ArraySource
@@ -59,7 +60,9 @@ def trained(axes, **how):
     program, test = compile_program(layout), shapes(8, weight="float32")
     state, losses = initial_state(layout), []
     order = GlobalShuffleOrder(num_samples=11, batch=4, seed=1)
-    how = dict(shapes=layout.padded_shapes(shapes(4)), max_shift=1)
+    how = dict(
+        shapes=layout.padded_shapes(shapes(4)), augmentation=Augmentation(shift=1)
+    )
     with train_feed(source(), order, program.batch_shardings, **how) as feed:
         for _ in range(2):
             state, loss = program.compiled_step(state, next(feed))

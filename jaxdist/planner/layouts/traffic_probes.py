@@ -11,7 +11,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.oracle.compute_times import ComputeCostModel
 from jaxdist.oracle.step_description import StepDescription
-from jaxdist.partition.context_parallel import ATTENTION_TERM
+from jaxdist.partition.context_parallel import ATTENTION_GRADIENTS, ATTENTION_TERM
 from jaxdist.partition.traffic import PlannedCollective
 
 _NOT_OF_LAYERS: Final = (
@@ -149,16 +149,18 @@ def probe_traffic(
                 n = few if row.kind == "reduce-scatter" else 1
                 one = replace(row, payload=n * row.payload)
                 tensor_rows.setdefault(row.kind, []).append(one)
-    # Of each device's part, but for gathers, which have all.
-    parts = {"all-gather": 1.0, "collective-permute": few / max(few - 1, 1)}
+    # Of all devices together: gathers have that already, and so have gradients that go
+    # round; keys and values hop once less.
     read: dict[str, list[PlannedCollective]] = {}
     for row in rows.get(CONTEXT_AXIS, ()):
-        if row.what == ATTENTION_TERM:
+        if row.what in (ATTENTION_TERM, ATTENTION_GRADIENTS):
+            hops = few if row.what == ATTENTION_GRADIENTS else few - 1
+            parts = {"all-gather": 1.0, "collective-permute": few / hops}
             payload = round(parts.get(row.kind, few) * row.payload)
             read.setdefault(row.kind, []).append(replace(row, payload=payload))
     context = {kind: ProbedTraffic.of(own) for kind, own in read.items()}
-    if hops := context.get("collective-permute"):
-        context["collective-permute"] = replace(hops, arrays=hops.arrays / few)
+    if ring := context.get("collective-permute"):
+        context["collective-permute"] = replace(ring, arrays=ring.arrays / few)
     return TrafficProbes(
         parameter_bytes=parameter_bytes,
         state=sum(some.state_bytes.values()) / max(1, held),

@@ -18,12 +18,14 @@ from jaxdist.core.axes import AXES
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import Profile
+from jaxdist.input.augmentation import Augmentation
 from jaxdist.input.registry import is_known, open_data, sized_features
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.training.job.batch_spec import (
     batch_shapes,
     feature_spec,
     fit_model_config,
+    ignored_values,
 )
 from jaxdist.launch.training.job.job import (
     Job,
@@ -280,7 +282,13 @@ def fit_batch_shapes(
         # A user's network says nothing of its input: it cannot do without samples.
         if set(objective.dtypes) - {k for k, f in fields.items() if not f.is_open}:
             raise
-        known = {key: fields[key].shape for key in objective.dtypes}
+        augmentation = Augmentation.parse(config.data.augment)
+        known = dict(
+            augmentation.sample_shapes(
+                {key: fields[key].shape for key in objective.dtypes},
+                ignored_values(objective),
+            )
+        )
     else:
         num_samples = len(train)
         config = replace(config, model=fit_model_config(config, train))

@@ -1,6 +1,6 @@
 """What a network is trained on, and whether the samples of a data set fit it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +12,7 @@ from jaxdist.input.arrays import LabelledArrays, LabelledImages
 from jaxdist.input.clips import Clips
 from jaxdist.input.feature_spec import Feature, FeatureSpec
 from jaxdist.input.image_files import DecodedImages
-from jaxdist.input.registry import is_packed
+from jaxdist.input.registry import augmentation_of, is_packed
 from jaxdist.input.sample_validation import SampleSpec, check_integers
 from jaxdist.input.sources import ArraySource, sample_template
 from jaxdist.input.text import TextWindows
@@ -130,50 +130,14 @@ def batch_shapes(
             if len(made_for) == len(shape)
             else "another model.name, or another data.name",
         )
-    if "image" in objective.dtypes and config.data.shift:
-        check_shift(config, shape, {k: sample[k].shape[1:] for k in objective.dtypes})
-    shapes = {key: (batch, *sample[key].shape[1:]) for key in objective.dtypes}
+    seen = augmentation_of(config.data, source).sample_shapes(
+        {key: sample[key].shape[1:] for key in objective.dtypes},
+        ignored_values(objective),
+    )
     return {
-        key: jax.ShapeDtypeStruct(shapes.get(key, (batch,)), np.dtype(dtype))
+        key: jax.ShapeDtypeStruct((batch, *seen.get(key, ())), np.dtype(dtype))
         for key, dtype in {**objective.dtypes, "id": "int32"}.items()
     }
-
-
-def check_shift(
-    config: Experiment,
-    image: tuple[int, ...],
-    shapes: Mapping[str, tuple[int, ...]],
-) -> None:
-    """Refuse to shift what are no images, or images without what lies on their pixels.
-
-    Args:
-        config: says how far training images are shifted.
-        image: shape of one.
-        shapes: of all arrays of a sample, by key.
-
-    Raises:
-        BadInput: saying so.
-    """
-    shown = f"data.shift = {config.data.shift}"
-    if len(image) != 3:
-        raise BadInput(
-            f"{'volumes' if len(image) > 3 else 'these samples'} are not shifted",
-            rule="data.shift moves images [H, W, C]",
-            values=f"{shown}, samples are {list(image)}",
-            remedy="data.shift=0",
-        )
-    # A mask, or a depth of each pixel, would stay where the image was.
-    on_pixels = [k for k, shape in shapes.items() if shape[:2] == image[:2]]
-    for key in on_pixels:
-        if key != "image":
-            raise BadInput(
-                f"images would be shifted, and {key} would stay where it is",
-                rule="data.shift is for samples that have nothing for each pixel of an "
-                "image",
-                values=f"{shown}; an image is {list(image)}, its {key} is "
-                f"{list(shapes[key])}",
-                remedy="data.shift=0, or a data.name whose function shifts both",
-            )
 
 
 def sample_spec(config: Experiment, layout: "Layout") -> SampleSpec:
@@ -191,14 +155,18 @@ def sample_spec(config: Experiment, layout: "Layout") -> SampleSpec:
     }
     if is_user_model(config.model):
         bounds |= _output_bounds(layout)
-    ignored = getattr(objective, "ignore_value", None)
-    targets = dict.fromkeys((key for key, _ in objective.targets), ignored)
     return SampleSpec(
         dtypes=objective.dtypes,
         floats=config.data.check,
         upper_bounds=bounds,
-        ignore_values={k: v for k, v in targets.items() if v is not None},
+        ignore_values=ignored_values(objective),
     )
+
+
+def ignored_values(objective: "Objective") -> dict[str, int]:
+    """Return the number that counts for nothing in each target, by key."""
+    ignored = getattr(objective, "ignore_value", None)
+    return {} if ignored is None else {key: ignored for key, _ in objective.targets}
 
 
 def _output_bounds(layout: "Layout") -> dict[str, int]:

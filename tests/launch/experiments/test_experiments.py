@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -14,9 +15,13 @@ from jaxdist.input.registry import dataset_names as datasets
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config.experiment import experiment_names
 from jaxdist.launch.config.resolve import resolve_config
-from jaxdist.launch.training.job.batch_spec import feature_spec, fit_model_config
+from jaxdist.launch.training.job.batch_spec import (
+    batch_shapes,
+    feature_spec,
+    fit_model_config,
+)
 from jaxdist.launch.training.job.job import make_job
-from jaxdist.models.registry import model_names
+from jaxdist.models.registry import model_names, objective_for
 
 SMALL = [
     *("data.name=synthetic", "data.samples=16", "data.batch=8", "data.context=16"),
@@ -110,11 +115,14 @@ def test_classes_come_from_the_images_unless_they_are_set(tmp_path):
         fit_model_config(narrow, train)
 
 
-def test_volumes_are_not_shifted():
+def test_volumes_are_shifted_as_images_are():
     config = resolve_config("cosmoflow", [*SMALL, "data.shift=1"]).config
     train, _ = open_data(config.data, feature_spec(config))
-    with pytest.raises(BadInput, match=r"data.shift=0"):
-        make_job(config, config.plan, train)
+    shapes = batch_shapes(config, objective_for(config.model), train)
+    assert shapes["image"].shape[1:] == train.get(np.zeros(1, int))["image"].shape[1:]
+    cut = replace(config, data=replace(config.data, augment=("crop:2",)))
+    shapes = batch_shapes(cut, objective_for(cut.model), train)
+    assert shapes["image"].shape[1:-1] == (2, 2, 2)
 
 
 def test_cosmoflow_is_scored_by_the_squares_of_its_errors():

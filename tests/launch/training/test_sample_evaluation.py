@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxdist.launch.training.sample_evaluation import encode_picture
+from jaxdist.launch.training.pictures import encode_picture
 
 SMALL = (
     *("model.width=4", "data.batch=32", "epochs=1", "optim.warmup_epochs=0.2"),

@@ -52,7 +52,7 @@ def test_scores_are_sums_over_held_out_documents(job, trained):
     *_, last = (row for row in rows if row["kind"] == "test")
     assert score["bits_per_byte"] == pytest.approx(last["bits_per_byte"], rel=1e-6)
     _, out, _ = job.call("eval", run)
-    assert "bits a byte" in out
+    assert "bits_per_byte" in out
 
 
 def test_it_goes_on_with_several_prompts_until_they_end(job, trained):

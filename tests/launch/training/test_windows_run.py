@@ -1,0 +1,115 @@
+"""A run on crops: evaluated by windows while it trains, afterwards, and resumed."""
+
+import json
+import sys
+
+import pytest
+
+CROPS = [
+    *("train", "unet2d", "model.size=tiny", "data.samples=16", "data.size=24"),
+    *("data.augment=crop:8,flip,rotate90,noise:0.1", "data.batch=4", "--json"),
+    *("plan.mesh.data=2", "plan.mesh.spatial_h=2", "precision=float64"),
+    # Without it the rate would follow from how many epochs are asked for.
+    *("optim.milestones=100", "optim.warmup_epochs=0"),
+]
+
+
+@pytest.fixture(scope="module")
+def run(job, tmp_path_factory):
+    """Folder of a run, with a row of losses a step."""
+    folder = tmp_path_factory.mktemp("windows")
+    code, _, err = job.call(*CROPS, "epochs=1", f"run.dir={folder}", "run.name=crops")
+    assert code == 0, err
+    return folder / "crops"
+
+
+def score(job, run, *words):
+    code, out, err = job.call("eval", run, "--json", *words)
+    assert code == 0, err
+    return json.loads(out)
+
+
+def losses(job, run):
+    return [row["loss"] for row in job.lines(run / "metrics.jsonl") if "loss" in row]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_resumption_and_processes_see_the_same_samples(job, tmp_path):
+    for name, stops in (("whole", [2]), ("parts", [1, 2])):
+        for stop in stops:
+            words = [f"epochs={stop}", f"run.dir={tmp_path}", f"run.name={name}"]
+            # What goes on lies on other devices.
+            if name == "parts" and stop == 2:
+                words += ["plan.mesh.data=4", "plan.mesh.spatial_h=1", "--change"]
+            code, _, err = job.call(*CROPS, *words)
+            assert code == 0, err
+    # Training and evaluation: each process cuts the windows that its devices have.
+    how = "-n", 2, "--devices-per-process", 2, "--", sys.executable, "-m", "jaxdist"
+    words = ["epochs=2", f"run.dir={tmp_path}", "run.name=two"]
+    code, _, err = job.run("launch", "local", *how, *CROPS, *words)
+    assert code == 0, err
+    want = losses(job, tmp_path / "whole")
+    for name in ("parts", "two"):
+        assert losses(job, tmp_path / name) == pytest.approx(want, rel=1e-9)
+
+
+def test_windows_are_the_crop_unless_others_are_asked_for(job, run):
+    own = score(job, run)
+    # 24 rows in windows of 8 that overlap by half: 5 along each dim, of 2 images.
+    assert own["windows"] == 2 * 5**2
+    assert own["answers"] == 2 * 24**2
+    last = job.lines(run / "metrics.jsonl")[-1]
+    assert last["mean_dice"] == pytest.approx(own["mean_dice"], rel=1e-12)
+    wide = score(job, run, "--window", "16x16", "--overlap", "0.5")
+    assert wide["windows"] == 2 * 2**2
+    assert wide["device_bytes"] > own["device_bytes"]
+    assert wide["mean_dice"] != own["mean_dice"]
+    # One window of the whole image is the image.
+    assert score(job, run, "--window", "24")["windows"] == 2
+
+
+def test_the_text_says_how_much_memory_windows_took(job, run):
+    code, out, _ = job.call("eval", run, "--blend", "constant")
+    assert code == 0
+    assert "mean_dice" in out
+    assert "50 windows 8 x 8, overlap 0.5, constant" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--window", "x"], "--window 64,64,64"),
+        (["--window", "8,8,8"], "data.eval_window=64,64"),
+        (["--overlap", "1"], "below 1"),
+        (["--window", "6"], "cannot be halved"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused(job, run, words, said):
+    code, _, err = job.call("eval", run, *words)
+    assert code == 2
+    assert said in err
+
+
+def test_a_report_shows_masks_answers_and_errors(job, run):
+    code, _, err = job.call("report", run)
+    assert code == 0, err
+    found = json.loads((run / "samples.json").read_text())
+    assert found["reason"] == ""
+    # The same windows on one device: the same counts, and so the same scores.
+    scored = score(job, run)
+    dice = {
+        f"dice_{x['label']}": 2 * x["both"] / (x["mask"] + x["answer"])
+        for x in found["overlaps"]
+    }
+    assert dice == pytest.approx({k: v for k, v in scored.items() if k in dice})
+    assert set(dice) == {k for k in scored if k.startswith("dice_")}
+    assert sum(each["mask"] for each in found["overlaps"]) == scored["answers"]
+    assert len(found["masks"]) == scored["samples"] == 2
+    worst = [each["dice"] for each in found["masks"]]
+    assert worst == sorted(worst)
+    page = (run / "report.html").read_text()
+    assert page.count("<figcaption>errors</figcaption>") == 2
+    for each in found["masks"]:
+        for key in ("picture", "mask", "answer", "errors"):
+            assert each[key] in page
