@@ -132,6 +132,7 @@ PAGES = {
         "How fast samples come, from disks, slow origins and peers in trouble.",
         (
             "input_rate",
+            "token_rate",
             "volume_reads",
             "wait",
             "ids",

@@ -54,6 +54,19 @@ def prepare(folder: Path, make: Callable[[Path], None]) -> None:
     Raises:
         BadInput: the folder is there, or cannot be written.
     """
+    check_absent(folder)
+    try:
+        _publish(folder, make)
+    except OSError as error:
+        raise _unavailable_error(folder, error) from error
+
+
+def check_absent(folder: Path) -> None:
+    """Refuse to prepare a data set that is there, before any work is done.
+
+    Raises:
+        BadInput: it is there.
+    """
     if folder.exists():
         raise BadInput(
             f"there is a data set {folder.name}",
@@ -61,10 +74,6 @@ def prepare(folder: Path, make: Callable[[Path], None]) -> None:
             values=str(folder),
             remedy=[f"--name {folder.name}_2", f"or: rm -r {folder}"],
         )
-    try:
-        _publish(folder, make)
-    except OSError as error:
-        raise _unavailable_error(folder, error) from error
 
 
 def verify_checksums(folder: Path) -> None:

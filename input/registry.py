@@ -33,16 +33,18 @@ _VOLUME_KINDS: Final = ("hdf5", "nifti", "zarr")
 """Formats of volumes that are read by slab."""
 _NAMES: Final = (
     *("arrays", "balls", "clips", "digits", "folder", "hdf5", "moving_digits"),
-    *("nifti", "numpy", "synthetic", "text", "vessels", "volumes", "zarr"),
+    *("nifti", "numpy", "synthetic", "text", "tokens", "vessels", "volumes", "zarr"),
 )
 _FIXED_SIZE: Final = (
-    *("clips", "digits", "moving_digits", "numpy", "text", "volumes", *_VOLUME_KINDS),
+    *("clips", "digits", "moving_digits", "numpy", "text", "tokens", "volumes"),
+    *_VOLUME_KINDS,
 )
 _OWN_KINDS: Final = (
-    *("arrays", "clips", "folder", "numpy", "text", "volumes", *_VOLUME_KINDS),
+    *("arrays", "clips", "folder", "numpy", "text", "tokens", "volumes"),
+    *_VOLUME_KINDS,
 )
 """Data sets that are files of the user's."""
-_PREFIXES: Final = ("tfds", "numpy", *_VOLUME_KINDS)
+_PREFIXES: Final = ("tfds", "numpy", "tokens", *_VOLUME_KINDS)
 """What may stand before a name or path: `tfds:mnist`, `numpy:my.npz`."""
 _TFDS_NAME: Final = r"[a-z][a-z0-9_]*(/[\w.-]+)?(:[\d.*]+)?"
 
@@ -94,6 +96,11 @@ def is_own_data(config: DataConfig) -> bool:
     return kind in _OWN_KINDS or (
         kind not in _PREFIXES and is_object_reference(config.name)
     )
+
+
+def is_packed(config: DataConfig) -> bool:
+    """Tell whether samples are windows that several documents share."""
+    return config.name.partition(":")[0] == "tokens"
 
 
 def check_dataset_name(name: str) -> None:
@@ -286,12 +293,8 @@ def _open_named(config: DataConfig, features: FeatureSpec) -> "tuple[Source, Sou
             from jaxdist.input.synthetic import open_synthetic
 
             opened = open_synthetic(features, config.samples)
-        case "text":
-            from jaxdist.input.text import open_text
-
-            opened = open_text(
-                config.path, context=config.context, stride=config.stride
-            )
+        case "text" | "tokens":
+            opened = _open_windows(config)
         case "vessels":
             from jaxdist.input.vessels import open_vessels
 
@@ -305,6 +308,17 @@ def _open_named(config: DataConfig, features: FeatureSpec) -> "tuple[Source, Sou
 
             opened = open_tfds(name, directory, features)
     return opened
+
+
+def _open_windows(config: DataConfig) -> "tuple[Source, Source]":
+    """Open a text as windows of characters, or of the tokens of its documents."""
+    if is_packed(config):
+        from jaxdist.input.tokens import open_tokens
+
+        return open_tokens(config.path, config.context)
+    from jaxdist.input.text import open_text
+
+    return open_text(config.path, context=config.context, stride=config.stride)
 
 
 def _open_user_data(name: str) -> "tuple[Source, Source]":

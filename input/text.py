@@ -94,7 +94,7 @@ def open_text(
             remedy=_REMEDY,
         )
     if Path(path).is_dir():
-        files, passed = _list_texts(Path(path))
+        files, passed = list_texts(Path(path))
         if not files:
             raise BadInput(
                 f"no text in {path}",
@@ -150,7 +150,7 @@ def encode_characters(text: str) -> tuple[NDArray[np.int32], str]:
     return tokens.astype(np.int32), "".join(map(chr, known.tolist()))
 
 
-def _list_texts(folder: Path) -> tuple[list[Path], list[Path]]:
+def list_texts(folder: Path) -> tuple[list[Path], list[Path]]:
     """Return the texts of a folder and of those in it, and the files passed over."""
     texts: list[Path] = []
     passed: list[Path] = []

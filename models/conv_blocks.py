@@ -29,7 +29,7 @@ class Chain(nnx.Module):
         for name in self.names:
             yield name, getattr(self, name)
 
-    def __call__(self, x: jax.Array) -> Any:
+    def __call__(self, x: Any) -> Any:
         """Call the blocks in order."""
         for name, block in self.chain():
             with jax.named_scope(name):

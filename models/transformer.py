@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import jax
 from flax import nnx
 
 from jaxdist.core.block_protocol import LogitsLayer, ResidualStream
@@ -16,6 +17,7 @@ from jaxdist.models.transformer_blocks import (
     Embedding,
     Gelu,
     Head,
+    KeyValues,
     Layer,
     Make,
     Parts,
@@ -27,7 +29,7 @@ from jaxdist.models.transformer_blocks import (
 
 
 class Transformer(Chain):
-    """Tokens int32 `[B, T]` to logits `[B, T, vocabulary]`: embed, blocks, head."""
+    """A chain of an embedding, blocks, and the head that makes logits of tokens."""
 
     FULL: ClassVar[Sizes]
     TINY: ClassVar[Sizes]
@@ -62,6 +64,45 @@ class Transformer(Chain):
             along=("embed.dropout", *(part.format("dropout") for part in parts_of)),
             ends=(*(part.format("norm") for part in parts_of), "head.norm"),
         )
+
+    def __call__(self, x: jax.Array, segments: jax.Array | None = None) -> jax.Array:
+        """Map tokens to logits `[B, T, vocabulary]` of those that follow.
+
+        Args:
+            x: tokens, int32 `[B, T]`.
+            segments: int32 `[B, T]`, for each token the place in the window at which
+                its document begins: tokens see their own document alone, and positions
+                are counted in it. None: a window is one document.
+        """
+        logits: jax.Array = super().__call__(x if segments is None else (x, segments))
+        return logits
+
+    def extend(
+        self,
+        tokens: jax.Array,
+        positions: jax.Array,
+        cache: tuple[KeyValues, ...] | None,
+        length: int,
+    ) -> tuple[jax.Array, tuple[KeyValues, ...]]:
+        """Read some tokens more of texts whose keys and values are kept.
+
+        Args:
+            tokens: int32 `[B, n]`.
+            positions: their places, int32 `[B, n]`, below `length`; what is kept there
+                is written over, and what lies behind is not read.
+            cache: what was returned before; None: nothing is kept yet.
+            length: most tokens of a text.
+
+        Returns:
+            Logits `[B, n, vocabulary]`, and what is kept of each block.
+        """
+        (_, embed), *blocks, (_, head) = self.chain()
+        x, kept = embed.look_up(tokens, positions), []
+        for (_, block), own in zip(blocks, cache or (None,) * len(blocks), strict=True):
+            x, held = block.extend(x, positions, own, length)
+            kept.append(held)
+        logits: jax.Array = head(x)
+        return logits, tuple(kept)
 
     @classmethod
     def sizes(cls, config: ModelConfig) -> Sizes:

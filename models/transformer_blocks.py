@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +14,16 @@ from jaxdist.core.block_protocol import AttentionInputs, ColumnRowPair
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import ContextForm
-from jaxdist.layers import Dropout, Embed, Linear, causal_attention
+from jaxdist.layers import Dropout, Embed, Linear, cached_attention, causal_attention
 from jaxdist.layers.token_order import context_devices, local_tokens, token_positions
 from jaxdist.models.rope_scaling import RopeScaling
 
 Layer = Any
 Make = Callable[..., Any]
+Activations = jax.Array | tuple[jax.Array, jax.Array]
+"""What goes from block to block: vectors `[B, T, C]`, and beside them, where windows
+hold several documents, their segments, int32 `[B, T]`: for each token the place in the
+window at which its document begins."""
 
 _INIT_STD: Final = 0.02
 """Standard deviation of first weights (Radford et al. 2019)."""
@@ -79,6 +83,15 @@ class Sizes:
         return self.head_size or self.embed // self.heads
 
 
+class KeyValues(NamedTuple):
+    """What attention keeps of the tokens of texts, at the position of each."""
+
+    keys: jax.Array
+    """`[B, T, kv_heads, features]`."""
+    values: jax.Array
+    """`[B, T, kv_heads, features]`."""
+
+
 class Attention(nnx.Module):
     """Causal self-attention; several heads may share keys and values.
 
@@ -103,20 +116,57 @@ class Attention(nnx.Module):
             query="query", key="key", value="value", features=sizes.head
         )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Let each token of `[B, T, C]` read itself and those before it."""
-        # -1: as many heads as the slice of the layers' filters that is here.
-        shape = (*x.shape[:2], -1, self.head)
-        query = self.turn(self.query(x).reshape(shape))
-        key, value = self.key(x).reshape(shape), self.value(x).reshape(shape)
+    def __call__(self, x: jax.Array, segments: jax.Array | None = None) -> jax.Array:
+        """Let each token of `[B, T, C]` read itself and those before it.
+
+        Args:
+            x: `[B, T, C]`.
+            segments: int32 `[B, T]`, where the document of each token begins, of which
+                alone it reads; None: a window is one document.
+        """
+        query, key, value = self._project(x)
+        positions = document_positions(segments)
+        query, key = self.turn(query, positions), self.turn(key, positions)
         read = causal_attention(
             query,
-            self.turn(key),
+            key,
             value,
             platform=self.attention_platform,
             context=self.context_form,
+            segments=segments,
         )
         return self.out(read.reshape(*x.shape[:2], -1))
+
+    def extend(
+        self, x: jax.Array, positions: jax.Array, cache: KeyValues | None, length: int
+    ) -> tuple[jax.Array, KeyValues]:
+        """Let tokens read themselves and those that are kept, and keep them too.
+
+        Args:
+            x: `[B, n, C]`, of n tokens behind those that are kept.
+            positions: their places, int32 `[B, n]`, below `length`.
+            cache: what is kept of the tokens before; None: there are none.
+            length: most tokens of a text.
+        """
+        query, key, value = self._project(x)
+        turned = [self.turn(each, positions, length) for each in (query, key)]
+        if cache is None:
+            shape = (key.shape[0], length, *key.shape[2:])
+            cache = KeyValues(*(jnp.zeros(shape, y.dtype) for y in (key, value)))
+        rows = jnp.arange(x.shape[0])[:, None]
+        kept = KeyValues(
+            keys=cache.keys.at[rows, positions].set(turned[1]),
+            values=cache.values.at[rows, positions].set(value),
+        )
+        read = cached_attention(turned[0], kept.keys, kept.values, positions)
+        return self.out(read.reshape(*x.shape[:2], -1)), kept
+
+    def _project(self, x: jax.Array) -> tuple[jax.Array, ...]:
+        """Return queries, keys and values of tokens, `[B, T, heads, features]`."""
+        # -1: as many heads as the slice of the layers' filters that is here.
+        shape = (*x.shape[:2], -1, self.head)
+        layers = (self.query, self.key, self.value)
+        return tuple(layer(x).reshape(shape) for layer in layers)
 
 
 class Gelu(nnx.Module):
@@ -162,10 +212,20 @@ class Block(nnx.Module):
         self.norm2, self.mlp = parts.norm(), mlp
         self.dropout1, self.dropout2 = Dropout(parts.dropout), Dropout(parts.dropout)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map tokens `[B, T, C]` to `[B, T, C]`."""
-        x = x + self.dropout1(self.attention(self.norm1(x)))
-        return x + self.dropout2(self.mlp(self.norm2(x)))
+    def __call__(self, x: Activations) -> Activations:
+        """Map tokens `[B, T, C]` to `[B, T, C]`; segments go through."""
+        x, segments = split_segments(x)
+        x = x + self.dropout1(self.attention(self.norm1(x), segments))
+        x = x + self.dropout2(self.mlp(self.norm2(x)))
+        return x if segments is None else (x, segments)
+
+    def extend(
+        self, x: jax.Array, positions: jax.Array, cache: KeyValues | None, length: int
+    ) -> tuple[jax.Array, KeyValues]:
+        """Map tokens behind those that are kept; see `Attention.extend`."""
+        read, kept = self.attention.extend(self.norm1(x), positions, cache, length)
+        x = x + self.dropout1(read)
+        return x + self.dropout2(self.mlp(self.norm2(x))), kept
 
 
 class Embedding(nnx.Module):
@@ -176,14 +236,17 @@ class Embedding(nnx.Module):
         self.context = sizes.context
         self.tokens = parts.table(sizes.vocabulary)
         self.positions = parts.table(sizes.context) if positions else None
+        if self.positions is not None:
+            self.positions.stays_whole = True
         self.dropout = Dropout(parts.dropout)
 
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Map tokens int32 `[B, T]` to vectors `[B, T, C]`.
+    def __call__(self, x: Activations) -> Activations:
+        """Map tokens int32 `[B, T]` to vectors `[B, T, C]`; segments go through.
 
         Raises:
             BadInput: more tokens than the context.
         """
+        tokens, segments = split_segments(x)
         count = tokens.shape[1]
         whole = count * context_devices()
         if whole > self.context:
@@ -193,10 +256,18 @@ class Embedding(nnx.Module):
                 values=f"data.context = {whole}, model.context = {self.context}",
                 remedy=f"data.context={self.context}, or model.context={whole}",
             )
+        places = document_positions(segments)
+        if places is None:
+            # One row of positions for all samples: broadcast over the batch.
+            places = token_positions(count)
+        y = self.look_up(tokens, places)
+        return y if segments is None else (y, segments)
+
+    def look_up(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
+        """Return vectors of tokens int32 `[B, T]` at positions `[B, T]` or `[T]`."""
         x = self.tokens(tokens)
         if self.positions is not None:
-            # One row of positions for all samples: broadcast over the batch.
-            x = x + self.positions(token_positions(count))
+            x = x + self.positions(positions)
         return self.dropout(x)
 
 
@@ -214,10 +285,26 @@ class Head(nnx.Module):
             plain.linear(sizes.embed, sizes.vocabulary) if table is None else None
         )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Activations) -> jax.Array:
         """Map `[B, T, C]` to logits `[B, T, vocabulary]`."""
-        x = self.norm(x)
-        return self.logits(x) if self.table is None else self.table.attend(x)
+        y = self.norm(split_segments(x)[0])
+        return self.logits(y) if self.table is None else self.table.attend(y)
+
+
+def split_segments(x: Activations) -> tuple[jax.Array, jax.Array | None]:
+    """Return vectors or tokens, and their segments where there are any."""
+    return x if isinstance(x, tuple) else (x, None)
+
+
+def document_positions(segments: jax.Array | None) -> jax.Array | None:
+    """Return the place of each token in its document, int32 `[B, T]`, from 0.
+
+    >>> document_positions(jnp.array([[0, 0, 2, 2, 2]], jnp.int32)).tolist()
+    [[0, 1, 0, 1, 2]]
+    """
+    if segments is None:
+        return None
+    return jnp.arange(segments.shape[1], dtype=segments.dtype) - segments
 
 
 class Rotary(nnx.Module):
@@ -234,20 +321,28 @@ class Rotary(nnx.Module):
     def __init__(self, base: float, scaling: RopeScaling | None = None) -> None:
         self.base, self.scaling = base, scaling
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Turn queries or keys `[B, T, heads, D]`, D even."""
-        count, half = x.shape[1], x.shape[-1] // 2
+    def __call__(
+        self, x: jax.Array, positions: jax.Array | None = None, length: int = 0
+    ) -> jax.Array:
+        """Turn queries or keys.
+
+        Args:
+            x: `[B, T, heads, D]`, D even.
+            positions: int32 `[B, T]`, less than `length`; None: from 0 to T - 1.
+            length: 0: T.
+        """
+        count, half = length or x.shape[1] * context_devices(), x.shape[-1] // 2
         # Angles in NumPy's float64: float32 would lose digits at long positions.
         rates = self.base ** (-np.arange(half) / half)
-        # Of a sample that is split over devices, its tokens on all of them.
-        count *= context_devices()
         if self.scaling is not None:
             rates = self.scaling.stretch(rates, count)
         angles = np.arange(count)[:, None, None] * rates
         full = accumulation_dtype(x.dtype)
-        cos, sin = (
-            local_tokens(jnp.asarray(f(angles), full), 0) for f in (np.cos, np.sin)
-        )
+        cos, sin = (jnp.asarray(f(angles), full) for f in (np.cos, np.sin))
+        if positions is None:
+            cos, sin = (local_tokens(each, 0) for each in (cos, sin))
+        else:
+            cos, sin = cos[positions], sin[positions]
         # Halves, not neighbours: feature i is paired with i + D/2.
         left, right = jnp.split(x.astype(full), 2, axis=-1)
         turned = (left * cos - right * sin, right * cos + left * sin)
@@ -257,7 +352,9 @@ class Rotary(nnx.Module):
 class Still(nnx.Module):
     """Leaves queries and keys as they are: positions were added before."""
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, positions: jax.Array | None = None, length: int = 0
+    ) -> jax.Array:
         """Return `x`."""
         return x
 

@@ -6,7 +6,9 @@ from typing import Final, Self
 
 from jaxdist.core.errors import BadInput
 
-_ERRORS: Final = frozenset({"loss", "mae", "rmse", "relative_l2"})
+_MINIMIZED: Final = frozenset(
+    {"loss", "perplexity", "bits_per_byte", "mae", "rmse", "relative_l2"}
+)
 """Metrics of which the lowest is best, unless the key says otherwise."""
 
 
@@ -29,7 +31,7 @@ class MetricGoal:
     def parse(cls, text: str) -> Self:
         """Read `METRIC`, `min:METRIC` or `max:METRIC`.
 
-        Without a word in front the lowest `loss`, `mae`, `rmse` or `relative_l2` is
+        Without a word in front the lowest loss, perplexity, bits a byte or error is
         best, and the highest of any other.
 
         Raises:
@@ -45,7 +47,7 @@ class MetricGoal:
             )
         return cls(
             metric=metric,
-            maximize=word == "max" or (not word and metric not in _ERRORS),
+            maximize=word == "max" or (not word and metric not in _MINIMIZED),
         )
 
     def is_better(self, value: float, *, than: float) -> bool:

@@ -1,6 +1,6 @@
 """Layers that read from the trace which axes are manual, and exchange or sum there."""
 
-from jaxdist.layers.attention import causal_attention
+from jaxdist.layers.attention import cached_attention, causal_attention
 from jaxdist.layers.context import bind
 from jaxdist.layers.conv import Conv
 from jaxdist.layers.conv_transpose import ConvTranspose
@@ -40,6 +40,7 @@ __all__ = [
     "RMSNorm",
     "Upsample",
     "bind",
+    "cached_attention",
     "causal_attention",
     "local_tokens",
     "token_positions",

@@ -1,5 +1,6 @@
 """Causal attention: each token reads itself and the tokens before it."""
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
@@ -11,6 +12,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxdist.core.array_tags import INNER_ACTIVATION
+from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.plan import ContextForm
 from jaxdist.layers.context_attention import blockwise_attention, headwise_attention
 from jaxdist.layers.fused_attention import TILE, attention_scores, fused_attention
@@ -32,7 +34,7 @@ _CUDNN_MAX_FEATURES: Final = 128
 
 
 def attention_kernel(
-    platform: str, dtype: Any, tokens: int, features: int
+    platform: str, dtype: Any, tokens: int, features: int, packed: bool = False
 ) -> AttentionKernel:
     """Return the kernel of causal attention.
 
@@ -44,17 +46,48 @@ def attention_kernel(
         dtype: of queries, keys and values.
         tokens: of a sample.
         features: of a head.
+        packed: whether windows hold several documents. jax's function of cuDNN takes
+            no segments.
 
     >>> attention_kernel("tpu", "float32", 1024, 64)
     'splash'
     >>> [attention_kernel("gpu", x, 1024, 64) for x in ("bfloat16", "float32")]
     ['cudnn', 'einsum']
+    >>> [attention_kernel(x, "bfloat16", 1024, 64, True) for x in ("tpu", "gpu")]
+    ['splash', 'einsum']
     """
     kernel = FUSED_KERNELS.get(platform, "einsum")
     if tokens < TILE or np.dtype(dtype).name not in KERNEL_DTYPES.get(kernel, ()):
         return "einsum"
-    wide = kernel == "cudnn" and features > _CUDNN_MAX_FEATURES
-    return "einsum" if wide else kernel
+    wide = features > _CUDNN_MAX_FEATURES
+    return "einsum" if kernel == "cudnn" and (wide or packed) else kernel
+
+
+def cached_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, positions: jax.Array
+) -> jax.Array:
+    """Attend from some tokens to all that are kept up to each; the same softmax.
+
+    Args:
+        query: [B, n, heads, D], of n tokens.
+        key: [B, T, kv_heads, D], at the position of each token.
+        value: as `key`.
+        positions: int32 [B, n], of the queries; no key behind one's own is read.
+
+    Returns:
+        [B, n, heads, D], in the dtype of `value`.
+    """
+    samples, count, heads, features = query.shape
+    grouped = query.reshape(samples, count, key.shape[2], -1, features)
+    full = accumulation_dtype(query.dtype)
+    scores = jnp.einsum("btkgd,bskd->bkgts", grouped, key, preferred_element_type=full)
+    seen = jnp.arange(key.shape[1], dtype=positions.dtype) <= positions[..., None]
+    scores = jnp.where(
+        seen[:, None, None], scores / math.sqrt(features), jnp.array(-jnp.inf, full)
+    )
+    weights = jax.nn.softmax(scores).astype(value.dtype)
+    read = jnp.einsum("bkgts,bskd->btkgd", weights, value)
+    return read.reshape(samples, count, heads, features)
 
 
 def causal_attention(
@@ -63,6 +96,7 @@ def causal_attention(
     value: jax.Array,
     platform: str = "",
     context: ContextForm = "all_gather",
+    segments: jax.Array | None = None,
 ) -> jax.Array:
     """Attend: average values by the softmax of the products of queries and keys.
 
@@ -81,6 +115,9 @@ def causal_attention(
             (`attention_kernel`); empty: those of this process, on GPUs inside of
             `jax.shard_map` alone.
         context: how tokens of other devices are read, where the context axis is manual.
+        segments: int32 [B, T], one number for each document of a window: no token reads
+            one of another document. None: a window is one document. Not where the
+            context axis is manual.
 
     Returns:
         [B, T, heads, D], in the dtype of `value`.
@@ -96,7 +133,8 @@ def causal_attention(
     alike = query.dtype == key.dtype == value.dtype
 
     def is_fused(count: int) -> bool:
-        kernel = attention_kernel(used, query.dtype, count, features)
+        packed = segments is not None
+        kernel = attention_kernel(used, query.dtype, count, features, packed)
         return alike and kernel != "einsum"
 
     if context_devices() > 1 and context == "all_to_all":
@@ -109,17 +147,22 @@ def causal_attention(
         chunk = count // 2
         fused = is_fused(chunk) and chunk % TILE == 0
         return blockwise_attention(query, key, value, context == "ring", fused)[0]
-    return _whole_attention(query, key, value, fused=is_fused(count))
+    return _whole_attention(query, key, value, segments, fused=is_fused(count))
 
 
 def _whole_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, *, fused: bool
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: jax.Array | None = None,
+    *,
+    fused: bool,
 ) -> jax.Array:
     samples, count, heads, features = query.shape
     if fused:
-        return fused_attention(query, key, value)
+        return fused_attention(query, key, value, segments)
     spread = checkpoint_name(
-        jax.nn.softmax(attention_scores(query, key)), INNER_ACTIVATION
+        jax.nn.softmax(attention_scores(query, key, segments)), INNER_ACTIVATION
     )
     # What is kept for the backward pass has a name each, so that memory is predicted:
     # the softmax, and its copy in the narrower dtype of the product.

@@ -32,6 +32,8 @@ class Embed(nnx.Embed):
     role: Role | None = None
     attended: Role | None = None
     defers_logits: bool = False
+    stays_whole: bool = False
+    """Whether no plan splits its rows: a small table, such as that of positions."""
 
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
         """Map tokens int `[B, ...]` to vectors `[B, ..., C]`."""

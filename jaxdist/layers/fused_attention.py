@@ -38,27 +38,41 @@ _LARGEST_TILE: Final = 512
 
 
 @jax.custom_vjp
-def fused_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+def fused_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: jax.Array | None = None,
+) -> jax.Array:
     """Attend causally, with the kernel of the platform that the program is lowered for.
 
     Args:
         query: [B, T, heads, D].
         key: [B, T, kv_heads, D]; heads are a multiple of kv_heads.
         value: as `key`.
+        segments: int32 [B, T], the document of each token; None: one document.
 
     Returns:
         [B, T, heads, D].
     """
-    return attention_forward(query, key, value)[0]
+    return attention_forward(query, key, value, *_given(segments))[0]
 
 
-def _keep(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Any]:
-    out, lse = attention_forward(query, key, value)
-    return out, (query, key, value, out, lse)
+def _given(segments: jax.Array | None) -> tuple[jax.Array, ...]:
+    """Return the operands of a primitive that a window of one document does without."""
+    return () if segments is None else (segments,)
 
 
-def _pull_back(kept: Any, cotangent: jax.Array) -> tuple[jax.Array, ...]:
-    return tuple(attention_gradient(*kept, cotangent))
+def _keep(
+    query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array | None
+) -> tuple[jax.Array, Any]:
+    out, lse = attention_forward(query, key, value, *_given(segments))
+    return out, (query, key, value, out, lse, segments)
+
+
+def _pull_back(kept: Any, cotangent: jax.Array) -> tuple[jax.Array | None, ...]:
+    *arrays, segments = kept
+    return (*attention_gradient(*arrays, cotangent, *_given(segments)), None)
 
 
 fused_attention.defvjp(_keep, _pull_back)
@@ -68,7 +82,7 @@ def attention_forward(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    *,
+    *segments: jax.Array,
     causal: bool = True,
     fused: bool = True,
 ) -> list[jax.Array]:
@@ -78,12 +92,13 @@ def attention_forward(
         query: [B, T, heads, D].
         key: [B, T, kv_heads, D].
         value: as `key`.
+        *segments: none, or int32 [B, T], the document of each token; then `causal`.
         causal: whether a token sees those up to itself alone, and not all.
         fused: whether by the kernel of the platform, and not written out.
     """
     if not fused:
-        return _written(query, key, value, causal=causal)
-    found: list[jax.Array] = _forward.bind(query, key, value, causal=causal)
+        return _written(query, key, value, *segments, causal=causal)
+    found: list[jax.Array] = _forward.bind(query, key, value, *segments, causal=causal)
     return found
 
 
@@ -96,7 +111,8 @@ def attention_gradient(
     lse are those of all keys.
 
     Args:
-        *kept: query, key, value, result, lse, and the cotangent of the result.
+        *kept: query, key, value, result, lse, the cotangent of the result, and
+            segments where there are any.
         causal: as of `attention_forward`.
         fused: as there.
     """
@@ -110,6 +126,7 @@ def splash_attention(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
+    segments: jax.Array | None = None,
     *,
     causal: bool = True,
     interpret: bool = False,
@@ -120,6 +137,7 @@ def splash_attention(
         query: [B, T, heads, D].
         key: [B, T, kv_heads, D].
         value: as `key`.
+        segments: int32 [B, T], the document of each token; None: one document.
         causal: as of `attention_forward`; else tokens are a multiple of `TILE`.
         interpret: whether to run the kernel as a program of any platform.
     """
@@ -127,7 +145,8 @@ def splash_attention(
     given = _splash_inputs(query, key, value)
     # With x64 the kernel's indices would be of two dtypes.
     with jax.enable_x64(False):
-        out, back = jax.vjp(_splash(given[0].shape, causal, interpret), *given)
+        attend = _splash(given[0].shape, segments, causal, interpret)
+        out, back = jax.vjp(attend, *given)
     # jax's function returns the result alone. Its backward pass keeps lse.
     lse = next(x for x in jax.tree.leaves(back) if _is_lse(x, out))
     return [out.swapaxes(1, 2)[:, :count], lse[..., :count]]
@@ -140,6 +159,7 @@ def splash_attention_gradient(
     out: jax.Array,
     lse: jax.Array,
     cotangent: jax.Array,
+    segments: jax.Array | None = None,
     *,
     causal: bool = True,
     interpret: bool = False,
@@ -153,6 +173,7 @@ def splash_attention_gradient(
         out: the result.
         lse: as `splash_attention` returns it.
         cotangent: of the result.
+        segments: as there.
         causal: as there.
         interpret: as there.
     """
@@ -164,7 +185,8 @@ def splash_attention_gradient(
     own = _heads_first(out), jnp.pad(lse, ((0, 0), (0, 0), (0, pad)))
     asked = _heads_first(cotangent)
     with jax.enable_x64(False):
-        made, back = jax.vjp(_splash(given[0].shape, causal, interpret), *given)
+        attend = _splash(given[0].shape, segments, causal, interpret)
+        made, back = jax.vjp(attend, *given)
         pulled = _with_results(back, made, *own)(asked)
     gradients: list[jax.Array] = list(pull_back(pulled))
     return gradients
@@ -187,7 +209,12 @@ def _heads_first(x: jax.Array) -> jax.Array:
     return jnp.pad(x.swapaxes(1, 2), ((0, 0), (0, 0), (0, -x.shape[1] % TILE), (0, 0)))
 
 
-def _splash(shape: tuple[int, ...], causal: bool, interpret: bool) -> Attend:
+def _splash(
+    shape: tuple[int, ...],
+    segments: jax.Array | None,
+    causal: bool,
+    interpret: bool,
+) -> Attend:
     """Return splash attention for queries of a shape `[B, heads, T, D]`."""
     # Imported where it is used: Pallas takes half a second.
     from jax.experimental.pallas.ops.tpu.splash_attention import (
@@ -218,12 +245,21 @@ def _splash(shape: tuple[int, ...], causal: bool, interpret: bool) -> Attend:
     )
     # Grouped queries: the kernel reads the keys of a group where they are.
     mapped: Attend = jax.vmap(kernel)
-    return mapped
+    if segments is None:
+        return mapped
+    # The padding is a document of its own.
+    pad = ((0, 0), (0, count - segments.shape[1]))
+    ids = jnp.pad(segments, pad, constant_values=-1)
+    each: Any = jax.vmap(
+        lambda q, k, v, own: kernel(q, k, v, kernels.SegmentIds(own, own))
+    )
+    return lambda query, key, value: each(query, key, value, ids)
 
 
 def _cudnn_attention(
     query: jax.Array, key: jax.Array, value: jax.Array, *, causal: bool
 ) -> list[jax.Array]:
+    # Of several documents in a window nothing gets here: see `attention_kernel`.
     count, features = query.shape[1], query.shape[-1]
     out, back = jax.vjp(_cudnn(features, causal), *map(_pad, (query, key, value)))
     lse = next(x for x in jax.tree.leaves(back) if _is_lse(x, out))
@@ -293,10 +329,15 @@ def _with_results(back: Any, made: jax.Array, out: jax.Array, lse: jax.Array) ->
 
 
 def _written(
-    query: jax.Array, key: jax.Array, value: jax.Array, *, causal: bool
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: jax.Array | None = None,
+    *,
+    causal: bool,
 ) -> list[jax.Array]:
     """Compute both results as a formula says, for platforms without a kernel."""
-    scores = attention_scores(query, key, causal=causal)
+    scores = attention_scores(query, key, segments, causal=causal)
     lse = jax.nn.logsumexp(scores, axis=-1)
     weights = jnp.exp(scores - lse[..., None]).astype(value.dtype)
     out = jnp.einsum("bkgts,bskd->btkgd", weights, value)
@@ -311,6 +352,7 @@ def _written_gradient(
     out: jax.Array,
     lse: jax.Array,
     cotangent: jax.Array,
+    segments: jax.Array | None = None,
     *,
     causal: bool,
 ) -> list[jax.Array]:
@@ -320,7 +362,7 @@ def _written_gradient(
     asked, pulled, own = (
         x.astype(full).reshape(grouped) for x in (query, cotangent, out)
     )
-    scores = attention_scores(query, key, causal=causal)
+    scores = attention_scores(query, key, segments, causal=causal)
     weights = jnp.exp(scores - lse.reshape(scores.shape[:-1])[..., None])
     reads = jnp.einsum("btkgd,bskd->bkgts", pulled, value.astype(full))
     # The sum over keys of weights x reads is the product of cotangent and result
@@ -337,7 +379,11 @@ def _written_gradient(
 
 
 def attention_scores(
-    query: jax.Array, key: jax.Array, *, causal: bool = True
+    query: jax.Array,
+    key: jax.Array,
+    segments: jax.Array | None = None,
+    *,
+    causal: bool = True,
 ) -> jax.Array:
     """Return the scores [B, kv_heads, group, T, T], -inf where a token is not seen.
 
@@ -346,6 +392,7 @@ def attention_scores(
     Args:
         query: [B, T, heads, D].
         key: [B, T, kv_heads, D]; heads are a multiple of kv_heads.
+        segments: int32 [B, T], the document of each token; None: one document.
         causal: whether a token sees those up to itself alone, and not all.
     """
     samples, count, _, features = query.shape
@@ -356,6 +403,9 @@ def attention_scores(
     if not causal:
         return scores
     seen = jnp.tril(jnp.ones((count, count), bool))
+    if segments is not None:
+        alike = segments[:, :, None] == segments[:, None, :]
+        seen = (seen & alike)[:, None, None]
     return jnp.where(seen, scores, -jnp.inf)
 
 
@@ -395,7 +445,9 @@ def _batched(primitive: Primitive, arrays: Any, dims: Any, *, causal: bool) -> A
     return [x.reshape(size, -1, *x.shape[1:]) for x in outs], [0] * len(outs)
 
 
-def _forward_types(query: Any, key: Any, value: Any, *, causal: bool) -> list[Any]:
+def _forward_types(
+    query: Any, key: Any, value: Any, *_: Any, causal: bool
+) -> list[Any]:
     del key, value, causal
     samples, count, heads, _ = query.shape
     full = accumulation_dtype(query.dtype)

@@ -86,8 +86,9 @@ def shardable_layers(calls: Sequence[LayerCall]) -> tuple[ShardableLayer, ...]:
     for call in calls:
         layer: Any = call.layer
         if isinstance(layer, Embed):
-            # A table of positions is called on the places alone, [L]: it stays whole.
-            if call.method == "__call__" and len(call.shape) > 1:
+            # So does a table of positions that is called on the places alone, [L].
+            is_whole = layer.stays_whole or len(call.shape) < 2
+            if call.method == "__call__" and not is_whole:
                 found[call.path] = ShardableLayer(
                     path=call.path,
                     layer=layer,

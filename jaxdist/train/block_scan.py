@@ -27,7 +27,12 @@ from jax.sharding import AbstractMesh, Mesh
 from jaxdist.core.plan import Plan
 from jaxdist.partition.compiler_rewrites import mesh_platform
 from jaxdist.partition.param_sharding import LeafSharding
-from jaxdist.pipeline.stages import BlockNames, variable_ids
+from jaxdist.pipeline.stages import (
+    BlockNames,
+    combine_floats,
+    partition_floats,
+    variable_ids,
+)
 from jaxdist.train.state import named_leaves, replace_leaves
 
 Arrays = list[jax.Array]
@@ -179,17 +184,22 @@ def scan_blocks(
     def differentiate(
         params: Arrays, variables: Mapping[str, jax.Array], x: Any
     ) -> tuple[Any, Any, Any]:
-        def call(params: Arrays, x: Any) -> tuple[Any, Any]:
-            return block_fn(params, variables, x)
+        # Integers beside the activations, such as segments, have no gradient.
+        slopes, others = partition_floats(x)
 
-        out: tuple[Any, Any, Any] = jax.vjp(call, params, x, has_aux=True)
-        return out
+        def call(params: Arrays, slopes: Any) -> tuple[Any, Any]:
+            y, new = block_fn(params, variables, combine_floats(slopes, others))
+            return partition_floats(y)[0], (y, new)
+
+        _, back, (y, new) = jax.vjp(call, params, slopes, has_aux=True)
+        return y, back, new
 
     # Two loops by hand: one that jax differentiates keeps all gathered parameters, and
     # a checkpoint with a policy keeps them under other names (docs/adr/0076).
     again = moves.gathers_again
     first = jax.tree.map(lambda x: x[0], (shards, dict(variables)))
     params = jax.eval_shape(lambda x: moves.gather(x, None), first[0])
+    shapes_in = jax.eval_shape(lambda x: x, activations)
     saves = _residual_saves(differentiate, params, first[1], activations, again)
 
     def forward(x: Any, block: Any) -> tuple[Any, Any]:
@@ -212,7 +222,7 @@ def scan_blocks(
         full = [next(given) if _is_kept(p, s, g) else w for p, s, w, g in shapes]
         # Traced once more for what it has of parameters alone; what depends on the
         # activations was saved, and computing it again is dead code.
-        unread = jax.tree.map(jnp.zeros_like, cotangent)
+        unread = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes_in)
         _, back, _ = differentiate(full, rest, unread)
         fresh, tree = jax.tree.flatten(back)
         stored = iter(saved)
@@ -226,10 +236,11 @@ def scan_blocks(
     y, (saved, kept, new) = lax.scan(forward, activations, blocks)
 
     def run_back(cotangent: Any) -> tuple[Arrays, Any]:
-        cotangent, gradients = lax.scan(
-            backward, cotangent, (*blocks, saved, kept), reverse=True
+        slopes, others = partition_floats(cotangent)
+        slopes, gradients = lax.scan(
+            backward, slopes, (*blocks, saved, kept), reverse=True
         )
-        return gradients, cotangent
+        return gradients, combine_floats(slopes, others)
 
     return ScannedRun(activations=y, variables=new, backward=run_back)
 

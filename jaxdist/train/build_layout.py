@@ -309,7 +309,7 @@ def build_layout(
     if plan.mesh.context > 1:
         attention = attention_inputs(network)
         check_context(plan, calls, roles, attention, inputs[0].shape[1])
-        _check_metrics(task, plan)
+        _check_whole_samples(task, plan)
 
     # Where each leaf of the state lies.
     params, stats = (
@@ -405,8 +405,17 @@ def build_layout(
     )
 
 
-def _check_metrics(task: Task, plan: Plan) -> None:
-    """Refuse metrics of one's own, which read outputs of whole samples."""
+def _check_whole_samples(task: Task, plan: Plan) -> None:
+    """Refuse what reads whole samples: metrics of one's own, and packed documents."""
+    if "segments" in task.objective.dtypes:
+        raise BadInput(
+            "documents that share a window are not split over its tokens",
+            rule="attention over the context axis takes one document a window",
+            values=f"plan.mesh.context = {plan.mesh.context}, the network reads "
+            "segments",
+            remedy="plan.mesh.context=1 plan.mesh.tensor="
+            f"{plan.mesh.context} plan.tensor_strategy=sequence",
+        )
     if task.metrics and plan.mesh.context > 1:
         raise BadInput(
             "metrics of your own would see a part of each sample",

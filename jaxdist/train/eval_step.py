@@ -39,6 +39,7 @@ def make_eval_step(layout: Layout) -> Callable[..., Any]:
         losses = objective.losses(outputs, batch)
         return {
             **own_sums(outputs, batch),
+            **objective.loss_sums(losses, batch, weight > 0),
             "loss": (losses * weight.astype(losses.dtype)).sum(),
             # Padding has weight 0.
             "samples": count_true(weight > 0),

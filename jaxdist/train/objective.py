@@ -129,6 +129,18 @@ class Objective(ABC):
             "answers": count_true(counted),
         }
 
+    def loss_sums(
+        self, losses: jax.Array, batch: Batch, is_real: jax.Array
+    ) -> dict[str, jax.Array]:
+        """Return arrays of sums for `scores` that are made of the losses: here none.
+
+        Args:
+            losses: of each sample, [B].
+            batch: the targets.
+            is_real: which samples count, bool [B].
+        """
+        return {}
+
     @property
     def is_dense(self) -> bool:
         """Whether outputs have a row for each row of an image, and are cut as it is."""
@@ -414,6 +426,48 @@ class NextToken(Objective):
     def target_mask(self, correct: jax.Array, batch: Batch) -> jax.Array:
         """Return which targets count, bool [B, T]."""
         return batch["target"] != self.ignore_value
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedNextToken(NextToken):
+    """The next token of documents that share windows; each is told from its own alone.
+
+    `segments` says where in the window the document of each token begins, `bytes` of
+    how many bytes the documents are that end in a window.
+    """
+
+    inputs: BatchKeys = (("tokens", "int32"), ("segments", "int32"))
+    targets: BatchKeys = (("target", "int32"), ("bytes", "int32"))
+
+    def loss_sums(
+        self, losses: jax.Array, batch: Batch, is_real: jax.Array
+    ) -> dict[str, jax.Array]:
+        """Return the nats of all tokens, their number, and the bytes of text, [1]."""
+        tokens = self.target_mask(batch["target"], batch).astype(jnp.int32).sum(-1)
+        each = {
+            "nats": losses * tokens.astype(losses.dtype),
+            "tokens": tokens,
+            "bytes": batch["bytes"],
+        }
+        return {
+            key: jnp.where(is_real, x, jnp.zeros_like(x)).sum(keepdims=True)
+            for key, x in each.items()
+        }
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        """Scores of every evaluation."""
+        return "perplexity", "bits_per_byte"
+
+    def scores(self, sums: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, float]:
+        """Return perplexity and bits per byte, from sums over all held-out windows."""
+        nats, tokens, count = (
+            float(sums[key].sum()) for key in ("nats", "tokens", "bytes")
+        )
+        return {
+            "perplexity": float(np.exp(nats / max(tokens, 1))),
+            "bits_per_byte": nats / math.log(2) / max(count, 1),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,13 +41,12 @@ def measure_input_rate(config: "Experiment", mesh: "Mesh") -> float | None:
     from jaxdist.input.device_feed import train_feed
     from jaxdist.input.registry import augmentation_of, open_data
     from jaxdist.launch.training.job.batch_spec import feature_spec
-    from jaxdist.launch.training.job.job import make_sample_order
-    from jaxdist.models.registry import objective_for
+    from jaxdist.launch.training.job.job import make_sample_order, objective_of
 
     # The batch is rounded up: it has to divide over the devices.
     batch = -(-config.data.batch // mesh.size) * mesh.size
     sized = replace(config, data=replace(config.data, batch=batch))
-    dtypes = objective_for(config.model).dtypes
+    dtypes = objective_of(config).dtypes
     along = NamedSharding(mesh, P("data"))
     with ExitStack() as stack:
         feed, why = None, "another host cannot read its samples"

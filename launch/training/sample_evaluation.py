@@ -20,6 +20,7 @@ from jaxdist.core.files import write_atomic
 from jaxdist.core.validation import json_text
 from jaxdist.input.registry import open_data
 from jaxdist.input.sample_validation import check_source
+from jaxdist.input.sources import Arrays
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.run_folder.lockfile import read_trusted_config
@@ -30,13 +31,19 @@ from jaxdist.launch.run_folder.sample_evaluation import (
     TextSample,
     read_sample_evaluation,
 )
-from jaxdist.launch.training.generate import generate_text
-from jaxdist.launch.training.job.batch_spec import feature_spec, source_vocabulary
+from jaxdist.launch.training.generate import (
+    CharacterCodec,
+    DocumentCodec,
+    generate_text,
+    text_codec,
+)
+from jaxdist.launch.training.job.batch_spec import feature_spec
+from jaxdist.launch.training.job.job import objective_of
 from jaxdist.launch.training.mask_evaluation import evaluate_masks
 from jaxdist.launch.training.pictures import encode_picture
-from jaxdist.models.registry import objective_for
 from jaxdist.train.checkpoint import reader
 from jaxdist.train.checkpoint.best import CheckpointStep
+from jaxdist.train.generate import Sampling
 from jaxdist.train.load import load
 from jaxdist.train.objective import Classification, NextToken, Objective
 from jaxdist.train.segmentation import Segmentation
@@ -88,7 +95,7 @@ def write_sample_evaluation(
 def _evaluate(
     config: Experiment, folder: RunFolder, samples: int, step: int, trust: bool
 ) -> SampleEvaluation:
-    objective = objective_for(config.model)
+    objective = objective_of(config)
     kinds = Classification, NextToken, Segmentation
     if not isinstance(objective, kinds):
         raise BadInput(
@@ -99,29 +106,22 @@ def _evaluate(
     _, test = open_data(config.data, feature_spec(config))
     test = check_source(test)
     if isinstance(objective, NextToken):
-        vocabulary = source_vocabulary(test)
-        if not isinstance(vocabulary, str) or not vocabulary:
-            raise BadInput("tokens of this data set have no characters")
+        manifest = reader.find_manifest(folder.checkpoints, step)
         # The windows of the held-out text are wherever a text may begin.
         ids = np.linspace(0, len(test) - 1, min(2, len(test))).astype(np.int64)
-        windows = test.get(np.unique(ids))["tokens"]
-        texts = ["".join(vocabulary[token] for token in row) for row in windows]
-        size = min(_PROMPT, len(texts[0]) // 2)
+        texts = _texts(text_codec(folder, manifest), test.get(np.unique(ids)))
+        cuts = [min(_PROMPT, len(text) // 2) for text in texts]
+        step, written = generate_text(
+            folder,
+            [text[:cut] for text, cut in zip(texts, cuts, strict=True)],
+            max_tokens=_GENERATED,
+            sampling=Sampling(temperature=0.8),
+            checkpoint=step,
+            trust=trust,
+        )
         found = [
-            TextSample(
-                prompt=text[:size],
-                generated=generate_text(
-                    folder,
-                    text[:size],
-                    max_tokens=_GENERATED,
-                    temperature=0.8,
-                    seed=number,
-                    checkpoint=step,
-                    trust=trust,
-                )[1],
-                written=text[size:],
-            )
-            for number, text in enumerate(texts)
+            TextSample(prompt=text[:cut], generated=said, written=text[cut:])
+            for text, cut, said in zip(texts, cuts, written, strict=True)
         ]
         return SampleEvaluation(
             checkpoint=step, asked=samples, held_out=len(test), texts=found
@@ -167,6 +167,15 @@ def _evaluate(
             for row, picture in zip(order, pictures)
         ],
     )
+
+
+def _texts(codec: CharacterCodec | DocumentCodec, windows: Arrays) -> list[str]:
+    """Return the text of each window, of the first of several documents."""
+    tokens = windows["tokens"]
+    first = np.ones_like(tokens, bool)
+    if "segments" in windows:
+        first = windows["segments"] == 0
+    return [codec.decode(row[own].tolist()) for row, own in zip(tokens, first)]
 
 
 def _classify(

@@ -20,6 +20,8 @@ from jaxdist.core.validation import json_text
 from jaxdist.input.device_feed import local_rows, train_feed
 from jaxdist.input.local_shuffle.setup import Keep, check_local_rows, check_no_workers
 from jaxdist.input.registry import augmentation_of
+from jaxdist.input.tokenizer import TOKENIZER_FILE
+from jaxdist.input.tokens import TokenSource
 from jaxdist.launch.config.tree import flatten_config
 from jaxdist.launch.distributed.jax_processes import peer_facing_address
 from jaxdist.launch.distributed.preemption import batches_until, never_stop
@@ -239,6 +241,11 @@ def _write_settings(job: Job, folder: RunFolder, start: int) -> None:
     write_atomic(folder.plan, job.plan.to_json())
     if job.weights is not None:
         job.weights.copy_companions(folder)
+    train, *_ = job.sources
+    if isinstance(train, TokenSource):
+        # So that checkpoints write text where the data is no more.
+        text = (train.folder / TOKENIZER_FILE).read_text(encoding="utf-8")
+        write_atomic(folder.tokenizer, text)
 
 
 def _begin_logging(
@@ -377,6 +384,8 @@ class RunCheckpointer:
         )
         if pretrained:
             self._metadata[PRETRAINED_NOTE] = dict(pretrained)
+        if job.sources and isinstance(job.sources[0], TokenSource):
+            self._metadata["end"] = job.sources[0].about.end
 
     def is_best(self, metrics: EvalMetrics) -> bool:
         """Whether the metric that `checkpoint.best` names is better than ever."""

@@ -68,8 +68,15 @@ def with_gradients(attend, query, key, value, cotangent):
     return [out, *back(cotangent)]
 
 
-def on(platform):
-    return partial(causal_attention, platform=platform)
+def on(platform, segments=None):
+    return partial(causal_attention, platform=platform, segments=segments)
+
+
+def documents(count):
+    """Two samples: three documents in a window, and one."""
+    starts = np.zeros((2, count), np.int32)
+    starts[0, 3:], starts[0, count // 2 :] = 3, count // 2
+    return jnp.asarray(starts)
 
 
 # Whole tiles and parts of them; heads that share keys; features that no tile divides.
@@ -88,6 +95,38 @@ def test_splash_attention_is_the_written_one(shape):
     for got, want in zip(
         (out, *slopes), with_gradients(on("cpu"), *parts), strict=True
     ):
+        np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", ["padded", "one key"])
+def test_splash_attention_keeps_documents_apart(shape):
+    parts = sampled(*SHAPES[shape])
+    *given, cotangent = parts
+    own = documents(given[0].shape[1])
+    out, lse = jax.jit(partial(splash_attention, interpret=True))(*given, own)
+    slopes = jax.jit(partial(splash_attention_gradient, interpret=True))(
+        *given, out, lse, cotangent, own
+    )
+    want = with_gradients(on("cpu", own), *parts)
+    for got, right in zip((out, *slopes), want, strict=True):
+        np.testing.assert_allclose(got, right, atol=1e-5)
+
+
+def test_documents_in_a_window_attend_as_if_alone():
+    *given, _ = sampled(128, 2, 8)
+    own = documents(128)
+    for platform in ("cpu", "tpu"):
+        found = on(platform, own)(*given)
+        for a, b in ((0, 3), (3, 64), (64, 128)):
+            alone = on("cpu")(*(x[:1, a:b] for x in given))
+            np.testing.assert_allclose(found[:1, a:b], alone, atol=1e-6)
+
+
+def test_the_primitive_with_documents_is_the_written_one():
+    parts = sampled(*SHAPES["padded"])
+    own = documents(130)
+    found = jax.jit(partial(with_gradients, on("tpu", own)))(*parts)
+    for got, want in zip(found, with_gradients(on("cpu", own), *parts), strict=True):
         np.testing.assert_allclose(got, want, atol=1e-5)
 
 

@@ -197,3 +197,32 @@ def test_products_and_their_inputs_are_all_that_an_mlp_keeps(kind, wide):
     # For each product its input and what it makes, and what the last one reads.
     inner = 2 * 16 * sizes.hidden * 4
     assert kept <= wide * (x.nbytes + inner) + inner + weights
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_documents_of_a_window_are_as_alone(name):
+    model, drawn = make(name, depth=2), tokens(rows=1, length=12)
+    segments = jnp.asarray([[0] * 5 + [5] * 4 + [9] * 3], jnp.int32)
+    packed = nnx.jit(lambda model: model(drawn, segments))(model)
+    for a, b in ((0, 5), (5, 9), (9, 12)):
+        alone = call(model, drawn[:, a:b])
+        np.testing.assert_allclose(packed[:, a:b], alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_gradient_of_one_document_reaches_another(name):
+    """Exactly zero: from the loss of the second to what the others are made of."""
+    model, segments = make(name, depth=2), jnp.asarray([[0, 0, 0, 3, 3, 3, 6, 6]])
+
+    @jax.jit
+    def slopes(x):
+        def loss(x):
+            for _, block in [*model.chain()][1:]:
+                x = block((x, segments) if not isinstance(x, tuple) else x)
+            return jax.nn.log_softmax(x)[:, 3:6, 0].sum()
+
+        return jax.grad(loss)(x)
+
+    x = np.random.default_rng(0).normal(size=(1, 8, 32)).astype(np.float32)
+    found = np.abs(np.asarray(slopes(x))).max(-1)[0]
+    assert (found > 0).tolist() == [False] * 3 + [True] * 3 + [False] * 2

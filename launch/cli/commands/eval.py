@@ -1,9 +1,15 @@
-"""`jaxdist eval RUN`: score a checkpoint of a run on the held-out samples."""
+"""`jaxdist eval RUN`: score a checkpoint of a run on the held-out samples.
+
+`jaxdist eval RUN --choices FILE.jsonl`: let a language model answer questions.
+"""
 
 import re
 from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.text.formatting import format_percent
 from jaxdist.launch.cli.parser import (
     CommandParser,
     add_checkpoint_option,
@@ -14,6 +20,9 @@ from jaxdist.launch.cli.parser import (
 )
 from jaxdist.launch.terminal.console import console, print_json
 
+if TYPE_CHECKING:
+    from jaxdist.launch.run_folder.folder import RunFolder
+
 summary = "score a checkpoint of a run on its held-out samples"
 example = "digits"
 
@@ -21,6 +30,12 @@ example = "digits"
 def add_arguments(parser: CommandParser) -> None:
     """Take a run and one of its checkpoints."""
     add_run_argument(parser, "run")
+    parser.add_argument(
+        "--choices",
+        metavar="FILE",
+        help="questions instead, a JSON object a line: prompt, choices, and answer, "
+        "the place of the right one",
+    )
     add_checkpoint_option(parser)
     add_runs_folder_option(parser)
     add_trust_option(parser)
@@ -71,6 +86,8 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.training.job.setup import settle
 
     folder = find_run(args.run, folder=args.dir)
+    if args.choices:
+        return _answer_questions(args, folder)
     # The layout changes nothing in the score: it may shrink to what is here.
     config = read_trusted_config(folder, trust=args.trust).resolved
     asked = {
@@ -97,4 +114,42 @@ def run(args: Namespace) -> int:
     console().print(line)
     if windows:
         console().print(windows.describe())
+    return 0
+
+
+def _answer_questions(args: Namespace, folder: "RunFolder") -> int:
+    """Let a language model answer questions, and print how many are right."""
+    from jaxdist.core.plan import Plan
+    from jaxdist.launch.devices.prepare import prepare_devices
+
+    # As text is generated: one device is enough.
+    prepare_devices(Plan(), explicit=False)
+    from jaxdist.launch.training.choices import read_questions, score_choices
+
+    score = score_choices(
+        folder,
+        read_questions(Path(args.choices)),
+        checkpoint=args.checkpoint,
+        trust=args.trust,
+    )
+    share, count = score.correct / score.questions, score.questions
+    per_byte = score.correct_per_byte / count
+    if args.json:
+        print_json(
+            {
+                "run": folder.name,
+                "checkpoint": score.checkpoint,
+                "questions": count,
+                "accuracy": share,
+                "standard_error": score.standard_error,
+                "accuracy_per_byte": per_byte,
+            }
+        )
+    else:
+        console().print(
+            f"{folder.name}    checkpoint {score.checkpoint}    "
+            f"{format_percent(share, 2)} right ({score.correct} of {count}, standard "
+            f"error {format_percent(score.standard_error, 2)}), "
+            f"{format_percent(per_byte, 2)} by the byte"
+        )
     return 0

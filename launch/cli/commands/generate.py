@@ -2,6 +2,7 @@
 
 import math
 from argparse import Namespace
+from typing import Any
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.cli.parser import (
@@ -15,7 +16,7 @@ from jaxdist.launch.cli.parser import (
 from jaxdist.launch.terminal.console import console, print_json
 
 summary = "let a run continue a text, or say what happens in a clip"
-example = "characters --prompt 'ROMEO:'"
+example = "characters --prompt 'ROMEO:' --top-p 0.9"
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -25,13 +26,16 @@ def add_arguments(parser: CommandParser) -> None:
     add(
         "--prompt",
         required=True,
-        help="how the text begins; for a run on clips the number of a held-out clip",
+        action="append",
+        metavar="TEXT",
+        help="how the text begins, again for another one; for a run on clips the "
+        "number of a held-out clip",
     )
     add(
         "--tokens",
         type=int,
         metavar="N",
-        help="characters to add (200), or most words of a caption (20)",
+        help="characters or tokens to add (200), or most words of a caption (20)",
     )
     add(
         "--temperature",
@@ -39,6 +43,20 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="T",
         help="0 takes the likeliest each time, 1 draws as the network says "
         "(text 0.8; captions always 0)",
+    )
+    add(
+        "--top-k",
+        type=int,
+        default=0,
+        metavar="K",
+        help="draw of the K likeliest alone",
+    )
+    add(
+        "--top-p",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="draw of the fewest tokens that are P likely together",
     )
     add("--seed", type=int, default=0, metavar="N", help="another seed, another text")
     add_checkpoint_option(parser)
@@ -53,36 +71,17 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.run_folder.lockfile import read_trusted_config
     from jaxdist.models.registry import takes_clips
 
-    if not args.prompt:
-        raise BadInput(
-            "the prompt is empty",
-            rule="a text begins with a character, and a clip has a number",
-            remedy='--prompt "First"',
-        )
-    if args.tokens is not None and args.tokens < 1:
-        raise BadInput(
-            "there is nothing to add",
-            rule="--tokens is at least 1",
-            values=f"--tokens {args.tokens}",
-            remedy="--tokens 200",
-        )
-    if args.temperature is not None and not 0 <= args.temperature < math.inf:
-        raise BadInput(
-            "this is no temperature",
-            rule="--temperature is at least 0",
-            values=f"--temperature {args.temperature}",
-            remedy="--temperature 0.8",
-        )
+    _check(args)
     folder = find_run(args.run, folder=args.dir)
     config = read_trusted_config(folder, trust=args.trust).resolved.config
     # The model of the run decides what a prompt is: a text, or the number of a clip.
     clips = takes_clips(config.model)
-    if clips and args.temperature:
+    if clips and (args.temperature or len(args.prompt) > 1):
         raise BadInput(
-            "captions are not drawn",
+            "captions are not drawn, and are said one by one",
             rule="a caption is the likeliest word each time",
-            values=f"--temperature {args.temperature}",
-            remedy="--temperature 0, or without it",
+            values=f"--temperature {args.temperature or 0}, {len(args.prompt)} clips",
+            remedy=f"--prompt {args.prompt[0]}, without --temperature",
         )
 
     from jaxdist.core.plan import Plan
@@ -91,35 +90,84 @@ def run(args: Namespace) -> int:
     # One device is enough for one answer, whatever the run was trained on.
     prepare_devices(Plan(), explicit=False)
     from jaxdist.launch.training.generate import caption_clip, generate_text
+    from jaxdist.train.generate import Sampling
 
     if clips:
         words = 20 if args.tokens is None else args.tokens
+        (prompt,) = args.prompt
         caption = caption_clip(
             config,
             folder,
-            args.prompt,
+            prompt,
             max_words=words,
             checkpoint=args.checkpoint,
             trust=args.trust,
         )
         checkpoint = caption.checkpoint
-        more = {"text": caption.generated, "written": caption.reference}
-        shown = f"said     {caption.generated}\nwritten  {caption.reference}"
+        more: dict[str, Any] = {
+            "prompt": prompt,
+            "text": caption.generated,
+            "written": caption.reference,
+        }
+        shown = [f"said     {caption.generated}\nwritten  {caption.reference}"]
     else:
-        checkpoint, text = generate_text(
+        checkpoint, texts = generate_text(
             folder,
             args.prompt,
             max_tokens=200 if args.tokens is None else args.tokens,
-            temperature=0.8 if args.temperature is None else args.temperature,
-            seed=args.seed,
+            sampling=Sampling(
+                temperature=0.8 if args.temperature is None else args.temperature,
+                top_k=args.top_k,
+                top_p=args.top_p,
+                seed=args.seed,
+            ),
             checkpoint=args.checkpoint,
             trust=args.trust,
         )
-        more, shown = {"text": text, "seed": args.seed}, args.prompt + text
+        shown = [a + b for a, b in zip(args.prompt, texts, strict=True)]
+        # Of one prompt as ever; of several a list of each.
+        more = {"prompt": args.prompt, "text": texts, "seed": args.seed}
+        if len(texts) == 1:
+            more |= {"prompt": args.prompt[0], "text": texts[0]}
     if args.json:
-        about = {"run": folder.name, "checkpoint": checkpoint, "prompt": args.prompt}
-        print_json(about | more)
+        print_json({"run": folder.name, "checkpoint": checkpoint} | more)
     else:
         # A text may hold brackets, which are no markup of the terminal's.
-        console().print(shown, markup=False, highlight=False, soft_wrap=True)
+        for number, text in enumerate(shown):
+            console().print(
+                "\n" * (number > 0) + text,
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
     return 0
+
+
+def _check(args: Namespace) -> None:
+    """Refuse options out of range."""
+    if not all(args.prompt):
+        raise BadInput(
+            "the prompt is empty",
+            rule="a text begins with a character, and a clip has a number",
+            remedy='--prompt "First"',
+        )
+    temperature = 0.8 if args.temperature is None else args.temperature
+    for is_right, option, rule, value, works in (
+        (
+            args.tokens is None or args.tokens > 0,
+            "tokens",
+            "at least 1",
+            args.tokens,
+            200,
+        ),
+        (0 <= temperature < math.inf, "temperature", "at least 0", temperature, 0.8),
+        (args.top_k >= 0, "top-k", "at least 0, for all tokens", args.top_k, 40),
+        (0 < args.top_p <= 1, "top-p", "above 0 and at most 1", args.top_p, 0.9),
+    ):
+        if not is_right:
+            raise BadInput(
+                "text cannot be drawn so",
+                rule=f"--{option} is {rule}",
+                values=f"--{option} {value}",
+                remedy=f"--{option} {works}",
+            )

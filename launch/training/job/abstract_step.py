@@ -32,11 +32,11 @@ from jaxdist.launch.training.job.job import (
     lay_out,
     make_model_spec,
     make_task,
+    objective_of,
     task_network,
 )
 from jaxdist.layers import bind
 from jaxdist.meshes.build import build_mesh
-from jaxdist.models.registry import objective_for
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.profile.layer_calls import LayerCall, trace_calls
 from jaxdist.profile.network_profile import profile_network
@@ -270,7 +270,7 @@ def fit_batch_shapes(
     data the shapes are those that the network was made for, and the number of training
     samples is None.
     """
-    objective, num_samples = objective_for(config.model), None
+    objective, num_samples = objective_of(config), None
     try:
         train, _ = open_data(config.data, feature_spec(config))
     except BadInput:

@@ -12,10 +12,11 @@ from jaxdist.input.arrays import LabelledArrays, LabelledImages
 from jaxdist.input.clips import Clips
 from jaxdist.input.feature_spec import Feature, FeatureSpec
 from jaxdist.input.image_files import DecodedImages
-from jaxdist.input.registry import augmentation_of
+from jaxdist.input.registry import augmentation_of, is_packed
 from jaxdist.input.sample_validation import SampleSpec, check_integers
 from jaxdist.input.sources import ArraySource, sample_template
 from jaxdist.input.text import TextWindows
+from jaxdist.input.tokens import TokenSource
 from jaxdist.input.volumes.source import VolumeSource
 from jaxdist.launch.config import Experiment
 from jaxdist.models.config import ModelConfig
@@ -69,8 +70,13 @@ def feature_spec(config: Experiment) -> FeatureSpec:
     # None, a setting that is left open, is no bound: the data set decides.
     outputs = output_size(config.model)
     if takes_tokens(config.model):
-        tokens = Feature(shape=(config.data.context,), upper_bound=outputs)
-        return {"tokens": tokens, "target": tokens}
+        window = config.data.context
+        tokens = Feature(shape=(window,), upper_bound=outputs)
+        features = {"tokens": tokens, "target": tokens}
+        if is_packed(config.data):
+            places = Feature(shape=(window,), upper_bound=window)
+            features |= {"segments": places, "bytes": Feature()}
+        return features
     if takes_clips(config.model):
         clip, said = clip_shapes(config.model)
         words = Feature(shape=said, upper_bound=outputs)
@@ -234,17 +240,20 @@ def fit_model_config(config: Experiment, source: "Source") -> ModelConfig:
     # Only sources of this package know their classes or vocabulary before all samples
     # are read.
     model, known = config.model, len(source_vocabulary(source))
+    window, path = config.data.context, config.data.path
+    if isinstance(source, TokenSource):
+        known, path = source.about.vocabulary, str(source.folder)
     labelled = DecodedImages | LabelledImages | LabelledArrays | VolumeSource
     if isinstance(source, labelled) and source.classes is not None:
         _check_capacity("classes", model.classes, source.classes, "in the data")
         return replace(model, classes=model.classes or source.classes)
     if not known:
         return model
-    if not isinstance(source, TextWindows):
+    if not isinstance(source, TextWindows | TokenSource):
         _check_capacity("vocabulary", model.vocabulary, known, "words and signs")
         return replace(model, vocabulary=model.vocabulary or known)
-    window, path = config.data.context, config.data.path
-    _check_capacity("vocabulary", model.vocabulary, known, f"characters in {path}")
+    tokens = "tokens" if isinstance(source, TokenSource) else "characters"
+    _check_capacity("vocabulary", model.vocabulary, known, f"{tokens} in {path}")
     _check_capacity("context", model.context, window, "= data.context")
     return replace(
         model,

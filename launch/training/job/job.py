@@ -22,6 +22,7 @@ from jaxdist.core.plan import Plan
 from jaxdist.core.text.formatting import format_size
 from jaxdist.input.local_shuffle.partial import order_from_config
 from jaxdist.input.order import SampleOrder
+from jaxdist.input.registry import is_packed
 from jaxdist.input.sources import sample_template
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.resolve import ResolvedConfig
@@ -45,6 +46,7 @@ from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.objective import (
     NextToken,
     Objective,
+    PackedNextToken,
     cast_floats,
     function_objective,
 )
@@ -414,7 +416,7 @@ def make_task(config: Experiment, model_spec: ModelSpec, rate: RateFunction) -> 
     return Task(
         model=model_spec,
         optimizer=make_optimizer(config.optim, rate),
-        objective=_objective(config),
+        objective=objective_of(config),
         microbatches=config.optim.accumulate,
         average=config.optim.ema,
         frozen=config.optim.frozen,
@@ -424,9 +426,13 @@ def make_task(config: Experiment, model_spec: ModelSpec, rate: RateFunction) -> 
     )
 
 
-def _objective(config: Experiment) -> Objective:
+def objective_of(config: Experiment) -> Objective:
+    """Return what a configuration's network is trained on, given its data."""
     objective = objective_for(config.model)
-    # A network of the user's own says itself which pixels count for nothing.
+    # A network of the user's own says itself whether it reads segments, and which
+    # pixels count for nothing.
+    if isinstance(objective, NextToken) and not is_user_model(config.model):
+        objective = PackedNextToken() if is_packed(config.data) else objective
     is_own = isinstance(objective, Segmentation) and is_user_model(config.model)
     if isinstance(objective, NextToken | Segmentation) and not is_own:
         return replace(objective, ignore_value=config.data.ignore_value)
