@@ -43,7 +43,7 @@ class Concat(nnx.Module):
         return jnp.concatenate([skip, x], -1)
 
 
-class Level(nnx.Module):
+class UNetLevel(nnx.Module):
     """Two convolutions of one scale, and the way into it.
 
     Args:
@@ -76,7 +76,7 @@ class Level(nnx.Module):
         raise NotImplementedError
 
 
-class PlainLevel(Level):
+class PlainLevel(UNetLevel):
     """A level with two convolutions, as in the U-Net of images."""
 
     pairs = (ColumnRowPair(first=("conv1",), last="conv2"),)
@@ -101,7 +101,7 @@ class PlainLevel(Level):
         return jax.nn.relu(self.conv2(jax.nn.relu(self.conv1(x))))
 
 
-class NormLevel(Level):
+class NormLevel(UNetLevel):
     """A level with batch norm behind its convolutions, as in the U-Net of volumes."""
 
     pairs = (
