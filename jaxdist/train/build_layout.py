@@ -416,7 +416,7 @@ def _check_whole_samples(task: Task, plan: Plan) -> None:
             remedy="plan.mesh.context=1 plan.mesh.tensor="
             f"{plan.mesh.context} plan.tensor_strategy=sequence",
         )
-    if task.metrics and plan.mesh.context > 1:
+    if task.metrics:
         raise BadInput(
             "metrics of your own would see a part of each sample",
             rule="a metric is a function of a sample's whole outputs, and the context "

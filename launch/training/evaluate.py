@@ -19,8 +19,9 @@ from jaxdist.input.device_feed import (
 from jaxdist.launch.distributed.preemption import never_stop
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.training.job.batch_spec import sample_spec
-from jaxdist.launch.training.job.job import Job, lay_out
+from jaxdist.launch.training.job.job import Job
 from jaxdist.meshes.targets.compiler_options import program_options
+from jaxdist.train.build_layout import build_layout
 from jaxdist.train.checkpoint.best import CheckpointStep
 from jaxdist.train.evaluate import Evaluator
 from jaxdist.train.sliding_window import SlidingWindow
@@ -28,7 +29,6 @@ from jaxdist.train.window_evaluate import Cut, WindowEvaluator
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
-    from jaxdist.train.layout import Layout
 
 AnyEvaluator = Evaluator | WindowEvaluator
 """What `fit` and `jaxdist eval` score a state with."""
@@ -114,8 +114,16 @@ def _window_evaluator(
     should_stop: Callable[[], bool],
 ) -> WindowEvaluator:
     """Return the evaluation by windows, laid out as a job is."""
-    layout = _window_layout(job, window)
-    key, _ = layout.task.objective.inputs[0]
+    objective, whole = job.layout.task.objective, dict(job.layout.batch_shapes)
+    key, _ = objective.inputs[0]
+    for name in (key, objective.targets[0][0]):
+        old = whole[name]
+        sides = old.shape[0], *window.sides, *old.shape[1 + len(window.sides) :]
+        whole[name] = jax.ShapeDtypeStruct(sides, old.dtype)
+    layout = job.layout
+    # For images of a window's size; the state lies the same.
+    if whole != layout.batch_shapes:
+        layout = build_layout(layout.task, job.plan, layout.mesh, whole)
     shards = job.plan.mesh.size(*job.plan.sample_axes)
     size = -(-job.config.data.eval_batch_size // shards) * shards
     shapes = {
@@ -147,19 +155,6 @@ def _window_evaluator(
         should_stop=should_stop,
         compiler_options=program_options(layout),
     )
-
-
-def _window_layout(job: Job, window: SlidingWindow) -> "Layout":
-    """Return a job's layout for images of a window's size; its state lies the same."""
-    objective, shapes = job.layout.task.objective, dict(job.layout.batch_shapes)
-    rank = len(window.sides)
-    for key in (objective.inputs[0][0], objective.targets[0][0]):
-        old = shapes[key]
-        sides = old.shape[0], *window.sides, *old.shape[1 + rank :]
-        shapes[key] = jax.ShapeDtypeStruct(sides, old.dtype)
-    if shapes == job.layout.batch_shapes:
-        return job.layout
-    return lay_out(job.config, job.layout.task, job.plan, job.layout.mesh, shapes)
 
 
 def evaluate_checkpoint(

@@ -54,7 +54,6 @@ from jaxdist.meshes.clusters.load import load_cluster
 
 if TYPE_CHECKING:
     from jaxdist.launch.training.job.job import Job
-    from jaxdist.launch.training.start_weights import StartWeights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,31 +236,29 @@ def settle(
     from jaxdist.input.registry import open_data
     from jaxdist.launch.training.job.batch_spec import check_all_integers, feature_spec
     from jaxdist.launch.training.job.job import Adjustment, choose_all_reduce, make_job
+    from jaxdist.launch.training.start_weights import open_weights
+    from jaxdist.train.checkpoint.reader import list_steps
 
     jax.config.update("jax_enable_x64", resolved.config.precision == "float64")
     changes = [Adjustment(key="plan.mesh", text=text) for text in devices.adjustments]
     changes += [Adjustment(key="plan", text=saved.text)] if saved else []
     is_open = for_training and resolved.config.plan.reduce.algorithm == "auto"
     algorithm = said = ""
-    fingerprints = {}
     with group.primary_first("folder and samples"):
-        before = None if asked is None else asked.stored
         if for_training:
             check_writable(run_folder(resolved.config).path)
         if asked is not None and asked.algorithm:
             algorithm, said = asked.algorithm, f"{asked.algorithm}, as this run began"
-        config = resolved.config
         # Process 0 goes first: it may download and prepare a data set that others then
         # find.
-        sources = open_data(config.data, feature_spec(config))
-        if for_training:
-            fingerprints = dict(fingerprint_samples(*sources))
-        if before is not None:
-            check_same_samples(before.sample_fingerprints, fingerprints)
+        sources = open_data(resolved.config.data, feature_spec(resolved.config))
+        fingerprints = dict(fingerprint_samples(*sources)) if for_training else {}
+        if asked is not None and asked.stored is not None:
+            check_same_samples(asked.stored.sample_fingerprints, fingerprints)
 
     # Links are measured by all processes at once, so not inside `primary_first`.
     if is_open and not algorithm:
-        undecided = make_job(config, devices.plan, sources[0], parts)
+        undecided = make_job(resolved.config, devices.plan, sources[0], parts)
         algorithm, said = choose_all_reduce(undecided.layout)
         resolved = with_algorithm(resolved, algorithm)
     plan = devices.plan
@@ -271,9 +268,16 @@ def settle(
     job = make_job(resolved.config, plan, sources[0], parts)
     for source in sources:
         check_all_integers(job.config, job.layout, source)
+    with group.primary_first("weights"):
+        # A run that goes on has its own.
+        weights = (
+            open_weights(job.config, job.layout)
+            if for_training and not list_steps(run_folder(job.config).checkpoints)
+            else None
+        )
     return replace(
         job,
-        weights=_open_weights(job, group) if for_training else None,
+        weights=weights,
         resolved=resolved,
         platform=devices.platform,
         adjustments=tuple(changes),
@@ -285,16 +289,6 @@ def settle(
         options=asked.options if asked else RunOptions(),
         changes=asked.changes if asked else (),
     )
-
-
-def _open_weights(job: "Job", group: ProcessGroup) -> "StartWeights | None":
-    """Return the weights that a run begins with; one that goes on has its own."""
-    from jaxdist.launch.training.start_weights import open_weights
-    from jaxdist.train.checkpoint.reader import list_steps
-
-    with group.primary_first("weights"):
-        has_own = list_steps(run_folder(job.config).checkpoints)
-        return None if has_own else open_weights(job.config, job.layout)
 
 
 def _with_cluster(
