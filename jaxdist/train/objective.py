@@ -27,7 +27,7 @@ from jaxdist.layers.token_order import (
     local_tokens,
 )
 from jaxdist.partition.traffic import PlannedCollective, nontrivial_axes
-from jaxdist.train.count_words import count_true
+from jaxdist.train.count_words import count_true, count_words
 from jaxdist.train.logits import (
     Logits,
     UnsplitLogits,
@@ -444,14 +444,12 @@ class PackedNextToken(NextToken):
     ) -> dict[str, jax.Array]:
         """Return the nats of all tokens, their number, and the bytes of text, [1]."""
         tokens = self.target_mask(batch["target"], batch).astype(jnp.int32).sum(-1)
-        each = {
-            "nats": losses * tokens.astype(losses.dtype),
-            "tokens": tokens,
-            "bytes": batch["bytes"],
-        }
+        each = losses * tokens.astype(losses.dtype), tokens, batch["bytes"]
+        nats, tokens, size = (jnp.where(is_real, x, jnp.zeros_like(x)) for x in each)
         return {
-            key: jnp.where(is_real, x, jnp.zeros_like(x)).sum(keepdims=True)
-            for key, x in each.items()
+            "nats": nats.sum(keepdims=True),
+            "tokens": count_words(tokens[:, None]),
+            "bytes": count_words(size[:, None]),
         }
 
     @property

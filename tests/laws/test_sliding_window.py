@@ -11,6 +11,7 @@ from flax import nnx
 
 from jaxdist.layers import Conv, ConvTranspose, InstanceNorm, MaxPool, bind
 from jaxdist.models.config import ModelConfig
+from jaxdist.train.count_words import count_true
 from jaxdist.train.evaluate import metrics_of_sums
 from jaxdist.train.segmentation import Segmentation
 from jaxdist.train.sliding_window import SlidingWindow
@@ -112,7 +113,7 @@ def whole(parts, task, arrays):
     sums = {
         **LOSS.answer_sums(outputs, batch, jnp.ones(len(outputs), bool)),
         "loss": LOSS.losses(outputs, batch).sum(),
-        "samples": len(outputs),
+        "samples": count_true(jnp.ones(len(outputs), bool)),
     }
     return metrics_of_sums(SimpleNamespace(objective=LOSS), [sums])
 
