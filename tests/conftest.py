@@ -111,7 +111,11 @@ class Job:
             contextlib.redirect_stderr(err),
             jax.numpy_dtype_promotion("standard"),
         ):
-            code = main([*map(str, words)])
+            try:
+                code = main([*map(str, words)])
+            finally:
+                # A run in float64 must not leave it to the tests behind.
+                jax.config.update("jax_enable_x64", False)
         return code, out.getvalue(), err.getvalue()
 
     def hash(self, folder):

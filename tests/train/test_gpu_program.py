@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
+from jaxdist.input import DataConfig
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.evaluate import make_evaluator
 from jaxdist.launch.training.job.abstract_step import StepDescriber
@@ -45,7 +46,8 @@ def test_an_evaluation_is_compiled_with_the_options_it_is_given(layout):
 def test_an_evaluation_has_the_options_of_its_platform(layout):
     shapes = {"id": jax.ShapeDtypeStruct((4,), "int32")}
     on_gpu = replace(layout, platform="gpu")
-    job = SimpleNamespace(layout=on_gpu, eval_shapes=shapes)
+    config = SimpleNamespace(data=DataConfig())
+    job = SimpleNamespace(config=config, layout=on_gpu, eval_shapes=shapes)
     assert make_evaluator(job, ()).compiler_options == compiler_options("gpu")
 
 
