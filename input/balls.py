@@ -11,8 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.core.errors import BadInput
-from jaxdist.input.feature_spec import FeatureSpec
+from jaxdist.input.feature_spec import FeatureSpec, masked_image
 from jaxdist.input.keyed_permutation import hash64
 from jaxdist.input.sources import Arrays, SampleIds
 
@@ -103,27 +102,17 @@ def open_balls(features: FeatureSpec, samples: int) -> tuple[BallsSource, BallsS
         BadInput: the network reads no images with masks of two classes or more, and
             none with numbers for each pixel.
     """
-    image, mask = features.get("image"), features.get("mask")
-    classes = mask.upper_bound if mask else None
-    field = features.get("target")
-    channels = 0
+    image, field = features.get("image"), features.get("target")
     if image and field and len(field.shape) == len(image.shape):
-        classes, channels = _FIELD_CLASSES, field.shape[-1]
-    if image is None or classes is None or classes < 2:
-        known = ", ".join(f"{k} {list(f.shape)}" for k, f in features.items())
-        raise BadInput(
-            "balls are images with masks, and the network reads none",
-            rule="data.name=balls is for networks of the registry that say a class for "
-            "each pixel, of two classes or more, or numbers (model.loss=l2)",
-            values=f"the network reads {known or 'what only its own file knows'}"
-            + (f", of {classes} classes" if classes is not None else ""),
-            remedy="model.name=unet2d, or unet3d; model.classes=2",
-        )
+        shape, classes, channels = image.shape, _FIELD_CLASSES, field.shape[-1]
+    else:
+        shape, classes = masked_image(features, "balls", ", or numbers (model.loss=l2)")
+        channels = 0
     # Ids of held-out samples follow those of training: none is in both.
     held_out = max(1, samples // 8)
     return (
-        BallsSource(image.shape, classes, samples, target_channels=channels),
+        BallsSource(shape, classes, samples, target_channels=channels),
         BallsSource(
-            image.shape, classes, held_out, first_id=samples, target_channels=channels
+            shape, classes, held_out, first_id=samples, target_channels=channels
         ),
     )

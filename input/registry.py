@@ -221,15 +221,16 @@ def open_data(
 
         opened = open_tfds(rest, Path(config.dir), features)
     elif in_files:
-        from jaxdist.input.volumes.layout import open_volume_files
+        from jaxdist.input.volumes.layout import open_columns, open_volume_files
 
-        opened = open_volume_files(
+        columns = open_columns(
             kind,
             config.path,
             features,
             renames=config.stored_names,
             channel_dim=config.channel_dim,
         )
+        opened = open_volume_files(kind, config.path, columns)
     elif is_object_reference(config.name):
         opened = _open_user_data(config.name)
     else:

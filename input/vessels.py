@@ -21,8 +21,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.core.errors import BadInput
-from jaxdist.input.feature_spec import FeatureSpec
+from jaxdist.input.feature_spec import FeatureSpec, masked_image
 from jaxdist.input.keyed_permutation import hash64
 from jaxdist.input.sources import Arrays, SampleIds
 
@@ -155,21 +154,10 @@ def open_vessels(
     Raises:
         BadInput: the network reads no images with masks of two classes or more.
     """
-    image, mask = features.get("image"), features.get("mask")
-    classes = mask.upper_bound if mask else None
-    if image is None or classes is None or classes < VesselsSource.classes:
-        known = ", ".join(f"{k} {list(f.shape)}" for k, f in features.items())
-        raise BadInput(
-            "vessels are images with masks, and the network reads none",
-            rule="data.name=vessels is for networks of the registry that say a class "
-            "for each pixel, of two classes or more",
-            values=f"the network reads {known or 'what only its own file knows'}"
-            + (f", of {classes} classes" if classes is not None else ""),
-            remedy="model.name=unet3d, or unet2d; model.classes=2",
-        )
+    shape, _ = masked_image(features, "vessels")
     # Ids of held-out samples follow those of training: none is in both.
     held_out = max(1, samples // 8)
     return (
-        VesselsSource(image.shape, samples),
-        VesselsSource(image.shape, held_out, first_id=samples),
+        VesselsSource(shape, samples),
+        VesselsSource(shape, held_out, first_id=samples),
     )

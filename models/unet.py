@@ -4,6 +4,7 @@ Papers: Ronneberger, Fischer, Brox 2015, arXiv:1505.04597; Cicek et al. 2016,
 arXiv:1606.06650.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -71,9 +72,9 @@ class UNetLevel(nnx.Module):
         x = self.dropout(self.convolve(x))
         return (*skips, x) if skips else x
 
+    @abstractmethod
     def convolve(self, x: jax.Array) -> jax.Array:
         """Map `[B, ..., C_in]` to `[B, ..., C]`."""
-        raise NotImplementedError
 
 
 class PlainLevel(UNetLevel):

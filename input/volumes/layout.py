@@ -52,32 +52,18 @@ Split = tuple[str, Columns]
 
 
 def open_volume_files(
-    kind: str,
-    path: str,
-    features: FeatureSpec,
-    *,
-    renames: Mapping[str, str],
-    channel_dim: Literal["last", "first"] = "last",
+    kind: str, path: str, splits: Mapping[str, Columns]
 ) -> tuple[VolumeSource, VolumeSource]:
-    """Open volumes in files; the headers of all files are read, and no volume.
+    """Return the train and the held-out samples of arrays in files; none is read.
 
     Args:
         kind: one of `FORMATS`.
         path: the file, the folder, or the address of a store.
-        features: what the network reads; empty: all arrays are samples.
-        renames: name in the files of a key of the network (`image`: `raw`).
-        channel_dim: where a stored `image` has its channels.
-
-    Returns:
-        The train and the held-out samples.
+        splits: their arrays, as of `open_columns`.
 
     Raises:
-        BadInput: no such files, a package that is missing, a key that is missing, or
-            arrays whose sizes do not go together; with the file.
+        BadInput: arrays whose sizes do not go together; with the file.
     """
-    splits = open_columns(
-        kind, path, features, renames=renames, channel_dim=channel_dim
-    )
     train, test = splits.values()
     check_sizes(train, train, f"{kind}:{path}")
     check_sizes(test, train, f"{kind}:{path}")

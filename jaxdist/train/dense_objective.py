@@ -4,6 +4,7 @@ The sums of a sample over its pixels, [B, n], are added over the devices that ho
 of it before the loss is made of them, in one all-reduce: so a loss need not be a sum.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -87,13 +88,13 @@ class DenseObjective(Objective):
                 arrays=2 * parts,
             )
 
+    @abstractmethod
     def sum_count(self, channels: int) -> int:
         """Return how many numbers of a sample a loss sums over its pixels.
 
         Args:
             channels: those of the outputs.
         """
-        raise NotImplementedError
 
     def add_devices(self, sums: jax.Array, outputs: jax.Array) -> jax.Array:
         """Add sums over the pixels of all devices that hold parts of a sample.

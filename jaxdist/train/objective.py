@@ -163,12 +163,7 @@ class Objective(ABC):
         Raises:
             BadInput: the loss is not made of such sums.
         """
-        raise BadInput(
-            f"{type(self).__name__} cannot score images in parts",
-            rule="evaluation by windows wants a loss of sums over pixels",
-            values=f"the loss is that of {type(self).__name__}",
-            remedy="jaxdist.Segmentation, or an evaluation without a window",
-        )
+        raise self._whole_images_error()
 
     def losses_of_sums(self, totals: jax.Array, channels: int) -> jax.Array:
         """Return the loss of each image, [B], from sums over all of its pixels.
@@ -176,8 +171,19 @@ class Objective(ABC):
         Args:
             totals: the sums of `pixel_sums`, added over parts.
             channels: those of the outputs.
+
+        Raises:
+            BadInput: the loss is not made of such sums.
         """
-        raise NotImplementedError
+        raise self._whole_images_error()
+
+    def _whole_images_error(self) -> BadInput:
+        return BadInput(
+            f"{type(self).__name__} cannot score images in parts",
+            rule="evaluation by windows wants a loss of sums over pixels",
+            values=f"the loss is that of {type(self).__name__}",
+            remedy="jaxdist.Segmentation, or an evaluation without a window",
+        )
 
     def on_blocks(self, plan: Plan, shapes: Mapping[str, Any]) -> "Objective":
         """Return the objective of the blocks that a plan makes of outputs.

@@ -429,15 +429,8 @@ def compile_eval_step(
         batch_shapes: of a global evaluation batch.
         options: of the compiler, by name.
     """
-    state = layout.state
-    batch = _with_shardings(
-        layout.padded_shapes(batch_shapes), layout.batch_shardings(batch_shapes)
-    )
-    return (
-        jax.jit(make_eval_step(layout))
-        .lower(state.params, state.stats, batch)
-        .compile(compiler_options=dict(options) if options else None)
-    )
+    step = jax.jit(make_eval_step(layout))
+    return _compile_for_batches(layout, step, batch_shapes, options)
 
 
 def compile_predict_step(
@@ -453,17 +446,24 @@ def compile_predict_step(
             every device where processes share the mesh, so that each can read them.
         options: of the compiler, by name.
     """
-    state = layout.state
+    processes = {device.process_index for device in layout.mesh.devices.flat}
+    whole = NamedSharding(layout.mesh, P()) if len(processes) > 1 else None
+    step = jax.jit(make_predict_step(layout), out_shardings=whole)
+    return _compile_for_batches(layout, step, batch_shapes, options)
+
+
+def _compile_for_batches(
+    layout: Layout,
+    step: Any,
+    batch_shapes: BatchShapes,
+    options: Mapping[str, str | bool] | None,
+) -> Any:
+    """Compile a function of parameters, statistics and a batch of these shapes."""
     batch = _with_shardings(
         layout.padded_shapes(batch_shapes), layout.batch_shardings(batch_shapes)
     )
-    processes = {device.process_index for device in layout.mesh.devices.flat}
-    whole = NamedSharding(layout.mesh, P()) if len(processes) > 1 else None
-    return (
-        jax.jit(make_predict_step(layout), out_shardings=whole)
-        .lower(state.params, state.stats, batch)
-        .compile(compiler_options=dict(options) if options else None)
-    )
+    lowered = step.lower(layout.state.params, layout.state.stats, batch)
+    return lowered.compile(compiler_options=dict(options) if options else None)
 
 
 def initial_state(

@@ -33,28 +33,35 @@ class Architecture:
     """Values that our network has of fields that others may have otherwise."""
 
 
-_LLAMA_FIELDS: Final = {
-    "vocabulary": "vocab_size",
-    "context": "max_position_embeddings",
-    "depth": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "embed": "hidden_size",
-    "hidden": "intermediate_size",
-    "norm_epsilon": "rms_norm_eps",
-    "tied_head": "tie_word_embeddings",
-}
-_LLAMA_DEFAULTS: Final = {
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False,
-    "rope_theta": 10000.0,
-}
-_LLAMA_FIXED: Final = {
-    "hidden_act": ("silu",),
-    "attention_bias": (False,),
-    "mlp_bias": (False,),
-    "partial_rotary_factor": (1, 1.0),
-}
+def _llama_like(class_name: str) -> Architecture:
+    """Return an architecture whose files have the fields of Llama's."""
+    return Architecture(
+        model="llama",
+        class_name=class_name,
+        fields={
+            "vocabulary": "vocab_size",
+            "context": "max_position_embeddings",
+            "depth": "num_hidden_layers",
+            "heads": "num_attention_heads",
+            "kv_heads": "num_key_value_heads",
+            "embed": "hidden_size",
+            "hidden": "intermediate_size",
+            "norm_epsilon": "rms_norm_eps",
+            "tied_head": "tie_word_embeddings",
+        },
+        defaults={
+            "rms_norm_eps": 1e-6,
+            "tie_word_embeddings": False,
+            "rope_theta": 10000.0,
+        },
+        fixed={
+            "hidden_act": ("silu",),
+            "attention_bias": (False,),
+            "mlp_bias": (False,),
+            "partial_rotary_factor": (1, 1.0),
+        },
+    )
+
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
     {
@@ -80,27 +87,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
                 "scale_attn_by_inverse_layer_idx": (False,),
             },
         ),
-        "llama": Architecture(
-            model="llama",
-            class_name="LlamaForCausalLM",
-            fields=_LLAMA_FIELDS,
-            defaults=_LLAMA_DEFAULTS,
-            fixed=_LLAMA_FIXED,
-        ),
-        "mistral": Architecture(
-            model="llama",
-            class_name="MistralForCausalLM",
-            fields=_LLAMA_FIELDS,
-            defaults=_LLAMA_DEFAULTS,
-            fixed=_LLAMA_FIXED,
-        ),
-        "qwen2": Architecture(
-            model="llama",
-            class_name="Qwen2ForCausalLM",
-            fields=_LLAMA_FIELDS,
-            defaults=_LLAMA_DEFAULTS,
-            fixed=_LLAMA_FIXED,
-        ),
+        "llama": _llama_like("LlamaForCausalLM"),
+        "mistral": _llama_like("MistralForCausalLM"),
+        "qwen2": _llama_like("Qwen2ForCausalLM"),
     }
 )
 """Architectures that can be read, by their `model_type`."""
