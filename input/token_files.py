@@ -2,7 +2,7 @@
 
 tokenizer.json        the tokenizer, in the format of Hugging Face
 tokens.json           vocabulary, end sign, dtype
-train.array_record    a record a document: its tokens, little-endian
+train.tokens          tokens of all documents, little-endian, with end signs between
 train.npy             tokens and UTF-8 bytes of each document, int64 [N, 2]
 test.*                the same of the documents that are held out
 """
