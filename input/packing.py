@@ -36,7 +36,8 @@ class Packing:
     @property
     def padding(self) -> float:
         """Share of all places in windows that have no token."""
-        return 1 - float(self.lengths.sum()) / max(len(self) * self.size, 1)
+        places = len(self) * self.size
+        return float(places - self.lengths.sum()) / max(places, 1)
 
 
 def pack_documents(lengths: Places, size: int) -> Packing:

@@ -1,6 +1,5 @@
 """The top of the page: facts of a run, its key figures and a drawing of its mesh."""
 
-import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -16,6 +15,7 @@ from jaxdist.core.text.formatting import (
     format_size,
 )
 from jaxdist.launch.report.charts import tag
+from jaxdist.launch.report.learning_curves import perplexity_points
 from jaxdist.launch.report.run_record import RunData
 from jaxdist.launch.terminal.run_summary import (
     best_text,
@@ -98,12 +98,11 @@ def key_figures(record: RunData) -> list[KeyFigure]:
     accuracy = ("", "not evaluated")
     if run.accuracy is not None:
         # A language model answers once a token, so its answers are more than samples.
-        single = run.answers in (0, run.held_out)
-        count, noun = (run.held_out, "samples") if single else (run.answers, "tokens")
-        note = f"{run.correct:,} of {count:,} {noun} held out, each once"
-        # A larger loss has an exponential that nobody can read.
-        if record.is_language_model and run.loss is not None and run.loss < 100:
-            note += f"; perplexity {math.exp(run.loss):,.2f}"
+        single = record.answer_noun == "samples"
+        count = run.held_out if single else run.answers
+        note = f"{run.correct:,} of {count:,} {record.answer_noun} held out, each once"
+        if points := perplexity_points(record):
+            note += f"; perplexity {points[-1][1]:,.2f}"
         accuracy = (format_percent(run.accuracy, 2), note)
 
     step, rate = ("", ""), ("", "")

@@ -33,7 +33,7 @@ _MAX_POINTS: Final = 300
 
 _KNOWN_COLUMNS: Final = (
     *("kind", "step", "epoch", "time", "loss", "learning_rate", "step_s"),
-    *("accuracy", "correct", "answers", "samples"),
+    *("accuracy", "correct", "answers", "samples", "perplexity"),
     *("host_memory_bytes", "device_memory_bytes"),
 )
 """What rows have in each run; further columns are metrics of its own."""
@@ -68,12 +68,11 @@ def learning_figures(record: RunData) -> list[Figure]:
     if scores:
         label = f"test, {scores[-1][1]:.2f} at the end"
         curves = [Curve(stroke="backward", points=scores, label=label)]
-        y = accuracy_axis(scores, "tokens" if tokens else "samples")
+        y = accuracy_axis(scores, record.answer_noun)
         # The one curve that rises.
         drawn = draw_line_chart("Test accuracy", curves, x, y, labels_below=True)
         figures.append(drawn)
-    if tokens and test and max(y for _, y in test) < _MAX_PERPLEXITY_LOSS:
-        points = [(step, math.exp(loss)) for step, loss in test]
+    if points := perplexity_points(record):
         figures.append(_draw_column("Test perplexity", "e to the loss", points, x))
 
     rates = metric_points(record.train, "learning_rate")
@@ -159,6 +158,18 @@ def step_axis(records: Sequence[RunData], marks: Sequence[AxisMark] = ()) -> XAx
 def accuracy_points(record: RunData) -> Points:
     """Return the accuracy of each evaluation, in per cent."""
     return [(step, 100 * y) for step, y in metric_points(record.tests, "accuracy")]
+
+
+def perplexity_points(record: RunData) -> Points:
+    """Return the perplexity of each evaluation of a language model."""
+    # Of documents that share windows it is that of all tokens; the loss is of windows.
+    if own := metric_points(record.tests, "perplexity"):
+        return own
+    losses = metric_points(record.tests, "loss") if record.is_language_model else []
+    # A larger loss has an exponential that nobody can read.
+    if max((loss for _, loss in losses), default=0.0) >= _MAX_PERPLEXITY_LOSS:
+        return []
+    return [(step, math.exp(loss)) for step, loss in losses]
 
 
 def accuracy_axis(scores: Points, answers: str) -> YAxis:

@@ -149,6 +149,15 @@ class RunData:
         )
 
     @property
+    def answer_noun(self) -> str:
+        """What an accuracy is a share of: samples, pixels or tokens."""
+        last: Mapping[str, Any] = self.tests[-1] if self.tests else {}
+        answers = last.get("answers", self.run.answers)
+        if answers in (0, last.get("samples", self.run.held_out)):
+            return "samples"
+        return "pixels" if "mean_iou" in last else "tokens"
+
+    @property
     def tokens_per_sample(self) -> int:
         """Tokens of a sample of a language model; 0 of any other, or not known."""
         counts = [(row.get("answers"), row.get("samples")) for row in self.tests[-1:]]

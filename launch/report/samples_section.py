@@ -48,7 +48,7 @@ def samples_caption(record: RunData) -> Markup:
         return Markup("How checkpoint {} continues held-out text.").format(step)
     if found.overlaps:
         shown = [each for each in _overlap_rows(found) if each[0] != "0"]
-        told = Markup("In {} held-out images checkpoint {} meets ").format(
+        told = Markup("Of {} held-out images checkpoint {} finds ").format(
             format_count(found.samples), step
         )
         named = [

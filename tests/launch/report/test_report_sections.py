@@ -63,6 +63,21 @@ class TestCurves:
         rates, _ = learning_curves.throughput(record(sample))
         assert rates[0][1] == 128 * 64 / sample.train[0]["step_s"]
 
+    def test_documents_have_one_perplexity_that_of_all_tokens(self, sample):
+        sample.lock["values"]["model.name"]["value"] = "llama"
+        for row in sample.tests:
+            row |= {"answers": 128 * row["samples"], "perplexity": 7.5}
+        found = self.names(sample)
+        assert "7.5 at the end" in found["Test perplexity"].svg
+        assert "perplexity" not in found
+
+    def test_an_accuracy_of_masks_is_one_of_pixels(self, sample):
+        for row in sample.tests:
+            row |= {"answers": 256 * row["samples"], "mean_iou": 0.5}
+        found = self.names(sample)
+        assert found["Test accuracy"].unit == "pixels classified right, %"
+        assert found["Throughput"].unit == "samples/s"
+
     def test_memory_is_that_of_the_process_and_of_its_devices(self, sample):
         assert "Memory" not in self.names(sample)
         for row in sample.train:
