@@ -3,7 +3,7 @@
 Nothing here needs jax: a plan is made from such a file alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -121,9 +121,9 @@ def read_config_json(path: Path) -> dict[str, Any]:
         is_name = not path.exists() and len(path.parts) == 2
         fetch = f"hf download {path} --local-dir {path.name}, then {path.name}"
         raise BadInput(
-            f"no {CONFIG_FILE} in {path}" if path.is_dir() else f"no folder {path}",
-            rule=f"weights of Hugging Face are a folder with {CONFIG_FILE} and "
-            "*.safetensors",
+            f"no {CONFIG_FILE} in {path}" if path.is_dir() else f"there is no {path}",
+            rule=f"sizes of a network are in a {CONFIG_FILE} of Hugging Face, weights in "
+            "the folder with it",
             values=f"{file} is not there",
             remedy=fetch if is_name else "model.save_pretrained(FOLDER) writes one",
         )
@@ -383,8 +383,3 @@ def _model_type(model: ModelConfig) -> str:
     if model.name == "gpt2_small":
         return "gpt2"
     return "qwen2" if model.qkv_bias else "llama"
-
-
-def settings_words(tree: Mapping[str, Any]) -> Sequence[str]:
-    """Return a `config.json` as overrides of an experiment, `model.depth=2`."""
-    return [f"model.{key}={value}" for key, value in model_settings(tree).items()]
