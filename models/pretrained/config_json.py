@@ -122,8 +122,8 @@ def read_config_json(path: Path) -> dict[str, Any]:
         fetch = f"hf download {path} --local-dir {path.name}, then {path.name}"
         raise BadInput(
             f"no {CONFIG_FILE} in {path}" if path.is_dir() else f"there is no {path}",
-            rule=f"sizes of a network are in a {CONFIG_FILE} of Hugging Face, weights in "
-            "the folder with it",
+            rule=f"sizes of a network are in a {CONFIG_FILE} of Hugging Face, and its "
+            "weights in the folder of that file",
             values=f"{file} is not there",
             remedy=fetch if is_name else "model.save_pretrained(FOLDER) writes one",
         )
