@@ -90,6 +90,7 @@ class OptionGraph:
                     label=node.label,
                     forward=0.0,
                     backward=min(
+                        # Device seconds: a node of degree t keeps t devices busy.
                         degree * option.seconds
                         for degree, options in node.options.items()
                         for option in options
