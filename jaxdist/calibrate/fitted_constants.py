@@ -51,6 +51,8 @@ class FittedConstants:
 
     def interval(self, row: MeasuredRow) -> Interval | None:
         """Return the 90 % interval of a prediction; None where nothing is known."""
+        # In what the row differs from those fitted decides whose errors its interval
+        # has.
         return error_interval(
             self.errors,
             self.scope.shifts(row, self.values),

@@ -122,6 +122,7 @@ def sparse_step_messages(
             values=f"ranks={ranks:,}, chunks={chunks:,}",
             remedy="fewer ranks, or a list with fewer chunks",
         )
+    # [rank, chunk]: each begins with its own array alone.
     held = np.ones((ranks, chunks), np.int32)
     numbers = size / encoding.value_bytes / chunks
     rng = np.random.default_rng(encoding.seed)

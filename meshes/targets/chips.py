@@ -64,6 +64,7 @@ class GpuChip:
     def compiler_config(self) -> str:
         """The card as text of XLA's `GpuTargetConfigProto`."""
         major, minor = self.compute_capability
+        # Fields have the names of the proto, so each number goes into it as it is.
         own = {
             field.name: getattr(self, field.name)
             for field in fields(self)

@@ -108,6 +108,8 @@ def target_for(chip_name: str, devices: int) -> Target | None:
     """
     chip = next(chip for chip in CHIPS if chip.name == chip_name)
     if isinstance(chip, GpuChip):
+        # Full hosts, as people rent them; fewer devices than a host has are one part of
+        # it.
         hosts = max(1, devices // _GPUS_PER_HOST)
         shapes: list[tuple[int, ...]] = [(hosts, devices // hosts)]
     else:
@@ -166,8 +168,11 @@ def _exists(chip: Chip, shape: tuple[int, ...]) -> bool:
         return 1 <= hosts <= _MAX_GPU_HOSTS and 1 <= devices <= _GPUS_PER_HOST
     if len(shape) != chip.dims:
         return False
+    # Pods of three dims are built of racks of 4 x 4 x 4 chips, joined by optical
+    # switches; smaller parts lie within a rack.
     cubes = chip.dims == 3 and all(side % _CUBE == 0 for side in shape)
     if cubes and math.prod(shape) <= chip.max_chips:
+        # A pod is the same torus however its sides are ordered: one order names it.
         return list(shape) == sorted(shape)
     return shape in _GRIDS[chip.dims]
 

@@ -218,6 +218,7 @@ def _peak_bytes(
                     if size and size in dying:
                         dying.remove(size)
                         in_place += size
+            # Of a conditional one branch runs: the larger counts.
             inside = max((_body_bytes(op, body) for body in op.bodies), default=0)
             most = max(most, now - in_place + inside)
         now -= sum(sizes.pop(v, 0) for v in ends.get(turn, ()))
