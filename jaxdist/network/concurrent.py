@@ -298,6 +298,8 @@ class MessageScheduler:
             actor: [steps[at] for at in sorted(steps, reverse=True)]
             for actor, steps in by.items()
         }
+        # Messages of an actor's step that have not arrived, and when the last was
+        # added.
         self._missing = dict.fromkeys(by, 0)
         self._ready = dict.fromkeys(by, 0.0)
 

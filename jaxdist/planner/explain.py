@@ -100,6 +100,7 @@ def explain_seconds(
         )
     if "update" in terms:
         held = case.state_bytes.get("parameters", case.profile.parameter_bytes)
+        # All devices end the update together, so the slowest memory decides.
         rate = least_memory_bandwidth(rank_devices(cluster, case.plan.placed))
         yield ExplanationLine(
             name="update",
@@ -207,6 +208,7 @@ def _collective_lines(
 
     The ratio of the predicted time to that line is written where sizes were measured.
     """
+    # By kind and group: rows of one term may be sent over links of several ranks.
     found: defaultdict[tuple[str, LinkGroup], list[PlannedCollective]]
     found = defaultdict(list)
     for rank, ledger in traffic:

@@ -68,6 +68,7 @@ def _text(value: object, place: str) -> None:
 
 
 def _any_text(value: object, place: str) -> None:
+    # `source` may be left empty: a name and numbers with origins are enough.
     if value != "":
         _text(value, place)
 

@@ -90,6 +90,7 @@ def parse_target(text: str) -> Target:
     chip = chips[name]
     sides = given.lower().split("x")
     shape = tuple(int(side) for side in sides if re.fullmatch(r"[1-9]\d{0,4}", side))
+    # A side that is no number is missing from the shape.
     if len(shape) != len(sides) or not _exists(chip, shape):
         raise BadInput(
             f"there is no {name} of shape {given or 'nothing'}",
@@ -108,8 +109,7 @@ def target_for(chip_name: str, devices: int) -> Target | None:
     """
     chip = next(chip for chip in CHIPS if chip.name == chip_name)
     if isinstance(chip, GpuChip):
-        # Full hosts, as people rent them; fewer devices than a host has are one part of
-        # it.
+        # Only full hosts, or a part of one.
         hosts = max(1, devices // _GPUS_PER_HOST)
         shapes: list[tuple[int, ...]] = [(hosts, devices // hosts)]
     else:

@@ -116,6 +116,8 @@ class FsdpFormat:
         """
         header, rows = read_csv(path)
         require_columns(header, _COLUMNS, path)
+        # A file has rows of several cards, and a cluster is of one: it replaces its own
+        # alone.
         cards = {
             name: replace(card, cluster=cluster)
             if card.cluster.device.name == cluster.device.name

@@ -186,7 +186,7 @@ def placement_variants(
     links = []
     for one in variants:
         groups = (link_group(cluster, one.placed, (axis,)) for axis in used)
-        # A placement that leaves every axis its level and bandwidth is the same plan.
+        # A placement that leaves every axis its level and bandwidth costs the same.
         links.append([(group.level, group.bandwidth) for group in groups])
     yield from (one for one, own in zip(variants, links) if own != links[0])
 

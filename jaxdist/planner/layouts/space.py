@@ -327,6 +327,8 @@ def plan_space(
     possible = (
         # Devices run one program, so all have as many samples of a microbatch.
         (batch % parts == 0)
+        # A device has chunks i and 2 n - 1 - i of the tokens, so that causal attention
+        # is as much work on all of them.
         & ((every.sizes("context") == 1) | (tokens % (2 * every.sizes("context")) == 0))
         # Without stages all schedules are the same plan: the first stands for them.
         & np.where(pipe == 1, first, pipe * every.chunks <= blocks)

@@ -170,7 +170,6 @@ def useful_cut_mask(
         return np.ones(len(cut_points), bool)
     limit = bound * _SLACK
     devices = math.prod(tier.size for tier in levels)
-    # Nodes that take C seconds need C / U devices, however they are divided.
     before = np.ceil(cut_points.seconds / limit)
     behind = np.ceil((cut_points.seconds[-1] - cut_points.seconds) / limit)
     # At most as many copies of a level as the levels outside of it have components.

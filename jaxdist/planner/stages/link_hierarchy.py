@@ -47,7 +47,6 @@ def parse_link_levels(
                 remedy=f"{option} 1",
             )
     total, inner = math.prod(sizes), math.prod(sizes[:-1])
-    # The refusal names both ways out where the inner levels divide the devices.
     if workers is not None and workers != total:
         remedy = [f"--workers {total}"]
         if workers % inner == 0:

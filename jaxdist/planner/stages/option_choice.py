@@ -37,7 +37,7 @@ def fastest_options(
     """
     rows = [_undominated(s, m) for s, m in zip(seconds, memory, strict=True)]
     fastest = [row[0] for row in rows]
-    # Without a price the fastest options are the best; most stages end here.
+    # Where the fastest options fit, no memory has to be priced.
     if math.fsum(memory[v][o] for v, o in enumerate(fastest)) <= limit:
         return tuple(fastest)
     if math.fsum(memory[v][row[-1]] for v, row in enumerate(rows)) > limit:

@@ -136,6 +136,7 @@ class OptionStageQuery:
             ("memory", self.memory),
             ("microbatches", self.microbatches),
         ):
+            # Infinite memory and bandwidth are allowed: they leave a bound out.
             if not value > 0 or math.isnan(value):
                 raise BadInput(
                     f"{value:g} {name}",

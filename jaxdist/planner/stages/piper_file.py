@@ -87,6 +87,7 @@ def parse_piper_graph(tree: Any, source: str) -> OptionGraph:
         where = f"{source}, node {name}" + f" ({label})" * bool(label)
         options = {}
         degrees = _field(node, "TMPCs", source, where)
+        # JSON keys are text, so degrees have to be read as numbers.
         for degree, ways in (degrees if isinstance(degrees, dict) else {}).items():
             if not (degree.isdecimal() and int(degree) > 0):
                 raise BadInput(

@@ -156,6 +156,7 @@ def _assign_freed_buffers(
     """Return the arrays that fit into freed buffers, the largest first."""
     size = {v: flat.array_type(v).nbytes for v in live.defined_at}
     turn = {number: k for k, number in enumerate(live.order)}
+    # The smallest buffer first, so that each array takes the tightest that holds it.
     free: list[tuple[_FreedBuffer, list[tuple[int, int]]]] = [
         (buffer, []) for buffer in sorted(buffers, key=lambda each: each.nbytes)
     ]
