@@ -71,7 +71,7 @@ class PlanEvaluator:
             return title in self.feasible
         # A plan counts as described even where it is refused.
         self.described.add(own)
-        # A label does not say which cuts a plan has: one with others may hold its place.
+        # A label does not say which cuts a plan has: others may hold its place.
         other_cuts = self.feasible.get(title)
         try:
             case = self.describe_step(plan)
