@@ -151,6 +151,7 @@ def direct_reduce_doubling_gather(ranks: int, per_host: int) -> CollectiveSchedu
 def _ignore_hosts(
     build: Callable[[int], CollectiveSchedule],
 ) -> Callable[[int, int], CollectiveSchedule]:
+    # Rows of the tables have the ranks of a host, also for lists that know none.
     return lambda ranks, per_host: build(ranks)
 
 
