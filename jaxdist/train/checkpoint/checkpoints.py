@@ -128,6 +128,8 @@ class Checkpoints:
             name: jax.random.key_data(leaf) if is_prng_key(leaf) else leaf
             for name, leaf in leaves.items()
         }
+        # Before the write begins: what is read later is held against what was in
+        # memory.
         shares = [local_fingerprint(array) for array in arrays.values()]
         bad = [has_nonfinite(name, array) for name, array in arrays.items()]
         # Fingerprints are sums of hosts' shares modulo 2**32, so one call does for all.
