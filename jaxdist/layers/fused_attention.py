@@ -278,6 +278,8 @@ def _cudnn_gradient(
 ) -> list[jax.Array]:
     count, features = query.shape[1], query.shape[-1]
     made, back = jax.vjp(_cudnn(features, causal), *map(_pad, (query, key, value)))
+    # As with splash attention: cotangents of the padding are zero, so any lse does for
+    # it.
     own = _pad(out), jnp.pad(lse, ((0, 0), (0, 0), (0, count % 2)))
     pulled = _with_results(back, made, *own)(_pad(cotangent))
     return [x[:, :count, :, :features] for x in pulled]
@@ -358,6 +360,7 @@ def _written_gradient(
 ) -> list[jax.Array]:
     samples, count, _, features = query.shape
     full = accumulation_dtype(query.dtype)
+    # [B, T, kv_heads, group, D]
     grouped = (samples, count, key.shape[2], -1, features)
     asked, pulled, own = (
         x.astype(full).reshape(grouped) for x in (query, cotangent, out)

@@ -118,6 +118,7 @@ def split_backward(
     kept, again = _weight_residuals(eqns, first, second, weight_outs)
     second |= again
 
+    # Both parts are called on all arguments: one that is not read costs nothing.
     def part(chosen: Iterable[int], ins: list[Var], outs: list[Any]) -> ClosedJaxpr:
         program = whole.jaxpr.replace(
             invars=[*whole.jaxpr.invars, *ins],

@@ -194,6 +194,8 @@ class ScheduleRunner:
             gradients=zeros(self.cotangent_lengths, gradients),
             kept=zeros(self.residual_lengths, kept),
             weight_kept=zeros(self.weight_residual_lengths, weight_kept),
+            # A buffer for each hop: which of them brings something differs from device
+            # to device.
             up=tuple(zeros(self.input_lengths) for _ in hops),
             down=tuple(zeros(self.cotangent_lengths) for _ in hops),
             works=jnp.int32(0) if self.pipe.is_exchange_last else None,
@@ -268,6 +270,8 @@ class ScheduleRunner:
         run, leaves, slopes = self._bind_stage(trace, row, carry)
         if self.with_gradients:
             _, back, (out, stats) = jax.vjp(run, leaves, slopes, has_aux=True)
+            # `back` itself is dropped: the trace's own, bound to these residuals, is
+            # the same.
             kept = trace.residual_spec.write(
                 carry.kept, vjp_residuals(back), row["kept"]
             )

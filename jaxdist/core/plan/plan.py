@@ -307,6 +307,7 @@ class Plan:
         >>> plan.memory_action("block1.mlp.up"), plan.memory_action("block1.mlp")
         ('offload', None)
         """
+        # First: what waits on the host is kept as well.
         if any(fnmatch.fnmatchcase(path, each) for each in self.offload):
             return "offload"
         saved = any(fnmatch.fnmatchcase(path, each) for each in self.remat_saves)
@@ -437,6 +438,7 @@ class Plan:
             "outer": OuterConfig,
         }
         for name, kind in parts.items():
+            # Each part by itself, so that an error names `plan.PART`.
             part = _check_known_fields(kind, tree.get(name, {}), f"plan.{name}")
             for axis, size in part.items() if name == "mesh" else ():
                 # By the type itself: True is an integer to Python.
