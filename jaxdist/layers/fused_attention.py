@@ -281,6 +281,7 @@ def _cudnn_gradient(
     # As with splash attention: cotangents of the padding are zero, so any lse does for
     # it.
     own = _pad(out), jnp.pad(lse, ((0, 0), (0, 0), (0, count % 2)))
+    # cuDNN adds in no fixed order here: two runs may differ in the last digits.
     pulled = _with_results(back, made, *own)(_pad(cotangent))
     return [x[:, :count, :, :features] for x in pulled]
 

@@ -457,7 +457,6 @@ class PackedNextToken(NextToken):
         """Return the nats of all tokens, their number, and the bytes of text, [1]."""
         tokens = self.target_mask(batch["target"], batch).astype(jnp.int32).sum(-1)
         each = losses * tokens.astype(losses.dtype), tokens, batch["bytes"]
-        # Selected and not multiplied: the loss of padding may be NaN.
         nats, tokens, size = (jnp.where(is_real, x, jnp.zeros_like(x)) for x in each)
         return {
             "nats": nats.sum(keepdims=True),

@@ -398,6 +398,8 @@ class Plan:
         Along the pipe axis the devices of the last stage hold it, and others none.
         """
         # Not over replicas: each has a loss of its own.
+        # Along tensor all compute the same loss, and each counts as an equal part of
+        # it.
         used = {"pipe", *BATCH_AXES, *POSITION_AXES, "tensor"} - set(
             self.replicated_axes
         )

@@ -394,6 +394,7 @@ class Checkpoints:
     def _delete_incomplete(self, step: int, marker: FolderMarker) -> bool:
         """Delete what a marker is of; tell whether nothing is left."""
         suffix = re.escape(orbax_store.INCOMPLETE_SUFFIX)
+        # `-retired` is the name under which `wait` deletes an old checkpoint.
         names = rf"{step}{suffix}(-\d+|-retired)?"
         gone = True
         for path in list(self.directory.iterdir()):
