@@ -410,6 +410,8 @@ def attention_scores(
     if segments is not None:
         alike = segments[:, :, None] == segments[:, None, :]
         seen = (seen & alike)[:, None, None]
+    # -inf, so that its exponential is exactly 0. No row is all of it: a token sees
+    # itself.
     return jnp.where(seen, scores, -jnp.inf)
 
 
@@ -455,6 +457,8 @@ def _forward_types(
     del key, value, causal
     samples, count, heads, _ = query.shape
     full = accumulation_dtype(query.dtype)
+    # lse is float32 or wider, whatever the dtype: the backward pass takes its
+    # exponential.
     return [query, query.update(shape=(samples, heads, count), dtype=full)]
 
 

@@ -186,6 +186,8 @@ class ScheduleRunner:
                 lambda x: jnp.zeros(x.shape, x.dtype),
                 self.traces[-1].output_spec.abstract_tree,
             ),
+            # In the dtype of the parameters, which may be wider than that of a
+            # gradient.
             grads=jax.tree.map(jnp.zeros_like, self.params)
             if self.with_gradients
             else None,
@@ -254,6 +256,8 @@ class ScheduleRunner:
     ) -> LoopCarry:
         """Do the work of a kind, of whichever stage's turn it is."""
         mine = select_kind(row, kind)
+        # Every device has the work of all stages in its program, each in a loop of one
+        # turn or none.
         for trace in self.traces:
             number = trace.stage.index
             # The scope is how `device_collectives` and traces find the stage of an

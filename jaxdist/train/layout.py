@@ -311,6 +311,7 @@ class Layout:
             self.plan.spatial_end,
             spatial_layers.gather_layer_class(self.plan),
             self.plan.attention_platform(self.platform),
+            # Whoever reads outputs besides the objective is given whole logits.
             self.logits_product if is_scored else "",
         )
         bind_context_form(model, self.plan.context)

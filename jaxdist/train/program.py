@@ -213,6 +213,7 @@ class LoweredProgram:
             _compile_outer_step(layout, sync, given) for sync in layout.outer_syncs
         )
         warm, differ = _compile_warmup_step(layout, given)
+        # The step, that of a warm-up and each outer step have ledgers of their own.
         found = (
             *_iter_differences(layout, moves, flops),
             *differ,

@@ -171,6 +171,7 @@ class Checkpoints:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._remove_incomplete()
+            # Before anything is written: what a kill leaves behind has an owner.
             self._marker = self._mark(step)
             self._writer = self._writer or orbax_store.OrbaxWriter()
             self._writer.start(folder, arrays, encode_manifest(manifest))
