@@ -111,6 +111,7 @@ def open_weights(config: Experiment, layout: Layout) -> StartWeights | None:
     targets = {
         name: leaf
         for name, leaf in named_leaves({"p": state.params, "s": state.stats}).items()
+        # Counters and keys of random streams are no weights.
         if jnp.issubdtype(leaf.dtype, jnp.inexact)
     }
     targets = {name.partition("/")[2]: leaf for name, leaf in targets.items()}
