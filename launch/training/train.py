@@ -213,6 +213,8 @@ def train(
         # would be counted in parts.
         with recorder.phase("checkpoint", int(outcome.state.step)):
             checkpoints.wait()
+        # Raised only here, once the state is saved: after a repair the same command
+        # goes on from there.
         readable.raise_error()
         feed.close()
         store = feed.store_runtime
