@@ -197,6 +197,7 @@ def compile_network(
             remedy="a smaller data.batch",
         )
     describer = StepDescriber(config, target.platform)
+    # Cycles a second.
     clock = answer.cycles / (answer.compute_s or 1.0)
     cycles = {
         row["layer"]: (row["forward_cycles"], row["backward_cycles"])

@@ -108,6 +108,8 @@ def open_weights(config: Experiment, layout: Layout) -> StartWeights | None:
     if not config.weights:
         return None
     state = layout.stored
+    # One tree of both: a leaf is a parameter or a statistic, so that their names do not
+    # meet once the first part is gone.
     targets = {
         name: leaf
         for name, leaf in named_leaves({"p": state.params, "s": state.stats}).items()
