@@ -15,6 +15,7 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.network_address import MAX_PORT, split_address
+from jaxdist.launch.distributed.coordinator_address import join_address
 
 RANK_VAR: Final = "JAXDIST_RANK"
 """Rank of this process."""
@@ -313,7 +314,7 @@ def _assigned(
         port = job % _NUM_JOB_PORTS + MAX_PORT + 1 - _NUM_JOB_PORTS
         if environ.get(_PORT_VAR):
             port = read_integer(environ, _PORT_VAR, 1, MAX_PORT, "a port")
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = join_address(host, port)
     return RankAssignment(
         rank=rank, num_processes=count, coordinator=address, local_rank=local_rank
     )

@@ -1,5 +1,6 @@
 """SSH: a program started over ssh, one process a host."""
 
+import os
 import re
 import shlex
 import shutil
@@ -14,12 +15,17 @@ from pathlib import Path
 from typing import Final
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.network_address import MAX_PORT
+from jaxdist.core.text_encoding import read_text
+from jaxdist.launch.distributed.coordinator_address import join_address
 from jaxdist.launch.distributed.environment import rank_variables
 from jaxdist.launch.launchers.processes.group import ProcessSpec
 from jaxdist.launch.launchers.program import check_option_range
 
 COORDINATOR_PORT: Final = 29500
 """Where process 0 listens, unless another port is named."""
+_MIN_USER_PORT: Final = 1024
+"""The first port that a process without privileges listens at."""
 # Without a terminal to ask for a password at, ssh fails instead of waiting for one.
 _SSH_OPTIONS: Final = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 _HOST: Final = re.compile(
@@ -56,14 +62,18 @@ class SshLaunch:
 
         The last one may still be in TIME_WAIT on the host of process 0.
         """
-        return replace(self, port=self.port + number)
+        port = self.port + number
+        if port > MAX_PORT:
+            span = MAX_PORT + 1 - _MIN_USER_PORT
+            port = _MIN_USER_PORT + (port - _MIN_USER_PORT) % span
+        return replace(self, port=port)
 
     def ssh_argv(self, rank: int, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the command line that starts a process from here."""
         place = rank_variables(
             rank=rank,
             num_processes=len(self.hosts),
-            coordinator=f"{host_name(self.hosts[0])}:{self.port}",
+            coordinator=join_address(host_name(self.hosts[0]).strip("[]"), self.port),
             devices_per_process=self.devices_per_process,
             planned_processes=self.planned_processes,
         )
@@ -110,17 +120,29 @@ def ssh_launch(
     host a line, and `remote_shell` is one text with options of ssh.
 
     Raises:
-        BadInput: no hosts, hosts named twice, or numbers that cannot be.
+        BadInput: no hosts, hosts named twice, numbers that cannot be, or no words in
+            `remote_shell`.
     """
-    check_option_range("--port", port, 65_535)
+    check_option_range("--port", port, MAX_PORT)
     check_option_range("--devices-per-process", devices_per_process, 1024)
+    try:
+        shell, said = tuple(shlex.split(remote_shell)), "there is no word"
+    except ValueError as error:
+        shell, said = (), str(error)
+    if not shell:
+        raise BadInput(
+            "the words of --ssh cannot be told apart",
+            rule="--ssh is ssh with its options, in quotes as a shell reads them",
+            values=f"--ssh {shlex.quote(remote_shell)}: {said}",
+            remedy="--ssh 'ssh -p 2222'",
+        )
     return SshLaunch(
         hosts=parse_hosts(hosts),
         command=tuple(command),
         folder=folder,
         port=COORDINATOR_PORT if port is None else port,
         devices_per_process=devices_per_process,
-        remote_shell=tuple(shlex.split(remote_shell)),
+        remote_shell=shell,
     )
 
 
@@ -140,8 +162,9 @@ def parse_hosts(text: str) -> tuple[str, ...]:
             values=f"--hosts {text}",
             remedy=f"--hosts hosts.txt -n {text.strip()}",
         )
-    path = Path(text)
-    lines = path.read_text().splitlines() if path.is_file() else text.split(",")
+    # `Path.is_file` refuses what is too long for a name, such as a list of 50 hosts.
+    is_file = os.path.isfile(text)
+    lines = read_text(Path(text)).splitlines() if is_file else text.split(",")
     hosts = tuple(filter(None, (line.partition("#")[0].strip() for line in lines)))
     names = [host_name(host) for host in hosts]
     twice = sorted({name for name in names if names.count(name) > 1})

@@ -218,6 +218,16 @@ class TestHosts:
         path.write_text("# ours\nnode1\n\nme@node2  # the large one\n")
         assert parse_hosts(str(path)) == ("node1", "me@node2")
 
+    def test_a_list_may_be_longer_than_a_file_name(self):
+        names = tuple(f"node{number:04}" for number in range(60))
+        assert parse_hosts(",".join(names)) == names
+
+    def test_a_file_that_is_no_text_is_named(self, tmp_path):
+        path = tmp_path / "hosts"
+        path.write_bytes(b"n\xf6de1\n")
+        with pytest.raises(BadInput, match="hosts is no text"):
+            parse_hosts(str(path))
+
     @pytest.mark.parametrize(
         ("hosts", "said"),
         [
@@ -266,6 +276,26 @@ def test_print_shows_lines_for_a_shell():
     assert "/h" not in line
     assert line.endswith("'train me'")
     assert getpass.getuser() not in first
+
+
+@pytest.mark.parametrize("host", ["fe80::1", "me@fe80::1", "[fe80::1]"])
+def test_a_coordinator_of_ipv6_stands_in_brackets(host):
+    found = ssh_launch(["true"], f"{host},b", folder=Path("/"), port=1)
+    _, line = found.ssh_argv(1, {})[-2:]
+    assert "JAXDIST_COORDINATOR=[fe80::1]:1" in shlex.split(line)
+
+
+def test_ports_of_attempts_are_ports():
+    launch = ssh_launch(["true"], "a", folder=Path("/"), port=65_534)
+    ports = [launch.for_attempt(number).port for number in (0, 1, 2, 100_000)]
+    assert ports[:3] == [65_534, 65_535, 1024]
+    assert 1024 <= ports[3] <= 65_535
+
+
+@pytest.mark.parametrize("shell", ["ssh '", " "])
+def test_words_of_ssh_that_cannot_be_told_apart_are_refused(shell):
+    with pytest.raises(BadInput, match="words of --ssh"):
+        ssh_launch(["true"], "a", folder=Path("/"), remote_shell=shell)
 
 
 def test_without_ssh_the_command_is_named(capfd):
