@@ -60,7 +60,7 @@ class Recorder:
         """Drop the rows of steps after `step`, which a resumed run does again."""
         self._metrics.close()
         kept = []
-        for line in self._path.read_text(encoding="utf-8").splitlines():
+        for line in self._path.read_text(encoding="utf-8").split("\n"):
             # A kill may have torn the last line.
             with contextlib.suppress(json.JSONDecodeError):
                 row = parse_json(line)

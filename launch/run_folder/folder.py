@@ -306,10 +306,11 @@ def read_jsonl(path: Path) -> JsonLines:
     try:
         # A line may end within a character, which is no UTF-8; replaced, the line is
         # still no JSON, and is counted.
-        texts = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return JsonLines()
-    found = [_parse(text) for text in texts if text.strip()]
+    # Not `splitlines`, which also cuts at U+2028 and U+0085: JSON texts may hold these.
+    found = [_parse(line) for line in text.split("\n") if line.strip()]
     rows = tuple(row for row in found if row is not None)
     return JsonLines(rows=rows, unreadable=len(found) - len(rows))
 

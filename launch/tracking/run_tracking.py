@@ -153,8 +153,8 @@ class _TrackerThread(Thread):
 
     def _earlier_rows(self) -> list[JsonRow]:
         with self._metrics.open("rb") as file:
-            lines = file.read(self._size).decode("utf-8", "replace").splitlines()
-        return [parse_json(line) for line in lines]
+            lines = file.read(self._size).decode("utf-8", "replace").split("\n")
+        return [parse_json(line) for line in lines if line]
 
     def _log(self, row: JsonRow) -> None:
         if values := row_values(row):

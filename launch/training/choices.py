@@ -73,7 +73,8 @@ def read_questions(path: Path) -> list[Question]:
         BadInput: a line that is none, or no line.
     """
     found = []
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    # Not `splitlines`, which also cuts at U+2028 and U+0085: JSON texts may hold these.
+    for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -85,7 +86,8 @@ def read_questions(path: Path) -> list[Question]:
             )
             texts = question.prompt, *question.choices
             is_right = (
-                all(isinstance(text, str) and text for text in texts)
+                isinstance(row["choices"], list)
+                and all(isinstance(text, str) and text for text in texts)
                 and type(question.answer) is int
                 and len(question.choices) > 1
                 and 0 <= question.answer < len(question.choices)

@@ -41,6 +41,12 @@ def test_what_is_no_object_is_counted(path, text):
     assert read_json_object(path) is None
 
 
+def test_separators_of_unicode_are_no_line_ends(path):
+    row = {"text": "a\u2028b\x85c"}
+    path.write_text(json.dumps(row, ensure_ascii=False) + "\r\n", encoding="utf-8")
+    assert read_jsonl(path).rows == (row,)
+
+
 def test_a_missing_file_is_empty(tmp_path):
     assert read_jsonl(tmp_path / "none").rows == ()
     assert read_json_object(tmp_path / "none") is None
