@@ -26,10 +26,18 @@ class Documents:
         separator: what stands between the documents of one file of text.
 
     Raises:
-        BadInput: there is nothing to read.
+        BadInput: there is nothing to read, or nothing that separates.
     """
 
     def __init__(self, path: Path, separator: str = DEFAULT_SEPARATOR) -> None:
+        if not separator:
+            raise BadInput(
+                "an empty separator stands between no documents",
+                rule="--separator is a text that stands between documents, and nowhere "
+                "in them",
+                values="--separator ''",
+                remedy=r"--separator '\n\n'",
+            )
         self._path, self._separator, self.empty = path, separator, 0
         self._files = [path]
         if path.is_dir():

@@ -43,13 +43,21 @@ def resume_step(
 
     Args:
         saved: what `make_loader_state` returned, its JSON read back, or the steps
-        alone. order: which samples a step takes now.
+            alone.
+        order: which samples a step takes now.
         fingerprint: names the samples now, by their fingerprint; asked for a position.
 
     Raises:
-        BadInput: other samples, another order, or no position.
+        BadInput: other samples, another order, no position, or fewer steps than none.
     """
     if isinstance(saved, int):
+        if saved < 0:
+            raise BadInput(
+                "no loop has done fewer than no steps",
+                rule="start is the number of steps that are done, from 0",
+                values=f"start = {saved}",
+                remedy="start=0",
+            )
         return saved
     # A state of another version may have other keys: they are compared first.
     now = _order_identity(order, fingerprint())

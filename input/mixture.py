@@ -10,6 +10,7 @@ its part is gone through several times an epoch, a larger one over several epoch
 in both each of its samples comes once a pass.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -39,8 +40,8 @@ class Mixture:
         samples: in an epoch of the mixture; none: as many as all sources together.
 
     Raises:
-        BadInput: no source, a weight that is not above 0, a source without a sample in
-            an epoch, or sources of other keys.
+        BadInput: no source, a weight that is not above 0 or not finite, no samples, a
+            source without a sample in an epoch, or sources of other keys.
 
     >>> from jaxdist.input.sources import ArraySource
     >>> few, many = (ArraySource({"x": np.full(n, n)}) for n in (10, 90))
@@ -52,13 +53,23 @@ class Mixture:
     def __init__(
         self, sources: Mapping[str, tuple[Source, float]], samples: int | None = None
     ) -> None:
-        wrong = [name for name, (_, weight) in sources.items() if not weight > 0]
+        wrong = [
+            name for name, (_, weight) in sources.items() if not 0 < weight < math.inf
+        ]
         if wrong or not sources:
             raise BadInput(
                 "these sources are no mixture",
-                rule="there is at least one source, and every weight is above 0",
+                rule="there is at least one source, and every weight is above 0 and "
+                "finite",
                 values=f"weights of {', '.join(wrong)}" if wrong else "no source",
                 remedy='Mixture({"one": (source, 0.7), "other": (source, 0.3)})',
+            )
+        if samples is not None and samples < 1:
+            raise BadInput(
+                "an epoch of this mixture has no samples",
+                rule="samples is at least 1, or none for as many as all sources have",
+                values=f"samples = {samples}",
+                remedy="samples=None",
             )
         sources = {
             name: (check_source(source), weight)
@@ -81,16 +92,17 @@ class Mixture:
 
         self._names = tuple(sources)
         self._sources = [source for source, _ in sources.values()]
-        every = sum(len(source) for source in self._sources)
+        if samples is None:
+            samples = sum(len(source) for source in self._sources)
         self._sample_counts = largest_remainder_split(
-            [weight for _, weight in sources.values()], samples or every
+            [weight for _, weight in sources.values()], samples
         )
         if 0 in self._sample_counts:
             name = self._names[self._sample_counts.index(0)]
             raise BadInput(
                 f"{name} has no sample in an epoch of the mixture",
                 rule="samples x weight / all weights rounds to at least 1",
-                values=f"samples = {samples or every}, parts = {self._sample_counts}",
+                values=f"samples = {samples}, parts = {self._sample_counts}",
                 remedy="more samples, or a larger weight",
             )
         self._bounds = np.cumsum([0, *self._sample_counts])

@@ -111,6 +111,13 @@ def test_what_is_no_state_is_refused(change):
         loader(SOURCE, **HOW, start=saved() | change)
 
 
+def test_fewer_steps_than_none_are_refused():
+    with pytest.raises(BadInput, match="fewer than no steps"):
+        loader(SOURCE, **HOW, start=-1)
+    with pytest.raises(BadInput, match="fewer than no steps"):
+        sampler(50, **HOW, start=-1)
+
+
 def test_a_state_of_another_version_is_refused():
     with pytest.raises(BadInput) as caught:
         loader(SOURCE, **HOW, start=saved() | {"version": 0})

@@ -1,5 +1,7 @@
 """A mixture has each source's part in every epoch, and leaves none of its samples out."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -86,6 +88,8 @@ def test_a_loop_reads_a_mixture():
     [
         ({}, "no mixture"),
         ({"a": (numbered(0, 3), 0)}, "no mixture"),
+        ({"a": (numbered(0, 3), math.inf)}, "no mixture"),
+        ({"a": (numbered(0, 3), math.nan)}, "no mixture"),
         ({"a": (numbered(0, 3), 1), "b": (numbered(1, 90), 900)}, "a has no sample"),
         (
             {"a": (numbered(0, 3), 1), "b": (ArraySource({"y": np.zeros(3)}), 1)},
@@ -96,6 +100,12 @@ def test_a_loop_reads_a_mixture():
 def test_what_is_no_mixture_is_refused(sources, says):
     with pytest.raises(BadInput, match=says):
         Mixture(sources)
+
+
+@pytest.mark.parametrize("samples", [-5, 0])
+def test_an_epoch_without_samples_is_refused(samples):
+    with pytest.raises(BadInput, match="has no samples"):
+        Mixture({"a": (numbered(0, 3), 1)}, samples)
 
 
 def test_other_samples_or_other_parts_are_another_mixture():

@@ -181,6 +181,7 @@ def test_a_large_vocabulary_has_wide_tokens(tmp_path):
         ('{"text": "a"}\n{"text": "b"}', {"vocabulary": 256}, "vocabulary"),
         ('{"text": "a"}\n{"text": "b"}', {"held_out": 1.0}, "held-out"),
         ('{"text": "a"}\n{"text": "b"}', {"end": "<stop>"}, "--end"),
+        ("a", {"separator": ""}, "--separator"),
     ],
 )
 def test_what_cannot_be_prepared_says_why(tmp_path, text, settings, said):
