@@ -180,7 +180,12 @@ def _form_candidates(
             folder = word if waiting.dest == "dir" else folder
             waiting = None
         elif word.startswith("-"):
-            action = options.get(word)
+            option, equals, value = word.partition("=")
+            action = options.get(option)
+            if equals:  # its value is there already
+                named = action is not None and action.dest == "dir"
+                folder = value if named else folder
+                continue
             # An action of no arguments, such as --json, has 0.
             waiting = action if action is not None and action.nargs is None else None
         else:

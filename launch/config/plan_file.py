@@ -1,6 +1,7 @@
 """Plan files: a plan, with the network, batch and version that it was made for."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -85,14 +86,12 @@ def check_plan_target(
     about = parse_json(read_text(Path(path))).get(PLAN_TARGET_KEY)
     if not isinstance(about, dict):
         return
-    # The command that makes the plan for what it shall be used for now.
-    again = f"jaxdist plan {resolved.experiment} --cluster {about.get('cluster')}"
+    again = _plan_command(path, resolved, about.get("cluster", "NAME"))
     if "profile" in about:
         workers = about.get("workers", resolved.config.plan.mesh.pipe)
         on = f"--cluster {about['cluster']}" if "cluster" in about else "--bandwidth B"
         asked = f"--profile {about['profile']} --workers {workers} {on}"
-        again = f"jaxdist plan stages {asked}"
-    again += f" -o {path}"
+        again = f"jaxdist plan stages {asked} {_overwrite(path)}"
 
     version = about.get("version")
     if version != VERSION:
@@ -111,8 +110,7 @@ def check_plan_target(
             values=f"made for {made_on}, --cluster {cluster.name}",
             remedy=(
                 f"--cluster {made_on}",
-                f"jaxdist plan {resolved.experiment} --cluster {cluster.name} -o "
-                f"{path}",
+                _plan_command(path, resolved, cluster.name),
             ),
         )
     # Stages are balanced by times that were measured at one minibatch size; at another
@@ -142,6 +140,23 @@ def check_plan_target(
             values="; ".join([*differ[:_MAX_SHOWN], *more]),
             remedy=(again,) if more else (typed, again),
         )
+
+
+def _plan_command(path: str, resolved: "ResolvedConfig", cluster: str) -> str:
+    """Return the command that makes the plan for what it shall be used for now."""
+    settings = [
+        f"{key}={value}"
+        for key, value in _target_settings(resolved).items()
+        if resolved.sources[key] == "command line"
+    ]
+    words = shlex.join([resolved.experiment, *settings])
+    devices = resolved.config.plan.mesh.devices
+    asked = f"--cluster {cluster} --devices {devices}"
+    return f"jaxdist plan {words} {asked} {_overwrite(path)}"
+
+
+def _overwrite(path: str) -> str:
+    return f"-o {shlex.quote(path)} --force"
 
 
 def _target_settings(resolved: "ResolvedConfig") -> dict[str, Any]:

@@ -39,6 +39,8 @@ MIN_FREE_MEMORY: Final = 2e9
 MIN_FREE_DISK: Final = 2e9
 """Bytes of free disk below which a run is likely to stop at a checkpoint."""
 MIN_PYTHON: Final = (3, 11)
+_RELEASE_PARTS: Final = 6
+"""Numbers of a release that are compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,31 +260,40 @@ def check_folder(name: str, folder: Path, remedy: str) -> DoctorCheck:
 
 
 def in_range(version: str, specifier: str) -> bool:
-    """Tell whether a version is in a range of `>=`, `<` and `==` bounds.
+    """Tell whether a version is in a range, as PEP 440 says for releases.
 
     >>> in_range("0.10.2", ">=0.10,<0.12"), in_range("0.12.0rc1", ">=0.10,<0.12")
     (True, False)
-    >>> in_range("2.0", ">=2.0.0"), in_range("2.0.1", ">=2.0,==2.0")
+    >>> in_range("2.0", ">=2.0.0"), in_range("2.0.1", "==2.0.*,!=2.0.2")
     (True, True)
+    >>> in_range("2.0.1", "==2.0"), in_range("2.4", "~=2.1"), in_range("3.0", "~=2.1")
+    (False, True, False)
     """
-    bounds = re.findall(r"(>=|<|==)\s*([\d.]+)", specifier)
-    # Releases as numbers, without a suffix such as `rc1` and zeros at the end: `2.0` is
-    # not older than `2.0.0`.
-    releases = []
-    for text in (version, *(bound for _, bound in bounds)):
-        found = re.match(r"\d+(\.\d+)*", text)
-        release = [int(part) for part in found[0].split(".")] if found else []
-        while release and release[-1] == 0:
-            release.pop()
-        releases.append(release)
-    have = releases[0]
-    holds = {
-        ">=": lambda bound: have >= bound,
-        "<": lambda bound: have < bound,
-        "==": lambda bound: have[: len(bound)] == bound,
-    }
-    pairs = zip(bounds, releases[1:], strict=True)
-    return all(holds[sign](release) for (sign, _), release in pairs)
+    bounds = re.findall(r"(~=|[=!]=|[<>]=?)\s*(\d+(?:\.\d+)*)(\.\*)?", specifier)
+    found = re.match(r"\d+(\.\d+)*", version)
+    have = _release(found[0] if found else "0")
+    for sign, text, is_prefix in bounds:
+        bound, length = _release(text), text.count(".") + 1
+        starts_alike = have[:length] == bound[:length]
+        holds = {
+            ">=": have >= bound,
+            "<": have < bound,
+            ">": have > bound,
+            "<=": have <= bound,
+            "==": starts_alike if is_prefix else have == bound,
+            "!=": not starts_alike if is_prefix else have != bound,
+            "~=": have >= bound and have[: length - 1] == bound[: length - 1],
+        }
+        if not holds[sign]:
+            return False
+    return True
+
+
+def _release(text: str) -> tuple[int, ...]:
+    """Return a release as numbers; suffixes such as `rc1` are left out."""
+    # Filled with zeros: `2.0` is not older than `2.0.0`.
+    numbers = [int(part) for part in text.split(".")]
+    return (*numbers, *[0] * (_RELEASE_PARTS - len(numbers)))
 
 
 def package_name(requirement: str) -> str:

@@ -60,6 +60,8 @@ def test_commands_come_first():
         (("diff", "first", "se"), ["second"]),
         (("report", "--dir", "s"), ["sub/"]),
         (("report", "--dir", "sub", "fi"), []),
+        (("report", "--dir=sub", "fi"), []),
+        (("train", "digits", "--plan=plan.json", "optim.l"), ["optim.lr="]),
         (("resume", "runs/f"), ["runs/first"]),
         (("ckpt", "v"), ["verify"]),
         (("launch", "l"), ["local"]),
@@ -71,6 +73,12 @@ def test_commands_come_first():
 )
 def test_what_may_stand_there(folder, words, some):
     assert texts(*words) == some
+
+
+@pytest.mark.parametrize("option", [["--dir", "sub"], ["--dir=sub"]])
+def test_runs_are_those_of_the_folder_that_is_named(folder, option):
+    (folder / "runs" / "first").rename(folder / "sub" / "third")
+    assert texts("report", *option, "th") == ["third"]
 
 
 def test_values_of_a_key_are_those_of_its_type(folder):

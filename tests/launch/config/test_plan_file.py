@@ -1,5 +1,6 @@
 """A plan file stands for every setting of the plan, none left out."""
 
+import shlex
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.core.plan.reduction import ReductionConfig
 from jaxdist.core.plan.shuffle import ShuffleConfig
 from jaxdist.core.profile import Profile
-from jaxdist.launch.cli.main import main
+from jaxdist.launch.cli.main import main, make_parser
 from jaxdist.launch.config.plan_file import (
     check_plan_target,
     load_plan_overrides,
@@ -136,6 +137,34 @@ def test_a_plan_of_another_cluster_is_refused_where_the_cluster_is_known(tmp_pat
     assert f"--cluster {MACHINE.name}" in error.value.remedy
     check_plan_target(str(path), given, MACHINE)
     check_plan_target(str(path), given)
+
+
+@pytest.fixture
+def remedy(tmp_path):
+    """A plan's file, what it shall be used for, and the words that make it anew."""
+    path, before = tmp_path / "plan.json", resolve_config("digits", ["data.batch=32"])
+    path.write_text(plan_file_text(Plan(), before, load_cluster("testbed")))
+    one_device = "plan.mesh.data=1", "plan.mesh.spatial_h=1"
+    given = resolve_config("digits", ["data.batch=64", *one_device])
+    with pytest.raises(BadInput) as error:
+        check_plan_target(str(path), given)
+    _, *words = shlex.split(error.value.remedy[1])
+    return str(path), given, words
+
+
+def test_the_remedy_has_all_that_a_search_needs(remedy):
+    path, _, (command, *words) = remedy
+    args = make_parser(command).parse(words)
+    assert (args.cluster, args.devices) == ("testbed", (1,))
+    assert (str(args.output), args.force) == (path, True)
+    assert tuple(args.overrides) == ("data.batch=64",)
+
+
+@pytest.mark.slow
+def test_the_remedy_makes_the_plan_that_was_meant(remedy, capsys):
+    path, given, words = remedy
+    assert main(words) == 0, capsys.readouterr().err
+    check_plan_target(path, given)
 
 
 def test_a_training_with_a_plan_of_something_else_is_refused(

@@ -30,6 +30,30 @@ def test_packages_out_of_range_and_missing():
     assert bad.remedy == "pip install 'jax>=0.10,<0.12' 'grain>=0.2.18'"
 
 
+@pytest.mark.parametrize(
+    ("version", "specifier", "holds"),
+    [
+        ("2.1", "==2.0", False),
+        ("2.0.0", "==2.0", True),
+        ("2.0.7", "==2.0.*", True),
+        ("2.1", "==2.0.*", False),
+        ("2.1", "!=2.1", False),
+        ("2.1.1", ">=2,!=2.1.*", False),
+        ("2.1.1", ">=2,!=2.1", True),
+        ("3.0", "~=2.1", False),
+        ("2.4", "~=2.1", True),
+        ("2.2.0", "~=2.1.4", False),
+        ("2.1", ">2.1", False),
+        ("2.1.1", "> 2.1", True),
+        ("2.1.0", "<=2.1", True),
+        ("2.1.1", "<=2.1", False),
+        ("2.1rc1", ">=2.0", True),
+    ],
+)
+def test_versions_in_ranges(version, specifier, holds):
+    assert checks.in_range(version, specifier) is holds
+
+
 def test_expected_devices():
     assert device_probe.expected_devices(DIGITS, CPU) == (8, "cpu, fake")
     assert (
