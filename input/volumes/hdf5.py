@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from jaxdist.core.errors import BadInput, decoder_errors
 from jaxdist.input.sources import Slab
 from jaxdist.input.volumes.requirements import require
-from jaxdist.input.volumes.stored_array import Wait, sampled_stamp
+from jaxdist.input.volumes.stored_array import NUMBER_KINDS, Wait, sampled_stamp
 
 
 class Hdf5Array:
@@ -92,7 +92,7 @@ def numeric_datasets(path: Path, *, keep_open: bool) -> dict[str, Hdf5Array]:
     h5py, found = require("h5py"), {}
 
     def visit(key: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset) and item.dtype.kind in "biuf":
+        if isinstance(item, h5py.Dataset) and item.dtype.kind in NUMBER_KINDS:
             found[key] = Hdf5Array(path, key, item, keep_open=keep_open)
 
     with open_hdf5(path) as file:

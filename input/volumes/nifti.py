@@ -16,7 +16,7 @@ from jaxdist.core.errors import BadInput, decoder_errors
 from jaxdist.input.sources import Slab
 from jaxdist.input.volumes.npy import MappedArray
 from jaxdist.input.volumes.requirements import require
-from jaxdist.input.volumes.stored_array import StoredArray, Wait
+from jaxdist.input.volumes.stored_array import StoredArray, Wait, check_numbers
 
 SUFFIXES: Final = (".nii", ".nii.gz")
 _GZIP_TRAILER: Final = 8
@@ -56,7 +56,8 @@ def open_nifti(path: Path) -> StoredArray:
     """Open a NIfTI file; of a `.nii.gz` the header alone is unpacked.
 
     Raises:
-        BadInput: it is none, it is cut short, or nibabel is not installed.
+        BadInput: it is none, it is cut short, it holds colours or complex numbers, or
+            nibabel is not installed.
     """
     nibabel = require("nibabel")
 
@@ -71,6 +72,7 @@ def open_nifti(path: Path) -> StoredArray:
     with decoder_errors(refuse):
         image = nibabel.load(path)
         proxy, shape = image.dataobj, image.shape
+        check_numbers(proxy.dtype)
         if len(shape) not in (3, 4):
             raise ValueError(f"{len(shape)} dims, {list(shape)}; a volume has 3 or 4")
         if path.name.endswith(".gz"):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput, decoder_errors
 from jaxdist.input.sources import Slab
-from jaxdist.input.volumes.stored_array import Wait, sampled_stamp
+from jaxdist.input.volumes.stored_array import Wait, check_numbers, sampled_stamp
 
 View = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -66,7 +66,7 @@ def open_npy(path: Path) -> MappedArray:
     """Map an `.npy` file.
 
     Raises:
-        BadInput: it is none, is cut short, or holds objects.
+        BadInput: it is none, is cut short, or holds anything but numbers.
     """
 
     def refuse(said: str) -> BadInput:
@@ -78,4 +78,6 @@ def open_npy(path: Path) -> MappedArray:
         )
 
     with decoder_errors(refuse):
-        return MappedArray(path, np.load(path, mmap_mode="r"))
+        mapped = np.load(path, mmap_mode="r")
+        check_numbers(mapped.dtype)
+        return MappedArray(path, mapped)

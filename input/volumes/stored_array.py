@@ -1,7 +1,7 @@
 """Stored array: an array in a file or an object store, of which a part can be read."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,8 @@ from jaxdist.input.sources import Slab
 
 Wait = Callable[[], object]
 """Returns when a read is done, or raises what went wrong."""
+NUMBER_KINDS: Final = "biuf"
+"""Kinds of dtypes that are real numbers: no texts, records or complex ones."""
 
 
 class StoredArray(Protocol):
@@ -32,6 +34,16 @@ class StoredArray(Protocol):
 
     def stamp(self) -> bytes:
         """Return what tells this content from another, at the cost of a small read."""
+
+
+def check_numbers(dtype: np.dtype[Any]) -> None:
+    """Refuse arrays of anything but numbers.
+
+    Raises:
+        ValueError: naming the dtype.
+    """
+    if dtype.kind not in NUMBER_KINDS:
+        raise ValueError(f"its dtype is {dtype}, which is no real number")
 
 
 def sampled_stamp(array: StoredArray, places: int = 4) -> bytes:

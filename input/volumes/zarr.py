@@ -123,11 +123,11 @@ class ZarrStore:
             return sorted(found["arrays"])
         if self.is_remote:
             # To list a bucket is to list every chunk of it, and HTTP has no list.
+            said = {path: self.metadata(path) or {} for path in guesses}
             return [
-                x
-                for x in guesses
-                if (self.metadata(x) or {}).get("shape")
-                or (self.metadata(x) or {}).get("node_type") == "array"
+                path
+                for path, one in said.items()
+                if one.get("shape") or one.get("node_type") == "array"
             ]
         return sorted(self._walk(Path(self.address), ""))
 

@@ -167,10 +167,11 @@ def _column_name(column: str) -> str | None:
     stem, _, unit = word.rpartition("_")
     if unit in _UNITS and stem in {"seconds", *_NAMES["seconds"]}:
         return _UNITS[unit]
-    # Other programs say `tensor_parallelism`, `pp_degree` or `tp_size`.
-    word = re.sub(r"(ism|_degree|_size)$", "", word)
+    # Other programs say `tensor_parallelism`, `pp_degree` or `tp_size`. Only sizes of
+    # axes have such ends: a `step_size` is no time of a step.
+    axis = re.sub(r"(ism|_degree|_size)$", "", word)
     for name, others in _NAMES.items():
-        if word == name or word in others:
+        if {word, axis if name in _AXES else word} & {name, *others}:
             return name
     return None
 

@@ -1,11 +1,13 @@
 """A plan of which something ends at a block of the network."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.core.plan.shuffle import ShuffleConfig
 
 PART = Plan(mesh=MeshShape(data=2, spatial_h=2), spatial_end="block3")
 
@@ -52,3 +54,12 @@ def test_the_end_of_what_is_computed_again_needs_blocks_that_are():
     with pytest.raises(BadInput, match="no blocks are computed again") as refused:
         Plan(remat_end="block3")
     assert refused.value.remedy == ("plan.remat=true", "plan.remat_end=")
+
+
+@pytest.mark.parametrize(
+    ("fraction", "nearest"), [(-1.0, "0"), (math.inf, "1"), (math.nan, "0.1")]
+)
+def test_a_part_that_cannot_be_exchanged_names_one_that_can(fraction, nearest):
+    with pytest.raises(BadInput) as caught:
+        ShuffleConfig(exchange_fraction=fraction)
+    assert caught.value.remedy == (f"plan.shuffle.exchange_fraction={nearest}",)

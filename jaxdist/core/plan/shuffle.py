@@ -1,5 +1,6 @@
 """The shuffle: how far samples travel between hosts each epoch, as plain data."""
 
+import math
 from dataclasses import dataclass
 
 from jaxdist.core.errors import BadInput
@@ -19,7 +20,8 @@ class ShuffleConfig:
     def __post_init__(self) -> None:
         fraction = self.exchange_fraction
         if fraction is not None and not 0 <= fraction <= 1:
-            nearest = min(max(fraction, 0.0), 1.0)
+            # What is no number is near to none.
+            nearest = 0.1 if math.isnan(fraction) else min(max(fraction, 0.0), 1.0)
             raise BadInput(
                 "no such part of the samples can be exchanged",
                 rule="plan.shuffle.exchange_fraction is from 0, nothing, to 1, every "

@@ -136,6 +136,21 @@ def test_files_that_are_cut_short(suffix, tmp_path):
     refused(name, "case4")
 
 
+def test_arrays_of_no_numbers_are_refused(tmp_path):
+    name = write_npy_files(tmp_path / "n", volumes())
+    np.save(tmp_path / "n" / "train" / "image" / "case1.npy", np.array(["a", "b"]))
+    error = refused(name, "case1.npy is no whole .npy file")
+    assert "dtype is <U1" in error.values
+
+
+def test_colours_in_nifti_are_refused(tmp_path):
+    name = write_nifti(tmp_path / "n", volumes())
+    path = next((tmp_path / "n" / "train" / "image").iterdir())
+    colours = np.dtype([("R", "u1"), ("G", "u1"), ("B", "u1")])
+    nibabel.Nifti1Image(np.zeros((4, 4, 4), colours), np.eye(4)).to_filename(path)
+    assert "dtype is" in refused(name, f"{path.name} is no whole NIfTI").values
+
+
 def test_a_chunk_that_cannot_be_decoded_names_file_and_sample(tmp_path):
     found = volumes()
     # HDF5: the chunk's own bytes, found by h5py; Zarr: a file a chunk; gzip: its middle.

@@ -13,6 +13,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.input.config import DataConfig
 from jaxdist.input.feature_spec import Feature
 from jaxdist.input.registry import open_data
+from jaxdist.input.volumes.zarr import ZarrStore
 
 FEATURES = {
     "image": Feature(shape=(16, 16, 16, 1)),
@@ -100,6 +101,14 @@ def test_names_in_consolidated_metadata_are_found(server, tmp_path):
     with pytest.raises(BadInput, match="train has no image") as caught:
         opened(server)
     assert caught.value.values == "arrays of train are mask, raw"
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_metadata_are_asked_for_once(server, tmp_path, version):
+    write_zarr_group(tmp_path / "scans", volumes(), version=version)
+    store = ZarrStore(f"http://127.0.0.1:{server.server_port}/scans")
+    assert store.arrays(["train/image", "train/raw"]) == ["train/image"]
+    assert len(server.asked) == len(set(server.asked))
 
 
 def test_stores_that_are_not_there(server, tmp_path):

@@ -58,6 +58,11 @@ def test_columns_have_the_names_that_people_give_them(write, tmp_path):
     with pytest.raises(BadInput, match="block 7"):
         replace(second, cuts=("7",)).cut_blocks(blocks)
     assert (third.failed, third.measured_s, third.cuts) == (False, None, ())
+    # The end `_size` belongs to sizes of axes alone.
+    write("tp_size,step_size,time_size\n2,4,8\n")
+    (row,) = read_plan_rows(tmp_path / "plans.csv")
+    assert (row.mesh["tensor"], row.measured_s) == (2, None)
+    assert row.labels == {"step_size": "4", "time_size": "8"}
     write("tensor,status,seconds\n1,ok,2\n2,failed,3\n4,success,-1\n")
     rows = read_plan_rows(tmp_path / "plans.csv")
     assert [(row.failed, row.measured_s) for row in rows] == [
