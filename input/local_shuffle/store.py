@@ -34,6 +34,8 @@ _INT64: Final = struct.Struct("<q")
 _USABLE_FRACTION: Final = 0.9
 """Part of what is free that a smaller store takes: blocks are not filled to the end."""
 _INDEX_ENTRY_BYTES: Final = 16
+_DESCRIPTION: Final = "store.json"
+"""File that says what a folder holds."""
 
 
 class ArrayStore:
@@ -93,6 +95,8 @@ class ArrayStore:
                     # At least a byte: an empty file cannot be mapped.
                     os.posix_fallocate(file.fileno(), 0, max(size, 1))
             self._arrays[key] = np.memmap(path, dtype, "r+", shape=shape)
+        if folder is not None and not reuse:
+            _describe_folder(folder, contents)
         self._index = self._arrays.pop(index)
         held = np.nonzero(self._index[:, 0])[0]
         self._slots = {int(self._index[p, 0]) - 1: int(p) for p in held}
@@ -122,7 +126,7 @@ class ArrayStore:
             For how many there was room: all.
 
         Raises:
-            Failed: there is no place left.
+            FatalError: there is no place left.
         """
         with self._lock:
             for row, sample in enumerate(ids.tolist()):
@@ -220,7 +224,10 @@ class ByteStore:
         self._samples: dict[int, SampleBytes] = {}
         if folder is not None:
             kinds = {k: [str(dtype), list(x)] for k, (dtype, x) in self._specs.items()}
-            if _open_folder(folder, {"samples": fingerprint, "bytes": kinds}):
+            contents = {"samples": fingerprint, "bytes": kinds}
+            if not _open_folder(folder, contents):
+                _describe_folder(folder, contents)
+            else:
                 # Checksums are read with the samples: 0 until then.
                 stems = [path.stem for path in folder.glob("*.bin")]
                 self._checksums = {int(x): 0 for x in stems if x.isdecimal()}
@@ -430,13 +437,16 @@ def _open_folder(
 ) -> bool:
     """Make a folder for a store; tell whether it holds these contents already.
 
+    Where it does not, it is empty, and `_describe_folder` is to be called once all
+    files of the contents are whole.
+
     Args:
         folder: the store's own.
         contents: name and layout of the samples; JSON.
         arrays: names of files that the contents need.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    said, head = json_text(contents), folder / "store.json"
+    said, head = json_text(contents), folder / _DESCRIPTION
     complete = all((folder / f"{name}.bin").is_file() for name in arrays)
     if complete and head.is_file() and head.read_text(encoding="utf-8") == said:
         return True
@@ -453,5 +463,9 @@ def _open_folder(
     write_atomic(head, "{}", durable=False)
     for path in files:
         path.unlink()
-    write_atomic(head, said, durable=False)
     return False
+
+
+def _describe_folder(folder: Path, contents: Mapping[str, Any]) -> None:
+    """Say what a folder holds from now on."""
+    write_atomic(folder / _DESCRIPTION, json_text(contents), durable=False)

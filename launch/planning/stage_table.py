@@ -120,7 +120,7 @@ def _next_commands(found: StageSearchResult) -> list[str]:
         "memory": query.memory,
         "memory-model": query.memory_model,
         "overlap": query.overlap,
-        "form": query.cost_convention,
+        "cost-convention": query.cost_convention,
         "cuts": query.cuts,
         "flops-rate": query.flops_rate,
     }

@@ -8,6 +8,7 @@ of a target says.
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -80,8 +81,7 @@ class VerifiedPlan:
     @property
     def step_s(self) -> float | None:
         """Seconds of a step: the median of the rounds."""
-        ordered = sorted(self.rounds_s)
-        return ordered[len(ordered) // 2] if ordered else None
+        return statistics.median(self.rounds_s) if self.rounds_s else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,8 +263,7 @@ def _ask_timer(asked: dict[str, Any], plans: int, rounds: int) -> dict[str, Any]
         answer: dict[str, Any] | None = None
         try:
             for line in child.stdout:
-                # What jax or a network of one's own prints is no word of the timer.
-                row = json.loads(line) if line.startswith("{") else {}
+                row = timer_row(line)
                 if "ready" in row:
                     progress.advance(f"plan {row['ready']} of {plans} is compiled")
                 elif "round" in row:
@@ -279,6 +278,20 @@ def _ask_timer(asked: dict[str, Any], plans: int, rounds: int) -> dict[str, Any]
     if answer is None:
         raise FatalError("the process that runs plans ended without an answer")
     return answer
+
+
+def timer_row(line: str) -> dict[str, Any]:
+    """Return what a line of the process that runs plans says; nothing for others.
+
+    >>> timer_row('{"round": 2}'), timer_row("{'loss': 1}"), timer_row("compiling")
+    ({'round': 2}, {}, {})
+    """
+    # What jax or a network of one's own prints is no word of the timer.
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return {}
+    return row if isinstance(row, dict) else {}
 
 
 def rank_seen(plans: Sequence[VerifiedPlan]) -> tuple[VerifiedPlan, ...]:

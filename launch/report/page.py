@@ -289,7 +289,8 @@ def write_report(folder: Path) -> Path:
     with run_file_errors(files_of_run.shuffle_quality):
         mixed = learning_curves.mixing_caption(record)
         mixing = learning_curves.mixing_section(record)
-    with run_file_errors(folder.parent / "scale.json"):
+    study = (record.study or {}).get("path", folder.parent / "scale.json")
+    with run_file_errors(Path(study)):
         scaled = scaling_section.scaling_caption(record)
         scaling = scaling_section.scaling_section(record)
     with run_file_errors(files_of_run.compiled_step):

@@ -400,5 +400,5 @@ def _latest_scaling_study(folder: Path, run: Run) -> JsonRow | None:
     for _, file in sorted(dated, reverse=True):
         study = read_json_object(file)
         if study and study.get("experiment") == run.experiment:
-            return study | {"folder": file.parent.name}
+            return study | {"folder": file.parent.name, "path": str(file)}
     return None

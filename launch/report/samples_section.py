@@ -16,6 +16,8 @@ _MAX_CLASSES: Final = 20
 """Classes up to which a matrix can be read."""
 _MAX_PAIRS: Final = 10
 """Pairs of label and prediction that are named where there are more classes."""
+_BACKGROUND: Final = 0
+"""Class of pixels that are of nothing."""
 _ROW: Final = 26
 """Height of a row of the matrix, pixels."""
 
@@ -47,7 +49,8 @@ def samples_caption(record: RunData) -> Markup:
     if found.texts:
         return Markup("How checkpoint {} continues held-out text.").format(step)
     if found.overlaps:
-        shown = [each for each in _overlap_rows(found) if each[0] != "0"]
+        rows = zip(_overlap_rows(found), found.overlaps, strict=True)
+        shown = [row for row, each in rows if each.label != _BACKGROUND]
         told = Markup("Of {} held-out images checkpoint {} finds ").format(
             format_count(found.samples), step
         )

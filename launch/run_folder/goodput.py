@@ -30,7 +30,7 @@ class Goodput:
 
     @property
     def fraction(self) -> float:
-        """Share of computing that was not done again."""
+        """Computing that was not done again, as a share of the wall clock."""
         return self.phases_s.get("compute", 0.0) / self.wall_s if self.wall_s else 0.0
 
     @property
@@ -108,14 +108,15 @@ def list_attempts(spans: Sequence[SpanRow]) -> tuple[RunAttempt, ...]:
 
 
 def _completed_spans(spans: Sequence[SpanRow]) -> list[list[SpanRow]]:
-    """Return the phases that ended, by sitting."""
+    """Return the phases that ended, by sitting; each sitting has its beginning."""
     sittings: list[list[SpanRow]] = [[]]
     for row in spans:
         # Each sitting compiles before its first step, and says so when it begins to:
         # that row is the only mark between two sittings.
         if row["name"] == "compile" and row["step"] == 0 and "begin" in row:
-            sittings.append([])
-        if "seconds" in row:
+            # A sitting that is killed in its compile leaves nothing else.
+            sittings.append([{**row, "seconds": 0.0}])
+        elif "seconds" in row:
             sittings[-1].append(row)
     return [rows for rows in sittings if rows]
 

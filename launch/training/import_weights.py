@@ -173,7 +173,6 @@ def _write_run(
         weights.copy_companions(part)
         if speaks:
             shutil.copyfile(weights.source / part.tokenizer.name, part.tokenizer)
-    copied = part.pretrained.iterdir() if part.pretrained.is_dir() else ()
     return ImportedRun(
         folder=part,
         experiment=resolved.experiment,
@@ -182,5 +181,6 @@ def _write_run(
             f"{key} {format_value(getattr(config.model, key))}"
             for key in ("depth", "embed", "heads", "vocabulary")
         ),
-        companions=tuple(sorted(path.name for path in copied)),
+        # Of the source: process 0 may have renamed the folder of the run by now.
+        companions=weights.companions,
     )

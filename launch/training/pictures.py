@@ -44,7 +44,7 @@ def encode_classes(classes: NDArray[np.integer[Any]]) -> str:
     # More classes than colours: they come again, and what does not count is grey.
     shown = colours[classes % len(colours)]
     shown[classes < 0] = 128
-    return _encode(shown)
+    return _encode(shown, Image.Resampling.NEAREST)
 
 
 def encode_errors(
@@ -68,7 +68,7 @@ def encode_errors(
     shown[wrong & (answer == 0)] = _MISSED
     shown[wrong & (mask == 0)] = _INVENTED
     shown[wrong & (mask != 0) & (answer != 0)] = _CONFUSED
-    return _encode(shown)
+    return _encode(shown, Image.Resampling.NEAREST)
 
 
 def _scale(image: NDArray[Any]) -> NDArray[np.uint8]:
@@ -77,9 +77,13 @@ def _scale(image: NDArray[Any]) -> NDArray[np.uint8]:
     return (255 * (values - low) / ((high - low) or 1.0)).astype(np.uint8)
 
 
-def _encode(pixels: NDArray[np.uint8]) -> str:
+def _encode(
+    pixels: NDArray[np.uint8],
+    resampling: Image.Resampling = Image.Resampling.BICUBIC,
+) -> str:
+    # Of colours that are classes, NEAREST alone mixes none to that of another class.
     picture = Image.fromarray(pixels)
-    picture.thumbnail((_MAX_PIXELS, _MAX_PIXELS))
+    picture.thumbnail((_MAX_PIXELS, _MAX_PIXELS), resampling)
     file = io.BytesIO()
     picture.save(file, "PNG", optimize=True)
     return base64.b64encode(file.getvalue()).decode()

@@ -91,12 +91,18 @@ class StartWeights:
             ) from damage
         return {name: found[self.stored[name]] for name in self.targets}
 
+    @property
+    def companions(self) -> tuple[str, ...]:
+        """Names of the tokenizer and of other files that are beside the weights."""
+        return tuple(
+            sorted(name for name in COMPANION_FILES if (self.source / name).is_file())
+        )
+
     def copy_companions(self, folder: RunFolder) -> None:
-        """Copy tokenizer and other files beside the weights into a run's folder."""
-        for name in COMPANION_FILES:
-            if (self.source / name).is_file():
-                folder.pretrained.mkdir(exist_ok=True)
-                shutil.copyfile(self.source / name, folder.pretrained / name)
+        """Copy the files beside the weights into a run's folder."""
+        for name in self.companions:
+            folder.pretrained.mkdir(exist_ok=True)
+            shutil.copyfile(self.source / name, folder.pretrained / name)
 
 
 def open_weights(config: Experiment, layout: Layout) -> StartWeights | None:

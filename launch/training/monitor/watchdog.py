@@ -274,7 +274,8 @@ class HangWatchdog:
                 self._last_heartbeats[rank] = said.beat, now
         silent = [
             rank
-            for rank, (beat, at) in self._last_heartbeats.items()
+            # A copy: the thread that publishes may add process 0 meanwhile.
+            for rank, (beat, at) in self._last_heartbeats.copy().items()
             # 0 has not spoken yet, and _FINISHED is below 0.
             if beat > 0
             and now - max(at, self._resume_time) > _QUERY_FRACTION * self._min_limit_s

@@ -169,6 +169,13 @@ def test_the_memory_that_is_said_to_be_enough_is(answer):
     assert answer(*VGG, *ON, "--memory", str(0.97 * float(remedy)))[0] == 2
 
 
+def test_the_next_command_has_the_options_that_were_given(answer, digits):
+    code, out, err = answer(*digits, *ON, "--cost-convention", "sum")
+    assert code == 0, err
+    assert "--cost-convention sum" in out
+    assert "--form" not in out
+
+
 def option(name, seconds, per_microbatch, fixed, makers, readers):
     return {
         "id": name,

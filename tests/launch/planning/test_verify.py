@@ -16,6 +16,7 @@ from jaxdist.launch.planning.verify import (
     rank_compiled,
     rank_seen,
     recalibrate_by_steps,
+    timer_row,
 )
 from jaxdist.meshes.clusters.load import load_cluster
 from jaxdist.oracle.predict import Prediction
@@ -73,6 +74,17 @@ def test_plans_are_ordered_by_what_was_seen_and_those_that_cannot_run_are_last()
     slow, fast = seen([2.0, 2.1, 2.0], data=2), seen([1.0, 1.1, 1.0], fsdp=2)
     refused = VerifiedPlan(evaluated=planned(tensor=2), refusal="out of memory")
     assert rank_seen([refused, slow, fast]) == (fast, slow, refused)
+
+
+def test_a_step_is_the_median_of_its_rounds():
+    assert seen([4.0, 1.0, 2.0], data=2).step_s == 2
+    assert seen([4.0, 1.0, 2.0, 3.0], data=2).step_s == 2.5
+    assert seen([], data=2).step_s is None
+
+
+def test_what_others_print_is_no_word_of_the_process_that_runs_plans():
+    lines = ("{'loss': 1}\n", "{\n", "[1]\n", "\n", '{"round": 2}\n')
+    assert [timer_row(line) for line in lines] == [{}, {}, {}, {}, {"round": 2}]
 
 
 def test_plans_whose_rounds_cross_are_said_to_be_alike_with_what_would_tell_them():

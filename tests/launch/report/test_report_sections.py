@@ -15,6 +15,7 @@ from sample_runs import (
     study,
 )
 
+from jaxdist.core.errors import BadInput
 from jaxdist.launch.report import (
     goodput,
     learning_curves,
@@ -246,6 +247,11 @@ class TestScaling:
         assert "ring, 1,984 at 2" in rates.svg
         assert "int8, 2,863 at 4" in rates.svg
 
+    def test_a_study_that_is_damaged_is_named(self, sample):
+        self.put(sample, place={})
+        with pytest.raises(BadInput, match=r"study/scale\.json"):
+            write_report(sample.folder)
+
     def test_a_file_that_is_no_study_is_passed_over(self, sample):
         file = sample.write().parent / "scale.json"
         file.write_text("{}")
@@ -304,6 +310,18 @@ class TestSamples:
         assert "<title>label &lt;dog&gt;, predicted cat: 4</title>" in text
         assert "a ho\u2026" in text
         assert "<b>&lt;dog&gt;</b> taken for <b>cat</b>" in text
+
+    @pytest.mark.parametrize(
+        ("names", "found"), [([], "class 1 with"), (["nothing", "cell"], "class cell")]
+    )
+    def test_the_background_is_no_class_that_is_found(self, sample, names, found):
+        overlaps = [
+            {"label": label, "mask": 8, "answer": 8, "both": 4} for label in (0, 1)
+        ]
+        self.page(sample, confusion=[], worst=[], overlaps=overlaps, class_names=names)
+        text = said(samples_section.samples_caption(read_run_data(sample.folder)))
+        assert f"finds {found}" in text
+        assert text.count("with a Dice") == 1
 
     def test_of_many_labels_those_confused_most_are_named(self, sample):
         right = [{"label": n, "predicted": n, "samples": 3} for n in range(30)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxdist.launch.run_folder.goodput import compute_goodput
+from jaxdist.launch.run_folder.goodput import compute_goodput, list_attempts
 
 
 def begin(start):
@@ -50,6 +50,16 @@ def test_one_sitting_loses_nothing():
     found = compute_goodput(FIRST)
     assert found.attempts == 1
     assert {"lost", "restart"}.isdisjoint(found.phases_s)
+
+
+def test_a_sitting_that_was_killed_in_its_compile_is_counted():
+    found = compute_goodput([*FIRST, begin(115), begin(119), *SECOND])
+    assert (found.attempts, found.wall_s) == (4, 31)
+    assert found.phases_s["restart"] == 10
+    assert found.fraction == pytest.approx(6 / 31)
+    sittings = list_attempts([*FIRST, begin(115), *SECOND])
+    assert [one.first_step for one in sittings] == [1, None, 2]
+    assert (sittings[1].start, sittings[1].end) == (115, 115)
 
 
 def test_nothing_has_run_yet():

@@ -2,6 +2,8 @@
 
 import sys
 import textwrap
+import threading
+import time
 
 import pytest
 
@@ -11,6 +13,7 @@ from jaxdist.launch.distributed.process_group import ProcessGroup
 from jaxdist.launch.launchers.processes.group import ProcessesFailed
 from jaxdist.launch.launchers.processes.loopback import Loopback
 from jaxdist.launch.training.monitor.watchdog import (
+    HangWatchdog,
     ProcessHeartbeat,
     diagnose_hang,
     phase_limit_s,
@@ -127,6 +130,29 @@ def test_processes_that_were_all_stopped_and_go_on_are_left_alone(tmp_path):
             time.sleep(0.5)
     """
     Loopback(2).run(script(tmp_path, text), timeout=60)
+
+
+def test_processes_may_speak_for_the_first_time_while_it_looks(tmp_path):
+    watch = HangWatchdog(ProcessGroup(rank=1, size=2), 60, tmp_path)
+    heard, is_over = watch._last_heartbeats, threading.Event()
+    heard.update(dict.fromkeys(range(1000), (0, 0.0)))
+
+    def speak():
+        while not is_over.is_set():
+            heard.update({-rank: (0, 0.0) for rank in range(1, 1000)})
+            for rank in range(1, 1000):
+                del heard[-rank]
+
+    thread, interval = threading.Thread(target=speak), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        for _ in range(3000):
+            watch._check_heartbeats(time.monotonic())
+    finally:
+        is_over.set()
+        thread.join()
+        sys.setswitchinterval(interval)
 
 
 def test_without_a_limit_nothing_is_watched(tmp_path):

@@ -201,6 +201,7 @@ def test_a_plan_is_made_from_a_configuration_alone(place, capsys):
 def test_processes_import_together(job, tmp_path):
     """Each reads and writes its part; one that meets a bad number ends all."""
     source = Path(shutil.copytree(DATA / "llama3", tmp_path / "llama3"))
+    (source / "tokenizer.json").write_text("{}")
     where = ["--dir", tmp_path / "runs", "plan.mesh.fsdp=2"]
     words = ["launch", "local", "-n", "2", "--devices-per-process", "1", "--"]
     words += ["import", "hf", source, *where]
