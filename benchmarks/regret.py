@@ -6,10 +6,10 @@
 Needs Linux and root: each host is a network namespace with a link of its own, one
 process and one thread. At each rate the hosts measure their link once
 (`jaxdist.calibrate.reduction_timings`) and choose for every size out of three sets: the
-exact ways, these and int8, and some more. Then every way is timed at that size, in
-turn, and its time is the first quartile: other work on the machine only adds. Regret is
-what the
-chosen way takes longer than the fastest one of its set.
+exact ways, these and int8, and those with all lossy ways as well. Then every way is
+timed at that size, in turn, and its time is the first quartile: other work on the
+machine only adds. Regret is what the chosen way takes longer than the fastest one of
+its set.
 """
 
 import argparse

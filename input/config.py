@@ -77,8 +77,8 @@ class DataConfig:
     them: the first and every hundredth, all, or none.
     """
     ignore_value: int = -100
-    """A token's target with this number counts for nothing, neither in the loss nor in
-    the answers.
+    """A target of a token, or a class of a pixel, with this number counts for nothing,
+    neither in the loss nor in the answers.
     """
     cache: Literal["none", "memory", "disk"] = "none"
     """Where a host keeps the samples of its partitions, for a partial local shuffle:

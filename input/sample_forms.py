@@ -163,8 +163,8 @@ def channels_last(parts: Sequence[Source]) -> list[Source]:
                 f"{None if image is None else list(image.shape)}",
                 remedy="data.channel_dim=last",
             )
-        # A view: an array that is mapped stays where it is.
-        # So has a target that is a field over the image's pixels.
+        # A target that is a field over the image's pixels has its channels there too.
+        # Views: an array that is mapped stays where it is.
         arrays = {
             key: np.moveaxis(array, 1, -1)
             if key in ("image", "target") and array.ndim == image.ndim

@@ -3,7 +3,7 @@
 Two numbers an epoch, for partitions of n samples that exchange k = q n of them:
 
     home fraction      h_t = 1/V + (1 - 1/V) L^t,   L = 1 - q V / (V - 1)
-    class distance     TV_t = sqrt((TV_0 L^t)^2 + TV_r^2)
+    class distance     TV_t = sqrt((TV_0^2 - TV_r^2) L^2t + TV_r^2)
 
 the part of samples in their first partition, and the mean over partitions of half the
 sum of differences between the parts of each class there and overall. TV_r is that of a
@@ -11,8 +11,10 @@ random partition,
 
     TV_r = sum_c sqrt(p_c (1 - p_c) / (2 pi n)),
 
-0.5 E|x| of a normal approximation. The start is forgotten when both parts of TV_t are
-equal: t* = ln(TV_0 / TV_r) / -ln L.
+0.5 E|x| of a normal approximation; TV_0, as it is observed, has it in it as well. The
+start is forgotten when TV_0 |L|^t has come down to TV_r,
+
+    t* = ln(TV_0 / TV_r) / -ln |L|.
 """
 
 import math
@@ -33,16 +35,16 @@ class ShuffleQuality:
 
     Args:
         shuffle: the partitions.
-        first: class distance before the first exchange, TV_0; none: not known.
-        floor: class distance of random partitions, TV_r.
+        initial_class_distance: before the first exchange, TV_0; none: not known.
+        class_distance_floor: that of random partitions, TV_r.
 
     >>> shuffle = PartialShuffle.from_fraction(samples=8192, partitions=32, q=0.1)
     >>> distances = {"initial_class_distance": 0.875, "class_distance_floor": 0.075}
     >>> quality = ShuffleQuality(shuffle=shuffle, **distances)
     >>> round(quality.local_fraction(10), 3), round(quality.class_distance(10), 3)
     (0.351, 0.298)
-    >>> round(quality.mixing_epochs)
-    22
+    >>> round(quality.class_distance(0), 3), round(quality.mixing_epochs)
+    (0.875, 22)
     """
 
     shuffle: PartialShuffle
@@ -75,7 +77,7 @@ class ShuffleQuality:
 
     @property
     def mixing_epochs(self) -> float:
-        """Epochs until as much of the class distance is noise as is left of it."""
+        """Epochs t* until TV_0 |L|^t has come down to the noise of a partition."""
         if (
             not self.initial_class_distance
             or not self.class_distance_floor

@@ -52,7 +52,7 @@ class PartialShuffle:
     Args:
         samples: N, in the data set.
         partitions: V.
-        exchanged: k, sent by each partition an epoch; 0 where V is 1.
+        exchange_count: k, sent by each partition an epoch; 0 where V is 1.
         seed: another seed is another exchange.
 
     >>> shuffle = PartialShuffle(samples=10, partitions=2, exchange_count=1)

@@ -1,6 +1,7 @@
 """Calibrates a device that is not here by what its compiler estimates of networks."""
 
 import shlex
+import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -290,15 +291,13 @@ def score_network(answer: NetworkAnswer, cluster: Cluster) -> NetworkScore:
     compiled[""] = compiled.get("", 0.0) + network.update_s
     errors = {x: abs(predicted[x] - took) for x, took in compiled.items()}
     whole = network.step_s
-    large = sorted(
-        errors[x] / took for x, took in compiled.items() if took >= whole / 100
-    )
+    large = [errors[x] / took for x, took in compiled.items() if took >= whole / 100]
     return NetworkScore(
         network=network.name,
         compiled_s=whole,
         predicted_s=sum(predicted.values()),
         layer_error=sum(errors.values()) / whole,
-        median_layer_error=large[len(large) // 2] if large else 0.0,
+        median_layer_error=statistics.median(large) if large else 0.0,
     )
 
 

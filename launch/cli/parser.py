@@ -384,7 +384,8 @@ def add_experiment_arguments(parser: CommandParser, *, or_step: bool = False) ->
 def add_overrides(parser: CommandParser) -> None:
     """Add settings to change: `args.overrides`, and a file of them, `args.config_file`.
 
-    Each may be typed as an option too: `--epochs 2` is `epochs=2` (`words.py`).
+    Each may be typed as an option too: `--epochs 2` is `epochs=2`, by
+    `option_aliases.py`.
     """
     parser.takes_keys = True
     parser.add_argument(

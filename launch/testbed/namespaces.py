@@ -91,9 +91,9 @@ def check_netem_support(namespace: str) -> None:
 
 _PREFIX: Final = "jaxdist"
 NETNS_FOLDER: Final = Path("/etc/netns")
+"""`ip netns exec` mounts the files of a namespace's folder here over those in /etc."""
 NAMESPACE_FILES: Final = ("hosts", "about.json")
 """Files of a host, and of a testbed that stays up."""
-"""`ip netns exec` mounts the files of a namespace's folder here over those in /etc."""
 
 
 def temporary_prefix() -> str:
