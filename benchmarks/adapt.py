@@ -139,8 +139,8 @@ def told(run: RunFolder, seen):
         for kind in ("drift", "reason", "plan")
     )
     new = [row for row in rows if row["time"] > plan["time"]]
-    spans = [s for s in read_jsonl(run.spans).rows if s["name"] == "compute"]
-    done = [s["step"] for s in spans if s["step"]]
+    spans = read_jsonl(run.spans).rows
+    done = [s["step"] for s in spans if s["name"] == "compute" and "seconds" in s]
     return {
         "cut_after_step": step,
         "noticed_after_steps": drift["step"] - step,
@@ -158,7 +158,7 @@ def told(run: RunFolder, seen):
             None,
         ),
         "steps_written_once": [r["step"] for r in rows] == [*range(1, len(rows) + 1)],
-        "steps_done_again": len(rows) - len({*done} & {r["step"] for r in rows}),
+        "steps_done_again": len(done) - len({*done}),
     }
 
 

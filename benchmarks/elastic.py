@@ -102,9 +102,9 @@ def trial(run: Run, chance: random.Random) -> dict[str, float]:
     ended = run.wait(lambda: run.said("lost: ", killed))
     fewer = run.wait(lambda: run.step(ended))
     recalled = run.wait(lambda: run.said("more places are there", ended))
-    last = [
-        json.loads(x) for x in (run.folder / "spans.jsonl").read_text().splitlines()
-    ]
+    # Behind the last line end is a line that is being written.
+    *lines, _ = (run.folder / "spans.jsonl").read_text().split("\n")
+    last = [json.loads(line) for line in lines]
     asked = max(row["start"] for row in last if row["name"] == "compute")
     all_ = run.wait(lambda: run.step(recalled))
     return {

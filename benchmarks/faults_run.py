@@ -117,7 +117,8 @@ class Run:
         self.metrics = self.folder / "metrics.jsonl"
         self.lines: list[tuple[float, str]] = []
         how = ("--devices-per-process", 1, "--restarts", restarts)
-        epochs = f"epochs={(steps + 0.5) / EPOCH}"
+        # Half a step less: their number is rounded up.
+        epochs = f"epochs={(steps - 0.5) / EPOCH}"
         more = (f"run.dir={folder}", f"run.hang_timeout_s={hang_timeout_s}", epochs)
         # The last start of a soak ends it: another length, which is asked for.
         train = ("train", NET, f"plan.mesh.data={count}", *more, "--change")

@@ -62,7 +62,8 @@ def soak(folder: Path, args, chance: Random):
             run.child.send_signal(signal.SIGTERM)
             run.ends(75)
         steps = run.rows()[-1]["step"]
-        # The same run, asked for as many steps as were done, evaluates and is done.
+        # The same run, asked for as many steps as it has done, evaluates and trains no
+        # further; the other one does all of them.
         with start("runs", restarts=0, steps=steps) as last:
             last.ends(0)
         with start("whole", restarts=0, steps=steps) as alone:

@@ -170,9 +170,8 @@ def orders(rows):
     wrong, pairs, settings = [], 0, 0
 
     def key(row):
-        return tuple(
-            row.get(name) or "" for name in ("table", "ranks", "bytes", "density")
-        )
+        setting = ("table", "platform", "ranks", "bytes", "elements", "density")
+        return tuple(row.get(name) or "" for name in setting)
 
     for _, some in itertools.groupby(sorted(rows, key=key), key):
         settings += 1

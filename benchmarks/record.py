@@ -127,7 +127,10 @@ def write_result(
     path = folder / f"{name}.json"
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     goals = {(r["case"], r["figure"]): r["goal"] for r in before.get("rows", ())}
-    rows = [r | {"goal": goals.get((r["case"], r["figure"]), r["goal"])} for r in rows]
+    # A goal that the file has stays; where it has none, that of the benchmark is set.
+    rows = [
+        r | {"goal": goals.get((r["case"], r["figure"])) or r["goal"]} for r in rows
+    ]
     for case, figure in sorted(goals.keys() - {(r["case"], r["figure"]) for r in rows}):
         if goals[case, figure]:
             what = f"{case}, {figure}" if figure else case

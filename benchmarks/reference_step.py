@@ -168,8 +168,9 @@ def main() -> int:
                 began = time.perf_counter()
                 compiled = one.compile(compiler_options=dict(program_options(layout)))
                 took = time.perf_counter() - began
-                rows += figures(f"{title}; {target}; {name}", compiled, took)
-                for each in rows[-3:]:
+                found = figures(f"{title}; {target}; {name}", compiled, took)
+                rows += found
+                for each in found:
                     print(each["case"], each["figure"], each["value"], each["unit"])
     if args.record:
         write_result(

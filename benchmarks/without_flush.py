@@ -24,6 +24,7 @@ os.environ.setdefault("NPROC", str(3 + (os.cpu_count() or 1)))
 
 import jax
 from flax import nnx
+from scipy.special import stdtrit
 
 from jaxdist.core.object_reference import object_reference
 from jaxdist.core.plan import MeshShape, Plan
@@ -57,8 +58,6 @@ WAYS = {
         schedule="pipedream-2bw", microbatches_per_update=5
     ),
 }
-STUDENT = {3: 4.30, 5: 2.78, 10: 2.26, 20: 2.09}
-"""97.5 % of Student's t, by the number of seeds."""
 
 
 class Layer(nnx.Module):
@@ -124,11 +123,9 @@ def interval(values):
     count = len(values)
     if count < 2:
         return values[0], float("nan")
-    nearest = min(STUDENT, key=lambda n: abs(n - count))
-    return (
-        statistics.mean(values),
-        STUDENT[nearest] * statistics.stdev(values) / count**0.5,
-    )
+    student = float(stdtrit(count - 1, 0.975))
+    half = student * statistics.stdev(values) / count**0.5
+    return statistics.mean(values), half
 
 
 def main():
