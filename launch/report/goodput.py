@@ -130,12 +130,14 @@ def goodput_section(record: RunData) -> GoodputSection | None:
     for one, after in zip_longest(record.sittings, record.sittings[1:]):
         plan = _next_plan(record, one)
         # A sitting that saved its last step, as at SIGTERM, leaves none to do again.
+        ran = one.first_step is not None
         ended = "went down" if one.lost_steps else "saved its last step"
+        if not ran:
+            ended = "before its first step"
         if plan is not None:
             ended = f"for plan {plan}"
         if after is None:
             ended = record.run.status if record.summarised else "no summary"
-        ran = one.first_step is not None
         row = AttemptRow(
             began=format_utc(one.start),
             steps=f"{one.first_step:,} to {one.last_step:,}" if ran else "none",

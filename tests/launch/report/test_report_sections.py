@@ -154,6 +154,15 @@ class TestGoodput:
             found.goodput.wall_s
         )
 
+    def test_a_sitting_that_ended_in_its_compile_made_no_step(self, sample):
+        sits_again(sample, 200)
+        begun = next(n for n, s in enumerate(sample.spans) if s.get("begin"))
+        killed = sample.spans[begun] | {"start": sample.spans[begun]["start"] - 10}
+        sample.spans.insert(begun, killed)
+        _, second, third = goodput.goodput_section(record(sample)).lines
+        assert (second.steps, second.ended) == ("none", "before its first step")
+        assert third.gap == "10.0 s"
+
     def test_a_change_of_plan_is_no_restart(self, sample):
         ended = sits_again(sample, 400)
         sample.write()
