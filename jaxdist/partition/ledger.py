@@ -149,6 +149,12 @@ def predict_flops(
         passes = 1 + call.weight_gradient + call.input_gradient
         biases = (1 + call.output_gradient) * (call.layer.bias is not None)
         total[call.path] += passes * 2 * outputs * features + biases * outputs
+        if (adapter := getattr(call.layer, "lora_a", None)) is not None:
+            # Products with A and B, whose gradients and inner one are always computed,
+            # the scale of x A both ways, and the sum of both paths.
+            rank, samples = adapter.shape[-1], math.prod(outer)
+            products = (2 + call.input_gradient) * features + 3 * local.out_shape[-1]
+            total[call.path] += 2 * samples * rank * (products + 1) + outputs
 
     for call in calls_of_type(calls, nnx.Embed):
         if call.method == "attend":  # a lookup does no arithmetic
@@ -209,7 +215,7 @@ class ParameterReads:
     leaves: tuple[LeafSharding, ...]
     """Each parameter and how it is split."""
     backward_reads: tuple[bool, ...]
-    """Whether the backward pass reads each one's value."""
+    """Whether the backward pass reads each one's value, the frozen ones behind."""
     dtype: Any
     """Dtype of the activations; None is the parameters' own."""
     norm_requests: tuple[tuple[bool, ...], ...] = ()
@@ -220,6 +226,13 @@ class ParameterReads:
     """For each time that it asks for whole momenta, of which parameters."""
     gathers_per_step: int = 1
     """How often a step gathers the parameters that fsdp splits."""
+    frozen: tuple[LeafSharding, ...] = ()
+    """Frozen parameters that fsdp splits: gathered as the others, without gradients."""
+
+    @property
+    def gathered(self) -> tuple[LeafSharding, ...]:
+        """All that a step gathers, the frozen ones behind."""
+        return (*self.leaves, *self.frozen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,7 +315,7 @@ def parameter_traffic(
         *bucket_traffic(plan, leaves, reduction),
         *param_sharding.fsdp_traffic(
             plan,
-            leaves,
+            parameter_reads.gathered,
             parameter_reads.backward_reads,
             parameter_reads.dtype,
             parameter_reads.gathers_per_step,

@@ -67,7 +67,12 @@ from jaxdist.train.pipeline.stages import (
     variable_ids_by_block,
 )
 from jaxdist.train.sharded_norms import is_masked, leaves_with_masked, local_sum_squares
-from jaxdist.train.state import TrainState, leaf_names, named_leaves
+from jaxdist.train.state import (
+    TrainState,
+    leaf_names,
+    named_leaves,
+    replace_leaves,
+)
 from jaxdist.train.state_layout import LeafStateLayout, StateLayout
 from jaxdist.train.task import Task
 
@@ -103,7 +108,7 @@ def check_samples(
 
     def trace(inputs: Inputs) -> tuple[RepeatedBlocks, Any]:
         alike = find_repeated_blocks(network, inputs, prepare)
-        if task.frozen:  # equal blocks may be frozen one by one
+        if task.is_partial:  # equal blocks may be frozen one by one
             alike = RepeatedBlocks(names=alike.names)
         state = task.state.params, task.state.stats
         calls, outputs = trace_calls(task.graph, state, *inputs, repeated_blocks=alike)
@@ -332,6 +337,15 @@ def build_layout(
             replace(leaf, update=update)
             for leaf, update in zip(stats, updates, strict=True)
         )
+    # Of all else that a network keeps, fsdp splits frozen parameters alone: whatever a
+    # step may change is small, and whole.
+    split = task.frozen_params if plan.zero == 3 and plan.stages == 1 else frozenset()
+    stats = tuple(
+        replace(leaf, has_gradient=False)
+        if leaf.name in split and leaf.update == "constant"
+        else replace(leaf, fsdp_dim=None)
+        for leaf in stats
+    )
     held: StateLayout = LeafStateLayout(param_shardings=params, stat_shardings=stats)
     stages = None
     if plan.stages > 1:
@@ -340,7 +354,7 @@ def build_layout(
             plan, stages, network, state, (params, stats), trace_cache
         )
     trained = {leaf.name for leaf in params if leaf.has_gradient}
-    if task.frozen or len(trained) < len(params):
+    if task.is_partial or len(trained) < len(params):
         found = _read_gradients(task, plan, batch_shapes, stages, trace_cache)
         calls = with_gradients(calls, found, trained)
 
@@ -365,12 +379,13 @@ def build_layout(
         norm_requests=requests.norms,
         global_norms=requests.global_norms,
         matrix_requests=requests.matrices,
+        frozen=tuple(leaf for leaf in stats if leaf.fsdp_dim is not None),
     )
     if stages is None:
         reads = replace(
             reads,
             backward_reads=_backward_reads(
-                task, plan, held, batch_shapes, trace_cache, repeated, product
+                task, plan, reads, batch_shapes, trace_cache, repeated, product
             ),
             dtype=task.dtype,
             gathers_per_step=task.microbatches,
@@ -622,14 +637,14 @@ def _scan_equal_blocks(
     blocks = tuple(name for name, _ in bound.chain())
     marks: dict[str, object] = {
         leaf.name: read
-        for leaf, read in zip(reads.leaves, reads.backward_reads, strict=True)
+        for leaf, read in zip(reads.gathered, reads.backward_reads, strict=True)
     }
     remade = plan.remade(blocks)
     marks |= {
         name: (name in remade, remat.memory_actions(plan, name, block))
         for name, block in bound.chain()
     }
-    scans = find_block_scans(bound, alike.__contains__, reads.leaves, marks)
+    scans = find_block_scans(bound, alike.__contains__, reads.gathered, marks)
     in_loops = {block for scan in scans for block in scan.blocks}
     remat.check_activation_patterns(plan, network, in_loops)
     looped = {i for scan in scans for each in scan.indices for i in each}
@@ -659,7 +674,7 @@ def _last_params(
     ids = frozenset[int]().union(*(used[name] for name in behind))
     return frozenset(
         i
-        for i, leaf in enumerate(reads.leaves)
+        for i, leaf in enumerate(reads.gathered)
         if id(variable_by_name(network, leaf.name)) in ids
     )
 
@@ -667,29 +682,38 @@ def _last_params(
 def _backward_reads(
     task: Task,
     plan: Plan,
-    state_layout: StateLayout,
+    parameters: ParameterReads,
     shapes: BatchShapes,
     trace_cache: TraceCache,
     repeated_blocks: RepeatedBlocks,
     product: str,
 ) -> tuple[bool, ...]:
     """Return which parameters are gathered once more for the backward pass."""
-    leaves = state_layout.param_shardings
+    leaves = parameters.gathered
+    frozen = [leaf.name for leaf in parameters.frozen]
     if plan.zero != 3 or all(leaf.fsdp_dim is None for leaf in leaves):
         return (False,) * len(leaves)
+    names = (*leaf_names(task.state.params), *frozen)
 
     def trace(one: Plan) -> tuple[bool, ...]:
         prepare = partial(defer_logits, use=product)
         loss, values, rest = _loss_function(task, one, repeated_blocks, prepare)
         mean = remat.maybe_checkpoint(one, lambda *args: loss(*args)[0])
-        arrays = jax.tree.leaves(values)
-        read = backward_reads(mean, arrays, rest, dict(shapes))
+        held = named_leaves(rest)
+        fixed = {name: _read_shapes(task, held[name]) for name in frozen}
+        rest = replace_leaves(rest, held | fixed)
+        arrays = [*jax.tree.leaves(values), *fixed.values()]
+        read = backward_reads(
+            mean,
+            jax.tree.leaves(values),
+            rest,
+            dict(shapes),
+            constants=lambda rest, batch: [named_leaves(rest)[n] for n in frozen],
+        )
         # Vectors are small, and kept from their first gather.
         again = [each and x.ndim > 1 for each, x in zip(read, arrays, strict=True)]
-        found = dict(zip(leaf_names(values), again, strict=True))
-        return tuple(
-            repeated_blocks.expand_leaves(found, leaf_names(task.state.params))
-        )
+        found = dict(zip((*leaf_names(values), *frozen), again, strict=True))
+        return tuple(repeated_blocks.expand_leaves(found, names))
 
     def reads(is_remade: bool, until: str) -> tuple[bool, ...]:
         one = replace(plan, remat_end=until) if is_remade else plan.without_remat
@@ -711,7 +735,7 @@ def _backward_reads(
         )
         first = set[int]().union(*(used[name] for name in plan.remade((*used,))))
         return tuple(
-            id(variable_by_name(network, name)) in first for name in leaf_names(params)
+            id(variable_by_name(network, name)) in first for name in names
         )
 
     # Of equal blocks one is traced: the end of rematerialization is moved behind those
@@ -743,10 +767,7 @@ def _loss_function(
     """
     network = nnx.merge(task.graph, task.state.params, task.state.stats)
     graph, short, rest = task.split(repeated_blocks.shorten(network))
-    # The dtypes in which a step reads parameters: matrices cast, vectors as they are.
-    values = jax.tree.map(
-        lambda x: cast_floats(x, task.dtype) if x.ndim > 1 else x, short
-    )
+    values = jax.tree.map(partial(_read_shapes, task), short)
 
     def make(ids: Any, params: list[Any], stats: Any) -> Any:
         params = jax.tree.unflatten(jax.tree.structure(values), params)
@@ -764,6 +785,11 @@ def _loss_function(
         return task.objective.mean_loss(outputs, batch), after
 
     return loss, values, rest
+
+
+def _read_shapes(task: Task, leaf: Any) -> Any:
+    """Return a parameter as a step reads it: matrices are cast, vectors are not."""
+    return cast_floats(leaf, task.dtype) if leaf.ndim > 1 else leaf
 
 
 def _read_updates(
@@ -845,7 +871,7 @@ def _read_gradients(
         return found
     # Behind the first stage all stages are handed a gradient of what they are given,
     # whether or not anything before them is trained.
-    every = replace(task, frozen=())
+    every = replace(task, frozen=(), trained=())
     handed = trace_cache.get_or_compute("all gradients", lambda: trace(every))
     return {
         key: found[key] if key[0].split(".")[0] in stages.blocks[0] else asked

@@ -115,7 +115,18 @@ class Layout:
     @property
     def gathers_params(self) -> bool:
         """Whether parameters are sharded over fsdp, and gathered for each use."""
-        return self.shards_params and self.plan.zero == 3
+        return self.plan.zero == 3 and any(d is not None for d in self.gather_dims)
+
+    @cached_property
+    def frozen_shards(self) -> tuple[LeafSharding, ...]:
+        """Frozen parameters that fsdp shards, in the order of the statistics."""
+        held = self.state_layout.stat_shardings
+        return tuple(leaf for leaf in held if leaf.fsdp_dim is not None)
+
+    @cached_property
+    def gather_dims(self) -> list[int | None]:
+        """Dims as `fsdp_dims`, and behind them those of the frozen parameters."""
+        return [*self.fsdp_dims, *(leaf.fsdp_dim for leaf in self.frozen_shards)]
 
     @cached_property
     def fsdp_dims(self) -> list[int | None]:
@@ -171,15 +182,13 @@ class Layout:
         state = self.replica_state_shapes
         _, left = self._error_feedback
         # With zero = 1 parameters are whole over fsdp and the optimizer's state is
-        # sharded; with zero = 3 both are. Statistics are small, and whole.
+        # sharded; with zero = 3 both are, and so are frozen parameters. Statistics are
+        # small, and whole.
         held = [
             P(*x.spec(include_fsdp=self.gathers_params)) for x in self.param_shardings
         ]
         worked = [P(*leaf.spec()) for leaf in self.param_shardings]
-        running = [
-            P(*leaf.spec(include_fsdp=False))
-            for leaf in self.state_layout.stat_shardings
-        ]
+        running = [P(*leaf.spec()) for leaf in self.state_layout.stat_shardings]
         # One order for parameters, and for what an optimizer has of each.
         trees = jax.tree.structure(state.params), jax.tree.structure(state.stats)
         params, stats = map(jax.tree.unflatten, trees, (held, running))

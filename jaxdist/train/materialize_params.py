@@ -36,11 +36,28 @@ def gather_params(
 
     Args:
         layout: layout of the parameters.
-        local_params: this device's shards, in the order of the tree.
+        local_params: this device's shards, in the order of the tree, and behind them
+            those of frozen parameters.
         codec: compression of gathered matrices; None for none.
         needed: which parameters are gathered; None for all.
     """
-    return gather_leaves(layout, local_params, layout.fsdp_dims, codec, needed)
+    return gather_leaves(layout, local_params, layout.gather_dims, codec, needed)
+
+
+def frozen_arrays(layout: Layout, stats: Any) -> list[jax.Array]:
+    """Return the frozen parameters that fsdp shards, out of statistics."""
+    held = named_leaves(stats) if layout.frozen_shards else {}
+    return [held[leaf.name] for leaf in layout.frozen_shards]
+
+
+def with_frozen(layout: Layout, stats: Any, arrays: Sequence[jax.Array]) -> Any:
+    """Return statistics with these for the frozen parameters that fsdp shards."""
+    if not layout.frozen_shards:
+        return stats
+    names = (leaf.name for leaf in layout.frozen_shards)
+    return replace_leaves(
+        stats, named_leaves(stats) | dict(zip(names, arrays, strict=True))
+    )
 
 
 def gather_leaves(
