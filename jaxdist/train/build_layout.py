@@ -38,7 +38,11 @@ from jaxdist.partition.ledger import (
     parameter_traffic,
 )
 from jaxdist.partition.outer_sync import plan_syncs
-from jaxdist.partition.param_sharding import StateUpdate, leaf_shardings
+from jaxdist.partition.param_sharding import (
+    LeafSharding,
+    StateUpdate,
+    leaf_shardings,
+)
 from jaxdist.partition.variable_sync import sync_axes, variable_traffic
 from jaxdist.pipeline.plan_schedule import device_work_counts
 from jaxdist.pipeline.stage_parameters import SlotArrays
@@ -337,15 +341,7 @@ def build_layout(
             replace(leaf, update=update)
             for leaf, update in zip(stats, updates, strict=True)
         )
-    # Of all else that a network keeps, fsdp splits frozen parameters alone: whatever a
-    # step may change is small, and whole.
-    split = task.frozen_params if plan.zero == 3 and plan.stages == 1 else frozenset()
-    stats = tuple(
-        replace(leaf, has_gradient=False)
-        if leaf.name in split and leaf.update == "constant"
-        else replace(leaf, fsdp_dim=None)
-        for leaf in stats
-    )
+    stats = _split_frozen(task, plan, stats)
     held: StateLayout = LeafStateLayout(param_shardings=params, stat_shardings=stats)
     stages = None
     if plan.stages > 1:
@@ -374,12 +370,12 @@ def build_layout(
     requests = trace_cache.get_or_compute(("norms", held), optimizer_requests)
     reads = ParameterReads(
         leaves=held.param_shardings,
-        backward_reads=(False,) * len(held.param_shardings),
+        backward_reads=(),
         dtype=None,
         norm_requests=requests.norms,
         global_norms=requests.global_norms,
         matrix_requests=requests.matrices,
-        frozen=tuple(leaf for leaf in stats if leaf.fsdp_dim is not None),
+        frozen=tuple(x for x in held.stat_shardings if x.fsdp_dim is not None),
     )
     if stages is None:
         reads = replace(
@@ -391,9 +387,9 @@ def build_layout(
             gathers_per_step=task.microbatches,
         )
     else:
+        reads = replace(reads, backward_reads=(False,) * len(reads.gathered))
         async_steps.check_async_support(plan, held, reads)
     reduction = plan_reduction(plan, reads.leaves, mesh_rules(mesh))
-    syncs = plan_syncs(plan, reads.leaves, held.stat_shardings)
     layout = _scan_equal_blocks(
         Layout(
             task=task,
@@ -404,7 +400,7 @@ def build_layout(
             state_layout=held,
             ledgers=(),
             reduction=reduction,
-            outer_syncs=syncs,
+            outer_syncs=plan_syncs(plan, reads.leaves, held.stat_shardings),
             batch_shapes=batch_shapes,
             platform=mesh_platform(mesh),
             logits_product=product,
@@ -417,6 +413,21 @@ def build_layout(
 
     return _with_ledgers(
         layout, calls, outputs, reads, network, stages, trace_cache, repeated
+    )
+
+
+def _split_frozen(
+    task: Task, plan: Plan, stats: Sequence[LeafSharding]
+) -> tuple[LeafSharding, ...]:
+    """Return what a network keeps besides its trained parameters, frozen ones split."""
+    # fsdp splits frozen parameters alone: whatever a step may change is small, and
+    # whole. With zero 1 parameters are whole, frozen or not.
+    split = task.frozen_params if plan.zero == 3 else frozenset()
+    return tuple(
+        replace(leaf, has_gradient=False)
+        if leaf.name in split and leaf.update == "constant"
+        else replace(leaf, fsdp_dim=None)
+        for leaf in stats
     )
 
 
@@ -734,9 +745,7 @@ def _backward_reads(
             "variables", lambda: dict(variable_ids_by_block(network))
         )
         first = set[int]().union(*(used[name] for name in plan.remade((*used,))))
-        return tuple(
-            id(variable_by_name(network, name)) in first for name in names
-        )
+        return tuple(id(variable_by_name(network, name)) in first for name in names)
 
     # Of equal blocks one is traced: the end of rematerialization is moved behind those
     # that are not. Reads are those of a step with it in the first blocks, without in

@@ -118,15 +118,16 @@ class Layout:
         return self.plan.zero == 3 and any(d is not None for d in self.gather_dims)
 
     @cached_property
-    def frozen_shards(self) -> tuple[LeafSharding, ...]:
-        """Frozen parameters that fsdp shards, in the order of the statistics."""
-        held = self.state_layout.stat_shardings
-        return tuple(leaf for leaf in held if leaf.fsdp_dim is not None)
+    def frozen_dims(self) -> dict[int, int]:
+        """Dim of each frozen parameter that fsdp shards, by its index among all that
+        lies in `stats`."""
+        held = enumerate(self.state_layout.stat_shardings)
+        return {i: x.fsdp_dim for i, x in held if x.fsdp_dim is not None}
 
     @cached_property
     def gather_dims(self) -> list[int | None]:
         """Dims as `fsdp_dims`, and behind them those of the frozen parameters."""
-        return [*self.fsdp_dims, *(leaf.fsdp_dim for leaf in self.frozen_shards)]
+        return [*self.fsdp_dims, *self.frozen_dims.values()]
 
     @cached_property
     def fsdp_dims(self) -> list[int | None]:

@@ -46,18 +46,16 @@ def gather_params(
 
 def frozen_arrays(layout: Layout, stats: Any) -> list[jax.Array]:
     """Return the frozen parameters that fsdp shards, out of statistics."""
-    held = named_leaves(stats) if layout.frozen_shards else {}
-    return [held[leaf.name] for leaf in layout.frozen_shards]
+    held = jax.tree.leaves(stats)
+    return [held[i] for i in layout.frozen_dims]
 
 
 def with_frozen(layout: Layout, stats: Any, arrays: Sequence[jax.Array]) -> Any:
     """Return statistics with these for the frozen parameters that fsdp shards."""
-    if not layout.frozen_shards:
-        return stats
-    names = (leaf.name for leaf in layout.frozen_shards)
-    return replace_leaves(
-        stats, named_leaves(stats) | dict(zip(names, arrays, strict=True))
-    )
+    held, tree = jax.tree.flatten(stats)
+    for i, x in zip(layout.frozen_dims, arrays, strict=True):
+        held[i] = x
+    return jax.tree.unflatten(tree, held)
 
 
 def gather_leaves(

@@ -92,7 +92,9 @@ def test_frozen_weights_are_split_and_have_no_gradient(parts):
     specs = named_leaves(where.specs.stats)
     # As without adapters.
     free = replace(task, trained=(), model=replace(task.model, lora={}))
-    whole = named_leaves(parts.layout_of(free, dict(fsdp=2, tensor=2), batch).specs.params)
+    whole = named_leaves(
+        parts.layout_of(free, dict(fsdp=2, tensor=2), batch).specs.params
+    )
     assert specs == whole
     sums = [row for row in where.ledger.rows if row.what == "gradients"]
     adapters = sum(x.size for x in trained.values()) * 8

@@ -51,9 +51,7 @@ def saved_leaves(vjp_function: Any) -> list[bool]:
     return [isinstance(kept, jax.Array) for kept in vjp_function.args_res[0]]
 
 
-def saved_constants(
-    vjp_function: Any, constants: Sequence[jax.Array]
-) -> list[bool]:
+def saved_constants(vjp_function: Any, constants: Sequence[jax.Array]) -> list[bool]:
     """Tell which arrays that are no arguments of it a `jax.vjp` result has kept."""
     kept = set(map(id, vjp_function.opaque_residuals))
     return [id(x) in kept for x in constants]
