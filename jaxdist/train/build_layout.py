@@ -422,13 +422,15 @@ def _split_frozen(
     """Return what a network keeps besides its trained parameters, frozen ones split."""
     # fsdp splits frozen parameters alone: whatever a step may change is small, and
     # whole. With zero 1 parameters are whole, frozen or not.
-    split = task.frozen_params if plan.zero == 3 else frozenset()
-    return tuple(
-        replace(leaf, has_gradient=False)
-        if leaf.name in split and leaf.update == "constant"
-        else replace(leaf, fsdp_dim=None)
-        for leaf in stats
-    )
+    frozen = task.frozen_params
+
+    def place(leaf: LeafSharding) -> LeafSharding:
+        fixed = leaf.name in frozen
+        split = fixed and plan.zero == 3 and leaf.update == "constant"
+        dim = leaf.fsdp_dim if split else None
+        return replace(leaf, has_gradient=not fixed, fsdp_dim=dim)
+
+    return tuple(map(place, stats))
 
 
 def _check_whole_samples(task: Task, plan: Plan) -> None:

@@ -10,7 +10,7 @@ Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
 """
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -142,16 +142,18 @@ def _target_layers(network: "nnx.Module", config: LoraConfig) -> dict[str, Any]:
         own = {p: x for p, x in linear.items() if _is_target(p, target)}
         if not own:
             names = list(dict.fromkeys(p.rpartition(".")[2] for p in linear))
-            near = _PEFT_TARGETS.get(target) or did_you_mean(target, names)
-            is_logits = target == logits or (target, near) == ("lm_head", None)
-            why = ", which makes the logits" * (is_logits and bool(logits))
+            near = did_you_mean(target, names) or names[0]
+            meant = {each: each for each in config.targets} | {target: near}
+            meant |= _PEFT_TARGETS
+            is_logits = bool(logits) and _is_target(logits, target)
+            why = ", which makes the logits" * is_logits
             raise BadInput(
                 f"no linear layer is at {target}",
                 rule="lora.targets are names, paths or patterns of linear layers, "
                 f"separated by commas, or {ALL_LINEAR}",
                 values=f"lora.targets has {target!r}{why}; the network has "
                 f"{', '.join(names)}, such as {next(iter(linear))}",
-                remedy=f"lora.targets={near or names[0]}",
+                remedy="lora.targets=" + ",".join(meant[x] for x in config.targets),
             )
         found |= own
     return found
@@ -186,14 +188,19 @@ def merge_adapter(
     return (w + scale * (left @ right)).astype(kernel.dtype)
 
 
-def adapter_names(leaves: Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
-    """Return the kernels that have adapters: their path by the name of A.
+def is_adapter(name: str) -> bool:
+    """Tell whether a leaf is a part of an adapter, by its name."""
+    return name.rpartition("/")[2] in ("lora_a", "lora_b")
 
-    >>> adapter_names(["mlp/up/kernel", "mlp/up/lora_a", "mlp/up/lora_b"])
+
+def adapter_kernels(names: Iterable[str]) -> dict[str, str]:
+    """Return the name of the kernel beside each A, by the name of A.
+
+    >>> adapter_kernels(["mlp/up/kernel", "mlp/up/lora_a", "mlp/up/lora_b"])
     {'mlp/up/lora_a': 'mlp/up/kernel'}
     """
     return {
         name: name.removesuffix("lora_a") + "kernel"
-        for name in leaves
+        for name in names
         if name.rpartition("/")[2] == "lora_a"
     }

@@ -100,6 +100,17 @@ class Task:
             "/".join(map(str, path)) for path, x in flat if is_trainable(path, x)
         )
 
+    @property
+    def num_params(self) -> int:
+        """Numbers of the parameters that are trained."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.state.params))
+
+    @property
+    def num_frozen(self) -> int:
+        """Numbers of the parameters that are not trained."""
+        held = named_leaves(self.state.stats)
+        return sum(held[name].size for name in self.frozen_params)
+
     def in_parts(self, microbatches: int) -> "Task":
         """Return the task with another number of microbatches."""
         one = replace(self, microbatches=microbatches)
