@@ -44,8 +44,8 @@ class OptimConfig:
     gradient as this times the weight; others: added to the step, before the rate.
     """
     frozen: tuple[str, ...] = ()
-    """Patterns of parameters that are not trained, by path: base.*, or *.lora_a. They
-    have no gradient and no state of the optimizer, and lie whole on each device.
+    """Patterns of parameters that are not trained, by path: base.*. They have no
+    gradient and no state of the optimizer.
     """
     clip: float = 0.0
     """Longest gradient over all parameters, longer ones are shortened to it; 0: any."""
