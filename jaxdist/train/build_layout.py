@@ -70,6 +70,7 @@ from jaxdist.train.pipeline.stages import (
     variable_by_name,
     variable_ids_by_block,
 )
+from jaxdist.train.schedule_free import check_schedule_free
 from jaxdist.train.sharded_norms import is_masked, leaves_with_masked, local_sum_squares
 from jaxdist.train.state import (
     TrainState,
@@ -280,7 +281,7 @@ def build_layout(
     check_axis_usage(plan, task.objective.dim_axes(image, inputs[0].ndim))
     data_parallel.check_batch_size(plan, inputs[0].shape[0], task.microbatches)
     state = task.state
-    diloco.check_outer_loop(plan, state)
+    _check_optimizer(plan, state)
     count = task.microbatches * plan.replicas
     inputs = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((x.shape[0] // count, *x.shape[1:]), x.dtype),
@@ -414,6 +415,12 @@ def build_layout(
     return _with_ledgers(
         layout, calls, outputs, reads, network, stages, trace_cache, repeated
     )
+
+
+def _check_optimizer(plan: Plan, state: TrainState) -> None:
+    """Refuse plans that do not go with the task's optimizer."""
+    diloco.check_outer_loop(plan, state)
+    check_schedule_free(plan, state.opt)
 
 
 def _split_frozen(

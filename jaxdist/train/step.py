@@ -13,6 +13,7 @@ split it. One rule for every leaf and every split.
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import jax
@@ -48,6 +49,7 @@ from jaxdist.train.nonfinite import (
 )
 from jaxdist.train.objective import Batch
 from jaxdist.train.pipeline import sync_gradients
+from jaxdist.train.schedule_free import gradient_params
 from jaxdist.train.sharded_norms import is_masked, leaves_with_masked, local_sum_squares
 from jaxdist.train.state import TrainState, update_ema
 
@@ -113,14 +115,13 @@ def _sync_update(
         Loss, new statistics, parameters, optimizer state and error feedback.
     """
     plan = layout.plan
+    at = replace(state, params=gradient_params(state.params, state.opt))
     if layout.slot_layout is None:
         # Microbatches one after the other; else they go through the pipeline's stages.
-        own = functools.partial(local_gradients, layout, reduction, state)
+        own = functools.partial(local_gradients, layout, reduction, at)
         gradient_fn = accumulate_gradients(own, layout.task.microbatches)
     else:
-        gradient_fn = functools.partial(
-            sync_gradients.pipeline_gradients, layout, state
-        )
+        gradient_fn = functools.partial(sync_gradients.pipeline_gradients, layout, at)
     loss, stats, grads = gradient_fn(state.stats, batch)
     stats = _sync_stats(layout, stats)
     # jax.grad returns the conjugate of the direction of steepest ascent.
