@@ -208,6 +208,11 @@ def compare_flops(
     )
 
 
+MeanRequest = tuple[int, tuple[int, ...]]
+"""A dim over which an optimizer wants the mean of a leaf, and the whole result's shape:
+one row where the dim was."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ParameterReads:
     """The parameters of a step and how it reads them."""
@@ -224,6 +229,8 @@ class ParameterReads:
     """How often it asks for the norm of all parameters together."""
     matrix_requests: tuple[tuple[bool, ...], ...] = ()
     """For each time that it asks for whole momenta, of which parameters."""
+    mean_requests: tuple[tuple[MeanRequest | None, ...], ...] = ()
+    """For each time that it asks for means over a dim, of which parameters."""
     gathers_per_step: int = 1
     """How often a step gathers the parameters that fsdp splits."""
     frozen: tuple[LeafSharding, ...] = ()
@@ -326,6 +333,7 @@ def parameter_traffic(
         ),
         *norm_traffic(plan, parameter_reads, updates),
         *matrix_traffic(plan, parameter_reads, updates),
+        *mean_traffic(plan, parameter_reads, updates),
     )
 
 
@@ -421,6 +429,36 @@ def norm_traffic(
                 kind="all-reduce",
                 axes=axes,
                 payload=updates * payload,
+                layer="whole_lengths",
+            )
+
+
+def mean_traffic(
+    plan: Plan, reads: ParameterReads, updates: int
+) -> Iterator[PlannedCollective]:
+    """Yield the all-reduces of means over dims that are split, an update each.
+
+    One for each leaf, over the axis that splits the dim; the result may be cut along
+    the other dims.
+    """
+    for wanted in reads.mean_requests:
+        for leaf, want in zip(reads.leaves, wanted, strict=True):
+            if want is None:
+                continue
+            (dim, shape), axes = want, leaf.spec()
+            over = nontrivial_axes(plan, (axes[dim],) if axes[dim] else ())
+            if not over:
+                continue
+            cut = [
+                plan.mesh.size(axis) if axis and rows == whole else 1
+                for axis, rows, whole in zip(axes, shape, leaf.shape, strict=True)
+            ]
+            size = math.prod(shape) // math.prod(cut)
+            yield PlannedCollective(
+                what="lengths",
+                kind="all-reduce",
+                axes=over,
+                payload=updates * size * np.dtype(real_dtype(leaf.dtype)).itemsize,
                 layer="whole_lengths",
             )
 

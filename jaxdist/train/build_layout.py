@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ from jaxdist.partition.compiler_rewrites import mesh_platform, mesh_rules
 from jaxdist.partition.context_parallel import attention_inputs, check_context
 from jaxdist.partition.gradient_buckets import plan_reduction
 from jaxdist.partition.ledger import (
+    MeanRequest,
     ParameterReads,
     build_ledger,
     matrix_flops,
@@ -58,6 +59,7 @@ from jaxdist.profile.repeated_blocks import RepeatedBlocks, find_repeated_blocks
 from jaxdist.profile.trace import TraceCache, has_gradients
 from jaxdist.profile.xla_cpu.backward_reads import backward_reads
 from jaxdist.train import diloco, remat
+from jaxdist.train.adafactor import check_factored, local_means
 from jaxdist.train.block_scan import BlockScan, find_block_scans, scans_blocks
 from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.objective import Batch, cast_floats
@@ -81,6 +83,7 @@ from jaxdist.train.state import (
 from jaxdist.train.state_layout import LeafStateLayout, StateLayout
 from jaxdist.train.task import Task
 
+ValueT = TypeVar("ValueT")
 Inputs = Sequence[jax.ShapeDtypeStruct]
 Trace = Callable[[Inputs], Any]
 """Traces a network on inputs of these shapes; raises where it cannot take them."""
@@ -376,6 +379,7 @@ def build_layout(
         norm_requests=requests.norms,
         global_norms=requests.global_norms,
         matrix_requests=requests.matrices,
+        mean_requests=requests.means,
         frozen=tuple(x for x in held.stat_shardings if x.fsdp_dim is not None),
     )
     if stages is None:
@@ -421,6 +425,7 @@ def _check_optimizer(plan: Plan, state: TrainState) -> None:
     """Refuse plans that do not go with the task's optimizer."""
     diloco.check_outer_loop(plan, state)
     check_schedule_free(plan, state.opt)
+    check_factored(plan, state.opt)
 
 
 def _split_frozen(
@@ -918,6 +923,8 @@ class OptimizerRequests:
     """How often the sum over all leaves."""
     matrices: tuple[tuple[bool, ...], ...]
     """Whole momenta."""
+    means: tuple[tuple[MeanRequest | None, ...], ...]
+    """Means over a dim."""
 
 
 def _optimizer_requests(
@@ -965,6 +972,15 @@ def _optimizer_requests(
     norms: list[tuple[bool, ...]] = []
     matrices: list[tuple[bool, ...]] = []
     totals: list[jax.Array] = []
+    dim_means: list[tuple[MeanRequest | None, ...]] = []
+
+    def means(tree: Any, dim: int) -> Any:
+        found = local_means(tree, dim)
+        leaves = leaves_with_masked(found)
+        dim_means.append(
+            tuple(None if is_masked(x) else (x.ndim + dim, x.shape) for x in leaves)
+        )
+        return found
 
     def note(requests: list[tuple[bool, ...]], tree: Any) -> Any:
         requests.append(tuple(not is_masked(leaf) for leaf in leaves_with_masked(tree)))
@@ -988,6 +1004,7 @@ def _optimizer_requests(
                 squares=squares,
                 total=total,
                 unshard=partial(note, matrices),
+                means=means,
             )
 
     jax.eval_shape(update, params, opt)
@@ -996,10 +1013,13 @@ def _optimizer_requests(
         representatives.get(name, name) for name in leaf_names(state_shapes.params)
     ]
 
-    def of_all(requests: list[tuple[bool, ...]]) -> tuple[tuple[bool, ...], ...]:
+    def of_all(requests: list[tuple[ValueT, ...]]) -> tuple[tuple[ValueT, ...], ...]:
         own = (dict(zip(traced, one, strict=True)) for one in requests)
         return tuple(tuple(repeated_blocks.expand_leaves(one, names)) for one in own)
 
     return OptimizerRequests(
-        norms=of_all(norms), global_norms=len(totals), matrices=of_all(matrices)
+        norms=of_all(norms),
+        global_norms=len(totals),
+        matrices=of_all(matrices),
+        means=of_all(dim_means),
     )

@@ -188,7 +188,6 @@ class Layout:
         held = [
             P(*x.spec(include_fsdp=self.gathers_params)) for x in self.param_shardings
         ]
-        worked = [P(*leaf.spec()) for leaf in self.param_shardings]
         running = [P(*leaf.spec()) for leaf in self.state_layout.stat_shardings]
         # One order for parameters, and for what an optimizer has of each.
         trees = jax.tree.structure(state.params), jax.tree.structure(state.stats)
@@ -202,10 +201,9 @@ class Layout:
             average={"params": params, "stats": stats} if kept else None,
             opt=optax.tree.map_params(
                 self.task.optimizer,
-                # A part of an optimizer has no state of leaves that are not its own.
-                lambda x, spec: x if is_masked(x) else spec,
+                _moment_spec,
                 state.opt,
-                jax.tree.unflatten(trees[0], worked),
+                jax.tree.unflatten(trees[0], self.param_shardings),
                 transform_non_params=lambda _: P(),
                 is_leaf=is_masked,
             ),
@@ -390,3 +388,15 @@ class Layout:
         # Dims that are not spatial (tokens, the frames of a clip) stay whole.
         axes, dims = self.plan.batch_axes, self.task.objective.dim_axes
         return {key: P(axes, *dims(key, len(x.shape))) for key, x in batch.items()}
+
+
+def _moment_spec(moment: Any, leaf: LeafSharding) -> Any:
+    """Return how an array of an optimizer lies that is one of a parameter's."""
+    # A part of an optimizer has no state of leaves that are not its own.
+    if is_masked(moment):
+        return moment
+    if len(moment.shape) != len(leaf.shape):
+        return P(*leaf.spec())
+    # Factored moments have one row in place of a dim.
+    pairs = zip(leaf.spec(), moment.shape, leaf.shape, strict=True)
+    return P(*(axis if rows == whole else None for axis, rows, whole in pairs))

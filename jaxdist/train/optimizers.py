@@ -33,6 +33,7 @@ class OptimConfig:
         "muon",
         "schedule_free_sgd",
         "schedule_free_adamw",
+        "adafactor",
     ] = "sgd"
     """Name of the optimizer."""
     lr: float = 0.1
@@ -44,7 +45,8 @@ class OptimConfig:
     """
     momentum: float = 0.9
     """Share of the old mean of gradients in the new, 0 to below 1; sgd is Nesterov's.
-    schedule_free: share of the average in the point at which gradients are taken.
+    adafactor has none; schedule_free: share of the average in the point at which
+    gradients are taken.
     """
     beta2: float = 0.999
     """The same for squares of gradients, 0 to below 1: adamw, lamb and muon."""
@@ -255,6 +257,14 @@ def _schedule_free_adamw(config: OptimConfig, rate: "optax.Schedule") -> Any:
     return schedule_free(base, rate, config.momentum)
 
 
+def _adafactor(config: OptimConfig, rate: "optax.Schedule") -> Any:
+    """`optax.adafactor`, without momentum: Shazeer and Stern 2018, arXiv:1804.04235."""
+    from jaxdist.train.adafactor import adafactor
+
+    decay = config.weight_decay
+    return adafactor(rate, weight_decay=decay, mask=weight_decay_mask)
+
+
 def _lars(config: OptimConfig, rate: "optax.Schedule") -> Any:
     """`optax.lars`: You et al. 2017, arXiv:1708.03888.
 
@@ -327,6 +337,7 @@ _OPTIMIZERS: Final = MappingProxyType(
         "muon": _muon,
         "schedule_free_sgd": _schedule_free_sgd,
         "schedule_free_adamw": _schedule_free_adamw,
+        "adafactor": _adafactor,
     }
 )
 

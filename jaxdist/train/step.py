@@ -12,6 +12,7 @@ split it. One rule for every leaf and every split.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -36,6 +37,7 @@ from jaxdist.pipeline.async_executor import AsyncPipeline
 from jaxdist.pipeline.plan_schedule import async_plan_schedule
 from jaxdist.pipeline.stage_parameters import SlotArrays
 from jaxdist.train import error_feedback
+from jaxdist.train.adafactor import local_means
 from jaxdist.train.diloco import per_replica_step
 from jaxdist.train.layout import Layout
 from jaxdist.train.local_gradients import local_gradients
@@ -217,6 +219,8 @@ def _apply_optimizer(
             total=total,
             unshard=functools.partial(_unshard, layout),
             shard=functools.partial(_shard, layout),
+            means=functools.partial(_whole_means, layout),
+            sizes=functools.partial(_whole_sizes, layout),
         )
         params = optax.apply_updates(params, updates)
     if whole:
@@ -238,6 +242,25 @@ def _global_squares(layout: Layout, tree: Any) -> Any:
     over = [split_axes(leaf) for leaf, x in given if not is_masked(x)]
     with jax.named_scope("whole_lengths"):
         return jax.tree.unflatten(shape, all_reduce_leaves(own, over))
+
+
+def _whole_means(layout: Layout, tree: Any, dim: int) -> Any:
+    """Return the mean of each whole leaf over a dim, which stays as one row."""
+    own, shape = jax.tree.flatten(local_means(tree, dim))
+    given = zip(layout.param_shardings, leaves_with_masked(tree), strict=True)
+    axes = [leaf.spec()[dim] for leaf, x in given if not is_masked(x)]
+    parts = [
+        x / layout.plan.mesh.size(axis) if axis else x
+        for x, axis in zip(own, axes, strict=True)
+    ]
+    over = [(axis,) if axis else () for axis in axes]
+    with jax.named_scope("whole_lengths"):
+        return jax.tree.unflatten(shape, all_reduce_leaves(parts, over))
+
+
+def _whole_sizes(layout: Layout, tree: Any) -> Any:
+    """Return how many numbers each whole leaf has."""
+    return _map_split_leaves(layout, lambda leaf, x: math.prod(leaf.shape), tree)
 
 
 def _unshard(layout: Layout, tree: Any) -> Any:
@@ -264,7 +287,7 @@ def _shard(layout: Layout, tree: Any) -> Any:
 
 
 def _map_split_leaves(
-    layout: Layout, move: Callable[[LeafSharding, jax.Array], jax.Array], tree: Any
+    layout: Layout, move: Callable[[LeafSharding, jax.Array], Any], tree: Any
 ) -> Any:
     """Map leaves with their shardings; masked ones are none."""
     own, shape = jax.tree.flatten(tree)
