@@ -446,7 +446,7 @@ def mean_traffic(
             if want is None:
                 continue
             (dim, shape), axes = want, leaf.spec()
-            over = nontrivial_axes(plan, (axes[dim],) if axes[dim] else ())
+            over = nontrivial_axes(plan, filter(None, axes[dim : dim + 1]))
             if not over:
                 continue
             cut = [

@@ -40,7 +40,7 @@ _DECAY_POWER, _EPSILON, _LEAST_SCALE = 0.8, 1e-30, 1e-3
 class FactoredMoments(NamedTuple):
     """Second moments; of each leaf the trees have what it needs, else a single zero."""
 
-    count: jax.Array
+    step_count: jax.Array
     """Updates so far: int32 []."""
     row: Any
     """Means over the last dim: `[..., rows, 1]`."""
@@ -103,7 +103,7 @@ def scale_by_factored_moments(
             return make
 
         parts = {p: jax.tree.map(zeros(p), params) for p in ("row", "col", "full")}
-        return FactoredMoments(count=jnp.zeros([], jnp.int32), **parts)
+        return FactoredMoments(step_count=jnp.zeros([], jnp.int32), **parts)
 
     def update(
         grads: Any,
@@ -115,7 +115,7 @@ def scale_by_factored_moments(
     ) -> tuple[Any, FactoredMoments]:
         del params, others
         # In float32 as optax, whose numbers these are.
-        share = 1 - (state.count + 1).astype(jnp.float32) ** -_DECAY_POWER
+        share = 1 - (state.step_count + 1).astype(jnp.float32) ** -_DECAY_POWER
         squares = jax.tree.map(
             lambda g: (
                 jnp.square(g.real) + jnp.square(g.imag) + _EPSILON
@@ -158,8 +158,8 @@ def scale_by_factored_moments(
         found = jax.tree.map(
             divide, factored, grads, row, col, full, means(chosen(row), -2)
         )
-        count = optax.safe_increment(state.count)
-        return found, FactoredMoments(count=count, row=row, col=col, full=full)
+        count = optax.safe_increment(state.step_count)
+        return found, FactoredMoments(step_count=count, row=row, col=col, full=full)
 
     return optax.GradientTransformationExtraArgs(init, update)
 

@@ -132,7 +132,8 @@ def schedule_from_task(
     # optax counts in int32 and has jax promote, also where strict promotion is asked
     # for.
     with jax.numpy_dtype_promotion("standard"):
-        rates = np.asarray(jax.jit(rate)(counts))
+        # A rate that stays is one number.
+        rates = np.broadcast_to(jax.jit(rate)(counts), counts.shape)
     epochs = tuple(
         EpochRate(epoch=number, step=int(step) + 1, rate=float(rate))
         for number, (step, rate) in enumerate(zip(counts, rates), start=1)
