@@ -161,6 +161,8 @@ class _LocalNetwork:
         wrt = [i for i in self.unlooped if i < self.trained]
 
         def call(own: list[jax.Array], given: Any) -> tuple[Any, Any]:
+            # Those of loops are still shards here, and no block of this piece reads
+            # them.
             leaves = list(self.params)
             for i, x in zip(wrt, own, strict=True):
                 leaves[i] = x
