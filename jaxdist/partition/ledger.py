@@ -439,29 +439,31 @@ def mean_traffic(
 ) -> Iterator[PlannedCollective]:
     """Yield the all-reduces of means over dims that are split, an update each.
 
-    One for each leaf, over the axis that splits the dim; the result may be cut along
-    the other dims.
+    One for each time and axis; of a leaf it has one row or column, which may be cut
+    along the other dims.
     """
     for wanted in reads.mean_requests:
+        sums: Counter[tuple[str, ...]] = Counter()
         for leaf, want in zip(reads.leaves, wanted, strict=True):
             if want is None:
                 continue
             (dim, shape), axes = want, leaf.spec()
-            over = nontrivial_axes(plan, filter(None, axes[dim : dim + 1]))
-            if not over:
-                continue
             cut = [
                 plan.mesh.size(axis) if axis and rows == whole else 1
                 for axis, rows, whole in zip(axes, shape, leaf.shape, strict=True)
             ]
             size = math.prod(shape) // math.prod(cut)
-            yield PlannedCollective(
-                what="lengths",
-                kind="all-reduce",
-                axes=over,
-                payload=updates * size * np.dtype(real_dtype(leaf.dtype)).itemsize,
-                layer="whole_lengths",
-            )
+            over = nontrivial_axes(plan, filter(None, axes[dim : dim + 1]))
+            sums[over] += size * np.dtype(real_dtype(leaf.dtype)).itemsize
+        for over, payload in sums.items():
+            if over:
+                yield PlannedCollective(
+                    what="lengths",
+                    kind="all-reduce",
+                    axes=over,
+                    payload=updates * payload,
+                    layer="whole_lengths",
+                )
 
 
 def matrix_traffic(
