@@ -673,8 +673,12 @@ def _scan_equal_blocks(
         for leaf, read in zip(reads.gathered, reads.backward_reads, strict=True)
     }
     remade = plan.remade(blocks)
+    # Behind frozen blocks alone a block hands back no gradient, as others in a loop do.
+    trained = {leaf.name.partition("/")[0] for leaf in reads.leaves}
+    first = next((i for i, name in enumerate(blocks) if name in trained), 0)
+    ends = set(blocks[: first + 1]) if layout.task.is_partial else set()
     marks |= {
-        name: (name in remade, remat.memory_actions(plan, name, block))
+        name: (name in remade, name in ends, remat.memory_actions(plan, name, block))
         for name, block in bound.chain()
     }
     scans = find_block_scans(bound, alike.__contains__, reads.gathered, marks)
