@@ -99,6 +99,7 @@ def binominal_lr(ranks: int, per_host: int) -> CollectiveSchedule:
 
 def smp_binominal(ranks: int, per_host: int) -> CollectiveSchedule:
     """Return trees in hosts and over their first ranks, up and down."""
+    # The whole array is one chunk: trees do not cut it.
     hosts, piece = rank_rows(ranks, per_host), range(1)
     leaders = [host[0] for host in hosts]
     steps = (
@@ -150,6 +151,7 @@ def direct_reduce_doubling_gather(ranks: int, per_host: int) -> CollectiveSchedu
 def _ignore_hosts(
     build: Callable[[int], CollectiveSchedule],
 ) -> Callable[[int, int], CollectiveSchedule]:
+    # Rows of the tables have the ranks of a host, also for lists that know none.
     return lambda ranks, per_host: build(ranks)
 
 

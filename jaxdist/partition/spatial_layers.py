@@ -262,6 +262,8 @@ def _propagate(
         label = str(eqn.params.get("name", ""))
         if label.startswith(_LAYER_PREFIX):
             # Our layer fetches what it needs of the neighbours, in the dims it is told.
+            # Labels are the names that `_wrap_as_program` gave, so the jaxpr says whose
+            # call it is.
             splits, name = (
                 {op.split for op in ops if op.split},
                 label[len(_LAYER_PREFIX) :],

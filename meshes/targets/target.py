@@ -90,6 +90,7 @@ def parse_target(text: str) -> Target:
     chip = chips[name]
     sides = given.lower().split("x")
     shape = tuple(int(side) for side in sides if re.fullmatch(r"[1-9]\d{0,4}", side))
+    # A side that is no number is missing from the shape.
     if len(shape) != len(sides) or not _exists(chip, shape):
         raise BadInput(
             f"there is no {name} of shape {given or 'nothing'}",
@@ -108,6 +109,7 @@ def target_for(chip_name: str, devices: int) -> Target | None:
     """
     chip = next(chip for chip in CHIPS if chip.name == chip_name)
     if isinstance(chip, GpuChip):
+        # Only full hosts, or a part of one.
         hosts = max(1, devices // _GPUS_PER_HOST)
         shapes: list[tuple[int, ...]] = [(hosts, devices // hosts)]
     else:
@@ -166,8 +168,11 @@ def _exists(chip: Chip, shape: tuple[int, ...]) -> bool:
         return 1 <= hosts <= _MAX_GPU_HOSTS and 1 <= devices <= _GPUS_PER_HOST
     if len(shape) != chip.dims:
         return False
+    # Pods of three dims are built of racks of 4 x 4 x 4 chips, joined by optical
+    # switches; smaller parts lie within a rack.
     cubes = chip.dims == 3 and all(side % _CUBE == 0 for side in shape)
     if cubes and math.prod(shape) <= chip.max_chips:
+        # A pod is the same torus however its sides are ordered: one order names it.
         return list(shape) == sorted(shape)
     return shape in _GRIDS[chip.dims]
 

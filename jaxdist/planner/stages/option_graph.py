@@ -90,6 +90,7 @@ class OptionGraph:
                     label=node.label,
                     forward=0.0,
                     backward=min(
+                        # Device seconds: a node of degree t keeps t devices busy.
                         degree * option.seconds
                         for degree, options in node.options.items()
                         for option in options
@@ -135,6 +136,7 @@ class OptionStageQuery:
             ("memory", self.memory),
             ("microbatches", self.microbatches),
         ):
+            # Infinite memory and bandwidth are allowed: they leave a bound out.
             if not value > 0 or math.isnan(value):
                 raise BadInput(
                     f"{value:g} {name}",
