@@ -449,16 +449,7 @@ def _split_frozen(
 
 
 def _check_whole_samples(task: Task, plan: Plan) -> None:
-    """Refuse what reads whole samples: metrics of one's own, and packed documents."""
-    if "segments" in task.objective.dtypes:
-        raise BadInput(
-            "documents that share a window are not split over its tokens",
-            rule="attention over the context axis takes one document a window",
-            values=f"plan.mesh.context = {plan.mesh.context}, the network reads "
-            "segments",
-            remedy="plan.mesh.context=1 plan.mesh.tensor="
-            f"{plan.mesh.context} plan.tensor_strategy=sequence",
-        )
+    """Refuse what reads whole samples: metrics of one's own."""
     if task.metrics:
         raise BadInput(
             "metrics of your own would see a part of each sample",
