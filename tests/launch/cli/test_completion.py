@@ -46,7 +46,7 @@ def test_commands_come_first():
         (("train", "m"), ["mine.py"]),
         (("train", "digits", "--dry"), ["--dry-run"]),
         (("train", "digits", "optim.l"), ["optim.lr="]),
-        (("train", "digits", "optim.name=a"), ["optim.name=adamw"]),
+        (("train", "digits", "optim.name=adaf"), ["optim.name=adafactor"]),
         (("train", "digits", "--json", "seed=1", "model.aux=T"), ["model.aux=True"]),
         (("train", "digits", "--plan", "pl"), ["plan.json"]),
         (("train", "digits", "--plan=pl"), ["--plan=plan.json"]),
