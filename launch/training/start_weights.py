@@ -83,7 +83,9 @@ class StartWeights:
         try:
             found = orbax_store.read_arrays(folder, targets)
             verify_arrays(self.manifest, found, tuple(targets))
-        except (CorruptCheckpointError, ValueError) as damage:
+        except Exception as damage:  # Orbax raises the class itself, too
+            if not isinstance(damage, CorruptCheckpointError):
+                reader.reraise_unless_corrupt(damage)
             raise BadInput(
                 f"checkpoint {folder} is damaged",
                 rule="every leaf is what was saved",
