@@ -10,7 +10,7 @@ from jaxdist.core.cluster.device import Device
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.oracle.compute_times import ComputeCostModel
-from jaxdist.oracle.step_description import StepDescription
+from jaxdist.oracle.step_description import FROZEN_TERM, StepDescription
 from jaxdist.partition.context_parallel import ATTENTION_GRADIENTS, ATTENTION_TERM
 from jaxdist.partition.traffic import PlannedCollective
 
@@ -45,6 +45,8 @@ class TrafficProbes:
     """Bytes of the parameters."""
     state: float = 1.0
     """Bytes of the state for each byte of the parameters."""
+    trained_fraction: float = 1.0
+    """Part of the parameters that is not frozen: of it alone are gradients."""
     batch_bytes: int = 0
     """Bytes of the samples of a global batch."""
     tensor_split_fraction: float = 0.0
@@ -117,7 +119,8 @@ def probe_traffic(
     some = next(iter(cases.values()))
     # State, as optimizer moments, is split as the parameters are, so their ratio holds
     # for all layouts.
-    held = some.state_bytes.get("parameters", parameter_bytes)
+    trained = some.state_bytes.get("parameters", parameter_bytes)
+    held = trained + some.state_bytes.get(FROZEN_TERM, 0)
     rows = {axis: case.ledgers[0].rows for axis, case in cases.items()}
 
     # Data parallelism, spatial or not, reduces gradients and statistics alike.
@@ -131,7 +134,8 @@ def probe_traffic(
     tensor_rows: dict[str, list[PlannedCollective]] = {}
     if tensor := cases.get("tensor"):
         # The parameter bytes of a device tell which part of them the axis splits.
-        kept = tensor.state_bytes["parameters"] / parameter_bytes
+        own = tensor.state_bytes.get("parameters", 0)
+        kept = (own + tensor.state_bytes.get(FROZEN_TERM, 0)) / parameter_bytes
         split = min(1.0, (1 - kept) * few / (few - 1))
         # A device's share of a layer is all of it or one part of `few`; rounding puts
         # it a little off, so the limit lies halfway.
@@ -164,6 +168,7 @@ def probe_traffic(
     return TrafficProbes(
         parameter_bytes=parameter_bytes,
         state=sum(some.state_bytes.values()) / max(1, held),
+        trained_fraction=trained / max(1, held),
         batch_bytes=some.batch_bytes,
         tensor_split_fraction=split,
         tensor_parallel_layers=split_layers,
