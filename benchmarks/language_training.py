@@ -127,7 +127,7 @@ def tune(folder: Path, task: str, words: list[str]) -> None:
     best: tuple[float, ...] = ()
     for name in ROWS:
         tried: dict[tuple[float, ...], float] = {}
-        own = [(rate,) for rate in RATES]
+        own: list[tuple[float, ...]] = [(rate,) for rate in RATES]
         if name in OUTER_RATES:
             own = [(*best, *outer) for outer in OUTER_RATES[name]]
         for rates in own:
