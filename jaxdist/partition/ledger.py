@@ -29,11 +29,12 @@ from jaxdist.collectives.hlo_collectives import wire_bytes
 from jaxdist.core.block_protocol import AttentionInputs
 from jaxdist.core.dtypes import accumulation_dtype, real_dtype
 from jaxdist.core.plan import Plan
-from jaxdist.layers import Conv, ConvTranspose
+from jaxdist.layers import Conv, ConvTranspose, Experts
 from jaxdist.layers.tensor_role import Roles
 from jaxdist.partition import (
     context_parallel,
     data_parallel,
+    expert_parallel,
     param_sharding,
     spatial_layers,
     spatial_parallel,
@@ -87,7 +88,7 @@ class LayerFlops:
 def predict_flops(
     plan: Plan, calls: Sequence[LayerCall], roles: Roles
 ) -> dict[str, int]:
-    """Predict the FLOPs of convolutions, dense layers and the logits of tied tables.
+    """Predict the FLOPs of convolutions, dense layers, experts and tied tables' logits.
 
     Forward and backward, biases included.
 
@@ -149,6 +150,9 @@ def predict_flops(
         passes = 1 + call.weight_gradient + call.input_gradient
         biases = (1 + call.output_gradient) * (call.layer.bias is not None)
         total[call.path] += passes * 2 * outputs * features + biases * outputs
+
+    for call in calls_of_type(calls, Experts):
+        total[call.path] += expert_parallel.expert_flops(plan, call, roles)
 
     for call in calls_of_type(calls, nnx.Embed):
         if call.method == "attend":  # a lookup does no arithmetic
@@ -354,6 +358,7 @@ def build_ledger(
         layers += spatial_parallel.group_norm_traffic(each.plan, each.calls, roles)
         layers += spatial_parallel.gather_traffic(each.plan, each.calls, roles)
         layers += tensor_parallel.tensor_traffic(each.plan, each.calls, roles)
+        layers += expert_parallel.expert_traffic(each.plan, each.calls)
         layers += context_parallel.context_traffic(
             each.plan, each.calls, roles, attention
         )

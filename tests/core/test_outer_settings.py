@@ -48,4 +48,4 @@ def test_replicas_on_purpose_alike_are_one():
         replicated_axes=("replica",),
     )
     assert plan.replicas == 1
-    assert plan.batch_axes == ("data", "fsdp")
+    assert plan.batch_axes == ("data", "fsdp", "expert")
