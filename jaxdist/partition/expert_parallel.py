@@ -16,6 +16,7 @@ Source: Lepikhin et al. 2020, arXiv:2006.16668, section 3.2.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from flax import nnx
@@ -28,6 +29,11 @@ from jaxdist.layers.tensor_role import Roles
 from jaxdist.partition.spatial_parallel import block_shape
 from jaxdist.partition.traffic import PlannedCollective, nontrivial_axes
 from jaxdist.profile.layer_calls import LayerCall, calls_of_type
+
+EXPERT_TERM: Final = "expert tokens"
+"""The name of what goes to experts and back, in reports."""
+BALANCE_TERM: Final = "expert balance"
+"""That of how often each expert was chosen."""
 
 
 def expert_layers(network: nnx.Module) -> dict[str, Experts]:
@@ -118,7 +124,7 @@ def expert_traffic(
         counts = 0 if slots else samples * count * np.dtype(np.int32).itemsize
         if axes:
             yield PlannedCollective(
-                what="expert tokens",
+                what=EXPERT_TERM,
                 kind="all-to-all",
                 axes=axes,
                 payload=passes * each + counts,
@@ -127,7 +133,7 @@ def expert_traffic(
             )
         if shared and layer.routing.balance_weight:
             yield PlannedCollective(
-                what="expert balance",
+                what=BALANCE_TERM,
                 kind="all-reduce",
                 axes=shared,
                 payload=count * np.dtype(np.int32).itemsize,

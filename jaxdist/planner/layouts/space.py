@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.core.axes import AXES, BATCH_AXES
+from jaxdist.core.axes import AXES, BATCH_AXES, EXPERT_AXIS
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import AfterSpatial, ContextForm, MeshShape, Plan, TensorSplit
 from jaxdist.core.plan.pipeline import PipelineConfig, ScheduleName
@@ -26,7 +26,8 @@ from jaxdist.pipeline.sync_schedule import FULL_PIPELINE_SCHEDULES, ZERO_BUBBLE_
 Column = NDArray[Any]
 
 SEARCH_AXES: Final = (
-    *("pipe", "data", "fsdp", "context", "spatial_h", "spatial_w", "tensor"),
+    *("pipe", "data", "fsdp", "expert", "context", "spatial_h", "spatial_w"),
+    "tensor",
 )
 """Axes over which devices are factored, outermost first."""
 
@@ -278,6 +279,7 @@ def plan_space(
     batch: int,
     blocks: int,
     tokens: int = 0,
+    experts: int = 0,
     fixed_axes: Mapping[str, int] = MappingProxyType({}),
 ) -> PlanSpace:
     """List what could be tried, but for what cannot be run at a glance.
@@ -289,6 +291,7 @@ def plan_space(
         batch: samples of a global batch, which every microbatch divides.
         blocks: blocks of the network: a stage has one at least.
         tokens: of a sample, of which a device has two equal chunks.
+        experts: of the network, of which devices have equal parts; 0: it has none.
         fixed_axes: devices of axes that are not chosen.
     """
     # Typed axes take their devices; the others are factored.
@@ -318,11 +321,13 @@ def plan_space(
     )
     pipe, chunked, first = every.sizes("pipe"), every.chunks > 1, every.order == 0
     parts = every.sizes("replica", *BATCH_AXES) * every.micro
+    expert, beside = every.sizes(EXPERT_AXIS), pipe * every.sizes("context")
     ways = choices.ways
     unstaged = [i for i, way in enumerate(ways) if way in NON_PIPELINE_COMPRESSORS]
     possible = (
         (batch % parts == 0)
         & ((every.sizes("context") == 1) | (tokens % (2 * every.sizes("context")) == 0))
+        & ((expert == 1) | ((experts > 0) & (experts % expert == 0) & (beside == 1)))
         & np.where(pipe == 1, first, pipe * every.chunks <= blocks)
         # Interleaved microbatches go round the devices in groups of their number.
         & ~(chunked & (every.micro % pipe != 0))

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Self
 
-from jaxdist.core.axes import CONTEXT_AXIS, SPATIAL_AXES
+from jaxdist.core.axes import CONTEXT_AXIS, EXPERT_AXIS, SPATIAL_AXES
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.oracle.compute_times import ComputeCostModel
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.context_parallel import ATTENTION_GRADIENTS, ATTENTION_TERM
+from jaxdist.partition.expert_parallel import BALANCE_TERM, EXPERT_TERM
 from jaxdist.partition.traffic import PlannedCollective
 
 _NOT_OF_LAYERS: Final = (
@@ -76,6 +77,12 @@ class TrafficProbes:
     )
     """Of attention to tokens of other devices, by kind of collective: all keys, values
     and gradients, in permutes those of a hop for each device."""
+    expert_fraction: float = 0.0
+    """Part of the parameters that the expert axis splits."""
+    expert_gradient_arrays: float = 0.0
+    """All-reduces of their gradients, among those of all."""
+    expert_exchange: ProbedTraffic = ProbedTraffic()
+    """Of tokens to their experts and back, in a microbatch."""
 
 
 def probe_traffic(
@@ -161,6 +168,15 @@ def probe_traffic(
     context = {kind: ProbedTraffic.of(own) for kind, own in read.items()}
     if ring := context.get("collective-permute"):
         context["collective-permute"] = replace(ring, arrays=ring.arrays / few)
+    experts, alone = 0.0, 0.0
+    if case := cases.get(EXPERT_AXIS):
+        kept = case.state_bytes["parameters"] / parameter_bytes
+        experts = min(1.0, (1 - kept) * few / (few - 1))
+        shared = ProbedTraffic.of(
+            row for row in rows[EXPERT_AXIS] if row.what == "all-reduce"
+        )
+        every = ProbedTraffic.of(row for row in whole if row.what == "all-reduce")
+        alone = every.arrays - shared.arrays
     return TrafficProbes(
         parameter_bytes=parameter_bytes,
         state=sum(some.state_bytes.values()) / max(1, held),
@@ -172,7 +188,9 @@ def probe_traffic(
         gradient_all_reduce=ProbedTraffic.of(
             r for r in whole if r.what == "all-reduce"
         ),
-        norm_statistics=ProbedTraffic.of(r for r in whole if r.what == "statistics"),
+        norm_statistics=ProbedTraffic.of(
+            r for r in whole if r.what in ("statistics", BALANCE_TERM)
+        ),
         parameter_all_gather=ProbedTraffic.of(gathers),
         gradient_reduce_scatter=ProbedTraffic.of(
             row for row in sharded if row.what == "gradients"
@@ -186,4 +204,11 @@ def probe_traffic(
             if axis in rows
         },
         context_collectives=context,
+        expert_fraction=experts,
+        expert_gradient_arrays=alone,
+        expert_exchange=ProbedTraffic.of(
+            replace(row, payload=few * row.payload)
+            for row in rows.get(EXPERT_AXIS, ())
+            if row.what == EXPERT_TERM
+        ),
     )
