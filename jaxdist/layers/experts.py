@@ -32,7 +32,9 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.nnx.nn import dtypes
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
+from jaxdist.core.array_tags import MOVED_ROWS
 from jaxdist.core.axes import BATCH_AXES, CONTEXT_AXIS, EXPERT_AXIS
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.layers.all_gather_slices import all_to_all_dims
@@ -149,12 +151,16 @@ class Experts(nnx.Module):
         self, x: jax.Array, chosen: jax.Array, weights: list[jax.Array]
     ) -> jax.Array:
         """Return each token's results of its experts, `[B, T, k, C]`; all are here."""
-        experts = chosen.reshape(-1)
+        experts = chosen.reshape(1, -1)
         order, place = _sort(experts)
-        rows = x.reshape(-1, x.shape[-1])[order // self.routing.chosen]
-        sizes = _count(experts, weights[0].shape[0]).astype(jnp.int32)
-        y = _grouped_swiglu(rows, sizes, weights)
-        return y[place].reshape(*chosen.shape, -1)
+        rows = _move(
+            x.reshape(1, -1, x.shape[-1]),
+            order // self.routing.chosen,
+            place.reshape(1, -1, self.routing.chosen),
+        )
+        sizes = _count(experts[0], weights[0].shape[0])
+        y = _grouped_swiglu(rows[0], sizes, weights)
+        return _move(y[None], place, order[..., None]).reshape(*chosen.shape, -1)
 
     def _in_slots(
         self, x: jax.Array, chosen: jax.Array, weights: list[jax.Array], slots: int
@@ -167,21 +173,28 @@ class Experts(nnx.Module):
             weights: of this device's experts.
             slots: of an expert in each sample; 0: as many as can be needed.
         """
-        samples, tokens, _ = x.shape
+        samples, tokens, features = x.shape
         is_dropless, slots = not slots, slots or tokens
         devices = manual_axis_sizes().get(EXPERT_AXIS, 1)
         experts = weights[0].shape[0] * devices
         # First choices before second ones, and tokens in order.
         wanted = chosen.swapaxes(1, 2).reshape(samples, -1)
+        choices = wanted.shape[1]
         order, place = _sort(wanted)
-        counts = _count(wanted, experts).astype(jnp.int32)
+        counts = _count(wanted, experts)
         starts = jnp.cumsum(counts, -1, dtype=jnp.int32) - counts
+        # The choice in each slot, and the slot of each choice; out of range for none.
         here = lax.broadcasted_iota(jnp.int32, (1, 1, slots), 2)
         taken = here < counts[..., None]
-        at = jnp.minimum(starts[..., None] + here, wanted.shape[1] - 1)
-        token = _take(order, at.reshape(samples, -1)) % tokens
-        given = _take(x, token).reshape(samples, experts, slots, -1)
-        given = jnp.where(taken[..., None], given, jnp.zeros_like(given))
+        at = jnp.minimum(starts[..., None] + here, choices - 1)
+        choice = _take(order, at.reshape(samples, -1))
+        choice = jnp.where(taken.reshape(samples, -1), choice, choices)
+        number = place - _take(starts, wanted)
+        slot = jnp.where(number < slots, wanted * slots + number, experts * slots)
+
+        token = jnp.where(choice < choices, choice % tokens, tokens)
+        slots_of = slot.reshape(samples, self.routing.chosen, tokens).swapaxes(1, 2)
+        given = _move(x, token, slots_of).reshape(samples, experts, slots, features)
         if devices > 1:
             given = all_to_all_dims(given, 1, 0, EXPERT_AXIS)
         if is_dropless:
@@ -196,11 +209,8 @@ class Experts(nnx.Module):
             y = _batched_swiglu(given, weights)
         if devices > 1:
             y = all_to_all_dims(y, 0, 1, EXPERT_AXIS)
-        number = place - _take(starts, wanted)
-        at = wanted * slots + jnp.minimum(number, slots - 1)
-        found = _take(y.reshape(samples, experts * slots, -1), at)
-        found = jnp.where((number < slots)[..., None], found, jnp.zeros_like(found))
-        return found.reshape(samples, self.routing.chosen, tokens, -1).swapaxes(1, 2)
+        y = _move(y.reshape(samples, -1, features), slot, choice[..., None])
+        return y.reshape(samples, self.routing.chosen, tokens, -1).swapaxes(1, 2)
 
 
 def training_slots(layer: Experts, tokens: int) -> int:
@@ -250,17 +260,55 @@ def _count(experts: jax.Array, count: int) -> jax.Array:
 
 
 def _sort(numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the stable order of int32 numbers along the last dim, and its inverse."""
-    last = numbers.ndim - 1
-    here = lax.broadcasted_iota(jnp.int32, numbers.shape, last)
-    _, order = lax.sort((numbers, here), dimension=last, num_keys=1)
-    _, place = lax.sort((order, here), dimension=last, num_keys=1)
+    """Return the stable order of each row of int32 `[B, n]`, and its inverse."""
+    here = lax.broadcasted_iota(jnp.int32, numbers.shape, 1)
+    _, order = lax.sort((numbers, here), dimension=1, num_keys=1)
+    # Compilers of TPUs take seconds for a second sort of many numbers.
+    place = jax.vmap(
+        lambda own, i: own.at[i].set(
+            lax.iota(jnp.int32, own.shape[0]),
+            unique_indices=True,
+            mode="promise_in_bounds",
+        )
+    )(jnp.zeros_like(order), order)
     return order, place
 
 
 def _take(x: jax.Array, at: jax.Array) -> jax.Array:
     """Return rows of each sample: `[B, n, ...]` at int32 `[B, m]`, below n."""
     return jax.vmap(lambda own, i: own.at[i].get(mode="promise_in_bounds"))(x, at)
+
+
+def _take_or_zero(x: jax.Array, at: jax.Array) -> jax.Array:
+    """Return rows `[B, m, C]` of `[B, n, C]` at int32 `[B, m]`, zeros from n on."""
+    found = _take(x, jnp.minimum(at, x.shape[1] - 1))
+    return jnp.where((at < x.shape[1])[..., None], found, jnp.zeros_like(found))
+
+
+@jax.custom_vjp
+def _move(x: jax.Array, source: jax.Array, targets: jax.Array) -> jax.Array:
+    """Return rows of each sample in another order, some of them several times.
+
+    Args:
+        x: `[B, n, C]`.
+        source: int32 `[B, m]`, the row that each of the results is; from n on: zeros.
+        targets: int32 `[B, n, k]`, the results that each row is; from m on: none.
+    """
+    return checkpoint_name(_take_or_zero(x, source), MOVED_ROWS)
+
+
+def _move_back(targets: jax.Array, ct: jax.Array) -> tuple[jax.Array, None, None]:
+    # Rows are taken here as well: accelerators are slow to add to rows at places that
+    # may be the same, and nothing says in which order they do it.
+    wide = accumulation_dtype(ct.dtype)
+    each = [_take_or_zero(ct, targets[..., i]) for i in range(targets.shape[-1])]
+    total = sum((x.astype(wide) for x in each[1:]), each[0].astype(wide))
+    return total.astype(ct.dtype), None, None
+
+
+_move.defvjp(
+    lambda x, source, targets: (_move(x, source, targets), targets), _move_back
+)
 
 
 def _swiglu(gate: jax.Array, up: jax.Array) -> jax.Array:
@@ -300,13 +348,15 @@ def _compact_swiglu(
     """
     count = x.shape[1]
     numbers = lax.broadcasted_iota(jnp.int32, taken.shape, 1)
-    experts = jnp.where(taken, numbers, jnp.full_like(numbers, count)).reshape(-1)
+    experts = jnp.where(taken, numbers, jnp.full_like(numbers, count)).reshape(1, -1)
     order, place = _sort(experts)
-    sizes = _count(experts, count)
-    rows = x.reshape(-1, x.shape[-1])[order[:most]]
-    # What a product makes of rows behind the last group is not said.
-    is_row = lax.iota(jnp.int32, rows.shape[0]) < sizes.sum(dtype=jnp.int32)
-    rows = jnp.where(is_row[:, None], rows, jnp.zeros_like(rows))
-    y = _grouped_swiglu(rows, sizes, weights)
-    found = y[jnp.minimum(place, rows.shape[0] - 1)].reshape(x.shape)
-    return jnp.where(taken[..., None], found, jnp.zeros_like(found))
+    sizes = _count(experts[0], count)
+    # Empty slots come last; what products make of rows behind the last group is not
+    # said, so these are zeros, and nothing is read of their results.
+    slots, here = experts.shape[1], lax.iota(jnp.int32, most)
+    is_row = here < sizes.sum(dtype=jnp.int32)
+    source = jnp.where(is_row, order[:, :most], slots)
+    targets = jnp.where(experts < count, place, most)
+    rows = _move(x.reshape(1, slots, -1), source, targets[..., None])
+    y = _grouped_swiglu(rows[0], sizes, weights)
+    return _move(y[None], targets, source[..., None]).reshape(x.shape)
