@@ -99,9 +99,9 @@ def export_weights(
     shapes: _TensorShapes = {}
     for leaf, stored in leaves.items():
         metadata = manifest.leaves[stored]
-        tensor = places[leaf].tensor
-        code = _DTYPE_CODES[dtype] if dtype else before.get(tensor, "F32")
-        shapes[tensor] = code, places[leaf].tensor_shape(metadata.shape)
+        for tensor in places[leaf].tensors(metadata.shape):
+            code = _DTYPE_CODES[dtype] if dtype else before.get(tensor, "F32")
+            shapes[tensor] = code, places[leaf].tensor_shape(metadata.shape)
     # Built beside its place and renamed: a folder is there whole or not at all.
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f".{out.name}.part")
@@ -113,10 +113,12 @@ def export_weights(
         names = {stored: leaf for leaf, stored in leaves.items()}
         for stored, array in _read(folder, manifest, names):
             place = places[names[stored]]
-            turned = array.T if place.transposed else array
-            _check_range(place.tensor, turned, shapes[place.tensor][0])
-            column = place.part * (turned.shape or (1,))[-1]
-            writers[place.tensor].write(place.tensor, turned, column)
+            rows = array if place.is_stacked else (array,)
+            for tensor, row in zip(place.tensors(array.shape), rows, strict=True):
+                turned = row.T if place.transposed else row
+                _check_range(tensor, turned, shapes[tensor][0])
+                column = place.part * (turned.shape or (1,))[-1]
+                writers[tensor].write(tensor, turned, column)
         codes = [code for code, _ in shapes.values()]
         common = max(set(codes), key=codes.count)
         spoken = next(name for name, code in _DTYPE_CODES.items() if code == common)
@@ -157,7 +159,10 @@ def _leaf_names(manifest: CheckpointManifest) -> dict[str, str]:
     }
 
 
-_WEIGHTS: Final = ("kernel", "bias", "scale", "embedding")
+_WEIGHTS: Final = (
+    *("kernel", "bias", "scale", "embedding"),
+    *("router", "gate", "up", "down"),
+)
 """Variables that are weights: dropout has others."""
 
 
