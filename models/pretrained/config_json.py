@@ -403,7 +403,7 @@ def config_json(
 def _model_type(model: ModelConfig) -> str:
     if model.name == "gpt2_small":
         return "gpt2"
-    if model.experts:
+    if model.experts or model.name == "mixtral":
         return "mixtral"
     return "qwen2" if model.qkv_bias else "llama"
 
