@@ -18,7 +18,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from jaxdist.core.axes import BATCH_AXES, POSITION_AXES
+from jaxdist.core.axes import BATCH_AXES, EXPERT_AXIS, POSITION_AXES
 from jaxdist.core.block_protocol import LogitsLayer
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
@@ -225,7 +225,8 @@ def check_axis_usage(plan: Plan, input_axes: Sequence[str | None]) -> None:
                 f"nothing is split along {axis}",
                 rule="a mesh axis larger than one splits samples, images or weights",
                 values=f"plan.mesh.{axis} = {size}; "
-                f"this network can use {', '.join(used)}",
+                f"this network can use "
+                f"{', '.join(name for name in used if name != EXPERT_AXIS)}",
                 remedy=(
                     f"plan.mesh.data={plan.mesh.data * size} plan.mesh.{axis}=1",
                     *["plan.outer.sync_interval=50"] * (axis == "replica"),
