@@ -49,6 +49,7 @@ def main():
             text = args.folder / "text.txt"
             text.write_text("".join(p.read_text() for p in sorted(PAGES.glob("*.md"))))
             words += [f"data.path={text}"]
+        # A tenth of the rate, in kbit/s.
         slow = f"{parse_link_rate(args.rate) // 10_000}kbit"
         with EmulatedCluster(HOSTS, args.rate) as hosts:
             found = {} if args.only_others else adapts(hosts, args, words, slow)
@@ -108,6 +109,7 @@ def adapts(hosts: EmulatedCluster, args, words, slow):
             later = [row for row in rows if kept and row["time"] > kept[-1]["time"]]
             if len(later) >= args.after:
                 # It has shown what it does: the rest of the course tells nothing.
+                # A signal to one process ends the run in all of them, at one step.
                 for pid in hosts.pids(0)[:1]:
                     os.kill(pid, 15)
                 return
@@ -182,6 +184,7 @@ def alone(hosts: EmulatedCluster, args, words, plan):
 
 
 def mesh(plan):
+    # Axes that a plan does not name are 1, whatever the experiment has.
     sizes = dict.fromkeys(("data", "fsdp", "spatial_h", "tensor", "pipe"), 1)
     sizes |= dict(part.split("=") for part in plan.split(","))
     return [f"plan.mesh.{axis}={size}" for axis, size in sizes.items()]

@@ -39,6 +39,7 @@ def trained(words: list[str], folder: Path, steps: int, every: int, batch: int) 
         f"run.dir={folder}",
         f"run.name={name}",
         f"checkpoint.every_steps={every}",
+        # Half a step less: their number is rounded up.
         f"epochs={(steps - 0.5) * batch / SAMPLES}",
         f"data.samples={SAMPLES}",
     )

@@ -65,6 +65,8 @@ def looped(grad):
 
     def total(*arrays):
         def turn(carried, _):
+            # XLA keeps 0 times a float, which may be NaN: so each turn depends on the
+            # last one, and is not moved out of the loop.
             other = 1 + 0 * carried.sum()
             return carried + grad(*(other * x for x in arrays)), None
 

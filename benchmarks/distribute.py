@@ -69,6 +69,7 @@ class ByHand:
         model = ResNet8(nnx.Rngs(0))
         for _, module in nnx.iter_modules(model):
             if isinstance(module, nnx.BatchNorm):
+                # Statistics are those of the whole batch, as `distribute` has them.
                 module.axis_name = "data"
         graph, params, *rest = nnx.split(model, nnx.Param, ...)
         (stats,) = rest

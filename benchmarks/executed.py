@@ -63,6 +63,7 @@ def layers(folder, args):
     """Time the networks' own layers on all hosts together, for the planner."""
     rates = args.rates.split(",")
     timed = folder / "layers.json"
+    # A copy, since the layers of each network are added to the file.
     timed.write_text((folder / f"{rates[0]}.json").read_text())
     with EmulatedCluster(HOSTS) as hosts:
         hosts.set_rate(None)
@@ -138,6 +139,7 @@ def executed(hosts: EmulatedCluster, model, plans, folder, args):
     """Run all plans in turn; return {rate: {plan: seconds of a step by round}}."""
     rates = args.rates.split(",")
     hosts.set_rate(None)
+    # A `given` of the network before would be taken for an answer.
     for left in ("asked", "given"):
         (folder / left).unlink(missing_ok=True)
     (folder / "plans.json").write_text(json.dumps(list(plans.values())))
@@ -279,6 +281,7 @@ def by(rows, key):
 
 def regrets(rows):
     """Yield what following the prediction costs, by rate and network."""
+    # Of lossy plans none may be chosen: their step is not that of one device.
     exact = [row for row in rows if row["plan"] not in LOSSY]
     for rate, model in dict.fromkeys((row["rate"], row["model"]) for row in exact):
         here = [row for row in exact if (row["rate"], row["model"]) == (rate, model)]

@@ -170,6 +170,7 @@ def damage(run: Run):
         The step that would follow it; nothing where there is none yet.
     """
     folder = run.folder / "checkpoints"
+    # A checkpoint has the number of its step as its name once it is whole.
     whole = [path for path in folder.glob("[0-9]*") if path.name.isdigit()]
     newest = max(whole, key=lambda path: int(path.name), default=None)
     if newest is None:
@@ -185,6 +186,7 @@ def damage(run: Run):
 def fill(filler: Path, leave: int):
     """Take the room of a disk, but for some bytes, while others write on it."""
     with filler.open("ab", buffering=0) as file:
+        # In MiB while that goes, then to within a page of what is to be left.
         for piece in (1 << 20, 1 << 12):
             free = os.statvfs(filler.parent)
             while free.f_bavail * free.f_bsize >= leave + piece:

@@ -154,6 +154,8 @@ def train(program: Program, weighed, score, rounds, target):
     size = layout.batch_shapes["id"].shape[0]
     state, curve, total, costs = initial_state(layout), [], 0.0, []
     for number in range(rounds + 1):
+        # As many minibatches a round for every way: a step of PipeDream takes them all,
+        # one of the others a single one.
         taken = [next(feed) for _ in range(STREAM)]
         rows = {key: np.concatenate([t[key] for t in taken]) for key in taken[0]}
         steps = len(rows["id"]) // size

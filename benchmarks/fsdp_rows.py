@@ -117,6 +117,7 @@ def main():
         table.add(case, len(train), score_predictions(rows, learn(train)[0]).rows)
     for case, column in PARTS.items():
         parts = len({row.columns[column] for row in rows})
+        # Parts are not of one size: the mean of the rows that are fitted.
         mean_train = round(len(rows) * (1 - 1 / parts))
         table.add(case, mean_train, held_out(rows, column))
     print(", ".join(f"{one['name']} {one['value']:.3g}" for one in known.constants))

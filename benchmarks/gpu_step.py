@@ -76,6 +76,8 @@ class Ours:
             program.batch_shardings,
             dtypes={k: s.dtype for k, s in shapes.items() if k != "id"},
         )
+        # One batch, which stays on the devices: reading samples is no part of what is
+        # timed.
         with feed as batches:
             self.batch = {
                 k: x for k, x in next(batches).items() if k in program.batch_shardings
@@ -95,11 +97,13 @@ class Plain:
     def __init__(self, ours: Ours) -> None:
         task = ours.job.layout.task
         self.batch = jax.device_put(jax.device_get(ours.batch), jax.devices()[0])
+        # Copies: each of the two steps donates its state.
         params = jax.device_put(jax.device_get(ours.state.params), jax.devices()[0])
         stats = jax.device_put(jax.device_get(ours.state.stats), jax.devices()[0])
         self.state = params, stats, jax.jit(task.optimizer.init)(params)
 
         def loss_of(params: Any, stats: Any, batch: Any) -> Any:
+            # Kernels alone are cast, as in our step: norms and biases stay in float32.
             used = jax.tree.map(
                 lambda x: cast_floats(x, task.dtype) if x.ndim > 1 else x, params
             )
@@ -189,6 +193,7 @@ class Torch:
             self.model = LlamaForCausalLM(sizes).to(place)
             shape = tuple(tokens.shape)
             self.inputs = torch.randint(0, vocabulary, shape, device=place)
+            # transformers shifts labels by one itself: they are the tokens.
             self.labels = self.inputs
             self.optimizer = torch.optim.AdamW(
                 self.model.parameters(), lr=3e-4, betas=(0.9, 0.95), fused=True
@@ -250,6 +255,7 @@ def measure(
     card = jax.devices()[0]
     ours = Ours(config)
     ours(2)
+    # Read before the others are made: the mark is the process's, and never falls.
     peak = (card.memory_stats() or {}).get("peak_bytes_in_use", 0)
     rows = [row(title, ours.memory_bytes / 1e9, "GB", figure="memory, card's compiler")]
     if there:

@@ -63,6 +63,8 @@ def mpt(path: Path):
     for row in csv.DictReader(path.open()):
         width, heads, blocks = MPT[row["model"]]
         gpus, batch, context = (int(row[x]) for x in ("gpus", "batch", "context"))
+        # Of a sample, as MFU counts: 6 N + 12 L H Q T a token (Chowdhery et al. 2022,
+        # arXiv:2204.02311, appendix B).
         flops = 6 * int(row["parameters"]) * context + 12 * blocks * width * context**2
         share = float(row["mfu"]) / 100
         measured = batch * flops / (share * PEAK[row["device"]] * gpus)

@@ -47,6 +47,7 @@ def write_network(folder, depth, files=3):
         "lm_head.weight": table,
     }
     shapes["model.norm.weight"] = (EMBED,)
+    # 8 heads of keys and values for 16 of queries.
     inner = {"q": EMBED, "k": EMBED // 2, "v": EMBED // 2, "o": EMBED}
     for block in range(depth):
         at = f"model.layers.{block}"
@@ -73,6 +74,7 @@ def write_network(folder, depth, files=3):
 def anonymous_bytes():
     """Memory of this process that is no page of a file."""
     text = Path("/proc/self/status").read_text()
+    # /proc says kB; mapped pages of files are in RssFile.
     return 1024 * int(text.split("RssAnon:")[1].split()[0])
 
 

@@ -96,6 +96,8 @@ def make(folder, config, shard_size="1GB"):
             # Norms and biases as well, which a fresh network has as ones and zeros.
             noise = torch.randn_like(parameter) * 0.3
             parameter.copy_(noise + (parameter if parameter.ndim == 1 else 0))
+        # Rounded before the logits are taken: they are those of the weights in the
+        # file.
         if getattr(config, "dtype", None) == torch.bfloat16:
             for parameter in network.parameters():
                 parameter.copy_(parameter.bfloat16().float())

@@ -43,6 +43,7 @@ def one_epoch() -> list[dict[str, Any]]:
     places = SampleLocations(own, slots)
     step = seconds(lambda: shuffle.trace(places, 4, 3))
     order = seconds(lambda: shuffle.apply_read_order(permute, 4, own, slots))
+    # ru_maxrss is in kB.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{slots.size:,} slots; NumPy's permutation of as many: {1e3 * numpy:.0f} ms")
     print(f"  one epoch               {1e3 * step:5.0f} ms   {step / numpy:.2f} x")

@@ -139,6 +139,7 @@ def ahead(steps, read):
 def host(given, rank, start: int):
     """Train one host's part; print what it read, and when each step ended."""
     if given["fault"] == "full" and rank == VICTIM:
+        # A write past it fails with EFBIG, since Python ignores SIGXFSZ.
         resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
         warnings.simplefilter("ignore")
     order, origin = order_for(given), Origin(given)
@@ -175,6 +176,7 @@ def host(given, rank, start: int):
             time.sleep(0.0005)
         print(json.dumps({"step": step, "ids": ids.tolist(), "at": time.monotonic()}))
         sys.stdout.flush()
+        # A host that was taken away stays at the end: nobody waits for it again.
         at[rank, 0] = max(at[rank, 0], step + 1)
     behind.wait()
     counts = vars(own.counts)

@@ -153,6 +153,7 @@ def wait_for(address):
 
 def wait_until(moment):
     """Begin at the same time on all hosts."""
+    # Hosts are namespaces of one machine, so they have one clock.
     time.sleep(max(moment - time.time(), 0))
 
 
@@ -182,6 +183,7 @@ def formula(args, way):
     hosts = [range(h * each, (h + 1) * each) for h in range(HOSTS)]
     steps = range(args.epochs * order.steps(1))
     moved = sum(len(order.step_exchange(s, own)[1]) for s in steps for own in hosts)
+    # What leaves one training host comes to another: both interfaces count it.
     return 2 * moved * args.bytes / args.epochs
 
 

@@ -77,6 +77,7 @@ def paradl(folder):
         name: form.read(folder / name, load_cluster(form.cluster))
         for name in (RUNS, RANKED, paradl_rows.SPATIAL, paradl_rows.VGG)
     }
+    # The rate of dense layers that read a map is in no row of these two files.
     two = [one for one in form.constants if one.name != "map_dense"]
     for name, scored, kind in (
         (RUNS, RUNS, "runs"),

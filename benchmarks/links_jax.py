@@ -42,6 +42,7 @@ def method(name):
 
 def matrix(rank, mib):
     """Return a square matrix of so many MiB; another one on each host."""
+    # 1 MiB is 2^18 float32 numbers.
     side = math.isqrt(mib << 18)
     return np.random.default_rng(rank).normal(size=(side, side)).astype(np.float32)
 

@@ -80,6 +80,7 @@ def main(mib, methods, times):
     rank, hosts = int(os.environ["JAXDIST_RANK"]), int(os.environ["JAXDIST_HOSTS"])
     address = f"tcp://{os.environ['JAXDIST_COORDINATOR']}"
     dist.init_process_group("gloo", address, rank=rank, world_size=hosts)
+    # 1 MiB is 2^18 float32 numbers.
     side = math.isqrt(mib << 18)
     x = torch.randn(side, side, generator=torch.Generator().manual_seed(rank))
     calls = {name: call(name, x) for name in methods}

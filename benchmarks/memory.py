@@ -81,6 +81,7 @@ def make_task() -> Task:
 
 def planned(layout: Layout) -> tuple[int, int]:
     """Bytes of parameters and of optimizer state that the plan gives a device."""
+    # ZeRO 3 alone divides parameters over fsdp; the state of the optimizer always is.
     held = [
         leaf.local_shape(layout.plan, include_fsdp=layout.gathers_params)
         for leaf in layout.param_shardings

@@ -61,6 +61,7 @@ def lists():
                 ).seconds
                 for rule in ("maxmin", "rtt")
             ]
+            # Alike in the digits that are printed.
             same = abs(both[0] - both[1]) < 5e-4
             rows.append(row(label, both[0], "ms", figure=figure))
             if not same:

@@ -22,6 +22,8 @@ import tempfile
 import time
 from typing import Any
 
+# CM02 has no correction factors, and shares links by round-trip time. A TCP-gamma of 0
+# is no limit by a window; without crosstraffic no acknowledgements come back.
 CONFIG = (
     "network/model:CM02",
     "network/TCP-gamma:0",
@@ -136,6 +138,7 @@ def ours(case):
     begun = time.perf_counter()
     made = make_topology(case["network"], case["ranks"], case["settings"])
     steps = schedule_by_name(case["name"], case["ranks"])
+    # As CM02 shares links.
     network = NetworkModel(topology=made, sharing="rtt")
     found = simulate_collective(steps, float(case["chunk"] * steps.chunks), network)
     return found.seconds, time.perf_counter() - begun

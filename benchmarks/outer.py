@@ -101,6 +101,7 @@ def main() -> None:
         if task == "words":
             words.append(f"data.path={given.text or python_text(given.folder)}")
         samples, batch = samples_of(words)
+        # Half a sample less: the number of steps is rounded up.
         words += [f"epochs={(steps * batch - 0.5) / samples}", *given.set]
         for seed in range(given.seeds):
             first: dict[str, Any] = {}

@@ -135,6 +135,7 @@ def timed(run):
 
 def check_same_bits(ours: Ours, unchecked, batch):
     """Raise where the check changes what a step computes."""
+    # A step donates its state, so each has one of its own.
     first = (initial_state(ours.job.layout) for _ in range(2))
     steps = ours.program.compiled_step, unchecked
     ends = [step(state, batch)[0] for step, state in zip(steps, first)]

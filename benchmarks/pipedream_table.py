@@ -122,6 +122,7 @@ def of_sum(machines, graph: LayerGraph):
 def fitted(graphs):
     """Return cluster A's bandwidth for V100s, and S2VT at the speed of its own row."""
     machines, faster = FITTED["vgg16"]
+    # P machines do P minibatches in the time of one sum, behind which compute hides.
     seconds = machines * total(graphs["vgg16"], "seconds") / faster
     rate = of_sum(machines, graphs["vgg16"]) / seconds
     machines, faster = FITTED["s2vt"]

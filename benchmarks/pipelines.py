@@ -74,6 +74,7 @@ class Encoder(nnx.Module):
 
     def __call__(self, x):
         samples, tokens, _ = x.shape
+        # [samples, tokens, query/key/value, heads, 32]
         parts = self.query(self.norm1(x)).reshape(samples, tokens, 3, 4, 32)
         q, k, v = (parts[:, :, i] for i in range(3))
         scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / 32**0.5
@@ -175,6 +176,8 @@ def ticks(args):
         rows = {}
         for micro in (4, 8, 16, 24, 32):
             found = seconds(stack(kind, micro), args.steps)
+            # 1F1B has M + S - 1 ticks forward and as many backward, filling and
+            # draining included.
             rows[micro] = 2 * (micro + STAGES - 1), statistics.median(found)
         counts, times = np.array(list(rows.values())).T
         slope, first = np.polyfit(counts, times, 1)

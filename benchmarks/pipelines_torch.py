@@ -59,6 +59,7 @@ def timed(kind, name, steps):
     schedule = SCHEDULES[name](stage, MICRO, loss_fn=square)
     optimizer = torch.optim.SGD(own.parameters(), 1e-3)
     x = torch.randn(MICRO * shape[0], *shape[1:])
+    # torch's schedules take inputs on the first stage and targets on the last.
     given = {0: ((x,), {}), last: ((), {"target": x, "losses": []})}
     words, how = given.get(rank, ((), {}))
     found = []

@@ -87,6 +87,7 @@ def command(network, words):
 
     Returns the rows that are recorded.
     """
+    # Of all children that were waited for so far: the difference is this one's.
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     told = subprocess.run(
         [sys.executable, "-m", "jaxdist.launch", "plan", *words, "--json"],

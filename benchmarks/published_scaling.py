@@ -191,6 +191,7 @@ def curve(case, where, inside, trained, most):
         most: devices that there are.
     """
     network, batch = trained
+    # Weak scaling: each device keeps its batch, so one alone is 100 % efficient.
     rows, alone = [], step(network, where, 1, batch)
     size = described(network, batch).profile.parameter_bytes
     for devices in (n for n in DEVICES if n <= most):
@@ -233,6 +234,7 @@ def sums_of(case, reduction):
     assert isinstance(algorithm, FlatAllReduce)
     (ledger,) = case.ledgers
     gone = [one for one in ledger.rows if one.layer.startswith("reduce_gradients")]
+    # Payloads are bytes, of float32 gradients.
     elements = sum(one.payload for one in gone) // 4
     axes = {"data[::4]": case.plan.mesh.data // 4, "data[4]": 4}
     rows = [
@@ -304,6 +306,7 @@ def shuffle_512():
     # What brings samples works beside the devices, so an epoch is as long as the
     # slowest of them.
     disk_s = whole / (workers / per_host) / DISK_B_S
+    # As predicted, then the ends of the interval, each as seconds of an epoch.
     ends = [steps * one for one in (found.step_s, *found.interval_s)]
     local = [max(one, disk_s) for one in ends]
     rows = [predicted("local", local[0], "s", "epoch", local[1:])]

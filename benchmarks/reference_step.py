@@ -79,9 +79,12 @@ def plain_step(layout: "Layout") -> tuple[Any, tuple[Any, ...]]:
     }
 
     def mean_loss(params: Any, batch: Any) -> Any:
+        # Kernels alone are cast, as in our step: norms stay in float32.
         used = jax.tree.map(
             lambda x: cast_floats(x, task.dtype) if x.ndim > 1 else x, params
         )
+        # The graph wants leaves for every block. The first one's stand in for all of
+        # them; the scan gives each block its own.
         first = {
             f"{block}/{inner}": used["blocks"][inner][0]
             for block in scan.blocks
@@ -111,6 +114,7 @@ def plain_step(layout: "Layout") -> tuple[Any, tuple[Any, ...]]:
             updates, opt = task.optimizer.update(grads, opt, params)
             return optax.apply_updates(params, updates), opt, loss
 
+    # The new state lies as the old one did, or its donated buffers could not be used.
     places = jax.tree.map(lambda x: x.sharding, (params, opt))
     jitted = jax.jit(
         step,

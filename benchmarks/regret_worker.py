@@ -27,6 +27,7 @@ SETS = {
 
 
 def matrix(rank, mib):
+    # 1 MiB is 2^18 float32 numbers.
     side = math.isqrt(round(mib * 2**18))
     return np.random.default_rng(rank).normal(size=(side, side)).astype(np.float32)
 

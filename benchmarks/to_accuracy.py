@@ -45,6 +45,7 @@ def tuned(rows):
     steps: dict[str, dict[float, int]] = {}
     for row in rows:
         each = steps.setdefault(row["method"].removeprefix("torch "), {})
+        # None where the target was not reached: such a rate comes last.
         each[row["lr"]] = row["steps"] or sys.maxsize
     return {method: [min(each, key=each.__getitem__)] for method, each in steps.items()}
 
@@ -91,6 +92,7 @@ def main(args):
             new = [method for method in methods if method not in lrs]
             each = dict.fromkeys(new, grid)
             if new:
+                # On free links: how many steps a rate needs does not depend on them.
                 lrs |= tuned(run(hosts, command, new, each, [UNREPORTED], args))
         print("rates by steps to the target:", json.dumps(lrs), flush=True)
         print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}", flush=True)

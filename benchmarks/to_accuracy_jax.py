@@ -49,6 +49,7 @@ class Layers(nnx.Module):
 
 def program_of(asked: ReductionConfig, lr) -> Program:
     """Compile the step of one method at one rate."""
+    # One momentum: a sparse sum that is corrected has it itself.
     own = MOMENTUM if not asked.momentum else None
     task = Task(model=Layers, optimizer=optax.sgd(lr, momentum=own))
     plan = Plan(mesh=MeshShape(data=jax.process_count()), reduce=asked)
@@ -63,6 +64,7 @@ def program_of(asked: ReductionConfig, lr) -> Program:
 def begin(program: Program, seed):
     """Return the state before the first step, with weights that both stacks have."""
     state = initial_state(program.layout)
+    # Leaves of a tree are in the order of their names: bias before kernel.
     drawn = [x for kernel, bias in data.weights(seed) for x in (bias, kernel)]
     leaves, tree = jax.tree.flatten(state.params)
     given = [

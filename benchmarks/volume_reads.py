@@ -119,6 +119,7 @@ def with_jaxdist(source: VolumeSource, slab: Slab) -> Batches:
 
 def kernel_bytes() -> int:
     """Return the bytes that this process has read through the kernel."""
+    # `rchar`: what calls of read returned, out of the page cache as well.
     return int(Path("/proc/self/io").read_text().split()[1])
 
 

@@ -125,6 +125,7 @@ def open_arrays(
                 )
             # Average pooling, rounded back to the bytes that are held in memory.
             side = high // size
+            # [N, size, side, size, side, C]
             squares = pixels.reshape(count, size, side, size, side, channels)
             pixels = np.rint(squares.mean((2, 4))).astype(np.uint8)
         sources.append(LabelledImages(pixels, labels, classes))

@@ -65,6 +65,7 @@ def augment_batch(
         for key in pixel_keys(shapes):
             array, rest = batch[key], shapes[key][len(sides) :]
             fill = ignored.get(key, 0) if key != "image" else 0
+            # Pixels that are seen are written over what counts for nothing.
             moved = np.full((len(array), *sides, *rest), fill, array.dtype)
             for sample, target, each in zip(array, moved, draws, strict=True):
                 each.copy(sample, target)
@@ -72,6 +73,8 @@ def augment_batch(
     if augmentation.noise:
         keys = hash64(seed, _NOISE_DOMAIN, epochs, ids)
         images = found["image"]
+        # By the position in the whole image: a part that is read alone has its own
+        # noise.
         begins = start or (0,) * (images.ndim - 1)
         places = _positions(begins, images.shape[1:], whole or images.shape[1:])
         found["image"] = images.copy()
@@ -117,6 +120,7 @@ class _Move:
 
     def mirror(self, dim: int) -> None:
         """Turn a dim around."""
+        # Pixel o is read where sides - 1 - o was.
         self.offset[dim] += self.sign[dim] * (self.sides[dim] - 1)
         self.sign[dim] *= -1
 
@@ -139,7 +143,10 @@ class _Move:
         """Yield rows of the target along a dim, each with those of the sample."""
         sign, size = self.sign[dim], self.sides[dim]
         offset = self.offset[dim] % rows if self.wraps else self.offset[dim]
+        # Places outside count on from the other side, as if copies of the sample lay
+        # beside it.
         for first in (offset - rows, offset, offset + rows) if self.wraps else [offset]:
+            # Rows o of the target whose place first + sign o is in the sample.
             begin = max(0, -first if sign > 0 else first - rows + 1)
             end = min(size, rows - first if sign > 0 else first + 1)
             if begin < end:
@@ -181,6 +188,8 @@ def _draw_moves(
         )
         for _ in ids
     ]
+    # In this order, whichever was typed first: cut, and then turned, so that only the
+    # sides of the crop must be equal.
     if augmentation.crop:
         bounds = [whole - side + 1 for whole, side in zip(image, sides)]
         for move, offset in zip(moves, draw(_CROP_DOMAIN, bounds)):
@@ -217,6 +226,7 @@ def _rotations(
         dims = list(range(rank))
         for dim, source in zip(turned, order):
             dims[dim] = source
+        # The parity of the inversions is the sign of the permutation.
         swaps = sum(a > b for i, a in enumerate(order) for b in order[i + 1 :])
         for signs in product((False, True), repeat=len(turned)):
             if (swaps + sum(signs)) % 2 == 0:
@@ -244,10 +254,12 @@ def _normal(key: np.uint64, places: NDArray[np.int64]) -> NDArray[np.float32]:
     found = np.empty(places.size, np.float32)
     for first in range(0, places.size, _CHUNK):
         part = places[first : first + _CHUNK]
+        # Positions 2 k and 2 k + 1 share a hash.
         hashes: UInt64Array = hash64(np.array([key]), part >> 1)
         # Never 0: its logarithm is taken.
         radius = np.sqrt(-2 * np.log(((hashes >> _UPPER) + 0.5) / 2**32))
         angle = (hashes & np.uint64(2**32 - 1)) * (2 * np.pi / 2**32)
+        # cos(x - pi/2) is sin x: odd positions have the sine.
         angle -= (part & 1) * (np.pi / 2)
         found[first : first + _CHUNK] = radius * np.cos(angle)
     return found

@@ -61,6 +61,7 @@ class Augmentation:
         named: dict[str, str] = {}
         for word in words:
             name, colon, value = word.partition(":")
+            # flip and rotate90 without a value mean all dims.
             needs_value = name not in ("flip", "rotate90")
             form = _FORMS.get(name)
             matches = form and re.fullmatch(form, value)
@@ -78,6 +79,7 @@ class Augmentation:
             named[name] = value
         if shift and {"shift", "roll"} & named.keys():
             raise _twice_error([*words, f"shift:{shift}"], "shift")
+        # A pixel that leaves either is gone or comes in again.
         if {"shift", "roll"} <= named.keys():
             raise _twice_error(words, "shift")
         return cls(
@@ -120,9 +122,12 @@ class Augmentation:
                 f"{list(image)}",
                 remedy=f"data.augment=crop:{fitting}",
             )
+        # Here the number of dims is known: names of others are refused.
         for word in ("flip", "rotate90"):
             self.dims(word, len(whole))
         turned = self.dims("rotate90", len(whole))
+        # A quarter turn exchanges two sides: with unlike ones a batch would have
+        # samples of two shapes.
         if turned and len({seen[i] for i in turned}) > 1:
             letters, equal = _DIMS[-len(whole) :], _equal_dims(seen)
             remedies = [f"data.augment=crop:{min(seen)},rotate90"]
@@ -175,6 +180,7 @@ class Augmentation:
         Raises:
             BadInput: samples without an image, or of another shape than the words want.
         """
+        # Samples without an image are refused only where something is asked of them.
         if self == Augmentation():
             return shapes
         if "image" not in shapes:
@@ -188,6 +194,8 @@ class Augmentation:
         seen, found = self.sides(shapes["image"]), dict(shapes)
         for key in pixel_keys(shapes):
             found[key] = (*seen, *shapes[key][len(seen) :])
+            # What moves in was never seen: only a number that counts for nothing may
+            # stand there.
             if self.shift and key != "image" and key not in ignored:
                 raise BadInput(
                     f"nothing can move into {key} from outside of an image",
@@ -205,6 +213,7 @@ def pixel_keys(shapes: Shapes) -> tuple[str, ...]:
     >>> pixel_keys({"image": (8, 8, 1), "mask": (8, 8), "label": ()})
     ('image', 'mask')
     """
+    # By shape, since arrays of any name may lie on the pixels.
     sides = shapes["image"][:-1]
     return tuple(k for k, shape in shapes.items() if shape[: len(sides)] == sides)
 

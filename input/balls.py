@@ -92,6 +92,7 @@ class BallsSource:
             squares = sum((x - c) ** 2 for x, c in zip(axes, center, strict=True))
             mask[squares < radius**2] = draw.integers(1, self._classes)
         noise = draw.random((*sides, channels), np.float32) * np.float32(_NOISE)
+        # Noise shows between the balls alone, as in MONAI's recipe.
         return np.maximum(self._level(mask), noise), mask
 
 

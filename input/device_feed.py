@@ -165,6 +165,7 @@ class Feed:
         store_runtime: SampleStoreRuntime | None = None,
         state_at: Callable[[int], LoaderState] | None = None,
     ) -> None:
+        # Threads that have made a batch are noted, to be waited for at the end.
         rows, seen = local_rows(shardings.values(), batch), set[Thread]()
 
         # Nothing here holds the feed itself: one that nobody holds is closed.
@@ -185,6 +186,7 @@ class Feed:
             stop=stop,
             workers=threads,
         )
+        # A list, which the finalizer can empty without holding the feed.
         self._open_batches = [batches]
         """Empty when the feed is closed."""
         # Runs when the feed is closed, is collected, or at the exit of the program,

@@ -87,6 +87,8 @@ def _best_fit(lengths: Places, size: int) -> tuple[Places, int]:
     for length, pieces in zip((-values).tolist(), groups, strict=True):
         left = pieces
         while len(left):
+            # Bits of rooms below the length are cleared; the lowest that is left is the
+            # best fit.
             enough = rooms >> length << length
             room = (enough & -enough).bit_length() - 1 if enough else size
             # Each window takes as many as fit before the next one is begun.
@@ -102,6 +104,8 @@ def _best_fit(lengths: Places, size: int) -> tuple[Places, int]:
             now, left = np.split(left, [len(used) * each])
             windows[now] = np.repeat(used, each)[: len(now)]
             last = len(now) - (len(used) - 1) * each
+            # Windows that were not needed, those that are as full as they can be, and
+            # the last one.
             for some, space in (
                 (unused, room),
                 (used[:-1], room - each * length),

@@ -260,6 +260,7 @@ class SlabCheckedSource(CheckedSource):
 
     def slab(self, slabs: Mapping[str, Slab]) -> Source:
         """Return the same samples with these parts of their arrays, and no others."""
+        # Not by its constructor, which would read a whole first sample.
         made = copy(self)
         made._source = self._source.slab(slabs)
         made._first = {

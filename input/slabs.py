@@ -50,6 +50,8 @@ def local_slabs(
             bounds = [block[dim].indices(shape[dim + 1])[:2] for block in blocks]
             low = min(first for first, _ in bounds) - halo[dim]
             high = max(last for _, last in bounds) + halo[dim]
+            # Padding lies behind the sample: a block of it alone becomes an empty
+            # slice.
             low = min(max(low, 0), size)
             slab.append(slice(low, max(low, min(high, size))))
         slabs[key] = tuple(slab)

@@ -258,12 +258,14 @@ def render_clips(digits: Source, split_index: int) -> tuple[Pixels, list[str]]:
     room = FRAME_SIZE - _DIGIT_SIZE - 2 * _MARGIN - np.abs(way) + 1
     start = np.stack([hash64(draws, dim) for dim in (1, 2)], -1)
     start = (start % room.astype(np.uint64)).astype(np.int64)
+    # A way up or to the left begins that much further down or to the right.
     first = _MARGIN + start - np.minimum(way, 0)
     corners = first[:, None] + steps[:, None] * np.arange(NUM_FRAMES)[:, None]
 
     # All pixels of all digits are written at once, by index.
     size = np.arange(_DIGIT_SIZE)
     clips = np.zeros((len(ids), NUM_FRAMES, FRAME_SIZE, FRAME_SIZE, 1), np.uint8)
+    # [N, FRAMES, 8] each
     rows, columns = corners[..., 0, None] + size, corners[..., 1, None] + size
     clip, frame = np.ogrid[: len(ids), :NUM_FRAMES]
     place: Any = (

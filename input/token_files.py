@@ -85,6 +85,8 @@ def prepare_text(
     """
     check_absent(folder)
     documents = Documents(path, separator)
+    # Documents are read anew for the digests, the tokenizer and the tokens: together
+    # they may not fit into memory.
     border = _held_out_border(documents, held_out, path)
     made = (
         read_tokenizer(tokenizer)
@@ -122,6 +124,7 @@ def _held_out_border(documents: Documents, share: float, path: Path) -> bytes:
             values=f"--held-out {share}",
             remedy="--held-out 0.1",
         )
+    # A set: duplicates lie on one side, so they count once.
     digests = sorted({_digest(text) for text in documents})
     if len(digests) < 2:
         raise BadInput(
@@ -130,6 +133,7 @@ def _held_out_border(documents: Documents, share: float, path: Path) -> bytes:
             values=f"{len(digests)} different documents, {documents.empty} empty",
             remedy=r"--separator '\n\n' where blank lines are between documents",
         )
+    # At least one document lies on each side.
     return digests[min(max(round(len(digests) * share), 1), len(digests) - 1)]
 
 
@@ -160,11 +164,14 @@ def _write(
         }
         for text, ids in _encode(made, documents):
             split = "test" if _digest(text) < border else "train"
+            # The end sign in front is what the last token of the document before is
+            # asked for.
             files[split].write(np.asarray([about.end, *ids], dtype).tobytes())
             sizes[split].append((len(ids), len(text.encode())))
         for file in files.values():
             file.write(np.asarray([about.end], dtype).tobytes())
     for split, rows in sizes.items():
+        # [N, 2] also where a part has no document.
         np.save(home / f"{split}.npy", np.asarray(rows, np.int64).reshape(-1, 2))
 
 
@@ -174,6 +181,8 @@ def _encode(
     """Yield each document and its tokens; several at once, on all cores."""
     rest = iter(documents)
     while texts := list(itertools.islice(rest, _DOCUMENTS_AT_ONCE)):
+        # A tokenizer would put signs of its own around each document; the end signs
+        # here are the only ones.
         found = made.encode_batch(texts, add_special_tokens=False)
         for text, encoding in zip(texts, found, strict=True):
             yield text, encoding.ids

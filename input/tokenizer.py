@@ -46,6 +46,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> "Tokenizer":
     trainer = library.trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=[_ENDS[0]],
+        # All 256 bytes, also those that the texts lack: any text can be spelled.
         initial_alphabet=level.alphabet(),
         show_progress=False,
     )

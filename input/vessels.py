@@ -112,6 +112,7 @@ def _draw_tree(draw: np.random.Generator, mask: NDArray[np.int32]) -> None:
         if ((end < 0) | (end > sides)).any():
             continue
         flow = draw.uniform(*_FLOW)
+        # The flow goes with the cube of the radius.
         radii = radius * flow ** (1 / 3), radius * (1 - flow) ** (1 / 3)
         # Both branches lie in one plane with the vessel, to both sides of it.
         beside = draw.normal(size=mask.ndim)
@@ -140,6 +141,7 @@ def _fill_tube(
     axes = [x - first for x, first in zip(np.ogrid[part], begin, strict=True)]
     if not all(x.size for x in axes):
         return
+    # Where the line is nearest to each pixel, in parts of its length.
     share = sum(x * a for x, a in zip(axes, along, strict=True)) / along.dot(along)
     share = np.clip(share, 0, 1)
     squares = sum((x - share * a) ** 2 for x, a in zip(axes, along, strict=True))

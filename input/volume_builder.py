@@ -168,6 +168,7 @@ def _write_array(
     }
     try:
         store = tensorstore.open(spec).result()
+        # Each is waited for, so that one volume at a time is in memory.
         for sample in range(len(column)):
             volume = _read_whole(column, key, sample)
             store[sample].write(

@@ -122,6 +122,7 @@ class ModelConfig:
                 check_range(f"model.{key}", value, minimum=1)
         for key in ("norm_epsilon", "rope_base", "rope_factor", "rope_low_factor"):
             value = getattr(self, key)
+            # `not >` rather than `<=`, so that NaN is refused.
             if value is not None and not value > 0:
                 raise BadInput(
                     f"model.{key} is out of range",
@@ -129,6 +130,7 @@ class ModelConfig:
                     values=f"model.{key} = {value}",
                     remedy=f"model.{key}={ModelConfig.__dataclass_fields__[key].default}",
                 )
+        # llama3 divides by their difference (rope_scaling.py).
         if self.rope_high_factor <= self.rope_low_factor:
             raise BadInput(
                 "no frequencies lie between those that are stretched and the others",

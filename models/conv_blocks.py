@@ -224,6 +224,8 @@ def make_batch_norm(
     # With a scale of zero the block begins as its shortcut (Goyal et al. 2017, section
     # 5.1).
     zero = last and preset.zero_gamma
+    # flax weighs the old statistics by its momentum, torch the new ones: 0.9 here is
+    # 0.1 there.
     norm = BatchNorm(
         features,
         momentum=0.9,

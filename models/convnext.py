@@ -120,6 +120,8 @@ class _ConvNeXt(Network):
         }
         for i, depth in enumerate(preset.depths, start=1):
             if i > 1:
+                # With a norm, as wherever rows change: training diverges without
+                # (section 2.6).
                 blocks[f"down{i}"] = NormConv((wide, 2 * wide), 2, *how)
                 wide *= 2
             for j in range(1, depth + 1):

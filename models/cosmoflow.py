@@ -113,6 +113,8 @@ class CosmoFlow(Network):
         flat = wide * grid[0] * grid[1] * grid[2]
         rate = preset.dropout
         blocks["flatten"] = Flatten(grid)
+        # Dropout is behind the activation, unlike in `conv_blocks.Dense`: the reference
+        # has it there.
         blocks["dense1"] = Hidden((flat, first), rate, dtype, rngs)
         blocks["dense2"] = Hidden((first, second), rate, dtype, rngs)
         blocks["head"] = Estimate((second, preset.classes), dtype, rngs)

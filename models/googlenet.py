@@ -97,6 +97,8 @@ class GoogLeNet(Network):
                 continue
             block = f"inception{name}"
             filters = (preset.scaled(n, of=64) for n in INCEPTION_FILTERS[name])
+            # Named as in table 1, though the fifth is 3x3: torchvision's weights are so
+            # (its issue 906).
             one, red3, three, red5, five, pooled = filters
             blocks[block] = Fork(
                 one=_unit((wide, one), 1, *how),

@@ -87,6 +87,8 @@ class InceptionV3(Network):
         w80, w192 = preset.scaled(80, of=32), preset.scaled(192, of=32)
         w = preset.width
         blocks: dict[str, nnx.Module] = {
+            # Of 299 rows 149, 147, 147, 73, 73, 71 and 35 are left: only conv3 is
+            # padded.
             "conv1": make.unit(preset.channels, w, 3, stride=2),
             "conv2": make.unit(w, w, 3),
             "conv3": make.unit(w, 2 * w, 3, padding=1),
@@ -167,6 +169,8 @@ class _Maker:
         out = sum(self.preset.scaled(n, of=32) for n in channels)
         return Fork(**branches), out + (wide if keeps else 0)
 
+    # Kinds a to e, for images of 35, 35, 17, 17 and 8 rows: figures 5, 10, 6, 10 and 7
+    # of the paper. Branches are joined in the order of the reference's channels.
     def _a(self, wide: int, filters: int) -> Any:
         branches = {
             "one": self.path(wide, (64, 1)),

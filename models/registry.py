@@ -83,6 +83,7 @@ def objective_for(config: ModelConfig) -> "Objective":
     Raises:
         BadInput: a loss of pixels, for a network that says nothing of them.
     """
+    # Imported late: objectives need jax, and listing networks must not import it.
     from jaxdist.train import objective
 
     if config.name in _DENSE_MODELS:
@@ -217,6 +218,7 @@ def _make_user_model(config: ModelConfig, **how: Any) -> "nnx.Module":
     from flax import nnx
 
     make = resolve_object(config.name)
+    # A class may take any of these: one without `config` has its sizes in its own code.
     offered = {"config": config, **how}
     # The metaclass of nnx hides the arguments of a module's class.
     told = make.__init__ if inspect.isclass(make) else make

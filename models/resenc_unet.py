@@ -46,6 +46,8 @@ class ConvInstanceNorm(nnx.Module):
             kernel_init=nnx.initializers.he_normal(),
             rngs=rngs,
         )
+        # The norm takes a bias before it away again. The reference has it all the same,
+        # and parameters are counted as there.
         self.norm = InstanceNorm(features[1], epsilon=1e-5, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -71,6 +73,8 @@ class ResidualBlock(nnx.Module):
         how = dtype, rngs
         self.conv1 = ConvInstanceNorm(features, 3, *how, stride)
         self.conv2 = ConvInstanceNorm((width, width), 3, *how)
+        # A 1x1x1 convolution of stride 2 would read one voxel in eight (He et al. 2019,
+        # section 4).
         self.pool = AvgPool(stride, stride) if stride > 1 else None
         self.shortcut = (
             ConvInstanceNorm(features, 1, *how, use_bias=False)
@@ -114,6 +118,7 @@ class ResEncUNet3D(nnx.Module):
     ) -> None:
         preset = resolve_preset(config, self.presets)
         how, self.levels = (dtype, rngs), len(preset.blocks) - 1
+        # A `model.width` above the preset's limit is its own limit.
         widths = [
             min(preset.width * 2**i, max(preset.most, preset.width))
             for i in range(self.levels + 1)
@@ -123,6 +128,8 @@ class ResEncUNet3D(nnx.Module):
         self.blocks = preset.blocks
         for i, (width, count) in enumerate(zip(widths, preset.blocks, strict=True)):
             for j in range(count):
+                # The first block of a scale halves the volume that the scale before
+                # made.
                 stride = 2 if i and not j else 1
                 block = ResidualBlock((wide, width), stride, *how)
                 setattr(self, f"down{i}_block{j}", block)
@@ -158,6 +165,7 @@ class ResEncUNet3D(nnx.Module):
                     x = getattr(self, name)(x)
             skips.append(x)
         for i in reversed(range(self.levels)):
+            # The other way round than `unet.Concat`: nnU-Net puts the skip last.
             x = jnp.concatenate([getattr(self, f"grow{i}")(x), skips[i]], -1)
             with jax.named_scope(f"up{i}"):
                 x = _relu(getattr(self, f"up{i}")(x))

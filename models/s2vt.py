@@ -186,12 +186,15 @@ class S2VT(nnx.Module):
 
         # While frames are read nothing is said; then each word is the next input.
         table, lstm = self.lstm2.table, self.lstm2.lstm
+        # Zero features, and not the vector of a padding word: as in training, where the
+        # table's output is padded.
         unsaid = jnp.zeros((*frames.shape[:2], table.features), frames.dtype)
         _, carry = lstm.run(_concat_features(frames, unsaid))
 
         def say(state: Any, watched: jax.Array) -> tuple[Any, jax.Array]:
             carry, last = state
             step = _concat_features(watched, table(last))[:, None]
+            # One step of the LSTM: [B, 1, hidden].
             out, carry = lstm.run(step, carry)
             word = self.words(out)[:, 0].argmax(-1).astype(jnp.int32)
             return (carry, word), word

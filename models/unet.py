@@ -64,7 +64,11 @@ class UNetLevel(nnx.Module):
 
     def __call__(self, features: Features) -> Features:
         """Map features of the level before to those of this one; other skips pass."""
+        # The image, and features behind the last skip, are bare arrays: the head is a
+        # plain convolution, which takes no tuple.
         *skips, x = features if isinstance(features, tuple) else (features,)
+        # What leads to a level belongs to it: a cut behind the transposed convolution
+        # would hand on twice as many features as one before it (docs/adr/0094).
         if self.pool is not None:
             skips, x = [*skips, x], self.pool(x)
         if self.grow is not None:
@@ -152,6 +156,7 @@ class _UNet(Chain):
         preset = resolve_preset(config, self.presets)
         how, dims, levels = (dtype, rngs), len(preset.image), preset.levels
         wide, skips, blocks = preset.channels, list[int](), dict[str, nnx.Module]()
+        # The way down. The last of these levels is the bottom, whose skip nobody reads.
         for i in range(levels + 1):
             width = preset.width * 2**i
             end = 2 * width if self.early_double else width
@@ -163,6 +168,9 @@ class _UNet(Chain):
                 dropout=preset.dropout if i == levels else 0.0,
             )
             skips.append(wide := end)
+        # The way up. The U-Net of images halves its channels as it goes up, so that
+        # both parts of what is joined are equally wide; that of volumes keeps them
+        # (figure 2).
         for i in reversed(range(levels)):
             made = wide if self.keeps_channels else skips[i]
             grow = ConvTranspose(

@@ -271,6 +271,7 @@ class PeerClient:
         Raises:
             Exception: one of `_REPLY_ERRORS`; nothing behind it is read.
         """
+        # The most that a sample may take bounds each message, and the whole reply.
         sample_limit = _ROW_BYTES + sum(
             _OFFSET_BYTES + (_MAX_VALUE_BYTES if x.dtype.hasobject else x.nbytes)
             for x in self.example.values()

@@ -107,6 +107,8 @@ class PartialShuffleOrder:
         Returns:
             What leaves, what comes, and the partition that each comes from: int64.
         """
+        # All rows of the batch: where an epoch ends, another host may read a row of
+        # these partitions.
         epochs, rounds, owners = self._row_positions(step, None)
         # A partition is read once a round: the round is the position in its order.
         sent = self.shuffle.outgoing_index(rounds)
@@ -137,6 +139,7 @@ class PartialShuffleOrder:
         gone, came, _ = self._host_exchange(
             epoch, owners, np.concatenate(sent), partitions
         )
+        # What the partitions began the epoch with, less what has left, and what came.
         start = np.concatenate([self.shuffle.ids(epoch, w) for w in partitions])
         return np.union1d(np.setdiff1d(start, gone), came)
 
@@ -204,6 +207,7 @@ class _BlockCache:
         for epoch, block in dict.fromkeys(name[:2] for name in missing):
             own = [w for e, b, w in missing if (e, b) == (epoch, block)]
             first = block * self._rounds
+            # The last block of a partition is shorter.
             sizes = [min(self._rounds, self._shuffle.size(w) - first) for w in own]
             found = self._shuffle.samples_at_positions(
                 epoch,

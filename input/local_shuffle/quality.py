@@ -85,6 +85,8 @@ class ShuffleQuality:
         # Nothing is exchanged (L = 1), or one epoch mixes all (L = 0).
         if not 0 < abs(self.decay) < 1:
             return 0.0 if self.decay == 0 else math.inf
+        # L below 0 exchanges more than a random partition would: its size says how fast
+        # the start is forgotten.
         return math.log(
             self.initial_class_distance / self.class_distance_floor
         ) / -math.log(abs(self.decay))

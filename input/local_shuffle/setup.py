@@ -142,6 +142,7 @@ def connect_peers(
     drawn = np.frombuffer(secrets.token_bytes(32), np.uint8)
     token = multihost_utils.broadcast_one_to_all(drawn).tobytes().hex()
     where = f"[{interface}]" if ":" in interface else interface  # IPv6
+    # A free port: what was taken is told to the others below.
     server = PeerServer(own.store, f"{where}:0", token)
 
     # An all-gather needs arrays of one shape: addresses are padded with spaces.

@@ -47,6 +47,7 @@ def assignment_law(
         BadInput: partitions of unequal size, or more assignments than can be followed.
     """
     total, size = shuffle.samples, shuffle.slots
+    # N! / (n!)^V assignments of samples to partitions.
     states = math.factorial(total) // math.factorial(size) ** shuffle.partitions
     if shuffle.remainder or states > _MAX_STATES:
         raise BadInput(
@@ -65,6 +66,7 @@ def assignment_law(
         for state, share in laws[-1].items():
             if state not in successors:
                 successors[state] = tuple(_exchanges(shuffle, state))
+            # All choices are equally probable, so what several of them lead to adds up.
             for other in successors[state]:
                 after[other] += share / len(successors[state])
         laws.append(dict(after))
@@ -78,6 +80,7 @@ def _exchanges(shuffle: PartialShuffle, state: Assignment) -> Iterator[Assignmen
     # The first rotation is a hash of the epoch; the others follow from it.
     turns = shuffle.rotation(0, np.arange(sent, dtype=np.int64))
     steps = (turns - turns[:1]).tolist()
+    # In order: the j-th outgoing read goes r_j partitions further.
     choices = [itertools.permutations(sorted(own), sent) for own in state]
     for outgoing in itertools.product(*choices):
         for begin in range(others):

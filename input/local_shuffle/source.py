@@ -160,6 +160,7 @@ class LocalShuffleSource:
             del self._departures[sample]
 
         # What peers do not bring, for whatever reason, the data set has.
+        # Hosts have partitions in order, equally many each, so division names the host.
         ids, hosts = came[missing], source[missing] // len(self.partitions)
         found = self.fetcher.fetch(ids, hosts) if self.fetcher else {}
         arrivals = [(np.array([sample]), arrays) for sample, arrays in found.items()]
@@ -226,6 +227,7 @@ class AsyncExchanger:
 
     def close(self) -> None:
         """End the exchange; closing twice does no harm."""
+        # Exchanges that have not begun are dropped: nobody reads what they would bring.
         self._pool.shutdown(cancel_futures=True)
         self._pending.clear()
 

@@ -104,6 +104,7 @@ def open_columns(
         "numpy": lambda: _key_folders(kind, Path(path), (".npy",), open_npy),
     }
     found = dict(readers[kind]())
+    # Where none of them is there, the refusal speaks of the last.
     held_out = next((name for name in HELD_OUT if found.get(name)), HELD_OUT[-1])
     splits = {}
     for name in ("train", held_out):
@@ -150,6 +151,7 @@ def no_volumes_error(kind: str, path: str, values: str) -> BadInput:
     if path and "://" not in path and Path(path).exists():
         held = [path] if Path(path).is_file() else sorted(os.listdir(path))
         values += f"; there is {', '.join(held[:5]) or 'nothing'}"
+        # Files of another format: the path is right, and the word before it is not.
         other = next((k for k, ends in _SUFFIXES.items() if _has_file(path, ends)), "")
         if other and other != kind:
             remedy = f"data.name={other}:{path}, as its files are"
@@ -222,13 +224,17 @@ def _zarr_splits(
     store = ZarrStore(path)
     if not store.is_remote and not Path(path).is_dir():
         raise no_volumes_error("zarr", path, f"there is no folder {path}")
+    # A store that cannot be listed, as over HTTP, is asked for names that are usual.
     usual = [renames.get(key, key) for key in features or _USUAL_KEYS]
     guesses = [
         f"{s}{by}{k}" for s in ("train", *HELD_OUT) for by in "/_" for k in usual
     ]
     names = store.arrays(guesses)
+    # Opening an array reads its metadata, a round trip of a remote store: these wait
+    # side by side.
     with ThreadPoolExecutor(_OPEN_THREADS) as pool:
         opened = dict(zip(names, pool.map(store.open, names), strict=True))
+    # `train/KEY` and `train_KEY` have all samples; what lies deeper is of one.
     batched = {name: opened[name] for name in names if name.count("/") < 2}
     splits = dict(_batched_splits(batched))
     for split in ("train", *HELD_OUT):
@@ -238,6 +244,7 @@ def _zarr_splits(
             first, sample, key = (*name.split("/", 2), "", "")[:3]
             if first == split and key:
                 every.setdefault(f"{path}/{split}/{sample}", {})[key] = opened[name]
+        # An array of all samples wins over groups of single ones.
         if every and not splits.get(split):
             splits[split] = _columns_of_samples(every)
     return list(splits.items())
@@ -314,6 +321,7 @@ def _batched(arrays: Mapping[str, StoredArray]) -> Columns:
     return {
         key: Column(arrays=[array], is_batched=True)
         for key, array in arrays.items()
+        # A scalar beside the arrays holds no samples.
         if array.shape
     }
 
@@ -355,14 +363,17 @@ def _channel_form(
 ) -> ChannelForm:
     """Find where a stored array has its channels, by the dims that are read of it."""
     stored = column.stored_shape()
+    # An image of two dims has no channels that could be first.
     if key == "image" and channel_dim == "first" and len(stored) > 2:
         return "first"
     if key not in features:
+        # Without a network to ask, three dims of a NIfTI scan are those of space.
         is_scan = kind == "nifti" and key == "image" and len(stored) == 3
         return "none" if is_scan else "last"
     dims = len(features[key].shape)
     if key == "image" and len(stored) == dims - 1:
         return "none"
+    # A dim of one channel that the network does not read, as of a mask [D, H, W, 1].
     if len(stored) == dims + 1 and stored[-1] == 1:
         return "single"
     return "last"

@@ -70,6 +70,8 @@ class Column:
 
     def read_into(self, sample: int, slab: Slab, out: NDArray[Any]) -> Wait:
         """Begin to read a part of a sample."""
+        # A view in the order of the file: the reader writes through it, and nothing is
+        # copied.
         match self.channels:
             case "first":
                 slab, out = (slab[-1], *slab[:-1]), np.moveaxis(out, -1, 0)
@@ -159,6 +161,7 @@ class VolumeSource:
         column = self.columns.get("label")
         if column is None or column.shape() or column.dtype.kind not in "iu":
             return None
+        # One read for all labels, not one a sample.
         if column.is_batched:
             every = np.empty(len(self), column.dtype)
             with self._read_errors("label", 0):
@@ -197,6 +200,7 @@ class VolumeSource:
             raise
         except Exception as error:  # each library has exceptions of its own
             said = str(error) or type(error).__name__
+            # Messages of TensorStore end with places in its own source.
             said = said.partition(" [source locations")[0].splitlines()[0]
             slab = self._slabs.get(key, ())
             shown = ", ".join(f"{part.start}:{part.stop}" for part in slab)

@@ -92,6 +92,8 @@ class ZarrStore:
             BadInput: the store cannot be reached, or damaged JSON.
         """
         begin = f"{path}/" if path else ""
+        # Version 3 has zarr.json; version 2 has .zarray and .zgroup, and one .zmetadata
+        # where it is consolidated.
         if text := self._read(f"{begin}zarr.json"):
             found = self._parse(f"{begin}zarr.json", text)
             if listed := found.get("consolidated_metadata"):
@@ -138,6 +140,7 @@ class ZarrStore:
         import tensorstore
 
         name = f"{self.address}/{path}" if path else self.address
+        # `auto` finds out which version it is.
         spec = {"driver": "auto", "kvstore": self._kvstore_spec(f"{path}/")}
         try:
             opened = tensorstore.open(spec, open=True, read=True).result()
@@ -162,6 +165,8 @@ class ZarrStore:
         if not self.is_remote:
             home = str(Path(self.address).absolute() / path)
             return {"driver": "file", "path": f"{home}/".replace("//", "/")}
+        # With one / at the end: without it `scans` would also be the beginning of
+        # `scans2`.
         url = f"{self.address}/{path}".rstrip("/") + "/"
         try:
             spec = tensorstore.KvStore.Spec(url).to_json()

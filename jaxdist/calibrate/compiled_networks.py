@@ -132,6 +132,7 @@ def _iter_kernels(networks: Iterable[CompiledNetwork]) -> Iterator[KernelTiming]
             # Layers that read the network's input lack one of the two gradients.
             count = layer.flops_backward / layer.flops_forward / _BACKWARD_KERNELS
             yield KernelTiming(
+                # The profile is of the whole batch, and cycles are those of one device.
                 shape=replace(kernel, uses=kernel.uses / network.parts),
                 forward_s=forward,
                 backward_s=backward / min(1.0, count),
@@ -159,6 +160,8 @@ def _iter_layers(
     networks: Iterable[CompiledNetwork], bandwidth: float, peak: float
 ) -> Iterator[LayerTiming]:
     for network in networks:
+        # Layers with a kernel are timed by its shape; here are those that move bytes
+        # alone.
         scoped: dict[str | None, list[LayerProfile]] = defaultdict(list)
         for layer in network.profile.layers:
             if layer.kernel is None and layer.output_bytes + layer.inner_bytes:
@@ -169,6 +172,7 @@ def _iter_layers(
             flops = [
                 (x.flops_forward / parts, x.flops_backward / parts) for x in layers
             ]
+            # [layer, pass]: seconds at the speed of the memory and of the matrix units.
             least = np.array(
                 [
                     (size / bandwidth + f / peak, size / bandwidth + b / peak)
@@ -190,6 +194,8 @@ def _iter_layers(
                     backward_s=float(own[1]),
                 )
         forward, backward = network.layer_seconds.get("", (0.0, 0.0))
+        # The loss is by the bytes of the network's outputs, the update by those of the
+        # state.
         yield LayerTiming(
             kind=LOSS,
             size=network.output_bytes,

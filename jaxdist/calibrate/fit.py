@@ -93,6 +93,8 @@ def select_constants(
 
 def _most_of_a_device(constants: Sequence[FreeConstant]) -> int:
     """Return the largest number of constants that one kind of device has."""
+    # Rows of one chip say nothing of another's constants, so a fit has no more freedom
+    # by them; constants of all kinds ("") count for each.
     own = Counter(constant.device for constant in constants)
     shared = own.pop("", 0)
     return shared + max(own.values(), default=0)
@@ -142,6 +144,7 @@ def fit(
     values = least_squares_values(row_format, quiet, constants)
     errors = [abs(row.predict(values) - row.measured) / row.measured for row in quiet]
 
+    # Refits start at the whole fit, which is near theirs: there are dozens of them.
     def refit(part: Sequence[MeasuredRow]) -> dict[str, float]:
         return least_squares_values(row_format, part, constants, start=values)
 
@@ -215,6 +218,7 @@ def least_squares_values(
 
     def residuals(point: Sequence[float]) -> list[float]:
         now = values(point)
+        # Of rows that hardly tell two constants apart, the prior decides between them.
         priors = [_PRIOR_SCALE * (x - begin) for x, begin in zip(point, prior)]
         return [*(math.log(row.predict(now) / row.measured) for row in rows), *priors]
 

@@ -51,6 +51,8 @@ class FittedConstants:
 
     def interval(self, row: MeasuredRow) -> Interval | None:
         """Return the 90 % interval of a prediction; None where nothing is known."""
+        # In what the row differs from those fitted decides whose errors its interval
+        # has.
         return error_interval(
             self.errors,
             self.scope.shifts(row, self.values),
@@ -136,6 +138,7 @@ def read_constants(path: Path, row_format: RowFormat) -> FittedConstants:
             for one in row_format.constants
             if own == row_format.name
         }
+        # JSON has lists where the dataclass has tuples.
         lists: dict[str, Any] = {k: tuple(tree[k]) for k in ("rows", "constants")}
         # Files of before have a share of the fitted rows themselves in their place.
         tree.pop("interval", None)

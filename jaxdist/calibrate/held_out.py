@@ -52,6 +52,8 @@ def device_octaves(devices: int, fitted: Collection[int]) -> int:
     >>> device_octaves(64, (2, 8)), device_octaves(8, (2, 8)), device_octaves(1, (2, 8))
     (3, 0, 1)
     """
+    # Between the least and the most a model interpolates, and only beyond them it errs
+    # by the logarithm of the distance.
     least, most = min(fitted), max(fitted)
     return math.ceil(max(math.log2(devices / most), math.log2(least / devices), 0.0))
 
@@ -141,6 +143,7 @@ def held_out_errors(
             if out and len(fitted) >= min_rows:
                 add(shift, out, refit(fitted), fitted)
 
+    # Without a fit every row is held out.
     add("nothing", [*rows, *others], initial)
     add("like", others, values)
     # Sorted by digest, so that neither the order of a file nor chance decides.
@@ -151,12 +154,14 @@ def held_out_errors(
     # A group tells layouts apart; so does a term that only some rows have.
     groups = _parts([row.group for row in rows], _FOLDS)
     shown = [seen_terms(row, values) for row in rows]
+    # Terms that all rows have cannot be held out: no row would be left to fit.
     partial = {t for own in shown for t in own if any(t not in x for x in shown)}
     without = [
         {k for k, own in enumerate(shown) if term in own} for term in sorted(partial)
     ]
     leave_out("layout", [*groups, *without])
     sizes = sorted({row.devices for row in rows})
+    # The smallest size has nothing below it to be fitted to.
     cuts = sizes[1:][:: max(1, len(sizes[1:]) // _SCALES)][:_SCALES]
     above = [{k for k, row in enumerate(rows) if row.devices >= cut} for cut in cuts]
     leave_out("scale", [*above, *({*range(len(rows))} - part for part in above)])
@@ -166,6 +171,8 @@ def held_out_errors(
             quantity=quantity,
             term=term,
             octaves=octaves,
+            # Only their distribution is used, so they are sorted, and files differ by
+            # no noise.
             log_ratios=tuple(round(x, 5) for x in sorted(ratios)),
         )
         for (shift, quantity, term, octaves), ratios in found.items()

@@ -96,6 +96,7 @@ def default_kernel_cases(max_flops: float) -> Iterator[KernelCase]:
     square = [(rows, side, side) for side in _FEATURE_SIZES for rows in _ROW_COUNTS]
     cases = [dense_case(*sizes) for sizes in (*square, *_RECTANGULAR)]
     for extent, samples, side, inputs, outputs in _CONVOLUTIONS:
+        # SAME padding at stride 1: as many rows come out as go in.
         before = (extent - 1) // 2
         window = Window(side, extent, pads=(before, extent - 1 - before))
         shape = samples, side, side, inputs
@@ -116,6 +117,7 @@ def network_kernel_cases(
     """
     # Each layer is timed at the sizes that plans give it: all samples of a step, as
     # where the weights are split, and the parts of as many devices and microbatches.
+    # Shapes are the keys: a network repeats few of them in many layers.
     found = {}
     for call in calls:
         if call.method != "__call__":
@@ -174,13 +176,16 @@ def conv_case(
         )
         for window, extent in zip(windows, taps, strict=True)
     )
+    outputs = prod(window.outputs for window in windows)
     return KernelCase(
         shape=KernelShape(
             kind="convolution",
             taps=prod(taps),
+            # Uses of the whole kernel, of which a window at the edge is a part of one.
             uses=inputs[0] * met / prod(taps),
             inputs=channels,
             outputs=filters,
+            reads=prod(inputs[1:-1]) / outputs,
         ),
         fn=lambda w, x: halo_conv(x, w, windows, groups),
         weights=weights,
@@ -230,5 +235,6 @@ def _time_kernel(mesh: Mesh, case: KernelCase, dtype: str) -> KernelTiming:
     calls = int(np.clip(_MIN_FLOPS / case.shape.flops, *_LOOP_BOUNDS))
     forward_s = seconds_per_call(mesh, forward, w, x, calls=calls)
     dy = draw.standard_normal((2, *outputs)).astype(jnp.dtype(dtype))
+    # A backward pass is about twice the work, so half the calls take as long.
     backward_s = seconds_per_call(mesh, backward, w, x, dy, calls=max(2, calls // 2))
     return KernelTiming(shape=case.shape, forward_s=forward_s, backward_s=backward_s)

@@ -81,6 +81,8 @@ def level_all_reduces(
     """Fit the all-reduces that give levels their numbers; none on one device."""
     found = []
     for span in _level_spans(topology):
+        # Only all-reduces of the group that stands for the level: others have a cost
+        # each.
         for chain in timings:
             if (chain.kind, chain.group) != (_ALL_REDUCE, span.primary_group):
                 continue

@@ -92,6 +92,7 @@ class MeasuredRow:
                 identity[name] = value.strip()
         # Sorted, since files have their columns in any order.
         text = json.dumps(sorted(identity.items()), ensure_ascii=False)
+        # 64 bits: no two of some thousand rows meet by chance.
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -53,6 +53,7 @@ class Comparison:
         ordered = self.operator in _ORDER_OPERATORS
         try:
             if self.modulo is not None:
+                # As text again, so that the comparisons below take it like any cell.
                 value = repr(float(value) % self.modulo)
             if ordered:
                 compare = _ORDER_OPERATORS[self.operator]
@@ -140,6 +141,7 @@ def parse_row_filter(text: str) -> RowFilter:
 
     comparisons = []
     for words in parts:
+        # The remainder is tried first: `a % 3 == 0` would match the plain form as well.
         match words:
             case [column, "%", number, sign, *rest] if number.isdigit() and int(number):
                 modulo: int | None = int(number)

@@ -100,6 +100,7 @@ def score_predictions(
     Raises:
         BadInput: fitted rows were selected, or there are no others.
     """
+    # Keys are hashes of what rows say, so a copy of a row in another file counts, too.
     fitted = set(constants.rows)
     fresh = [row for row in rows if row.key not in fitted]
     num_fitted = len(rows) - len(fresh)

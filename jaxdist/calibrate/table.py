@@ -33,6 +33,7 @@ def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         with io.StringIO(read_text(path), newline="") as file:
             reader = csv.DictReader(line for line in file if line.strip())
             header = [name.strip() for name in reader.fieldnames or ()]
+            # Set again without blanks around names, which files by hand have.
             reader.fieldnames = header
             rows: list[dict[str, str]] = []
             for row in reader:

@@ -53,6 +53,7 @@ def bind_primitive(
         known = jax.typeof(x).manual_axis_type.varying
         missing = tuple(a for a in axes if a not in known)
         varying.append(lax.pcast(x, missing, to="varying") if missing else x)
+    # Arrays, then state and step: `count` says how many are arrays.
     return primitive.bind(
         *varying, *state, method=method, axes=axes, count=len(leaves), mapped=0
     )
@@ -335,6 +336,7 @@ def psum_scatter(
     (part,) = bind_primitive(
         reduce_scatter_primitive(method.name),
         [first],
+        # The step, of which a scatter that is called by itself keeps no count.
         [jnp.zeros((), jnp.int32)],
         method,
         axes,

@@ -82,6 +82,7 @@ def make_algorithm(config: ReductionConfig) -> AllReduceAlgorithm:
         case RandomK() | SharedTopK():
             return replace(method, density=config.density)
         case HierarchicalAllReduce():
+            # Inside a host sums are exact; the density is that of what crosses hosts.
             return replace(method, inter_host=TopKAllGather(codec=picks))
         case PowerSGD():
             return replace(method, rank=config.rank)

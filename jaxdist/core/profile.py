@@ -78,6 +78,8 @@ class LayerProfile:
         spread = self.kind.endswith(("Conv", "ConvTranspose"))
         reads = 1.0
         if self.kind.endswith("Conv") and self.input_bytes and self.output_bytes:
+            # Positions that are read over those that are written: each has as many
+            # numbers as features.
             reads = self.input_bytes / inputs * outputs / self.output_bytes
         return KernelShape(
             kind="convolution" if spread else "product",

@@ -97,6 +97,8 @@ class StoredTensor:
         dtype = DTYPES[self.dtype]
         count = math.prod(row)
         place = self.offset + start * count * dtype.itemsize
+        # Read and not mapped: mapped pages count as the process's memory
+        # (docs/adr/0098).
         array = np.fromfile(
             self.path, np.uint8, (stop - start) * count * dtype.itemsize, offset=place
         )
@@ -115,6 +117,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         size = path.stat().st_size
         with path.open("rb") as file:
             start = file.read(8)
+            # A file too short for a length has one here that the next line refuses.
             length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
             if length > min(size - 8, _MAX_HEADER_BYTES):
                 raise _damaged(path, f"{size:,} bytes, with a header of {length:,}")
@@ -131,6 +134,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             raise
         raise _damaged(path, f"a header that is no JSON: {error}") from error
     found = {}
+    # Offsets count from behind the header.
     room = size - 8 - length
     try:
         for name, entry in tree.items():
@@ -198,6 +202,7 @@ class TensorWriter:
             }
             place = end
         header = json_text(tree).encode()
+        # JSON may end in blanks: arrays begin at a multiple of 8 bytes.
         header += b" " * (-len(header) % 8)
         with path.open("xb") as file:
             file.write(struct.pack("<Q", len(header)) + header)
@@ -225,6 +230,7 @@ class TensorWriter:
         one = self._stored[name]
         if not array.size:
             return
+        # Mapped, since some columns of an array lie apart in the file.
         mapped = np.memmap(
             one.path, DTYPES[one.dtype], "r+", one.offset, one.shape or (1,)
         )

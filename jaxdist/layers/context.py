@@ -58,6 +58,7 @@ def bind(
             layer.attention_platform = platform
         if isinstance(layer, Dropout) and key is not None and sample_ids is not None:
             # The path, not a counter: a stage that holds half the model draws alike.
+            # Python's own hash of a text differs from process to process.
             own = jax.random.fold_in(key, zlib.crc32(name.encode()) & 0x7FFFFFFF)
             mine = local_samples(sample_ids, layer.split.samples)
             layer.noise = nnx.data(Noise(own, mine))

@@ -63,6 +63,8 @@ class _Results(NamedTuple):
 
     def join(self, other: Self, where: jax.Array | bool = True) -> "_Results":
         """Return the results over the keys of both, where a condition holds."""
+        # A block that is not seen weighs exp(-inf) = 0: all devices run one program, so
+        # there is no branch. `self.lse` is finite, since each token has read itself.
         found = jnp.where(where, other.lse, -jnp.inf)
         lse = jnp.logaddexp(self.lse, found)
         own, new = (
@@ -90,6 +92,7 @@ def blockwise_attention(
         has no gradient.
     """
     out, lse = attention_forward(query, key, value, fused=fused)
+    # Blocks are joined in float32 or wider, and rounded once behind the last.
     out = out.astype(accumulation_dtype(out.dtype))
     first, second = (
         _Results(x, y)
@@ -100,6 +103,7 @@ def blockwise_attention(
         first, second = state
         is_before = place < lax.axis_index(CONTEXT_AXIS)
         k, v = (_key_blocks(x, is_before) for x in jnp.split(pair, 2, _HEADS))
+        # Both products as samples of one call: [2 B, T / 2 n, heads, D].
         q = _query_blocks(query, is_before)
         found = attention_forward(q, k, v, causal=False, fused=fused)
         one, other = (
@@ -136,6 +140,8 @@ def _backward(
         v, k = (_key_blocks(x, is_before) for x in jnp.split(pair, 2, _HEADS))
         q, read, pulled = (_query_blocks(x, is_before) for x in (query, out, cotangent))
         summed = _query_blocks(lse, is_before, -1)
+        # Of the result and lse over all keys, so that softmax shares are those of the
+        # whole.
         found = attention_gradient(
             q, k, v, read, summed, pulled, causal=False, fused=fused
         )
@@ -204,13 +210,16 @@ def _visit_others(
             return ((state, jax.tree.map(jnp.add, total, part)), behind), None
 
         carry = (state, own), _send(pair)
+        # The last turn stands outside of the loop: behind it no keys are sent on.
         if devices > 2:
             carry, _ = lax.scan(ring_turn, carry, turns[:-1])
         (state, total), pair = carry
         state, part = turn(state, pair, (here + 1) % devices)
+        # Sums travel with the keys that they are for; the last hop brings them home.
         total = jax.tree.map(lambda x, y: _send(_send(x) + y), total, part)
         return state, total
 
+    # [n, B, T / n, 2 kv_heads, D]
     pairs = all_gather_array(pair[None], CONTEXT_AXIS)
     sums = jax.tree.map(
         lambda x: jnp.zeros((devices, *x.shape), x.dtype).at[here].set(x), own

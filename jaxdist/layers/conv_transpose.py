@@ -53,6 +53,8 @@ class ConvTranspose(nnx.ConvTranspose):
             x, windows = self._prepare(local_input(x, self.role))
             # The kernel of the convolution that is transposed, [..., C_out, C_in].
             taps = tuple(range(kernel.ndim - 2))
+            # `lax.conv_transpose` does not reverse its taps, the gradient of a
+            # convolution does.
             turned = lax.rev(kernel, taps).swapaxes(-1, -2)
             y = halo_conv_transpose(x, turned, windows)
             return combine_output(y, self.role, bias)

@@ -278,7 +278,10 @@ def _cudnn_gradient(
 ) -> list[jax.Array]:
     count, features = query.shape[1], query.shape[-1]
     made, back = jax.vjp(_cudnn(features, causal), *map(_pad, (query, key, value)))
+    # As with splash attention: cotangents of the padding are zero, so any lse does for
+    # it.
     own = _pad(out), jnp.pad(lse, ((0, 0), (0, 0), (0, count % 2)))
+    # cuDNN adds in no fixed order here: two runs may differ in the last digits.
     pulled = _with_results(back, made, *own)(_pad(cotangent))
     return [x[:, :count, :, :features] for x in pulled]
 
@@ -358,6 +361,7 @@ def _written_gradient(
 ) -> list[jax.Array]:
     samples, count, _, features = query.shape
     full = accumulation_dtype(query.dtype)
+    # [B, T, kv_heads, group, D]
     grouped = (samples, count, key.shape[2], -1, features)
     asked, pulled, own = (
         x.astype(full).reshape(grouped) for x in (query, cotangent, out)
@@ -406,6 +410,8 @@ def attention_scores(
     if segments is not None:
         alike = segments[:, :, None] == segments[:, None, :]
         seen = (seen & alike)[:, None, None]
+    # -inf, so that its exponential is exactly 0. No row is all of it: a token sees
+    # itself.
     return jnp.where(seen, scores, -jnp.inf)
 
 
@@ -451,6 +457,8 @@ def _forward_types(
     del key, value, causal
     samples, count, heads, _ = query.shape
     full = accumulation_dtype(query.dtype)
+    # lse is float32 or wider, whatever the dtype: the backward pass takes its
+    # exponential.
     return [query, query.update(shape=(samples, heads, count), dtype=full)]
 
 

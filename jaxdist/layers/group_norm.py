@@ -50,6 +50,8 @@ class GroupNorm(nnx.GroupNorm):
         with jax.named_scope(self.scope or type(self).__name__):
             full = accumulation_dtype(x.dtype)
             wide = x.astype(full)
+            # Two passes: mean(x**2) - mean(x)**2 would lose the digits of a small
+            # variance.
             deviation = wide - self._mean(wide)
             y = deviation * lax.rsqrt(self._mean(deviation**2) + self.epsilon)
             if self.scale is not None:
@@ -63,6 +65,7 @@ class GroupNorm(nnx.GroupNorm):
         dims = tuple(range(1, x.ndim - 1))
         sums = zero_padding(x, self.split).sum(dims)
         grouped = sums.reshape(len(x), -1, self.group_size).sum(-1)
+        # [B, groups]: channels are added first, so that devices add few numbers.
         if axes := tuple(self.split.dims(x).values()):
             grouped = lax.psum(grouped, axes)
         # However rows are padded, a sample has as many positions as are real.

@@ -73,6 +73,7 @@ class PixelShuffle(_Shuffle):
                     remedy=f"{(kept + 1) * math.prod(factors)} channels in front of it",
                 )
             dims = len(rows)
+            # [B, rows..., C, f, f]
             x = x.reshape(samples, *rows, kept, *factors)
             # Each dim's rows, and behind them what each of its rows becomes.
             pairs = (axis for d in range(dims) for axis in (1 + d, 2 + dims + d))
@@ -119,6 +120,7 @@ class PixelUnshuffle(_Shuffle):
                 )
             fewer = [n // f for n, f in zip(rows, factors, strict=True)]
             halves = [n for pair in zip(fewer, factors, strict=True) for n in pair]
+            # [B, rows / f, f, columns / f, f, C]
             x = x.reshape(samples, *halves, channels)
             kept = range(1, 2 * dims, 2)
             x = x.transpose(0, *kept, 1 + 2 * dims, *(d + 1 for d in kept))

@@ -53,6 +53,7 @@ class Gather(nnx.Module):
         with jax.named_scope(self.scope or "Gather"):
             # Padding is at the end of the whole image: dropped once all rows are there.
             real = self.split.real(x)
+            # Dim by dim: each gather has a group along one axis of the mesh.
             for dim, axis in self.split.dims(x).items():
                 rows = self.rows_of_all(x, dim, axis)
                 x = lax.slice_in_dim(rows, 0, real[dim - 1], axis=dim)
@@ -101,6 +102,8 @@ def insert_gather(
             *([f"did you mean plan.spatial_end={near}?"] if near else []),
         )
     block, gather = blocks[gather_block], gather_class(gather_block)
+    # An attribute as well, so that a walk over the modules gives it a scope and a
+    # split.
     setattr(network, f"gather_{gather_block}", gather)
 
     def gathered(call: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:

@@ -33,6 +33,7 @@ def global_position(local: jax.Array, count: int) -> jax.Array:
     if devices == 1:
         return local
     place = lax.axis_index(CONTEXT_AXIS).astype(local.dtype)
+    # This device's tokens are chunk i, and behind it chunk 2 n - 1 - i.
     first = local < chunk
     chunks = jnp.where(first, place, 2 * devices - 1 - place)
     return chunks * chunk + jnp.where(first, local, local - chunk)
@@ -61,6 +62,7 @@ def local_tokens(x: jax.Array, dim: int) -> jax.Array:
 
 def gather_whole_tokens(x: jax.Array) -> jax.Array:
     """All-gather `[B, T / n, ...]`, cut in order as a batch is, to `[B, T, ...]`."""
+    # A batch is dealt out in order; the zig-zag is cut from whole samples behind this.
     return all_gather_array(x, CONTEXT_AXIS, 1)
 
 
@@ -82,6 +84,8 @@ def by_device(x: jax.Array, dim: int) -> jax.Array:
 
 def _chunk_order() -> list[int]:
     devices = context_devices()
+    # 0, 2 n - 1, 1, 2 n - 2, ...: the chunks of all devices, one device after the
+    # other.
     return [i for k in range(devices) for i in (k, 2 * devices - 1 - k)]
 
 

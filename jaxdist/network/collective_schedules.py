@@ -48,6 +48,7 @@ def collective_schedule(kind: str, algorithm: str, ranks: int) -> CollectiveSche
         return whole
     if not _has_halves(whole):
         whole = ring(ranks)
+    # Steps that add are the reduce-scatter, those that copy are the all-gather.
     adds = kind == "reduce-scatter"
     half = tuple(
         step for step in whole.steps if step_blocks(step)[0].messages.adds == adds

@@ -160,6 +160,7 @@ class _ConcurrentRun:
         self._size = np.concatenate([c.size for c in collectives])
         self._after = np.concatenate([c.compute_s for c in collectives])
         self._targets = targets
+        # Until when a device adds messages of a collective, by (collective, device).
         self._busy: dict[tuple[int, int], float] = {}
         self._ways = _MessageRoutes(network, sources, targets, self._size)
         self._capacity = network.overheads.usable_bandwidth * network.topology.capacity
@@ -174,6 +175,7 @@ class _ConcurrentRun:
         """Go on to the next event; False where there is none."""
         if not self._ids.size:
             return False
+        # Messages whose latency has passed flow; the others load no link yet.
         running = self._start <= self._now + TIME_TOLERANCE_S
         following = float(self._start[~running].min(initial=np.inf))
         if not running.any():
@@ -185,6 +187,7 @@ class _ConcurrentRun:
         ways = demand.link_load >= 1
         self.phi = max(self.phi, int(np.bincount(demand.link[ways]).max()))
         needs = self._left[running] / rate
+        # Rates change when a message arrives or one more begins to flow, not between.
         passed = min(float(needs.min()), following - self._now)
         self._left[running] -= rate * passed
         self._now += passed
@@ -240,6 +243,7 @@ class _MessageRoutes:
             topology, traffic, network.overheads, network.sharing
         )
         flow = self._asked.demand.flow
+        # flow is ascending: rows of kind k are from first[k] to first[k + 1].
         self._first = np.searchsorted(flow, np.arange(len(kinds) + 1))
 
     def latency(self, ids: IntArray) -> FloatArray:
@@ -294,6 +298,8 @@ class MessageScheduler:
             actor: [steps[at] for at in sorted(steps, reverse=True)]
             for actor, steps in by.items()
         }
+        # Messages of an actor's step that have not arrived, and when the last was
+        # added.
         self._missing = dict.fromkeys(by, 0)
         self._ready = dict.fromkeys(by, 0.0)
 

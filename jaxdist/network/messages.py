@@ -72,6 +72,7 @@ def route_messages(
     if overheads.reverse_load:
         back = topology.routes(messages.targets, messages.sources)
         flow = np.concatenate((ways.flow, back.flow))
+        # Crossings have to ascend by flow, which both directions have in common.
         order = np.argsort(flow, kind="stable")
         counts = ways.flow.size, back.flow.size
         use = np.repeat((1.0, overheads.reverse_load), counts)[order]

@@ -134,6 +134,7 @@ def simulate_collective(
                 batch, busiest * network.topology.reduce_s_per_byte
             )
         phases.append(known[key])
+    # Steps do not overlap: each waits for all messages of the one before.
     return CollectiveSimulation(
         seconds=sum(phase.seconds for phase in phases), steps=tuple(phases)
     )

@@ -122,6 +122,7 @@ def sparse_step_messages(
             values=f"ranks={ranks:,}, chunks={chunks:,}",
             remedy="fewer ranks, or a list with fewer chunks",
         )
+    # [rank, chunk]: each begins with its own array alone.
     held = np.ones((ranks, chunks), np.int32)
     numbers = size / encoding.value_bytes / chunks
     rng = np.random.default_rng(encoding.seed)
@@ -137,6 +138,7 @@ def sparse_step_messages(
             chunk = np.arange(message.size) - before[message] + part.starts[message]
             sent.append((message, chunk, held[part.messages.sources[message], chunk]))
 
+        # `held` changes below: what is sent was read above, as all ranks send at once.
         columns = []
         for part, (message, chunk, inside) in zip(table.blocks, sent):
             moves = part.messages
@@ -221,6 +223,7 @@ def simulate_sparse(
     for step in sparse_step_messages(schedule, size, encoding):
         tables.append(step.transfers)
         moves = [part.messages for part in step.transfers.blocks]
+        # Sizes are part of the key: fill-in makes steps with the same partners differ.
         key = (tuple(map(id, moves)), step.size.tobytes())
         if key not in known:
             none = [np.zeros(0, np.int64)]

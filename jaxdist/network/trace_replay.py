@@ -147,6 +147,8 @@ class _Replay:
         self._operations = _match_operations(trace)
         # Dependencies that are not done, and the nodes behind each, by place.
         self._waits = [[len(n.dependencies) for n in own] for own in trace.ranks]
+        # Nodes are found by their place in a rank's list from here on: ids need not be
+        # dense.
         self._after: list[list[list[int]]] = []
         for own in trace.ranks:
             places = {node.id: place for place, node in enumerate(own)}
@@ -164,6 +166,7 @@ class _Replay:
         self._events: list[tuple[float, int, _NodeKey | _Operation]] = []
         self._count = 0
         self._active: list[_ActiveStep] = []
+        # A step repeats the same collectives in every layer, so routes are kept.
         self._routed: dict[tuple[str, tuple[int, ...], int], list[_RoutedStep]] = {}
         self._seconds: defaultdict[tuple[str, int, int], list[float]] = defaultdict(
             list
@@ -183,6 +186,7 @@ class _Replay:
         )
         while self._events or self._active:
             self._go_on()
+        # Nothing is under way and nodes are left: ranks wait for each other.
         if self._unfinished:
             raise self._stuck_error()
         found = [
@@ -212,10 +216,14 @@ class _Replay:
             flows = step.start_s <= self._now + TIME_TOLERANCE_S
             later = step.start_s[~flows].min(initial=np.inf)
             following = min(following, float(later))
+            # Messages that have arrived load no link; those that begin later do not
+            # yet.
             flows &= step.waits
             if flows.any():
                 running.append((step, flows))
         rates = self._rates(running)
+        # Rates hold until the next event, so time goes on to the nearest: an arrival, a
+        # message that begins, or a known time.
         needs = [step.left[flows] / rate for (step, flows), rate in zip(running, rates)]
         passed = min((float(need.min()) for need in needs), default=np.inf)
         passed = min(passed, following - self._now)
@@ -231,6 +239,7 @@ class _Replay:
                 one = step.operation
                 one.steps_done += 1
                 added = one.steps[one.steps_done - 1].compute_s
+                # The next step begins when the busiest rank has added what it got.
                 self._push(self._now + added, one)
         self._active = [step for step in self._active if step.waits.any()]
 
@@ -263,6 +272,7 @@ class _Replay:
             return []
         parts = [step.demand.subset(flows) for step, flows in running]
         first = np.cumsum([0, *(part.weight.size for part in parts)])
+        # One demand of all steps that are under way: their flows share the same links.
         together = LinkDemand(
             flow=np.concatenate([part.flow + at for part, at in zip(parts, first)]),
             link=np.concatenate([part.link for part in parts]),
@@ -297,11 +307,14 @@ class _Replay:
                 done.append((rank, place))
                 continue
             one.nodes.append((rank, place))
+            # A message waits for its sender alone; a collective for all of its ranks.
             one.waiting -= node.kind != "receive"
             if node.kind != "receive" and not one.waiting:
                 one.begin_s, one.steps = self._now, self._route(one)
                 self._push(self._now, one)
         for rank in idle_ranks:
+            # A heap of places: of what may begin a rank computes what its trace has
+            # first.
             if self._ready[rank] and not self._is_busy[rank]:
                 place = heapq.heappop(self._ready[rank])
                 self._is_busy[rank] = True
@@ -353,6 +366,8 @@ class _Replay:
                 if again not in known:
                     moves = [part.messages for part in step_blocks(step)]
                     added = np.zeros(schedule.ranks)
+                    # Bytes that each rank adds to its own, in chunks; the busiest ends
+                    # the step.
                     for move in moves:
                         np.add.at(added, move.targets, move.counts * move.adds)
                     batch = MessageBatch(
@@ -413,6 +428,7 @@ def _match_operations(trace: ExecutionTrace) -> dict[_NodeKey, _Operation]:
                 pair = (rank, node.peer), (node.peer, rank)
                 members, kind = pair[node.kind == "receive"], MESSAGE_KIND
                 name = ("message", members, node.tag)
+            # The n-th of a name on one rank meets the n-th of that name on the others.
             at = (*name, seen[rank, node.kind, *name])
             seen[rank, node.kind, *name] += 1
             size = result_bytes(node, len(members))
@@ -431,6 +447,7 @@ def _match_operations(trace: ExecutionTrace) -> dict[_NodeKey, _Operation]:
             found[rank, place] = one
     for at, kinds in ends.items():
         one = made[at]
+        # Found before the replay, which would only come to a standstill.
         if len(kinds) != len(one.members) or kinds.count("send") > 1:
             raise BadInput(
                 f"a {one.kind} lacks ranks",

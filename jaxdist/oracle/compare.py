@@ -133,6 +133,8 @@ class RunComparison:
         crowd = f"{count} devices of the process share {cores} cores"
         crowded = f"at most {cores} devices in a process of this machine"
         again = self.recalibrate_command
+        # Memory is among the terms, in bytes, and would win every comparison with
+        # seconds.
         known = [x for x in self.terms if x.unit == "s" and x.abs_error]
         for term in sorted(known, key=lambda one: -one.abs_error)[:2]:
             # Terms that no number of the cluster predicts come first.
@@ -172,6 +174,8 @@ class RunComparison:
                     parts.append(
                         f"most of it in {where}, {took:,.2f} ms, predicted {said:,.2f}"
                     )
+                # A wait for another process shows as a longer collective on this one's
+                # links.
                 moves = (
                     name not in (*_DEVICE_PATHS, OTHER) and measured > term.predicted
                 )
@@ -350,6 +354,7 @@ def recalibrate_cluster(
     fits: list[tuple[float, float, float]] = []
     for one in comparisons:
         predicted, said = one.step.predicted, one.prediction.terms_s
+        # Each row is divided by its step, so long steps do not outweigh short ones.
         step = one.step.measured or predicted
         own = sum(said.get(name, 0.0) for name in DEVICE_TERMS)
         whole = (own / step, (predicted - own) / step, 1.0)
@@ -358,21 +363,26 @@ def recalibrate_cluster(
             continue
         seen = {t.name: (t.measured or 0.0) / step for t in one.terms if t.unit == "s"}
         waited = seen.pop(_INPUT_TERM, 0.0)
+        # Neither of the device nor idle: what the links took, waits for others
+        # included.
         late = sum(s for name, s in seen.items() if name not in (*DEVICE_TERMS, OTHER))
         moved = predicted - own - said.get(_INPUT_TERM, 0.0)
         if min(late, 1 - late - waited, moved / predicted) < _MIN_STEP_FRACTION:
             # Too little of one of the two to tell how fast it is.
             fits.append(whole)
         else:
+            # A profile tells the two parts apart, so each has an equation of its own.
             fits.append((own / step, 0.0, 1 - late - waited))
             fits.append((0.0, moved / step, late))
     rows = np.array(fits)
+    # [row, device or link], the measured part, and the predicted part of both.
     parts, took, both = rows[:, :2], rows[:, 2], rows[:, :2].sum(axis=1)
     if np.ptp(parts[:, 0] / both) < _MIN_SHARE_SPREAD:
         # Runs of one kind do not tell the factors apart: both are the same.
         fitted = [np.median(took / both)] * 2
     else:
         fitted = nnls(parts, took)[0]
+    # A factor of 0, which NNLS may return, would make a speed infinite.
     a, b = (float(min(max(f, _MIN_FACTOR), _MAX_FACTOR)) for f in fitted)
     device = cluster.device
     why = f"{source} {', '.join(one.run for one in comparisons)}"

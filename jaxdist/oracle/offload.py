@@ -105,8 +105,11 @@ def host_copy_seconds(case: StepDescription, cluster: Cluster) -> tuple[float, f
         )
     worker = stage_cost_model(case, cluster, 0)
     micro = worker.microbatches
+    # One way; as many bytes come back.
     took = micro * moved / cluster.host_link.value
     blocks = {layer.block for layer in offloaded_layers(case)}
+    # Copies lie beside the passes of the blocks whose arrays move: these alone hide
+    # them.
     spent = [
         worker.microbatch_time(layer)
         for layer in case.profile.layers

@@ -99,6 +99,7 @@ def collective_overlaps(
     backward = late * np.array([one.backward for one in spent])
     sizes = np.array([float(layer.parameter_bytes) for layer in layers])
     total, found = max(1.0, sizes.sum()), list[CollectiveOverlap]()
+    # Syncs of replicas lie between steps, beside no pass.
     bare = replace(ledger, outer_syncs=())
 
     gathers = [r for r in ledger.rows if r.what == "parameters" and r.axes == _FSDP]
@@ -135,6 +136,8 @@ def collective_overlaps(
         if row.what in _ATTENTION_TERMS and row.kind == _PERMUTE_KIND
     ]
     if rings:
+        # A row is of the layer of keys; the attention that computes is its parent
+        # module.
         modules = {row.layer.rpartition(".")[0] for row in rings}
         inside = np.array([layer.name in modules for layer in layers])
         beside = float((forward + backward)[inside].sum())

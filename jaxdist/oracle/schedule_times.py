@@ -78,6 +78,7 @@ def schedule_time(
     schedule = plan_schedule(plan, microbatches)
     split = schedule.release_kind == "weights"
     table = PassTable.of(passes, has_weights=split)
+    # [superstep, device]: ticks of a superstep follow one another without an exchange.
     works = work_seconds(schedule, table, core_contention).sum(axis=1)
     # The busiest device decides; what it waits for in exchanges is the bubble.
     totals = np.add.accumulate(works)[-1]
@@ -192,6 +193,7 @@ def work_seconds(
         passes: of its stages.
         core_contention: slowdown of a kernel where all devices compute, at least 1.
     """
+    # work_table is [superstep, tick, device, (kind, stage)]; a kind below 0 is no work.
     kind, stage = np.moveaxis(schedule.work_table, -1, 0)
     works = kind >= 0
     # Kernels of idle devices leave their share of the processor cores to the others.

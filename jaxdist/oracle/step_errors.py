@@ -125,6 +125,7 @@ def step_interval(
         origin=f"{origins}, {kind}" if shift == _OTHER_NETWORK else origins,
         log_ratios=tuple(one.log_ratio for one in chosen),
     )
+    # Logarithms, since being off by twice and by half is equally wrong.
     found = error_interval([group], [shift])
     if found is None:
         raise ValueError("no step was held out")
@@ -151,6 +152,8 @@ def order_tolerance(timed: bool) -> float:
     settings: dict[tuple[str, str], list[float]] = {}
     for one in read_held_out_steps():
         if one.setting and (one.machine == TIMED) == timed:
+            # Only alternatives to each other: their common error says nothing of their
+            # order.
             key = one.machine, one.setting
             settings.setdefault(key, []).append(one.log_ratio)
     apart = sorted(
@@ -158,5 +161,7 @@ def order_tolerance(timed: bool) -> float:
         for ratios in settings.values()
         for a, b in itertools.combinations(ratios, 2)
     )
-    place = min(len(apart), math.ceil((len(apart) + 1) * COVERAGE))
+    # The conformal quantile, as intervals take it: n + 1 since the next pair is one
+    # more.
+    place = min(len(apart), math.ceil((len(apart) + 1) * COVERAGE - 1e-9))
     return math.exp(apart[place - 1])

@@ -73,6 +73,8 @@ class _OperationList:
 
     def compute(self, name: str, seconds: float, also: Iterable[int] = ()) -> None:
         """Add what the device computes; all that follows waits for it."""
+        # dict.fromkeys drops doubles and keeps the order, so that traces are
+        # reproducible.
         waits = tuple(dict.fromkeys((*self.last, *also)))
         self.last = (self._add(name, waits, seconds),)
 
@@ -135,7 +137,10 @@ def step_trace(
                     values=f"{row.what}, {' x '.join(row.axes)}",
                     remedy="plan.reduce.algorithm=exact",
                 )
+    # A prediction has the compute of the busiest rank alone, so one scale serves all.
     scale = _compute_scale(case, cluster, prediction)
+    # Ranks that differ along other axes than pipe run the same program, so it is built
+    # once for each stage rank.
     programs = [
         _StepProgram(case, cluster, prediction, pipe_rank, scale).build()
         for pipe_rank in range(plan.mesh.pipe)
@@ -219,12 +224,16 @@ class _StepProgram:
         single: Counter[str] = Counter()
         for row in self._case.ledgers[self._rank].rows:
             arrays = split_row(row, self._case.plan.mesh.size(*row.axes))
+            # A row of a layer has equally many arrays of each microbatch, in the order
+            # in which they are moved; a rest means that it is not moved by
+            # microbatches.
             each, rest = divmod(len(arrays), micro)
             if row.layer == EXCHANGE_LAYER:
                 self._exchanges.append(arrays)
             elif row.layer in names and not rest and each:
                 # A row of one array is forward or backward, those of a layer in turn.
                 ahead = -(-each // 2)
+                # Gradients of keys and values exist in the backward pass alone.
                 if row.what == ATTENTION_GRADIENTS:
                     ahead = 0
                 elif each == 1:
@@ -234,6 +243,8 @@ class _StepProgram:
                     number, within = divmod(place, each)
                     way = "forward" if within < ahead else "backward"
                     self._inside[row.layer, way, number].append(one)
+            # ZeRO 1 gathers the new values behind the update, ZeRO 3 gathers before
+            # each use.
             elif row.what == "parameters" and zero != 3:
                 self._updated += arrays
             elif row.what == "parameters":
@@ -244,6 +255,8 @@ class _StepProgram:
                     continue
                 for place, one in enumerate(arrays):
                     number, within = divmod(place, each)
+                    # ZeRO 3 drops a matrix after the forward pass: its second gather is
+                    # backward.
                     way = "backward" if within else "forward"
                     self._gathers[layer, way, number].append(one)
             elif row.what == "gradients" or row.layer.startswith(_REDUCTION_SCOPE):
@@ -257,6 +270,8 @@ class _StepProgram:
         self._last_gather: tuple[int, ...] = self._program.last
         self._last_reduction: tuple[int, ...] = ()
         self._reduced = 0
+        # A reduction is due when as large a part of the backward pass is done as it and
+        # those before it are of all gradients; the ledger does not say whose they are.
         sizes = [one.size for one in self._reductions]
         total = max(1, sum(sizes))
         self._due = [size / total for size in itertools.accumulate(sizes)]
@@ -265,6 +280,8 @@ class _StepProgram:
         """Add one pass of one microbatch through one stage."""
         forward, micro = work.kind == "forward", work.microbatch
         layers = self._layers[work.stage]
+        # Sums over several microbatches are reduced behind the last pass, as the step
+        # does it.
         overlapped = self._overlaps and self._micro == 1 and not forward
         whole = max(1, sum(layer.parameter_bytes for layer in layers))
         title = f"{work.kind} {{}}, microbatch {micro}"
@@ -279,13 +296,17 @@ class _StepProgram:
                 waits = self._add_gathers(layer.name, work.kind, micro)
             is_last = place == len(ordered) - 1
             block = layer.block or layer.name
+            # A node for each block and not for each layer keeps traces small;
+            # collectives split a block where they have to lie.
             ends = is_last or ordered[place + 1].block != layer.block
             if waits or inside or ends:
                 self._program.compute(title.format(block), seconds, waits)
                 self._program.communicate(inside)
                 seconds = 0.0
-            if overlapped:
-                self._reduce_until(passed / whole)
+                # Behind the node, which has these layers' passes: a gradient that is
+                # only counted so far is not there yet.
+                if overlapped:
+                    self._reduce_until(passed / whole)
 
     def _add_gathers(self, layer: str, way: str, micro: int) -> list[int]:
         """Add the gathers of a layer's parameters, and return what it waits for."""
@@ -299,6 +320,7 @@ class _StepProgram:
 
     def _reduce_until(self, done: float) -> None:
         """Add the reductions of such a part of the gradients, one after another."""
+        # Shares of floats need not add up to 1.
         rounding = 1e-9
         while self._reduced < len(self._due):
             if self._due[self._reduced] > done + rounding:
@@ -319,6 +341,8 @@ class _StepProgram:
             sent = [
                 self._program.transfer(row[place], waits)
                 for row in self._exchanges
+                # Which arrays of the row belong to this exchange: the ledger has those
+                # of all of them together.
                 for place in range(
                     number * len(row) // schedule.exchanges,
                     (number + 1) * len(row) // schedule.exchanges,
@@ -351,6 +375,8 @@ def _scaled_layers(
     for stage, own in layers.items():
         for layer in own:
             spent = model.microbatch_time(layer)
+            # Schedules without ticks for the gradients of weights have them in the
+            # backward pass.
             later = spent.weights * split
             for kind, took in (
                 ("forward", spent.forward),
@@ -365,6 +391,7 @@ def _layer_of_leaf(leaf: str, names: Iterable[str]) -> str:
     """Return the layer whose parameter a leaf is; empty where none is."""
     path = leaf.replace("/", ".")
     found = [name for name in names if path.startswith(f"{name}.")]
+    # The longest name: layers may lie inside of layers, whose paths begin alike.
     return max(found, key=len, default="")
 
 
@@ -374,6 +401,7 @@ def _place_programs(
     """Return the traces of all ranks, with groups and neighbours of each."""
     placed, devices = plan.placed, plan.mesh.devices
     stride, size = placed.place("pipe")
+    # The empty name is the group of all ranks, which a trace need not list.
     groups: dict[tuple[int, ...], str] = {tuple(range(devices)): ""}
     pairs: Pairs = ()
     if case.stages:
@@ -438,10 +466,14 @@ class _RankNodes:
         self, name: str, one: PlannedTransfer, waits: tuple[int, ...]
     ) -> None:
         base, offsets = self._rank, [0]
+        # Going back to coordinate 0 along each axis gives the first member of the
+        # rank's group; offsets are those of all coordinates from there.
         for stride, size in map(self._placed.place, one.row.axes):
             base -= self._rank // stride % size * stride
             offsets = [o + stride * at for o in offsets for at in range(size)]
         members = tuple(base + offset for offset in offsets)
+        # The ledger counts results; a trace has the bytes that a rank brings in: its
+        # part of a gather, the whole array of a reduce-scatter.
         given = one.size
         if one.row.kind == "all-gather":
             given //= len(members)
@@ -469,6 +501,8 @@ class _RankNodes:
             pairs = self._stage_pairs
         if one.reverse:
             pairs = tuple((target, source) for source, target in pairs)
+        # A rank has a node for each end that it is: in the middle of a line two, one at
+        # an end.
         for source, target in pairs:
             if place not in (source, target):
                 continue
@@ -483,6 +517,8 @@ class _RankNodes:
                     dependencies=waits,
                     size=one.size,
                     peer=peer,
+                    # Messages of one direction between two ranks match in the order of
+                    # their tags.
                     tag=self._tags[ends],
                 )
             )

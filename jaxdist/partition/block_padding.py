@@ -277,6 +277,8 @@ def trace_strides(
             values=str(error).splitlines()[0],
             remedy="plan.mesh.data in place of the spatial axes",
         ) from error
+    # Rows of the block over rows of each array in it are the stride so far, exactly:
+    # blocks hold whole strides, so padding of windows adds no rows.
     found = []
     for index, (call, part) in enumerate(zip(calls, blocks)):
         if is_spatial(call):

@@ -78,6 +78,7 @@ class CompilerRules:
         return self._inner(devices) if 0 < self.max_gather < devices else 1
 
     def _inner(self, devices: int) -> int:
+        # The two steps are as alike as divisors allow; a prime number has one step.
         sizes = (n for n in range(2, devices) if devices % n == 0 and n * n >= devices)
         return next(sizes, 1)
 
@@ -181,10 +182,12 @@ def undo_rewrites(
         for widened in chain.from_iterable(
             combinations(short, count) for count in range(len(short) + 1)
         ):
+            # What the program sends in 16 bits has twice the bytes in the plan.
             wide = {k: n + half[k, axes] * (k in widened) for k, n in own.items()}
             sums = _find_sums(wide, wanted, devices, rules)
             if sums is None:
                 continue
+            # Counter.update adds: this sets each sum to what was planned.
             found.update({(k, axes): wanted[k] - n for k, n in own.items()})
             rewrites += [
                 _rewrite("sent in 16 bits", k, axes, wide[k], own[k]) for k in widened

@@ -120,6 +120,8 @@ def _check_heads(
         for path in (own.query, own.key, own.value):
             if path not in by_path:
                 continue
+            # Queries may have more heads than keys and values, so each is checked by
+            # itself.
             heads = _device_features(plan, by_path[path], roles) // own.features
             if heads % devices:
                 split = roles.get(path) == "column"
@@ -159,8 +161,12 @@ def context_traffic(
         if own.key not in by_path:  # of another stage
             continue
         query, key = by_path[own.query], by_path[own.key]
+        # Keys and values are moved again in the backward pass: keeping those of all
+        # devices would cost the memory that the split saves.
         passes = 1 + (query.output_gradient or key.output_gradient)
         devices, width = plan.mesh.context, np.dtype(key.dtype).itemsize
+        # Numbers of the keys and values of a device's tokens; their gradients are
+        # summed in at least float32, and there are none without a backward pass.
         pair = 2 * _device_numbers(plan, key, roles)
         summed = pair * accumulation_dtype(key.dtype).itemsize * (passes - 1)
         moved: tuple[tuple[str, int, int], ...]
@@ -169,10 +175,14 @@ def context_traffic(
             moved = (("all-gather", passes * devices * pair * width, passes),)
             pulled = (("reduce-scatter", summed, 1),)
         elif plan.context == "ring":
+            # A device has its own already. Gradients go n hops: from their own device
+            # on, once round and back.
             hops = passes * (devices - 1)
             moved = (("collective-permute", hops * pair * width, hops),)
             pulled = (("collective-permute", devices * summed, devices),)
         else:
+            # Queries go out and results come back, in four exchanges a pass with keys
+            # and values.
             both = 2 * _device_numbers(plan, query, roles)
             moved = (("all-to-all", passes * (both + pair) * width, 4 * passes),)
         for what, (kind, payload, arrays) in (

@@ -371,6 +371,7 @@ def _leaf_algorithms(
     found: list[AllReduceAlgorithm] = []
     for name in names:
         paths = [path for path in ranks if name.startswith(f"{path}.")]
+        # The longest path is the most specific one.
         own = ranks[max(paths, key=len)] if paths else algorithm.rank
         found.append(replace(algorithm, rank=own))
     return found

@@ -145,6 +145,7 @@ def predict_flops(
 
     for call in calls_of_type(calls, nnx.Linear):
         local = localize_channels(plan, roles, call)
+        # [samples, positions..., features] of a device; each vector is multiplied once.
         *outer, features = block_shape(plan, local.shape)
         outputs = math.prod(outer) * local.out_shape[-1]
         passes = 1 + call.weight_gradient + call.input_gradient
@@ -453,6 +454,8 @@ def matrix_flops(reads: ParameterReads) -> int:
     for wanted in reads.matrix_requests:
         for leaf, want in zip(reads.leaves, wanted, strict=True):
             if want:
+                # A kernel [h, w, in, out] is orthogonalized as a matrix [h w in, out],
+                # on its shorter side, where X X^T is smallest.
                 sides = leaf.shape[-1], math.prod(leaf.shape[:-1])
                 m, n = min(sides), max(sides)
                 flops += 5 * (4 * m * m * n + 2 * m**3)

@@ -266,6 +266,7 @@ def _gather_traffic(
     for name, group in messages.items():
         is_matrix = len(group[0].shape) > 1
         sent = _sent_dtype(plan, group[0], dtype)
+        # Numbers of a device's shard; the all-gather's result is all shards together.
         part = sum(_device_elements(plan, leaf) for leaf in group) // shards
         # Dropped after the forward pass; vectors are small and kept until the backward.
         backward = is_matrix and any(x.name in read_again for x in group)

@@ -123,6 +123,7 @@ _CALL_PRIMITIVES: Final = MappingProxyType(
     {
         "jit": "jaxpr",
         "pjit": "jaxpr",
+        "checkpoint": "jaxpr",
         "remat2": "jaxpr",
         "closed_call": "call_jaxpr",
         "custom_jvp_call": "call_jaxpr",
@@ -262,6 +263,8 @@ def _propagate(
         label = str(eqn.params.get("name", ""))
         if label.startswith(_LAYER_PREFIX):
             # Our layer fetches what it needs of the neighbours, in the dims it is told.
+            # Labels are the names that `_wrap_as_program` gave, so the jaxpr says whose
+            # call it is.
             splits, name = (
                 {op.split for op in ops if op.split},
                 label[len(_LAYER_PREFIX) :],

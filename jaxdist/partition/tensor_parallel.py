@@ -193,6 +193,7 @@ def megatron_roles(
                     remedy=f"plan.mesh.tensor={works}",
                 )
             given[path] = "column"
+        # The last layer sums over the split features, so its output is whole again.
         given[pair.last] = "row"
         given |= dict.fromkeys(pair.inner, "inner")
 

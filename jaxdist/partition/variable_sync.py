@@ -91,6 +91,8 @@ def _messages(
     leaves: Sequence[LeafSharding], axes: Sequence[Axes]
 ) -> dict[Message, list[int]]:
     """Return the places of the variables that each message has."""
+    # Variables are small, so messages of their own would be latency alone: all that
+    # agree alike travel in one.
     found: dict[Message, list[int]] = defaultdict(list)
     for place, (leaf, over) in enumerate(zip(leaves, axes, strict=True)):
         if not over or not math.prod(leaf.shape):

@@ -118,6 +118,7 @@ def split_backward(
     kept, again = _weight_residuals(eqns, first, second, weight_outs)
     second |= again
 
+    # Both parts are called on all arguments: one that is not read costs nothing.
     def part(chosen: Iterable[int], ins: list[Var], outs: list[Any]) -> ClosedJaxpr:
         program = whole.jaxpr.replace(
             invars=[*whole.jaxpr.invars, *ins],
@@ -166,6 +167,7 @@ def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
                 for var, value in zip(
                     body.constvars, getattr(called, "consts", ()), strict=True
                 ):
+                    # Constants of a called program become constants of the whole.
                     inner[var] = Var(var.aval)
                     constvars.append(inner[var])
                     consts.append(value)
@@ -194,6 +196,7 @@ def _dependencies(
     """Return the equations that some arrays depend on, but for those done before."""
     before, found = set(done), set[int]()
     wanted = {v for v in outs if isinstance(v, Var)}
+    # From the end: an equation is needed if one behind it reads what it makes.
     for i in reversed(range(len(eqns))):
         if i not in before and wanted.intersection(eqns[i].outvars):
             found.add(i)

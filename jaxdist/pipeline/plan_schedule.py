@@ -179,6 +179,8 @@ def async_plan_schedule(plan: Plan, microbatches: int) -> AsyncSchedule:
     pipe, stages = plan.pipe, plan.stages
     with _plan_key_errors():
         if pipe.schedule == "pipedream-2bw":
+            # By default as few microbatches an update as two versions of the weights
+            # allow.
             return pipedream_2bw(
                 stages, microbatches, pipe.microbatches_per_update or stages
             )
@@ -235,6 +237,7 @@ def device_work_counts(plan: Plan, microbatches: int) -> tuple[DeviceWorkCounts,
     return tuple(
         DeviceWorkCounts(
             microbatches=microbatches // places.replicas_of(device),
+            # All replicas of a stage take part in each of its updates.
             updates=microbatches // rounds[places.stages_of(device)[0]],
         )
         for device in range(places.devices)

@@ -366,6 +366,7 @@ def trace_stages(
         microbatches: microbatches, [M, b, ...].
         with_gradients: whether there are backward passes.
     """
+    # Microbatches have one shape: the first stands for all.
     part = {key: x[0] for key, x in microbatches.items()}
     takes = flat_messages.flat_tree_spec(())
     for stage in pipe.stages:

@@ -186,6 +186,8 @@ class ScheduleRunner:
                 lambda x: jnp.zeros(x.shape, x.dtype),
                 self.traces[-1].output_spec.abstract_tree,
             ),
+            # In the dtype of the parameters, which may be wider than that of a
+            # gradient.
             grads=jax.tree.map(jnp.zeros_like, self.params)
             if self.with_gradients
             else None,
@@ -194,6 +196,8 @@ class ScheduleRunner:
             gradients=zeros(self.cotangent_lengths, gradients),
             kept=zeros(self.residual_lengths, kept),
             weight_kept=zeros(self.weight_residual_lengths, weight_kept),
+            # A buffer for each hop: which of them brings something differs from device
+            # to device.
             up=tuple(zeros(self.input_lengths) for _ in hops),
             down=tuple(zeros(self.cotangent_lengths) for _ in hops),
             works=jnp.int32(0) if self.pipe.is_exchange_last else None,
@@ -252,6 +256,8 @@ class ScheduleRunner:
     ) -> LoopCarry:
         """Do the work of a kind, of whichever stage's turn it is."""
         mine = select_kind(row, kind)
+        # Every device has the work of all stages in its program, each in a loop of one
+        # turn or none.
         for trace in self.traces:
             number = trace.stage.index
             # The scope is how `device_collectives` and traces find the stage of an
@@ -268,6 +274,8 @@ class ScheduleRunner:
         run, leaves, slopes = self._bind_stage(trace, row, carry)
         if self.with_gradients:
             _, back, (out, stats) = jax.vjp(run, leaves, slopes, has_aux=True)
+            # `back` itself is dropped: the trace's own, bound to these residuals, is
+            # the same.
             kept = trace.residual_spec.write(
                 carry.kept, vjp_residuals(back), row["kept"]
             )

@@ -66,6 +66,7 @@ def explain_seconds(
         for one in overlaps:
             if term not in one.collective_seconds:
                 continue
+            # Collectives that overlap one pass share its hidden seconds by their own.
             parts = one.collective_seconds
             whole, own = sum(parts.values()), parts[term]
             share = f" x {own / whole:.3g} of what moves" if len(parts) > 1 else ""
@@ -99,6 +100,7 @@ def explain_seconds(
         )
     if "update" in terms:
         held = case.state_bytes.get("parameters", case.profile.parameter_bytes)
+        # All devices end the update together, so the slowest memory decides.
         rate = least_memory_bandwidth(rank_devices(cluster, case.plan.placed))
         yield ExplanationLine(
             name="update",
@@ -107,6 +109,7 @@ def explain_seconds(
             value=terms["update"],
         )
     if "input" in terms:
+        # What waits for samples is what the hosts need beyond the step.
         late = "samples / input rate of the hosts, less all of the above"
         yield ExplanationLine(name="input", formula=late, value=terms["input"])
 
@@ -139,6 +142,7 @@ def _compute_lines(
 ) -> Iterator[ExplanationLine]:
     """Yield the blocks of each stage, the busiest device's compute, and its bubble."""
     # One microbatch of each block, on a device that has it.
+    # All stages are listed, so that an uneven cut can be seen.
     for stage in case.stage_range:
         worker = stage_cost_model(case, cluster, stage)
         device = worker.slowest_device(case.compute_layers(stage))
@@ -204,6 +208,7 @@ def _collective_lines(
 
     The ratio of the predicted time to that line is written where sizes were measured.
     """
+    # By kind and group: rows of one term may be sent over links of several ranks.
     found: defaultdict[tuple[str, LinkGroup], list[PlannedCollective]]
     found = defaultdict(list)
     for rank, ledger in traffic:

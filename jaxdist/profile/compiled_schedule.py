@@ -69,6 +69,8 @@ def read_schedule(text: str, layers: Container[str]) -> CompiledSchedule:
         layers: paths of the layers that cycles are summed by.
     """
     reader = _Reader(split_computations(text), layers)
+    # Only computations that are reached from the entry: reducers and the insides of
+    # fusions are computations of the text too, and do not run by themselves.
     found = reader.walk(ENTRY)
     sums: dict[str, Counter[str]] = defaultdict(Counter)
     for (layer, which), cycles in found.cycles.items():
@@ -152,8 +154,11 @@ class _Reader:
             own = _NAME.match(line)
             if own is None:
                 continue
+            # Operands are given by name alone; their types stand where they are
+            # defined, which is above in a scheduled program.
             sizes[own[1]] = sum(shape_bytes(_result(line)))
             if _START.search(line):
+                # Work behind the start counts, the start itself hides nothing.
                 started[own[1]] = done
             elif (ended := _DONE.search(line)) and ended[1] in started:
                 self.work_beside[ended[1]] = before - started[ended[1]]
@@ -185,6 +190,7 @@ class _Reader:
             return self.walk(called[1])
         estimate = _CYCLES.search(line)
         if estimate is None:
+            # GPU programs have no estimates: kernels are counted in their place.
             return Work(total=int(bool(_COMPUTE.search(line))))
         named = OP_NAME.search(line)
         op_name = named[1] if named else ""

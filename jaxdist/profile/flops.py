@@ -131,10 +131,12 @@ def _power(eqn: JaxprEqn) -> int:
 
 
 def _reduce(eqn: JaxprEqn, cost: int = 1) -> int:
+    # n numbers are combined in n - 1 operations, for each result.
     return cost * (_input_elements(eqn) - _output_elements(eqn))
 
 
 def _window(eqn: JaxprEqn) -> int:
+    # Padding counts like numbers here: XLA takes windows as they are.
     return _output_elements(eqn) * (math.prod(eqn.params["window_dimensions"]) - 1)
 
 
@@ -153,6 +155,7 @@ def _sort(eqn: JaxprEqn) -> int:
 
 
 def _scatter(eqn: JaxprEqn) -> int:
+    # One operation for each number of the updates: operands are array, places, updates.
     return math.prod(_shape(eqn.invars[2]))
 
 

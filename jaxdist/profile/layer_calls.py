@@ -97,6 +97,7 @@ def trace_calls(
         graph, *state = nnx.split(short)
 
     def run(parts: Sequence[Any], *arrays: jax.Array) -> Any:
+        # A fresh merge: layers are wrapped below, and the caller's network must not be.
         network = nnx.merge(graph, *parts)
         network.eval()
         # Layers draw no noise here, but the network runs as in training: with the
@@ -127,6 +128,7 @@ def _expand_calls(
     places: list[int] = []  # of each traced call, its index among all
     made = before = 0
     for block, own in groupby(zip(blocks, calls, strict=True), key=lambda p: p[0]):
+        # places maps calls of the short network to those of the whole one.
         each, start = [call for _, call in own], len(places)
         places += range(made, made + len(each))
         for name in repeated.equal_blocks(block):
@@ -209,6 +211,8 @@ def _record_layer_gradients(
     ) -> Any:
         key = path, method, numbers[method]
         numbers[method] += 1
+        # The entry is made even where no gradient is asked for: a call that is not in
+        # `found` was not recorded, which is something else.
         asked = found.setdefault(key, set())
         x = _on_gradient(x, lambda: asked.add("input"))
         y = call(self, x, *args, **kwargs)
@@ -233,6 +237,7 @@ def _on_gradient(x: Any, call: Callable[[], None]) -> Any:
         return (gradient,)
 
     same.defvjp(lambda x: (x, None), backward)
+    # Token numbers have no gradient to listen for.
     floats = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.inexact)
     return same(x) if floats else x
 

@@ -116,6 +116,7 @@ def profile_network(
             input_bytes=forward.input_bytes[path],
             weights=structure.weight_shapes.get(path, ()),
         )
+        # Containers do nothing by themselves, and would only lengthen the list.
         if row.parameters or row.state_bytes or row.flops or row.output_bytes:
             layers.append(row)
 

@@ -101,6 +101,7 @@ def find_block_scans(
             for leaf, x in named_leaves(state).items()
         ]
         keys[name] = graph, tuple(form), marks.get(name)
+    # Neighbours alone: a block of another kind in between ends the loop.
     runs = [tuple(run) for _, run in groupby(keys, key=lambda name: keys[name])]
     return tuple(
         BlockScan(

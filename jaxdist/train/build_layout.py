@@ -191,6 +191,7 @@ def least_image_size(inputs: Inputs, trace: Trace, limit: int = 1024) -> int | N
         return True
 
     # Doubled, and then halved: a network that takes a size takes all above it.
+    # `low` is always too small; `high` is enough from the end of the first loop on.
     low = min(image.shape[1:-1])
     high = max(2 * low, 1)
     while not takes(high):
@@ -274,6 +275,8 @@ def build_layout(
     data_parallel.check_batch_size(plan, inputs[0].shape[0], task.microbatches)
     state = task.state
     diloco.check_outer_loop(plan, state)
+    # What one call of the network sees: a microbatch of one replica, of all its
+    # devices. How devices share it is worked out layer by layer.
     count = task.microbatches * plan.replicas
     inputs = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((x.shape[0] // count, *x.shape[1:]), x.dtype),
@@ -469,6 +472,8 @@ def _with_ledgers(
         outer_syncs=syncs,
         attention=attention_inputs(network),
     )
+    # Parameters behind the last loop are still whole when the backward pass begins
+    # there.
     own_reads = replace(
         reads,
         leaves=layout.param_shardings,
@@ -561,6 +566,7 @@ def _logits_product(
     key, _ = objective.targets[0]
     parts = plan.mesh.batch_shards * plan.replicas * task.microbatches
     parts *= plan.mesh.context
+    # Of one call of the network on one device.
     tokens = math.prod(shapes[key].shape) // parts
     is_large = platform != "cpu" and tokens > MAX_CHUNK_TOKENS
     used = plan.logits == "chunks" or is_large
@@ -626,6 +632,8 @@ def _scan_equal_blocks(
     bound.train()
     layout.bind_layers(bound)
     blocks = tuple(name for name, _ in bound.chain())
+    # Blocks share a loop only if a step treats them alike: the same parameters are
+    # gathered again, and the same activations are computed again or moved to the host.
     marks: dict[str, object] = {
         leaf.name: read
         for leaf, read in zip(reads.leaves, reads.backward_reads, strict=True)
@@ -681,6 +689,8 @@ def _backward_reads(
 ) -> tuple[bool, ...]:
     """Return which parameters are gathered once more for the backward pass."""
     leaves = state_layout.param_shardings
+    # Otherwise parameters are whole throughout the step, and nothing is dropped in
+    # between.
     if plan.zero != 3 or all(leaf.fsdp_dim is None for leaf in leaves):
         return (False,) * len(leaves)
 
@@ -841,6 +851,8 @@ def _read_gradients(
             value, back, _ = jax.vjp(
                 lambda params: loss(params, stats, batch), params, has_aux=True
             )
+            # Calling the backward pass is what makes layers note the gradients they are
+            # asked for.
             return back(jnp.ones_like(value))
 
         jax.eval_shape(run, jax.tree.leaves(values), rest, dict(shapes))

@@ -62,6 +62,7 @@ class DenseObjective(Objective):
                 f"{' and '.join(axes)} cut the images",
                 remedy=("plan.spatial_end=", f"plan.mesh.{axes[0]}=1"),
             )
+        # The rows of the whole image: blocks of an uneven split are padded behind them.
         return replace(self, split=Split(rows=tuple(image[1:-1]))) if axes else self
 
     def loss_traffic(
@@ -76,6 +77,8 @@ class DenseObjective(Objective):
             parts: how often a step does.
         """
         if axes := nontrivial_axes(plan, spatial_axes(len(outputs.shape))):
+            # The same samples on all devices that share an image: each adds `sum_count`
+            # numbers of every one.
             samples = outputs.shape[0] // plan.mesh.batch_shards
             numbers = samples * self.sum_count(outputs.shape[-1])
             width = accumulation_dtype(outputs.dtype).itemsize
@@ -83,6 +86,8 @@ class DenseObjective(Objective):
                 what="loss",
                 kind="all-reduce",
                 axes=axes,
+                # Twice: the all-reduce of the forward pass transposes to another
+                # (docs/adr/0090).
                 payload=2 * parts * numbers * width,
                 layer=LOSS_LAYER,
                 arrays=2 * parts,
@@ -103,6 +108,7 @@ class DenseObjective(Objective):
             sums: of this device's pixels.
             outputs: what the network returned, its block of them.
         """
+        # One all-reduce over all spatial axes, none where images are whole.
         axes = tuple(self.split.dims(outputs).values())
         return lax.psum(sums, axes) if axes else sums
 
@@ -112,6 +118,7 @@ class DenseObjective(Objective):
         Rows behind the last real one of an uneven block are not.
         """
         ones = jnp.ones((*outputs.shape[:-1], 1), bool)
+        # With one channel, since `zero_padding` takes images [B, ..., C].
         return zero_padding(ones, self.split)[..., 0]
 
     def check_sizes(

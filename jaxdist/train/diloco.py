@@ -143,6 +143,7 @@ def per_replica_step(local_step: Callable[..., Any]) -> Callable[..., Any]:
             lambda x: x[None] if x.size else x,
             (after.params, after.stats, after.opt, after.feedback),
         )
+        # Outer parameters stay: an outer step alone moves them.
         state = replace(state, step=after.step)
         return _with_replicas(state, moved, held.velocity), loss[None]
 
@@ -187,7 +188,9 @@ def outer_step(config: OuterConfig, sync: OuterSync, state: TrainState) -> Train
             steps, trace = follow.update(steps, optax.TraceState(trace=moved))
             moved = trace.trace
     for place, step in zip(places, steps, strict=True):
+        # `step` is a difference outer - own, so it is subtracted as a gradient is.
         outer[place] = outer[place] - config.learning_rate * step
+        # The inner optimizer's state stays a replica's own, as in algorithm 1.
         own[place] = outer[place][None]
     for place, speed in zip(places, moved):
         velocity[place] = speed

@@ -176,6 +176,8 @@ class DistributedStep:
     @functools.cached_property
     def mesh(self) -> Mesh:
         """The devices, for `jaxdist.input.loader(..., mesh=step.mesh)`."""
+        # Not in the constructor: to ask for devices starts jax's backend, and a script
+        # may still have to call `jax.distributed.initialize`.
         given = self._given_mesh
         if given is None:
             return Mesh(np.asarray(jax.devices()), (self._axis,))
@@ -258,6 +260,7 @@ class DistributedStep:
             )
         self.close()
         held = self._state(self._lay_out(nodes))
+        # With their places: each host reads what its own devices hold.
         shapes = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), held
         )
@@ -446,6 +449,8 @@ class DistributedStep:
             new, after, out = self._local(form, leaves, feedback, batch)
             parts, structure = jax.tree.flatten(out)
             rows = {len(x) for x in jax.tree.leaves(batch)}
+            # Told by its length alone: an array as long as this device's batch has a
+            # row a sample.
             by_row = [jnp.ndim(x) > 0 and len(x) in rows for x in parts]
             tree.append((structure, by_row))
             alike = [x for x, is_row in zip(parts, by_row) if not is_row]
@@ -550,6 +555,8 @@ class DistributedStep:
         ) -> tuple[Any, Any]:
             leaves, reduction = self._gradient_reduction(params)
             tree, own = jax.tree.structure(grads), jax.tree.leaves(grads)
+            # Each loss is a mean over its device's rows, all of one number: a mean of
+            # means.
             own = [x / devices for x in own] if devices > 1 else own
             dims = [leaf.fsdp_dim for leaf in leaves]
             cut = any_dim(dims)
@@ -602,6 +609,7 @@ class DistributedStep:
         axes, told = self.plan.sum_axes, list[LeafSharding]()
         for sharding in self._shardings(form):
             floats = jnp.issubdtype(sharding.dtype, jnp.inexact)
+            # Keys are numbers too, but have neither a mean nor a largest one.
             changes = sharding.name not in alike and not jnp.issubdtype(
                 sharding.dtype, jax.dtypes.prng_key
             )
@@ -619,6 +627,7 @@ class DistributedStep:
         shares = [
             x / self.mesh.size
             if jnp.issubdtype(x.dtype, jnp.inexact)
+            # Truth values count as 0 and 1.
             else x.astype(int)
             for x in arrays
         ]
@@ -688,6 +697,7 @@ class _Nodes:
         self._args = tuple(args)
         self._last: Sequence[Any] = ()
         graph, state = nnx.split(self._args)
+        # A second network of the same structure shares the compiled step of the first.
         self.form = forms.setdefault(graph, _Form(graph, state))
         found: dict[str, Any] = {}
         # What may be changed in place: attributes, dicts and lists; tuples may not.

@@ -77,6 +77,7 @@ def metrics_of_sums(
         sums: of each part.
     """
     has_answers = "answers" in sums[0]
+    # In 64 bits: devices have added within a batch alone.
     totals = {key: np.sum([_on_host(s[key]) for s in sums], 0) for key in sums[0]}
     # Of arrays the objective makes scores.
     arrays = {key: total for key, total in totals.items() if total.ndim}

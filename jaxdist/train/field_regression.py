@@ -80,12 +80,14 @@ class FieldRegression(DenseObjective):
         pixels, is_relative = self._pixels(error), self.loss == "relative_l2"
         size = abs(error) if self.loss == "l1" else error**2
         scale = target**2 if is_relative else counts.astype(error.dtype)
+        # [B, 2 C], so that devices add both in one all-reduce.
         sums = jnp.concatenate([size.sum(pixels), scale.sum(pixels)], -1)
         size, scale = jnp.split(self.add_devices(sums, outputs), 2, -1)
         each = _divide(size, scale)
         if is_relative:
             each = _sqrt(each)
         given = self.channel_weights or (1.0,) * each.shape[-1]
+        # A channel without a target that counts takes no weight from the others.
         weights = jnp.where(scale > 0, jnp.asarray(given, each.dtype), 0.0)
         return _divide((each * weights).sum(-1), weights.sum(-1))
 
@@ -124,6 +126,7 @@ class FieldRegression(DenseObjective):
             "channel_counts": jnp.stack(
                 [
                     self.add_devices(number, outputs),
+                    # Made of sums over all devices already, so not added once more.
                     count_words(has_scale.astype(jnp.int32)),
                 ],
                 1,
@@ -148,6 +151,8 @@ class FieldRegression(DenseObjective):
         }
         scores, channels = dict[str, float](), dict[str, float]()
         for name, (total, count) in each.items():
+            # Channels of which nothing was held out have no error, and are not in the
+            # mean.
             found = np.flatnonzero(count)
             errors = total[found] / count[found]
             errors = np.sqrt(errors) if name == "rmse" else errors

@@ -59,6 +59,7 @@ class Sampling:
             return logits.argmax(-1)
         logits = logits / self.temperature
         if 0 < self.top_k < logits.shape[-1]:
+            # By value: of equally likely tokens at the border all stay.
             least = lax.top_k(logits, self.top_k)[0][:, -1:]
             logits = jnp.where(logits < least, -jnp.inf, logits)
         if self.top_p < 1:
@@ -110,6 +111,8 @@ class _Generation:
 
         def draw(logits: jax.Array, ends: jax.Array, key: jax.Array) -> jax.Array:
             rows = jnp.arange(logits.shape[0])
+            # A key for each text, by its row: what one draws does not depend on the
+            # others.
             keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(rows)
             return sampling.draw(logits[rows, ends], keys)
 
@@ -124,6 +127,7 @@ class _Generation:
             return draw(logits, ends, key), cache
 
         self._read = jax.jit(read)
+        # Donated, so that a token is written in place and the cache is not copied.
         self._extend = jax.jit(extend, donate_argnames="cache")
 
     def tokens(self, prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
@@ -139,6 +143,8 @@ class _Generation:
                 kept = cache is not None
                 new = [text[-1:] for text in texts] if kept else texts
                 block, ends = _pad(new, max(map(len, new)))
+                # The padding of shorter prompts is kept as well, at places that are
+                # written over before a token reads so far.
                 positions = np.broadcast_to(np.arange(block.shape[1]), block.shape)
                 if kept:
                     positions = lengths[:, None] - 1
@@ -151,6 +157,7 @@ class _Generation:
                     key,
                 )
             else:
+                # For good: texts only get longer.
                 cache = False
                 texts = [text[-window:] for text in texts]
                 # Of one size, so that it is compiled once: no token sees the padding.

@@ -159,6 +159,7 @@ class Layout:
             # With the dot, or `block1` would take in `block10`.
             own = {k: n for k, n in found.items() if f"{k}.".startswith(f"{first}.")}
             for layer, flops in own.items():
+                # Over all iterations, so of all blocks alike.
                 each = flops // len(scan.blocks)
                 inner = layer.removeprefix(first)
                 found.update(dict.fromkeys((b + inner for b in scan.blocks), each))
@@ -196,6 +197,7 @@ class Layout:
                 lambda x, spec: x if is_masked(x) else spec,
                 state.opt,
                 jax.tree.unflatten(trees[0], worked),
+                # Counts of steps and the like are on all devices.
                 transform_non_params=lambda _: P(),
                 is_leaf=is_masked,
             ),
@@ -212,6 +214,7 @@ class Layout:
     @cached_property
     def state_shapes(self) -> TrainState:
         """Shapes and dtypes of the state."""
+        # Error feedback is a matter of the plan alone: a task knows nothing of it.
         one = replace(self.replica_state_shapes, feedback=self._error_feedback[0])
         if self.plan.replicas == 1:
             return one
@@ -308,6 +311,7 @@ class Layout:
             self.plan.spatial_end,
             spatial_layers.gather_layer_class(self.plan),
             self.plan.attention_platform(self.platform),
+            # Whoever reads outputs besides the objective is given whole logits.
             self.logits_product if is_scored else "",
         )
         bind_context_form(model, self.plan.context)

@@ -66,7 +66,9 @@ def load(
     rest = [n for n in manifest.leaves if n.startswith("stats/")]
     task = Task(
         model=ModelSpec(**recipe),
+        # Its state is not read, so it need not be the one that trained.
         optimizer=optax.identity(),
+        # Any number but 0 says that there is an average; its decay is not needed.
         average=float(any(name.startswith("average/") for name in manifest.leaves)),
         # Parameters that lie there were frozen; of other leaves this says nothing.
         frozen=tuple(n.removeprefix("stats/").replace("/", ".") for n in rest),

@@ -150,6 +150,8 @@ class _LocalNetwork:
         last = piece == self.pieces[-1]
 
         def call(own: list[jax.Array], given: Any) -> tuple[Any, Any]:
+            # Those of loops are still shards here, and no block of this piece reads
+            # them.
             leaves = list(self.params)
             for i, x in zip(self.unlooped, own, strict=True):
                 leaves[i] = x

@@ -210,6 +210,7 @@ def _chunk_loss(
     found, weight = _softmax(split, logits, labels), weights[:, None]
     columns = lax.broadcasted_iota(found.place.dtype, logits.shape, 1)
     is_label = (columns == found.place[:, None]) & found.mine[:, None]
+    # weight softmax(l), by the sum over all slices of the vocabulary.
     gradient = found.powers * (weights / found.total)[:, None]
     return (weights * found.cross_entropy).sum(), gradient - jnp.where(
         is_label, weight, jnp.zeros_like(weight)
@@ -240,6 +241,7 @@ def _scan_chunks(
         loss, kernels, biases = sums
         piece = replace(product, features=rows[0])
         own, gradient = _chunk_loss(split, piece.logits(), *rows[1:])
+        # The products of a gradient run in the dtype of the features; its sums do not.
         narrow = gradient.astype(features.dtype)
         back = piece.feature_gradient(narrow) if wanted[0] else None
         if wanted[1]:
@@ -282,6 +284,8 @@ def _forward(
     value, *rows = jax.tree.map(lambda x: x.value, (product, labels, weights))
     loss, gradients = _scan_chunks(split, value, *rows, wanted=wanted)
     features, kernel, bias = gradients
+    # The gradients are all that is kept for the backward pass: it multiplies nothing
+    # out.
     return loss, replace(value, features=features, kernel=kernel, bias=bias)
 
 

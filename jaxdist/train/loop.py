@@ -101,6 +101,8 @@ def fit(
         if isinstance(callback, PausingCallback) and callback.is_due(step):
             losses.pause(callback)
         with recorder.phase("input", step):
+            # Fetched before the device is waited for: two steps are under way
+            # meanwhile.
             batch = next(feed, None)
         if losses.devices_idle:
             recorder.on_starvation()

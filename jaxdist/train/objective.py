@@ -331,6 +331,7 @@ class NextToken(Objective):
 
     def dim_axes(self, key: str, rank: int) -> tuple[str | None, ...]:
         """Name the axes: several devices may have the tokens of a sample."""
+        # A subclass with a loss of its own is written for whole samples.
         is_tokens = rank == 2 and key in self.dtypes and self.takes_product
         return (CONTEXT_AXIS,) if is_tokens else super().dim_axes(key, rank)
 
@@ -342,6 +343,7 @@ class NextToken(Objective):
         # bytes beside what attention moves.
         keys = [key for key, x in batch.items() if self.dim_axes(key, x.ndim)]
         whole = dict(batch) | {key: gather_whole_tokens(batch[key]) for key in keys}
+        # Of whole samples, before they are cut: a device sees a part of the targets.
         counts = self.target_mask(whole["target"], whole).sum(-1, dtype=jnp.int32)
         cut = {key: local_tokens(whole[key], 1) for key in keys}
         return {**whole, **cut, _TARGET_COUNT: counts}
@@ -375,6 +377,7 @@ class NextToken(Objective):
         Over those that count; 0 for a sample that has none.
         """
         own = self._local_losses(outputs, batch)
+        # Each device has divided by the count of the whole sample, so parts add up.
         return lax.psum(own, CONTEXT_AXIS) if context_devices() > 1 else own
 
     def _local_losses(self, outputs: Logits, batch: Batch) -> jax.Array:
@@ -396,9 +399,12 @@ class NextToken(Objective):
             return super().mean_loss(outputs, batch)
         devices = context_devices()
         if not isinstance(outputs, LogitsProduct):
+            # Not added over devices: the sum of their shares of the loss does it,
+            # without a collective of its own.
             return self._local_losses(outputs, batch).mean() * devices
         counts, labels = self._labels(outputs, batch)
         dtype = accumulation_dtype(outputs.features.dtype)
+        # Targets of the sample times samples, [B, 1].
         number = _target_count(counts, batch)[:, None] * counts.shape[0]
         weights = counts.astype(dtype) / number.astype(dtype) * devices
         return weighted_cross_entropy(self.logits, outputs, labels, weights)
@@ -470,6 +476,7 @@ class PackedNextToken(NextToken):
         )
         return {
             "perplexity": float(np.exp(nats / max(tokens, 1))),
+            # Per byte of text and not per token, so that tokenizers can be compared.
             "bits_per_byte": nats / math.log(2) / max(count, 1),
         }
 
@@ -658,6 +665,7 @@ def _check_labels(logits: Logits, key: str, labels: jax.Array) -> None:
 def _target_count(counts: jax.Array, batch: Batch) -> jax.Array:
     """Return how many targets of each whole sample count, [B], 1 at least."""
     here = batch[_TARGET_COUNT] if _TARGET_COUNT in batch else counts.sum(-1)
+    # A sample without targets has a loss of 0, and not 0 / 0.
     return jnp.maximum(here, 1)
 
 

@@ -213,6 +213,7 @@ class LoweredProgram:
             _compile_outer_step(layout, sync, given) for sync in layout.outer_syncs
         )
         warm, differ = _compile_warmup_step(layout, given)
+        # The step, that of a warm-up and each outer step have ledgers of their own.
         found = (
             *_iter_differences(layout, moves, flops),
             *differ,
@@ -268,6 +269,7 @@ def _attention(layout: Layout, step: Any) -> dict[str, Any]:
     flops = Counter[str]()
     for op in walk_jaxpr(step):
         if each := fused_kernel_flops(op.eqn):
+            # The innermost of its scopes that is a layer.
             owner = next(
                 (scope for scope in reversed(op.scopes) if scope in layers), ""
             )
@@ -354,6 +356,7 @@ def trace_train_step(layout: Layout, reduction: GradientReduction | None = None)
         layout: the task, its plan and mesh.
         reduction: how gradients are summed; the plan's where not given.
     """
+    # The state is written over: else a device would hold it twice.
     step = jax.jit(make_train_step(layout, reduction), donate_argnums=0)
     batch = _with_shardings(
         layout.padded_shapes(layout.batch_shapes),
@@ -429,6 +432,7 @@ def compile_eval_step(
         batch_shapes: of a global evaluation batch.
         options: of the compiler, by name.
     """
+    # Nothing is donated: training goes on with these parameters.
     step = jax.jit(make_eval_step(layout))
     return _compile_for_batches(layout, step, batch_shapes, options)
 

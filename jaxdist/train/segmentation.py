@@ -80,6 +80,7 @@ class Segmentation(DenseObjective):
 
     def pixel_sums(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Return what the loss sums over pixels, [B, n], in float32 or wider."""
+        # A sum of 10^8 pixels would stand still in 16 bits.
         logits = outputs.astype(accumulation_dtype(outputs.dtype))
         counts, mask = self._mask(logits, batch)
         real = counts.astype(logits.dtype)
@@ -92,6 +93,7 @@ class Segmentation(DenseObjective):
         sums = []
         if self.loss != "dice":
             each = hot * weights
+            # Not the logarithm of a softmax, which is -inf where a share underflows.
             likelihood = jax.nn.log_softmax(logits)
             sums += [-(each * likelihood).sum((*pixels, -1))[:, None]]
             sums += [each.sum((*pixels, -1))[:, None]]
@@ -111,6 +113,8 @@ class Segmentation(DenseObjective):
             loss += totals[:, 0] / jnp.where(weight > 0, weight, jnp.ones_like(weight))
         if self.loss != "cross_entropy":
             both, share, hot = jnp.split(totals[:, -3 * classes :], 3, -1)
+            # [B, classes]: of each sample and not of the batch, so that the loss stays
+            # a mean over samples however they are cut.
             dice = (2 * both + _SMOOTH) / (share + hot + _SMOOTH)
             loss += 1 - (dice * weights).sum(-1) / weights.sum()
         return loss
@@ -142,8 +146,10 @@ class Segmentation(DenseObjective):
         )
         pixels = tuple(range(1, mask.ndim))
         pairs = is_answer & is_mask, is_answer, is_mask
+        # [B, 3, classes]; each sample has fewer than 2^31 pixels on a device.
         each = jnp.stack([x.sum(pixels, dtype=jnp.int32) for x in pairs], 1)
         found = self.add_devices(count_words(each), outputs)
+        # Over classes, word by word: [2, 3] becomes three counts of two words.
         right, _, true = found.sum(-1, dtype=jnp.int32).swapaxes(0, 1)
         return {"correct": right, "answers": true, "class_counts": found}
 

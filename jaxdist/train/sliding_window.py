@@ -76,6 +76,7 @@ class SlidingWindow:
         unit = math.gcd(side, last, _GRID)
         while unit > step:
             unit //= 2
+        # Rounded down: windows overlap by at least what was asked for.
         step = step // unit * unit
         return (*range(0, last, step), last)
 
@@ -99,6 +100,7 @@ class SlidingWindow:
         found = []
         for dim, rows in enumerate(image):
             side, starts = self.sides[dim], self.starts(rows, dim)
+            # Distance of each row from the window's middle.
             far = np.arange(side) - (side - 1) / 2
             own = np.ones(side)
             if self.blend == "gaussian":
@@ -107,9 +109,13 @@ class SlidingWindow:
             for row, start in zip(table, starts, strict=True):
                 row[start : start + side] = own
             if self.blend == "center":
+                # Each row is taken from the window with the nearest middle, the first
+                # of equal ones.
                 middles = np.array(starts)[:, None] + (side - 1) / 2
                 nearest = np.abs(np.arange(table.shape[1]) - middles).argmin(0)
                 table = (np.arange(len(starts))[:, None] == nearest).astype(np.float64)
+            # Every row is in some window, and a Gaussian of sigma = side / 8 is exp(-8)
+            # at its edges, so no sum is 0.
             table /= table.sum(0)
             found.append(
                 {s: w[s : s + side] for s, w in zip(starts, table, strict=True)}
@@ -146,6 +152,8 @@ class BlendedPlanes:
             self._planes.append(np.zeros(shape, outputs.dtype))
         self.max_bytes = max(self.max_bytes, len(self._planes) * self._planes[0].nbytes)
         sides = zip(place[1:], outputs.shape[1:-1], self._image[1:], strict=True)
+        # An image smaller than a window was padded: what is said behind its edge is
+        # dropped.
         there = [slice(begin, min(begin + n, rows)) for begin, n, rows in sides]
         real = tuple(slice(part.stop - part.start) for part in there)
         for row, plane in enumerate(said, place[0] - self._first):

@@ -139,6 +139,8 @@ def _sync_update(
     # So far they have the dtype that parameters were gathered in, or that of sums.
     grads = [x.astype(leaf.dtype) for x, leaf in zip(grads, shardings, strict=True)]
     axes = [plan.sum_axes, *reduction.exact_axes]
+    # The loss is packed with the vectors of the same axes and dtype: a scalar alone
+    # would be a collective of its own.
     loss, *grads = all_reduce_leaves([loss, *grads], axes)
     names = [leaf.name for leaf in shardings]
     grads, feedback = error_feedback.all_reduce_compressed(

@@ -1,7 +1,8 @@
 """Evaluation by sliding windows: images of which no device could hold one whole.
 
 Devices have one batch of windows at a time, laid out as a batch of training is. The
-host blends what they return, plane by plane, and counts each plane when it is done.
+host reads the planes that these windows see, blends what devices return, plane by
+plane, and counts each plane when it is done. So nobody holds an image whole.
 """
 
 from collections import deque
@@ -22,8 +23,8 @@ from jaxdist.train.program import compile_predict_step
 from jaxdist.train.sliding_window import BlendedPlanes, Place, SlidingWindow
 from jaxdist.train.state import TrainState
 
-Sample = Mapping[str, NDArray[Any]]
-"""Arrays of one sample, [1, ...]."""
+Read = Callable[[int, str, slice], NDArray[Any]]
+"""Reads planes of a key of a sample, [planes, ...]."""
 Cut = Callable[[NDArray[np.int64]], dict[str, NDArray[Any]]]
 """Makes the windows of these rows of a batch, [rows, ...]."""
 
@@ -44,8 +45,10 @@ class WindowEvaluator:
     """How windows lie in an image, and how they are blended."""
     samples: int
     """Held-out samples."""
-    read: Callable[[int], Sample]
-    """Reads one of them, whole."""
+    image: tuple[int, ...]
+    """Rows of an image along each dim."""
+    read: Read
+    """Reads planes of one of them: each plane once, in order."""
     place: Callable[[Cut], Mapping[str, jax.Array]]
     """Puts a batch of windows on the devices."""
     should_stop: Callable[[], bool] = lambda: False
@@ -53,7 +56,7 @@ class WindowEvaluator:
     compiler_options: Mapping[str, str | bool] = field(default_factory=dict)
     """Options of the compiler, by name."""
     plane_bytes: int = 0
-    """Most bytes that blended outputs took on the host, of all evaluations."""
+    """Most bytes that planes took on the host, of images and of blended outputs."""
     windows: int = 0
     """Windows of the last evaluation, over all samples."""
     _compiled_step: Any = field(default=None, repr=False)
@@ -90,7 +93,7 @@ class WindowEvaluator:
             f"{format_count(self.windows)} windows {sides}, overlap "
             f"{self.window.overlap:g}, {self.window.blend}; "
             f"{format_size(self.device_bytes)} a device, "
-            f"{format_size(self.plane_bytes)} of blended planes on the host"
+            f"{format_size(self.plane_bytes)} of planes on the host"
         )
 
     def prepare(self) -> None:
@@ -128,8 +131,7 @@ class WindowEvaluator:
         for number in range(self.samples):
             totals: Any = 0
             channels = 0
-            sample = self.read(number)
-            for outputs, batch in self._planes(state, sample):
+            for outputs, batch in self._planes(state, number):
                 own, found = self._score(outputs, batch)
                 totals += np.asarray(own, np.float64)
                 channels = outputs.shape[-1]
@@ -147,7 +149,7 @@ class WindowEvaluator:
         return metrics_of_sums(self.layout, [{**zeros, **s} for s in sums])
 
     def _planes(
-        self, state: TrainState, sample: Sample
+        self, state: TrainState, number: int
     ) -> Iterator[tuple[NDArray[Any], dict[str, NDArray[Any]]]]:
         """Yield blended outputs of planes [1, planes, ...], with what they are held to.
 
@@ -155,19 +157,19 @@ class WindowEvaluator:
         with planes whose targets count for nothing.
         """
         objective = self.layout.task.objective
-        image_key, (target_key, _) = objective.inputs[0][0], objective.targets[0]
-        image, target = sample[image_key][0], sample[target_key][0]
+        target_key, _ = objective.targets[0]
         ignored = getattr(objective, "ignore_value", 0)
         ready: list[NDArray[Any]] = []
         done = 0
-        for plane in self._blend(state, image):
+        for plane in self._blend(state, number):
             ready.append(plane)
             done += 1
             count = max(_SCORED_BYTES // plane.nbytes, 1)
-            count = min(count, self.window.sides[0], len(image))
-            if len(ready) < count and done < len(image):
+            count = min(count, self.window.sides[0], self.image[0])
+            if len(ready) < count and done < self.image[0]:
                 continue
-            outputs, part = np.stack(ready), target[done - len(ready) : done]
+            outputs = np.stack(ready)
+            part = self.read(number, target_key, slice(done - len(ready), done))
             behind = [(0, count - len(ready)), *[(0, 0)] * (part.ndim - 1)]
             yield (
                 np.pad(outputs, [*behind, (0, 0)])[None],
@@ -175,14 +177,12 @@ class WindowEvaluator:
             )
             ready = []
 
-    def _blend(self, state: TrainState, image: NDArray[Any]) -> Iterator[NDArray[Any]]:
-        """Yield what the network says of an image [..., C], plane by plane."""
-        sides, whole = self.window.sides, image.shape[:-1]
-        # An image smaller than a window is seen with zeros behind it.
-        behind = [(0, max(side - n, 0)) for side, n in zip(sides, whole, strict=True)]
-        if any(n for _, n in behind):
-            image = np.pad(image, [*behind, (0, 0)])
+    def _blend(self, state: TrainState, number: int) -> Iterator[NDArray[Any]]:
+        """Yield what the network says of a sample's image, plane by plane."""
+        sides, whole = self.window.sides, self.image
         size = self.batch_shapes["id"].shape[0]
+        key, _ = self.layout.task.objective.inputs[0]
+        image = _ImagePlanes(lambda part: self.read(number, key, part), whole, sides)
         planes = BlendedPlanes(self.window, whole)
         waiting: deque[tuple[list[Place], Any]] = deque()
         places = self.window.places(whole)
@@ -197,6 +197,7 @@ class WindowEvaluator:
 
         for first in range(0, len(places), size):
             group = places[first : first + size]
+            image.move(group[0][0], group[-1][0] + sides[0])
             # Every batch is full: another shape would be another program.
             full = [*group, *[group[-1]] * (size - len(group))]
             waiting.append((group, self._run(state, image, full)))
@@ -209,19 +210,65 @@ class WindowEvaluator:
         while waiting:
             add()
         yield from planes.take(whole[0])
-        self.plane_bytes = max(self.plane_bytes, planes.max_bytes)
+        self.plane_bytes = max(self.plane_bytes, planes.max_bytes + image.max_bytes)
 
-    def _run(self, state: TrainState, image: NDArray[Any], places: list[Place]) -> Any:
+    def _run(
+        self, state: TrainState, image: "_ImagePlanes", places: list[Place]
+    ) -> Any:
         """Start the network on a batch of windows."""
         key, _ = self.layout.task.objective.inputs[0]
         dtype = self.batch_shapes[key].dtype
 
         def cut(rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-            parts = [
-                image[tuple(slice(p, p + n) for p, n in zip(place, self.window.sides))]
-                for place in (places[row] for row in rows)
-            ]
+            parts = [image.cut(places[row]) for row in rows]
             ids = np.zeros(len(rows), np.int32)
             return {key: np.stack(parts).astype(dtype), "id": ids}
 
         return self._compiled_step(*state.evaluated, self.place(cut))
+
+
+class _ImagePlanes:
+    """The planes of an image that the windows of a batch see; zeros lie behind it.
+
+    Args:
+        read: reads planes, [planes, ..., C].
+        image: rows of the image along each dim.
+        sides: those of a window.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[slice], NDArray[Any]],
+        image: tuple[int, ...],
+        sides: tuple[int, ...],
+    ) -> None:
+        self._read, self._image, self._sides = read, image, sides
+        self._first = self._end = 0
+        self._held: NDArray[Any] | None = None
+        self.max_bytes = 0
+        """Most bytes that planes took at once."""
+
+    def move(self, first: int, end: int) -> None:
+        """Read the planes up to one, and forget those before another."""
+        if end > self._end:
+            new = self._read(slice(self._end, min(end, self._image[0])))
+            # An image smaller than a window is seen with zeros behind it.
+            rows = (
+                max(end - self._image[0], 0),
+                *(
+                    max(side - n, 0)
+                    for side, n in zip(self._sides[1:], self._image[1:])
+                ),
+            )
+            new = np.pad(new, [*((0, n) for n in rows), (0, 0)])
+            if self._held is not None:
+                new = np.concatenate([self._held[first - self._first :], new])
+            self._held, self._first, self._end = new, first, end
+            self.max_bytes = max(self.max_bytes, new.nbytes)
+
+    def cut(self, place: Place) -> NDArray[Any]:
+        """Return the window that begins at a place, [..., C]."""
+        assert self._held is not None  # the planes were moved there
+        starts = place[0] - self._first, *place[1:]
+        sides = zip(starts, self._sides, strict=True)
+        return self._held[tuple(slice(at, at + side) for at, side in sides)]

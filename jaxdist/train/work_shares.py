@@ -55,6 +55,7 @@ def layer_work_shares(layout: Layout) -> tuple[LayerWorkShare, ...]:
     layers = tuple(modules_by_path(network))
     # The same task on the first of the layout's devices.
     names, kinds = layout.mesh.axis_names, layout.mesh.axis_types
+    # With the layout's axes, each of size 1: `shard_map` names all of them.
     first = np.reshape(layout.mesh.devices.ravel()[:1], (1,) * len(names))
     one = Mesh(first, names, axis_types=kinds)
     whole, device = (

@@ -54,6 +54,8 @@ class StepTraffic:
     @property
     def mean_bytes(self) -> Mapping[str, float]:
         """Bytes that a device sends by the step over a whole period, by column."""
+        # An outer step is due once in its interval, so a step has that part of its
+        # bytes.
         return {
             column: self.step.total(column)
             + sum(

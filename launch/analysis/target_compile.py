@@ -43,6 +43,8 @@ from jaxdist.train.layout import Layout
 from jaxdist.train.peak_memory import host_bytes, trace_device_program
 from jaxdist.train.program import LoweredProgram, Program, lower_program
 
+# Two messages: `Used 20.1G of 15.7G hbm`, and `temporaries (20.1G) exceeds available
+# HBM (15.7G)`.
 _OUT_OF_MEMORY: Final = re.compile(
     r"(?:Used|temporaries \()\s*([\d.]+)([KMGT]?)\)? (?:of|exceeds available HBM \()"
     r"\s*([\d.]+)([KMGT]?)"
@@ -177,12 +179,15 @@ def compile_for_target(
     config = resolved.config
     devices = _target_devices(config, target)
     describer = StepDescriber(config, target.platform)
+    # Lowered before answers are looked up: an answer is named by its program.
     lowered = lower_program(describer.layout(config.plan, devices))
     options = program_options(lowered.layout)
     path = None
     if folder is not None:
         path = folder / f"{_digest(lowered, target, options)}.json"
         if not fresh and (kept := _read_answer(path)) is not None:
+            # Two experiments may have one program: the answer takes the name that was
+            # asked for.
             return replace(kept, experiment=resolved.experiment)
     answer = _compile(resolved.experiment, target, lowered, options, describer)
     if path is not None:
@@ -195,6 +200,7 @@ def _digest(
     lowered: LoweredProgram, target: Target, options: Mapping[str, str | bool]
 ) -> str:
     """Return a name for the answer of a compiler: all that it depends on."""
+    # The plan as well: differences are those between the program and the plan's ledger.
     parts = (
         lowered.step.as_text(),
         lowered.layout.plan.to_json(),
@@ -224,6 +230,7 @@ def _compile(
 ) -> CompiledStep:
     layout, started = lowered.layout, time.perf_counter()
     capacity = round(target.device.memory.value)
+    # What is known before compiling, and all that is where the program does not fit.
     empty = CompiledStep(
         experiment=experiment,
         target=str(target),
@@ -266,6 +273,7 @@ def _compile(
         return replace(
             empty,
             memory_bytes=used,
+            # The compiler may leave less of the memory than the chip has.
             capacity_bytes=min(limit, capacity),
             compile_s=time.perf_counter() - started,
         )
@@ -273,6 +281,7 @@ def _compile(
 
     layers = frozenset(modules_by_path(task_network(layout.task)))
     schedule = read_schedule(program.compiled_step.as_text() or "", layers)
+    # Compilers of GPUs estimate no cycles: without a clock all seconds stay None.
     clock = target.chip.clock.value if isinstance(target.chip, TpuChip) else None
     peak = target.device.peak(_peak_dtype(target, layout)).value
     left_out: tuple[str, ...] = NOT_ESTIMATED
@@ -287,6 +296,7 @@ def _compile(
             )
         )
         for layer, flops in lowered.attention_flops.items():
+            # In cycles at the peak rate: the least that the kernel takes.
             kernel = round(flops * clock / peak)
             spent[layer] += kernel
             forward[layer] += round(_FORWARD_PRODUCTS * kernel)
@@ -308,6 +318,8 @@ def _compile(
     )
     copies = _host_copy_seconds(target, on_host, compute) if compute else None
     step = compute + exposed + (copies or 0.0) if compute is not None else None
+    # Model FLOPs: of the unsplit network, nothing repeated, so that rematerialization
+    # lowers the MFU.
     work = describer.profile.flops / layout.plan.mesh.devices
     return replace(
         empty,
@@ -375,6 +387,8 @@ def _layer_rows(
         for layer, count in ledger.layer_flops.items():
             flops[layer] += count
     rows = []
+    # A loop over equal blocks has the scopes of its first block: its sums are dealt out
+    # to all of them.
     moved = layout.unroll_layers(schedule.layer_bytes)
     spent = layout.unroll_layers(schedule.layer_cycles)
     forward = layout.unroll_layers(schedule.forward_cycles)
@@ -439,6 +453,7 @@ def _hidden_share(
     if move.axes:
         group = link_group(target.cluster, layout.plan.placed, move.axes)
         seconds = alpha_beta_seconds(move.kind, move.payload, move.trip_count, group)
+    # Cycles beside one run of the collective; without estimates, instructions.
     work = schedule.work_beside.get(move.instruction_name, 0)
     if not move.is_async or not work:
         return 0.0, seconds

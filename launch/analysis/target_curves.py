@@ -138,11 +138,13 @@ def calibrate_target(
     """
     speed = memory_speed(target)
     every = [one.network for one in found]
+    # Leave one out: a network that was fitted to its own cycles would score itself.
     scores = []
     for one in found:
         others = [other for other in every if other is not one.network]
         device = fit_device(target, others, speed)
         scores.append(score_network(one, replace(target.cluster, device=device)))
+    # What is written is fitted to all of them.
     cluster = replace(
         target.cluster,
         name=output.stem,
@@ -195,11 +197,13 @@ def compile_network(
             remedy="a smaller data.batch",
         )
     describer = StepDescriber(config, target.platform)
+    # Cycles a second.
     clock = answer.cycles / (answer.compute_s or 1.0)
     cycles = {
         row["layer"]: (row["forward_cycles"], row["backward_cycles"])
         for row in answer.layers
     }
+    # Cycles in no layer's scope are those of the update and of the loss.
     rest = answer.cycles - sum(map(sum, cycles.values()))
     network = CompiledNetwork(
         name=" ".join(words),
@@ -238,6 +242,7 @@ def memory_speed(target: Target) -> tuple[float, float]:
         jax.ShapeDtypeStruct((numbers,), jnp.float32, sharding=place)
         for numbers in (_STREAM_NUMBERS, _TILE_NUMBERS)
     )
+    # Read once and written once.
     return 2 * large.size * large.dtype.itemsize / seconds(large), seconds(small)
 
 
@@ -278,6 +283,7 @@ def score_network(answer: NetworkAnswer, cluster: Cluster) -> NetworkScore:
         # The scope of a block has what lies between its layers.
         scope = layer_scope(layer, network.layer_seconds) or ""
         predicted[scope] += took.forward + took.backward
+    # Neither loss nor update is in a layer's scope: both sides have them under "".
     loss = compute_cost_model(case, device, 0).loss_time()
     predicted[""] += loss.forward + loss.backward + update_seconds(case, device)
     compiled = {x: sum(took) for x, took in network.layer_seconds.items()}

@@ -70,21 +70,29 @@ def read_words(parser: CommandParser, words: Sequence[str]) -> CommandLine:
     """
     own, keys = option_overrides(parser, words)
     own, renamed = rename_words(parser, own)
+    if any(word.partition("=")[0] == "--hf" for word in own):
+        # The file names a network, and an experiment has the name of each.
+        parser.split_form(own)[0].make_optional("experiment")
     args = parser.parse(own)
     if getattr(args, "config_file", None):
         from jaxdist.launch.config.config_file import read_config_file
 
         experiment = getattr(args, "experiment", None) or "EXPERIMENT"
         # The last value of a key holds: what is typed comes behind the file.
-        found = read_config_file(args.config_file, experiment=experiment)
-        args.overrides = [*found, *args.overrides]
+        values = read_config_file(args.config_file, experiment=experiment)
+        args.overrides = [*values, *args.overrides]
     if getattr(args, "hf_config", None):
         from jaxdist.models.pretrained.config_json import (
+            model_settings,
             read_config_json,
-            settings_words,
         )
 
-        sizes = settings_words(read_config_json(args.hf_config))
+        found = model_settings(read_config_json(args.hf_config))
+        # Left out, the first override stands where it would.
+        if args.experiment is None or "=" in args.experiment:
+            args.overrides = [*filter(None, [args.experiment]), *args.overrides]
+            args.experiment = found["name"]
+        sizes = [f"model.{key}={value}" for key, value in found.items()]
         args.overrides = [*sizes, *args.overrides]
     lines = filter(None, (key_hint(keys), rename_hint(renamed)))
     return CommandLine(args=args, words=tuple(own), hint="\n".join(lines))

@@ -161,6 +161,12 @@ class CommandParser(argparse.ArgumentParser):
             self._check_misspelt_form(words)
         return forms[name], [w for at, w in enumerate(words) if at != place]
 
+    def make_optional(self, name: str) -> None:
+        """Let a positional argument be left out; it is None then."""
+        for action in self._actions:
+            if action.dest == name:
+                action.nargs, action.required = "?", False
+
     def format_help(self) -> str:
         """Return the help, which ends with examples."""
         title = "example" if len(self.examples) == 1 else "examples"
@@ -401,8 +407,8 @@ def add_overrides(parser: CommandParser) -> None:
         metavar="FILE",
         type=Path,
         dest="hf_config",
-        help="config.json of Hugging Face: the network has its sizes; weights=FOLDER "
-        "starts from its weights too",
+        help="config.json of Hugging Face: the network has its sizes, EXPERIMENT may "
+        "be left out; weights=FOLDER starts from its weights too",
     )
 
 

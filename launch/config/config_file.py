@@ -61,6 +61,7 @@ def read_config_file(path: Path, *, experiment: str) -> list[str]:
     errors: list[BadInput] = []
     lines: dict[str, str] = {}
     for setting in _read_settings(path):
+        # Names as the command line takes them: older and short ones too.
         key = current_key(setting.key)
         key = SHORT_KEYS.get(key, key) if key not in known else key
         place = f"{path}:{setting.line}" if setting.line else str(path)
@@ -87,6 +88,7 @@ def read_config_file(path: Path, *, experiment: str) -> list[str]:
         else:
             lines[key] = place
             words.append(f"{key}={setting.text}")
+            # Read here although the words are read again: only the file knows the line.
             try:
                 parse_value(setting.text, known[key])
             except ValueError:

@@ -230,6 +230,8 @@ def _read_mpich(environ: Mapping[str, str]) -> RankAssignment:
     host, job = _batch_job(environ)
     if environ.get("MPI_LOCALNRANKS") == str(count):
         host = "127.0.0.1"
+        # A number that the ranks of this host share, where no batch job around them has
+        # one.
         job = _hydra_process() if job is None else job
     if (not host or job is None) and count > 1 and not environ.get(COORDINATOR_VAR):
         raise BadInput(

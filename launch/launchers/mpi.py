@@ -80,6 +80,7 @@ def run_mpi(launch: MpiLaunch, environ: Mapping[str, str]) -> int:
             values="mpirun is not on PATH",
             remedy="apt-get install openmpi-bin, or jaxdist launch ssh",
         )
+    # mpirun is the one child: it starts, tags and ends the ranks itself.
     spec = ProcessSpec(command=launch.mpirun_argv(environ), env=environ)
     with exit_on_signals():
         failure = run_and_stream(

@@ -95,6 +95,8 @@ class LayoutSearchResult:
     def is_slower_than_first(self, one: "EvaluatedPlan") -> bool:
         """Return whether a plan is slower than the first, nine in ten times."""
         first = self.ranking.plans[0]
+        # Intervals are of seconds. An objective may scale them, as a price by the
+        # number of devices does, so its own ratio is held against them.
         ratio = self.objective.value(one) / self.objective.value(first)
         return one.prediction.is_slower_than(first.prediction, ratio)
 

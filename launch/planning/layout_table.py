@@ -58,6 +58,7 @@ def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
     )
     rows = make_table("", "plan", *heads, right=heads)
     near = [one for one in plans[1:] if not found.is_slower_than_first(one)]
+    # A verification has told plans apart itself.
     undecided = 0 if found.verification is not None else len(near)
     for place, one in enumerate(plans[: query.top], 1):
         made, terms = one.prediction, one.prediction.terms_s
@@ -148,6 +149,7 @@ def _next_commands(found: LayoutSearchResult, undecided: int) -> Iterator[str]:
     if not undecided:
         yield f"jaxdist plan {asked} -o plan.json"
         return
+    # The first is tried along with those that may be faster.
     tried = min(_VERIFIED_PLANS, undecided + 1)
     there = "" if found.cluster.device.is_cpu else f"    (on {found.cluster.name})"
     yield f"jaxdist plan verify {asked} --first {tried} -o plan.json{there}"

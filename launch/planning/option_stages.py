@@ -120,6 +120,7 @@ def search_option_stages(
         microbatches=graph.microbatches
         if query.microbatches is None
         else query.microbatches,
+        # `widest` is `any` where there are few enough places to cut, else `order`.
         cuts="widest"
         if query.cuts is None
         else ("any" if query.cuts == "any" else "order"),
@@ -182,6 +183,8 @@ def print_option_stages(out: "Console", found: OptionSearchResult) -> None:
     rows = make_table("stage", "nodes", "options", *heads, right=("stage", *heads))
     glyphs = console_glyphs(out)
     for number, stage in enumerate(stages):
+        # Several stages may be the slowest; seconds that differ by rounding alone are
+        # equal.
         slow = stage.seconds >= answer.seconds * (1 - 1e-9)
         names = stage.nodes[0], stage.nodes[-1]
         # Most nodes of a stage take one option: counts say how many take another.
@@ -198,6 +201,7 @@ def print_option_stages(out: "Console", found: OptionSearchResult) -> None:
         )
     print_table(out, rows)
     words = ["--profile", str(found.query.profile)]
+    # A limit below what these stages need, so that the command finds others.
     tighter = max(stage.memory for stage in stages) * 0.9
     print_next_commands(
         out,

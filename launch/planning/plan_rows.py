@@ -160,12 +160,14 @@ def read_plan_rows(path: Path) -> tuple[PlanRow, ...]:
 
 def _column_name(column: str) -> str | None:
     """Return what a column is of; None for labels and settings."""
+    # A name with a dot is a key of the configuration.
     if "." in column:
         return None
     word = normalize_name(column)
     stem, _, unit = word.rpartition("_")
     if unit in _UNITS and stem in {"seconds", *_NAMES["seconds"]}:
         return _UNITS[unit]
+    # Other programs say `tensor_parallelism`, `pp_degree` or `tp_size`.
     word = re.sub(r"(ism|_degree|_size)$", "", word)
     for name, others in _NAMES.items():
         if word == name or word in others:
@@ -198,6 +200,7 @@ def _parse_row(
         number=number,
         mesh={axis: size(axis) or 1 for axis in _AXES},
         microbatch=size("microbatch"),
+        # Cuts come as `2 4`, `2;4` or `[2, 4]`: whatever separates words does.
         cuts=tuple(re.findall(r"[^\s,;|\[\]()'\"]+", cell("cuts"))),
         settings={key: text for key, text in row.items() if "." in key and text},
         labels={

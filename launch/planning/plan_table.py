@@ -199,6 +199,8 @@ def rank_table(query: TableQuery) -> TableRanking:
             remedy=f"--program {near or _PROGRAMS[0]}",
         )
     rows = read_plan_rows(query.table)
+    # Without any row first: a wrong experiment ends the command, a wrong row is only
+    # rejected.
     resolved = resolve_config(query.experiment, query.overrides, is_mesh_searched=True)
 
     from jaxdist.meshes.clusters.load import load_cluster
@@ -253,6 +255,8 @@ def _predict_row(
 
     words = (*query.overrides, *row.layout)
     try:
+        # Resolved twice: how many microbatches a row means follows from its batch and
+        # its shards, which only a resolved configuration knows.
         resolved = resolve_config(query.experiment, words, is_mesh_searched=True)
         config = resolved.config
         more = row.overrides(config.data.batch, config.plan.batch_shards)
@@ -262,6 +266,7 @@ def _predict_row(
     except BadInput as error:
         why = f"{error.what}: {error.values}" if error.values else error.what
         return RankedPlan(row=row, reason=why)
+    # --memory wins; where kinds of devices differ, the plan's own say the rest.
     limit = given or found.memory_capacity or cluster.device.memory.value
     over = (found.memory_bytes or 0.0) - limit
     if over > 0:
@@ -292,6 +297,7 @@ class _Describers:
         if key not in self._known:
             self._known[key] = StepDescriber(config, device.platform)
         describer = self._known[key]
+        # Written out: a plan file is run with the number that it was ranked with.
         plan = config.plan
         micro = plan.microbatches or config.optim.accumulate
         plan = replace(plan, microbatches=micro)
@@ -372,6 +378,8 @@ def _megatron_predictor(
             feedforward=sizes.hidden,
             head_size=sizes.embed // sizes.heads,
         )
+        # Cuts are at blocks of the network; stages of Megatron count Transformer
+        # layers.
         layers = tuple(f"block{i}" for i in range(model.layers))
         counts: tuple[int, ...] = ()
         if row.cuts:
@@ -397,6 +405,7 @@ def _megatron_predictor(
             data=plan.batch_shards,
             pipe=mesh.pipe,
             batch=config.data.batch,
+            # Samples of one replica in a microbatch.
             microbatch=config.data.batch
             // plan.batch_shards
             // max(1, plan.microbatches or config.optim.accumulate),
@@ -408,6 +417,7 @@ def _megatron_predictor(
         return RankedPlan(
             row=row,
             step_s=sum(terms.values()),
+            # Stages run at once on devices that are alike, so the fullest decides.
             memory_bytes=sum(fullest_stage_terms(model, layout).values()),
             terms_s={name: took for name, took in terms.items() if took},
             plan=plan,
@@ -450,6 +460,8 @@ def score_ranking(plans: Sequence[RankedPlan]) -> TableScore | None:
     failed = [one for one in plans if one.row.failed]
     if not (ran or failed):
         return None
+    # Rows without a prediction are in neither correlation nor error; as rejected they
+    # count below.
     pairs = np.array(
         [(one.step_s, one.row.measured_s) for one in ran if one.step_s is not None]
     ).reshape(-1, 2)
@@ -490,6 +502,7 @@ def rank_correlation(pairs: np.ndarray[Any, Any]) -> float | None:
     for column in pairs.T:
         _, place, count = np.unique(column, return_inverse=True, return_counts=True)
         last = np.cumsum(count)
+        # Equal values share the mean of the ranks last - count + 1 to last.
         ranks.append((last - (count - 1) / 2)[place])
     centred = [rank - rank.mean() for rank in ranks]
     sizes = [float(np.sqrt((one**2).sum())) for one in centred]

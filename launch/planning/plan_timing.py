@@ -51,6 +51,8 @@ class PlanTimer:
         self._program = lower_program(layout).compile(program_options(layout))
         self._state, self._done = initial_state(layout), 0
         self.memory_bytes = self._program.memory_bytes
+        # One batch for all steps: plans are compared by their steps, not by their
+        # input.
         with train_feed(
             train,
             job.order,
@@ -60,6 +62,8 @@ class PlanTimer:
         ) as feed:
             batch = next(iter(feed))
         self._batch = {key: batch[key] for key in self._program.batch_shardings}
+        # The first step sets up links and caches and is not counted; the second says
+        # how many make a round.
         self.step_seconds(1)
         self._steps = 1
         took = self.step_seconds(1)
@@ -78,6 +82,8 @@ class PlanTimer:
         losses: list[Any] = []
         start = time.perf_counter()
         for _ in range(steps):
+            # Counted on from round to round: outer steps are due by the number of the
+            # step.
             self._done += 1
             self._state, loss = self._program.run(self._done, self._state, self._batch)
             losses.append(loss)
@@ -98,6 +104,7 @@ def time_plans(asked: dict[str, Any]) -> dict[str, Any]:
     Raises:
         BadInput: fewer devices here than a plan needs.
     """
+    # As many devices as the largest plan has, along any axis: smaller plans use some.
     mesh = MeshShape(data=asked["devices"])
     prepared = prepare_devices(Plan(mesh=mesh), explicit=True)
     import jax
@@ -133,6 +140,7 @@ def time_plans(asked: dict[str, Any]) -> dict[str, Any]:
 
 def _tell(row: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(row) + "\n")
+    # Each line at once: the command that asked draws its progress from them.
     sys.stdout.flush()
 
 

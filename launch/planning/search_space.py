@@ -158,6 +158,7 @@ class LayoutQuery:
         # What was typed is one choice; all else has the choices of the search. Settings
         # that mean little without each other (schedule, chunks and cuts) are tied.
         batch, most = profile.batch, min(profile.batch, _MAX_MICROBATCHES)
+        # Only divisors of the batch: microbatches have the same number of samples.
         parts = tuple(n for n in range(1, most + 1) if batch % n == 0)
         if {"optim.accumulate", "plan.microbatches"} & typed:
             parts = (describer.task.microbatches,)

@@ -204,6 +204,7 @@ def _search_layer_stages(
                 f"--cost-convention {query.cost_convention}",
             ),
         )
+    # An overlap between those of the published conventions.
     if query.overlap is not None:
         costs = CostConvention(overlap=query.overlap)
 
@@ -307,6 +308,8 @@ def _read_graph(
         if (tree := read_piper_tree(text)) is not None:
             return parse_piper_graph(tree, path.name), None
         profile = parse_profile(text, path.name)
+        # Blocks that nobody measured: by the cluster's device, or at a constant rate,
+        # which is refused beside a cluster.
         times = device_time_model(cluster.device, profile) if cluster else None
         if rate is not None:
             times = constant_rate_model(parse_flop_rate(rate, "--flops-rate"))

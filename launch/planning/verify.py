@@ -129,6 +129,7 @@ def plans_to_verify(
         plans: of a ranking, the best first.
         count: how many, at least two.
     """
+    # In the order of the ranking: of each mesh its best plan, the best mesh first.
     meshes: dict[Any, EvaluatedPlan] = {}
     for one in plans:
         meshes.setdefault(one.plan.mesh, one)
@@ -177,6 +178,7 @@ def run_plans(found: "LayoutSearchResult", query: VerificationQuery) -> Verifica
     typed = found.query.overrides
     asked = {
         "experiment": found.query.experiment,
+        # The plan's words last: of a key that comes twice the last one holds.
         "plans": [[*typed, *plan_to_overrides(one.plan)] for one in chosen],
         "devices": max(one.plan.mesh.devices for one in chosen),
         "rounds": query.rounds,
@@ -219,6 +221,8 @@ def recalibrate_by_steps(cluster: "Cluster", verification: Verification) -> "Clu
         compared = TermComparison(
             name="step", unit="s", predicted=said.step_s, measured=step
         )
+        # Steps were timed and not profiled: two speeds are fitted to them, and no
+        # terms.
         seen.append(
             RunComparison(
                 run=one.evaluated.plan.label,
@@ -239,6 +243,7 @@ def recalibrate_by_steps(cluster: "Cluster", verification: Verification) -> "Clu
 
 
 def _ask_timer(asked: dict[str, Any], plans: int, rounds: int) -> dict[str, Any]:
+    # The process is no rank of a run: it has the devices of this machine for itself.
     env = {
         name: text
         for name, text in os.environ.items()
@@ -269,6 +274,7 @@ def _ask_timer(asked: dict[str, Any], plans: int, rounds: int) -> dict[str, Any]
                     raise BadInput(refused.pop("what"), **refused)
                 answer = row.get("answer", answer)
         finally:
+            # After a refusal and Ctrl-C as well: it holds the devices.
             child.kill()
     if answer is None:
         raise FatalError("the process that runs plans ended without an answer")
@@ -313,12 +319,14 @@ def rounds_needed(first: Sequence[float], other: Sequence[float]) -> int:
     """
     from scipy.special import stdtrit
 
+    # Paired by round: what else the machine did then met both plans, and cancels.
     differences = [b - a for a, b in zip(first, other, strict=True)]
     number = len(differences)
     mean = sum(differences) / number
     squares = sum((each - mean) ** 2 for each in differences)
     deviation = math.sqrt(squares / (number - 1))
     for rounds in range(2, MAX_USEFUL_ROUNDS + 1):
+        # Half the width of the mean's 95 % interval after so many rounds.
         noise = float(stdtrit(rounds - 1, 0.975)) * deviation / math.sqrt(rounds)
         if abs(mean) > noise:
             return rounds

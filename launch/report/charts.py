@@ -370,6 +370,7 @@ def _labels(
     # Labels are written towards the left: they stand clear of every curve there.
     near = [b for _, places in ends for a, b in places if a >= 0.6 * last]
     below = below and max(near) < 0.75  # there is room down to the axis
+    # Pixels from the curves: a line of text takes 16.
     offsets = [24 + 16 * n if below else -10 - 16 * n for n in range(len(ends))]
     places = [
         (curve, last, max(near) if below else min(near), dy)

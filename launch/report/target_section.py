@@ -68,6 +68,7 @@ def target_section(found: TargetAnswer | None) -> TargetSection | None:
     if found is None:
         return None
     terms = dict(found["memory_terms"])
+    # The compiler tells the sum alone: what is no state is what is left of it.
     rest = found["memory_bytes"] - sum(terms.values())
     terms |= {"activations and temporaries": rest} if rest > 0 else {}
     how = f"Compiled by {found['compiler']} for the plan {found['plan']}; nothing was "

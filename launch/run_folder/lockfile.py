@@ -294,6 +294,7 @@ def lock_from_json(text: str) -> ConfigLock:
         _LockFile, known_fields(_LockFile, parse_json(text)), "the lock file"
     )
     known = key_types(Experiment)
+    # Refuses a key that is there under both its names.
     old_keys(tree.values)
     values = {current_key(key): row for key, row in tree.values.items()}
     for key in values:

@@ -33,6 +33,8 @@ class CsvTracker:
             raise ValueError("the table is not open")
         row: Row = {"step": step, **values}
         new = [name for name in row if name not in self._columns]
+        # The header is the first line of the file: another column means writing all of
+        # it again.
         if new:
             self._file.close()
             rows = self._read()

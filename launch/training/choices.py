@@ -139,6 +139,8 @@ def score_choices(
             # Encoded with its prompt, as the text would be: a tokenizer may join the
             # end of one with the beginning of the other.
             whole = codec.encode(question.prompt + choice)
+            # A tokenizer may join the choice to the last token of the prompt: that one
+            # is scored.
             count = max(len(whole) - len(start), 1)
             if count > window:
                 raise BadInput(
@@ -147,8 +149,10 @@ def score_choices(
                     values=f"{choice[:40]!r} has {count}, data.context = {window}",
                     remedy="shorter choices, or a run with a larger data.context",
                 )
+            # As many as fit: a window, and one more that is only a target.
             rows.append((whole[-window - 1 :], count))
 
+    # Without 64 bit jax would read float64 leaves as float32.
     is_wide = any(leaf.dtype == "float64" for leaf in manifest.leaves.values())
     jax.config.update("jax_enable_x64", is_wide)
     network, _ = load(folder.path, manifest.step, trust=trust)
@@ -176,9 +180,12 @@ def _log_probabilities(
     @jax.jit
     def score(state: Any, tokens: jax.Array, counts: jax.Array) -> jax.Array:
         logits = nnx.merge(graph, state)(tokens[:, :-1])
+        # In float32 or float64, whatever the network computes in.
         logs = jax.nn.log_softmax(logits.astype(jnp.result_type(float)))
+        # [rows, window]
         each = jnp.take_along_axis(logs, tokens[:, 1:, None], -1)[..., 0]
         places = jnp.arange(each.shape[1])
+        # Neither the prompt nor the padding counts.
         asked = (places >= counts[:, :1]) & (places < counts[:, 1:])
         return jnp.where(asked, each, jnp.zeros_like(each)).sum(-1)
 

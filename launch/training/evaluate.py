@@ -2,20 +2,23 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.augmentation import Augmentation
-from jaxdist.input.batch_assembly import EvalBatchAssembler
 from jaxdist.input.device_feed import (
     BatchGeometry,
     device_put_batch,
     eval_feed,
     local_rows,
 )
+from jaxdist.input.sample_validation import SampleSpec, cast_checked, check_source
+from jaxdist.input.sources import SlabSource, sample_template
 from jaxdist.launch.distributed.preemption import never_stop
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.training.job.batch_spec import sample_spec
@@ -25,7 +28,7 @@ from jaxdist.train.build_layout import build_layout
 from jaxdist.train.checkpoint.best import CheckpointStep
 from jaxdist.train.evaluate import Evaluator
 from jaxdist.train.sliding_window import SlidingWindow
-from jaxdist.train.window_evaluate import Cut, WindowEvaluator
+from jaxdist.train.window_evaluate import Cut, Read, WindowEvaluator
 
 if TYPE_CHECKING:
     from jaxdist.input.sources import Source
@@ -136,10 +139,7 @@ def _window_evaluator(
     shardings = layout.batch_shardings(shapes)
     rows = local_rows(shardings.values(), size)
     geometry = BatchGeometry(shapes=layout.padded_shapes(shapes))
-    spec = sample_spec(job.config, layout)
-    samples = EvalBatchAssembler(
-        source=validation, batch=1, dtypes=spec.dtypes, checks=spec.of(validation)
-    )
+    source = check_source(validation)
 
     def place(cut: Cut) -> Mapping[str, jax.Array]:
         # A process cuts the windows of which its devices hold a part.
@@ -149,12 +149,35 @@ def _window_evaluator(
         layout=layout,
         batch_shapes=shapes,
         window=window,
-        samples=len(validation),
-        read=lambda number: samples(number, np.zeros(1, np.int64)),
+        samples=len(source),
+        image=sample_template(source)[key].shape[1:-1],
+        read=_read_planes(source, sample_spec(job.config, layout)),
         place=place,
         should_stop=should_stop,
         compiler_options=program_options(layout),
     )
+
+
+def _read_planes(source: "Source", spec: SampleSpec) -> Read:
+    """Return what reads planes of samples; of a source without slabs, of whole ones."""
+    checks, template = spec.of(source), sample_template(source)
+
+    @lru_cache(1)
+    def whole(number: int) -> Mapping[str, NDArray[Any]]:
+        return source.get(np.array([number]))
+
+    def read(number: int, key: str, planes: slice) -> NDArray[Any]:
+        if isinstance(source, SlabSource):
+            rest = template[key].shape[2:]
+            slab = planes, *map(slice, (0,) * len(rest), rest)
+            found = source.slab({key: slab}).get(np.array([number]))[key]
+        else:
+            found = whole(number)[key][:, planes]
+        floats = checks.checks_floats(number)
+        ids = np.array([number])
+        return cast_checked(key, found, spec.dtypes[key], ids, checks, floats)[0]
+
+    return read
 
 
 def evaluate_checkpoint(

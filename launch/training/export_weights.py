@@ -93,6 +93,7 @@ def export_weights(
         )
     model = ModelConfig(**settings)
     leaves = _leaf_names(manifest)
+    # An import has noted the dtype of each tensor, which an export gives back.
     note = manifest.about.get(PRETRAINED_NOTE) or {}
     before: Mapping[str, str] = note.get("dtypes") or {}
     places = leaf_tensors(model.name, leaves, before or None)
@@ -115,10 +116,14 @@ def export_weights(
             place = places[names[stored]]
             rows = array if place.is_stacked else (array,)
             for tensor, row in zip(place.tensors(array.shape), rows, strict=True):
+                # Most kernels are [out, in] there and [in, out] here.
                 turned = row.T if place.transposed else row
                 _check_range(tensor, turned, shapes[tensor][0])
+                # Parts of one tensor lie beside each other along its last dim, as
+                # query, key and value of GPT-2.
                 column = place.part * (turned.shape or (1,))[-1]
                 writers[tensor].write(tensor, turned, column)
+        # config.json has room for one dtype: that of most tensors.
         codes = [code for code, _ in shapes.values()]
         common = max(set(codes), key=codes.count)
         spoken = next(name for name, code in _DTYPE_CODES.items() if code == common)
@@ -136,6 +141,7 @@ def export_weights(
             remedy=f"jaxdist ckpt verify {run.name}; --checkpoint N takes another",
         ) from damage
     finally:
+        # Once it is renamed there is nothing to delete.
         delete_folder(part, marker)
         marker.release()
     return ExportedFolder(
@@ -179,6 +185,7 @@ def _read(
 def _check_range(tensor: str, array: np.ndarray, code: str) -> None:
     """Refuse numbers that a narrower dtype has no room for."""
     with np.errstate(over="ignore"):
+        # The largest alone: if it fits, all do.
         narrow = np.abs(array).max(initial=0).astype(DTYPES[code])
     if not np.isfinite(narrow.astype(np.float64)):
         raise BadInput(
@@ -201,6 +208,7 @@ def _make_files(
     held = 0
     for name in sorted(shapes):
         size = _nbytes(*shapes[name])
+        # A tensor beyond the limit has a file for itself.
         if groups[-1] and held + size > max_file_bytes:
             groups.append({})
             held = 0

@@ -84,6 +84,7 @@ def import_weights(
         if group.is_primary:
             part.path.rename(folder.path)
     finally:
+        # After the rename nothing is there; this takes away what a failure has left.
         if marker is not None:
             delete_folder(part.path, marker)
             marker.release()

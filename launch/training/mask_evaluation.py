@@ -72,6 +72,7 @@ def evaluate_masks(
             answer = np.stack(list(_answers(predict, window, image)))
             counted = mask != objective.ignore_value
             counts = _count_classes(answer[counted], mask[counted])
+            # A mask may have a class that none before it had.
             width = max(counts.shape[1], np.shape(totals)[-1] if np.ndim(totals) else 0)
             totals = _widen(totals, width) + _widen(counts, width)
             dice = _mean_dice(counts)
@@ -99,6 +100,7 @@ def evaluate_masks(
 def _window(config: Experiment, image: tuple[int, ...]) -> SlidingWindow:
     """Return the windows of a run; one of the whole image where it has none."""
     data = config.data
+    # As an evaluation sees it: by its windows, else in the size of training's crops.
     asked = data.eval_window or Augmentation.parse(data.augment).crop or image
     sides = asked * len(image) if len(asked) == 1 else asked
     return SlidingWindow(sides=sides, overlap=data.eval_overlap, blend=data.eval_blend)
@@ -122,12 +124,14 @@ def _answers(
 ) -> Iterator[NDArray[np.int64]]:
     """Yield the class of each pixel, plane by plane."""
     whole = image.shape[:-1]
+    # A window that is larger than the image sees zeros behind it.
     behind = [(0, max(n - rows, 0)) for n, rows in zip(window.sides, whole)]
     padded = np.pad(image, [*behind, (0, 0)])
     planes, places = BlendedPlanes(window, whole), window.places(whole)
     for place, after in zip(places, [*places[1:], whole]):
         part = tuple(slice(p, p + n) for p, n in zip(place, window.sides))
         planes.add(place, predict(padded[part]))
+        # Planes in front of the next window are done.
         for plane in planes.take(after[0]):
             yield plane.argmax(-1)
 
@@ -177,6 +181,7 @@ def _draw(
         image, mask, answer, counted = (
             x[plane] for x in (image, mask, answer, counted)
         )
+    # -1 is a pixel that does not count.
     shown = np.where(counted, mask, -1)
     return ScoredMask(
         id=sample,

@@ -108,9 +108,12 @@ def open_weights(config: Experiment, layout: Layout) -> StartWeights | None:
     if not config.weights:
         return None
     state = layout.stored
+    # One tree of both: a leaf is a parameter or a statistic, so that their names do not
+    # meet once the first part is gone.
     targets = {
         name: leaf
         for name, leaf in named_leaves({"p": state.params, "s": state.stats}).items()
+        # Counters and keys of random streams are no weights.
         if jnp.issubdtype(leaf.dtype, jnp.inexact)
     }
     targets = {name.partition("/")[2]: leaf for name, leaf in targets.items()}

@@ -110,6 +110,7 @@ def train(
             if group.is_primary
             else RunFolder(Path(stack.enter_context(TemporaryDirectory())))
         )
+        # Process 0 first: a folder that another run holds is refused once.
         with group.primary_first("claim"):
             stack.enter_context(folder_lock(own))
 
@@ -152,6 +153,8 @@ def train(
         program, state, restored = _compile_and_restore(
             job, checkpoints, recorder, group
         )
+        # Text that was lowered alike may be compiled otherwise, by another compiler or
+        # flags.
         check_program(group, program)
         session = TrainingSession(
             job=job, program=program, folder=folder, restored=restored
@@ -191,6 +194,8 @@ def train(
         outcome = fit(
             program,
             state,
+            # The poll is outermost: every process makes it as often, whatever wraps the
+            # batches.
             batches_until(readable.batches(wrap_batches(feed, start)), should_stop),
             schedule=replace(schedule, resume_evaluation=was_missed),
             evaluate=ReadableEvaluator(
@@ -208,6 +213,8 @@ def train(
         # would be counted in parts.
         with recorder.phase("checkpoint", int(outcome.state.step)):
             checkpoints.wait()
+        # Raised only here, once the state is saved: after a repair the same command
+        # goes on from there.
         readable.raise_error()
         feed.close()
         store = feed.store_runtime
@@ -221,6 +228,7 @@ def train(
             earlier=_earlier_record(folder),
         )
         write_atomic(own.summary, run.to_json())
+        # A pass over the samples, which one process makes for all.
         if group.is_primary:
             _write_shuffle_quality(job, own, run)
         write_step_breakdown(program, own.traces, start_time, own.step_breakdown)
@@ -323,6 +331,8 @@ def _compile_and_restore(
         start = job.weights.read() if fresh and job.weights else None
         first = pool.submit(initial_state, job.layout, start) if fresh else None
         lowered = lower_program(job.layout)
+        # Compared before compiling: processes with different programs would meet in no
+        # collective, and hang minutes later.
         check_lowered(group, lowered)
         program = lowered.compile(program_options(job.layout))
         if job.config.audit == "fail":

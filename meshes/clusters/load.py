@@ -93,6 +93,7 @@ def cluster_from_tree(tree: Mapping[str, Any], default_name: str) -> Cluster:
     if "device" in tree:
         device = _parse_device(tree["device"], "device", origin)
     else:
+        # Popped: a group without a device of its own has the cluster's.
         device = groups[0].pop("device")
     own = {"device": device, "levels": made}
     uneven = {"host_groups": groups, "inter_group_links": between}
@@ -133,6 +134,7 @@ def _parse_device(
         )
     named = load_cluster(tree)
     named.only_device(f"{where}: a device by a cluster's name")
+    # Numbers of that file keep their origins, and are in SI units already.
     found: dict[str, Any] = json.loads(named.to_json())["device"]
     return found
 

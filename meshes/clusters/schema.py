@@ -68,6 +68,7 @@ def _text(value: object, place: str) -> None:
 
 
 def _any_text(value: object, place: str) -> None:
+    # `source` may be left empty: a name and numbers with origins are enough.
     if value != "":
         _text(value, place)
 
@@ -84,6 +85,7 @@ def _origin(value: object, place: str) -> None:
 
 
 def _whole(value: object, place: str) -> None:
+    # bool is an int in Python, and `size: yes` is true in YAML.
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
         name = _name_of(place)
         raise _refusal(
@@ -155,6 +157,7 @@ def _pairs(value: object, place: str) -> None:
 def _is_float_text(value: object) -> bool:
     # PyYAML reads 1e6 as text: floats of YAML 1.1 have a point.
     if isinstance(value, str):
+        # Two digits of exponent at most: beyond 1e99 nothing is a number of a machine.
         return bool(re.fullmatch(r"[0-9.]+[eE][+-]?[0-9]{1,2}", value)) and (
             value.count(".") < 2 and value[0] != "."
         )

@@ -64,6 +64,7 @@ class GpuChip:
     def compiler_config(self) -> str:
         """The card as text of XLA's `GpuTargetConfigProto`."""
         major, minor = self.compute_capability
+        # Fields have the names of the proto, so each number goes into it as it is.
         own = {
             field.name: getattr(self, field.name)
             for field in fields(self)
@@ -83,8 +84,8 @@ class GpuChip:
 Chip = TpuChip | GpuChip
 
 _LIMITS: Final = {
-    # The same on every card since 2020: NVIDIA, "CUDA C++ Programming Guide", table of
-    # technical specifications by compute capability.
+    # The same on the cards below, not on all: NVIDIA, "CUDA C++ Programming Guide",
+    # table of technical specifications by compute capability.
     "threads_per_block_limit": 1024,
     "threads_per_warp": 32,
     "shared_memory_per_block": 49152,

@@ -3,7 +3,7 @@
 Nothing here needs jax: a plan is made from such a file alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -93,6 +93,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
                 "context": "n_positions",
                 "depth": "n_layer",
                 "heads": "n_head",
+                # GPT-2 has no grouped queries: one field stands for both.
                 "kv_heads": "n_head",
                 "embed": "n_embd",
                 "hidden": "n_inner",
@@ -142,9 +143,9 @@ def read_config_json(path: Path) -> dict[str, Any]:
         is_name = not path.exists() and len(path.parts) == 2
         fetch = f"hf download {path} --local-dir {path.name}, then {path.name}"
         raise BadInput(
-            f"no {CONFIG_FILE} in {path}" if path.is_dir() else f"no folder {path}",
-            rule=f"weights of Hugging Face are a folder with {CONFIG_FILE} and "
-            "*.safetensors",
+            f"no {CONFIG_FILE} in {path}" if path.is_dir() else f"there is no {path}",
+            rule=f"sizes of a network are in a {CONFIG_FILE} of Hugging Face, and its "
+            "weights in the folder of that file",
             values=f"{file} is not there",
             remedy=fetch if is_name else "model.save_pretrained(FOLDER) writes one",
         )
@@ -206,6 +207,7 @@ def model_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
     """
     known = architecture_of(tree)
     errors: list[BadInput] = []
+    # In transformers null is as good as no field: n_inner, head_dim, sliding_window.
     full = {**known.defaults, **{k: v for k, v in tree.items() if v is not None}}
     found: dict[str, Any] = {"name": known.model, "size": "full"}
     # What a file may leave out follows from others.
@@ -216,6 +218,7 @@ def model_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
     for key, name in known.fields.items():
         kinds = {"norm_epsilon": (int, float), "tied_head": (bool,)}.get(key, (int,))
         value: Any = full.get(name)
+        # By type and not `isinstance`: true is an int in Python.
         if type(value) not in kinds or (key != "tied_head" and value <= 0):
             errors.append(
                 BadInput(
@@ -228,6 +231,7 @@ def model_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
                 )
             )
         found[key] = value
+    # A field that is left out has the allowed value in the architecture's own defaults.
     for name, allowed in known.fixed.items():
         if name in full and full[name] not in allowed:
             errors.append(
@@ -250,6 +254,7 @@ def model_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
         )
     raise_all(errors)
     if known.model in _LLAMA_FAMILY:
+        # Behind the errors: what is read there is divided by sizes.
         found |= _llama_settings(full, found)
     return found
 
@@ -273,6 +278,7 @@ def _llama_settings(
         )
     settings: dict[str, Any] = {
         "head_size": None if is_plain else head,
+        # Qwen2 has these biases in its code: no field says so.
         "qkv_bias": full["model_type"] == "qwen2",
         "rope_base": float(rope.get("rope_theta", full["rope_theta"])),
         "rope_scaling": kind,
@@ -289,6 +295,7 @@ def _llama_settings(
                 remedy=f'"{name}": ... as the network was trained',
             )
         settings[key] = int(value) if key == "rope_context" else float(value)
+    # Its base grows with T / L, where L is the context of the file (rope_scaling.py).
     if kind == "dynamic":
         settings["rope_context"] = found["context"]
     # Within its window a network with one is a network without.
@@ -299,6 +306,7 @@ def _llama_settings(
 
 def sliding_window(tree: Mapping[str, Any]) -> int | None:
     """Return how many tokens each token reads at most; None: all before it."""
+    # Mistral uses its window wherever it has one; Qwen2 has a second field for that.
     is_used = tree.get("use_sliding_window", tree.get("model_type") in _WINDOWED)
     window = tree.get("sliding_window")
     return int(window) if is_used and window else None
@@ -378,6 +386,7 @@ def config_json(
     tree |= {name: getattr(model, key) for key, name in known.fields.items()}
     if known.model == "gpt2_small":
         return tree | {"activation_function": "gelu_new"}
+    # Both are written anew below: the origin's would contradict the settings.
     tree.pop("rope_scaling", None)
     tree.pop("torch_dtype", None)
     kinds = {"none": "default"}
@@ -406,8 +415,3 @@ def _model_type(model: ModelConfig) -> str:
     if model.experts or model.name == "mixtral":
         return "mixtral"
     return "qwen2" if model.qkv_bias else "llama"
-
-
-def settings_words(tree: Mapping[str, Any]) -> Sequence[str]:
-    """Return a `config.json` as overrides of an experiment, `model.depth=2`."""
-    return [f"model.{key}={value}" for key, value in model_settings(tree).items()]

@@ -90,6 +90,7 @@ class PretrainedFolder:
             for name in one.tensors(tuple(leaves[leaf].shape))
         }
         missing = [name for name in wanted if name not in self.tensors]
+        # As bad as a missing one: the network of the file computes something with it.
         extra = [
             name
             for name in self.tensors
@@ -154,6 +155,8 @@ class PretrainedFolder:
             part = np.stack(parts) if place.is_stacked else parts[0]
             return np.ascontiguousarray(part, dtype=target.dtype)
 
+        # The cache lives as long as this call, so a host keeps one leaf of its own at
+        # most.
         return jax.make_array_from_callback(shape, target.sharding, _once(load))
 
 
@@ -162,6 +165,7 @@ def _once(load: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
     kept: dict[tuple[tuple[Any, Any], ...], np.ndarray] = {}
 
     def loaded(index: tuple[slice, ...]) -> np.ndarray:
+        # Slices have no hash before Python 3.12.
         key = tuple((one.start, one.stop) for one in index)
         if key not in kept:
             kept[key] = load(index)
@@ -186,6 +190,7 @@ def _weight_files(path: Path) -> list[Path]:
         return [path / WEIGHTS_FILE]
     try:
         tree = parse_json(read_text(index))
+        # Which tensor is in which file is read from the headers: only the files matter.
         names = sorted({str(name) for name in tree["weight_map"].values()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(

@@ -48,10 +48,12 @@ class LeafTensor:
         """Return the slice of each tensor that a slice of the leaf is."""
         first = int(self.is_stacked)
         leaf_index, leaf_shape = leaf_index[first:], leaf_shape[first:]
+        # jax asks for slices with open ends: `indices` closes them.
         bounds = [one.indices(n) for one, n in zip(leaf_index, leaf_shape, strict=True)]
         bounds = bounds[::-1] if self.transposed else bounds
         size = (leaf_shape[::-1] if self.transposed else leaf_shape)[-1]
         found = [slice(start, stop) for start, stop, _ in bounds]
+        # The parts lie side by side along the last dim of the tensor.
         place = self.part * size
         found[-1] = slice(found[-1].start + place, found[-1].stop + place)
         return tuple(found)
@@ -119,6 +121,7 @@ _NAMES: Final[Mapping[str, Mapping[str, LeafTensor]]] = MappingProxyType(
             },
             **{
                 f"block/attention/{name}/bias": _plain(
+                    # q, k and v: leaves that there are where `model.qkv_bias` is set.
                     f"{_LLAMA_BLOCK}.self_attn.{name[0]}_proj.bias"
                 )
                 for name in ("query", "key", "value")

@@ -92,7 +92,8 @@ def by_windows(parts, task, axes, window, arrays, size=4):
         batch_shapes=shapes,
         window=window,
         samples=len(arrays["image"]),
-        read=lambda n: {key: array[n : n + 1] for key, array in arrays.items()},
+        image=arrays["mask"].shape[1:],
+        read=lambda n, key, planes: arrays[key][n, planes],
         place=place,
     )
     places = jax.tree.map(lambda x: x.sharding, layout.state)
@@ -222,5 +223,5 @@ def test_memory_is_that_of_a_window(parts):
             _, evaluate = by_windows(parts, task, {}, window, arrays, size=1)
             used.append((evaluate.device_bytes, evaluate.plane_bytes))
     assert used[0] == used[1]
-    # The rows of one window, 4 float64 a pixel.
-    assert used[0][1] == 16 * 16 * 4 * 8
+    # The rows of one window: of its image, and of what the network says of 4 classes.
+    assert used[0][1] == 16 * 16 * (1 + 4) * 8

@@ -51,6 +51,8 @@ class LevelFit:
     @property
     def alpha(self) -> float | None:
         """Seconds of a message; None where the sizes do not tell."""
+        # Many messages in flight hide each other's start, so such a program tells no
+        # alpha.
         told = self.tables[0].is_serialized and self.fit.alpha > _MIN_ALPHA
         return self.fit.alpha if told else None
 

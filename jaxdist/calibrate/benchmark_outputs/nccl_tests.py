@@ -155,6 +155,7 @@ def _parse_rows(lines: Sequence[str], source: str) -> list[tuple[int, float, boo
         names_of_values = names[first:]
         values = cells[-len(names_of_values) :]
         size = int(cells[0])
+        # A size of 0 is printed where the sizes asked for are too small for the ranks.
         if len(values) < len(names_of_values) or size == 0:
             continue
         for i, name in enumerate(names_of_values):

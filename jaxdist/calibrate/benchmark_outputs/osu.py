@@ -103,6 +103,7 @@ def _parse_run(
     sizes, timings, verified = [], [], []
     for line in lines:
         cells = line.split()
+        # Other lines of a job's log lie between the rows.
         if len(cells) < 2 or not cells[0].isdigit():
             continue
         if "Fail" in cells:

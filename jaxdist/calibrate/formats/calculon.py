@@ -116,6 +116,7 @@ def _parse_row(
         ideal = model.layers * tokens / (layout.tensor * 2.0**30)
     else:
         constant_terms = activations
+        # The row is a share of what the same layout keeps without either.
         plain = replace(layout, recompute="none", sequence_parallel=False)
         kept = memory_terms(model, plain, include_embedding=False)["activations"]
         scale, ideal = 100 / kept, 100.0

@@ -32,6 +32,7 @@ _COLUMNS: Final = (
     *("batch", "precision", "mode", "sharding", "remat", "mfu"),
 )
 _NETWORKS: Final[Mapping[str, tuple[int, int, int]]] = {
+    # The table of the benchmark names sizes alone; these are MPT's configurations.
     "125m": (768, 12, 12),
     "350m": (1024, 16, 24),
     "760m": (1536, 12, 24),
@@ -115,6 +116,8 @@ class FsdpFormat:
         """
         header, rows = read_csv(path)
         require_columns(header, _COLUMNS, path)
+        # A file has rows of several cards, and a cluster is of one: it replaces its own
+        # alone.
         cards = {
             name: replace(card, cluster=cluster)
             if card.cluster.device.name == cluster.device.name
@@ -159,6 +162,8 @@ def _parse_row(
 
     # Published utilisations leave recomputation out, and count all of attention.
     parameters, tokens = positive_int(row, "parameters", where), model.sequence
+    # 6 N a token for the weights, forward and backward, and 12 L h s for attention
+    # without the causal half: the formula of the published MFU.
     flops = 6.0 * parameters * tokens + 12.0 * layers * hidden * tokens**2
     ideal = layout.batch * flops / (layout.devices * card.utilisation_peak)
     hosts = -(-layout.devices // HOST_DEVICES)
@@ -168,6 +173,7 @@ def _parse_row(
         f"microbatch {layout.microbatch}",
         devices=layout.devices,
         columns={**row, "devices": str(layout.devices)},
+        # MFU is in per cent; the step follows from it, as rows have no seconds.
         measured=100 * ideal / positive_float(row, "mfu", where),
         predict=lambda values: step.seconds(_rates(values, card.chip)),
         predict_terms=lambda values: step.terms(_rates(values, card.chip)),

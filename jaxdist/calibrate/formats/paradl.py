@@ -146,9 +146,11 @@ def _parse_run(
         workload=net,
         split=split,
         devices=devices,
+        # Without groups all devices that split a sample are one; else each is its own.
         group=group if grouped else devices if split else 1,
         group_batch=positive_float(line, "batch_per_group", where),
         transport="hosts",
+        # ParaDL's pipelines have as many segments as stages.
         segments=group if split == "layer" else 1,
     )
 

@@ -82,6 +82,7 @@ class ScheduledAllReduce(FlatAllReduce):
         self, x: jax.Array, step: jax.Array, axes: Axes
     ) -> tuple[jax.Array, jax.Array]:
         """Run the schedule."""
+        # Everything is sent, so a device's contribution is what it has.
         return run_schedule(SCHEDULES[self.schedule](lax.axis_size(axes)), x, axes), x
 
     def vector_payloads(

@@ -69,6 +69,7 @@ def decode_sparse(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return values [k], indices [k] and flag [1] of one message."""
     words = dtype.itemsize // 4
+    # A message has (words + 1) k + words words.
     slots = message.size // (words + 1)
     values, flag = (
         lax.bitcast_convert_type(part.reshape(-1, 2) if words == 2 else part, dtype)

@@ -300,6 +300,7 @@ class Cluster:
     @property
     def paths(self) -> list[str]:
         """Paths of `numbers`, and of its own fields that are None: `price`."""
+        # What is None has no number to yield, but may be given one.
         known = [name for name, _ in self.numbers()]
         return known + [x.name for x in fields(self) if getattr(self, x.name) is None]
 
@@ -332,6 +333,7 @@ class Cluster:
         Raises:
             BadInput: as `from_json`.
         """
+        # From the inside out: each class refuses its own numbers as it is made.
         values = _read(cls, tree, "a cluster")
         levels = []
         for entry in values["levels"]:

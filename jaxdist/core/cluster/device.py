@@ -27,6 +27,7 @@ class EfficiencyCurve:
 
     def __post_init__(self) -> None:
         sizes = [size for size, _ in self.points]
+        # Through the set, so that equal sizes do not count as ascending.
         ascends = sizes == sorted(set(sizes)) and bool(sizes) and sizes[0] > 0
         if not ascends or not all(0 < share <= 1 for _, share in self.points):
             raise BadInput(

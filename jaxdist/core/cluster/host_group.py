@@ -110,6 +110,7 @@ def check_host_groups(
         for level in own:
             check_known(level, levels, where)
         check_once(own, where)
+    # Links have no direction: a/b and b/a are one.
     pairs = ["/".join(sorted(link.groups)) for link in links]
     for link in links:
         for name in link.groups:

@@ -115,6 +115,7 @@ class LayerTimings:
             return None
         places, ratios = self._of_kind[kind]
         near = inverse_distance_weights(places - np.log2([size]))
+        # [timed] @ [timed, 2]: passes over the least seconds, of forward and backward.
         forward, backward = near @ ratios / near.sum()
         scale = self.peak / peak
         return (

@@ -307,6 +307,7 @@ class Plan:
         >>> plan.memory_action("block1.mlp.up"), plan.memory_action("block1.mlp")
         ('offload', None)
         """
+        # First: what waits on the host is kept as well.
         if any(fnmatch.fnmatchcase(path, each) for each in self.offload):
             return "offload"
         saved = any(fnmatch.fnmatchcase(path, each) for each in self.remat_saves)
@@ -397,6 +398,8 @@ class Plan:
         Along the pipe axis the devices of the last stage hold it, and others none.
         """
         # Not over replicas: each has a loss of its own.
+        # Along tensor all compute the same loss, and each counts as an equal part of
+        # it.
         used = {"pipe", *BATCH_AXES, *POSITION_AXES, "tensor"} - set(
             self.replicated_axes
         )
@@ -437,6 +440,7 @@ class Plan:
             "outer": OuterConfig,
         }
         for name, kind in parts.items():
+            # Each part by itself, so that an error names `plan.PART`.
             part = _check_known_fields(kind, tree.get(name, {}), f"plan.{name}")
             for axis, size in part.items() if name == "mesh" else ():
                 # By the type itself: True is an integer to Python.

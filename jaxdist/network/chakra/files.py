@@ -66,6 +66,7 @@ def write_traces(folder: Path, trace: ExecutionTrace, name: str = "step") -> Non
         for node in nodes:
             proto.serialize_length_prefixed(_to_message(node, rank), text)
         (folder / f"{name}.{rank}.et").write_bytes(text.getvalue())
+    # The group of all ranks is not listed: no name means all, here and for ASTRA-sim.
     groups = {key: list(ranks) for key, ranks in trace.groups.items()}
     write_atomic(folder / GROUPS_FILE, json_text(groups) + "\n")
 
@@ -102,6 +103,7 @@ def read_traces(folder: Path) -> ExecutionTrace:
     """
     named: dict[str, dict[int, Path]] = {}
     for file in folder.glob("*.et"):
+        # The number is the last part: names may have dots and digits themselves.
         if found := re.fullmatch(r"(.+)\.(\d+)\.et", file.name):
             named.setdefault(found[1], {})[int(found[2])] = file
     if len(named) != 1:
@@ -143,6 +145,7 @@ def _read_rank(file: Path) -> Iterator[TraceNode]:
     while (message := read("Node")) is not None:
         count += 1
         yield _from_message(message, file)
+    # Other tools write no count; their files are taken as they end.
     wanted = _attributes(metadata).get(_NODE_COUNT, count)
     if wanted != count:
         raise _cut_off(file, f"{count:,} of {wanted:,} nodes")
@@ -222,6 +225,7 @@ def _from_message(message: Any, file: Path) -> TraceNode:
         id=message.id,
         name=message.name,
         kind=kind,
+        # An edge of either kind holds a node back, and may be given as both.
         dependencies=tuple(dict.fromkeys((*message.data_deps, *message.ctrl_deps))),
         duration_us=message.duration_micros if kind == "compute" else 0,
         collective=collective,

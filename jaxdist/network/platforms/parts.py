@@ -97,6 +97,7 @@ def read_cables(
                 )
             common = kinds[entry["kind"]]
             check_fields(common, _KIND_FIELDS, f"kind {entry['kind']}")
+        # A cable's own fields win over those of its kind.
         whole = {**common, **entry}
         where = f"cable from {entry.get('from')} to {entry.get('to')}"
         for key in ("bandwidth", "latency"):
@@ -105,6 +106,7 @@ def read_cables(
         wide = parse_bandwidth(whole["bandwidth"], where)
         late = parse_duration(whole["latency"], where)
         length = parse_length(whole["length"], where) if "length" in whole else 0.0
+        # A slip of a unit (us for ns, m for km) shows here.
         light = length / SPEED_OF_LIGHT
         if late < light:
             raise BadInput(
@@ -130,6 +132,7 @@ def read_cables(
                         else f"an entry named {name}",
                     )
             low, high = (vertex_indices[name] for name in names)
+            # Cables have no direction, so a cable back is the same one.
             pair = (min(low, high), max(low, high))
             # A second cable would leave open which of the two a route takes.
             if low == high or pair in seen:

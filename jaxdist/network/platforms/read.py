@@ -80,6 +80,7 @@ def _topology_from_settings(
     kind = str(tree["topology"])
     if kind.replace("-", "_") not in FABRICS:
         raise unknown_topology_error(kind)
+    # What a device takes to add or merge is of the platform, not of the fabric.
     own = {key: value for key, value in tree.items() if key not in _NON_SETTINGS}
     known = settings_of(kind.replace("-", "_"))
     for key, value in own.items():

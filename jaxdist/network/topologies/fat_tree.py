@@ -56,6 +56,8 @@ def fat_tree(
     """
     if routing not in ROUTINGS:
         raise unknown_name_error("routing", routing, ROUTINGS, "routing=dmodk")
+    # The largest power of two up to the square root: about as many leaves as endpoints
+    # of a leaf.
     square = 1 << ((endpoints.bit_length() - 1) // 2)
     wide = square if per_leaf is None else per_leaf
     fewer = check_positive("oversubscription", oversubscription, "a fat tree")

@@ -99,6 +99,8 @@ def attach_hosts(fabric: Fabric, devices: int, host: HostSpec) -> Fabric:
         if not joined:
             return np.concatenate((stack_hops(up), way, stack_hops(down)), axis=1)
         low, high = np.minimum(sources, targets), np.maximum(sources, targets)
+        # Place of the cable of two devices of a host: a row of g places for the lower
+        # one. The last bit is the direction.
         pair = 2 * (outer + devices + low * g + high % g) + (sources > targets)
         ends = np.where(near, -1, stack_hops(up, down))
         inner = np.where(near, stack_hops(pair), -1)

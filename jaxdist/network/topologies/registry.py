@@ -92,6 +92,7 @@ def make_topology(name: str, devices: int, settings: Mapping[str, object]) -> To
                 values=f"{setting}={settings[setting]}",
                 remedy=f"did you mean {near}?" if near else f"{known[0]}=...",
             )
+    # Each group of settings is popped below, until only those of the fabric are left.
     values = {word: _parse_setting(word, value) for word, value in settings.items()}
     hosts = HostSpec(
         per_host=values.pop("per_host", 1),
@@ -113,6 +114,7 @@ def make_topology(name: str, devices: int, settings: Mapping[str, object]) -> To
         return fabric.route_fn(sources, targets) // 2  # -1 stays -1
 
     shared = duplex == "shared"
+    # Fabrics number directions 2 c and 2 c + 1 of cable c; a shared cable is one link.
     each = 1 if shared else 2
     return Topology(
         name=f"{fabric.name}{', one capacity for both directions' * shared}",

@@ -48,6 +48,7 @@ def repeated_layers(profile: Profile) -> list[RepeatedLayer]:
     The last product of a block is left out: what follows it in the block is a sum,
     whose gradient reads nothing, so its output is neither kept nor computed again.
     """
+    # Blocks of a loop share one program, so a policy is for all of them or none.
     looped = {name for run in repeated_blocks(profile) for name in run}
     names = [layer.name for layer in profile.layers]
     groups: dict[str, list[LayerProfile]] = defaultdict(list)
@@ -61,6 +62,7 @@ def repeated_layers(profile: Profile) -> list[RepeatedLayer]:
     found = []
     for inner, layers in groups.items():
         own = tuple(layer.name for layer in layers)
+        # One pattern for all blocks is shorter in a plan file, unless it matches more.
         short = f"*.{inner}"
         alone = set(fnmatch.filter(names, short)) == {*own}
         found.append(
@@ -106,6 +108,8 @@ def search_activation_policies(
                 replace(plan, remat_saves=_patterns(worth[:count]))
                 for count in range(1, len(layers) + 1)
             ]
+            # Only for its calls of `fits`, which describe plans as they are asked for:
+            # memory grows with the count, so the last that fits is among those.
             bisect_left(saved, True, key=lambda one: not fits(one))
         else:
             fits(replace(plan, offload=inputs))

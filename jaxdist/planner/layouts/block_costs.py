@@ -95,7 +95,8 @@ class BlockCosts:
         found = []
         for part, split, count in keys:
             each = self._pass_seconds(int(part), int(split))
-            # All stages wait for the slowest, forward and backward together.
+            # [pass, stage]; all stages wait for the slowest, forward and backward
+            # together.
             sums = np.add.reduceat(each, self._balanced_starts(int(count)), axis=1)
             found.append(sums[:, sums[:2].sum(axis=0).argmax()])
         forward, backward, weights = np.array(found)[place].T
@@ -113,12 +114,14 @@ class BlockCosts:
 
     def _pass_seconds(self, parts: int, tensor: int) -> Column:
         """Return the same, with the part of backward that is of weights as third."""
+        # Rows are made once for all plans: reading one costs a plan next to nothing.
         if tensor not in self._tables:
             kinds, counts = self._unique_layers
             rows = []
             for power in range(_MAX_SPLIT_POWER + 1):
                 model = self._cost_model(power, tensor, kinds)
                 spent = [model.microbatch_time(layer) for layer in kinds]
+                # [kind, pass]; with counts [kind, block] the product is [pass, block].
                 each = np.array([(x.forward, x.backward, x.weights) for x in spent])
                 rows.append(each.T @ counts)
             self._tables[tensor] = np.array(rows)
@@ -165,6 +168,8 @@ class BlockCosts:
             each = np.add.reduceat(sizes, starts)
             if with_handed:
                 each = each + self._handed_bytes(starts)
+            # What a stage sends is the output of its last block; the last stage sends
+            # nothing.
             if at_end:
                 each = sizes[np.array(starts[1:], int) - 1]
             found.append(each.max(initial=0))
@@ -245,6 +250,8 @@ class BlockCosts:
         owners: dict[str, list[int]] = {}
         for place, layer in zip(self.block_index, self.profile.layers, strict=True):
             block = of_block.get(self.block_names[place], "")
+            # The name is left out of the key: equal blocks of a network differ in it
+            # alone.
             key = layer.unnamed, layer.name in self.tensor_parallel_layers, block
             one = first.setdefault(key, layer)
             owners.setdefault(one.name, []).append(place)
@@ -256,6 +263,8 @@ class BlockCosts:
         self, power: int, tensor: int, layers: tuple[LayerProfile, ...]
     ) -> ComputeCostModel:
         """Return a device that has one part of 2 ** power of samples, and weights."""
+        # How samples are split does not matter to a kernel, so data stands for all such
+        # axes.
         plan = Plan(mesh=MeshShape(data=2**power, tensor=tensor))
         work = {}
         for layer in layers:

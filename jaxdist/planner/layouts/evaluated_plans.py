@@ -71,6 +71,7 @@ class PlanEvaluator:
             return title in self.feasible
         # A plan counts as described even where it is refused.
         self.described.add(own)
+        # A label does not say which cuts a plan has: others may hold its place.
         other_cuts = self.feasible.get(title)
         try:
             case = self.describe_step(plan)
@@ -84,6 +85,8 @@ class PlanEvaluator:
         if plan.pipe.cuts and self.stages.get(uncut) == case.stages:
             return uncut in self.feasible
         needed, qualifier = self._untraced_bytes(prediction)
+        # `record_fit` would drop the plan that holds the place, where these cuts do not
+        # fit.
         if other_cuts is not None:
             is_faster = prediction.step_s < other_cuts.prediction.step_s
             fits = needed <= self.capacity_of(prediction)
@@ -176,6 +179,7 @@ class PlanEvaluator:
             qualifier: how these were found, for people.
         """
         title, over = plan.label, needed - self.capacity_of(prediction)
+        # Offloaded activations fill the host, which no --memory of the device lifts.
         if excess := prediction.host_excess_bytes:
             self.rejection_reasons[title] = (
                 f"out of the host's memory by {format_size(excess)}"
@@ -184,6 +188,7 @@ class PlanEvaluator:
         if over <= 0:
             self.feasible[title] = EvaluatedPlan(plan=plan, prediction=prediction)
             return True
+        # What was predicted to fit may be refused by its trace.
         self.feasible.pop(title, None)
         self.rejection_reasons[title] = (
             f"out of memory by {format_size(over)}{qualifier}"

@@ -116,6 +116,7 @@ def rank_plans(
         memory_capacity=memory_capacity,
         needs_margin=estimate.needs_margin,
     )
+    # First the layouts: of each mesh the best row, until enough of them fit.
     order = order_by_estimate(estimate, most)
     rows = best_row_per_mesh(order, space)
     for row in rows:
@@ -132,6 +133,8 @@ def rank_plans(
     best = (best_settings(plan, order, estimate) for plan in baselines)
     asked = {plan.label: plan for plan in best}
     evaluator.evaluate_all(asked.values())
+    # A well-known layout that lacks memory may fit with remat, and then its time says
+    # why it is not the first.
     if True in space.choices.remat:
         evaluator.evaluate_all(
             replace(plan, remat=True)
@@ -147,6 +150,7 @@ def rank_plans(
     search_placements(evaluator, estimate)
     for one in evaluator.sorted()[:REFINED_PLANS]:
         evaluator.evaluate_all(setting_variants(one.plan, order, estimate))
+    # A new first plan has not had its settings tried.
     if evaluate_spatial_ends(evaluator, estimate):
         for one in evaluator.sorted()[:REFINED_PLANS]:
             evaluator.evaluate_all(setting_variants(one.plan, order, estimate))
@@ -162,6 +166,8 @@ def rank_plans(
         typed = space.base.remat_saves or space.base.offload
         if True in space.choices.remat and not typed:
             search_activation_policies(evaluator, profile, fits)
+    # Lossless all-reduce algorithms and placements train the same network, so of plans
+    # that differ in these alone one is enough. Lossy ways stay beside each other.
     exact = ("exact", *EXACT_ALGORITHMS)
     evaluator.keep_best(
         lambda plan: (
@@ -263,6 +269,7 @@ def merge_rankings(
         title = f"all of {count:,} devices"
         lost.append((count, RejectedLayout(title=title, step_s=None, reason=why)))
     return MergedRanking(
+        # sorted is stable, which keeps the first ranking in front among equals.
         plans=tuple(sorted(plans, key=objective.value)),
         rejected=tuple(lost),
         num_estimated=sum(ranking.num_estimated for ranking in rankings.values()),

@@ -53,6 +53,8 @@ def local_search(evaluator: PlanEvaluator, estimate: CostEstimate) -> None:
         while True:
             plans = (one.plan for one in evaluator.sorted() if one.plan.mesh == mesh)
             first = next(plans)
+            # Ends where no neighbour beat the first: each round either improves it or
+            # stops.
             if first == last:
                 break
             for plan in microbatch_neighbours(first, estimate):
@@ -97,6 +99,8 @@ def search_placements(evaluator: PlanEvaluator, estimate: CostEstimate) -> None:
     firsts: dict[MeshShape, EvaluatedPlan] = {}
     for one in evaluator.sorted():
         firsts.setdefault(one.plan.mesh, one)
+    # A placement has to beat the first of all meshes: one that can only improve a slow
+    # mesh is left out.
     best = min((one.prediction.step_s for one in firsts.values()), default=0.0)
     for one in firsts.values():
         able = [
@@ -126,6 +130,8 @@ def search_host_orders(evaluator: PlanEvaluator, estimate: CostEstimate) -> None
     for plan in (*described, *evaluator.plans_without_memory):
         firsts.setdefault(plan.mesh, plan)
     for plan in firsts.values():
+        # The cuts of a search are those for its own order of devices, so each order
+        # starts from what was given.
         whole = replace(
             plan, pipe=replace(plan.pipe, cuts=estimate.space.base.pipe.cuts)
         )
@@ -180,6 +186,7 @@ def placement_variants(
     links = []
     for one in variants:
         groups = (link_group(cluster, one.placed, (axis,)) for axis in used)
+        # A placement that leaves every axis its level and bandwidth costs the same.
         links.append([(group.level, group.bandwidth) for group in groups])
     yield from (one for one, own in zip(variants, links) if own != links[0])
 

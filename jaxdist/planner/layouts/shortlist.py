@@ -43,6 +43,7 @@ def order_by_estimate(
     over = np.maximum(estimate.memory_bytes / memory_capacity / _MEMORY_TOLERANCE, 1.0)
     # Of equally fast plans the one with fewer microbatches and without remat is first.
     tidy = estimate.space.micro + 1000 * estimate.space.remat
+    # The last key of lexsort counts first: memory, then seconds, then tidiness.
     return np.lexsort((tidy, estimate.seconds, np.where(over > 1, over, 0)))
 
 

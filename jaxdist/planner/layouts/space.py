@@ -191,6 +191,7 @@ def enumerate_layouts(
     """
     # Every way to write the number as a product of so many factors, in their order.
     every: list[tuple[int, ...]] = [()]
+    # All axes but the last take a divisor of what is left, and the last takes the rest.
     for _ in axes[1:]:
         pairs = ((some, devices // math.prod(some)) for some in every)
         every = [
@@ -258,6 +259,7 @@ def host_group_orders(cluster: Cluster) -> tuple[tuple[str, ...], ...]:
     Of more than four groups each comes first once.
     """
     names = tuple(group.name for group in cluster.groups)
+    # The orders of n groups are n!, and each is a plan that has to be described.
     if len(names) > _MAX_PERMUTED_GROUPS:
         return tuple((name,) for name in names[1:])
     found = []
@@ -300,6 +302,8 @@ def plan_space(
         replace(plan.mesh, **fixed_axes)
         for plan in enumerate_layouts(base_plan, free, choices.axes)
     )
+    # The product of all choices as columns, which is filtered afterwards: a loop that
+    # makes a hundred thousand objects would take longer than their estimate.
     columns = np.meshgrid(
         np.arange(len(meshes)),
         np.array(choices.microbatches),
@@ -325,9 +329,14 @@ def plan_space(
     ways = choices.ways
     unstaged = [i for i, way in enumerate(ways) if way in NON_PIPELINE_COMPRESSORS]
     possible = (
+        # Devices run one program, so all have as many samples of a microbatch.
         (batch % parts == 0)
+        # A device has chunks i and 2 n - 1 - i of the tokens, so that causal attention
+        # is as much work on all of them.
         & ((every.sizes("context") == 1) | (tokens % (2 * every.sizes("context")) == 0))
+        # Devices have as many experts each, and these go with axes of samples alone.
         & ((expert == 1) | ((experts > 0) & (experts % expert == 0) & (beside == 1)))
+        # Without stages all schedules are the same plan: the first stands for them.
         & np.where(pipe == 1, first, pipe * every.chunks <= blocks)
         # Interleaved microbatches go round the devices in groups of their number.
         & ~(chunked & (every.micro % pipe != 0))

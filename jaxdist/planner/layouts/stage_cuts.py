@@ -65,6 +65,7 @@ class StageCutSolver:
         """
         blocks = len(self.output_bytes)
         rows = np.broadcast_to(self.block_seconds, (stages, blocks))
+        # Prefix sums: sums[s, b] - sums[s, a] are the seconds of blocks a to b - 1.
         sums = np.pad(np.cumsum(rows, axis=1), ((0, 0), (1, 0)))
         # Seconds of blocks a to b - 1 as a stage, infinite where b is not behind a.
         every = np.maximum(0.0, sums[:, None] - sums[:, :, None])
@@ -91,6 +92,8 @@ def _unbeaten_cuts(spans: Column) -> Iterator[StageStarts]:
         return
     slowest = np.inf
     while True:
+        # Stages as slow as the last answer's slowest are forbidden, so each answer is
+        # faster in that and dearer in the sum: the Pareto front, from one end.
         starts = _least_cuts(np.where(spans < slowest, spans, np.inf), np.add)
         if starts is None:
             return
@@ -116,6 +119,7 @@ def _least_cuts(spans: Column, combine: np.ufunc) -> StageStarts | None:
     if not np.isfinite(best[-1]):
         return None
     starts, end = [], spans.shape[1] - 1
+    # Back from the last block: each table has the start of its stage by the end of it.
     for table in reversed(before):
         end = int(table[end])
         starts.append(end)

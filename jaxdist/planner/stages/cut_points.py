@@ -120,9 +120,12 @@ def all_cut_points(
         for before, ready in level.items():
             left = ready
             while left:
+                # The lowest bit that is set, by two's complement.
                 lowest = left & -left
                 left ^= lowest
                 after = before | lowest
+                # Several orders lead to one set; what may follow depends on the set
+                # alone.
                 if after not in following:
                     opened = readers[lowest.bit_length() - 1]
                     more = {r for r in opened if not needs[r] & ~after}
@@ -135,6 +138,7 @@ def all_cut_points(
 
     every = _cut_points(graph, found)
     keep = keep_mask(every)
+    # Both ends are places of every plan.
     keep[[0, -1]] = True
     members = [m for m, use in zip(every.node_masks, keep) if use]
     if len(members) > MAX_CUT_POINTS[multi_level]:
@@ -184,6 +188,8 @@ def _reader_indices(graph: LayerGraph) -> list[list[int]]:
 
 
 def _cut_points(graph: LayerGraph, node_masks: Sequence[int]) -> CutPoints:
+    # Sets as bits of bytes: a Python loop over places times nodes would take longer
+    # than the search.
     nodes, width = graph.nodes, -(-len(graph.nodes) // 8)
     packed = b"".join(one.to_bytes(width, "little") for one in node_masks)
     rows = np.frombuffer(packed, np.uint8).reshape(len(node_masks), width)

@@ -139,6 +139,8 @@ class LayerGraph:
         # no number of its own, as they stand.
         found = [re.search(r"(\d+)$", node.name) for node in self.nodes]
         numbers = [int(match[1]) for match in found if match]
+        # `node04` and `node4` have one number and are two texts; equal texts are no
+        # order.
         texts = {match[1] for match in found if match}
         if not all(found) or len(texts) < len(self.nodes):
             numbers = [*range(len(self.nodes))]

@@ -157,6 +157,8 @@ def graph_from_profile(
     for block in profile.blocks:
         layers = [row for row in profile.layers if row.block == block.name]
         seconds = None
+        # The block as a whole first: layers timed one by one are not what they take
+        # together.
         for rows in ([block], layers):
             forward = [row.seconds_forward for row in rows]
             backward = [row.seconds_backward for row in rows]
@@ -213,6 +215,7 @@ def graph_from_profile(
     graph = LayerGraph(
         source=source,
         nodes=tuple(nodes),
+        # Skips between blocks are in `passed`, so the chain has all that crosses a cut.
         edges=tuple(itertools.pairwise(node.name for node in nodes)),
         origin=origin,
     )

@@ -37,6 +37,7 @@ def fastest_options(
     """
     rows = [_undominated(s, m) for s, m in zip(seconds, memory, strict=True)]
     fastest = [row[0] for row in rows]
+    # Where the fastest options fit, no memory has to be priced.
     if math.fsum(memory[v][o] for v, o in enumerate(fastest)) <= limit:
         return tuple(fastest)
     if math.fsum(memory[v][row[-1]] for v, row in enumerate(rows)) > limit:
@@ -113,6 +114,8 @@ def _fill(
     """Return a choice that fits with faster options where there is room."""
     nodes, known = np.arange(len(cost)), taken.copy()
     room = limit - held[nodes, known].sum()
+    # Greedy, the nodes that lose most seconds first: a better upper bound leaves fewer
+    # options open below.
     for v in np.argsort(-(cost[nodes, known] - cost[:, 0])):
         for option in range(known[v]):
             if held[v, option] - held[v, known[v]] <= room:
@@ -153,6 +156,8 @@ def _walk(
         spent = (spent[:, None] + cost[v, options]).ravel()
         used = (used[:, None] + held[v, options]).ravel()
         keep = used + small[place + 1] <= limit
+        # What is spent so far and the bound of the rest must still be able to beat the
+        # best.
         keep &= spent + price * used + ahead[place + 1] - price * limit <= best * _SLACK
         # By seconds, each has to hold less than all that are as fast.
         ranks = np.lexsort((used, spent))
@@ -161,6 +166,7 @@ def _walk(
             return None
         lowest = np.minimum.accumulate(used[ranks])
         ranks = ranks[np.append(True, used[ranks][1:] < lowest[:-1])]
+        # (parent state, option) of each state that is kept, for the walk back.
         trail.append((ranks // options.size, options[ranks % options.size]))
         spent, used = spent[ranks], used[ranks]
     # Fastest first. No better than what is known is no answer.

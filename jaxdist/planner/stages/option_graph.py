@@ -13,7 +13,6 @@ device and N the microbatches of a batch. A device holds the sum of A_o y + B_o,
 y = ceil(D / d) microbatches in flight, D the replicas of this stage and of all behind.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -90,6 +89,7 @@ class OptionGraph:
                     label=node.label,
                     forward=0.0,
                     backward=min(
+                        # Device seconds: a node of degree t keeps t devices busy.
                         degree * option.seconds
                         for degree, options in node.options.items()
                         for option in options
@@ -135,7 +135,8 @@ class OptionStageQuery:
             ("memory", self.memory),
             ("microbatches", self.microbatches),
         ):
-            if not value > 0 or math.isnan(value):
+            # Infinite memory and bandwidth are allowed: they leave a bound out.
+            if not value > 0:  # nan is not, either
                 raise BadInput(
                     f"{value:g} {name}",
                     rule="devices, links, memory and microbatches are above 0",

@@ -61,6 +61,8 @@ def partition_options(query: OptionStageQuery) -> OptionStagePlan:
         BadInput: none fits, or there is too much to look at.
     """
     asked = query
+    # In one order a node adds one place; among all sets of nodes a free one doubles
+    # them.
     if query.cuts != "order":
         query = replace(query, graph=_without_free_inputs(query.graph))
     places = ordered_cut_points(query.graph.layers)
@@ -106,6 +108,8 @@ def _without_free_inputs(graph: OptionGraph) -> OptionGraph:
             for o in ways
         )
         readers = graph.layers.readers[node.name]
+        # Bytes that a cut behind it would cost: the edge itself, and what tensor
+        # parallelism moves at either of its ends.
         behind = [graph.edges[node.name, reader] for reader in readers]
         behind += [bytes_ for option in ways for bytes_ in option.output_sync.values()]
         behind += [
@@ -176,6 +180,7 @@ def _most_replicas(query: OptionStageQuery) -> int:
 
 
 def _cells(query: OptionStageQuery, places: int) -> float:
+    # For each two places and each split: what devices and replicas may be left behind.
     most = _most_replicas(query)
     return (places**2 / 2) * sum(
         (query.devices - t * d + 1) * (most - d + 1)
@@ -185,6 +190,7 @@ def _cells(query: OptionStageQuery, places: int) -> float:
 
 
 def _stage_count(query: OptionStageQuery, places: int) -> float:
+    # A bound is kept for each y = ceil(s / d) that a stage with d replicas may have.
     most = _most_replicas(query)
     return places**2 * sum(-(-most // d) for _, d in _splits(query) if d <= most)
 
@@ -262,6 +268,7 @@ class _OptionSolver:
             ],
             float,
         )
+        # Any increasing numbers do: only the sign of a difference is used.
         ones = np.arange(1.0, len(cut_points) + 1)
         # Places that hold another one: 1 where j holds i.
         self._inside = cut_points.pairwise_difference(ones, 0.0) > 0
@@ -280,8 +287,11 @@ class _OptionSolver:
     def _bounds(self, ways: _Ways, d: int, most: int) -> tuple[FloatArray, FloatArray]:
         """Return the least and most that T can be, [y - 1, i, j] for y to `most`."""
         query, limit = self.query, self.query.memory
+        # Seconds a byte of weights: gradients are summed once a batch, and T is of one
+        # of its N microbatches.
         sums = 4 * (d - 1) / d / query.microbatches / query.bandwidth
         cost = ways.seconds / d + sums * ways.parameters
+        # Activations go forward and gradients come back over each edge, hence 2.
         least, greatest = (2 * x / d / query.bandwidth for x in ways.transfer)
         outside = ~self._inside | (self._between(ways.missing.astype(float)) > 0)
         lower = np.full((most, *outside.shape), math.inf)
@@ -291,17 +301,24 @@ class _OptionSolver:
             found, known = lower[y - 1], upper[y - 1]
             # Without a price the fastest options: exact where they fit.
             fastest, used = self._priced(cost, held, 0.0)
+            # A stage whose smallest options do not fit is infeasible, whatever the
+            # price.
             smallest = self._between(np.nanmin(held, axis=1))
             np.copyto(found, fastest + least)
             fits = used <= limit / _SLACK
             known[fits] = (fastest + greatest)[fits]
             found[outside | (smallest > limit * _SLACK)] = math.inf
             known[outside] = math.inf
+            # Only stages whose fastest options lack memory have to trade seconds for
+            # bytes.
             unclear = np.isfinite(found) & ~fits
             if not unclear.any():
                 continue
             for price in _prices(cost, held):
                 value, used = self._priced(cost, held, price)
+                # Weak duality: for any price this is at most what the best options that
+                # fit take; where the options at this price fit, they are a plan, so an
+                # upper bound.
                 bound = value + price * (used - limit) + least
                 np.maximum(found, bound, out=found, where=unclear)
                 better = unclear & (used <= limit / _SLACK)
@@ -310,6 +327,8 @@ class _OptionSolver:
 
     def _between(self, nodes: FloatArray) -> FloatArray:
         """Return sums over the nodes of each stage, [i, j]."""
+        # NaN of a missing option would spread to all stages; those stages are left out
+        # apart.
         before = self._held @ np.nan_to_num(nodes)
         return np.asarray(before[None, :] - before[:, None])
 
@@ -331,6 +350,9 @@ class _OptionSolver:
             known: seconds of a plan that there is; infinite without one.
         """
         while True:
+            # F of upper bounds is a plan that exists, F of lower bounds is one that may
+            # not: the best lies between, and only stages that can move either have to
+            # be solved.
             self._table = self._recurrence(self._upper)
             least, best = (
                 self._recurrence(self._lower)[0, -1, -1],
@@ -356,6 +378,7 @@ class _OptionSolver:
         devices, most = self.query.devices, _most_replicas(self.query)
         size = len(self.cut_points)
         table = np.full((size, devices + 1, most + 1), math.inf)
+        # Behind the last place nothing is left, with any devices.
         table[-1] = 0.0
         for i in range(size - 2, -1, -1):
             ends = np.flatnonzero(self._inside[i])
@@ -365,11 +388,15 @@ class _OptionSolver:
                 used = ends[np.isfinite(all_[0, i, ends])]
                 if not used.size:
                     continue
+                # Replicas from this stage on, s; its devices hold ceil(s / d)
+                # microbatches.
                 flight = np.arange(d, most + 1)
                 stage = all_[-(-flight // d) - 1, i][:, used].T
+                # stage is [end, s], behind [end, k - t d, s - d].
                 behind = table[used, : devices - t * d + 1, : most - d + 1]
                 ways = np.maximum(stage[:, None, :], behind).min(axis=0)
                 np.minimum(own[t * d :, d:], ways, out=own[t * d :, d:])
+            # F is of at most k devices and s replicas: what fits on fewer fits on more.
             np.minimum.accumulate(own, axis=0, out=own)
             np.minimum.accumulate(own, axis=1, out=own)
         return table
@@ -378,6 +405,7 @@ class _OptionSolver:
         """Yield the stages of the best plan, on the fewest devices."""
         table, start = self._table, 0
         best = table[0, -1, -1]
+        # Rows are in the order of the devices, so the first has the fewest.
         devices, most = map(int, np.argwhere(table[0] <= best)[0])
         while start < len(self.cut_points) - 1:
             i, j, t, d, y = self._first_stage(start, devices, most)
@@ -393,7 +421,9 @@ class _OptionSolver:
             y = -(-most // d)
             behind = self._table[:, devices - t * d, most - d]
             ways = np.maximum(seconds[y - 1, start], behind)
+            # The table has places that do not hold this one as well.
             ways[~self._inside[start]] = math.inf
+            # Not the cell's own best: any stage within the slowest of the plan will do.
             if ways.min() <= best:
                 return start, int(ways.argmin()), t, d, y
         raise AssertionError("a cell of the table has a stage that it is from")
@@ -507,6 +537,8 @@ def _collect_ways(graph: OptionGraph, degree: int, held: FloatArray) -> _Ways:
     table[:, missing, 0] = 0.0
     number = {node.name: v for v, node in enumerate(graph.nodes)}
     moved = []
+    # Options are chosen stage by stage, so what an edge moves is bounded from both
+    # sides.
     for pick in (min, max):
         total = np.zeros((len(held), len(held)))
         for (maker, reader), bytes_ in graph.edges.items():
@@ -551,6 +583,8 @@ def _infeasible_error(query: OptionStageQuery) -> BadInput:
 
     def fits(memory: float) -> bool:
         solver = _OptionSolver(replace(query, memory=memory), places)
+        # A lower bound is finite just where the smallest options fit, so it decides
+        # feasibility without solving a single stage.
         return bool(np.isfinite(solver._recurrence(solver._lower)[0, -1, -1]))
 
     if not split or not fits(math.inf):

@@ -42,6 +42,8 @@ def partition_graph(query: StageQuery) -> StagePlan:
         BadInput: none fits, or there is too much to look at.
     """
     graph, levels, budget = query.graph, query.levels, query.memory_budget
+    # The search between neighbours is fast, and its answer is needed either way: as the
+    # plan, or as the bound that cuts down the sets of nodes.
     places = ordered_cut_points(graph)
     check_search_cost(len(places), levels)
     solver = _make_solver(query, places, budget.limit)
@@ -59,6 +61,8 @@ def partition_graph(query: StageQuery) -> StagePlan:
             multi_level=len(levels) > 1,
         )
         wider = _make_solver(query, useful, budget.limit)
+        # Contraction loses stages without work, so the ordered plan may be the faster
+        # one.
         if wider.seconds <= solver.seconds:
             solver, nodes = wider, fewer
     if not math.isfinite(solver.seconds):
@@ -84,6 +88,7 @@ def partition_graph(query: StageQuery) -> StagePlan:
         single_device_seconds=whole,
         data_parallel_seconds=_outer_seconds(query, places, whole, everywhere),
         sent_bytes=_sent_bytes(places, parts),
+        # A ring on each level, over the components of that level.
         data_parallel_bytes=sum(2 * (size - 1) / size * weights for size in own),
         faster_subset=subset,
         cut_point_count=len(places),
@@ -188,6 +193,8 @@ def _stage_allocations(
             )
         )
         kept += float(cut_points.passed_bytes[leaf.start])
+        # Nodes before the end of this part that no part in front of it has: with sets
+        # of nodes a stage is no run of the order.
         held = {*contraction.first_stage_nodes} - done
         for i, node in enumerate(contraction.graph.nodes):
             if cut_points.node_masks[leaf.end] >> i & 1:

@@ -54,6 +54,7 @@ def parse_pipedream_profile(text: str, source: str) -> LayerGraph:
         parts = [part.strip() for part in line.split(_SEPARATOR)]
         if not shown:
             continue
+        # A node without a module has two parts like an edge, but times in the second.
         if len(parts) >= 3 or "_time=" in parts[-1]:
             nodes.append(_parse_node(parts, shown, where))
         elif len(parts) == 2 and all(parts) and "=" not in parts[1]:

@@ -57,6 +57,7 @@ def parse_piper_graph(tree: Any, source: str) -> OptionGraph:
     """
     for field in _GRAPH_FIELDS:
         _field(tree, field, source, source)
+    # Without either the refusal names the field that the files have.
     batch = next((name for name in _BATCH_FIELDS if name in tree), _BATCH_FIELDS[0])
     ends = {}
     for i, edge in enumerate(_list(tree["edges"], source, "edges")):
@@ -64,6 +65,7 @@ def parse_piper_graph(tree: Any, source: str) -> OptionGraph:
         pair = tuple(
             str(_field(edge, k, source, where)) for k in ("sourceId", "destId")
         )
+        # A mapping by ends would keep the second and lose the bytes of the first.
         if pair in ends:
             raise BadInput(
                 f"{where} is there twice",
@@ -80,10 +82,12 @@ def parse_piper_graph(tree: Any, source: str) -> OptionGraph:
     nodes = []
     for i, node in enumerate(_list(tree["nodes"], source, "nodes")):
         name = str(_field(node, "id", source, f"{source}, node {i}"))
+        # Ids are numbers in the files; names are what people know the layers by.
         label = str(node.get("name", ""))
         where = f"{source}, node {name}" + f" ({label})" * bool(label)
         options = {}
         degrees = _field(node, "TMPCs", source, where)
+        # JSON keys are text, so degrees have to be read as numbers.
         for degree, ways in (degrees if isinstance(degrees, dict) else {}).items():
             if not (degree.isdecimal() and int(degree) > 0):
                 raise BadInput(
@@ -98,6 +102,7 @@ def parse_piper_graph(tree: Any, source: str) -> OptionGraph:
                 )
                 for way in _list(ways, source, f"TMPCs of {name}")
             )
+            # A degree with an empty list is one at which the node cannot be run.
             if found:
                 options[int(degree)] = found
         if not options:

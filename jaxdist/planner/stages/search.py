@@ -151,17 +151,25 @@ class PipeDreamSolver:
         if key not in self._tables:
             found: list[FloatArray] = []
             places, size = len(self.cut_points), self.levels[tier - 1].size
+            # A plan begins at the first place; only levels below need stages between
+            # any two.
             rows = 1 if tier == len(self.levels) else places
             room = np.empty(rows * places)
             for used in range(1, size + 1):
+                # Q stands on the first `used` components of the level, so the rest is
+                # behind it.
                 after, best = size - used, np.full((rows, places), math.inf)
                 if used == 1 or not self.straight_pipeline:
                     own = self._downstream_per_replica(tier, after, used, behind)
                     best = self._stage_seconds(tier, used, own)[:rows].copy()
                 for copies in self._last_replicas(used):
                     last = self._last_stage_seconds(tier, copies, after, behind)
+                    # Q of what is in front of the last stage, on the components that it
+                    # leaves.
                     before = found[used - copies - 1]
                     if rows == 1:
+                        # [s, 1] and [s, j]: the place s of the last cut is minimized
+                        # over.
                         ways = np.maximum(before.T, last).min(axis=0)
                         np.minimum(best, ways, out=best)
                         continue
@@ -184,6 +192,7 @@ class PipeDreamSolver:
         self, tier: int, copies: int, after: int, behind: Fraction
     ) -> FloatArray:
         """Return [s, j]: the slower of the last stage and the cut in front of it."""
+        # The replica count that divides a cut is that of the stage behind it, m'.
         own = self._downstream_per_replica(tier, after, copies, behind)
         rate = self.levels[tier - 1].bandwidth
         cut = self.cost_convention.cut_seconds(
@@ -200,6 +209,8 @@ class PipeDreamSolver:
         table, size = self._table(tier, behind), self.levels[tier - 1].size
         used, found = size, list[LevelAllocation]()
         while used:
+            # Comparisons with `best` are exact: the table has the same sums of the same
+            # arrays.
             best, after = table[used - 1][start, end], size - used
             # (place, copies) of the last stage: all of the cell, or behind others. Of
             # equally fast ones the first place counts.

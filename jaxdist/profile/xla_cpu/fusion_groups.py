@@ -127,6 +127,7 @@ def find_fusion_groups(flat: FlatProgram) -> dict[int, list[ArrayId]]:
     # Decided once for the whole program, not by kernel.
     unfusible = _find_unfusible_ops(flat, users, order)
 
+    # From the results back: what no kernel reads from memory is never written.
     left = deque(v[0] for v in flat.outs)
     reads: dict[int, list[ArrayId]] = {}
     while left:

@@ -156,6 +156,7 @@ def _assign_freed_buffers(
     """Return the arrays that fit into freed buffers, the largest first."""
     size = {v: flat.array_type(v).nbytes for v in live.defined_at}
     turn = {number: k for k, number in enumerate(live.order)}
+    # The smallest buffer first, so that each array takes the tightest that holds it.
     free: list[tuple[_FreedBuffer, list[tuple[int, int]]]] = [
         (buffer, []) for buffer in sorted(buffers, key=lambda each: each.nbytes)
     ]
@@ -218,6 +219,7 @@ def _peak_bytes(
                     if size and size in dying:
                         dying.remove(size)
                         in_place += size
+            # Of a conditional one branch runs: the larger counts.
             inside = max((_body_bytes(op, body) for body in op.bodies), default=0)
             most = max(most, now - in_place + inside)
         now -= sum(sizes.pop(v, 0) for v in ends.get(turn, ()))

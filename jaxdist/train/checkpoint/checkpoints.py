@@ -128,6 +128,8 @@ class Checkpoints:
             name: jax.random.key_data(leaf) if is_prng_key(leaf) else leaf
             for name, leaf in leaves.items()
         }
+        # Before the write begins: what is read later is held against what was in
+        # memory.
         shares = [local_fingerprint(array) for array in arrays.values()]
         bad = [has_nonfinite(name, array) for name, array in arrays.items()]
         # Fingerprints are sums of hosts' shares modulo 2**32, so one call does for all.
@@ -169,6 +171,7 @@ class Checkpoints:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._remove_incomplete()
+            # Before anything is written: what a kill leaves behind has an owner.
             self._marker = self._mark(step)
             self._writer = self._writer or orbax_store.OrbaxWriter()
             self._writer.start(folder, arrays, encode_manifest(manifest))
@@ -392,6 +395,7 @@ class Checkpoints:
     def _delete_incomplete(self, step: int, marker: FolderMarker) -> bool:
         """Delete what a marker is of; tell whether nothing is left."""
         suffix = re.escape(orbax_store.INCOMPLETE_SUFFIX)
+        # `-retired` is the name under which `wait` deletes an old checkpoint.
         names = rf"{step}{suffix}(-\d+|-retired)?"
         gone = True
         for path in list(self.directory.iterdir()):

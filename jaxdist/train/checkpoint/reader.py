@@ -139,6 +139,7 @@ def read_leaves(
     }
     batches: list[list[str]] = []
     nbytes = 0
+    # A leaf larger than a batch is one by itself.
     for name in sorted(wanted):
         if not batches or nbytes + wanted[name].nbytes > _READ_BATCH_BYTES:
             batches.append([])

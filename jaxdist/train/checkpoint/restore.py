@@ -78,6 +78,8 @@ def restore_checkpoint(folder: Path, state_shapes: TrainState) -> RestoredState:
         manifest = read_manifest(folder)
     except CorruptCheckpointError as error:
         damage = error
+    # All hosts take part, whatever they have read: one that raised alone would leave
+    # the others waiting.
     failed = sum_over_hosts(np.array([manifest is None], np.uint32))
     if manifest is None or failed[0]:
         raise damage

@@ -131,6 +131,7 @@ def build_slot_layout(
         )
     kinds = (
         leaf_shardings[0],
+        # Statistics are small, and whole over fsdp.
         [replace(leaf, fsdp_dim=None) for leaf in leaf_shardings[1]],
     )
 

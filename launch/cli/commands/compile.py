@@ -64,6 +64,7 @@ def run(args: Namespace) -> int:
     resolved = resolve_config(args.experiment, [*from_file, *args.overrides])
     if args.plan:
         check_plan_target(args.plan, resolved)
+    # Compiling takes minutes: what could not be written is refused before it.
     if args.output:
         check_output(args.output, force=args.force)
     return show_compiled(args, resolved, fresh=args.fresh, page=args.output)

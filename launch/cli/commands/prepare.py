@@ -69,6 +69,7 @@ def add_arguments(parser: CommandParser) -> None:
 def run(args: Namespace) -> int:
     """Write the data set and say what is in it."""
     folder, *rest = args.source
+    # A single word `text` is a folder of that name.
     if folder == "text" and len(rest) == 1:
         return _prepare_text(args, Path(rest[0]))
     given = [key for key in _TEXT_OPTIONS if getattr(args, key) is not None]

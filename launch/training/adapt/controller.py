@@ -282,6 +282,8 @@ class Replanner:
         self._pending = None
         # The search took processor time from the steps, so a new baseline is taken.
         self._detector.again()
+        # Read before the stack is closed: the answer lies in files that go with the
+        # process.
         try:
             found = pending.process.found()
         except FatalError as error:

@@ -74,6 +74,8 @@ def feature_spec(config: Experiment) -> FeatureSpec:
         tokens = Feature(shape=(window,), upper_bound=outputs)
         features = {"tokens": tokens, "target": tokens}
         if is_packed(config.data):
+            # `segments` has the place where a token's document begins, which is in the
+            # window.
             places = Feature(shape=(window,), upper_bound=window)
             features |= {"segments": places, "bytes": Feature()}
         return features

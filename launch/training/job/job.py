@@ -211,6 +211,8 @@ def _with_parts(
         objective = function_objective(objective, sample_template(train))
     if optimizer is None:
         optimizer = task.optimizer
+    # An optax transformation is a tuple and not callable; a function makes one of the
+    # rate.
     elif callable(optimizer):
         optimizer = optimizer(rate)
     return replace(

@@ -239,6 +239,8 @@ def settle(
     from jaxdist.launch.training.start_weights import open_weights
     from jaxdist.train.checkpoint.reader import list_steps
 
+    # Before anything is traced: without the flag jax makes float32 of float64 in
+    # silence.
     jax.config.update("jax_enable_x64", resolved.config.precision == "float64")
     changes = [Adjustment(key="plan.mesh", text=text) for text in devices.adjustments]
     changes += [Adjustment(key="plan", text=saved.text)] if saved else []
@@ -258,6 +260,8 @@ def settle(
 
     # Links are measured by all processes at once, so not inside `primary_first`.
     if is_open and not algorithm:
+        # Laid out once without a choice: which sum is fastest depends on the bytes of
+        # the gradients, which only a layout knows.
         undecided = make_job(resolved.config, devices.plan, sources[0], parts)
         algorithm, said = choose_all_reduce(undecided.layout)
         resolved = with_algorithm(resolved, algorithm)

@@ -118,6 +118,8 @@ def diagnose_hang(
         said = unresponsive_text({r: after.get(r) for r in silent})
         text = f"{said}; {waits_}"
         return HangReport(text=text, ranks=tuple(silent), speaker=speaker)
+    # The lowest count is behind, since all enter phases in the same order. Step numbers
+    # do not say it: devices are handed steps before earlier ones are awaited.
     least = min(said.number for said in after.values())
     behind = [r for r, said in after.items() if said.number == least]
     if len(behind) < len(after):
@@ -257,6 +259,8 @@ class HangWatchdog:
             if not is_over:
                 own, waited = make_heartbeat(place), now - place.start_time
                 self._abort(diagnose_hang(before, after, self._group, own, waited))
+            # The pause between the two readings was this thread's own and no stop of
+            # the machine.
             last = time.monotonic()
 
     def _check_heartbeats(self, now: float) -> None:
@@ -271,6 +275,7 @@ class HangWatchdog:
         silent = [
             rank
             for rank, (beat, at) in self._last_heartbeats.items()
+            # 0 has not spoken yet, and _FINISHED is below 0.
             if beat > 0
             and now - max(at, self._resume_time) > _QUERY_FRACTION * self._min_limit_s
         ]

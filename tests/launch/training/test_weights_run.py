@@ -186,9 +186,13 @@ def test_a_narrower_export_rounds_and_says_what_does_not_fit(place, capsys):
 def test_a_plan_is_made_from_a_configuration_alone(place, capsys):
     tree = json.loads((DATA / "llama3" / "config.json").read_text())
     Path("config.json").write_text(json.dumps(tree))
-    words = ["llama", "--hf", "config.json", "data.context=24", "data.batch=8"]
+    words = ["--hf", "config.json", "data.context=24", "data.batch=8"]
     found = answer(capsys, "plan", *words, "--cluster", "abci", "--devices", "4")
     assert found["plans"]
+    # The file says which network it is; it may be named all the same.
+    own, named = (call(capsys, "config", *name, *words) for name in ([], ["llama"]))
+    assert own[0] == named[0] == 0
+    assert own[1].out == named[1].out
     code, printed = call(
         capsys, "config", "llama", "--hf", "config.json", "model.depth=3"
     )

@@ -3,7 +3,15 @@
 import json
 import sys
 
+import numpy as np
 import pytest
+from volume_files import write_npy_files
+
+from jaxdist.core.errors import BadInput
+from jaxdist.input.registry import open_data
+from jaxdist.launch.config.resolve import resolve_config
+from jaxdist.launch.training.evaluate import make_evaluator
+from jaxdist.launch.training.job.job import make_job
 
 CROPS = [
     *("train", "unet2d", "model.size=tiny", "data.samples=16", "data.size=24"),
@@ -113,3 +121,42 @@ def test_a_report_shows_masks_answers_and_errors(job, run):
     for each in found["masks"]:
         for key in ("picture", "mask", "answer", "errors"):
             assert each[key] in page
+
+
+class Whole:
+    """A source of one's own, which reads samples whole."""
+
+    def __init__(self, source):
+        self.source = source
+
+    def __len__(self):
+        return len(self.source)
+
+    def get(self, ids):
+        return self.source.get(ids)
+
+
+def test_each_plane_is_read_once(tmp_path):
+    draw = np.random.default_rng(0)
+    arrays = {
+        "image": draw.random((3, 40, 24, 1)).astype(np.float32),
+        "mask": draw.integers(0, 2, (3, 40, 24), np.uint8),
+    }
+    data = write_npy_files(tmp_path / "scans", {"train": arrays, "test": arrays})
+    words = ["model.size=tiny", "model.classes=2", "data.batch=2", f"data.name={data}"]
+    config = resolve_config("unet2d", [*words, "data.augment=crop:16"]).config
+    train, test = open_data(config.data)
+    job = make_job(config, config.plan, train)
+    evaluate, state = make_evaluator(job, test), job.layout.init_state()
+    before = test.bytes_read
+    scored = evaluate(state)
+    assert test.bytes_read - before == sum(array.nbytes for array in arrays.values())
+    assert evaluate.windows == 3 * 4 * 2
+    # Of a batch of two windows, which begin at one row.
+    assert evaluate.plane_bytes == 16 * 24 * (1 + 2) * 4
+    assert make_evaluator(job, Whole(test))(state) == scored
+
+    # What a file holds is held against the classes, and named.
+    np.save(tmp_path / "scans/test/mask/case1.npy", arrays["mask"][1] + 9)
+    with pytest.raises(BadInput, match=r"case1\.npy"):
+        evaluate(state)

@@ -43,6 +43,7 @@ def _card(
     network: SourcedNumber,
 ) -> FsdpCard:
     sheet = f"datasheet: NVIDIA {device}"
+    # A level must have a latency; the model of these steps does not read it.
     unused = SourcedNumber(5e-6, "assumed: the ring's own latency is NCCL's")
     return FsdpCard(
         chip=chip,
@@ -54,6 +55,8 @@ def _card(
                 flops={COMPUTE_DTYPE: SourcedNumber(1e12 * teraflops, sheet)},
                 memory=SourcedNumber(1e9 * gigabytes, sheet),
                 memory_bandwidth=SourcedNumber(memory_bandwidth, sheet),
+                # Flat: how matmuls fall off with their sides is in the model of the
+                # layers.
                 efficiency=EfficiencyCurve(
                     points=((1.0, 1.0),),
                     origin="assumed: shares of the peak are constants of the rows",

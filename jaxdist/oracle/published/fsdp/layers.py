@@ -116,6 +116,7 @@ def block_operations(
     """
     tokens, h, f = microbatch * model.sequence, model.hidden, model.feedforward
     wide = model.attention_width
+    # Numbers, each of two bytes: the factors below are bytes, read and written.
     whole, heads, deep = tokens * h, tokens * wide, tokens * f
     # Backward passes of norms read the gradient and the input twice: for the input's
     # gradient, which is written, and for those of the weights.
@@ -123,6 +124,7 @@ def block_operations(
     residual = memory_operation(6 * whole, 6 * whole)
     # Gradients of biases are sums over tokens, of three, one and one outputs of h.
     biases = memory_operation(0, 2 * (3 * heads + 2 * whole + deep))
+    # Causal: half of the 4 s^2 h FLOPs a sample of both products.
     scores = 2.0 * tokens * model.sequence * wide
     # Backward in float32: the products of outputs with their gradients, zeros and sums
     # for the gradient of queries, which is rounded; then the three gradients are put

@@ -67,6 +67,7 @@ class FsdpLayout:
     """Blocks are computed again in the backward pass."""
 
     def __post_init__(self) -> None:
+        # Rows round passes up or down where the batch makes no whole number of them.
         own = self.batch / self.devices / self.microbatch
         if abs(self.passes - own) >= 1:
             raise BadInput(
@@ -105,6 +106,7 @@ class FsdpStep:
             for name, value in self._pass_terms(samples, rates).items():
                 total[name] += count * value
         own = self.block_parameters * self.model.layers + self.root_parameters
+        # ZeRO shards the optimizer's state, so a device updates 1/n of the parameters.
         moved = own / self.layout.devices * _ADAM_ACCESSES * self.layout.state_bytes
         update = PassWork(bytes_moved=moved).seconds(rates, device)
         return {**total, "update": update}
@@ -139,6 +141,7 @@ class FsdpStep:
         embed, embed_back, block, block_back, head, head_back = (
             work.seconds(rates, device) for work in self._works[samples]
         )
+        # Only blocks are checkpointed: embedding and head are not computed again.
         recompute = block if layout.remat else 0.0
         # Gradients of other bytes than parameters are copied before they are reduced.
         wider = layout.reduce_bytes != GATHER_BYTES
@@ -159,6 +162,8 @@ class FsdpStep:
         # embedding. The head needs nothing more than the embedding.
         gathered = np.array([gathers[0], *[gathers[1]] * layers, 0.0])
         computed = np.array([embed, *[block] * layers, head])
+        # The root unit stays gathered between the passes, as PyTorch FSDP keeps its
+        # outermost.
         again = np.array([0.0, *[gathers[1] * (layout.zero == 3)] * layers, 0.0])
         backward = np.array(
             [

@@ -95,9 +95,12 @@ def layer_operations(
     whole = tokens * h / (tensor if sequence_parallel else 1)
     own, inner = model.attention_width // tensor, model.feedforward // tensor
     wide, deep, scores = half * tokens * own, half * tokens * inner, heads * s * s
+    # Bytes of the whole arrays that are read and written, two a number, one a mask.
     norm = memory_operation(2 * half * whole, 5 * half * whole)
     # bias, dropout with a mask of one byte, residual
     residual = memory_operation(7 * whole, 8 * whole)
+    # Read and written forward; backward reads the result and its gradient, and writes
+    # one.
     softmax = memory_operation(
         2 * half * scores, 3 * half * scores, is_attention_core=True
     )

@@ -100,6 +100,8 @@ class ParadlCase:
     def split_layers(self) -> tuple[CnnLayer, ...]:
         """Layers whose features are split; by channel the first is not."""
         # By channel the first layer stays whole: images have three channels.
+        # ParaDL splits the features of convolutions; dense layers are whole on each
+        # device.
         convs = [layer for layer in self.layers if layer.kind == "conv"]
         return tuple(convs[1:] if self.split == "channel" else convs)
 

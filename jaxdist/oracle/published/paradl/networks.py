@@ -55,6 +55,7 @@ class CnnLayer:
         """Elements that are trained; biases are not counted."""
         match self.kind:
             case "conv":
+                # A window is square in an image and cubic in a map of three dims.
                 taps: int = self.kernel ** len(self.output_grid)
                 return self.channels * self.features * taps
             case "dense":
@@ -69,6 +70,7 @@ class CnnLayer:
         """FLOPs of its forward pass; a multiplication and an addition are two."""
         match self.kind:
             case "conv":
+                # Each weight is used once for every position of the output.
                 return 2 * self.weights * math.prod(self.output_grid)
             case "dense":
                 return 2 * self.weights
@@ -182,6 +184,8 @@ def resnet50() -> tuple[CnnLayer, ...]:
         wide = 64 * 2**stage
         for block in range(blocks):
             stride = 2 if block == 0 and stage else 1
+            # The shortcut reads what the block reads, before its convolutions change
+            # the grid.
             beside = CnnBuilder(grid=net.grid, channels=net.channels)
             for kernel, step in ((1, 1), (3, stride)):
                 net.conv(wide, kernel, step)
@@ -256,6 +260,7 @@ def find_workload(name: str) -> ParadlWorkload:
     Raises:
         BadInput: it is not one of them.
     """
+    # Tables write ResNet-50, resnet50 and ResNet_50.
     plain = name.lower().replace("-", "").replace("_", "")
     if plain not in WORKLOADS:
         near = did_you_mean(plain, WORKLOADS)

@@ -66,6 +66,7 @@ def paradl_step_terms(
     hidden = system.overlap.value * sum(work.values()) * 2 / 3
     size, whole = float(system.element_bytes * case.weight_count), rates.all_reduce
     if not case.split or case.groups == 1:
+        # Filters and channels split the weights as well: gradients are a device's own.
         devices = case.devices if case.split in ("", "spatial") else 1
         reach = system.ring_link(devices)
         took = ring_seconds(devices, size, reach, passes=2, bandwidth_share=whole)

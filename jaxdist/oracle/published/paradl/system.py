@@ -78,6 +78,8 @@ class ParadlSystem:
 
     def ring_link(self, devices: int) -> RingLink:
         """Return how so many neighbouring devices are connected."""
+        # Parts are sorted from a host up, so the first that holds the ring is the
+        # closest.
         return next(
             (one for one in self.ring_links if devices <= one.max_devices),
             self.ring_links[-1],
