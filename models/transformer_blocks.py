@@ -326,12 +326,16 @@ def split_segments(x: Activations) -> tuple[jax.Array, jax.Array | None]:
 def document_positions(segments: jax.Array | None) -> jax.Array | None:
     """Return the place of each token in its document, int32 `[B, T]`, from 0.
 
+    Where several devices share the tokens of a window, of this device's; segments are
+    those of whole windows.
+
     >>> document_positions(jnp.array([[0, 0, 2, 2, 2]], jnp.int32)).tolist()
     [[0, 1, 0, 1, 2]]
     """
     if segments is None:
         return None
-    return jnp.arange(segments.shape[1], dtype=segments.dtype) - segments
+    own = local_tokens(segments, 1)
+    return token_positions(own.shape[1]).astype(own.dtype) - own
 
 
 class Rotary(nnx.Module):

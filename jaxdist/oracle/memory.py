@@ -1,6 +1,7 @@
 """The bytes that a device needs for a step, by term.
 
 state         exact: from the layout's shapes
+frozen        likewise, of parameters that are not trained
 gathered      parameters that fsdp shards, where a pipeline gathers them for a step
 gradients     as many bytes as the parameters that a device computes with: whole ones
               where microbatches accumulate theirs before fsdp scatters them
@@ -29,7 +30,7 @@ from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.oracle.compute_times import compute_cost_model
 from jaxdist.oracle.offload import has_loops, host_activation_bytes
 from jaxdist.oracle.rank_devices import rank_devices
-from jaxdist.oracle.step_description import StepDescription
+from jaxdist.oracle.step_description import FROZEN_TERM, StepDescription
 from jaxdist.pipeline.plan_schedule import plan_schedule
 from jaxdist.pipeline.sync_schedule import SyncSchedule
 
@@ -108,10 +109,13 @@ def _memory_by_rank(case: StepDescription, device: Device) -> list[dict[str, int
         # Gradients lie beside the parameters that they are of; a sum over microbatches
         # is of whole parameters, since fsdp scatters it at the end.
         own = case.state_bytes.get("parameters", 0)
+        # Of what is gathered, frozen parameters have no gradient.
+        held = own + case.state_bytes.get(FROZEN_TERM, 0)
+        summed = whole * own // max(1, held)
         terms = {
             **case.state_bytes,
             "gathered": whole if case.stages else 0,
-            "gradients": max(own, whole) if case.microbatches > 1 else own,
+            "gradients": max(own, summed) if case.microbatches > 1 else own,
             "activations": round((most if plan.remat_end else kept) * flying + once),
             "weight residuals": round(late * pending),
             "batch": case.batch_bytes // plan.mesh.size(*plan.batch_axes, CONTEXT_AXIS),

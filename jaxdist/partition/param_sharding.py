@@ -47,18 +47,19 @@ from jaxdist.layers.tensor_role import TENSOR_AXIS, Role, Roles
 from jaxdist.partition.traffic import PlannedCollective
 
 # Kernels are [..., channels, filters] (HWIO): -1 splits filters, -2 channels.
-_OUTPUT_DIMS: Final = {"kernel": -1, "recurrent": -1, "bias": -1}
+_OUTPUT_DIMS: Final = {"kernel": -1, "recurrent": -1, "bias": -1, "lora_b": -1}
+_INPUT_DIMS: Final = {"kernel": -2, "lora_a": -2}
 _SPLIT_DIMS: Final[Mapping[Role, Mapping[str, int]]] = MappingProxyType(
     {
         "filter": _OUTPUT_DIMS,
         "column": _OUTPUT_DIMS,
-        "channel": {"kernel": -2},
-        "row": {"kernel": -2},
+        "channel": _INPUT_DIMS,
+        "row": _INPUT_DIMS,
         "inner": {"scale": 0, "bias": 0, "mean": 0, "var": 0},
         "vocabulary": {"embedding": 0},
         "logits": _OUTPUT_DIMS,
         "experts": {"gate": -1, "up": -1, "down": -2},
-        "scatter": {"kernel": -2},
+        "scatter": _INPUT_DIMS,
         "lookup": {"embedding": 0},
         "own": {},
         "gather": {},
@@ -94,8 +95,8 @@ class LeafSharding:
     says so.
     """
     has_gradient: bool = True
-    """Whether the loss has a gradient with respect to it; one without is whole on each
-    device, and nothing of it is moved.
+    """Whether the loss has a gradient with respect to it. Nothing is moved of one
+    without, which is whole on each device; a frozen one may be split and gathered.
     """
     scanned: bool = False
     """Whether its block runs in a loop over equal blocks: its gradient is scattered
@@ -206,7 +207,7 @@ def fsdp_traffic(
 
     Args:
         plan: the layout.
-        leaves: all parameters.
+        leaves: all parameters, frozen ones that are split too.
         backward_reads: whether the backward pass reads each one's value.
         dtype: of the activations; None is the parameters' own.
         microbatches: microbatches a step, each of which reads the parameters.
@@ -306,6 +307,8 @@ def _scatter_traffic(
             yield _gradient_row("reduce-scatter", axes, times * payload, layer)
 
     for leaf in split:
+        if not leaf.has_gradient:
+            continue
         # A device that adds up the gradients of microbatches holds them whole, but for
         # those of blocks in a loop.
         rounds = microbatches if leaf.scanned else 1

@@ -96,7 +96,8 @@ class CostEstimate:
         # Updates are bound by memory, and fsdp divides them as it divides the
         # parameters.
         bandwidth = least_memory_bandwidth(self.kinds)
-        update = UPDATE_PASSES * self._parameter_bytes / bandwidth
+        own = self.traffic.trained_fraction * self._parameter_bytes
+        update = UPDATE_PASSES * own / bandwidth
         total: Column = self._compute_seconds + self._comm_seconds + update
         return total
 
@@ -368,7 +369,9 @@ class CostEstimate:
         """Seconds of the reductions of gradients, in a step."""
         space, found, pipe = self.space, self.traffic, self.space.sizes("pipe")
         ratios = [_COMPRESSION_RATIOS.get(way, 1.0) for way in space.choices.ways]
-        sent = np.array(ratios)[space.way] * self._parameter_bytes
+        # Inside of fsdp gradients are never compressed.
+        own = found.trained_fraction * self._parameter_bytes
+        sent = np.array(ratios)[space.way] * own
         arrays = found.gradient_all_reduce.arrays / pipe
         # Those of experts are whole along their axis, where their tokens came to them.
         share, apart = self._expert_share, found.expert_gradient_arrays / pipe
@@ -379,8 +382,6 @@ class CostEstimate:
         if found.expert_fraction:
             sums += self._price("all-reduce", axes, apart, share * sent)
         arrays = found.gradient_reduce_scatter.arrays / pipe
-        # Inside of fsdp gradients are never compressed.
-        own = self._parameter_bytes
         return sums + self._price("reduce-scatter", ("fsdp",), arrays, own)
 
     @cached_property
@@ -514,6 +515,7 @@ class CostEstimate:
         # With ZeRO 1 a device has whole parameters and gradients.
         gradients = np.where(keeps, whole, gradients)
         beside = np.where(keeps, whole - own, 0.0)
+        gradients = self.traffic.trained_fraction * gradients
         total: Column = gradients + np.where(joins & staged, used, beside)
         return total
 

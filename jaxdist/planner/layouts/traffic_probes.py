@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from jaxdist.core.axes import CONTEXT_AXIS, EXPERT_AXIS, SPATIAL_AXES
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.oracle.compute_times import ComputeCostModel
-from jaxdist.oracle.step_description import StepDescription
+from jaxdist.oracle.step_description import FROZEN_TERM, StepDescription
 from jaxdist.partition.context_parallel import ATTENTION_GRADIENTS, ATTENTION_TERM
 from jaxdist.partition.expert_parallel import BALANCE_TERM, EXPERT_TERM
 from jaxdist.partition.traffic import PlannedCollective
@@ -46,6 +46,8 @@ class TrafficProbes:
     """Bytes of the parameters."""
     state: float = 1.0
     """Bytes of the state for each byte of the parameters."""
+    trained_fraction: float = 1.0
+    """Part of the parameters that is not frozen: of it alone are gradients."""
     batch_bytes: int = 0
     """Bytes of the samples of a global batch."""
     tensor_split_fraction: float = 0.0
@@ -124,7 +126,8 @@ def probe_traffic(
     some = next(iter(cases.values()))
     # State, as optimizer moments, is split as the parameters are, so their ratio holds
     # for all layouts.
-    held = some.state_bytes.get("parameters", parameter_bytes)
+    trained = some.state_bytes.get("parameters", parameter_bytes)
+    held = trained + some.state_bytes.get(FROZEN_TERM, 0)
     rows = {axis: case.ledgers[0].rows for axis, case in cases.items()}
 
     # Data parallelism, spatial or not, reduces gradients and statistics alike.
@@ -138,7 +141,8 @@ def probe_traffic(
     tensor_rows: dict[str, list[PlannedCollective]] = {}
     if tensor := cases.get("tensor"):
         # The parameter bytes of a device tell which part of them the axis splits.
-        kept = tensor.state_bytes["parameters"] / parameter_bytes
+        own = tensor.state_bytes.get("parameters", 0)
+        kept = (own + tensor.state_bytes.get(FROZEN_TERM, 0)) / parameter_bytes
         split = min(1.0, (1 - kept) * few / (few - 1))
         # A device's share of a layer is all of it or one part of `few`; rounding puts
         # it a little off, so the limit lies halfway.
@@ -168,18 +172,10 @@ def probe_traffic(
     context = {kind: ProbedTraffic.of(own) for kind, own in read.items()}
     if ring := context.get("collective-permute"):
         context["collective-permute"] = replace(ring, arrays=ring.arrays / few)
-    experts, alone = 0.0, 0.0
-    if case := cases.get(EXPERT_AXIS):
-        kept = case.state_bytes["parameters"] / parameter_bytes
-        experts = min(1.0, (1 - kept) * few / (few - 1))
-        shared = ProbedTraffic.of(
-            row for row in rows[EXPERT_AXIS] if row.what == "all-reduce"
-        )
-        every = ProbedTraffic.of(row for row in whole if row.what == "all-reduce")
-        alone = every.arrays - shared.arrays
     return TrafficProbes(
         parameter_bytes=parameter_bytes,
         state=sum(some.state_bytes.values()) / max(1, held),
+        trained_fraction=trained / max(1, held),
         batch_bytes=some.batch_bytes,
         tensor_split_fraction=split,
         tensor_parallel_layers=split_layers,
@@ -204,11 +200,38 @@ def probe_traffic(
             if axis in rows
         },
         context_collectives=context,
-        expert_fraction=experts,
-        expert_gradient_arrays=alone,
-        expert_exchange=ProbedTraffic.of(
+        **_expert_traffic(cases.get(EXPERT_AXIS), few, parameter_bytes, whole),
+    )
+
+
+def _expert_traffic(
+    case: StepDescription | None,
+    few: int,
+    parameter_bytes: int,
+    whole: Iterable[PlannedCollective],
+) -> dict[str, Any]:
+    """Return what the expert axis alone tells, by field of `TrafficProbes`.
+
+    Args:
+        case: on a few devices along it; None: nothing is split there.
+        few: how many.
+        parameter_bytes: bytes of all parameters.
+        whole: rows of a layout that splits no parameter.
+    """
+    if case is None:
+        return {}
+    rows = case.ledgers[0].rows
+    kept = case.state_bytes["parameters"] / parameter_bytes
+    shared, every = (
+        ProbedTraffic.of(row for row in each if row.what == "all-reduce").arrays
+        for each in (rows, whole)
+    )
+    return {
+        "expert_fraction": min(1.0, (1 - kept) * few / (few - 1)),
+        "expert_gradient_arrays": every - shared,
+        "expert_exchange": ProbedTraffic.of(
             replace(row, payload=few * row.payload)
-            for row in rows.get(EXPERT_AXIS, ())
+            for row in rows
             if row.what == EXPERT_TERM
         ),
-    )
+    }

@@ -43,6 +43,7 @@ from jaxdist.pipeline.plan_schedule import updates_per_step
 from jaxdist.profile.trace import TraceCache
 from jaxdist.train.build_layout import build_layout
 from jaxdist.train.layout import BatchShapes, Layout
+from jaxdist.train.lora import ADAPTER_PATTERNS
 from jaxdist.train.objective import (
     NextToken,
     Objective,
@@ -406,6 +407,7 @@ def make_model_spec(config: Experiment) -> ModelSpec:
         settings=asdict(config.model),
         # None follows input and parameters, which have the precision of the run.
         dtype="bfloat16" if config.precision == "bfloat16" else None,
+        lora=asdict(config.lora) if config.lora.rank else {},
     )
 
 
@@ -424,6 +426,7 @@ def make_task(config: Experiment, model_spec: ModelSpec, rate: RateFunction) -> 
         microbatches=config.optim.accumulate,
         average=config.optim.ema,
         frozen=config.optim.frozen,
+        trained=ADAPTER_PATTERNS if config.lora.rank else (),
         seed=config.seed,
         dtype=jnp.bfloat16 if narrow else full,
         param_dtype=full,
