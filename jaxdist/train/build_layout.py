@@ -324,9 +324,9 @@ def build_layout(
         ),
         lambda: tensor_parallel.assign_roles(plan, calls, network),
     )
+    mixtures = check_experts(plan, network)
     if plan.mesh.context > 1:
-        attention = attention_inputs(network)
-        check_context(plan, calls, roles, attention, inputs[0].shape[1])
+        check_context(plan, calls, roles, attention_inputs(network), inputs[0].shape[1])
         _check_whole_samples(task, plan)
 
     # Where each leaf of the state lies.
@@ -335,7 +335,7 @@ def build_layout(
             plan,
             roles,
             trace_cache.get_or_compute(kind, partial(named_leaves, tree)),
-            check_experts(plan, network),
+            mixtures,
         )
         for kind, tree in (("params", state.params), ("stats", state.stats))
     )

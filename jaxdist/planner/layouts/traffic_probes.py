@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from jaxdist.core.axes import CONTEXT_AXIS, EXPERT_AXIS, SPATIAL_AXES
 from jaxdist.core.cluster.device import Device
@@ -160,18 +160,15 @@ def probe_traffic(
                 n = few if row.kind == "reduce-scatter" else 1
                 one = replace(row, payload=n * row.payload)
                 tensor_rows.setdefault(row.kind, []).append(one)
-    # Of all devices together: gathers have that already, and so have gradients that go
-    # round; keys and values hop once less.
-    read: dict[str, list[PlannedCollective]] = {}
-    for row in rows.get(CONTEXT_AXIS, ()):
-        if row.what in (ATTENTION_TERM, ATTENTION_GRADIENTS):
-            hops = few if row.what == ATTENTION_GRADIENTS else few - 1
-            parts = {"all-gather": 1.0, "collective-permute": few / hops}
-            payload = round(parts.get(row.kind, few) * row.payload)
-            read.setdefault(row.kind, []).append(replace(row, payload=payload))
-    context = {kind: ProbedTraffic.of(own) for kind, own in read.items()}
-    if ring := context.get("collective-permute"):
-        context["collective-permute"] = replace(ring, arrays=ring.arrays / few)
+    experts, alone = 0.0, 0.0
+    if case := cases.get(EXPERT_AXIS):
+        kept = case.state_bytes["parameters"] / parameter_bytes
+        experts = min(1.0, (1 - kept) * few / (few - 1))
+        shared = ProbedTraffic.of(
+            row for row in rows[EXPERT_AXIS] if row.what == "all-reduce"
+        )
+        every = ProbedTraffic.of(row for row in whole if row.what == "all-reduce")
+        alone = every.arrays - shared.arrays
     return TrafficProbes(
         parameter_bytes=parameter_bytes,
         state=sum(some.state_bytes.values()) / max(1, held),
@@ -199,39 +196,36 @@ def probe_traffic(
             for axis in SPATIAL_AXES
             if axis in rows
         },
-        context_collectives=context,
-        **_expert_traffic(cases.get(EXPERT_AXIS), few, parameter_bytes, whole),
-    )
-
-
-def _expert_traffic(
-    case: StepDescription | None,
-    few: int,
-    parameter_bytes: int,
-    whole: Iterable[PlannedCollective],
-) -> dict[str, Any]:
-    """Return what the expert axis alone tells, by field of `TrafficProbes`.
-
-    Args:
-        case: on a few devices along it; None: nothing is split there.
-        few: how many.
-        parameter_bytes: bytes of all parameters.
-        whole: rows of a layout that splits no parameter.
-    """
-    if case is None:
-        return {}
-    rows = case.ledgers[0].rows
-    kept = case.state_bytes["parameters"] / parameter_bytes
-    shared, every = (
-        ProbedTraffic.of(row for row in each if row.what == "all-reduce").arrays
-        for each in (rows, whole)
-    )
-    return {
-        "expert_fraction": min(1.0, (1 - kept) * few / (few - 1)),
-        "expert_gradient_arrays": every - shared,
-        "expert_exchange": ProbedTraffic.of(
+        context_collectives=_context_traffic(rows.get(CONTEXT_AXIS, ()), few),
+        expert_fraction=experts,
+        expert_gradient_arrays=alone,
+        expert_exchange=ProbedTraffic.of(
             replace(row, payload=few * row.payload)
-            for row in rows
+            for row in rows.get(EXPERT_AXIS, ())
             if row.what == EXPERT_TERM
         ),
-    }
+    )
+
+
+def _context_traffic(
+    rows: Iterable[PlannedCollective], devices: int
+) -> dict[str, ProbedTraffic]:
+    """Return what attention moves between parts of the tokens, of all parts together.
+
+    Args:
+        rows: of the smallest layout along the axis.
+        devices: those of that layout.
+    """
+    # Gathers have that already, and so have gradients that go round; keys and values
+    # hop once less.
+    read: dict[str, list[PlannedCollective]] = {}
+    for row in rows:
+        if row.what in (ATTENTION_TERM, ATTENTION_GRADIENTS):
+            hops = devices if row.what == ATTENTION_GRADIENTS else devices - 1
+            parts = {"all-gather": 1.0, "collective-permute": devices / hops}
+            payload = round(parts.get(row.kind, devices) * row.payload)
+            read.setdefault(row.kind, []).append(replace(row, payload=payload))
+    found = {kind: ProbedTraffic.of(own) for kind, own in read.items()}
+    if ring := found.get("collective-permute"):
+        found["collective-permute"] = replace(ring, arrays=ring.arrays / devices)
+    return found
