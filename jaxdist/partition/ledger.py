@@ -29,11 +29,12 @@ from jaxdist.collectives.hlo_collectives import wire_bytes
 from jaxdist.core.block_protocol import AttentionInputs
 from jaxdist.core.dtypes import accumulation_dtype, real_dtype
 from jaxdist.core.plan import Plan
-from jaxdist.layers import Conv, ConvTranspose
+from jaxdist.layers import Conv, ConvTranspose, Experts
 from jaxdist.layers.tensor_role import Roles
 from jaxdist.partition import (
     context_parallel,
     data_parallel,
+    expert_parallel,
     param_sharding,
     spatial_layers,
     spatial_parallel,
@@ -87,7 +88,7 @@ class LayerFlops:
 def predict_flops(
     plan: Plan, calls: Sequence[LayerCall], roles: Roles
 ) -> dict[str, int]:
-    """Predict the FLOPs of convolutions, dense layers and the logits of tied tables.
+    """Predict the FLOPs of convolutions, dense layers, experts and tied tables' logits.
 
     Forward and backward, biases included.
 
@@ -156,6 +157,9 @@ def predict_flops(
             rank, samples = adapter.shape[-1], math.prod(outer)
             products = (2 + call.input_gradient) * features + 3 * local.out_shape[-1]
             total[call.path] += 2 * samples * rank * (products + 1) + outputs
+
+    for call in calls_of_type(calls, Experts):
+        total[call.path] += expert_parallel.expert_flops(plan, call, roles)
 
     for call in calls_of_type(calls, nnx.Embed):
         if call.method == "attend":  # a lookup does no arithmetic
@@ -376,6 +380,7 @@ def build_ledger(
         layers += spatial_parallel.group_norm_traffic(each.plan, each.calls, roles)
         layers += spatial_parallel.gather_traffic(each.plan, each.calls, roles)
         layers += tensor_parallel.tensor_traffic(each.plan, each.calls, roles)
+        layers += expert_parallel.expert_traffic(each.plan, each.calls)
         layers += context_parallel.context_traffic(
             each.plan, each.calls, roles, attention
         )

@@ -18,7 +18,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from jaxdist.core.axes import BATCH_AXES, POSITION_AXES
+from jaxdist.core.axes import BATCH_AXES, EXPERT_AXIS, POSITION_AXES
 from jaxdist.core.block_protocol import LogitsLayer
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
@@ -30,6 +30,7 @@ from jaxdist.partition import data_parallel, tensor_parallel
 from jaxdist.partition.block_padding import fit_block_padding
 from jaxdist.partition.compiler_rewrites import mesh_platform, mesh_rules
 from jaxdist.partition.context_parallel import attention_inputs, check_context
+from jaxdist.partition.expert_parallel import check_experts
 from jaxdist.partition.gradient_buckets import plan_reduction
 from jaxdist.partition.ledger import (
     MeanRequest,
@@ -226,9 +227,9 @@ def check_axis_usage(plan: Plan, input_axes: Sequence[str | None]) -> None:
     Raises:
         BadInput: naming the axis and what it would have done.
     """
-    # Every network can use the first three; whether its weights divide is checked with
-    # the weights.
-    used = ["data", "fsdp", "tensor", *filter(None, input_axes)]
+    # Whether a network has experts is checked with them, and whether its weights divide
+    # with the weights.
+    used = [*BATCH_AXES, "tensor", *filter(None, input_axes)]
     used += ["replica"] * (plan.replicas > 1) + ["pipe"] * (plan.stages > 1)
     # Idle devices would be given parts of the batch or of samples all the same.
     never_idle = (*BATCH_AXES, *POSITION_AXES)
@@ -238,7 +239,8 @@ def check_axis_usage(plan: Plan, input_axes: Sequence[str | None]) -> None:
                 f"nothing is split along {axis}",
                 rule="a mesh axis larger than one splits samples, images or weights",
                 values=f"plan.mesh.{axis} = {size}; "
-                f"this network can use {', '.join(used)}",
+                f"this network can use "
+                f"{', '.join(name for name in used if name != EXPERT_AXIS)}",
                 remedy=(
                     f"plan.mesh.data={plan.mesh.data * size} plan.mesh.{axis}=1",
                     *["plan.outer.sync_interval=50"] * (axis == "replica"),
@@ -322,15 +324,18 @@ def build_layout(
         ),
         lambda: tensor_parallel.assign_roles(plan, calls, network),
     )
+    mixtures = check_experts(plan, network)
     if plan.mesh.context > 1:
-        attention = attention_inputs(network)
-        check_context(plan, calls, roles, attention, inputs[0].shape[1])
+        check_context(plan, calls, roles, attention_inputs(network), inputs[0].shape[1])
         _check_whole_samples(task, plan)
 
     # Where each leaf of the state lies.
     params, stats = (
         leaf_shardings(
-            plan, roles, trace_cache.get_or_compute(kind, partial(named_leaves, tree))
+            plan,
+            roles,
+            trace_cache.get_or_compute(kind, partial(named_leaves, tree)),
+            mixtures,
         )
         for kind, tree in (("params", state.params), ("stats", state.stats))
     )

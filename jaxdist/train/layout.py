@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from jaxdist.core.axes import BATCH_AXES, POSITION_AXES
 from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
-from jaxdist.layers.context import bind_context_form
+from jaxdist.layers.context import bind_context_form, bind_loss_shares
 from jaxdist.layers.tensor_role import Roles
 from jaxdist.partition import spatial_layers
 from jaxdist.partition.block_padding import BlockPadding
@@ -323,6 +323,17 @@ class Layout:
             self.logits_product if is_scored else "",
         )
         bind_context_form(model, self.plan.context)
+        bind_loss_shares(model, self._loss_shares)
+
+    @property
+    def _loss_shares(self) -> int:
+        """Into how many shares the devices divide the loss of a gradient."""
+        # As in jaxdist/train/step.py; of stages the last alone has the loss, and sums
+        # it over microbatches.
+        axes = (axis for axis in self.plan.sum_axes if axis != "pipe")
+        is_summed = self.plan.stages > 1 and not self.plan.pipe.flows
+        parts = self.task.microbatches if is_summed else 1
+        return self.plan.mesh.size(*axes) * parts
 
     def _split_random_streams(self, model: nnx.Module) -> None:
         """Give the streams that a network keeps another key on each shard of a batch.

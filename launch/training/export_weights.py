@@ -107,9 +107,9 @@ def export_weights(
     shapes: _TensorShapes = {}
     for leaf, stored in leaves.items():
         metadata = manifest.leaves[stored]
-        tensor = places[leaf].tensor
-        code = _DTYPE_CODES[dtype] if dtype else before.get(tensor, "F32")
-        shapes[tensor] = code, places[leaf].tensor_shape(metadata.shape)
+        for tensor in places[leaf].tensors(metadata.shape):
+            code = _DTYPE_CODES[dtype] if dtype else before.get(tensor, "F32")
+            shapes[tensor] = code, places[leaf].tensor_shape(metadata.shape)
     # Built beside its place and renamed: a folder is there whole or not at all.
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f".{out.name}.part")
@@ -123,13 +123,15 @@ def export_weights(
         for stored, array in _read(folder, manifest, names):
             place, adapter = places[names[stored]], adapters.get(names[stored])
             whole = merge_adapter(array, *adapter) if adapter else array
-            # Most kernels are [out, in] there and [in, out] here.
-            turned = whole.T if place.transposed else whole
-            _check_range(place.tensor, turned, shapes[place.tensor][0])
-            # Parts of one tensor lie beside each other along its last dim, as query,
-            # key and value of GPT-2.
-            column = place.part * (turned.shape or (1,))[-1]
-            writers[place.tensor].write(place.tensor, turned, column)
+            rows = whole if place.is_stacked else (whole,)
+            for tensor, row in zip(place.tensors(whole.shape), rows, strict=True):
+                # Most kernels are [out, in] there and [in, out] here.
+                turned = row.T if place.transposed else row
+                _check_range(tensor, turned, shapes[tensor][0])
+                # Parts of one tensor lie beside each other along its last dim, as
+                # query, key and value of GPT-2.
+                column = place.part * (turned.shape or (1,))[-1]
+                writers[tensor].write(tensor, turned, column)
         # config.json has room for one dtype: that of most tensors.
         codes = [code for code, _ in shapes.values()]
         common = max(set(codes), key=codes.count)
@@ -172,7 +174,10 @@ def _leaf_names(manifest: CheckpointManifest) -> dict[str, str]:
     }
 
 
-_WEIGHTS: Final = ("kernel", "bias", "scale", "embedding")
+_WEIGHTS: Final = (
+    *("kernel", "bias", "scale", "embedding"),
+    *("router", "gate", "up", "down"),
+)
 """Variables that are weights: dropout has others."""
 
 

@@ -4,7 +4,7 @@ Nothing here needs jax: a plan is made from such a file alone.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -15,6 +15,9 @@ from jaxdist.core.validation import json_text, parse_json
 from jaxdist.models.config import ModelConfig
 
 CONFIG_FILE: Final = "config.json"
+_LLAMA_FAMILY: Final = ("llama", "mixtral")
+_WINDOWED: Final = ("mistral", "mixtral")
+"""Architectures that have a sliding window where a file says one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,23 @@ def _llama_like(class_name: str) -> Architecture:
     )
 
 
+def _with_experts(dense: Architecture) -> Architecture:
+    """Return an architecture with experts in place of its feed-forward part."""
+    counts = {"experts": "num_local_experts", "chosen_experts": "num_experts_per_tok"}
+    return replace(
+        dense,
+        model="mixtral",
+        fields={**dense.fields, **counts},
+        defaults={
+            **dense.defaults,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 1e6,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        },
+    )
+
+
 ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
     {
         "gpt2": Architecture(
@@ -91,6 +111,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "llama": _llama_like("LlamaForCausalLM"),
         "mistral": _llama_like("MistralForCausalLM"),
         "qwen2": _llama_like("Qwen2ForCausalLM"),
+        "mixtral": _with_experts(_llama_like("MixtralForCausalLM")),
     }
 )
 """Architectures that can be read, by their `model_type`."""
@@ -232,7 +253,7 @@ def model_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
             )
         )
     raise_all(errors)
-    if known.model == "llama":
+    if known.model in _LLAMA_FAMILY:
         # Behind the errors: what is read there is divided by sizes.
         found |= _llama_settings(full, found)
     return found
@@ -286,7 +307,7 @@ def _llama_settings(
 def sliding_window(tree: Mapping[str, Any]) -> int | None:
     """Return how many tokens each token reads at most; None: all before it."""
     # Mistral uses its window wherever it has one; Qwen2 has a second field for that.
-    is_used = tree.get("use_sliding_window", tree.get("model_type") == "mistral")
+    is_used = tree.get("use_sliding_window", tree.get("model_type") in _WINDOWED)
     window = tree.get("sliding_window")
     return int(window) if is_used and window else None
 
@@ -391,4 +412,6 @@ def config_json(
 def _model_type(model: ModelConfig) -> str:
     if model.name == "gpt2_small":
         return "gpt2"
+    if model.experts or model.name == "mixtral":
+        return "mixtral"
     return "qwen2" if model.qkv_bias else "llama"

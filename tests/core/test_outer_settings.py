@@ -50,7 +50,7 @@ def test_replicas_on_purpose_alike_are_one():
         replicated_axes=("replica",),
     )
     assert plan.replicas == 1
-    assert plan.batch_axes == ("data", "fsdp")
+    assert plan.batch_axes == ("data", "fsdp", "expert")
 
 
 def test_error_feedback_and_outer_momentum_are_refused_together():

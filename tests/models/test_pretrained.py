@@ -34,7 +34,7 @@ from jaxdist.models.rope_scaling import RopeScaling
 from jaxdist.train.state import named_leaves, replace_leaves
 
 DATA = Path(__file__).parent / "data" / "hf"
-NAMES = ("gpt2", "llama3", "mistral", "qwen2")
+NAMES = ("gpt2", "llama3", "mistral", "qwen2", "mixtral")
 LLAMA = read_config_json(DATA / "llama3")
 
 

@@ -253,7 +253,9 @@ def _check_optimizer(layout: Layout) -> None:
         frozenset(range(x.ndim) if layout.slot_layout else _split_dims(leaf.spec()))
         for leaf, x in zip(layout.param_shardings, jax.tree.leaves(params), strict=True)
     ]
-    axes = [a for a in ("fsdp", "tensor", "pipe") if layout.plan.mesh.size(a) > 1]
+    axes = [
+        a for a in ("fsdp", "expert", "tensor", "pipe") if layout.plan.mesh.size(a) > 1
+    ]
     check_optimizer_dims(
         layout.task.optimizer,
         params,

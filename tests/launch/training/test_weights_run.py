@@ -50,7 +50,11 @@ def tensors_of(folder):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("mistral", ["plan.mesh.fsdp=8"]), ("gpt2", ["plan.mesh.tensor=2"])],
+    [
+        ("mistral", ["plan.mesh.fsdp=8"]),
+        ("gpt2", ["plan.mesh.tensor=2"]),
+        ("mixtral", ["plan.mesh.fsdp=2", "plan.mesh.expert=4"]),
+    ],
 )
 def test_an_export_of_an_import_has_the_same_bytes(place, capsys, name, words):
     source = place / name
