@@ -43,7 +43,7 @@ def test_commands_come_first():
     ("words", "some"),
     [
         (("train", "dig"), ["digits"]),
-        (("train", "m"), ["mine.py"]),
+        (("train", "mine"), ["mine.py"]),
         (("train", "digits", "--dry"), ["--dry-run"]),
         (("train", "digits", "optim.l"), ["optim.lr="]),
         (("train", "digits", "optim.name=adaf"), ["optim.name=adafactor"]),
