@@ -68,7 +68,7 @@ class Sizes:
                 remedy=f"model.embed={max(round(self.embed / pairs), 1) * pairs}",
             )
         if self.heads % self.kv_heads:
-            fitting = (n for n in range(1, self.heads) if self.heads % n == 0)
+            fitting = (n for n in range(1, self.heads + 1) if self.heads % n == 0)
             near = min(fitting, key=lambda n: abs(n - self.kv_heads))
             raise BadInput(
                 "the heads do not divide over those of keys and values",

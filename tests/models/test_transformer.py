@@ -163,6 +163,8 @@ def test_float64_stays_float64_and_bfloat16_narrow(name):
         ),
         (dict(embed=12, heads=4), "2 x model.heads", "model.embed=16"),
         (dict(heads=8, kv_heads=3), "model.heads is a multiple", "model.kv_heads=2"),
+        (dict(heads=8, kv_heads=9), "model.heads is a multiple", "model.kv_heads=8"),
+        (dict(heads=1, kv_heads=2), "model.heads is a multiple", "model.kv_heads=1"),
     ],
 )
 def test_sizes_that_do_not_divide_are_refused(settings, rule, remedy):
