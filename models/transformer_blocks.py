@@ -15,6 +15,7 @@ from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import ContextForm
 from jaxdist.layers import Dropout, Embed, Linear, cached_attention, causal_attention
+from jaxdist.layers.tensor_role import broadcast_param
 from jaxdist.layers.token_order import context_devices, local_tokens, token_positions
 from jaxdist.models.rope_scaling import RopeScaling
 
@@ -267,7 +268,7 @@ class Embedding(nnx.Module):
         """Return vectors of tokens int32 `[B, T]` at positions `[B, T]` or `[T]`."""
         x = self.tokens(tokens)
         if self.positions is not None:
-            x = x + self.positions(positions)
+            x = x + broadcast_param(self.positions(positions), x)
         return self.dropout(x)
 
 

@@ -182,6 +182,20 @@ def test_more_tokens_than_the_context_are_refused():
         make("llama")(tokens(length=17))
 
 
+def test_the_gradient_of_a_position_counts_all_samples():
+    config = ModelConfig(name="gpt2_small", size="tiny")
+    model = model_factory(config)(dtype=jnp.bfloat16, rngs=rngs())
+    model.eval()
+    (_, embed), *_ = model.chain()
+    graph, state = nnx.split(embed)
+
+    def total(state):
+        return nnx.merge(graph, state)(tokens(rows=512)).astype("float32").sum()
+
+    found = jax.jit(jax.grad(total))(state)["positions"]["embedding"][...]
+    assert (found == 512).all()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_trained_on_the_next_token(name):
     assert objective_for(ModelConfig(name=name)) == NextToken()
