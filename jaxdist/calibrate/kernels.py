@@ -176,6 +176,7 @@ def conv_case(
         )
         for window, extent in zip(windows, taps, strict=True)
     )
+    outputs = prod(window.outputs for window in windows)
     return KernelCase(
         shape=KernelShape(
             kind="convolution",
@@ -184,6 +185,7 @@ def conv_case(
             uses=inputs[0] * met / prod(taps),
             inputs=channels,
             outputs=filters,
+            reads=prod(inputs[1:-1]) / outputs,
         ),
         fn=lambda w, x: halo_conv(x, w, windows, groups),
         weights=weights,

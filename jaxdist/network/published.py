@@ -20,7 +20,10 @@ from jaxdist.collectives.algorithms.halving_doubling import (
     halving_doubling,
     hypercube_distances,
 )
-from jaxdist.collectives.algorithms.non_power_of_two import fold_to_power_of_two
+from jaxdist.collectives.algorithms.non_power_of_two import (
+    floor_power_of_two,
+    fold_to_power_of_two,
+)
 from jaxdist.collectives.algorithms.parameter_server import sharded_parameter_server
 from jaxdist.collectives.algorithms.rank_grid import rank_rows
 from jaxdist.collectives.algorithms.schedule import (
@@ -35,6 +38,7 @@ from jaxdist.collectives.algorithms.two_level import (
     two_level_steps,
 )
 from jaxdist.collectives.algorithms.vectorized_transfers import uniform_transfers
+from jaxdist.core.errors import BadInput
 
 
 def tree_reduce(group: Sequence[int], piece: range) -> ScheduleSteps:
@@ -133,7 +137,18 @@ def direct_reduce_scatter_gather(ranks: int, per_host: int) -> CollectiveSchedul
 
 
 def direct_reduce_doubling_gather(ranks: int, per_host: int) -> CollectiveSchedule:
-    """Return parts sent straight to their owners, and a gather by doubling."""
+    """Return parts sent straight to their owners, and a gather by doubling.
+
+    Raises:
+        BadInput: ranks that are no power of two.
+    """
+    if ranks & (ranks - 1):
+        raise BadInput(
+            f"no gather by doubling on {ranks} ranks",
+            rule="the published gather by doubling has a power of two of ranks",
+            values=f"sparse_small, {ranks} ranks",
+            remedy=f"{floor_power_of_two(ranks)} ranks, or sparse_big",
+        )
     # Its first step is the reduce-scatter, with a server on every rank.
     first, *_ = sharded_parameter_server(ranks).steps
     own = np.arange(ranks)

@@ -207,7 +207,8 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
     # step pays what that takes longer than all else.
     terms["input"] = 0.0
     if cluster.input_rate is not None:
-        hosts = max(1, case.plan.mesh.devices // cluster.levels[0].size)
+        # The last host may have some of its devices idle: it prepares all the same.
+        hosts = -(-case.plan.mesh.devices // cluster.levels[0].size)
         prepared = case.batch_bytes / hosts / cluster.input_rate.value
         terms["input"] = max(0.0, prepared - sum(terms.values()))
 

@@ -163,5 +163,5 @@ def order_tolerance(timed: bool) -> float:
     )
     # The conformal quantile, as intervals take it: n + 1 since the next pair is one
     # more.
-    place = min(len(apart), math.ceil((len(apart) + 1) * COVERAGE))
+    place = min(len(apart), math.ceil((len(apart) + 1) * COVERAGE - 1e-9))
     return math.exp(apart[place - 1])

@@ -303,8 +303,10 @@ class _StepProgram:
                 self._program.compute(title.format(block), seconds, waits)
                 self._program.communicate(inside)
                 seconds = 0.0
-            if overlapped:
-                self._reduce_until(passed / whole)
+                # Behind the node, which has these layers' passes: a gradient that is
+                # only counted so far is not there yet.
+                if overlapped:
+                    self._reduce_until(passed / whole)
 
     def _add_gathers(self, layer: str, way: str, micro: int) -> list[int]:
         """Add the gathers of a layer's parameters, and return what it waits for."""

@@ -123,6 +123,7 @@ _CALL_PRIMITIVES: Final = MappingProxyType(
     {
         "jit": "jaxpr",
         "pjit": "jaxpr",
+        "checkpoint": "jaxpr",
         "remat2": "jaxpr",
         "closed_call": "call_jaxpr",
         "custom_jvp_call": "call_jaxpr",

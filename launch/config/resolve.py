@@ -70,11 +70,11 @@ def apply_config_overrides(
         key, equals, text = word.partition("=")
         # Other trees, such as that of a profile, have keys of these names themselves.
         short = SHORT_KEYS.get(key)
-        if key not in known and short in known:
+        if key not in known and short is not None and short in known:
             key = short
-        near = nearest_key(key, known)
         below = [name for name in known if name.startswith(key + ".")]
         if not equals:
+            near = nearest_key(key, known)
             error = BadInput(
                 f"{word} changes nothing",
                 rule="an override is key=value, without spaces",
@@ -101,6 +101,7 @@ def apply_config_overrides(
         elif key in STEP_KEYS:
             error = steps_error(word, values.get("data.batch"))
         else:
+            near = nearest_key(key, known)
             meant = f"did you mean {near}? " if near else ""
             error = BadInput(f"no key {key}", remedy=meant + listing)
         errors.append(error)

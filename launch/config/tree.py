@@ -8,6 +8,8 @@ import math
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="DataclassInstance")
 
 
-def key_types(cls: type) -> dict[str, Any]:
+@cache
+def key_types(cls: type) -> Mapping[str, Any]:
     """Return the type of every key below a dataclass, in the order of the fields."""
     found: dict[str, Any] = {}
     # Type hints, not `dataclasses.fields`: there a type may still be text.
@@ -37,7 +40,7 @@ def key_types(cls: type) -> dict[str, Any]:
             found |= {f"{name}.{key}": sub for key, sub in key_types(kind).items()}
         else:
             found[name] = kind
-    return found
+    return MappingProxyType(found)
 
 
 def flatten_config(config: object) -> dict[str, Any]:

@@ -104,14 +104,15 @@ def parse_target(text: str) -> Target:
 def target_for(chip_name: str, devices: int) -> Target | None:
     """Return the smallest target of a chip with so many devices; None where none has.
 
-    >>> str(target_for("tpu-v5p", 16)), str(target_for("h100", 16))
-    ('tpu-v5p:2x2x4', 'h100:2x8')
+    >>> str(target_for("tpu-v5p", 16)), str(target_for("h100", 12))
+    ('tpu-v5p:2x2x4', 'h100:2x6')
     """
     chip = next(chip for chip in CHIPS if chip.name == chip_name)
     if isinstance(chip, GpuChip):
-        # Only full hosts, or a part of one.
-        hosts = max(1, devices // _GPUS_PER_HOST)
-        shapes: list[tuple[int, ...]] = [(hosts, devices // hosts)]
+        # As few hosts as can have the same number each.
+        shapes: list[tuple[int, ...]] = [
+            (devices // each, each) for each in range(_GPUS_PER_HOST, 0, -1)
+        ]
     else:
         shapes = list(_GRIDS[chip.dims]) + list(_cubes(chip))
     fit = (s for s in shapes if math.prod(s) == devices and _exists(chip, s))
@@ -180,13 +181,12 @@ def _exists(chip: Chip, shape: tuple[int, ...]) -> bool:
 def _cubes(chip: TpuChip) -> Iterator[tuple[int, ...]]:
     """Yield the shapes of a chip's pods that are made of cubes of 4 x 4 x 4."""
     if chip.dims == 3:
-        sides = range(_CUBE, 25, _CUBE)
+        most = chip.max_chips
         yield from (
             (a, b, c)
-            for c in sides
-            for b in sides
-            for a in sides
-            if a <= b <= c and a * b * c <= chip.max_chips
+            for c in range(_CUBE, most // _CUBE**2 + 1, _CUBE)
+            for b in range(_CUBE, min(c, most // _CUBE // c) + 1, _CUBE)
+            for a in range(_CUBE, min(b, most // b // c) + 1, _CUBE)
         )
 
 

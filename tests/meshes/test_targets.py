@@ -98,6 +98,16 @@ def test_the_target_of_so_many_devices(name, devices):
         pytest.fail(f"no {name} with {devices} devices")
 
 
+@pytest.mark.parametrize(
+    "text", ["tpu-v5p:16x20x28", "tpu-v5p:4x4x28", "h100:2x6", "h100:4x5", "h100:1x7"]
+)
+def test_what_can_be_asked_for_is_found(text):
+    target = parse_target(text)
+    found = target_for(target.chip.name, target.devices)
+    assert found is not None
+    assert found.devices == target.devices
+
+
 def test_a_plan_of_another_size_is_refused_with_both_ways_out():
     with pytest.raises(BadInput, match="data 4 = 4 devices") as caught:
         check_target_size(parse_target("tpu-v5p:2x2x2"), Plan(mesh=MeshShape(data=4)))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from jaxdist.collectives.algorithms.replay import count_contributions
+from jaxdist.core.errors import BadInput
 from jaxdist.network.concurrent import schedule_messages, simulate_concurrent
 from jaxdist.network.platforms.read import find_topology
 from jaxdist.network.protocol_overheads import protocol_overheads
@@ -65,6 +66,11 @@ def test_sparse_rows_are_met_to_three_per_cent(network, name, ranks, density, ms
     steps = PUBLISHED_SPARSE_SCHEDULES[name](ranks, 4)
     found = simulate_sparse(steps, 2.0**27, network["abci"], entries)
     assert 1e3 * found.seconds == pytest.approx(ms, rel=0.03)
+
+
+def test_a_gather_by_doubling_has_a_power_of_two_of_ranks():
+    with pytest.raises(BadInput, match="4 ranks, or sparse_big"):
+        PUBLISHED_SPARSE_SCHEDULES["sparse_small"](6, 2)
 
 
 def test_ranks_at_their_own_pace_meet_a_ring_over_leaves(network):

@@ -165,6 +165,27 @@ def test_collectives_run_beside_compute_where_the_cluster_overlaps_them(digits, 
     assert beside.seconds < 0.999 * (beside.compute_s + beside.communication_s)
 
 
+def test_a_gradient_is_reduced_behind_the_pass_that_makes_it(digits):
+    """Before a share of the gradients is moved, as much of the network was passed."""
+    case, _, trace = traced(digits, PLANS["data"], 1.0)
+    size = Counter()
+    for layer in case.compute_layers(0):
+        size[f"backward {layer.block or layer.name}, microbatch 0"] += (
+            layer.parameter_bytes
+        )
+    nodes, before, moved = {n.id: n for n in trace.ranks[0]}, {}, 0
+    for node in trace.ranks[0]:
+        before[node.id] = {node.id}.union(*(before[i] for i in node.dependencies))
+    reductions = [n for n in trace.ranks[0] if n.collective == "all-reduce"]
+    gradients = [n for n in reductions if "gradients" in n.name]
+    assert len(gradients) > 10
+    total = sum(n.size for n in gradients)
+    for node in gradients:
+        moved += node.size
+        passed = sum(size[name] for name in {nodes[i].name for i in before[node.id]})
+        assert passed / size.total() >= moved / total - 1e-9
+
+
 @pytest.mark.parametrize("plan", PIPES.values(), ids=PIPES)
 def test_stages_wait_for_each_other_as_the_schedule_says(digits, plan):
     """On links that cost nothing a step has its compute and its bubble, and no more."""

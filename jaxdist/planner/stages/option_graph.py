@@ -13,7 +13,6 @@ device and N the microbatches of a batch. A device holds the sum of A_o y + B_o,
 y = ceil(D / d) microbatches in flight, D the replicas of this stage and of all behind.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -137,7 +136,7 @@ class OptionStageQuery:
             ("microbatches", self.microbatches),
         ):
             # Infinite memory and bandwidth are allowed: they leave a bound out.
-            if not value > 0 or math.isnan(value):
+            if not value > 0:  # nan is not, either
                 raise BadInput(
                     f"{value:g} {name}",
                     rule="devices, links, memory and microbatches are above 0",
