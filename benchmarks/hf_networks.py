@@ -67,6 +67,14 @@ CASES = {
         **sizes(sliding_window=None, tie_word_embeddings=False, dtype="bfloat16")
     ),
     "qwen2": transformers.Qwen2Config(**sizes(tie_word_embeddings=True)),
+    "mixtral": transformers.MixtralConfig(
+        **sizes(
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            sliding_window=None,
+            tie_word_embeddings=False,
+        )
+    ),
 }
 """What is committed."""
 MORE = {

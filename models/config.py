@@ -21,6 +21,7 @@ _POSITIVE_KEYS: Final = (
     *("width", "classes", "channels"),
     *("vocabulary", "context", "depth"),
     *("heads", "kv_heads", "embed", "hidden", "head_size", "rope_context"),
+    *("experts", "chosen_experts"),
 )
 
 
@@ -74,6 +75,20 @@ class ModelConfig:
     """
     head_size: int | None = None
     """Features of an attention head; none: embed / heads."""
+    experts: int | None = None
+    """Experts in the feed-forward part of a llama's block; none: the preset's, which
+    llama has none of, and mixtral 8.
+    """
+    chosen_experts: int | None = None
+    """Experts that a token goes through; none: the preset's, 2."""
+    capacity_factor: float | None = None
+    """Slots of an expert in each sample of a training batch, in multiples of its equal
+    share; choices that find none left are dropped. None: no choice is dropped.
+    """
+    balance_weight: float | None = None
+    """Weight of the load-balancing loss of each block's experts; none: 0.01."""
+    router_z_weight: float = 0.0
+    """Weight of the z loss of each block's router, which keeps its scores small."""
     tied_head: bool = True
     """Whether a language model's head is its table of tokens."""
     qkv_bias: bool = False
@@ -123,6 +138,16 @@ class ModelConfig:
                 values=f"model.rope_low_factor = {self.rope_low_factor}, "
                 f"model.rope_high_factor = {self.rope_high_factor}",
                 remedy="model.rope_low_factor=1 model.rope_high_factor=4",
+            )
+        for key in ("capacity_factor", "balance_weight", "router_z_weight"):
+            if (value := getattr(self, key)) is not None:
+                check_range(f"model.{key}", value, minimum=0)
+        if self.capacity_factor == 0:
+            raise BadInput(
+                "experts without slots would drop all tokens",
+                rule="model.capacity_factor is above 0, or none",
+                values="model.capacity_factor = 0",
+                remedy=("model.capacity_factor=1.25", "model.capacity_factor=None"),
             )
         if self.dropout is not None:
             check_range("model.dropout", self.dropout, minimum=0, upper_bound=1)

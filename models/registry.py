@@ -31,6 +31,7 @@ _CLASS_PATHS: Final = {
     "googlenet": "jaxdist.models.googlenet:GoogLeNet",
     "inception_v3": "jaxdist.models.inception:InceptionV3",
     "llama": "jaxdist.models.transformer:Llama",
+    "mixtral": "jaxdist.models.transformer:Mixtral",
     "resenc_unet3d": "jaxdist.models.resenc_unet:ResEncUNet3D",
     "resnet8": "jaxdist.models.resnet:ResNet8",
     "resnet50": "jaxdist.models.resnet:ResNet50",
@@ -40,7 +41,7 @@ _CLASS_PATHS: Final = {
     "unet3d": "jaxdist.models.unet:UNet3D",
     "vgg16": "jaxdist.models.vgg:VGG16",
 }
-_LANGUAGE_MODELS: Final = frozenset({"gpt2_small", "llama"})
+_LANGUAGE_MODELS: Final = frozenset({"gpt2_small", "llama", "mixtral"})
 """Networks that are trained to say the next token."""
 _REGRESSION_MODELS: Final = frozenset({"cosmoflow"})
 """Networks that are trained to estimate numbers."""

@@ -1,12 +1,15 @@
 """Decoder-only Transformers: GPT-2 and the Llama family, one chain of blocks each."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
 from flax import nnx
 
 from jaxdist.core.block_protocol import LogitsLayer, ResidualStream
+from jaxdist.core.errors import BadInput
 from jaxdist.layers import LayerNorm, RMSNorm
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.conv_blocks import Chain
@@ -19,7 +22,6 @@ from jaxdist.models.transformer_blocks import (
     Head,
     KeyValues,
     Layer,
-    Make,
     Parts,
     Rotary,
     Sizes,
@@ -39,15 +41,14 @@ class Transformer(Chain):
         parts: Parts,
         embed: Embedding,
         turn: Layer,
-        mlp: Make,
+        mlp: Callable[[Parts], Layer],
         *,
         tied_head: bool = True,
     ) -> None:
         blocks: dict[str, Layer] = {}
         for i in range(parts.sizes.depth):
             attention = Attention(parts.sizes, turn, parts.projection, parts.last)
-            inner = mlp(parts.sizes, parts.linear, parts.last)
-            blocks[f"block{i}"] = Block(parts, attention, inner)
+            blocks[f"block{i}"] = Block(parts, attention, mlp(parts))
         head = Head(parts, embed.tokens if tied_head else None)
         super().__init__({"embed": embed, **blocks, "head": head})
         self.answers = LogitsLayer(layer="head.logits", is_output=True)
@@ -112,7 +113,10 @@ class Transformer(Chain):
             BadInput: sizes that do not divide.
         """
         preset = cls.TINY if config.size == "tiny" else cls.FULL
-        names = ("vocabulary", "context", "depth", "heads", "embed", "head_size")
+        names = (
+            *("vocabulary", "context", "depth", "heads", "embed", "head_size"),
+            *("experts", "chosen_experts"),
+        )
         given = {key: getattr(config, key) for key in names}
         sizes = {key: value for key, value in given.items() if value is not None}
         # Sizes that follow from others follow those that are set: hidden 4 x embed, as
@@ -150,8 +154,16 @@ class Gpt2(Transformer):
     def __init__(
         self, config: ModelConfig, *, dtype: Any = None, rngs: nnx.Rngs
     ) -> None:
+        sizes = self.sizes(config)
+        if sizes.experts:
+            raise BadInput(
+                "gpt2_small has no experts",
+                rule="model.experts is for the llama family",
+                values=f"model.name = {config.name}, model.experts = {sizes.experts}",
+                remedy=("model.experts=None", "model.name=mixtral"),
+            )
         parts = Parts(
-            sizes=self.sizes(config),
+            sizes=sizes,
             dropout=config.dropout or 0.0,
             dtype=dtype,
             rngs=rngs,
@@ -163,7 +175,7 @@ class Gpt2(Transformer):
             parts,
             Embedding(parts, positions=True),
             Still(),
-            Gelu,
+            lambda parts: Gelu(parts.sizes, parts.linear, parts.last),
             tied_head=config.tied_head,
         )
 
@@ -190,6 +202,8 @@ class Llama(Transformer):
     TINY = Sizes(
         vocabulary=64, context=16, depth=1, heads=4, kv_heads=2, embed=32, hidden=64
     )
+    ROPE_BASE: ClassVar = 5e5
+    """Grattafiori et al. 2024, section 3.2: for long contexts."""
 
     def __init__(
         self, config: ModelConfig, *, dtype: Any = None, rngs: nnx.Rngs
@@ -216,8 +230,45 @@ class Llama(Transformer):
         super().__init__(
             parts,
             Embedding(parts, positions=False),
-            # Section 3.2: a base frequency of 500,000 for long contexts.
-            Rotary(config.rope_base or 5e5, scaling),
-            SwiGlu,
+            Rotary(config.rope_base or self.ROPE_BASE, scaling),
+            partial(self._feed_forward, config),
             tied_head=config.tied_head,
         )
+
+    @staticmethod
+    def _feed_forward(config: ModelConfig, parts: Parts) -> Layer:
+        if parts.sizes.experts:
+            return parts.experts(config)
+        return SwiGlu(parts.sizes, parts.linear, parts.last)
+
+
+class Mixtral(Llama):
+    """Mixtral 8x7B: a llama with 8 experts in each block, 2 of which a token takes.
+
+    Paper: Jiang et al. 2024, arXiv:2401.04088, section 2 and table 1. Input: tokens
+    `[B, T]`, T at most 32,768 of 32,000. Parameters: 46,571,720,704, and 46,702,792,704
+    with the head of its own that was published (`model.tied_head=false`), of which a
+    token reads 12,879,925,248. FLOPs a sample of 32,768 tokens, forward: 1,405 T.
+    """
+
+    FULL = Sizes(
+        vocabulary=32000,
+        context=32768,
+        depth=32,
+        heads=32,
+        kv_heads=8,
+        embed=4096,
+        hidden=14336,
+        experts=8,
+    )
+    TINY = Sizes(
+        vocabulary=64,
+        context=16,
+        depth=1,
+        heads=4,
+        kv_heads=2,
+        embed=32,
+        hidden=64,
+        experts=4,
+    )
+    ROPE_BASE = 1e6

@@ -14,9 +14,18 @@ from jaxdist.core.block_protocol import AttentionInputs, ColumnRowPair
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import ContextForm
-from jaxdist.layers import Dropout, Embed, Linear, cached_attention, causal_attention
+from jaxdist.layers import (
+    Dropout,
+    Embed,
+    Experts,
+    Linear,
+    cached_attention,
+    causal_attention,
+)
+from jaxdist.layers.experts import Routing
 from jaxdist.layers.tensor_role import broadcast_param
 from jaxdist.layers.token_order import context_devices, local_tokens, token_positions
+from jaxdist.models.config import ModelConfig
 from jaxdist.models.rope_scaling import RopeScaling
 
 Layer = Any
@@ -26,6 +35,8 @@ Activations = jax.Array | tuple[jax.Array, jax.Array]
 hold several documents, their segments, int32 `[B, T]`: for each token the place in the
 window at which its document begins."""
 
+_BALANCE_WEIGHT: Final = 0.01
+"""Weight of the load-balancing loss (Fedus et al. 2021, section 2.2)."""
 _INIT_STD: Final = 0.02
 """Standard deviation of first weights (Radford et al. 2019)."""
 
@@ -50,8 +61,24 @@ class Sizes:
     """Features inside the feed-forward part."""
     head_size: int | None = None
     """Features of a head; None: `embed` / `heads`."""
+    experts: int = 0
+    """Experts of the feed-forward part; 0: it is one for all tokens."""
+    chosen_experts: int = 2
+    """Experts that a token goes through."""
 
     def __post_init__(self) -> None:
+        if 0 < self.experts < self.chosen_experts:
+            raise BadInput(
+                f"a token cannot go through {self.chosen_experts} of {self.experts} "
+                "experts",
+                rule="model.chosen_experts is at most model.experts",
+                values=f"model.chosen_experts = {self.chosen_experts}, "
+                f"model.experts = {self.experts}",
+                remedy=(
+                    f"model.chosen_experts={self.experts}",
+                    f"model.experts={self.chosen_experts}",
+                ),
+            )
         # Rotary positions rotate features in pairs.
         if self.head_size is not None and self.head_size % 2:
             raise BadInput(
@@ -300,12 +327,16 @@ def split_segments(x: Activations) -> tuple[jax.Array, jax.Array | None]:
 def document_positions(segments: jax.Array | None) -> jax.Array | None:
     """Return the place of each token in its document, int32 `[B, T]`, from 0.
 
+    Where several devices share the tokens of a window, of this device's; segments are
+    those of whole windows.
+
     >>> document_positions(jnp.array([[0, 0, 2, 2, 2]], jnp.int32)).tolist()
     [[0, 1, 0, 1, 2]]
     """
     if segments is None:
         return None
-    return jnp.arange(segments.shape[1], dtype=segments.dtype) - segments
+    own = local_tokens(segments, 1)
+    return token_positions(own.shape[1]).astype(own.dtype) - own
 
 
 class Rotary(nnx.Module):
@@ -407,6 +438,28 @@ class Parts:
         # Smaller by the number of sums, so that the residual path keeps its scale.
         spread = _INIT_STD / math.sqrt(2 * self.sizes.depth)
         return self.linear(wide_in, wide_out, spread)
+
+    def experts(self, config: ModelConfig) -> Experts:
+        """Make a router and its experts.
+
+        Args:
+            config: their capacity, and the weights of their losses.
+        """
+        sizes, balance = self.sizes, config.balance_weight
+        return Experts(
+            sizes.embed,
+            sizes.hidden,
+            sizes.experts,
+            Routing(
+                chosen=sizes.chosen_experts,
+                capacity_factor=config.capacity_factor,
+                balance_weight=_BALANCE_WEIGHT if balance is None else balance,
+                z_weight=config.router_z_weight,
+            ),
+            spreads=(_INIT_STD / math.sqrt(2 * sizes.depth), _INIT_STD),
+            dtype=self.dtype,
+            rngs=self.rngs,
+        )
 
     def table(self, rows: int) -> Embed:
         """Make a table of vectors."""

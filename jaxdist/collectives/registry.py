@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from jaxdist.collectives.algorithms.registry import SCHEDULES
+from jaxdist.collectives.compress.chunked_top_k import ChunkedTopK
 from jaxdist.collectives.compress.codec import (
     Bf16Codec,
     BlockQuantizationCodec,
@@ -40,6 +41,7 @@ from jaxdist.collectives.compress.top_k_allgather import TopKAllGather
 from jaxdist.collectives.compress.top_k_codec import TopKCodec
 from jaxdist.collectives.hlo_collectives import wire_bytes
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.plan.outer import OuterConfig
 from jaxdist.core.plan.reduction import ReductionConfig, StatelessCompressor
 
 ALL_REDUCE_ALGORITHMS: Final[Mapping[str, AllReduceAlgorithm]] = MappingProxyType(
@@ -99,6 +101,18 @@ def make_stateless_compressor(
     """
     method = make_algorithm(ReductionConfig(algorithm=name, block_size=block_size))
     return method, method.codec if isinstance(method, TwoPhaseAllReduce) else None
+
+
+def make_outer_algorithm(config: OuterConfig) -> AllReduceAlgorithm:
+    """Return the algorithm that sums the differences of replicas.
+
+    >>> make_outer_algorithm(OuterConfig())
+    ExactAllReduce()
+    """
+    if config.compressor == "chunked_top_k":
+        return ChunkedTopK(density=config.density, quantize=config.quantize)
+    # 256: numbers that share one scale.
+    return make_stateless_compressor(config.compressor, 256)[0]
 
 
 def resolve_algorithm(algorithm: str | AllReduceAlgorithm) -> AllReduceAlgorithm:

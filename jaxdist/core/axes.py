@@ -8,7 +8,9 @@ from typing import Final
 
 from jaxdist.core.errors import BadInput
 
-BATCH_AXES: Final = ("data", "fsdp")
+EXPERT_AXIS: Final = "expert"
+"""The axis along which the experts of a network are divided, and samples as well."""
+BATCH_AXES: Final = ("data", "fsdp", EXPERT_AXIS)
 """Axes along which the samples of a replica are divided."""
 SPATIAL_AXES: Final = ("spatial_d", "spatial_h", "spatial_w")
 """Axes along which one sample is divided in depth, height and width."""
@@ -107,6 +109,8 @@ class MeshShape:
     """Shards of the global batch."""
     fsdp: int = 1
     """Shards of the batch that also shard parameters and optimizer state."""
+    expert: int = 1
+    """Shards of the batch that also have some of the experts each."""
     context: int = 1
     """Slices of every sample's tokens."""
     spatial_d: int = 1

@@ -43,9 +43,11 @@ def resize_plan(plan: Plan, num_processes: int, planned_processes: int) -> Plan:
             remedy="plan.mesh.data="
             f"{planned_processes * max(1, mesh.data // planned_processes)}",
         )
-    # fsdp keeps as many shards as divide, since with fewer a device may lack memory.
-    fsdp = math.gcd(shards, mesh.fsdp)
-    return plan.on(replace(mesh, data=shards // fsdp, fsdp=fsdp))
+    # Weights keep as many shards as divide, since with fewer a device may lack memory.
+    expert = math.gcd(shards, mesh.expert)
+    fsdp = math.gcd(shards // expert, mesh.fsdp)
+    data = shards // expert // fsdp
+    return plan.on(replace(mesh, data=data, fsdp=fsdp, expert=expert))
 
 
 def check_device_count(plan: Plan, cluster: Cluster) -> None:

@@ -30,6 +30,8 @@ class Run:
     """Kind of device: cpu, gpu or tpu."""
     parameters: int = 0
     """Trainable numbers in the model."""
+    frozen_parameters: int = 0
+    """Numbers of its parameters that are not trained."""
     steps: int = 0
     """Optimizer steps since the very start, earlier sittings included."""
     skipped: int = 0

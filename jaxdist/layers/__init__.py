@@ -6,6 +6,7 @@ from jaxdist.layers.conv import Conv
 from jaxdist.layers.conv_transpose import ConvTranspose
 from jaxdist.layers.dropout import Dropout
 from jaxdist.layers.embed import Embed
+from jaxdist.layers.experts import Experts
 from jaxdist.layers.group_norm import GroupNorm, InstanceNorm
 from jaxdist.layers.layer_norm import LayerNorm, LocalResponseNorm, RMSNorm
 from jaxdist.layers.linear import Linear
@@ -26,6 +27,7 @@ __all__ = [
     "Dropout",
     "Embed",
     "Exchange",
+    "Experts",
     "Gather",
     "GlobalMean",
     "GridMean",

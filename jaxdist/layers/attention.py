@@ -13,6 +13,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from jaxdist.core.array_tags import INNER_ACTIVATION
 from jaxdist.core.dtypes import accumulation_dtype
+from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import ContextForm
 from jaxdist.layers.context_attention import blockwise_attention, headwise_attention
 from jaxdist.layers.fused_attention import TILE, attention_scores, fused_attention
@@ -116,13 +117,25 @@ def causal_attention(
             `jax.shard_map` alone.
         context: how tokens of other devices are read, where the context axis is manual.
         segments: int32 [B, T], one number for each document of a window: no token reads
-            one of another document. None: a window is one document. Not where the
-            context axis is manual.
+            one of another document. None: a window is one document. Where the context
+            axis is manual they are those of whole windows, in order.
+
+    Raises:
+        BadInput: segments of another number of tokens.
 
     Returns:
         [B, T, heads, D], in the dtype of `value`.
     """
     _, count, _, features = query.shape
+    if segments is not None and segments.shape[1] != count * context_devices():
+        raise BadInput(
+            "segments are not of all tokens of a window",
+            rule="segments are int32 [B, T] of whole windows, in order, also where "
+            "devices share the tokens of a window",
+            values=f"{segments.shape[1]} segments, {count} tokens on each of "
+            f"{context_devices()} devices",
+            remedy="segments as they are in the batch",
+        )
     used = platform or jax.default_backend()
     mesh = jax.sharding.get_abstract_mesh()
     is_inside = bool(mesh.axis_names) and {*mesh.manual_axes} == {*mesh.axis_names}
@@ -139,14 +152,16 @@ def causal_attention(
 
     if context_devices() > 1 and context == "all_to_all":
         # Behind the exchange each device has whole samples.
-        attend = partial(_whole_attention, fused=is_fused(count * context_devices()))
+        fused = is_fused(count * context_devices())
+        attend = partial(_whole_attention, segments=segments, fused=fused)
         return headwise_attention(query, key, value, attend)
     if context_devices() > 1:
         # Kernels take blocks of whole tiles: where all tokens see all keys, those of a
         # padding would be seen.
         chunk = count // 2
         fused = is_fused(chunk) and chunk % TILE == 0
-        return blockwise_attention(query, key, value, context == "ring", fused)[0]
+        ring = context == "ring"
+        return blockwise_attention(query, key, value, segments, ring, fused)[0]
     return _whole_attention(query, key, value, segments, fused=is_fused(count))
 
 

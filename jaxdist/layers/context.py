@@ -79,6 +79,18 @@ def defer_logits(model: nnx.Module, use: str) -> None:
             layer.defers_logits = use in uses
 
 
+def bind_loss_shares(model: nnx.Module, shares: int) -> None:
+    """Tell layers with a loss of their own into how many shares the loss is divided.
+
+    Args:
+        model: changed in place; a fresh merge inside the step.
+        shares: of all devices and microbatches whose gradients are added.
+    """
+    for _, layer in nnx.iter_modules(model):
+        if hasattr(layer, "loss_shares"):
+            layer.loss_shares = shares
+
+
 def bind_context_form(model: nnx.Module, form: ContextForm) -> None:
     """Tell layers with a field `context_form` how attention reads other tokens.
 

@@ -22,6 +22,10 @@ of device j two products of a chunk with a chunk are seen, wholly, whatever i an
 so that all devices do the same work in every turn. Their own tokens are a causal block,
 since positions grow along them.
 
+Of windows of several documents each device knows the segments of all tokens, and no
+block lets a query see keys of another document. A query that sees none of a block has
+lse = -inf there, and adds nothing.
+
 The backward pass gathers or sends keys and values once more: kept, they would be as
 many as all devices have.
 """
@@ -43,7 +47,7 @@ from jaxdist.layers.fused_attention import (
     attention_forward,
     attention_gradient,
 )
-from jaxdist.layers.token_order import by_device, in_order
+from jaxdist.layers.token_order import by_device, in_order, local_tokens
 
 _TOKENS, _HEADS = 1, 2
 """Dims of queries, keys and values."""
@@ -74,9 +78,14 @@ class _Results(NamedTuple):
         return _Results(self.out * own + more, lse)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def blockwise_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, ring: bool, fused: bool
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: jax.Array | None,
+    ring: bool,
+    fused: bool,
 ) -> tuple[jax.Array, jax.Array]:
     """Attend causally to the tokens of all devices along the context axis.
 
@@ -84,6 +93,8 @@ def blockwise_attention(
         query: [B, T / n, heads, D], this device's tokens.
         key: [B, T / n, kv_heads, D].
         value: as `key`.
+        segments: int32 [B, T], the document of each token of whole samples; None: a
+            sample is one document.
         ring: whether keys and values go round, and are not gathered.
         fused: whether by the kernel of the platform, and not written out.
 
@@ -91,7 +102,8 @@ def blockwise_attention(
         [B, T / n, heads, D], in the dtype of `value`; and lse [B, heads, T / n], which
         has no gradient.
     """
-    out, lse = attention_forward(query, key, value, fused=fused)
+    alike = _segments_of(segments, None)
+    out, lse = attention_forward(query, key, value, *alike, fused=fused)
     # Blocks are joined in float32 or wider, and rounded once behind the last.
     out = out.astype(accumulation_dtype(out.dtype))
     first, second = (
@@ -105,7 +117,8 @@ def blockwise_attention(
         k, v = (_key_blocks(x, is_before) for x in jnp.split(pair, 2, _HEADS))
         # Both products as samples of one call: [2 B, T / 2 n, heads, D].
         q = _query_blocks(query, is_before)
-        found = attention_forward(q, k, v, causal=False, fused=fused)
+        ids = _block_segments(segments, place, is_before)
+        found = attention_forward(q, k, v, *ids, causal=False, fused=fused)
         one, other = (
             _Results(x, y)
             for x, y in zip(*(jnp.split(x, 2) for x in found), strict=True)
@@ -120,19 +133,26 @@ def blockwise_attention(
 
 
 def _forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, ring: bool, fused: bool
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: jax.Array | None,
+    ring: bool,
+    fused: bool,
 ) -> tuple[tuple[jax.Array, jax.Array], Any]:
     # By its own name in the trace, so that a checkpoint keeps results as they are.
-    out, lse = blockwise_attention(query, key, value, ring, fused)
-    return (out, lse), (query, key, value, out, lse)
+    out, lse = blockwise_attention(query, key, value, segments, ring, fused)
+    return (out, lse), (query, key, value, out, lse, segments)
 
 
 def _backward(
     ring: bool, fused: bool, kept: Any, cotangents: tuple[jax.Array, jax.Array]
-) -> tuple[jax.Array, ...]:
-    query, key, value, out, lse = kept
+) -> tuple[jax.Array | None, ...]:
+    *arrays, segments = kept
+    query, key, value, out, lse = arrays
     cotangent, _ = cotangents
-    own = attention_gradient(*kept, cotangent, fused=fused)
+    alike = _segments_of(segments, None)
+    own = attention_gradient(*arrays, cotangent, *alike, fused=fused)
     dq, dk, dv = (x.astype(accumulation_dtype(x.dtype)) for x in own)
 
     def turn(dq: jax.Array, pair: jax.Array, place: jax.Array) -> tuple[Any, jax.Array]:
@@ -140,10 +160,11 @@ def _backward(
         v, k = (_key_blocks(x, is_before) for x in jnp.split(pair, 2, _HEADS))
         q, read, pulled = (_query_blocks(x, is_before) for x in (query, out, cotangent))
         summed = _query_blocks(lse, is_before, -1)
+        ids = _block_segments(segments, place, is_before)
         # Of the result and lse over all keys, so that softmax shares are those of the
         # whole.
         found = attention_gradient(
-            q, k, v, read, summed, pulled, causal=False, fused=fused
+            q, k, v, read, summed, pulled, *ids, causal=False, fused=fused
         )
         more, *both = (x.astype(dq.dtype) for x in found)
         one, other = jnp.split(more, 2)
@@ -163,10 +184,28 @@ def _backward(
     dq, total = _visit_others(turn, dq, own_pair, pair, ring)
     dv, dk = jnp.split(total, 2, _HEADS)
     gradients = zip((dq, dk, dv), (query, key, value), strict=True)
-    return tuple(x.astype(like.dtype) for x, like in gradients)
+    return (*(x.astype(like.dtype) for x, like in gradients), None)
 
 
 blockwise_attention.defvjp(_forward, _backward)
+
+
+def _segments_of(
+    segments: jax.Array | None, place: jax.Array | None
+) -> tuple[jax.Array, ...]:
+    """Return the segments of a device's tokens, None for this one; or nothing."""
+    if segments is None:
+        return ()
+    return (local_tokens(segments, _TOKENS, place),)
+
+
+def _block_segments(
+    segments: jax.Array | None, place: jax.Array, is_before: jax.Array
+) -> tuple[jax.Array, ...]:
+    """Return the segments of queries and keys of both blocks, where there are any."""
+    asked = (_query_blocks(x, is_before) for x in _segments_of(segments, None))
+    read = (_key_blocks(x, is_before) for x in _segments_of(segments, place))
+    return (*asked, *read)
 
 
 def _query_blocks(x: jax.Array, is_before: jax.Array, dim: int = _TOKENS) -> jax.Array:

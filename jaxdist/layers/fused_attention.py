@@ -92,7 +92,8 @@ def attention_forward(
         query: [B, T, heads, D].
         key: [B, T, kv_heads, D].
         value: as `key`.
-        *segments: none, or int32 [B, T], the document of each token; then `causal`.
+        *segments: none; or int32 [B, T], the document of each token; or that of each
+            query and that of each key, where tokens see those of their own document.
         causal: whether a token sees those up to itself alone, and not all.
         fused: whether by the kernel of the platform, and not written out.
     """
@@ -112,7 +113,7 @@ def attention_gradient(
 
     Args:
         *kept: query, key, value, result, lse, the cotangent of the result, and
-            segments where there are any.
+            segments where there are any, as of `attention_forward`.
         causal: as of `attention_forward`.
         fused: as there.
     """
@@ -126,8 +127,7 @@ def splash_attention(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    segments: jax.Array | None = None,
-    *,
+    *segments: jax.Array,
     causal: bool = True,
     interpret: bool = False,
 ) -> list[jax.Array]:
@@ -137,7 +137,7 @@ def splash_attention(
         query: [B, T, heads, D].
         key: [B, T, kv_heads, D].
         value: as `key`.
-        segments: int32 [B, T], the document of each token; None: one document.
+        *segments: as of `attention_forward`.
         causal: as of `attention_forward`; else tokens are a multiple of `TILE`.
         interpret: whether to run the kernel as a program of any platform.
     """
@@ -159,8 +159,7 @@ def splash_attention_gradient(
     out: jax.Array,
     lse: jax.Array,
     cotangent: jax.Array,
-    segments: jax.Array | None = None,
-    *,
+    *segments: jax.Array,
     causal: bool = True,
     interpret: bool = False,
 ) -> list[jax.Array]:
@@ -173,7 +172,7 @@ def splash_attention_gradient(
         out: the result.
         lse: as `splash_attention` returns it.
         cotangent: of the result.
-        segments: as there.
+        *segments: as of `attention_forward`.
         causal: as there.
         interpret: as there.
     """
@@ -211,7 +210,7 @@ def _heads_first(x: jax.Array) -> jax.Array:
 
 def _splash(
     shape: tuple[int, ...],
-    segments: jax.Array | None,
+    segments: tuple[jax.Array, ...],
     causal: bool,
     interpret: bool,
 ) -> Attend:
@@ -245,15 +244,15 @@ def _splash(
     )
     # Grouped queries: the kernel reads the keys of a group where they are.
     mapped: Attend = jax.vmap(kernel)
-    if segments is None:
+    if not segments:
         return mapped
-    # The padding is a document of its own.
-    pad = ((0, 0), (0, count - segments.shape[1]))
-    ids = jnp.pad(segments, pad, constant_values=-1)
+    # The padding is a document of its own; queries and keys may have the same segments.
+    pad = ((0, 0), (0, count - segments[0].shape[1]))
+    ids = [jnp.pad(x, pad, constant_values=-1) for x in (segments[0], segments[-1])]
     each: Any = jax.vmap(
-        lambda q, k, v, own: kernel(q, k, v, kernels.SegmentIds(own, own))
+        lambda q, k, v, *own: kernel(q, k, v, kernels.SegmentIds(*own))
     )
-    return lambda query, key, value: each(query, key, value, ids)
+    return lambda query, key, value: each(query, key, value, *ids)
 
 
 def _cudnn_attention(
@@ -336,13 +335,18 @@ def _written(
     key: jax.Array,
     value: jax.Array,
     segments: jax.Array | None = None,
+    key_segments: jax.Array | None = None,
     *,
     causal: bool,
 ) -> list[jax.Array]:
     """Compute both results as a formula says, for platforms without a kernel."""
-    scores = attention_scores(query, key, segments, causal=causal)
+    scores = attention_scores(query, key, segments, key_segments, causal=causal)
     lse = jax.nn.logsumexp(scores, axis=-1)
-    weights = jnp.exp(scores - lse[..., None]).astype(value.dtype)
+    shift = lse
+    if key_segments is not None:
+        # A query that sees none of these keys has a sum of 0, and weights of 0.
+        shift = jnp.where(jnp.isneginf(lse), jnp.zeros_like(lse), lse)
+    weights = jnp.exp(scores - shift[..., None]).astype(value.dtype)
     out = jnp.einsum("bkgts,bskd->btkgd", weights, value)
     samples, count, heads, _ = query.shape
     return [out.reshape(query.shape), lse.reshape(samples, heads, count)]
@@ -356,6 +360,7 @@ def _written_gradient(
     lse: jax.Array,
     cotangent: jax.Array,
     segments: jax.Array | None = None,
+    key_segments: jax.Array | None = None,
     *,
     causal: bool,
 ) -> list[jax.Array]:
@@ -366,7 +371,7 @@ def _written_gradient(
     asked, pulled, own = (
         x.astype(full).reshape(grouped) for x in (query, cotangent, out)
     )
-    scores = attention_scores(query, key, segments, causal=causal)
+    scores = attention_scores(query, key, segments, key_segments, causal=causal)
     weights = jnp.exp(scores - lse.reshape(scores.shape[:-1])[..., None])
     reads = jnp.einsum("btkgd,bskd->bkgts", pulled, value.astype(full))
     # The sum over keys of weights x reads is the product of cotangent and result
@@ -386,6 +391,7 @@ def attention_scores(
     query: jax.Array,
     key: jax.Array,
     segments: jax.Array | None = None,
+    key_segments: jax.Array | None = None,
     *,
     causal: bool = True,
 ) -> jax.Array:
@@ -397,6 +403,7 @@ def attention_scores(
         query: [B, T, heads, D].
         key: [B, T, kv_heads, D]; heads are a multiple of kv_heads.
         segments: int32 [B, T], the document of each token; None: one document.
+        key_segments: that of each key, where queries are of other tokens.
         causal: whether a token sees those up to itself alone, and not all.
     """
     samples, count, _, features = query.shape
@@ -404,14 +411,14 @@ def attention_scores(
     full = accumulation_dtype(query.dtype)
     scores = jnp.einsum("btkgd,bskd->bkgts", grouped, key, preferred_element_type=full)
     scores = scores / math.sqrt(features)
-    if not causal:
-        return scores
-    seen = jnp.tril(jnp.ones((count, count), bool))
+    seen = jnp.tril(jnp.ones((count, count), bool)) if causal else jnp.bool_(True)
     if segments is not None:
-        alike = segments[:, :, None] == segments[:, None, :]
-        seen = (seen & alike)[:, None, None]
-    # -inf, so that its exponential is exactly 0. No row is all of it: a token sees
-    # itself.
+        keys = segments if key_segments is None else key_segments
+        seen = (seen & (segments[:, :, None] == keys[:, None, :]))[:, None, None]
+    elif not causal:
+        return scores
+    # -inf, so that its exponential is exactly 0. Of causal scores no row is all of it:
+    # a token sees itself.
     return jnp.where(seen, scores, -jnp.inf)
 
 

@@ -8,6 +8,8 @@
     inner       its slice                its slice              its slice
     vocabulary  a slice of the rows      whole                  whole: summed
     logits      a slice of the filters   whole                  its slice, to the loss
+    experts     a slice of experts'      whole                  whole: summed
+                hidden features
 
 and where the tokens between pairs are split as well:
 
@@ -47,6 +49,7 @@ Role = Literal[
     "inner",
     "vocabulary",
     "logits",
+    "experts",
     "scatter",
     "lookup",
     "own",

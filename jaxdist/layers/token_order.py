@@ -44,17 +44,19 @@ def token_positions(count: int) -> jax.Array:
     return global_position(jnp.arange(count, dtype=jnp.int32), count)
 
 
-def local_tokens(x: jax.Array, dim: int) -> jax.Array:
-    """Slice this device's tokens out of an array that has those of whole samples.
+def local_tokens(x: jax.Array, dim: int, place: jax.Array | None = None) -> jax.Array:
+    """Slice a device's tokens out of an array that has those of whole samples.
 
     Args:
         x: any dtype.
         dim: the dim of tokens.
+        place: of the device along the axis, int32 []; None: of this one.
     """
     devices = context_devices()
     if devices == 1:
         return x
-    chunk, place = x.shape[dim] // (2 * devices), lax.axis_index(CONTEXT_AXIS)
+    chunk = x.shape[dim] // (2 * devices)
+    place = lax.axis_index(CONTEXT_AXIS) if place is None else place
     chunks = (place, 2 * devices - 1 - place)
     parts = [lax.dynamic_slice_in_dim(x, i * chunk, chunk, dim) for i in chunks]
     return jnp.concatenate(parts, dim)

@@ -34,6 +34,7 @@ from jaxdist.core.cluster.kernel_timings import block_signature
 from jaxdist.core.cluster.layer_timings import LOSS
 from jaxdist.core.profile import LayerProfile
 from jaxdist.core.step_breakdown import LayerTime
+from jaxdist.layers import Experts
 from jaxdist.oracle.rank_devices import rank_devices
 from jaxdist.oracle.step_description import StepDescription
 from jaxdist.partition.ledger import Ledger
@@ -124,7 +125,10 @@ class ComputeCostModel:
         samples = self.case.block_sample_shards(layer.block) * self.case.microbatches
         # Samples are split without the weights, so only what a device does less than
         # its part of the samples is a part of the weights.
-        return min(1.0, share * samples) * layer.parameter_bytes
+        held = layer.parameter_bytes
+        if layer.kind.endswith(Experts.__name__):
+            held //= self.case.plan.mesh.expert
+        return min(1.0, share * samples) * held
 
     def microbatch_time(self, layer: LayerProfile) -> MicrobatchTime:
         """Return the seconds of a layer in one microbatch.

@@ -1,6 +1,7 @@
 """The bytes that a device needs for a step, by term.
 
 state         exact: from the layout's shapes
+frozen        likewise, of parameters that are not trained
 gathered      parameters that fsdp shards, where a pipeline gathers them for a step
 gradients     as many bytes as the parameters that a device computes with: whole ones
               in at least float32 where microbatches accumulate theirs before fsdp
@@ -33,7 +34,7 @@ from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.oracle.compute_times import compute_cost_model
 from jaxdist.oracle.offload import has_loops, host_activation_bytes
 from jaxdist.oracle.rank_devices import rank_devices
-from jaxdist.oracle.step_description import StepDescription
+from jaxdist.oracle.step_description import FROZEN_TERM, StepDescription
 from jaxdist.pipeline.plan_schedule import plan_schedule
 from jaxdist.pipeline.sync_schedule import SyncSchedule
 
@@ -116,6 +117,9 @@ def _memory_by_rank(case: StepDescription, device: Device) -> list[dict[str, int
         if not case.stages:
             narrow = np.dtype(case.dtype)
             sums = whole * accumulation_dtype(narrow).itemsize // narrow.itemsize
+        # Of what is gathered, frozen parameters have no gradient.
+        held = own + case.state_bytes.get(FROZEN_TERM, 0)
+        sums = sums * own // max(1, held)
         terms = {
             **case.state_bytes,
             "gathered": whole if case.stages else 0,

@@ -24,7 +24,7 @@ from jaxdist.oracle.stage_times import (
     stage_times,
     superstep_skew,
 )
-from jaxdist.oracle.step_description import StepDescription
+from jaxdist.oracle.step_description import FROZEN_TERM, StepDescription
 from jaxdist.oracle.step_errors import is_timed, order_tolerance, step_interval
 from jaxdist.partition.ledger import Ledger
 
@@ -34,7 +34,7 @@ writes value and momentum."""
 MEMORY_MARGIN: Final = 0.35
 """Share by which temporaries may exceed the trace; the most ever seen is 0.29."""
 _EXACT_MEMORY_TERMS: Final = (
-    *("parameters", "statistics", "optimizer", "averages"),
+    *("parameters", FROZEN_TERM, "statistics", "optimizer", "averages"),
     *("residuals", "replicas", "gathered", "gradients", "batch"),
 )
 """Terms of memory that are counted and not estimated."""

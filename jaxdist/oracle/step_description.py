@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import LayerProfile, Profile
@@ -13,6 +14,9 @@ from jaxdist.pipeline.plan_schedule import (
     device_work_counts,
     stage_placement,
 )
+
+FROZEN_TERM: Final = "frozen parameters"
+"""The term of the state that is parameters without gradients."""
 
 
 @dataclass(frozen=True, kw_only=True)

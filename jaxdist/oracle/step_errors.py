@@ -89,7 +89,7 @@ def layout_kind(plan: Plan) -> str:
     if plan.mesh.pipe > 1:
         return "stages"
     # Sums of gradients come once a step, and what split layers exchange in each layer.
-    is_split = plan.mesh.tensor * plan.mesh.position_shards > 1
+    is_split = plan.mesh.tensor * plan.mesh.expert * plan.mesh.position_shards > 1
     return "layers split" if is_split else "samples split"
 
 

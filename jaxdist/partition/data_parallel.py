@@ -45,6 +45,7 @@ def check_batch_size(plan: Plan, batch: int, microbatches: int = 1) -> None:
             rule="data.batch is a multiple of "
             + "plan.mesh.replica x " * (plan.replicas > 1)
             + "plan.mesh.data x plan.mesh.fsdp"
+            + " x plan.mesh.expert" * (plan.mesh.expert > 1)
             + " x the spatial axes" * exchanged
             + " x optim.accumulate" * (microbatches > 1),
             values=f"data.batch = {batch}, {plan.title} splits it in {shards}"

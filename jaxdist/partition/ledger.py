@@ -29,11 +29,12 @@ from jaxdist.collectives.hlo_collectives import wire_bytes
 from jaxdist.core.block_protocol import AttentionInputs
 from jaxdist.core.dtypes import accumulation_dtype, real_dtype
 from jaxdist.core.plan import Plan
-from jaxdist.layers import Conv, ConvTranspose
+from jaxdist.layers import Conv, ConvTranspose, Experts
 from jaxdist.layers.tensor_role import Roles
 from jaxdist.partition import (
     context_parallel,
     data_parallel,
+    expert_parallel,
     param_sharding,
     spatial_layers,
     spatial_parallel,
@@ -87,7 +88,7 @@ class LayerFlops:
 def predict_flops(
     plan: Plan, calls: Sequence[LayerCall], roles: Roles
 ) -> dict[str, int]:
-    """Predict the FLOPs of convolutions, dense layers and the logits of tied tables.
+    """Predict the FLOPs of convolutions, dense layers, experts and tied tables' logits.
 
     Forward and backward, biases included.
 
@@ -150,6 +151,15 @@ def predict_flops(
         passes = 1 + call.weight_gradient + call.input_gradient
         biases = (1 + call.output_gradient) * (call.layer.bias is not None)
         total[call.path] += passes * 2 * outputs * features + biases * outputs
+        if (adapter := getattr(call.layer, "lora_a", None)) is not None:
+            # Products with A and B, whose gradients and inner one are always computed,
+            # the scale of x A both ways, and the sum of both paths.
+            rank, samples = adapter.shape[-1], math.prod(outer)
+            products = (2 + call.input_gradient) * features + 3 * local.out_shape[-1]
+            total[call.path] += 2 * samples * rank * (products + 1) + outputs
+
+    for call in calls_of_type(calls, Experts):
+        total[call.path] += expert_parallel.expert_flops(plan, call, roles)
 
     for call in calls_of_type(calls, nnx.Embed):
         if call.method == "attend":  # a lookup does no arithmetic
@@ -203,6 +213,11 @@ def compare_flops(
     )
 
 
+MeanRequest = tuple[int, tuple[int, ...]]
+"""A dim over which an optimizer wants the mean of a leaf, and the whole result's shape:
+one row where the dim was."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ParameterReads:
     """The parameters of a step and how it reads them."""
@@ -210,7 +225,7 @@ class ParameterReads:
     leaves: tuple[LeafSharding, ...]
     """Each parameter and how it is split."""
     backward_reads: tuple[bool, ...]
-    """Whether the backward pass reads each one's value."""
+    """Whether the backward pass reads each one's value, the frozen ones behind."""
     dtype: Any
     """Dtype of the activations; None is the parameters' own."""
     norm_requests: tuple[tuple[bool, ...], ...] = ()
@@ -219,8 +234,17 @@ class ParameterReads:
     """How often it asks for the norm of all parameters together."""
     matrix_requests: tuple[tuple[bool, ...], ...] = ()
     """For each time that it asks for whole momenta, of which parameters."""
+    mean_requests: tuple[tuple[MeanRequest | None, ...], ...] = ()
+    """For each time that it asks for means over a dim, of which parameters."""
     gathers_per_step: int = 1
     """How often a step gathers the parameters that fsdp splits."""
+    frozen: tuple[LeafSharding, ...] = ()
+    """Frozen parameters that fsdp splits: gathered as the others, without gradients."""
+
+    @property
+    def gathered(self) -> tuple[LeafSharding, ...]:
+        """All that a step gathers, the frozen ones behind."""
+        return (*self.leaves, *self.frozen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,7 +327,7 @@ def parameter_traffic(
         *bucket_traffic(plan, leaves, reduction),
         *param_sharding.fsdp_traffic(
             plan,
-            leaves,
+            parameter_reads.gathered,
             parameter_reads.backward_reads,
             parameter_reads.dtype,
             parameter_reads.gathers_per_step,
@@ -314,6 +338,7 @@ def parameter_traffic(
         ),
         *norm_traffic(plan, parameter_reads, updates),
         *matrix_traffic(plan, parameter_reads, updates),
+        *mean_traffic(plan, parameter_reads, updates),
     )
 
 
@@ -355,6 +380,7 @@ def build_ledger(
         layers += spatial_parallel.group_norm_traffic(each.plan, each.calls, roles)
         layers += spatial_parallel.gather_traffic(each.plan, each.calls, roles)
         layers += tensor_parallel.tensor_traffic(each.plan, each.calls, roles)
+        layers += expert_parallel.expert_traffic(each.plan, each.calls)
         layers += context_parallel.context_traffic(
             each.plan, each.calls, roles, attention
         )
@@ -411,6 +437,38 @@ def norm_traffic(
                 payload=updates * payload,
                 layer="whole_lengths",
             )
+
+
+def mean_traffic(
+    plan: Plan, reads: ParameterReads, updates: int
+) -> Iterator[PlannedCollective]:
+    """Yield the all-reduces of means over dims that are split, an update each.
+
+    One for each time and axis; of a leaf it has one row or column, which may be cut
+    along the other dims.
+    """
+    for wanted in reads.mean_requests:
+        sums: Counter[tuple[str, ...]] = Counter()
+        for leaf, want in zip(reads.leaves, wanted, strict=True):
+            if want is None:
+                continue
+            (dim, shape), axes = want, leaf.spec()
+            cut = [
+                plan.mesh.size(axis) if axis and rows == whole else 1
+                for axis, rows, whole in zip(axes, shape, leaf.shape, strict=True)
+            ]
+            size = math.prod(shape) // math.prod(cut)
+            over = nontrivial_axes(plan, filter(None, axes[dim : dim + 1]))
+            sums[over] += size * np.dtype(real_dtype(leaf.dtype)).itemsize
+        for over, payload in sums.items():
+            if over:
+                yield PlannedCollective(
+                    what="lengths",
+                    kind="all-reduce",
+                    axes=over,
+                    payload=updates * payload,
+                    layer="whole_lengths",
+                )
 
 
 def matrix_traffic(

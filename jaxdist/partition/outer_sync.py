@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from jaxdist.collectives.compress.method import AllReduceAlgorithm
-from jaxdist.collectives.registry import make_stateless_compressor
+from jaxdist.collectives.registry import make_outer_algorithm
 from jaxdist.core.dtypes import is_complex
 from jaxdist.core.errors import BadInput, JaxdistWarning
 from jaxdist.core.plan import Plan
@@ -87,15 +87,16 @@ def plan_syncs(
                 stacklevel=2,
             )
         return ()
-    # Only matrices are worth compressing. 256: numbers that share one scale.
-    method, codec = make_stateless_compressor(asked.compressor, 256)
+    method = make_outer_algorithm(asked)
     syncs = []
     for number, indices in enumerate(assign_fragments(leaves, asked.fragments), 1):
-        # Codecs are of real numbers.
+        # Only matrices are worth compressing, and codecs are of real numbers.
         compressed = [
             i
             for i in indices
-            if codec and len(leaves[i].shape) > 1 and not is_complex(leaves[i].dtype)
+            if not method.lossless
+            and len(leaves[i].shape) > 1
+            and not is_complex(leaves[i].dtype)
         ]
         exact = [i for i in indices if i not in compressed]
         # Running statistics join the last sync of a period.

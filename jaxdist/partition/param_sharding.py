@@ -1,5 +1,6 @@
 """Parameter sharding: how leaves are split, by tensor roles and by fsdp, dim by dim.
 
+    expert   the dim of a mixture's experts
     tensor   the dim that the layer's role splits
     fsdp     the largest other dim that divides, if any does
 
@@ -24,7 +25,7 @@ Rajbhandari et al. 2020, arXiv:1910.02054, sections 5 and 7.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -38,23 +39,27 @@ from jaxdist.collectives.compress.method import (
 )
 from jaxdist.collectives.registry import ALL_REDUCE_ALGORITHMS
 from jaxdist.collectives.sharded_leaves import PACKED_BYTES, step_axes
+from jaxdist.core.axes import EXPERT_AXIS
 from jaxdist.core.dtypes import accumulation_dtype, is_complex
 from jaxdist.core.plan import Plan
+from jaxdist.layers.experts import EXPERT_WEIGHTS
 from jaxdist.layers.tensor_role import TENSOR_AXIS, Role, Roles
 from jaxdist.partition.traffic import PlannedCollective
 
 # Kernels are [..., channels, filters] (HWIO): -1 splits filters, -2 channels.
-_OUTPUT_DIMS: Final = {"kernel": -1, "recurrent": -1, "bias": -1}
+_OUTPUT_DIMS: Final = {"kernel": -1, "recurrent": -1, "bias": -1, "lora_b": -1}
+_INPUT_DIMS: Final = {"kernel": -2, "lora_a": -2}
 _SPLIT_DIMS: Final[Mapping[Role, Mapping[str, int]]] = MappingProxyType(
     {
         "filter": _OUTPUT_DIMS,
         "column": _OUTPUT_DIMS,
-        "channel": {"kernel": -2},
-        "row": {"kernel": -2},
+        "channel": _INPUT_DIMS,
+        "row": _INPUT_DIMS,
         "inner": {"scale": 0, "bias": 0, "mean": 0, "var": 0},
         "vocabulary": {"embedding": 0},
         "logits": _OUTPUT_DIMS,
-        "scatter": {"kernel": -2},
+        "experts": {"gate": -1, "up": -1, "down": -2},
+        "scatter": _INPUT_DIMS,
         "lookup": {"embedding": 0},
         "own": {},
         "gather": {},
@@ -83,13 +88,15 @@ class LeafSharding:
     """Dim that is split over the fsdp axis."""
     pipe_dim: int | None = None
     """Dim that has a row for each device of a pipeline."""
+    expert_dim: int | None = None
+    """Dim that is split over the expert axis."""
     compress_gradient: bool | None = None
     """Whether its gradient is compressed, where that is a plan's way; None: its shape
     says so.
     """
     has_gradient: bool = True
-    """Whether the loss has a gradient with respect to it; one without is whole on each
-    device, and nothing of it is moved.
+    """Whether the loss has a gradient with respect to it. Nothing is moved of one
+    without, which is whole on each device; a frozen one may be split and gathered.
     """
     scanned: bool = False
     """Whether its block runs in a loop over equal blocks: its gradient is scattered
@@ -111,11 +118,13 @@ class LeafSharding:
         names: list[str | None] = [None] * len(self.shape)
         if self.tensor_dim is not None:
             names[self.tensor_dim] = TENSOR_AXIS
-        # Order does not matter: the three dims are different.
+        # Order does not matter: the dims are different.
         if self.fsdp_dim is not None and include_fsdp:
             names[self.fsdp_dim] = "fsdp"
         if self.pipe_dim is not None:
             names[self.pipe_dim] = "pipe"
+        if self.expert_dim is not None:
+            names[self.expert_dim] = EXPERT_AXIS
         return tuple(names)
 
     def local_shape(self, plan: Plan, *, include_fsdp: bool = True) -> tuple[int, ...]:
@@ -137,7 +146,10 @@ def split_axes(leaf: LeafSharding) -> tuple[str, ...]:
 
 
 def leaf_shardings(
-    plan: Plan, roles: Roles, arrays: Mapping[str, Any]
+    plan: Plan,
+    roles: Roles,
+    arrays: Mapping[str, Any],
+    mixtures: Container[str] = (),
 ) -> tuple[LeafSharding, ...]:
     """Decide how each leaf is split.
 
@@ -145,6 +157,7 @@ def leaf_shardings(
         plan: the layout.
         roles: what layers do with the tensor axis.
         arrays: arrays or shapes by path, `block1/conv2/kernel`.
+        mixtures: paths of the mixtures of experts.
     """
     shards = 1 if "fsdp" in plan.replicated_axes else plan.mesh.fsdp
     found = []
@@ -154,8 +167,14 @@ def leaf_shardings(
         role = roles.get(".".join(path))
         dim = _SPLIT_DIMS[role].get(last) if role else None
         tensor = None if dim is None else dim % len(x.shape)
-        # No dim is split twice: fsdp takes the largest that tensor leaves whole.
-        dims = [d for d, n in enumerate(x.shape) if d != tensor and n % shards == 0 < n]
+        is_expert = ".".join(path) in mixtures and last in EXPERT_WEIGHTS
+        expert = 0 if is_expert and plan.mesh.expert > 1 else None
+        # No dim is split twice: fsdp takes the largest that the others leave whole.
+        dims = [
+            d
+            for d, n in enumerate(x.shape)
+            if d not in (tensor, expert) and n % shards == 0 < n
+        ]
         largest = max(dims, key=lambda d: x.shape[d], default=None)
         found.append(
             LeafSharding(
@@ -163,6 +182,7 @@ def leaf_shardings(
                 shape=tuple(x.shape),
                 dtype=x.dtype,
                 tensor_dim=tensor,
+                expert_dim=expert,
                 fsdp_dim=largest if shards > 1 else None,
             )
         )
@@ -187,7 +207,7 @@ def fsdp_traffic(
 
     Args:
         plan: the layout.
-        leaves: all parameters.
+        leaves: all parameters, frozen ones that are split too.
         backward_reads: whether the backward pass reads each one's value.
         dtype: of the activations; None is the parameters' own.
         microbatches: microbatches a step, each of which reads the parameters.
@@ -287,6 +307,8 @@ def _scatter_traffic(
             yield _gradient_row("reduce-scatter", axes, times * payload, layer)
 
     for leaf in split:
+        if not leaf.has_gradient:
+            continue
         # A device that adds up the gradients of microbatches holds them whole, but for
         # those of blocks in a loop.
         rounds = microbatches if leaf.scanned else 1

@@ -6,6 +6,7 @@ follows from the role alone. For an output y of one device, forward and backward
     filter       all-gather of y         reduce-scatter of its gradient
     channel      all-reduce of y         all-reduce of its gradient
     row          all-reduce of y         all-reduce of its gradient
+    experts      all-reduce of y         all-reduce of its gradient
     vocabulary   all-reduce of y         all-reduce of its gradient
     logits       all-reduce of a row's largest and of two sums, of these two's gradients
     scatter      reduce-scatter of y     all-gather of its gradient
@@ -50,7 +51,7 @@ from jaxdist.core.block_protocol import (
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.layers import LSTM, Conv, ConvTranspose, Embed, Gather, Linear
+from jaxdist.layers import LSTM, Conv, ConvTranspose, Embed, Experts, Gather, Linear
 from jaxdist.layers.logits_product import chunk_count
 from jaxdist.layers.pool import Pool
 from jaxdist.layers.tensor_role import TENSOR_AXIS, Role, Roles, role_key
@@ -196,6 +197,8 @@ def megatron_roles(
         given[pair.last] = "row"
         given |= dict.fromkeys(pair.inner, "inner")
 
+    given |= _expert_roles(network, devices)
+
     # Only the loss can use logits in slices; any other output must be gathered.
     declared = getattr(network, "answers", None)
     logits = (
@@ -214,6 +217,29 @@ def megatron_roles(
                     given[attend] = "logits" if attend == logits else "filter"
         elif filters_divide(w, devices):
             given[w.path] = "logits" if w.path == logits else "filter"
+    return given
+
+
+def _expert_roles(network: nnx.Module, devices: int) -> Roles:
+    """Split each expert as a pair of its own, by hidden features.
+
+    Raises:
+        BadInput: hidden features that do not divide.
+    """
+    given: dict[str, Role] = {}
+    for name, module in nnx.iter_modules(network):
+        if not isinstance(module, Experts):
+            continue
+        path, hidden = ".".join(map(str, name)), module.gate.shape[-1]
+        if hidden % devices:
+            works = max(n for n in range(1, devices) if hidden % n == 0)
+            raise BadInput(
+                f"{path} cannot be dealt out over {devices} devices",
+                rule="the hidden features of experts divide over the tensor axis",
+                values=f"model.hidden = {hidden}, plan.mesh.tensor = {devices}",
+                remedy=f"plan.mesh.tensor={works}",
+            )
+        given[path] = "experts"
     return given
 
 
@@ -323,6 +349,7 @@ _TERM_NAMES: Final = MappingProxyType(
         "filter": "filters",
         "channel": "channels",
         "row": "pairs",
+        "experts": "pairs",
         "vocabulary": "vocabulary",
         "logits": "vocabulary",
         "scatter": "pairs",
@@ -403,7 +430,7 @@ def tensor_traffic(
             moved = gather, scatter
         elif role in ("scatter", "lookup"):
             moved = scatter, gather
-        elif role in ("channel", "row", "vocabulary"):
+        elif role in ("channel", "row", "vocabulary", "experts"):
             moved = (("all-reduce", 2 * elements * wide, 2),)
         elif role == "logits":
             # Five numbers a row of logits: see the table above.

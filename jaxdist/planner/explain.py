@@ -23,7 +23,7 @@ from jaxdist.oracle.predict import (
 )
 from jaxdist.oracle.rank_devices import rank_devices
 from jaxdist.oracle.stage_times import superstep_skew
-from jaxdist.oracle.step_description import StepDescription
+from jaxdist.oracle.step_description import FROZEN_TERM, StepDescription
 from jaxdist.partition.ledger import Ledger
 from jaxdist.partition.traffic import PlannedCollective
 from jaxdist.pipeline.plan_schedule import plan_schedule
@@ -123,6 +123,7 @@ def bytes_of(prediction: Prediction) -> Iterator[ExplanationLine]:
 
 _MEMORY_FORMULAS: Final = {
     "parameters": "shapes of a device's shards",
+    FROZEN_TERM: "shapes of a device's shards",
     "statistics": "shapes of a device's shards",
     "optimizer": "shapes of a device's shards",
     "residuals": "shapes of a device's shards",

@@ -20,6 +20,7 @@ from jaxdist.core.array_tags import (
     FUSED_ATTENTION_GRADIENT,
     INNER_ACTIVATION,
     LAYER_OUTPUT,
+    RAGGED_PRODUCT,
 )
 from jaxdist.profile.repeated_blocks import RepeatedBlocks, replace_prefix
 
@@ -78,6 +79,16 @@ def _dot(eqn: JaxprEqn) -> int:
     (contracted, _), _ = eqn.params["dimension_numbers"]
     shape = _shape(eqn.invars[0])
     return 2 * _output_elements(eqn) * math.prod(shape[d] for d in contracted)
+
+
+def _ragged_dot(eqn: JaxprEqn) -> int:
+    """Count each row once, in the product with the matrix of its own group."""
+    numbers = eqn.params["ragged_dot_dimension_numbers"]
+    (_, contracted), (_, batch) = numbers.dot_dimension_numbers
+    inner = {*contracted, *batch, *numbers.rhs_group_dimensions}
+    shape = _shape(eqn.invars[1])
+    free = math.prod(n for dim, n in enumerate(shape) if dim not in inner)
+    return 2 * _input_elements(eqn) * free
 
 
 def _conv(eqn: JaxprEqn) -> int:
@@ -242,6 +253,7 @@ _RULES: Final[dict[str, FlopRule]] = {
     FUSED_ATTENTION: _attention,
     FUSED_ATTENTION_GRADIENT: _attention_gradient,
     "integer_pow": _power,
+    RAGGED_PRODUCT: _ragged_dot,
     "select_and_scatter_add": _select_and_scatter,
     "sort": _sort,
 }
@@ -271,7 +283,8 @@ class ScopedOp:
     @property
     def inner_bytes(self) -> int:
         """Bytes of an array inside of a layer that its backward pass reads."""
-        if self.eqn.primitive.name == FUSED_ATTENTION:
+        # Of experts the results of products, all of which are read again.
+        if self.eqn.primitive.name in (FUSED_ATTENTION, RAGGED_PRODUCT):
             return sum(self._array_bytes(var) for var in self.eqn.outvars)
         return self._named_bytes(INNER_ACTIVATION)
 

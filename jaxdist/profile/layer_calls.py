@@ -260,7 +260,8 @@ def with_gradients(
         number = numbers[call.path, call.method]
         numbers[call.path, call.method] += 1
         asked = found.get((call.path, call.method, number), {"input", "output"})
-        weight = "embedding" if call.method == "attend" else "kernel"
+        weight = getattr(call.layer, "main_weight", "kernel")
+        weight = "embedding" if call.method == "attend" else weight
         name = f"{call.path.replace('.', '/')}/{weight}"
         known.append(
             replace(

@@ -151,6 +151,8 @@ class ParamMovement(NamedTuple):
     gathers_again: tuple[bool, ...]
     """Which parameters the backward loop gathers again; it is given the others as they
     were, or stacked where nothing is gathered."""
+    trained: tuple[bool, ...]
+    """Which of them have gradients, in the order of `scatter`; others are frozen."""
 
 
 class ScannedRun(NamedTuple):
@@ -187,17 +189,21 @@ def scan_blocks(
     ) -> tuple[Any, Any, Any]:
         # Integers beside the activations, such as segments, have no gradient.
         slopes, others = partition_floats(x)
+        own = [p for p, moves in zip(params, trained, strict=True) if moves]
 
-        def call(params: Arrays, slopes: Any) -> tuple[Any, Any]:
-            y, new = block_fn(params, variables, combine_floats(slopes, others))
+        def call(own: Arrays, slopes: Any) -> tuple[Any, Any]:
+            given = iter(own)
+            both = zip(params, trained, strict=True)
+            leaves = [next(given) if moves else p for p, moves in both]
+            y, new = block_fn(leaves, variables, combine_floats(slopes, others))
             return partition_floats(y)[0], (y, new)
 
-        _, back, (y, new) = jax.vjp(call, params, slopes, has_aux=True)
+        _, back, (y, new) = jax.vjp(call, own, slopes, has_aux=True)
         return y, back, new
 
     # Two loops by hand: one that jax differentiates keeps all gathered parameters, and
     # a checkpoint with a policy keeps them under other names (docs/adr/0076).
-    again = moves.gathers_again
+    again, trained = moves.gathers_again, moves.trained
     first = jax.tree.map(lambda x: x[0], (shards, dict(variables)))
     params = jax.eval_shape(lambda x: moves.gather(x, None), first[0])
     shapes_in = jax.eval_shape(lambda x: x, activations)

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from jaxdist.core.axes import BATCH_AXES, POSITION_AXES
+from jaxdist.core.axes import BATCH_AXES, EXPERT_AXIS, POSITION_AXES
 from jaxdist.core.block_protocol import LogitsLayer
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
@@ -30,15 +30,21 @@ from jaxdist.partition import data_parallel, tensor_parallel
 from jaxdist.partition.block_padding import fit_block_padding
 from jaxdist.partition.compiler_rewrites import mesh_platform, mesh_rules
 from jaxdist.partition.context_parallel import attention_inputs, check_context
+from jaxdist.partition.expert_parallel import check_experts
 from jaxdist.partition.gradient_buckets import plan_reduction
 from jaxdist.partition.ledger import (
+    MeanRequest,
     ParameterReads,
     build_ledger,
     matrix_flops,
     parameter_traffic,
 )
 from jaxdist.partition.outer_sync import plan_syncs
-from jaxdist.partition.param_sharding import StateUpdate, leaf_shardings
+from jaxdist.partition.param_sharding import (
+    LeafSharding,
+    StateUpdate,
+    leaf_shardings,
+)
 from jaxdist.partition.variable_sync import sync_axes, variable_traffic
 from jaxdist.pipeline.plan_schedule import device_work_counts
 from jaxdist.pipeline.stage_parameters import SlotArrays
@@ -54,6 +60,7 @@ from jaxdist.profile.repeated_blocks import RepeatedBlocks, find_repeated_blocks
 from jaxdist.profile.trace import TraceCache, has_gradients
 from jaxdist.profile.xla_cpu.backward_reads import backward_reads
 from jaxdist.train import diloco, remat
+from jaxdist.train.adafactor import check_factored, local_means
 from jaxdist.train.block_scan import BlockScan, find_block_scans, scans_blocks
 from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.objective import Batch, cast_floats
@@ -66,11 +73,18 @@ from jaxdist.train.pipeline.stages import (
     variable_by_name,
     variable_ids_by_block,
 )
+from jaxdist.train.schedule_free import check_schedule_free
 from jaxdist.train.sharded_norms import is_masked, leaves_with_masked, local_sum_squares
-from jaxdist.train.state import TrainState, leaf_names, named_leaves
+from jaxdist.train.state import (
+    TrainState,
+    leaf_names,
+    named_leaves,
+    replace_leaves,
+)
 from jaxdist.train.state_layout import LeafStateLayout, StateLayout
 from jaxdist.train.task import Task
 
+ValueT = TypeVar("ValueT")
 Inputs = Sequence[jax.ShapeDtypeStruct]
 Trace = Callable[[Inputs], Any]
 """Traces a network on inputs of these shapes; raises where it cannot take them."""
@@ -103,7 +117,7 @@ def check_samples(
 
     def trace(inputs: Inputs) -> tuple[RepeatedBlocks, Any]:
         alike = find_repeated_blocks(network, inputs, prepare)
-        if task.frozen:  # equal blocks may be frozen one by one
+        if task.is_partial:  # equal blocks may be frozen one by one
             alike = RepeatedBlocks(names=alike.names)
         state = task.state.params, task.state.stats
         calls, outputs = trace_calls(task.graph, state, *inputs, repeated_blocks=alike)
@@ -213,9 +227,9 @@ def check_axis_usage(plan: Plan, input_axes: Sequence[str | None]) -> None:
     Raises:
         BadInput: naming the axis and what it would have done.
     """
-    # Every network can use the first three; whether its weights divide is checked with
-    # the weights.
-    used = ["data", "fsdp", "tensor", *filter(None, input_axes)]
+    # Whether a network has experts is checked with them, and whether its weights divide
+    # with the weights.
+    used = [*BATCH_AXES, "tensor", *filter(None, input_axes)]
     used += ["replica"] * (plan.replicas > 1) + ["pipe"] * (plan.stages > 1)
     # Idle devices would be given parts of the batch or of samples all the same.
     never_idle = (*BATCH_AXES, *POSITION_AXES)
@@ -225,7 +239,8 @@ def check_axis_usage(plan: Plan, input_axes: Sequence[str | None]) -> None:
                 f"nothing is split along {axis}",
                 rule="a mesh axis larger than one splits samples, images or weights",
                 values=f"plan.mesh.{axis} = {size}; "
-                f"this network can use {', '.join(used)}",
+                f"this network can use "
+                f"{', '.join(name for name in used if name != EXPERT_AXIS)}",
                 remedy=(
                     f"plan.mesh.data={plan.mesh.data * size} plan.mesh.{axis}=1",
                     *["plan.outer.sync_interval=50"] * (axis == "replica"),
@@ -272,7 +287,7 @@ def build_layout(
     check_axis_usage(plan, task.objective.dim_axes(image, inputs[0].ndim))
     data_parallel.check_batch_size(plan, inputs[0].shape[0], task.microbatches)
     state = task.state
-    diloco.check_outer_loop(plan, state)
+    _check_optimizer(plan, state)
     # What one call of the network sees: a microbatch of one replica, of all its
     # devices. How devices share it is worked out layer by layer.
     count = task.microbatches * plan.replicas
@@ -309,15 +324,18 @@ def build_layout(
         ),
         lambda: tensor_parallel.assign_roles(plan, calls, network),
     )
+    mixtures = check_experts(plan, network)
     if plan.mesh.context > 1:
-        attention = attention_inputs(network)
-        check_context(plan, calls, roles, attention, inputs[0].shape[1])
+        check_context(plan, calls, roles, attention_inputs(network), inputs[0].shape[1])
         _check_whole_samples(task, plan)
 
     # Where each leaf of the state lies.
     params, stats = (
         leaf_shardings(
-            plan, roles, trace_cache.get_or_compute(kind, partial(named_leaves, tree))
+            plan,
+            roles,
+            trace_cache.get_or_compute(kind, partial(named_leaves, tree)),
+            mixtures,
         )
         for kind, tree in (("params", state.params), ("stats", state.stats))
     )
@@ -335,6 +353,7 @@ def build_layout(
             replace(leaf, update=update)
             for leaf, update in zip(stats, updates, strict=True)
         )
+    stats = _split_frozen(task, plan, stats)
     held: StateLayout = LeafStateLayout(param_shardings=params, stat_shardings=stats)
     stages = None
     if plan.stages > 1:
@@ -343,7 +362,7 @@ def build_layout(
             plan, stages, network, state, (params, stats), trace_cache
         )
     trained = {leaf.name for leaf in params if leaf.has_gradient}
-    if task.frozen or len(trained) < len(params):
+    if task.is_partial or len(trained) < len(params):
         found = _read_gradients(task, plan, batch_shapes, stages, trace_cache)
         calls = with_gradients(calls, found, trained)
 
@@ -363,25 +382,27 @@ def build_layout(
     requests = trace_cache.get_or_compute(("norms", held), optimizer_requests)
     reads = ParameterReads(
         leaves=held.param_shardings,
-        backward_reads=(False,) * len(held.param_shardings),
+        backward_reads=(),
         dtype=None,
         norm_requests=requests.norms,
         global_norms=requests.global_norms,
         matrix_requests=requests.matrices,
+        mean_requests=requests.means,
+        frozen=tuple(x for x in held.stat_shardings if x.fsdp_dim is not None),
     )
     if stages is None:
         reads = replace(
             reads,
             backward_reads=_backward_reads(
-                task, plan, held, batch_shapes, trace_cache, repeated, product
+                task, plan, reads, batch_shapes, trace_cache, repeated, product
             ),
             dtype=task.dtype,
             gathers_per_step=task.microbatches,
         )
     else:
+        reads = replace(reads, backward_reads=(False,) * len(reads.gathered))
         async_steps.check_async_support(plan, held, reads)
     reduction = plan_reduction(plan, reads.leaves, mesh_rules(mesh))
-    syncs = plan_syncs(plan, reads.leaves, held.stat_shardings)
     layout = _scan_equal_blocks(
         Layout(
             task=task,
@@ -392,7 +413,7 @@ def build_layout(
             state_layout=held,
             ledgers=(),
             reduction=reduction,
-            outer_syncs=syncs,
+            outer_syncs=plan_syncs(plan, reads.leaves, held.stat_shardings),
             batch_shapes=batch_shapes,
             platform=mesh_platform(mesh),
             logits_product=product,
@@ -408,17 +429,32 @@ def build_layout(
     )
 
 
+def _check_optimizer(plan: Plan, state: TrainState) -> None:
+    """Refuse plans that do not go with the task's optimizer."""
+    diloco.check_outer_loop(plan, state)
+    check_schedule_free(plan, state.opt)
+    check_factored(plan, state.opt)
+
+
+def _split_frozen(
+    task: Task, plan: Plan, stats: Sequence[LeafSharding]
+) -> tuple[LeafSharding, ...]:
+    """Return what a network keeps besides its trained parameters, frozen ones split."""
+    # fsdp splits frozen parameters alone: whatever a step may change is small, and
+    # whole. With zero 1 parameters are whole, frozen or not.
+    frozen = task.frozen_params
+
+    def place(leaf: LeafSharding) -> LeafSharding:
+        fixed = leaf.name in frozen
+        split = fixed and plan.zero == 3 and leaf.update == "constant"
+        dim = leaf.fsdp_dim if split else None
+        return replace(leaf, has_gradient=not fixed, fsdp_dim=dim)
+
+    return tuple(map(place, stats))
+
+
 def _check_whole_samples(task: Task, plan: Plan) -> None:
-    """Refuse what reads whole samples: metrics of one's own, and packed documents."""
-    if "segments" in task.objective.dtypes:
-        raise BadInput(
-            "documents that share a window are not split over its tokens",
-            rule="attention over the context axis takes one document a window",
-            values=f"plan.mesh.context = {plan.mesh.context}, the network reads "
-            "segments",
-            remedy="plan.mesh.context=1 plan.mesh.tensor="
-            f"{plan.mesh.context} plan.tensor_strategy=sequence",
-        )
+    """Refuse what reads whole samples: metrics of one's own."""
     if task.metrics:
         raise BadInput(
             "metrics of your own would see a part of each sample",
@@ -630,14 +666,18 @@ def _scan_equal_blocks(
     # gathered again, and the same activations are computed again or moved to the host.
     marks: dict[str, object] = {
         leaf.name: read
-        for leaf, read in zip(reads.leaves, reads.backward_reads, strict=True)
+        for leaf, read in zip(reads.gathered, reads.backward_reads, strict=True)
     }
     remade = plan.remade(blocks)
+    # Behind frozen blocks alone a block hands back no gradient, as others in a loop do.
+    trained = {leaf.name.partition("/")[0] for leaf in reads.leaves}
+    first = next((i for i, name in enumerate(blocks) if name in trained), 0)
+    ends = set(blocks[: first + 1]) if layout.task.is_partial else set()
     marks |= {
-        name: (name in remade, remat.memory_actions(plan, name, block))
+        name: (name in remade, name in ends, remat.memory_actions(plan, name, block))
         for name, block in bound.chain()
     }
-    scans = find_block_scans(bound, alike.__contains__, reads.leaves, marks)
+    scans = find_block_scans(bound, alike.__contains__, reads.gathered, marks)
     in_loops = {block for scan in scans for block in scan.blocks}
     remat.check_activation_patterns(plan, network, in_loops)
     looped = {i for scan in scans for each in scan.indices for i in each}
@@ -667,7 +707,7 @@ def _last_params(
     ids = frozenset[int]().union(*(used[name] for name in behind))
     return frozenset(
         i
-        for i, leaf in enumerate(reads.leaves)
+        for i, leaf in enumerate(reads.gathered)
         if id(variable_by_name(network, leaf.name)) in ids
     )
 
@@ -675,31 +715,40 @@ def _last_params(
 def _backward_reads(
     task: Task,
     plan: Plan,
-    state_layout: StateLayout,
+    parameters: ParameterReads,
     shapes: BatchShapes,
     trace_cache: TraceCache,
     repeated_blocks: RepeatedBlocks,
     product: str,
 ) -> tuple[bool, ...]:
     """Return which parameters are gathered once more for the backward pass."""
-    leaves = state_layout.param_shardings
+    leaves = parameters.gathered
+    frozen = [leaf.name for leaf in parameters.frozen]
     # Otherwise parameters are whole throughout the step, and nothing is dropped in
     # between.
     if plan.zero != 3 or all(leaf.fsdp_dim is None for leaf in leaves):
         return (False,) * len(leaves)
+    names = (*leaf_names(task.state.params), *frozen)
 
     def trace(one: Plan) -> tuple[bool, ...]:
         prepare = partial(defer_logits, use=product)
         loss, values, rest = _loss_function(task, one, repeated_blocks, prepare)
         mean = remat.maybe_checkpoint(one, lambda *args: loss(*args)[0])
-        arrays = jax.tree.leaves(values)
-        read = backward_reads(mean, arrays, rest, dict(shapes))
+        held = named_leaves(rest)
+        fixed = {name: _read_shapes(task, held[name]) for name in frozen}
+        rest = replace_leaves(rest, held | fixed)
+        arrays = [*jax.tree.leaves(values), *fixed.values()]
+        read = backward_reads(
+            mean,
+            jax.tree.leaves(values),
+            rest,
+            dict(shapes),
+            constants=lambda rest, batch: [named_leaves(rest)[n] for n in frozen],
+        )
         # Vectors are small, and kept from their first gather.
         again = [each and x.ndim > 1 for each, x in zip(read, arrays, strict=True)]
-        found = dict(zip(leaf_names(values), again, strict=True))
-        return tuple(
-            repeated_blocks.expand_leaves(found, leaf_names(task.state.params))
-        )
+        found = dict(zip((*leaf_names(values), *frozen), again, strict=True))
+        return tuple(repeated_blocks.expand_leaves(found, names))
 
     def reads(is_remade: bool, until: str) -> tuple[bool, ...]:
         one = replace(plan, remat_end=until) if is_remade else plan.without_remat
@@ -720,9 +769,7 @@ def _backward_reads(
             "variables", lambda: dict(variable_ids_by_block(network))
         )
         first = set[int]().union(*(used[name] for name in plan.remade((*used,))))
-        return tuple(
-            id(variable_by_name(network, name)) in first for name in leaf_names(params)
-        )
+        return tuple(id(variable_by_name(network, name)) in first for name in names)
 
     # Of equal blocks one is traced: the end of rematerialization is moved behind those
     # that are not. Reads are those of a step with it in the first blocks, without in
@@ -753,10 +800,7 @@ def _loss_function(
     """
     network = nnx.merge(task.graph, task.state.params, task.state.stats)
     graph, short, rest = task.split(repeated_blocks.shorten(network))
-    # The dtypes in which a step reads parameters: matrices cast, vectors as they are.
-    values = jax.tree.map(
-        lambda x: cast_floats(x, task.dtype) if x.ndim > 1 else x, short
-    )
+    values = jax.tree.map(partial(_read_shapes, task), short)
 
     def make(ids: Any, params: list[Any], stats: Any) -> Any:
         params = jax.tree.unflatten(jax.tree.structure(values), params)
@@ -774,6 +818,11 @@ def _loss_function(
         return task.objective.mean_loss(outputs, batch), after
 
     return loss, values, rest
+
+
+def _read_shapes(task: Task, leaf: Any) -> Any:
+    """Return a parameter as a step reads it: matrices are cast, vectors are not."""
+    return cast_floats(leaf, task.dtype) if leaf.ndim > 1 else leaf
 
 
 def _read_updates(
@@ -857,7 +906,7 @@ def _read_gradients(
         return found
     # Behind the first stage all stages are handed a gradient of what they are given,
     # whether or not anything before them is trained.
-    every = replace(task, frozen=())
+    every = replace(task, frozen=(), trained=())
     handed = trace_cache.get_or_compute("all gradients", lambda: trace(every))
     return {
         key: found[key] if key[0].split(".")[0] in stages.blocks[0] else asked
@@ -886,6 +935,8 @@ class OptimizerRequests:
     """How often the sum over all leaves."""
     matrices: tuple[tuple[bool, ...], ...]
     """Whole momenta."""
+    means: tuple[tuple[MeanRequest | None, ...], ...]
+    """Means over a dim."""
 
 
 def _optimizer_requests(
@@ -933,6 +984,15 @@ def _optimizer_requests(
     norms: list[tuple[bool, ...]] = []
     matrices: list[tuple[bool, ...]] = []
     totals: list[jax.Array] = []
+    dim_means: list[tuple[MeanRequest | None, ...]] = []
+
+    def means(tree: Any, dim: int) -> Any:
+        found = local_means(tree, dim)
+        leaves = leaves_with_masked(found)
+        dim_means.append(
+            tuple(None if is_masked(x) else (x.ndim + dim, x.shape) for x in leaves)
+        )
+        return found
 
     def note(requests: list[tuple[bool, ...]], tree: Any) -> Any:
         requests.append(tuple(not is_masked(leaf) for leaf in leaves_with_masked(tree)))
@@ -956,6 +1016,7 @@ def _optimizer_requests(
                 squares=squares,
                 total=total,
                 unshard=partial(note, matrices),
+                means=means,
             )
 
     jax.eval_shape(update, params, opt)
@@ -964,10 +1025,13 @@ def _optimizer_requests(
         representatives.get(name, name) for name in leaf_names(state_shapes.params)
     ]
 
-    def of_all(requests: list[tuple[bool, ...]]) -> tuple[tuple[bool, ...], ...]:
+    def of_all(requests: list[tuple[ValueT, ...]]) -> tuple[tuple[ValueT, ...], ...]:
         own = (dict(zip(traced, one, strict=True)) for one in requests)
         return tuple(tuple(repeated_blocks.expand_leaves(one, names)) for one in own)
 
     return OptimizerRequests(
-        norms=of_all(norms), global_norms=len(totals), matrices=of_all(matrices)
+        norms=of_all(norms),
+        global_norms=len(totals),
+        matrices=of_all(matrices),
+        means=of_all(dim_means),
     )

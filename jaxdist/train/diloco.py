@@ -8,6 +8,15 @@
 with `rate velocity` in the last but one line without Nesterov. Source: Douillard et al.
 2023, arXiv:2311.08105, algorithm 1; Sutskever et al. 2013 (Nesterov's momentum).
 
+SparseLoCo: each replica sends part of its difference and keeps the rest.
+
+    due        <- decay rest + (outer - own)
+    sent       <- the largest of each chunk of due, in 2 bits
+    rest       <- due - sent
+    outer      <- outer - rate (mean over replicas of sent)
+
+Source: Sarfi et al. 2025, arXiv:2508.15706, algorithm 1.
+
 `TrainState.params` and `stats` are the outer ones, which are evaluated and loaded.
 Everything else that a step changes is a replica's own.
 """
@@ -36,7 +45,7 @@ from jaxdist.train.state import TrainState
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("params", "stats", "opt", "feedback", "velocity"),
+    data_fields=("params", "stats", "opt", "feedback", "velocity", "outer_feedback"),
     meta_fields=(),
 )
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +62,9 @@ class ReplicaStates:
     """Error feedback of compressed gradients; None without compression."""
     velocity: Any
     """Velocity of the outer parameters, one for all replicas; None without momentum."""
+    outer_feedback: Any = None
+    """What a replica has not sent of its differences, as its parameters; None without
+    error feedback in the outer loop."""
 
 
 def check_outer_loop(plan: Plan, state: TrainState) -> None:
@@ -97,7 +109,9 @@ def replicate_state(plan: Plan, state: TrainState) -> TrainState:
     # The velocity is one for all replicas: they compute the same outer step.
     own = jax.tree.map(each, (state.params, state.stats, state.opt, state.feedback))
     still = jax.tree.map(jnp.zeros_like, state.params)
-    return _with_replicas(state, own, still if plan.outer.momentum else None)
+    velocity = still if plan.outer.momentum else None
+    rest = jax.tree.map(each, still) if plan.outer.has_feedback else None
+    return _with_replicas(state, own, velocity, rest)
 
 
 def replicate_specs(plan: Plan, specs: TrainState) -> TrainState:
@@ -106,15 +120,23 @@ def replicate_specs(plan: Plan, specs: TrainState) -> TrainState:
         return specs
     given = specs.params, specs.stats, specs.opt, specs.feedback
     own = jax.tree.map(lambda spec: P(REPLICA_AXIS, *spec), given)
-    return _with_replicas(specs, own, specs.params if plan.outer.momentum else None)
+    velocity = specs.params if plan.outer.momentum else None
+    return _with_replicas(
+        specs, own, velocity, own[0] if plan.outer.has_feedback else None
+    )
 
 
 def _with_replicas(
-    state: TrainState, per_replica: Sequence[Any], velocity: Any
+    state: TrainState, per_replica: Sequence[Any], velocity: Any, outer_feedback: Any
 ) -> TrainState:
     params, stats, opt, feedback = per_replica
     replicas = ReplicaStates(
-        params=params, stats=stats, opt=opt, feedback=feedback, velocity=velocity
+        params=params,
+        stats=stats,
+        opt=opt,
+        feedback=feedback,
+        velocity=velocity,
+        outer_feedback=outer_feedback,
     )
     return replace(state, opt=None, feedback=None, replicas=replicas)
 
@@ -145,7 +167,8 @@ def per_replica_step(local_step: Callable[..., Any]) -> Callable[..., Any]:
         )
         # Outer parameters stay: an outer step alone moves them.
         state = replace(state, step=after.step)
-        return _with_replicas(state, moved, held.velocity), loss[None]
+        state = _with_replicas(state, moved, held.velocity, held.outer_feedback)
+        return state, loss[None]
 
     return step
 
@@ -160,6 +183,7 @@ def outer_step(config: OuterConfig, sync: OuterSync, state: TrainState) -> Train
     held = state.replicas
     outer, tree = jax.tree.flatten(state.params)
     own, velocity = jax.tree.leaves(held.params), jax.tree.leaves(held.velocity)
+    rest, rest_tree = jax.tree.flatten(held.outer_feedback)
     places = (*sync.exact_params, *sync.compressed_params)
     exact = len(sync.exact_params)
     with jax.named_scope("outer_step"):
@@ -167,14 +191,21 @@ def outer_step(config: OuterConfig, sync: OuterSync, state: TrainState) -> Train
         # another.
         replicas = lax.axis_size(REPLICA_AXIS)
         differences = [outer[p] - own[p][0] for p in places]
+        if config.has_feedback:
+            for i, p in enumerate(sync.compressed_params, exact):
+                differences[i] += config.feedback_decay * rest[p][0]
         running, stat_tree = jax.tree.flatten(held.stats)
         given = [*differences[:exact], *(running[p] for p in sync.averaged_stats)]
         total = all_reduce_leaves(given, [(REPLICA_AXIS,)] * len(given))
         if sync.compressed_params:
+            due = differences[exact:]
+            found = all_reduce(due, REPLICA_AXIS, sync.algorithm, step=state.step)
             # Between the exact ones and the statistics, so in the order of `places`.
-            total[exact:exact] = all_reduce(
-                differences[exact:], REPLICA_AXIS, sync.algorithm, step=state.step
-            ).total
+            total[exact:exact] = found.total
+            if config.has_feedback:
+                pairs = zip(due, found.contributions, strict=True)
+                for p, (x, sent) in zip(sync.compressed_params, pairs, strict=True):
+                    rest[p] = (x - sent)[None]
         mean = [x / replicas for x in total]
         steps = mean[: len(places)]
         for place, average in zip(sync.averaged_stats, mean[len(places) :]):
@@ -199,6 +230,7 @@ def outer_step(config: OuterConfig, sync: OuterSync, state: TrainState) -> Train
         params=jax.tree.unflatten(tree, own),
         velocity=jax.tree.unflatten(jax.tree.structure(held.velocity), velocity),
         stats=stats,
+        outer_feedback=jax.tree.unflatten(rest_tree, rest),
     )
     # Statistics join the last sync of a period: till then those that are evaluated
     # stay as they are.

@@ -38,7 +38,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxdist.collectives.compress.method import Axes
 from jaxdist.collectives.sharded_leaves import all_gather, local_shard, reduce_scatter
-from jaxdist.core.axes import BATCH_AXES
+from jaxdist.core.axes import BATCH_AXES, EXPERT_AXIS
 from jaxdist.core.errors import BadInput, JaxdistWarning, did_you_mean
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.reduction import AlgorithmName, ReductionConfig
@@ -144,7 +144,8 @@ class DistributedStep:
     ) -> None:
         functools.update_wrapper(self, step)
         asked = (axis,) if mesh is None else mesh.axis_names
-        if unknown := [name for name in asked if name not in BATCH_AXES]:
+        axes = [axis for axis in BATCH_AXES if axis != EXPERT_AXIS]
+        if unknown := [name for name in asked if name not in axes]:
             raise BadInput(
                 f"a step of one's own is not distributed over {unknown[0]}",
                 rule="samples are divided over data and fsdp; jaxdist.run takes plans "

@@ -12,10 +12,12 @@ from jaxdist.core.errors import BadInput
 from jaxdist.train.count_words import count_true
 from jaxdist.train.layout import Layout
 from jaxdist.train.materialize_params import (
+    frozen_arrays,
     gather_params,
     merge_model,
     model_inputs,
     select_local_samples,
+    with_frozen,
 )
 from jaxdist.train.objective import Batch
 from jaxdist.train.pipeline import sync_gradients
@@ -111,7 +113,10 @@ def _outputs(
     params, stats = state
     held, tree = jax.tree.flatten(params)
     # Gathered without a codec: the evaluated parameters are the exact ones.
-    params = jax.tree.unflatten(tree, gather_params(layout, held, None))
+    shards = [*held, *frozen_arrays(layout, stats)]
+    whole, count = gather_params(layout, shards, None), len(held)
+    params = jax.tree.unflatten(tree, whole[:count])
+    stats = with_frozen(layout, stats, whole[count:])
     model = merge_model(layout.task, params, stats)
     model.eval()
     layout.bind_layers(model, is_scored=is_scored)

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from jaxdist.core.axes import BATCH_AXES, POSITION_AXES
 from jaxdist.core.plan import Plan
 from jaxdist.layers import bind
-from jaxdist.layers.context import bind_context_form
+from jaxdist.layers.context import bind_context_form, bind_loss_shares
 from jaxdist.layers.tensor_role import Roles
 from jaxdist.partition import spatial_layers
 from jaxdist.partition.block_padding import BlockPadding
@@ -115,7 +115,19 @@ class Layout:
     @property
     def gathers_params(self) -> bool:
         """Whether parameters are sharded over fsdp, and gathered for each use."""
-        return self.shards_params and self.plan.zero == 3
+        return self.plan.zero == 3 and any(d is not None for d in self.gather_dims)
+
+    @cached_property
+    def frozen_dims(self) -> dict[int, int]:
+        """Dim of each frozen parameter that fsdp shards, by its index among all that
+        lies in `stats`."""
+        held = enumerate(self.state_layout.stat_shardings)
+        return {i: x.fsdp_dim for i, x in held if x.fsdp_dim is not None}
+
+    @cached_property
+    def gather_dims(self) -> list[int | None]:
+        """Dims as `fsdp_dims`, and behind them those of the frozen parameters."""
+        return [*self.fsdp_dims, *self.frozen_dims.values()]
 
     @cached_property
     def fsdp_dims(self) -> list[int | None]:
@@ -172,15 +184,12 @@ class Layout:
         state = self.replica_state_shapes
         _, left = self._error_feedback
         # With zero = 1 parameters are whole over fsdp and the optimizer's state is
-        # sharded; with zero = 3 both are. Statistics are small, and whole.
+        # sharded; with zero = 3 both are, and so are frozen parameters. Statistics are
+        # small, and whole.
         held = [
             P(*x.spec(include_fsdp=self.gathers_params)) for x in self.param_shardings
         ]
-        worked = [P(*leaf.spec()) for leaf in self.param_shardings]
-        running = [
-            P(*leaf.spec(include_fsdp=False))
-            for leaf in self.state_layout.stat_shardings
-        ]
+        running = [P(*leaf.spec()) for leaf in self.state_layout.stat_shardings]
         # One order for parameters, and for what an optimizer has of each.
         trees = jax.tree.structure(state.params), jax.tree.structure(state.stats)
         params, stats = map(jax.tree.unflatten, trees, (held, running))
@@ -193,10 +202,9 @@ class Layout:
             average={"params": params, "stats": stats} if kept else None,
             opt=optax.tree.map_params(
                 self.task.optimizer,
-                # A part of an optimizer has no state of leaves that are not its own.
-                lambda x, spec: x if is_masked(x) else spec,
+                _moment_spec,
                 state.opt,
-                jax.tree.unflatten(trees[0], worked),
+                jax.tree.unflatten(trees[0], self.param_shardings),
                 # Counts of steps and the like are on all devices.
                 transform_non_params=lambda _: P(),
                 is_leaf=is_masked,
@@ -315,6 +323,17 @@ class Layout:
             self.logits_product if is_scored else "",
         )
         bind_context_form(model, self.plan.context)
+        bind_loss_shares(model, self._loss_shares)
+
+    @property
+    def _loss_shares(self) -> int:
+        """Into how many shares the devices divide the loss of a gradient."""
+        # As in jaxdist/train/step.py; of stages the last alone has the loss, and sums
+        # it over microbatches.
+        axes = (axis for axis in self.plan.sum_axes if axis != "pipe")
+        is_summed = self.plan.stages > 1 and not self.plan.pipe.flows
+        parts = self.task.microbatches if is_summed else 1
+        return self.plan.mesh.size(*axes) * parts
 
     def _split_random_streams(self, model: nnx.Module) -> None:
         """Give the streams that a network keeps another key on each shard of a batch.
@@ -384,3 +403,15 @@ class Layout:
         # Dims that are not spatial (tokens, the frames of a clip) stay whole.
         axes, dims = self.plan.batch_axes, self.task.objective.dim_axes
         return {key: P(axes, *dims(key, len(x.shape))) for key, x in batch.items()}
+
+
+def _moment_spec(moment: Any, leaf: LeafSharding) -> Any:
+    """Return how an array of an optimizer lies that is one of a parameter's."""
+    # A part of an optimizer has no state of leaves that are not its own.
+    if is_masked(moment):
+        return moment
+    if len(moment.shape) != len(leaf.shape):
+        return P(*leaf.spec())
+    # Factored moments have one row in place of a dim.
+    pairs = zip(leaf.spec(), moment.shape, leaf.shape, strict=True)
+    return P(*(axis if rows == whole else None for axis, rows, whole in pairs))

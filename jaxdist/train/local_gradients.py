@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from jaxdist.partition.gradient_buckets import GradientReduction
 from jaxdist.pipeline.stages import BlockNames, network_outputs
-from jaxdist.profile.xla_cpu.backward_reads import saved_leaves
+from jaxdist.profile.xla_cpu.backward_reads import saved_constants, saved_leaves
 from jaxdist.train.block_scan import (
     BlockScan,
     ParamMovement,
@@ -24,12 +24,14 @@ from jaxdist.train.block_scan import (
 )
 from jaxdist.train.layout import Layout
 from jaxdist.train.materialize_params import (
+    frozen_arrays,
     gather_leaves,
     gather_params,
     merge_model,
     model_inputs,
     prevent_cse,
     select_local_samples,
+    with_frozen,
 )
 from jaxdist.train.objective import Batch
 from jaxdist.train.remat import (
@@ -71,7 +73,7 @@ def local_gradients(
         Gradients in the order of the parameters: whole, but shards of those of blocks
         that run as loops.
     """
-    network = _LocalNetwork(layout, reduction, state, batch)
+    network = _LocalNetwork(layout, reduction, state, stats, batch)
     backward: list[Backward] = []
     result: Any = model_inputs(layout.task, batch)
     for piece in network.pieces:
@@ -89,7 +91,7 @@ def local_gradients(
         for i, x in own.items():
             # Tables that pieces share have a gradient of each.
             gradients[i] = gradients[i] + x if i in gradients else x
-    return loss, stats, [gradients[i] for i in range(len(network.held))]
+    return loss, stats, [gradients[i] for i in range(network.trained)]
 
 
 class _LocalNetwork:
@@ -100,6 +102,7 @@ class _LocalNetwork:
         layout: Layout,
         reduction: GradientReduction,
         state: TrainState,
+        stats: Any,
         batch: Batch,
     ) -> None:
         self.layout, self.reduction, self.batch = layout, reduction, batch
@@ -107,6 +110,11 @@ class _LocalNetwork:
         # Of seed and step alone, so that a resumed run draws the same noise.
         self.key = jax.random.fold_in(jax.random.key(layout.task.seed), state.step)
         self.held, self.tree = jax.tree.flatten(state.params)
+        # Frozen parameters that fsdp shards are gathered as the others, so they follow
+        # them here; they are no arguments of gradients.
+        self.trained = len(self.held)
+        self.frozen = frozen_arrays(layout, stats)
+        self.held = [*self.held, *self.frozen]
         if layout.gathers_params and layout.task.microbatches > 1:
             # XLA would gather them once, before the loop over microbatches, and keep
             # them; so they are made to depend on the samples of each.
@@ -124,7 +132,8 @@ class _LocalNetwork:
     def make(self, leaves: Sequence[jax.Array], stats: Any) -> Any:
         """Return the network with these parameters, ready to be called."""
         layout = self.layout
-        params = jax.tree.unflatten(self.tree, list(leaves))
+        params = jax.tree.unflatten(self.tree, leaves[: self.trained])
+        stats = with_frozen(layout, stats, leaves[self.trained :])
         model = merge_model(layout.task, params, stats)
         model.train()
         layout.bind_layers(model, self.key, self.batch["id"], is_scored=True)
@@ -149,11 +158,13 @@ class _LocalNetwork:
         layout, plan = self.layout, self.layout.plan
         last = piece == self.pieces[-1]
 
+        wrt = [i for i in self.unlooped if i < self.trained]
+
         def call(own: list[jax.Array], given: Any) -> tuple[Any, Any]:
             # Those of loops are still shards here, and no block of this piece reads
             # them.
             leaves = list(self.params)
-            for i, x in zip(self.unlooped, own, strict=True):
+            for i, x in zip(wrt, own, strict=True):
                 leaves[i] = x
             if piece is None:
                 outputs, new = call_model(plan, self.make, leaves, stats, given)
@@ -171,16 +182,17 @@ class _LocalNetwork:
             mean = layout.objective.mean_loss(outputs, batch)
             return mean / plan.mesh.size(*plan.sum_axes), new
 
-        used = [self.params[i] for i in self.unlooped]
-        wrt = (used,) if first else (used, given)
+        used = [self.params[i] for i in wrt]
+        args = (used,) if first else (used, given)
         fixed = partial(call, given=given) if first else call
         result: Any
-        result, vjp, new = jax.vjp(maybe_checkpoint(plan, fixed), *wrt, has_aux=True)
+        result, vjp, new = jax.vjp(maybe_checkpoint(plan, fixed), *args, has_aux=True)
+        new = with_frozen(layout, new, self.frozen)
 
         def backward(cotangent: Any) -> tuple[Gradients, Any]:
             self._gather_again(vjp, result if last else cotangent)
             own, *before = vjp(cotangent)
-            return dict(zip(self.unlooped, own, strict=True)), before and before[0]
+            return dict(zip(wrt, own, strict=True)), before and before[0]
 
         return result, new, backward
 
@@ -195,7 +207,8 @@ class _LocalNetwork:
         again = piece.blocks[0] in layout.plan.remade(layout.blocks)
         block_fn = (checkpoint_blocks if again else checkpoint_elementwise)(block_fn)
         # The blocks of a loop are sharded alike.
-        dims = [layout.fsdp_dims[each[0]] for each in piece.indices]
+        dims = [layout.gather_dims[each[0]] for each in piece.indices]
+        trained = tuple(each[0] < self.trained for each in piece.indices)
         gathers = layout.gathers_params
 
         def gather(
@@ -204,7 +217,8 @@ class _LocalNetwork:
             return gather_leaves(layout, shards, dims, self.codec, needed)
 
         def scatter(gradients: list[jax.Array]) -> list[jax.Array]:
-            return reduction.scatter(gradients, dims)
+            own = [dim for dim, moves in zip(dims, trained, strict=True) if moves]
+            return reduction.scatter(gradients, own)
 
         shards = stack_blocks(piece, self.held)
         moves = ParamMovement(
@@ -215,14 +229,16 @@ class _LocalNetwork:
                 gathers and dim is not None and x.ndim > 2
                 for dim, x in zip(dims, shards, strict=True)
             ),
+            trained=trained,
         )
         done = scan_blocks(block_fn, shards, variables, given, moves)
 
         def backward(cotangent: Any) -> tuple[Gradients, Any]:
             stacked, cotangent = done.backward(cotangent)
+            moved = [each for each in piece.indices if each[0] < self.trained]
             gradients = {
                 i: x[row]
-                for each, x in zip(piece.indices, stacked, strict=True)
+                for each, x in zip(moved, stacked, strict=True)
                 for row, i in enumerate(each)
             }
             return gradients, cotangent
@@ -244,7 +260,9 @@ class _LocalNetwork:
         """
         if not self.layout.gathers_params:
             return
-        reads = dict(zip(self.unlooped, saved_leaves(vjp), strict=True))
+        fixed = [i for i in self.unlooped if i >= self.trained]
+        kept = saved_constants(vjp, [self.params[i] for i in fixed])
+        reads = dict(zip(self.unlooped, (*saved_leaves(vjp), *kept), strict=True))
         wanted = [reads.get(i, False) and x.ndim > 1 for i, x in enumerate(self.held)]
         missing = [want and i not in self.again for i, want in enumerate(wanted)]
         if any(missing):
@@ -261,8 +279,10 @@ class _LocalNetwork:
         # first copy on all backends (docs/adr/0013).
         vjp.args_res[0] = [
             self.again[i] if wanted[i] else was
-            for i, was in zip(self.unlooped, vjp.args_res[0], strict=True)
+            for i, was in zip(self.unlooped, vjp.args_res[0])
         ]
+        fresh = {id(self.params[i]): self.again[i] for i in fixed if wanted[i]}
+        vjp.opaque_residuals[:] = [fresh.get(id(x), x) for x in vjp.opaque_residuals]
 
 
 def _iter_pieces(layout: Layout) -> Iterator[BlockNames | BlockScan | None]:

@@ -37,11 +37,26 @@ def gather_params(
 
     Args:
         layout: layout of the parameters.
-        local_params: this device's shards, in the order of the tree.
+        local_params: this device's shards, in the order of the tree, and behind them
+            those of frozen parameters.
         codec: compression of gathered matrices; None for none.
         needed: which parameters are gathered; None for all.
     """
-    return gather_leaves(layout, local_params, layout.fsdp_dims, codec, needed)
+    return gather_leaves(layout, local_params, layout.gather_dims, codec, needed)
+
+
+def frozen_arrays(layout: Layout, stats: Any) -> list[jax.Array]:
+    """Return the frozen parameters that fsdp shards, out of statistics."""
+    held = jax.tree.leaves(stats)
+    return [held[i] for i in layout.frozen_dims]
+
+
+def with_frozen(layout: Layout, stats: Any, arrays: Sequence[jax.Array]) -> Any:
+    """Return statistics with these for the frozen parameters that fsdp shards."""
+    held, tree = jax.tree.flatten(stats)
+    for i, x in zip(layout.frozen_dims, arrays, strict=True):
+        held[i] = x
+    return jax.tree.unflatten(tree, held)
 
 
 def gather_leaves(

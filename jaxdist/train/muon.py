@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import optax
 from optax import contrib
 
+from jaxdist.layers.experts import EXPERT_WEIGHTS
+
 LeafMap = Callable[[Any], Any]
 """Maps a tree of the parameters' form to another of that form."""
 
@@ -80,7 +82,10 @@ def matrix_labels(params: Any) -> Any:
 
     def label(path: Any, leaf: Any) -> str:
         names = {getattr(k, "key", getattr(k, "name", "")) for k in path}
-        # A row of a table is a token's own: rows are no output of one product.
-        return "muon" if leaf.ndim > 1 and "embedding" not in names else "adamw"
+        # A row of a table is a token's own: rows are no output of one product. Weights
+        # of experts are several matrices in one leaf.
+        is_expert = "kernel" not in names and names & {*EXPERT_WEIGHTS}
+        is_matrix = leaf.ndim > 1 and "embedding" not in names and not is_expert
+        return "muon" if is_matrix else "adamw"
 
     return jax.tree_util.tree_map_with_path(label, params)

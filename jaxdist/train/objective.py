@@ -328,6 +328,11 @@ class NextToken(Objective):
         own, methods = type(self), ("losses", "correct", "mean_loss")
         return all(getattr(own, x) is getattr(NextToken, x) for x in methods)
 
+    @property
+    def whole_keys(self) -> tuple[str, ...]:
+        """Keys that each device has of all tokens, where several share a sample's."""
+        return ()
+
     def dim_axes(self, key: str, rank: int) -> tuple[str | None, ...]:
         """Name the axes: several devices may have the tokens of a sample."""
         # A subclass with a loss of its own is written for whole samples.
@@ -344,7 +349,11 @@ class NextToken(Objective):
         whole = dict(batch) | {key: gather_whole_tokens(batch[key]) for key in keys}
         # Of whole samples, before they are cut: a device sees a part of the targets.
         counts = self.target_mask(whole["target"], whole).sum(-1, dtype=jnp.int32)
-        cut = {key: local_tokens(whole[key], 1) for key in keys}
+        cut = {
+            key: local_tokens(whole[key], 1)
+            for key in keys
+            if key not in self.whole_keys
+        }
         return {**whole, **cut, _TARGET_COUNT: counts}
 
     def batch_traffic(
@@ -450,11 +459,19 @@ class PackedNextToken(NextToken):
     inputs: BatchKeys = (("tokens", "int32"), ("segments", "int32"))
     targets: BatchKeys = (("target", "int32"), ("bytes", "int32"))
 
+    @property
+    def whole_keys(self) -> tuple[str, ...]:
+        """Segments: a token's are held against those of keys on other devices."""
+        return ("segments",)
+
     def loss_sums(
         self, losses: jax.Array, batch: Batch, is_real: jax.Array
     ) -> dict[str, jax.Array]:
         """Return the nats of all tokens, their number, and the bytes of text, [1]."""
-        tokens = self.target_mask(batch["target"], batch).astype(jnp.int32).sum(-1)
+        # Losses are of whole windows, so their tokens are, too.
+        tokens = batch.get(_TARGET_COUNT)
+        if tokens is None:
+            tokens = self.target_mask(batch["target"], batch).astype(jnp.int32).sum(-1)
         each = losses * tokens.astype(losses.dtype), tokens, batch["bytes"]
         nats, tokens, size = (jnp.where(is_real, x, jnp.zeros_like(x)) for x in each)
         return {

@@ -25,7 +25,16 @@ _NON_NEGATIVE_KEYS: Final = (
 class OptimConfig:
     """The optimizer, with warm-up and cosine decay of its rate."""
 
-    name: Literal["sgd", "adamw", "lars", "lamb", "muon"] = "sgd"
+    name: Literal[
+        "sgd",
+        "adamw",
+        "lars",
+        "lamb",
+        "muon",
+        "schedule_free_sgd",
+        "schedule_free_adamw",
+        "adafactor",
+    ] = "sgd"
     """Name of the optimizer."""
     lr: float = 0.1
     """Peak learning rate, reached at the end of the warm-up; scaled, if `scaling` is.
@@ -36,6 +45,8 @@ class OptimConfig:
     """
     momentum: float = 0.9
     """Share of the old mean of gradients in the new, 0 to below 1; sgd is Nesterov's.
+    adafactor has none; schedule_free: share of the average in the point at which
+    gradients are taken.
     """
     beta2: float = 0.999
     """The same for squares of gradients, 0 to below 1: adamw, lamb and muon."""
@@ -44,8 +55,8 @@ class OptimConfig:
     gradient as this times the weight; others: added to the step, before the rate.
     """
     frozen: tuple[str, ...] = ()
-    """Patterns of parameters that are not trained, by path: base.*, or *.lora_a. They
-    have no gradient and no state of the optimizer, and lie whole on each device.
+    """Patterns of parameters that are not trained, by path: base.*. They have no
+    gradient and no state of the optimizer.
     """
     clip: float = 0.0
     """Longest gradient over all parameters, longer ones are shortened to it; 0: any."""
@@ -71,6 +82,15 @@ class OptimConfig:
         for key in ("momentum", "beta2", "ema"):
             check_range(f"optim.{key}", getattr(self, key), minimum=0, upper_bound=1)
         check_range("optim.accumulate", self.accumulate, minimum=1)
+        if self.is_schedule_free and (self.milestones or self.ema or not self.momentum):
+            raise BadInput(
+                f"{self.name} has a rate that stays, and an average of its own",
+                rule="with a schedule-free optimizer optim.milestones and optim.ema "
+                "are not set, and optim.momentum is above 0",
+                values=f"optim.milestones = {','.join(map(str, self.milestones))}, "
+                f"optim.ema = {self.ema}, optim.momentum = {self.momentum}",
+                remedy="optim.milestones= optim.ema=0 optim.momentum=0.9",
+            )
         # A milestone within the warm-up would be lost in the schedule.
         times = (self.warmup_epochs, *self.milestones)
         if any(late <= early for early, late in pairwise(times)):
@@ -82,6 +102,11 @@ class OptimConfig:
                 f"optim.milestones = {','.join(map(str, self.milestones))}",
                 remedy="optim.milestones=30,60,80",
             )
+
+    @property
+    def is_schedule_free(self) -> bool:
+        """Whether the rate does not decay, and the parameters are an average."""
+        return self.name.startswith("schedule_free")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +160,10 @@ def make_learning_rate(
     import optax
 
     start = make_warmup(config, steps, steps_per_epoch, batch_size)
+    if config.is_schedule_free:
+        # A line over no steps would stay at its first rate.
+        first = start.initial_rate if start.steps else start.peak_rate
+        return optax.linear_schedule(first, start.peak_rate, start.steps)
     # Without milestones the rate decays by half a cosine.
     if not config.milestones:
         return optax.warmup_cosine_decay_schedule(
@@ -198,6 +227,42 @@ def _adamw(config: OptimConfig, rate: "optax.Schedule") -> Any:
         weight_decay=config.weight_decay,
         mask=weight_decay_mask,
     )
+
+
+def _schedule_free_sgd(config: OptimConfig, rate: "optax.Schedule") -> Any:
+    """Defazio et al. 2024, arXiv:2405.15682; decay is added to the gradient."""
+    import optax
+
+    from jaxdist.train.schedule_free import schedule_free
+
+    base = optax.chain(
+        optax.add_decayed_weights(config.weight_decay, weight_decay_mask),
+        optax.scale_by_learning_rate(rate),
+    )
+    return schedule_free(base, rate, config.momentum)
+
+
+def _schedule_free_adamw(config: OptimConfig, rate: "optax.Schedule") -> Any:
+    """The same, each number scaled by the mean of its squared gradients."""
+    import optax
+
+    from jaxdist.train.schedule_free import schedule_free
+
+    base = optax.chain(
+        # As Adam without momentum, which would be as large as the parameters.
+        optax.scale_by_rms(config.beta2, eps_in_sqrt=False, bias_correction=True),
+        optax.add_decayed_weights(config.weight_decay, weight_decay_mask),
+        optax.scale_by_learning_rate(rate),
+    )
+    return schedule_free(base, rate, config.momentum)
+
+
+def _adafactor(config: OptimConfig, rate: "optax.Schedule") -> Any:
+    """`optax.adafactor`, without momentum: Shazeer and Stern 2018, arXiv:1804.04235."""
+    from jaxdist.train.adafactor import adafactor
+
+    decay = config.weight_decay
+    return adafactor(rate, weight_decay=decay, mask=weight_decay_mask)
 
 
 def _lars(config: OptimConfig, rate: "optax.Schedule") -> Any:
@@ -264,7 +329,16 @@ def weight_decay_mask(params: Any) -> Any:
 
 
 _OPTIMIZERS: Final = MappingProxyType(
-    {"sgd": _sgd, "adamw": _adamw, "lars": _lars, "lamb": _lamb, "muon": _muon}
+    {
+        "sgd": _sgd,
+        "adamw": _adamw,
+        "lars": _lars,
+        "lamb": _lamb,
+        "muon": _muon,
+        "schedule_free_sgd": _schedule_free_sgd,
+        "schedule_free_adamw": _schedule_free_adamw,
+        "adafactor": _adafactor,
+    }
 )
 
 

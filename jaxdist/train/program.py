@@ -156,7 +156,12 @@ class Program:
     @property
     def num_params(self) -> int:
         """Trainable numbers in the network."""
-        return sum(leaf.size for leaf in jax.tree.leaves(self.layout.task.state.params))
+        return self.layout.task.num_params
+
+    @property
+    def num_frozen(self) -> int:
+        """Numbers of frozen parameters."""
+        return self.layout.task.num_frozen
 
     def raise_difference(self) -> None:
         """Refuse a step that differs from its plan.

@@ -27,7 +27,7 @@ import jax
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from jaxdist.core.array_tags import DROPOUT_MASK, INNER_ACTIVATION
+from jaxdist.core.array_tags import DROPOUT_MASK, INNER_ACTIVATION, MOVED_ROWS
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.instance_methods import wrap_method
 from jaxdist.core.plan import Plan
@@ -335,12 +335,19 @@ def checkpoint_blocks(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
     return kept
 
 
+def _moves_rows(*, call_jaxpr: Any, **others: Any) -> bool:
+    """Tell whether a function with a gradient of its own is no collective."""
+    del others
+    names = (u.eqn.params for u in walk_jaxpr(call_jaxpr.jaxpr))
+    return any(params.get("name") == MOVED_ROWS for params in names)
+
+
 def _is_saveable(primitive: Any, *avals: Any, **params: Any) -> Any:
     if primitive.name == "name" and params["name"] == _OFFLOADED:
         return _offload(primitive, *avals, **params)
     if primitive.name == "name":
         return params["name"] == _SAVED
     # A collective with a gradient of its own is in the trace under this name.
-    own = primitive.name.startswith("custom_vjp_call")
+    own = primitive.name.startswith("custom_vjp_call") and not _moves_rows(**params)
     # Results of collectives are kept: running them twice would move the bytes twice.
     return own or primitive.name in _COLLECTIVES

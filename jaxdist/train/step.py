@@ -12,7 +12,9 @@ split it. One rule for every leaf and every split.
 """
 
 import functools
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import jax
@@ -35,6 +37,7 @@ from jaxdist.pipeline.async_executor import AsyncPipeline
 from jaxdist.pipeline.plan_schedule import async_plan_schedule
 from jaxdist.pipeline.stage_parameters import SlotArrays
 from jaxdist.train import error_feedback
+from jaxdist.train.adafactor import local_means
 from jaxdist.train.diloco import per_replica_step
 from jaxdist.train.layout import Layout
 from jaxdist.train.local_gradients import local_gradients
@@ -48,6 +51,7 @@ from jaxdist.train.nonfinite import (
 )
 from jaxdist.train.objective import Batch
 from jaxdist.train.pipeline import sync_gradients
+from jaxdist.train.schedule_free import gradient_params
 from jaxdist.train.sharded_norms import is_masked, leaves_with_masked, local_sum_squares
 from jaxdist.train.state import TrainState, update_ema
 
@@ -113,14 +117,13 @@ def _sync_update(
         Loss, new statistics, parameters, optimizer state and error feedback.
     """
     plan = layout.plan
+    at = replace(state, params=gradient_params(state.params, state.opt))
     if layout.slot_layout is None:
         # Microbatches one after the other; else they go through the pipeline's stages.
-        own = functools.partial(local_gradients, layout, reduction, state)
+        own = functools.partial(local_gradients, layout, reduction, at)
         gradient_fn = accumulate_gradients(own, layout.task.microbatches)
     else:
-        gradient_fn = functools.partial(
-            sync_gradients.pipeline_gradients, layout, state
-        )
+        gradient_fn = functools.partial(sync_gradients.pipeline_gradients, layout, at)
     loss, stats, grads = gradient_fn(state.stats, batch)
     stats = _sync_stats(layout, stats)
     # jax.grad returns the conjugate of the direction of steepest ascent.
@@ -218,6 +221,8 @@ def _apply_optimizer(
             total=total,
             unshard=functools.partial(_unshard, layout),
             shard=functools.partial(_shard, layout),
+            means=functools.partial(_whole_means, layout),
+            sizes=functools.partial(_whole_sizes, layout),
         )
         params = optax.apply_updates(params, updates)
     if whole:
@@ -239,6 +244,25 @@ def _global_squares(layout: Layout, tree: Any) -> Any:
     over = [split_axes(leaf) for leaf, x in given if not is_masked(x)]
     with jax.named_scope("whole_lengths"):
         return jax.tree.unflatten(shape, all_reduce_leaves(own, over))
+
+
+def _whole_means(layout: Layout, tree: Any, dim: int) -> Any:
+    """Return the mean of each whole leaf over a dim, which stays as one row."""
+    own, shape = jax.tree.flatten(local_means(tree, dim))
+    given = zip(layout.param_shardings, leaves_with_masked(tree), strict=True)
+    axes = [leaf.spec()[dim] for leaf, x in given if not is_masked(x)]
+    parts = [
+        x / layout.plan.mesh.size(axis) if axis else x
+        for x, axis in zip(own, axes, strict=True)
+    ]
+    over = [(axis,) if axis else () for axis in axes]
+    with jax.named_scope("whole_lengths"):
+        return jax.tree.unflatten(shape, all_reduce_leaves(parts, over))
+
+
+def _whole_sizes(layout: Layout, tree: Any) -> Any:
+    """Return how many numbers each whole leaf has."""
+    return _map_split_leaves(layout, lambda leaf, x: math.prod(leaf.shape), tree)
 
 
 def _unshard(layout: Layout, tree: Any) -> Any:
@@ -265,7 +289,7 @@ def _shard(layout: Layout, tree: Any) -> Any:
 
 
 def _map_split_leaves(
-    layout: Layout, move: Callable[[LeafSharding, jax.Array], jax.Array], tree: Any
+    layout: Layout, move: Callable[[LeafSharding, jax.Array], Any], tree: Any
 ) -> Any:
     """Map leaves with their shardings; masked ones are none."""
     own, shape = jax.tree.flatten(tree)

@@ -16,8 +16,10 @@ from flax import nnx
 
 from jaxdist.core.dtypes import is_complex
 from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.records import parse_record
 from jaxdist.profile.abstract import constant_rngs, is_trainable
 from jaxdist.profile.repeated_blocks import RepeatedBlocks, find_equal_blocks
+from jaxdist.train.lora import LoraConfig, add_adapters
 from jaxdist.train.objective import Classification, Objective
 from jaxdist.train.state import (
     TrainState,
@@ -37,6 +39,8 @@ class ModelSpec:
     """Settings: values that JSON holds."""
     dtype: str | None = None
     """Dtype of activations; None for that of the inputs."""
+    lora: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Settings of `LoraConfig`; empty for a network without adapters."""
 
     def __call__(self, *, rngs: nnx.Rngs) -> nnx.Module:
         """Build the network.
@@ -46,7 +50,12 @@ class ModelSpec:
         """
         module, name = self.maker.split(":")
         make = getattr(import_module(module), name)
-        return make(self.settings, dtype=self.dtype, rngs=rngs)
+        network: nnx.Module = make(self.settings, dtype=self.dtype, rngs=rngs)
+        # Behind the weights, which are drawn as they are without adapters.
+        if self.lora:
+            config = parse_record(LoraConfig, self.lora, "settings of adapters")
+            add_adapters(network, config, rngs)
+        return network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +78,38 @@ class Task:
     """Decay of the moving average of the weights; 0 for no average."""
     frozen: tuple[str, ...] = ()
     """Patterns of the paths of parameters that are not trained: `base.*`."""
+    trained: tuple[str, ...] = ()
+    """Patterns of those that alone are trained, the others frozen; none: of all."""
     seed: int = 0
     """Seed of the initial weights and of all noise."""
     dtype: Any = None
     """Dtype of activations; None for that of the inputs."""
     param_dtype: Any = jnp.float32
     """Dtype of parameters, statistics and optimizer state."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether some parameters are frozen."""
+        return bool(self.frozen or self.trained)
+
+    @functools.cached_property
+    def frozen_params(self) -> frozenset[str]:
+        """Names of the parameters that could be trained and are not."""
+        flat = nnx.to_flat_state(self.state.stats)
+        return frozenset(
+            "/".join(map(str, path)) for path, x in flat if is_trainable(path, x)
+        )
+
+    @property
+    def num_params(self) -> int:
+        """Numbers of the parameters that are trained."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.state.params))
+
+    @property
+    def num_frozen(self) -> int:
+        """Numbers of the parameters that are not trained."""
+        held = named_leaves(self.state.stats)
+        return sum(held[name].size for name in self.frozen_params)
 
     def in_parts(self, microbatches: int) -> "Task":
         """Return the task with another number of microbatches."""
@@ -116,7 +151,8 @@ class Task:
         def is_trained(path: Sequence[Any], variable: nnx.Variable[Any]) -> bool:
             name = ".".join(map(str, path))
             fixed = any(fnmatch.fnmatchcase(name, each) for each in self.frozen)
-            return is_trainable(path, variable) and not fixed
+            free = any(fnmatch.fnmatchcase(name, each) for each in self.trained or "*")
+            return is_trainable(path, variable) and free and not fixed
 
         graph, params, *rest = nnx.split(network, is_trained, ...)
         return graph, params, rest[0]
@@ -147,7 +183,7 @@ class Task:
             params, rest = jax.eval_shape(lambda: make(nnx.Rngs(0)))
         # Equal blocks have equal optimizer states, so only one of them is traced.
         same = find_equal_blocks(nnx.merge(found[-1], params, rest))
-        if self.frozen:  # equal blocks may be frozen one by one
+        if self.is_partial:  # equal blocks may be frozen one by one
             same = RepeatedBlocks(names=same.names)
         few = jax.eval_shape(self.optimizer.init, same.prune_state(params))
         average = partial(init_ema, self.average)

@@ -29,10 +29,13 @@ SHORT_KEYS: Final[Mapping[str, str]] = MappingProxyType(
         "dataset": "data.name",
         "grad_accum": "optim.accumulate",
         "learning_rate": "optim.lr",
+        "lora_alpha": "lora.alpha",
+        "lora_rank": "lora.rank",
         "lr": "optim.lr",
         "momentum": "optim.momentum",
         "num_epochs": "epochs",
         "optimizer": "optim.name",
+        "target_modules": "lora.targets",
         "wd": "optim.weight_decay",
         "weight_decay": "optim.weight_decay",
     }

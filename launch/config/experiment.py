@@ -16,6 +16,7 @@ from jaxdist.core.object_reference import call_user_function, load_module
 from jaxdist.core.plan import Plan
 from jaxdist.input.config import DataConfig
 from jaxdist.models.config import ModelConfig
+from jaxdist.train.lora import LoraConfig
 from jaxdist.train.optimizers import OptimConfig
 
 TrackerName = Literal["csv", "mlflow", "tensorboard", "wandb"]
@@ -131,6 +132,8 @@ class Experiment:
     """Which samples, and how many at once."""
     model: ModelConfig = field(default_factory=ModelConfig)
     """Which network."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    """Adapters that are trained in place of its parameters."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     """How its parameters move."""
     plan: Plan = field(default_factory=Plan)

@@ -75,10 +75,13 @@ def _run_settings(path: Path) -> dict[str, Any]:
     """Return what a run says of its network; what its data decided is left open."""
     try:
         values = parse_json(read_text(path / _RUN_FILE))["values"]
+        # Adapters of a run are a part of its network.
+        adapted = values.get("lora.rank", {"value": 0})["value"]
+        parts = ("model.", "lora.") if adapted else ("model.",)
         return {
-            key: row["value"]
+            key: tuple(row["value"]) if key == "lora.targets" else row["value"]
             for key, row in values.items()
-            if key.startswith("model.") and row["value"] is not None
+            if key.startswith(parts) and row["value"] is not None
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(

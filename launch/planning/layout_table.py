@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from jaxdist.core.text.formatting import format_duration, format_size
 from jaxdist.launch.planning.layout_search import LayoutSearchResult
 from jaxdist.launch.terminal.console import make_table, print_next_commands, print_table
+from jaxdist.launch.terminal.run_summary import format_parameters
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,6 +35,9 @@ def print_layouts(out: "Console", found: LayoutSearchResult) -> None:
         f"  {ranking.num_estimated:,} plans ordered, {ranking.num_evaluated} "
         f"described, in {format_duration(found.search_s)}"
     )
+    if frozen := found.describer.task.num_frozen:
+        trained = found.describer.task.num_params
+        out.print(f"  {format_parameters(trained, frozen)}")
     goal = "" if objective.samples is None else f"{objective.samples:,.0f} samples"
     if objective.kind == "budget":
         out.print(f"  ordered by the hours until {goal} are trained on")

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, get_args
 
 from jaxdist.core.axes import AXES as EVERY
-from jaxdist.core.axes import CONTEXT_AXIS, SPATIAL_AXES
+from jaxdist.core.axes import CONTEXT_AXIS, EXPERT_AXIS, SPATIAL_AXES
 from jaxdist.core.errors import BadInput, did_you_mean, unknown_name_error
 from jaxdist.core.plan import AfterSpatial, ContextForm, Plan, TensorSplit
 from jaxdist.core.plan.reduction import AlgorithmName
@@ -200,6 +200,7 @@ class LayoutQuery:
             batch=batch,
             blocks=max(1, len(profile.blocks)),
             tokens=tokens.shape[1] if tokens is not None else 0,
+            experts=self._experts,
             fixed_axes=self.pinned_axes,
         )
         return CostEstimate(
@@ -236,6 +237,15 @@ class LayoutQuery:
         micro = self.describer.task.microbatches
         return [replace(plan, microbatches=micro) for plan in plans]
 
+    @cached_property
+    def _experts(self) -> int:
+        """Experts of the network, of which devices have equal parts; 0: none."""
+        from jaxdist.launch.training.job.job import task_network
+        from jaxdist.partition.expert_parallel import expert_layers
+
+        layers = expert_layers(task_network(self.describer.task)).values()
+        return math.gcd(*(layer.router.shape[-1] for layer in layers))
+
     @property
     def _axes(self) -> tuple[str, ...]:
         from jaxdist.planner.layouts.space import SEARCH_AXES
@@ -244,4 +254,5 @@ class LayoutQuery:
         has = {"image": SPATIAL_AXES, "tokens": (CONTEXT_AXIS,)}
         shapes = self.describer.shapes
         others = {a for key, axes in has.items() if key not in shapes for a in axes}
+        others |= set() if self._experts else {EXPERT_AXIS}
         return tuple(axis for axis in SEARCH_AXES if axis not in others)

@@ -19,6 +19,7 @@ from jaxdist.launch.report.learning_curves import perplexity_points
 from jaxdist.launch.report.run_record import RunData
 from jaxdist.launch.terminal.run_summary import (
     best_text,
+    format_parameters,
     pluralize,
     step_time_percentiles,
 )
@@ -70,7 +71,8 @@ def header_facts(record: RunData) -> dict[str, str]:
         "Result": result,
         "Ran": ran,
         "Model": _join_parts(
-            model, run.parameters and pluralize(run.parameters, "parameter")
+            model,
+            run.parameters and format_parameters(run.parameters, run.frozen_parameters),
         ),
         "Data": _join_parts(record.value("data.name", ""), run.shuffle),
         "Machine": machine,

@@ -53,7 +53,7 @@ TRACKED_PACKAGES: Final = (
 )
 """Packages whose version can change what a run computes."""
 RESUME_FIXED_KEYS: Final = (
-    *("name", "seed", "precision", "weights", "model."),
+    *("name", "seed", "precision", "weights", "model.", "lora."),
     *("data.name", "data.batch", "data.path", "data.context", "data.stride"),
     *("data.size", "data.samples", "data.order", "data.corrupt_images"),
     *("plan.reduce.", "plan.outer.", "plan.mesh.replica", "plan.shuffle."),

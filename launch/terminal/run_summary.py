@@ -45,6 +45,8 @@ class TerminalRunHeader:
     """Name of the network."""
     parameter_count: int
     """Trainable numbers in it."""
+    frozen_count: int = 0
+    """Numbers of its parameters that are not trained."""
     data: str
     """Name of the data set."""
     train_samples: int
@@ -98,7 +100,8 @@ class TerminalRunHeader:
         if self.resumed_at is not None:
             sitting = f", resumed at step {count(self.resumed_at)} (newest verified)"
         left = [
-            f"model   {self.model}, {count(self.parameter_count)} parameters",
+            f"model   {self.model}, "
+            f"{format_parameters(self.parameter_count, self.frozen_count)}",
             f"batch   {count(self.batch)} global, {count(replica)} a replica",
             f"run     {self.folder}{sitting}",
             f"rate    {self.learning_rate}" if self.learning_rate else "",
@@ -159,6 +162,18 @@ def wrap_hanging(text: str, indent: int, width: int) -> Text:
         line += word + " "
     lines.append(line.rstrip())
     return Text("\n".join(lines), no_wrap=True, overflow="ignore")
+
+
+def format_parameters(trained: int, frozen: int) -> str:
+    """Write the size of a network, and how much of it is trained.
+
+    >>> format_parameters(1234, 0), format_parameters(12, 1222)
+    ('1,234 parameters', '12 of 1,234 parameters trained')
+    """
+    if not frozen:
+        return pluralize(trained, "parameter")
+    whole = pluralize(trained + frozen, "parameter")
+    return f"{format_count(trained)} of {whole} trained"
 
 
 def pluralize(number: float, noun: str) -> str:

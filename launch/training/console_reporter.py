@@ -175,6 +175,7 @@ def make_run_header(session: TrainingSession) -> TerminalRunHeader:
         processes=process_group().size,
         model=config.model.name,
         parameter_count=program.num_params,
+        frozen_count=program.num_frozen,
         data=config.data.name,
         train_samples=len(job.sources[0]),
         test_samples=len(job.sources[1]),

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxdist.core.errors import BadInput
 from jaxdist.core.files import FolderMarker, delete_folder, marker_path, write_atomic
+from jaxdist.core.records import parse_record
 from jaxdist.core.safetensors_file import DTYPES, TensorWriter
 from jaxdist.core.validation import json_text
 from jaxdist.launch.run_folder.folder import RunFolder, check_writable
@@ -26,6 +27,12 @@ from jaxdist.models.pretrained.tensor_names import TENSOR_NAMES, leaf_tensors
 from jaxdist.train.checkpoint import reader
 from jaxdist.train.checkpoint.best import CheckpointStep
 from jaxdist.train.checkpoint.manifest import CheckpointManifest
+from jaxdist.train.lora import (
+    LoraConfig,
+    adapter_kernels,
+    is_adapter,
+    merge_adapter,
+)
 
 ExportDtype = Literal["float32", "bfloat16", "float16"]
 _DTYPE_CODES: Final = {
@@ -100,9 +107,9 @@ def export_weights(
     shapes: _TensorShapes = {}
     for leaf, stored in leaves.items():
         metadata = manifest.leaves[stored]
-        tensor = places[leaf].tensor
-        code = _DTYPE_CODES[dtype] if dtype else before.get(tensor, "F32")
-        shapes[tensor] = code, places[leaf].tensor_shape(metadata.shape)
+        for tensor in places[leaf].tensors(metadata.shape):
+            code = _DTYPE_CODES[dtype] if dtype else before.get(tensor, "F32")
+            shapes[tensor] = code, places[leaf].tensor_shape(metadata.shape)
     # config.json has room for one dtype: that of most tensors.
     codes = [code for code, _ in shapes.values()]
     common = max(set(codes), key=codes.count)
@@ -118,15 +125,19 @@ def export_weights(
         writers = _make_files(part, shapes, max_file_bytes)
         folder = run.checkpoints / str(manifest.step)
         names = {stored: leaf for leaf, stored in leaves.items()}
+        adapters = _read_adapters(folder, manifest)
         for stored, array in _read(folder, manifest, names):
-            place = places[names[stored]]
-            # Most kernels are [out, in] there and [in, out] here.
-            turned = array.T if place.transposed else array
-            _check_range(place.tensor, turned, shapes[place.tensor][0])
-            # Parts of one tensor lie beside each other along its last dim, as query,
-            # key and value of GPT-2.
-            column = place.part * (turned.shape or (1,))[-1]
-            writers[place.tensor].write(place.tensor, turned, column)
+            place, adapter = places[names[stored]], adapters.get(names[stored])
+            whole = merge_adapter(array, *adapter) if adapter else array
+            rows = whole if place.is_stacked else (whole,)
+            for tensor, row in zip(place.tensors(whole.shape), rows, strict=True):
+                # Most kernels are [out, in] there and [in, out] here.
+                turned = row.T if place.transposed else row
+                _check_range(tensor, turned, shapes[tensor][0])
+                # Parts of one tensor lie beside each other along its last dim, as
+                # query, key and value of GPT-2.
+                column = place.part * (turned.shape or (1,))[-1]
+                writers[tensor].write(tensor, turned, column)
         write_atomic(part / CONFIG_FILE, json_text(tree, indent=2) + "\n")
         for name in COMPANION_FILES:
             if (run.pretrained / name).is_file():
@@ -164,8 +175,38 @@ def _leaf_names(manifest: CheckpointManifest) -> dict[str, str]:
     }
 
 
-_WEIGHTS: Final = ("kernel", "bias", "scale", "embedding")
+_WEIGHTS: Final = (
+    *("kernel", "bias", "scale", "embedding"),
+    *("router", "gate", "up", "down"),
+)
 """Variables that are weights: dropout has others."""
+
+
+def _read_adapters(
+    folder: Path, manifest: CheckpointManifest
+) -> dict[str, tuple[np.ndarray, np.ndarray, float]]:
+    """Read the adapters of a checkpoint: A, B and scale by the name of the kernel."""
+    lora = manifest.about.get("recipe", {}).get("lora")
+    if not lora:
+        return {}
+    averaged = any(name.startswith("average/") for name in manifest.leaves)
+    root = "average/params/" if averaged else "params/"
+    scale = parse_record(LoraConfig, lora, "the checkpoint's adapters").scale
+    stored = [name for name in manifest.leaves if name.startswith(root)]
+    # All that is trained beside them is small: they are held while kernels pass.
+    arrays = {
+        name.removeprefix(root): array
+        for name, array in reader.read_leaves(folder, manifest, prefix=root)
+        if is_adapter(name)
+    }
+    return {
+        kernel.removeprefix(root): (
+            arrays[a.removeprefix(root)],
+            arrays[a.removeprefix(root).removesuffix("a") + "b"],
+            scale,
+        )
+        for a, kernel in adapter_kernels(stored).items()
+    }
 
 
 def _read(

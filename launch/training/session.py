@@ -97,6 +97,7 @@ def summarize_run(
         devices=plan.mesh.devices,
         platform=job.platform,
         parameters=session.program.num_params,
+        frozen_parameters=session.program.num_frozen,
         steps=int(outcome.state.step),
         skipped=count_skipped_steps(outcome.state.opt),
         accuracy=score["accuracy"],

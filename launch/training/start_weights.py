@@ -24,6 +24,7 @@ from jaxdist.train.checkpoint.manifest import (
 )
 from jaxdist.train.checkpoint.restore import verify_arrays
 from jaxdist.train.layout import Layout
+from jaxdist.train.lora import adapter_kernels, is_adapter
 from jaxdist.train.state import named_leaves
 
 PRETRAINED_NOTE: Final = "pretrained"
@@ -121,12 +122,46 @@ def open_weights(config: Experiment, layout: Layout) -> StartWeights | None:
     if is_run:
         return _open_run(RunFolder(path), targets)
     found = PretrainedFolder.open(path)
+    # Adapters are new: no file has them.
+    targets = {name: x for name, x in targets.items() if not is_adapter(name)}
     return StartWeights(
         targets=targets,
         source=found.path,
         origin={"config": dict(found.config), "dtypes": found.dtypes},
         pretrained=found,
         places=found.check(config.model.name, targets),
+    )
+
+
+def _check_adapters(
+    run: RunFolder, manifest: CheckpointManifest, targets: Mapping[str, Any]
+) -> None:
+    """Refuse adapters of a run that would not fit, or would be left out.
+
+    Raises:
+        BadInput: naming both ranks.
+    """
+
+    def ranks(leaves: Mapping[str, Any]) -> dict[str, int]:
+        found = {name: leaves[name].shape[-1] for name in adapter_kernels(leaves)}
+        return {name.removeprefix("params/"): rank for name, rank in found.items()}
+
+    own = {k: x for k, x in manifest.leaves.items() if k.startswith("params/")}
+    had, has = ranks(own), ranks(targets)
+    if not had or had == has:
+        return
+    here = f"of rank {max(has.values())} on {len(has)}" if has else "on none"
+    raise BadInput(
+        f"run {run.name} has other adapters",
+        rule="a run that starts from one with adapters keeps them, or starts from its "
+        "export, in which they are merged",
+        values=f"adapters of rank {max(had.values())} on {len(had)} layers there, "
+        f"{here} here",
+        remedy=(
+            f"no lora.* keys: those of {run.name} are taken",
+            f"jaxdist export hf {run.name} {run.name}-merged, then "
+            f"weights={run.name}-merged",
+        ),
     )
 
 
@@ -141,6 +176,9 @@ def _open_run(run: RunFolder, targets: Mapping[str, Any]) -> StartWeights:
         for root in roots
         if root + leaf in manifest.leaves
     }
+    _check_adapters(run, manifest, targets)
+    # New adapters begin as they do on any network.
+    targets = {k: x for k, x in targets.items() if k in names or not is_adapter(k)}
     errors = []
     for leaf, target in targets.items():
         has = manifest.leaves.get(names.get(leaf, ""))

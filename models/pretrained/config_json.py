@@ -4,7 +4,7 @@ Nothing here needs jax: a plan is made from such a file alone.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -15,6 +15,9 @@ from jaxdist.core.validation import json_text, parse_json
 from jaxdist.models.config import ModelConfig
 
 CONFIG_FILE: Final = "config.json"
+_LLAMA_FAMILY: Final = ("llama", "mixtral")
+_WINDOWED: Final = ("mistral", "mixtral")
+"""Architectures that have a sliding window where a file says one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,23 @@ def _llama_like(class_name: str, **defaults: Any) -> Architecture:
     )
 
 
+def _with_experts(dense: Architecture) -> Architecture:
+    """Return an architecture with experts in place of its feed-forward part."""
+    counts = {"experts": "num_local_experts", "chosen_experts": "num_experts_per_tok"}
+    return replace(
+        dense,
+        model="mixtral",
+        fields={**dense.fields, **counts},
+        defaults={
+            **dense.defaults,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 1e6,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        },
+    )
+
+
 ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
     {
         "gpt2": Architecture(
@@ -101,6 +121,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         ),
         "qwen2": _llama_like(
             "Qwen2ForCausalLM", num_key_value_heads=32, sliding_window=4096
+        ),
+        "mixtral": _with_experts(
+            _llama_like("MixtralForCausalLM", num_key_value_heads=8)
         ),
     }
 )
@@ -244,7 +267,7 @@ def model_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
             )
         )
     raise_all(errors)
-    if known.model == "llama":
+    if known.model in _LLAMA_FAMILY:
         # Behind the errors: what is read there is divided by sizes.
         found |= _llama_settings(full, found)
         # Within its window a network with one is a network without.
@@ -298,7 +321,7 @@ def _llama_settings(
 def sliding_window(tree: Mapping[str, Any]) -> int | None:
     """Return how many tokens each token reads at most; None: all before it."""
     # Mistral uses its window wherever it has one; Qwen2 has a second field for that.
-    is_used = tree.get("use_sliding_window", tree.get("model_type") == "mistral")
+    is_used = tree.get("use_sliding_window", tree.get("model_type") in _WINDOWED)
     defaults = architecture_of(tree).defaults
     window = tree.get("sliding_window", defaults.get("sliding_window"))
     return int(window) if is_used and window else None
@@ -402,10 +425,12 @@ def config_json(
     if model.rope_scaling != "none":
         tree["rope_scaling"] = rope
     heads, embed = model.heads or 1, model.embed or 1
+    # A new network has no window; a file without this field has its architecture's.
+    window = None if origin is None else known.defaults.get("sliding_window")
     return tree | {
         "hidden_act": "silu",
         "head_dim": model.head_size or embed // heads,
-        "sliding_window": tree.get("sliding_window"),
+        "sliding_window": tree.get("sliding_window", window),
     }
 
 
@@ -431,4 +456,6 @@ def _check_heads(model: ModelConfig) -> None:
 def _model_type(model: ModelConfig) -> str:
     if model.name == "gpt2_small":
         return "gpt2"
+    if model.experts or model.name == "mixtral":
+        return "mixtral"
     return "qwen2" if model.qkv_bias else "llama"

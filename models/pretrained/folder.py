@@ -85,8 +85,9 @@ class PretrainedFolder:
         """
         found = leaf_tensors(model, leaves, self.tensors)
         wanted = {
-            one.tensor: one.tensor_shape(tuple(leaves[leaf].shape))
+            name: one.tensor_shape(tuple(leaves[leaf].shape))
             for leaf, one in found.items()
+            for name in one.tensors(tuple(leaves[leaf].shape))
         }
         missing = [name for name in wanted if name not in self.tensors]
         # As bad as a missing one: the network of the file computes something with it.
@@ -136,15 +137,22 @@ class PretrainedFolder:
             place: where it is, of `check`.
             target: its shape and dtype, with a sharding.
         """
-        stored, shape = self.tensors[place.tensor], tuple(target.shape)
+        shape = tuple(target.shape)
+        names, held = place.tensors(shape), self.nonfinite
 
-        def load(index: tuple[slice, ...]) -> np.ndarray:
-            part = stored.read(place.index(index, shape))
+        def load_tensor(name: str, index: tuple[slice, ...]) -> np.ndarray:
+            part = self.tensors[name].read(index)
             bad = part.size - int(np.isfinite(part).sum())
             if bad:
-                held = self.nonfinite
-                held[place.tensor] = held.get(place.tensor, 0) + bad
-            part = part.T if place.transposed else part
+                held[name] = held.get(name, 0) + bad
+            return part.T if place.transposed else part
+
+        def load(index: tuple[slice, ...]) -> np.ndarray:
+            # Of experts a device reads its own.
+            own = names[index[0]] if place.is_stacked else names
+            inner = place.index(index, shape)
+            parts = [load_tensor(name, inner) for name in own]
+            part = np.stack(parts) if place.is_stacked else parts[0]
             return np.ascontiguousarray(part, dtype=target.dtype)
 
         # The cache lives as long as this call, so a host keeps one leaf of its own at

@@ -12,7 +12,7 @@ class LeafTensor:
     """Where the numbers of a leaf are: a tensor, or some of its columns."""
 
     tensor: str
-    """Name of the tensor; `{}` is the number of the block."""
+    """Name of the tensor; `{}` is the number of the block, `*` that of an expert."""
     transposed: bool = False
     """Whether rows and columns are exchanged: torch's linear layers are `[out, in]`."""
     part: int = 0
@@ -20,15 +20,34 @@ class LeafTensor:
     parts: int = 1
     """Into how many parts of a size that dim is cut."""
 
+    @property
+    def is_stacked(self) -> bool:
+        """Whether the first dim of the leaf has a tensor for each of its rows."""
+        return "*" in self.tensor
+
+    def tensors(self, leaf_shape: tuple[int, ...]) -> tuple[str, ...]:
+        """Return the names of the tensors that the leaf is made of.
+
+        >>> LeafTensor(tensor="experts.*.w1").tensors((2, 8, 4))
+        ('experts.0.w1', 'experts.1.w1')
+        """
+        if not self.is_stacked:
+            return (self.tensor,)
+        rows = range(leaf_shape[0])
+        return tuple(self.tensor.replace("*", str(row)) for row in rows)
+
     def tensor_shape(self, leaf_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the whole tensor."""
+        leaf_shape = leaf_shape[self.is_stacked :]
         shape = leaf_shape[::-1] if self.transposed else leaf_shape
         return (*shape[:-1], shape[-1] * self.parts)
 
     def index(
         self, leaf_index: tuple[slice, ...], leaf_shape: tuple[int, ...]
     ) -> tuple[slice, ...]:
-        """Return the slice of the tensor that a slice of the leaf is."""
+        """Return the slice of each tensor that a slice of the leaf is."""
+        first = int(self.is_stacked)
+        leaf_index, leaf_shape = leaf_index[first:], leaf_shape[first:]
         # jax asks for slices with open ends: `indices` closes them.
         bounds = [one.indices(n) for one, n in zip(leaf_index, leaf_shape, strict=True)]
         bounds = bounds[::-1] if self.transposed else bounds
@@ -55,7 +74,7 @@ def _fused(tensor: str, part: int) -> LeafTensor:
 _GPT2_BLOCK: Final = "transformer.h.{}"
 _LLAMA_BLOCK: Final = "model.layers.{}"
 
-TENSOR_NAMES: Final[Mapping[str, Mapping[str, LeafTensor]]] = MappingProxyType(
+_NAMES: Final[Mapping[str, Mapping[str, LeafTensor]]] = MappingProxyType(
     {
         # Its linear layers are `[in, out]`, and one has queries, keys and values.
         "gpt2_small": {
@@ -113,10 +132,21 @@ TENSOR_NAMES: Final[Mapping[str, Mapping[str, LeafTensor]]] = MappingProxyType(
                 )
                 for name in ("gate", "up", "down")
             },
+            "block/mlp/router": _linear(f"{_LLAMA_BLOCK}.block_sparse_moe.gate.weight"),
+            **{
+                f"block/mlp/{ours}": _linear(
+                    f"{_LLAMA_BLOCK}.block_sparse_moe.experts.*.{theirs}.weight"
+                )
+                for ours, theirs in (("gate", "w1"), ("down", "w2"), ("up", "w3"))
+            },
             "head/norm/scale": _plain("model.norm.weight"),
             "head/logits/kernel": _linear("lm_head.weight"),
         },
     }
+)
+TENSOR_NAMES: Final[Mapping[str, Mapping[str, LeafTensor]]] = MappingProxyType(
+    # A mixtral is a llama with experts.
+    {**_NAMES, "mixtral": _NAMES["llama"]}
 )
 """Tensor by leaf of each network; `block` is any of its blocks."""
 

@@ -20,6 +20,8 @@ from jaxdist.core.plan.outer import OuterConfig
         ({"sync_interval": 5, "momentum": -0.1}, "plan.outer.momentum=0.9"),
         ({"sync_interval": 5, "fragments": 0}, "plan.outer.fragments=1"),
         ({"sync_interval": 5, "fragments": 6}, "plan.outer.fragments=1"),
+        ({"sync_interval": 5, "density": 0.0}, "plan.outer.density=0.015625"),
+        ({"sync_interval": 5, "feedback_decay": 1.1}, "plan.outer.feedback_decay=0.95"),
     ],
 )
 def test_out_of_range(given, remedy):
@@ -48,4 +50,15 @@ def test_replicas_on_purpose_alike_are_one():
         replicated_axes=("replica",),
     )
     assert plan.replicas == 1
-    assert plan.batch_axes == ("data", "fsdp")
+    assert plan.batch_axes == ("data", "fsdp", "expert")
+
+
+def test_error_feedback_and_outer_momentum_are_refused_together():
+    with pytest.raises(BadInput, match="two momenta") as caught:
+        OuterConfig(sync_interval=5, compressor="chunked_top_k")
+    words = caught.value.remedy[0].split()
+    given = {
+        key.removeprefix("plan.outer."): float(value)
+        for key, value in (word.split("=") for word in words)
+    }
+    assert OuterConfig(sync_interval=5, compressor="chunked_top_k", **given)

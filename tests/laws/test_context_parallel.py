@@ -96,9 +96,9 @@ def fused(monkeypatch):
 
     used, whole = [], attention.blockwise_attention
 
-    def blockwise(query, key, value, ring, fused):
+    def blockwise(query, key, value, segments, ring, fused):
         used.append(fused)
-        return whole(query, key, value, ring, fused)
+        return whole(query, key, value, segments, ring, fused)
 
     monkeypatch.setattr(attention, "TILE", 1)
     monkeypatch.setattr(attention, "attention_kernel", choose)

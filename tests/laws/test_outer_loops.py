@@ -21,6 +21,7 @@ WORDS = ModelConfig(name="llama", size="tiny")
 IMAGES = ModelConfig(name="resnet8", width=4)
 ADAM = optax.adamw(1e-2)
 LOCAL = dict(learning_rate=1.0, momentum=0.0)
+SPARSE = dict(compressor="chunked_top_k")
 MESHES = {
     "replica 2": dict(replica=2),
     "replica 4": dict(replica=4),
@@ -35,6 +36,11 @@ OUTERS = {
     "heavy ball": OuterConfig(sync_interval=3, nesterov=False, learning_rate=0.5),
     "local sgd": OuterConfig(sync_interval=3, **LOCAL),
     "fragments": OuterConfig(sync_interval=3, fragments=2),
+    "sparseloco": OuterConfig(sync_interval=2, **LOCAL, **SPARSE),
+    "sparseloco, fragments": OuterConfig(
+        sync_interval=3, fragments=2, learning_rate=0.8, momentum=0.0, **SPARSE
+    ),
+    "whole numbers": OuterConfig(sync_interval=2, quantize=False, **LOCAL, **SPARSE),
 }
 
 
@@ -86,6 +92,7 @@ def by_the_paper(parts, task, outer, replicas, batches, fragment_of):
     theta = named(state.params)
     speed = {name: np.zeros_like(x) for name, x in theta.items()}
     own = [state] * replicas
+    rest = [{name: np.zeros_like(x) for name, x in theta.items()} for _ in own]
     losses = []
     for t, batch in enumerate(batches, start=1):
         found = []
@@ -109,7 +116,13 @@ def by_the_paper(parts, task, outer, replicas, batches, fragment_of):
                 continue
             held = [named(each.params) for each in own]
             for name in (n for n in theta if fragment_of(n) == f):
-                delta = np.mean([theta[name] - each[name] for each in held], 0)
+                deltas = [theta[name] - each[name] for each in held]
+                if outer.has_feedback and theta[name].ndim > 1:
+                    for r in range(replicas):
+                        due = outer.feedback_decay * rest[r][name] + deltas[r]
+                        deltas[r] = largest_of_chunks(due, outer)
+                        rest[r][name] = due - deltas[r]
+                delta = np.mean(deltas, 0)
                 speed[name] = outer.momentum * speed[name] + delta
                 ahead = delta + outer.momentum * speed[name]
                 way = ahead if outer.nesterov else speed[name]
@@ -117,7 +130,41 @@ def by_the_paper(parts, task, outer, replicas, batches, fragment_of):
                 for each in held:
                     each[name] = theta[name]
             own = [put(state, each) for state, each in zip(own, held)]
-    return theta, speed, own, losses
+    return theta, speed, own, rest, losses
+
+
+def largest_of_chunks(x, outer):
+    """What SparseLoCo sends of an array: k of each chunk, with two levels of each sign.
+
+    Chunks are tiles of 64 x 64, or equal parts of at most 4,096 elements.
+    """
+    matrix = x.reshape(-1, x.shape[-1])
+    order = np.arange(x.size).reshape(matrix.shape)
+    rows, cols = matrix.shape
+    if rows % 64 == cols % 64 == 0:
+        tiles = [
+            order[i : i + 64, j : j + 64].reshape(-1)
+            for i in range(0, rows, 64)
+            for j in range(0, cols, 64)
+        ]
+    else:
+        width = -(-x.size // -(-x.size // 4096))
+        tiles = [order.reshape(-1)[i : i + width] for i in range(0, x.size, width)]
+        width = len(tiles[0])
+        assert all(len(tile) == width for tile in tiles), "no padding in this network"
+    flat, picked = x.reshape(-1), []
+    for tile in tiles:
+        k = max(1, round(outer.density * len(tile)))
+        picked.append(tile[np.argsort(-np.abs(flat[tile]), kind="stable")[:k]])
+    picked = np.concatenate(picked)
+    values, sent = flat[picked], np.zeros_like(flat)
+    if outer.quantize:
+        size = np.abs(values)
+        high = size > size.mean()
+        levels = [size[part].mean() if part.any() else 0 for part in (~high, high)]
+        values = np.where(values < 0, -1, 1) * np.where(high, levels[1], levels[0])
+    sent[picked] = values
+    return sent.reshape(x.shape)
 
 
 def named(tree):
@@ -154,7 +201,7 @@ def assert_equal_the_paper(parts, axes, outer, steps=7):
         at = functools.partial(fragment_at, program)
         replicas = axes["replica"]
         want = by_the_paper(parts, task, outer, replicas, batches, at)
-        theta, speed, own, wanted = want
+        theta, speed, own, rest, wanted = want
         assert_near(named(state.params), theta)
         if outer.momentum:
             assert_near(named(state.replicas.velocity), speed)
@@ -162,10 +209,12 @@ def assert_equal_the_paper(parts, axes, outer, steps=7):
             mine = jax.tree.map(lambda x, r=r: x[r], state.replicas)
             assert_near(named(mine.params), named(own[r].params))
             assert_near(named(mine.opt), named(own[r].opt))
+            if outer.has_feedback:
+                assert_near(named(mine.outer_feedback), rest[r])
         assert np.abs(np.array(losses) - wanted).max() <= 1e-9
 
 
-@pytest.mark.parametrize("outer", rarely(OUTERS, "diloco", "fragments"))
+@pytest.mark.parametrize("outer", rarely(OUTERS, "diloco", "sparseloco, fragments"))
 def test_an_outer_loop_is_that_of_the_paper(parts, outer):
     assert_equal_the_paper(parts, {"replica": 2}, outer)
 
@@ -285,3 +334,61 @@ def test_the_first_state_is_the_same_for_all_replicas(parts):
     ):
         assert (mine[0] == whole).all()
         assert (mine[1] == whole).all()
+
+
+@pytest.mark.parametrize("mesh", rarely(MESHES, "replica 2 x fsdp 2"))
+def test_with_all_numbers_sent_whole_it_is_local_sgd(parts, mesh):
+    outer = OuterConfig(sync_interval=2, density=1.0, quantize=False, **LOCAL, **SPARSE)
+    plain = OuterConfig(sync_interval=2, **LOCAL)
+    with jax.enable_x64():
+        task = parts.make_task(WORDS, jnp.float64, optimizer=ADAM)
+        batches = batches_of(parts, WORDS, jnp.float64, 4)
+        _, got, _ = trained(parts, task, {**mesh, "outer": outer}, batches)
+        _, want, _ = trained(parts, task, {**mesh, "outer": plain}, batches)
+        assert_near(named(got.params), named(want.params))
+        assert all((x == 0).all() for x in named(got.replicas.outer_feedback).values())
+
+
+@pytest.mark.parametrize(
+    "quantize", rarely({"2 bits": True, "whole numbers": False}, "2 bits")
+)
+@pytest.mark.parametrize("mesh", rarely(MESHES, "replica 2 x tensor 2"))
+def test_sparse_outer_steps_move_what_the_formula_says_and_all_copies_are_alike(
+    parts, mesh, quantize
+):
+    task = parts.make_task(WORDS, jnp.float32)
+    batch = parts.make_batch(WORDS, jnp.float32, 16)
+    outer = OuterConfig(sync_interval=2, quantize=quantize, **LOCAL, **SPARSE)
+    program, state, _ = trained(parts, task, {**mesh, "outer": outer}, [batch, batch])
+    (join,) = program.outer_steps
+    message = exact = 0
+    for x in jax.tree.leaves(program.layout.state.params):
+        shape = x.sharding.shard_shape(x.shape)
+        size = int(np.prod(shape))
+        if len(shape) < 2:
+            exact += 4 * size
+            continue
+        chunks = -(-size // 4096)
+        width = -(-size // chunks)
+        sent = chunks * max(1, round(width / 64))
+        # Bits of an index in the chunk, and 2 of the value with two levels a matrix.
+        bits = int(np.ceil(np.log2(width))) + 2 * quantize
+        ends = 2 * 4 if quantize else 4 * sent + 4
+        message += -(-sent * bits // 8) + ends
+    moved = {(move.kind, move.axes): 0 for move in join.collectives}
+    for move in join.collectives:
+        moved[move.kind, move.axes] += move.payload
+    assert moved == {
+        ("all-reduce", ("replica",)): exact,
+        ("all-gather", ("replica",)): mesh["replica"] * message,
+    }
+    assert sum(row.payload for row in join.sync.rows) == sum(moved.values())
+    # On every device that holds it a part of a parameter has the same bits.
+    for whole, each in zip(
+        jax.tree.leaves(state.params), jax.tree.leaves(state.replicas.params)
+    ):
+        held = np.asarray(whole)
+        for part in whole.addressable_shards:
+            assert (np.asarray(part.data) == held[part.index]).all()
+        for part in each.addressable_shards:
+            assert (np.asarray(part.data[0]) == held[part.index[1:]]).all()

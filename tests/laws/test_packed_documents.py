@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdist.core.errors import BadInput
 from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.layers import attention
 from jaxdist.layers.fused_attention import fused_attention
 from jaxdist.models.config import ModelConfig
 from jaxdist.train import build_layout
+from jaxdist.train.count_words import words_total
+from jaxdist.train.eval_step import make_eval_step
 from jaxdist.train.objective import PackedNextToken
 
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
@@ -141,8 +142,57 @@ def test_a_step_with_the_fused_kernel_equals_one_device(parts, monkeypatch):
     assert None not in used
 
 
-def test_packed_windows_are_not_split_over_the_context_axis(parts):
-    with jax.enable_x64(True):
-        task, _, batch = make(parts, LLAMA)
-        with pytest.raises(BadInput, match=r"plan\.mesh\.context=1"):
-            parts.layout_of(task, dict(context=2), batch)
+CONTEXT = {
+    "all_gather": (LLAMA, dict(context=2)),
+    "ring": (LLAMA, dict(context=3, context_form="ring")),
+    "all_to_all": (GPT2, dict(context=2, context_form="all_to_all")),
+    "ring x data, a loop": (
+        LLAMA,
+        dict(context=2, data=2, context_form="ring", scan="on"),
+    ),
+    "all_gather x sequence, remat": (
+        GPT2,
+        dict(context=2, tensor=2, tensor_strategy="sequence", remat=True),
+    ),
+    "all_to_all x fsdp, microbatches": (
+        LLAMA,
+        dict(context=2, fsdp=2, context_form="all_to_all", microbatches=2),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "ring" else pytest.mark.slow)
+        for name in CONTEXT
+    ],
+)
+def test_tokens_on_several_devices_equal_one_device(parts, name):
+    compare(parts, *CONTEXT[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["all_gather", "all_to_all"])
+def test_stages_with_tokens_on_several_devices_equal_one_device(parts, form):
+    axes = {"context": 2, "context_form": form, "pipe": 2, "order": PipelineConfig()}
+    compare(parts, GPT2, axes, microbatches=2)
+
+
+def test_an_evaluation_counts_the_tokens_of_all_devices(parts):
+    config, sums = replace(LLAMA, depth=1, dropout=0.0), []
+    # Scores are of runs, which have no float64.
+    with jax.enable_x64(False):
+        task, batch = parts.make_task(config, jnp.float32), pack(8)
+        task = replace(task, objective=PackedNextToken())
+        state = jax.tree.map(np.asarray, parts.make_state(task))
+        for axes in ({}, {"context": 2}):
+            layout = parts.layout_of(task, axes, batch)
+            held = layout.state_layout.to_device(state)
+            whole = batch | {"weight": np.ones(8, np.float32)}
+            places = layout.batch_shardings(parts.shapes_of(whole))
+            given = {key: jax.device_put(x, places[key]) for key, x in whole.items()}
+            sums.append(jax.jit(make_eval_step(layout))(held.params, held.stats, given))
+    assert words_total(sums[0]["tokens"]) == (batch["target"] != -100).sum()
+    for key, want in sums[0].items():
+        np.testing.assert_allclose(sums[1][key], want, rtol=1e-5, err_msg=key)

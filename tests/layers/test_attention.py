@@ -11,7 +11,11 @@ from jax.sharding import PartitionSpec as P
 from jaxdist.core.array_tags import FUSED_ATTENTION
 from jaxdist.layers import causal_attention
 from jaxdist.layers.attention import attention_kernel
-from jaxdist.layers.fused_attention import splash_attention, splash_attention_gradient
+from jaxdist.layers.fused_attention import (
+    attention_forward,
+    splash_attention,
+    splash_attention_gradient,
+)
 from jaxdist.profile.flops import fused_kernel_flops, program_flops, walk_jaxpr
 from jaxdist.profile.trace import trace_pruned
 
@@ -110,6 +114,27 @@ def test_splash_attention_keeps_documents_apart(shape):
     want = with_gradients(on("cpu", own), *parts)
     for got, right in zip((out, *slopes), want, strict=True):
         np.testing.assert_allclose(got, right, atol=1e-5)
+
+
+def test_a_block_of_splash_attention_keeps_documents_apart():
+    """Queries that see none of the keys have the weight 0 beside other blocks."""
+    *given, _ = sampled(128, 2, 8)
+    asked, read = documents(128), documents(128)[::-1] + 3
+    block = partial(attention_forward, causal=False, fused=False)
+    want, sums = jax.jit(block)(*given, asked, read)
+    seen = np.isfinite(sums)
+    assert seen.any()
+    assert not seen.all()
+    run = partial(splash_attention, causal=False, interpret=True)
+    out, lse = jax.jit(run)(*given, asked, read)
+    np.testing.assert_allclose(np.where(seen, lse, 0), np.where(seen, sums, 0), 1e-5)
+    assert (np.asarray(lse)[~seen] < -1e30).all()
+    assert np.isfinite(out).all()
+    by_token = seen.swapaxes(1, 2)[..., None]
+    np.testing.assert_allclose(
+        np.where(by_token, out, 0), np.where(by_token, want, 0), atol=1e-5
+    )
+    assert not np.asarray(want)[~np.broadcast_to(by_token, want.shape)].any()
 
 
 def test_documents_in_a_window_attend_as_if_alone():

@@ -34,7 +34,7 @@ from jaxdist.models.rope_scaling import RopeScaling
 from jaxdist.train.state import named_leaves, replace_leaves
 
 DATA = Path(__file__).parent / "data" / "hf"
-NAMES = ("gpt2", "llama3", "mistral", "qwen2")
+NAMES = ("gpt2", "llama3", "mistral", "qwen2", "mixtral")
 LLAMA = read_config_json(DATA / "llama3")
 
 
@@ -203,7 +203,12 @@ def test_the_context_is_the_sliding_window():
 
 @pytest.mark.parametrize(
     ("kind", "heads", "window"),
-    [("llama", 32, None), ("mistral", 8, 4096), ("qwen2", 32, None)],
+    [
+        ("llama", 32, None),
+        ("mistral", 8, 4096),
+        ("mixtral", 8, None),
+        ("qwen2", 32, None),
+    ],
 )
 def test_fields_that_are_left_out_are_those_of_the_architecture(kind, heads, window):
     """transformers: MistralConfig and Qwen2Config have numbers, LlamaConfig None."""

@@ -11,14 +11,15 @@ from flax import nnx
 
 from jaxdist.core.errors import BadInput
 from jaxdist.layers import Linear
+from jaxdist.layers.experts import EXPERT_WEIGHTS
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_factory, objective_for
-from jaxdist.models.transformer import Gpt2, Llama
+from jaxdist.models.transformer import Gpt2, Llama, Mixtral
 from jaxdist.models.transformer_blocks import Gelu, Rotary, SwiGlu
 from jaxdist.train.objective import NextToken
 from jaxdist.train.task import Task
 
-NAMES = ("gpt2_small", "llama")
+NAMES = ("gpt2_small", "llama", "mixtral")
 
 
 def rngs():
@@ -50,11 +51,49 @@ def parameters(config):
 
 @pytest.mark.parametrize(
     ("kind", "name", "published"),
-    [(Gpt2, "gpt2_small", 124_439_808), (Llama, "llama", 1_235_814_400)],
+    [
+        (Gpt2, "gpt2_small", 124_439_808),
+        (Llama, "llama", 1_235_814_400),
+        (Mixtral, "mixtral", 46_571_720_704),
+    ],
 )
 def test_parameters_are_those_of_the_published_model(kind, name, published):
     assert parameters(ModelConfig(name=name)) == published
     assert f"{published:,}" in re.findall(r"[\d,]+\d", kind.__doc__)
+
+
+def test_mixtral_8x7b_has_the_published_parameters_in_all_and_for_a_token():
+    config = ModelConfig(name="mixtral", tied_head=False)
+    model = nnx.eval_shape(lambda: model_factory(config)(rngs=nnx.Rngs(0)))
+    leaves = nnx.to_flat_state(nnx.state(model, nnx.Param))
+    sizes = {path: leaf.size for path, leaf in leaves}
+    assert sum(sizes.values()) == 46_702_792_704  # 46.70 B
+    experts = sum(n for path, n in sizes.items() if path[-1] in EXPERT_WEIGHTS)
+    assert sum(sizes.values()) - experts * 6 // 8 == 12_879_925_248  # 12.9 B
+    for count in ("46,702,792,704", "12,879,925,248"):
+        assert count in Mixtral.__doc__
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"name": "mixtral", "experts": 1}, "cannot go through 2 of 1 experts"),
+        ({"name": "mixtral", "chosen_experts": 5}, "cannot go through 5 of 4"),
+        ({"name": "gpt2_small", "experts": 4}, "gpt2_small has no experts"),
+    ],
+)
+def test_experts_that_cannot_be_are_refused(settings, what):
+    with pytest.raises(BadInput, match=what):
+        make(**settings)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("capacity_factor", 0), ("balance_weight", -1), ("router_z_weight", -0.5)],
+)
+def test_numbers_of_experts_out_of_range_are_refused(key, value):
+    with pytest.raises(BadInput, match=f"model.{key} = {value}"):
+        ModelConfig(name="mixtral", **{key: value})
 
 
 @pytest.mark.parametrize("name", NAMES)

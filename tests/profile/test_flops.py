@@ -34,6 +34,24 @@ def gradients(x, k, **how):
     return jax.grad(lambda x, k: conv(x, k, **how).sum(), argnums=(0, 1))(x, k)
 
 
+def test_a_ragged_product_counts_each_row_once():
+    rows, matrices = f32(12, 5), f32(3, 5, 7)
+    sizes = jax.ShapeDtypeStruct((3,), jnp.int32)
+
+    def product(rows, matrices, sizes):
+        return lax.ragged_dot(rows, matrices, sizes)
+
+    def both(rows, matrices, sizes):
+        return jax.grad(lambda *a: product(*a, sizes).sum(), argnums=(0, 1))(
+            rows, matrices
+        )
+
+    once = 2 * 12 * 5 * 7
+    assert counted(product, rows, matrices, sizes) == once
+    # The product itself is not needed for the gradients of its sum.
+    assert 2 * once <= counted(both, rows, matrices, sizes) <= 3 * once + 12 * 7
+
+
 CONVS = {
     # 8 windows of 3 taps on 8 rows: 24 taps, two of them on padding.
     "same": ({}, (3, 3), 1, 2 * 5 * 7 * (24 - 2) ** 2),

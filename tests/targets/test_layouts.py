@@ -64,6 +64,10 @@ LAYOUTS = {
         "gpt2_small fsdp=8 data.name=synthetic data.batch=8 data.context=128 "
         "model.depth=1 model.context=128 precision=bfloat16"
     ),
+    "mixtral: experts": f"mixtral expert=4 fsdp=2 {TOKENS}",
+    "mixtral: experts with slots": (
+        f"mixtral expert=4 data=2 {TOKENS} model.capacity_factor=1.25"
+    ),
     "captions: data": "captions data=8",
 }
 # Each mechanism once; `make targets` compiles all.

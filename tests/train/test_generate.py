@@ -130,7 +130,7 @@ def transformer(name, dtype):
 
 
 @pytest.mark.parametrize(("dtype", "limit"), [("float32", 1e-6), ("float64", 1e-9)])
-@pytest.mark.parametrize("name", ["gpt2_small", "llama"])
+@pytest.mark.parametrize("name", ["gpt2_small", "llama", "mixtral"])
 def test_logits_with_a_cache_are_those_without(name, dtype, limit):
     """Prompts of two lengths at once, then a token at a time."""
     with jax.enable_x64(dtype == "float64"):

@@ -49,3 +49,10 @@ def test_each_replica_has_a_copy_and_the_velocity_is_one_for_all():
 def test_without_momentum_there_is_no_velocity():
     plan = replace(PLAN, outer=OuterConfig(sync_interval=5, momentum=0))
     assert replicate_state(plan, state()).replicas.velocity is None
+
+
+def test_what_a_replica_has_not_sent_is_its_own():
+    outer = OuterConfig(sync_interval=5, momentum=0, compressor="chunked_top_k")
+    found = replicate_state(replace(PLAN, outer=outer), state())
+    assert found.replicas.outer_feedback["kernel"].shape == (2, 3, 2)
+    assert replicate_state(PLAN, state()).replicas.outer_feedback is None

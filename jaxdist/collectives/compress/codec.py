@@ -180,11 +180,7 @@ class SignCodec(Codec):
 
     def encode(self, rows: jax.Array) -> jax.Array:
         """Pack bits [R, ceil(m / 8)] and the scale [R, 4] as bytes."""
-        width = -rows.shape[1] % 8
-        up = jnp.pad(rows >= 0, ((0, 0), (0, width)))
-        bits = up.reshape(len(rows), -1, 8).astype(jnp.uint8)
-        # Bit i of a byte is the sign of element i of eight.
-        packed = (bits << np.arange(8, dtype=np.uint8)).sum(-1, dtype=jnp.uint8)
+        packed = pack_bits((rows >= 0).astype(jnp.uint8), 1)
         scale = jnp.mean(jnp.abs(rows), axis=1).astype(jnp.float32)
         scale = jnp.where(jnp.isfinite(scale), scale, jnp.nan)
         ends = lax.bitcast_convert_type(scale, jnp.uint8)
@@ -195,10 +191,36 @@ class SignCodec(Codec):
     ) -> jax.Array:
         """Return plus or minus the scale."""
         scale = lax.bitcast_convert_type(messages[:, -4:], jnp.float32).astype(dtype)
-        bits = messages[:, :-4, None] >> np.arange(8, dtype=np.uint8) & np.uint8(1)
-        signs = 2 * bits.reshape(len(messages), -1)[:, :row_elements].astype(dtype) - 1
-        return signs * scale[:, None]
+        bits = unpack_bits(messages[:, :-4], 1, row_elements)
+        return (2 * bits.astype(dtype) - 1) * scale[:, None]
 
     def message_bytes(self, row_elements: int, itemsize: int) -> int:
         """Return the bytes of the bits and of the scale."""
         return -(-row_elements // 8) + 4
+
+
+def pack_bits(numbers: jax.Array, bits: int) -> jax.Array:
+    """Pack rows [R, m] of unsigned integers of so many bits into bytes [R, w].
+
+    Bit i of a byte is bit i mod `bits` of a number: the lowest bits come first.
+
+    >>> pack_bits(jnp.array([[5, 2, 7]], jnp.uint32), 3).tolist()
+    [[213, 1]]
+    """
+    split = numbers[..., None] >> np.arange(bits, dtype=numbers.dtype)
+    flat = (split & numbers.dtype.type(1)).astype(jnp.uint8).reshape(len(numbers), -1)
+    flat = jnp.pad(flat, ((0, 0), (0, -flat.shape[1] % 8)))
+    each = flat.reshape(len(numbers), -1, 8) << np.arange(8, dtype=np.uint8)
+    return each.sum(-1, dtype=jnp.uint8)
+
+
+def unpack_bits(packed: jax.Array, bits: int, count: int) -> jax.Array:
+    """Return the uint32 numbers [R, count] of bytes that `pack_bits` made.
+
+    >>> unpack_bits(jnp.array([[213, 1]], jnp.uint8), 3, 3).tolist()
+    [[5, 2, 7]]
+    """
+    split = packed[..., None] >> np.arange(8, dtype=np.uint8) & np.uint8(1)
+    flat = split.reshape(len(packed), -1)[:, : count * bits].astype(jnp.uint32)
+    each = flat.reshape(len(packed), count, bits) << np.arange(bits, dtype=np.uint32)
+    return each.sum(-1, dtype=jnp.uint32)

@@ -31,7 +31,9 @@ FILLS: Final = {
     ),
     "update": Colour("#091420", "#DCEAEF", "optimizer update"),
     "data": Colour(
-        "#9D4812", "#E54015", "traffic along data and fsdp; communication buffers"
+        "#9D4812",
+        "#E54015",
+        "traffic along data, fsdp and expert; communication buffers",
     ),
     "spatial": Colour(
         "#B88D0F", "#E9C01E", "traffic along the spatial and context axes"

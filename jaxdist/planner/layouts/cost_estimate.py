@@ -23,7 +23,12 @@ from typing import Final
 
 import numpy as np
 
-from jaxdist.core.axes import CONTEXT_AXIS, POSITION_AXES
+from jaxdist.core.axes import (
+    BATCH_AXES,
+    CONTEXT_AXIS,
+    EXPERT_AXIS,
+    POSITION_AXES,
+)
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.plan.placement import MeshPlacement
@@ -91,14 +96,15 @@ class CostEstimate:
         # Updates are bound by memory, and fsdp divides them as it divides the
         # parameters.
         bandwidth = least_memory_bandwidth(self.kinds)
-        update = UPDATE_PASSES * self._parameter_bytes / bandwidth
+        own = self.traffic.trained_fraction * self._parameter_bytes
+        update = UPDATE_PASSES * own / bandwidth
         total: Column = self._compute_seconds + self._comm_seconds + update
         return total
 
     @cached_property
     def memory_bytes(self) -> Column:
         """Bytes of a device, about."""
-        parts = self.space.sizes("replica", "data", "fsdp", CONTEXT_AXIS)
+        parts = self.space.sizes("replica", *BATCH_AXES, CONTEXT_AXIS)
         read = self.traffic.batch_bytes / parts
         state = self.traffic.state * self._parameter_bytes
         # Only activations are uncertain: state and gradients are counted.
@@ -241,7 +247,7 @@ class CostEstimate:
     @cached_property
     def _sample_shards(self) -> Column:
         """Devices over which the samples of a microbatch are split."""
-        return self.space.sizes("replica", "data", "fsdp", *POSITION_AXES)
+        return self.space.sizes("replica", *BATCH_AXES, *POSITION_AXES)
 
     @cached_property
     def _sample_parts(self) -> Column:
@@ -317,7 +323,7 @@ class CostEstimate:
     def _comm_seconds(self) -> Column:
         space, micro, found = self.space, self.space.micro, self.traffic
         pipe, tensor = space.sizes("pipe"), space.sizes("tensor")
-        batch, shards = space.sizes("replica", "data", "fsdp"), self._sample_shards
+        batch, shards = space.sizes("replica", *BATCH_AXES), self._sample_shards
         # What overlaps slows computing, so less is gained than is hidden.
         disturbed = max(kind.interference.value for kind in self.kinds)
         gained = (1 - disturbed) * self._overlapped_seconds
@@ -328,7 +334,7 @@ class CostEstimate:
         norms = found.norm_statistics
         said = self._price(
             "all-reduce",
-            ("data", "fsdp", *POSITION_AXES),
+            (*BATCH_AXES, *POSITION_AXES),
             micro * norms.arrays / pipe,
             micro * norms.payload / pipe,
         )
@@ -341,6 +347,9 @@ class CostEstimate:
         for axis, edges in found.halo_exchange.items():
             payload, arrays = edges.payload / batch / pipe, micro * edges.arrays / pipe
             said += self._price("collective-permute", (axis,), arrays, payload)
+        sent = found.expert_exchange
+        payload, arrays = sent.payload / batch / pipe, micro * sent.arrays / pipe
+        said += self._price("all-to-all", (EXPERT_AXIS,), arrays, payload)
         context = space.sizes(CONTEXT_AXIS)
         for kind, read in found.context_collectives.items():
             # All keys and values, whatever the devices are, or parts of them.
@@ -360,12 +369,19 @@ class CostEstimate:
         """Seconds of the reductions of gradients, in a step."""
         space, found, pipe = self.space, self.traffic, self.space.sizes("pipe")
         ratios = [_COMPRESSION_RATIOS.get(way, 1.0) for way in space.choices.ways]
-        sent = np.array(ratios)[space.way] * self._parameter_bytes
-        arrays = found.gradient_all_reduce.arrays / pipe
-        sums = self._price("all-reduce", ("data", *POSITION_AXES), arrays, sent)
-        arrays = found.gradient_reduce_scatter.arrays / pipe
         # Inside of fsdp gradients are never compressed.
-        own = self._parameter_bytes
+        own = found.trained_fraction * self._parameter_bytes
+        sent = np.array(ratios)[space.way] * own
+        arrays = found.gradient_all_reduce.arrays / pipe
+        # Those of experts are whole along their axis, where their tokens came to them.
+        share, apart = self._expert_share, found.expert_gradient_arrays / pipe
+        axes = ("data", *POSITION_AXES)
+        sums = self._price(
+            "all-reduce", (*axes, EXPERT_AXIS), arrays - apart, (1 - share) * sent
+        )
+        if found.expert_fraction:
+            sums += self._price("all-reduce", axes, apart, share * sent)
+        arrays = found.gradient_reduce_scatter.arrays / pipe
         return sums + self._price("reduce-scatter", ("fsdp",), arrays, own)
 
     @cached_property
@@ -468,7 +484,18 @@ class CostEstimate:
         # Norms and the like are whole on each device of the tensor axis.
         split = self.traffic.tensor_split_fraction
         tensor = self.space.sizes("tensor")
-        return self.space.chunks * largest * (1 - split + split / tensor)
+        # What the expert axis takes away was split by tensor before, or was whole.
+        gone = self.traffic.expert_fraction * (1 - 1 / self.space.sizes(EXPERT_AXIS))
+        gone = gone / (tensor if split else 1)
+        return self.space.chunks * largest * (1 - split + split / tensor - gone)
+
+    @cached_property
+    def _expert_share(self) -> Column:
+        """The part of a device's parameters that are those of experts."""
+        experts = self.traffic.expert_fraction
+        held = experts / self.space.sizes(EXPERT_AXIS)
+        share: Column = held / (1 - experts + held)
+        return share
 
     @cached_property
     def _parameter_bytes(self) -> Column:
@@ -486,6 +513,7 @@ class CostEstimate:
         # With ZeRO 1 a device has whole parameters and gradients.
         gradients = np.where(keeps, whole, gradients)
         beside = np.where(keeps, whole - own, 0.0)
+        gradients = self.traffic.trained_fraction * gradients
         total: Column = gradients + np.where(joins & staged, whole, beside)
         return total
 

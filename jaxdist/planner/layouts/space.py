@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.core.axes import AXES, BATCH_AXES
+from jaxdist.core.axes import AXES, BATCH_AXES, EXPERT_AXIS
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import AfterSpatial, ContextForm, MeshShape, Plan, TensorSplit
 from jaxdist.core.plan.pipeline import PipelineConfig, ScheduleName
@@ -26,7 +26,8 @@ from jaxdist.pipeline.sync_schedule import FULL_PIPELINE_SCHEDULES, ZERO_BUBBLE_
 Column = NDArray[Any]
 
 SEARCH_AXES: Final = (
-    *("pipe", "data", "fsdp", "context", "spatial_h", "spatial_w", "tensor"),
+    *("pipe", "data", "fsdp", "expert", "context", "spatial_h", "spatial_w"),
+    "tensor",
 )
 """Axes over which devices are factored, outermost first."""
 
@@ -280,6 +281,7 @@ def plan_space(
     batch: int,
     blocks: int,
     tokens: int = 0,
+    experts: int = 0,
     fixed_axes: Mapping[str, int] = MappingProxyType({}),
 ) -> PlanSpace:
     """List what could be tried, but for what cannot be run at a glance.
@@ -291,6 +293,7 @@ def plan_space(
         batch: samples of a global batch, which every microbatch divides.
         blocks: blocks of the network: a stage has one at least.
         tokens: of a sample, of which a device has two equal chunks.
+        experts: of the network, of which devices have equal parts; 0: it has none.
         fixed_axes: devices of axes that are not chosen.
     """
     # Typed axes take their devices; the others are factored.
@@ -322,6 +325,7 @@ def plan_space(
     )
     pipe, chunked, first = every.sizes("pipe"), every.chunks > 1, every.order == 0
     parts = every.sizes("replica", *BATCH_AXES) * every.micro
+    expert, beside = every.sizes(EXPERT_AXIS), pipe * every.sizes("context")
     ways = choices.ways
     unstaged = [i for i, way in enumerate(ways) if way in NON_PIPELINE_COMPRESSORS]
     possible = (
@@ -330,6 +334,8 @@ def plan_space(
         # A device has chunks i and 2 n - 1 - i of the tokens, so that causal attention
         # is as much work on all of them.
         & ((every.sizes("context") == 1) | (tokens % (2 * every.sizes("context")) == 0))
+        # Devices have as many experts each, and these go with axes of samples alone.
+        & ((expert == 1) | ((experts > 0) & (experts % expert == 0) & (beside == 1)))
         # Without stages all schedules are the same plan: the first stands for them.
         & np.where(pipe == 1, first, pipe * every.chunks <= blocks)
         # Interleaved microbatches go round the devices in groups of their number.

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Self
 
-from jaxdist.core.axes import CONTEXT_AXIS, SPATIAL_AXES
+from jaxdist.core.axes import CONTEXT_AXIS, EXPERT_AXIS, SPATIAL_AXES
 from jaxdist.core.cluster.device import Device
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.oracle.compute_times import ComputeCostModel
-from jaxdist.oracle.step_description import StepDescription
+from jaxdist.oracle.step_description import FROZEN_TERM, StepDescription
 from jaxdist.partition.context_parallel import ATTENTION_GRADIENTS, ATTENTION_TERM
+from jaxdist.partition.expert_parallel import BALANCE_TERM, EXPERT_TERM
 from jaxdist.partition.traffic import PlannedCollective
 
 _NOT_OF_LAYERS: Final = (
@@ -45,6 +46,8 @@ class TrafficProbes:
     """Bytes of the parameters."""
     state: float = 1.0
     """Bytes of the state for each byte of the parameters."""
+    trained_fraction: float = 1.0
+    """Part of the parameters that is not frozen: of it alone are gradients."""
     batch_bytes: int = 0
     """Bytes of the samples of a global batch."""
     tensor_split_fraction: float = 0.0
@@ -76,6 +79,12 @@ class TrafficProbes:
     )
     """Of attention to tokens of other devices, by kind of collective: all keys, values
     and gradients, in permutes those of a hop for each device."""
+    expert_fraction: float = 0.0
+    """Part of the parameters that the expert axis splits."""
+    expert_gradient_arrays: float = 0.0
+    """All-reduces of their gradients, among those of all."""
+    expert_exchange: ProbedTraffic = ProbedTraffic()
+    """Of tokens to their experts and back, in a microbatch."""
 
 
 def probe_traffic(
@@ -117,7 +126,8 @@ def probe_traffic(
     some = next(iter(cases.values()))
     # State, as optimizer moments, is split as the parameters are, so their ratio holds
     # for all layouts.
-    held = some.state_bytes.get("parameters", parameter_bytes)
+    trained = some.state_bytes.get("parameters", parameter_bytes)
+    held = trained + some.state_bytes.get(FROZEN_TERM, 0)
     rows = {axis: case.ledgers[0].rows for axis, case in cases.items()}
 
     # Data parallelism, spatial or not, reduces gradients and statistics alike.
@@ -131,7 +141,8 @@ def probe_traffic(
     tensor_rows: dict[str, list[PlannedCollective]] = {}
     if tensor := cases.get("tensor"):
         # The parameter bytes of a device tell which part of them the axis splits.
-        kept = tensor.state_bytes["parameters"] / parameter_bytes
+        own = tensor.state_bytes.get("parameters", 0)
+        kept = (own + tensor.state_bytes.get(FROZEN_TERM, 0)) / parameter_bytes
         split = min(1.0, (1 - kept) * few / (few - 1))
         # A device's share of a layer is all of it or one part of `few`; rounding puts
         # it a little off, so the limit lies halfway.
@@ -149,21 +160,19 @@ def probe_traffic(
                 n = few if row.kind == "reduce-scatter" else 1
                 one = replace(row, payload=n * row.payload)
                 tensor_rows.setdefault(row.kind, []).append(one)
-    # Of all devices together: gathers have that already, and so have gradients that go
-    # round; keys and values hop once less.
-    read: dict[str, list[PlannedCollective]] = {}
-    for row in rows.get(CONTEXT_AXIS, ()):
-        if row.what in (ATTENTION_TERM, ATTENTION_GRADIENTS):
-            hops = few if row.what == ATTENTION_GRADIENTS else few - 1
-            parts = {"all-gather": 1.0, "collective-permute": few / hops}
-            payload = round(parts.get(row.kind, few) * row.payload)
-            read.setdefault(row.kind, []).append(replace(row, payload=payload))
-    context = {kind: ProbedTraffic.of(own) for kind, own in read.items()}
-    if ring := context.get("collective-permute"):
-        context["collective-permute"] = replace(ring, arrays=ring.arrays / few)
+    experts, alone = 0.0, 0.0
+    if case := cases.get(EXPERT_AXIS):
+        kept = case.state_bytes["parameters"] / parameter_bytes
+        experts = min(1.0, (1 - kept) * few / (few - 1))
+        shared = ProbedTraffic.of(
+            row for row in rows[EXPERT_AXIS] if row.what == "all-reduce"
+        )
+        every = ProbedTraffic.of(row for row in whole if row.what == "all-reduce")
+        alone = every.arrays - shared.arrays
     return TrafficProbes(
         parameter_bytes=parameter_bytes,
         state=sum(some.state_bytes.values()) / max(1, held),
+        trained_fraction=trained / max(1, held),
         batch_bytes=some.batch_bytes,
         tensor_split_fraction=split,
         tensor_parallel_layers=split_layers,
@@ -172,7 +181,9 @@ def probe_traffic(
         gradient_all_reduce=ProbedTraffic.of(
             r for r in whole if r.what == "all-reduce"
         ),
-        norm_statistics=ProbedTraffic.of(r for r in whole if r.what == "statistics"),
+        norm_statistics=ProbedTraffic.of(
+            r for r in whole if r.what in ("statistics", BALANCE_TERM)
+        ),
         parameter_all_gather=ProbedTraffic.of(gathers),
         gradient_reduce_scatter=ProbedTraffic.of(
             row for row in sharded if row.what == "gradients"
@@ -185,5 +196,36 @@ def probe_traffic(
             for axis in SPATIAL_AXES
             if axis in rows
         },
-        context_collectives=context,
+        context_collectives=_context_traffic(rows.get(CONTEXT_AXIS, ()), few),
+        expert_fraction=experts,
+        expert_gradient_arrays=alone,
+        expert_exchange=ProbedTraffic.of(
+            replace(row, payload=few * row.payload)
+            for row in rows.get(EXPERT_AXIS, ())
+            if row.what == EXPERT_TERM
+        ),
     )
+
+
+def _context_traffic(
+    rows: Iterable[PlannedCollective], devices: int
+) -> dict[str, ProbedTraffic]:
+    """Return what attention moves between parts of the tokens, of all parts together.
+
+    Args:
+        rows: of the smallest layout along the axis.
+        devices: those of that layout.
+    """
+    # Gathers have that already, and so have gradients that go round; keys and values
+    # hop once less.
+    read: dict[str, list[PlannedCollective]] = {}
+    for row in rows:
+        if row.what in (ATTENTION_TERM, ATTENTION_GRADIENTS):
+            hops = devices if row.what == ATTENTION_GRADIENTS else devices - 1
+            parts = {"all-gather": 1.0, "collective-permute": devices / hops}
+            payload = round(parts.get(row.kind, devices) * row.payload)
+            read.setdefault(row.kind, []).append(replace(row, payload=payload))
+    found = {kind: ProbedTraffic.of(own) for kind, own in read.items()}
+    if ring := found.get("collective-permute"):
+        found["collective-permute"] = replace(ring, arrays=ring.arrays / devices)
+    return found

@@ -1,7 +1,6 @@
 """A task's network cut into pipeline stages, with the slots of their parameters."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -129,11 +128,7 @@ def build_slot_layout(
             values=f"plan.mesh.pipe = {plan.mesh.pipe}",
             remedy=("optim.name=adamw", "plan.mesh.pipe=1 plan.mesh.fsdp=N"),
         )
-    kinds = (
-        leaf_shardings[0],
-        # Statistics are small, and whole over fsdp.
-        [replace(leaf, fsdp_dim=None) for leaf in leaf_shardings[1]],
-    )
+    kinds = leaf_shardings
 
     def leaf_stages() -> list[tuple[frozenset[int], ...]]:
         """Return the stages that use each parameter, and each statistic."""

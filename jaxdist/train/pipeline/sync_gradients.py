@@ -35,10 +35,12 @@ from jaxdist.profile.repeated_blocks import RepeatedBlocks
 from jaxdist.profile.trace import TraceCache
 from jaxdist.train.layout import Layout
 from jaxdist.train.materialize_params import (
+    frozen_arrays,
     merge_model,
     model_inputs,
     select_local_samples,
     split_microbatches,
+    with_frozen,
 )
 from jaxdist.train.objective import Batch, cast_floats
 from jaxdist.train.remat import (
@@ -69,10 +71,10 @@ def pipeline_gradients(
         batch: this device's samples.
     """
     pipe, parts = make_training_pipeline(layout, state, batch)
-    loss, stats, grads = sync_executor.run(
-        pipe, gather_slot_params(layout, state.params), stats, parts
-    )
-    return loss, stats, jax.tree.leaves(grads)
+    params, whole = gather_slots(layout, state.params, stats)
+    loss, new, grads = sync_executor.run(pipe, params, whole, parts)
+    new = with_frozen(layout, new, frozen_arrays(layout, stats))
+    return loss, new, jax.tree.leaves(grads)
 
 
 def pipeline_eval(
@@ -98,17 +100,21 @@ def pipeline_eval(
         layout, evaluation_supersteps(layout.plan, micro), last_stage_fn, None
     )
     parts = {name: split_microbatches(x, micro) for name, x in batch.items()}
-    return sync_executor.run_forward(
-        pipe, gather_slot_params(layout, params), stats, parts
-    )
+    params, stats = gather_slots(layout, params, stats)
+    return sync_executor.run_forward(pipe, params, stats, parts)
 
 
-def gather_slot_params(layout: Layout, params: SlotArrays) -> SlotArrays:
-    """All-gather the parameters that fsdp shards."""
+def gather_slots(
+    layout: Layout, params: SlotArrays, stats: SlotArrays
+) -> tuple[SlotArrays, SlotArrays]:
+    """All-gather the parameters that fsdp shards, those among the statistics too."""
     if not layout.gathers_params:
-        return params
+        return params, stats
     held, tree = jax.tree.flatten(params)
-    return jax.tree.unflatten(tree, all_gather(held, layout.fsdp_dims, FSDP_AXIS))
+    shards, count = [*held, *frozen_arrays(layout, stats)], len(held)
+    whole = all_gather(shards, layout.gather_dims, FSDP_AXIS)
+    stats = with_frozen(layout, stats, whole[count:])
+    return jax.tree.unflatten(tree, whole[:count]), stats
 
 
 def stage_transfer_traffic(

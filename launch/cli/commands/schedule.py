@@ -70,7 +70,9 @@ def _print_schedule(out: "Console", schedule: "OptimizerSchedule", words: str) -
     out.print(f"{words.split(maxsplit=1)[0]}    {optim.name}, {steps}")
     rise = f"{ramp.initial_rate:g} to {ramp.peak_rate:g}"
     over = f"{pluralize(ramp.steps, 'step')} ({optim.warmup_epochs:g} epochs)"
-    # Without milestones the rate decays by a cosine.
+    # Without milestones the rate decays by a cosine, or not at all.
+    stays = schedule.optim.is_schedule_free
+    decay = "constant: no schedule" if stays else "half a cosine to 0"
     drops = ", ".join(f"{step:,}" for step in schedule.milestones)
     (leaves, all_leaves), (numbers, all_numbers) = schedule.leaves, schedule.numbers
     batch = (
@@ -84,7 +86,7 @@ def _print_schedule(out: "Console", schedule: "OptimizerSchedule", words: str) -
     facts = {
         "rate": schedule.peak_rate_text,
         "warm-up": f"{rise} over {over}",
-        "then": f"a tenth from step {drops}" if drops else "half a cosine to 0",
+        "then": f"a tenth from step {drops}" if drops else decay,
         "decay": f"{optim.weight_decay:g} on {leaves} of {all_leaves} leaves, "
         f"{numbers:,} of {all_numbers:,} parameters; norms and biases none",
         "batch": batch,

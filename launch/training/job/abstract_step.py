@@ -37,7 +37,7 @@ from jaxdist.launch.training.job.job import (
 )
 from jaxdist.layers import bind
 from jaxdist.meshes.build import build_mesh
-from jaxdist.oracle.step_description import StepDescription
+from jaxdist.oracle.step_description import FROZEN_TERM, StepDescription
 from jaxdist.profile.layer_calls import LayerCall, trace_calls
 from jaxdist.profile.network_profile import profile_network
 from jaxdist.profile.trace import TraceCache
@@ -242,18 +242,21 @@ def state_bytes(layout: Layout) -> dict[str, int]:
         "feedback": "residuals",
         "replicas": "replicas",
     }
-    found = dict.fromkeys(fields.values(), 0)
+    found = dict.fromkeys((*fields.values(), FROZEN_TERM), 0)
+    stats = layout.state_layout.stat_shardings
+    frozen = {i for i, leaf in enumerate(stats) if not leaf.has_gradient}
     for name, term in fields.items():
         leaves = jax.tree.leaves(getattr(state, name))
         of = jax.tree.leaves(getattr(specs, name))
-        for leaf, spec in zip(leaves, of, strict=True):
+        for i, (leaf, spec) in enumerate(zip(leaves, of, strict=True)):
             # An entry of a spec is None, the name of an axis, or a tuple of names.
             axes = [
                 axis
                 for entry in spec
                 for axis in ((entry,) if isinstance(entry, str) else entry or ())
             ]
-            found[term] += _array_bytes(leaf) // layout.plan.mesh.size(*axes)
+            own = FROZEN_TERM if name == "stats" and i in frozen else term
+            found[own] += _array_bytes(leaf) // layout.plan.mesh.size(*axes)
     return {term: size for term, size in found.items() if size}
 
 

@@ -43,6 +43,7 @@ from jaxdist.pipeline.plan_schedule import updates_per_step
 from jaxdist.profile.trace import TraceCache
 from jaxdist.train.build_layout import build_layout
 from jaxdist.train.layout import BatchShapes, Layout
+from jaxdist.train.lora import ADAPTER_PATTERNS
 from jaxdist.train.objective import (
     NextToken,
     Objective,
@@ -252,7 +253,9 @@ def _check_optimizer(layout: Layout) -> None:
         frozenset(range(x.ndim) if layout.slot_layout else _split_dims(leaf.spec()))
         for leaf, x in zip(layout.param_shardings, jax.tree.leaves(params), strict=True)
     ]
-    axes = [a for a in ("fsdp", "tensor", "pipe") if layout.plan.mesh.size(a) > 1]
+    axes = [
+        a for a in ("fsdp", "expert", "tensor", "pipe") if layout.plan.mesh.size(a) > 1
+    ]
     check_optimizer_dims(
         layout.task.optimizer,
         params,
@@ -404,6 +407,7 @@ def make_model_spec(config: Experiment) -> ModelSpec:
         settings=asdict(config.model),
         # None follows input and parameters, which have the precision of the run.
         dtype="bfloat16" if config.precision == "bfloat16" else None,
+        lora=asdict(config.lora) if config.lora.rank else {},
     )
 
 
@@ -422,6 +426,7 @@ def make_task(config: Experiment, model_spec: ModelSpec, rate: RateFunction) -> 
         microbatches=config.optim.accumulate,
         average=config.optim.ema,
         frozen=config.optim.frozen,
+        trained=ADAPTER_PATTERNS if config.lora.rank else (),
         seed=config.seed,
         dtype=jnp.bfloat16 if narrow else full,
         param_dtype=full,

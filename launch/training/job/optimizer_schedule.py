@@ -22,6 +22,7 @@ from jaxdist.train.optimizers import (
     make_warmup,
     weight_decay_mask,
 )
+from jaxdist.train.state import named_leaves
 from jaxdist.train.task import Task
 
 
@@ -118,7 +119,7 @@ def schedule_from_task(
     # A batch norm has the statistics of a replica's microbatch, or of a part of it; a
     # global one averages them over all replicas, which is the same as one large batch.
     sharing = 0
-    if jax.tree.leaves(task.state.stats):
+    if set(named_leaves(task.state.stats)) - task.frozen_params:
         sharing = config.data.batch // plan.batch_shards // config.optim.accumulate
         is_global = config.model.norm == "global"
         sharing *= plan.mesh.batch_shards if is_global else config.model.norm_group
@@ -131,7 +132,8 @@ def schedule_from_task(
     # optax counts in int32 and has jax promote, also where strict promotion is asked
     # for.
     with jax.numpy_dtype_promotion("standard"):
-        rates = np.asarray(jax.jit(rate)(counts))
+        # A rate that stays is one number.
+        rates = np.broadcast_to(jax.jit(rate)(counts), counts.shape)
     epochs = tuple(
         EpochRate(epoch=number, step=int(step) + 1, rate=float(rate))
         for number, (step, rate) in enumerate(zip(counts, rates), start=1)

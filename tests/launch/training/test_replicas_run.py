@@ -66,6 +66,36 @@ def test_resumed_between_two_fragments_it_is_the_same_to_the_bit(begin, whole):
     assert kinds == {"params", "opt", "velocity"}
 
 
+@pytest.mark.slow
+def test_what_replicas_have_not_sent_survives_a_restart(begin):
+    words = [
+        *("plan.outer.compressor=chunked_top_k", "plan.outer.learning_rate=1"),
+        *("plan.outer.momentum=0", "plan.outer.fragments=1", "epochs=0.6"),
+        "plan.mesh.data=1",
+    ]
+    folder, code, _, err = begin("sparse", *words)
+    assert code == 0, err
+    last = max(reader.list_steps(folder / "checkpoints"))
+    want = leaves(folder, last)
+    kinds = {name.split("/")[1] for name in want if name.startswith("replicas/")}
+    assert kinds == {"params", "opt", "outer_feedback"}
+    curve = (folder / "metrics.jsonl").read_text().splitlines()
+    for step in reader.list_steps(folder / "checkpoints"):
+        if step > 7:
+            shutil.rmtree(folder / "checkpoints" / str(step))
+    _, code, out, err = begin("sparse", *words)
+    assert code == 0, err
+    assert "resumed at step 7" in " ".join(out.split())
+    assert leaves(folder, last) == want
+    again = (folder / "metrics.jsonl").read_text().splitlines()
+    losses = [
+        {row["step"]: row["loss"] for row in map(json.loads, rows) if "loss" in row}
+        for rows in (curve, again)
+    ]
+    assert losses[0] == losses[1]
+    assert max(losses[0]) > 7
+
+
 def test_what_is_scored_and_loaded_are_the_outer_parameters(job, whole):
     code, out, err = job.call("eval", whole, "--json")
     assert code == 0, err

@@ -12,6 +12,7 @@ import safetensors.numpy
 
 from jaxdist.core.safetensors_file import read_header
 from jaxdist.launch.cli.main import main
+from jaxdist.train.load import load
 
 DATA = Path(__file__).parents[2] / "models" / "data" / "hf"
 TEXT = "to be or not to be, that is the question: " * 40
@@ -49,7 +50,11 @@ def tensors_of(folder):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("mistral", ["plan.mesh.fsdp=8"]), ("gpt2", ["plan.mesh.tensor=2"])],
+    [
+        ("mistral", ["plan.mesh.fsdp=8"]),
+        ("gpt2", ["plan.mesh.tensor=2"]),
+        ("mixtral", ["plan.mesh.fsdp=2", "plan.mesh.expert=4"]),
+    ],
 )
 def test_an_export_of_an_import_has_the_same_bytes(place, capsys, name, words):
     source = place / name
@@ -100,6 +105,33 @@ def test_a_run_starts_from_weights(place, capsys, from_run, mesh):
         shutil.move("runs/qwen2", "elsewhere")
         more = answer(capsys, "resume", "tuned", "epochs=0.2", "--change")
         assert more["steps"] > 1
+
+
+def test_adapters_are_trained_and_merged(place, capsys):
+    """From imported weights, over fsdp; the export is a network without adapters."""
+    base = answer(capsys, "import", "hf", DATA / "qwen2")
+    words = ["llama", "run.name=tuned", "data.path=a.txt", "data.batch=4"]
+    words += ["plan.mesh.data=1", "plan.mesh.fsdp=2", "optim.lr=0.01", "epochs=0.2"]
+    words += ["lora.rank=2", "lora.targets=query,value,down"]
+    answer(capsys, "train", *words, "weights=qwen2")
+    summary = json.loads(Path("runs/tuned/summary.json").read_text())
+    assert summary["frozen_parameters"] == base["parameters"]
+    assert 0 < summary["parameters"] < 0.2 * base["parameters"]
+    # Another rank would be another network.
+    code, printed = call(capsys, "resume", "tuned", "lora.rank=4", "--change")
+    assert (code, "lora.rank 2, now 4" in printed.err) == (2, True)
+    answer(capsys, "export", "hf", "tuned", "out", "--dtype", "float32")
+    answer(capsys, "import", "hf", "out", "--name", "merged")
+    tokens = np.arange(24, dtype=np.int32).reshape(2, 12) % 48
+    logits, whole = (load(name)[0](tokens) for name in ("tuned", "merged"))
+    np.testing.assert_allclose(logits, whole, rtol=1e-5, atol=1e-5)
+    assert np.abs(whole - load("qwen2")[0](tokens)).max() > 1e-3
+    # A run that starts from one with adapters has them, or is told.
+    words[1] = "run.name=again"
+    code, printed = call(capsys, "train", *words, "weights=tuned", "lora.rank=0")
+    assert (code, "lora.rank is 1 or more" in printed.err) == (2, True)
+    code, printed = call(capsys, "train", *words, "weights=tuned", "lora.rank=4")
+    assert (code, "adapters of rank 2" in printed.err) == (2, True)
 
 
 def test_imported_weights_are_no_run_to_go_on_with(place, capsys):

@@ -81,7 +81,7 @@ def ranked(subject, **more):
 
 def test_every_way_to_deal_devices_out_is_tried_once():
     found = [plan.mesh for plan in enumerate_layouts(Plan(), 12)]
-    assert len(found) == len(set(found)) == 196  # C(8, 6) for 2 x 2, times 7 for 3
+    assert len(found) == len(set(found)) == 288  # C(9, 7) for 2 x 2, times 8 for 3
     assert {mesh.devices for mesh in found} == {12}
 
 

@@ -1,0 +1,127 @@
+"""Law 1 of mixtures of experts: a step equals one device's, whatever is split."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdist.core.plan.pipeline import PipelineConfig
+from jaxdist.models.config import ModelConfig
+from jaxdist.train.count_words import words_total
+from jaxdist.train.eval_step import make_eval_step
+
+pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
+
+LOSSES = {"balance_weight": 0.3, "router_z_weight": 0.2}
+MIXTRAL = ModelConfig(name="mixtral", size="tiny", **LOSSES)
+DEEP = ModelConfig(name="mixtral", size="tiny", depth=2, **LOSSES)
+# Two slots a sample of 12 tokens: most choices of popular experts are dropped.
+SLOTS = ModelConfig(name="mixtral", size="tiny", capacity_factor=0.5, **LOSSES)
+# A llama with experts, more of which a token takes than a device has.
+WIDE = ModelConfig(name="llama", size="tiny", experts=4, chosen_experts=3)
+
+LAYOUTS = {
+    "data 2 x tensor 2": (MIXTRAL, {"data": 2, "tensor": 2}),
+    "fsdp 2, slots": (SLOTS, {"fsdp": 2}),
+    "context 2": (MIXTRAL, {"context": 2}),
+    "tensor 2, filter": (MIXTRAL, {"tensor": 2, "tensor_strategy": "filter"}),
+    "tensor 2, channel": (SLOTS, {"tensor": 2, "tensor_strategy": "channel"}),
+    "expert 2": (WIDE, {"expert": 2}),
+    "expert 4": (MIXTRAL, {"expert": 4}),
+    "expert 4, slots": (SLOTS, {"expert": 4}),
+    "expert 2 x data 2, slots": (SLOTS, {"expert": 2, "data": 2}),
+    "expert 2 x fsdp 2": (MIXTRAL, {"expert": 2, "fsdp": 2}),
+    "expert 2 x tensor 2, slots": (SLOTS, {"expert": 2, "tensor": 2}),
+    "expert 2 x tensor 2 x fsdp 2": (MIXTRAL, {"expert": 2, "tensor": 2, "fsdp": 2}),
+    "expert 2, a loop": (DEEP, {"expert": 2, "scan": "on"}),
+    "expert 2, a loop, blocks remade": (
+        DEEP,
+        {"expert": 2, "scan": "on", "remat": True},
+    ),
+    "expert 2, blocks remade": (DEEP, {"expert": 2, "remat": True}),
+    "expert 2 x fsdp 2, zero 1": (SLOTS, {"expert": 2, "fsdp": 2, "zero": 1}),
+    "expert 2, chunks": (MIXTRAL, {"expert": 2, "logits": "chunks"}),
+    "expert 2 x idle 2": (
+        SLOTS,
+        {"expert": 2, "replica": 2, "replicated_axes": ("replica",)},
+    ),
+}
+
+
+HYBRIDS = {
+    "expert 2 x data 2": (MIXTRAL, {"expert": 2, "data": 2}),
+    "expert 2 x fsdp 2, slots": (SLOTS, {"expert": 2, "fsdp": 2}),
+    "expert 2 x tensor 2": (MIXTRAL, {"expert": 2, "tensor": 2}),
+}
+
+
+@pytest.mark.parametrize("layout", HYBRIDS)
+def test_hybrids_equal_one_device(assert_equal_one_device, layout):
+    config, axes = HYBRIDS[layout]
+    assert_equal_one_device(config, axes, size=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_step_equals_one_device(assert_equal_one_device, layout):
+    config, axes = LAYOUTS[layout]
+    assert_equal_one_device(config, axes, size=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [8])
+def test_in_float32(assert_equal_one_device, size):
+    axes = {"expert": 2, "data": 2}
+    assert_equal_one_device(MIXTRAL, axes, jnp.float32, size, tolerance=1e-5)
+
+
+MICROBATCHES = {
+    "expert 2": {"expert": 2},
+    "pipe 2": {"pipe": 2},
+    "pipe 2 x fsdp 2": {
+        "pipe": 2,
+        "fsdp": 2,
+        "order": PipelineConfig(schedule="zb-h1"),
+    },
+}
+
+
+# Balance is that of a microbatch, as batch statistics are: of two devices the first
+# halves of both devices' samples are one.
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", MICROBATCHES)
+def test_microbatches_equal_those_of_one_device(parts, layout):
+    axes, found = MICROBATCHES[layout], []
+    with jax.enable_x64(True):
+        task = parts.make_task(DEEP, jnp.float64).in_parts(2)
+        batch = parts.make_batch(DEEP, jnp.float64, 8)
+        state = jax.tree.map(np.asarray, parts.make_state(task))
+        order = np.arange(8)
+        if {"expert", "fsdp"} & set(axes):
+            order = order.reshape(2, 2, 2).swapaxes(0, 1).reshape(-1)
+        for mesh, places in (({}, order), (axes, np.arange(8))):
+            own = {key: x[places] for key, x in batch.items()}
+            where = parts.layout_of(task, mesh, own)
+            found.append(parts.run_layout(where, jax.tree.map(np.array, state), own))
+        parts.assert_leaves_equal(found[1], found[0], 1e-9)
+
+
+# A capacity is that of training: an evaluation drops nothing.
+def test_an_evaluation_equals_one_device_without_capacity(parts):
+    sums, dropless = [], ModelConfig(name="mixtral", size="tiny")
+    with jax.enable_x64(False):
+        state = jax.tree.map(
+            np.asarray, parts.make_state(parts.make_task(SLOTS, jnp.float32))
+        )
+        batch = parts.make_batch(SLOTS, jnp.float32, 4)
+        weight = {"weight": np.ones(4, np.float32)}
+        for config, mesh in ((dropless, {}), (SLOTS, {"expert": 2, "data": 2})):
+            task = parts.make_task(config, jnp.float32)
+            layout = parts.layout_of(task, mesh, batch)
+            places = layout.batch_shardings(parts.shapes_of(batch | weight))
+            laid = jax.device_put(batch | weight, places)
+            run = jax.jit(make_eval_step(layout))
+            sums.append(jax.tree.map(np.asarray, run(state.params, state.stats, laid)))
+    for key, want in sums[0].items():
+        np.testing.assert_allclose(sums[1][key], want, rtol=1e-5)
+    assert words_total(sums[1]["answers"]) == batch["target"].size

@@ -1,0 +1,131 @@
+"""Experts are split where they divide, or refused with what works."""
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from flax import nnx
+
+from jaxdist.core.errors import BadInput
+from jaxdist.core.plan import MeshShape, Plan
+from jaxdist.layers import Experts
+from jaxdist.models.config import ModelConfig
+from jaxdist.models.registry import model_factory
+from jaxdist.partition import tensor_parallel
+from jaxdist.partition.expert_parallel import (
+    check_experts,
+    expert_flops,
+    expert_layers,
+    expert_traffic,
+)
+from jaxdist.partition.param_sharding import leaf_shardings
+from jaxdist.profile.layer_calls import calls_of_type, trace_calls
+from jaxdist.train.state import named_leaves
+from jaxdist.train.task import Task
+
+
+def traced(**settings):
+    """A tiny network on 8 samples of 16 tokens, and its calls."""
+    config = ModelConfig(size="tiny", **settings)
+    task = Task(model=model_factory(config), optimizer=optax.identity())
+    state = task.state.params, task.state.stats
+    calls, _ = trace_calls(task.graph, state, jax.ShapeDtypeStruct((8, 16), jnp.int32))
+    return nnx.merge(task.graph, *state), calls, named_leaves(task.state.params)
+
+
+@pytest.fixture(scope="module")
+def mixtral():
+    return traced(name="mixtral")
+
+
+def plan_of(tensor_strategy="pairs", replicated_axes=(), **axes):
+    return Plan(
+        mesh=MeshShape(**axes),
+        tensor_strategy=tensor_strategy,
+        replicated_axes=replicated_axes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "how", "what", "remedy"),
+    [
+        ({}, {"expert": 3}, "4 experts do not divide over 3", "plan.mesh.expert=2"),
+        ({}, {"expert": 8}, "4 experts do not divide over 8", "model.experts=8"),
+        (
+            {"name": "llama"},
+            {"expert": 2, "data": 2},
+            "the network has no experts",
+            "plan.mesh.data=4 plan.mesh.expert=1",
+        ),
+        (
+            {"capacity_factor": 1.0},
+            {"context": 2},
+            "slots of a sample",
+            "model.capacity_factor=None",
+        ),
+        (
+            {},
+            {"tensor": 2, "tensor_strategy": "sequence"},
+            "experts do not take tokens",
+            "plan.tensor_strategy=pairs",
+        ),
+        ({}, {"expert": 2, "pipe": 2}, "beside pipe", "plan.mesh.pipe=1"),
+        ({}, {"expert": 2, "context": 2}, "beside context", "plan.mesh.context=1"),
+        ({}, {"expert": 2, "replica": 2}, "beside replica", "plan.mesh.replica=1"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(mixtral, settings, how, what, remedy):
+    network = traced(**{"name": "mixtral"} | settings)[0] if settings else mixtral[0]
+    with pytest.raises(BadInput) as error:
+        check_experts(plan_of(**how), network)
+    assert what in str(error.value)
+    assert remedy in str(error.value)
+
+
+def test_hidden_features_divide_over_the_tensor_axis(mixtral):
+    network, calls, _ = mixtral
+    with pytest.raises(BadInput, match=r"model.hidden = 64, plan.mesh.tensor = 3"):
+        tensor_parallel.megatron_roles(
+            [w for w in tensor_parallel.shardable_layers(calls) if "mlp" in w.path],
+            network,
+            3,
+        )
+
+
+def test_experts_are_split_by_expert_then_tensor_then_fsdp(mixtral):
+    network, calls, leaves = mixtral
+    plan = plan_of(expert=2, tensor=2, fsdp=2)
+    roles = tensor_parallel.assign_roles(plan, calls, network)
+    found = {
+        leaf.name: leaf.spec()
+        for leaf in leaf_shardings(plan, roles, leaves, expert_layers(network))
+    }
+    assert found["block0/mlp/gate"] == ("expert", "fsdp", "tensor")
+    assert found["block0/mlp/down"] == ("expert", "tensor", "fsdp")
+    # All else is whole along expert.
+    assert found["block0/mlp/router"] == ("fsdp", None)
+    assert "expert" not in found["block0/attention/out/kernel"]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "slots", "counts"), [(None, 16, 4 * 4 * 4), (1.0, 8, 0)]
+)
+def test_slots_go_to_their_experts_and_back_twice(capacity, slots, counts):
+    _, calls, _ = traced(name="mixtral", capacity_factor=capacity)
+    plan = plan_of(expert=2)
+    tokens, balance = expert_traffic(plan, calls)
+    # 4 samples a device, 4 experts, 32 features of 4 bytes.
+    assert tokens.payload == 4 * (4 * 4 * slots * 32 * 4) + counts
+    assert (tokens.kind, tokens.axes) == ("all-to-all", ("expert",))
+    assert (balance.kind, balance.payload) == ("all-reduce", 4 * 4)
+
+
+def test_without_a_split_only_active_experts_are_work(mixtral):
+    _, calls, _ = mixtral
+    (call,) = calls_of_type(calls, Experts)
+    tokens = 8 * 16
+    products = 3 * 2 * tokens * 2 * 32 * 64 + 2 * tokens * 32 * 4
+    assert expert_flops(Plan(), call, {}) == 3 * products
+    # A device may have all choices of its own and of other devices' tokens.
+    both = expert_flops(plan_of(expert=2), call, {})
+    assert both == 3 * (2 * 3 * 2 * tokens * 32 * 64 + 2 * tokens // 2 * 32 * 4)
