@@ -61,6 +61,8 @@ PAGES = {
             "reducers_fashion_mnist",
             "outer_words",
             "outer_digits",
+            "language_training_characters",
+            "language_training_tokens",
             "without_flush",
             "without_flush_rates",
             "vessels",
