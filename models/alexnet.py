@@ -4,13 +4,14 @@ Papers: Krizhevsky, Sutskever, Hinton 2012, "ImageNet Classification with Deep
 Convolutional Neural Networks" (two groups); Krizhevsky 2014, arXiv:1404.5997 (one).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax
 from flax import nnx
 
 from jaxdist.core.block_protocol import SingleLayerBlock
+from jaxdist.core.errors import BadInput
 from jaxdist.layers import Conv, LocalResponseNorm, MaxPool
 from jaxdist.models.config import ModelConfig, Preset, resolve_preset
 from jaxdist.models.conv_blocks import Dense, DenseRelu, Flatten, Network
@@ -86,6 +87,7 @@ class _AlexNet(Network):
     ) -> None:
         preset = resolve_preset(config, self.presets)
         first = self.stages[0].features
+        self._check_width(preset)
         wide, blocks = preset.channels, dict[str, nnx.Module]()
         for i, stage in enumerate(self.stages, start=1):
             # Widths keep their proportion to the first convolution, in small presets
@@ -101,6 +103,33 @@ class _AlexNet(Network):
         blocks["dense7"] = DenseRelu((dense, dense), rate, dtype, rngs)
         blocks["head"] = Dense((dense, preset.classes), 0.0, dtype, rngs)
         super().__init__(blocks)
+
+    def _check_width(self, preset: AlexPreset) -> None:
+        """Refuse a width whose channels or filters do not divide into their groups."""
+        first = self.stages[0].features
+
+        def fits(width: int) -> bool:
+            sized, channels = replace(preset, width=width), preset.channels
+            for stage in self.stages:
+                features = sized.scaled(stage.features, of=first)
+                if channels % stage.groups or features % stage.groups:
+                    return False
+                channels = features
+            return True
+
+        if fits(preset.width):
+            return
+        # The published width fits, so some width of these does.
+        fitting = filter(fits, range(1, preset.width + first + 1))
+        near = min(fitting, key=lambda width: abs(width - preset.width))
+        groups = max(stage.groups for stage in self.stages)
+        raise BadInput(
+            f"the channels of {type(self).__name__} do not divide into its groups",
+            rule=f"channels and filters of its convolutions in {groups} groups, in "
+            f"proportion to model.width, are multiples of {groups}",
+            values=f"model.width = {preset.width}",
+            remedy=f"model.width={near}",
+        )
 
 
 class AlexNet(_AlexNet):

@@ -9,6 +9,7 @@ from flax import nnx
 
 from jaxdist.core.block_protocol import ColumnRowPair
 from jaxdist.layers import Conv, Dropout, GlobalMean, LayerNorm, Linear
+from jaxdist.layers.tensor_role import broadcast_param
 from jaxdist.models.config import ModelConfig, Preset, resolve_preset
 from jaxdist.models.conv_blocks import Network
 
@@ -62,7 +63,7 @@ class ConvNeXtBlock(nnx.Module):
         y = self.expand(self.norm(self.depthwise(x)))
         # The backward pass computes GELU again: an array four times as large as x.
         y = self.reduce(jax.checkpoint(_gelu)(y))
-        return x + y * self.gamma[...].astype(y.dtype)
+        return x + y * broadcast_param(self.gamma[...], y)
 
 
 class NormConv(nnx.Module):

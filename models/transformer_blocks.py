@@ -23,6 +23,7 @@ from jaxdist.layers import (
     causal_attention,
 )
 from jaxdist.layers.experts import Routing
+from jaxdist.layers.tensor_role import broadcast_param
 from jaxdist.layers.token_order import context_devices, local_tokens, token_positions
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.rope_scaling import RopeScaling
@@ -95,7 +96,7 @@ class Sizes:
                 remedy=f"model.embed={max(round(self.embed / pairs), 1) * pairs}",
             )
         if self.heads % self.kv_heads:
-            fitting = (n for n in range(1, self.heads) if self.heads % n == 0)
+            fitting = (n for n in range(1, self.heads + 1) if self.heads % n == 0)
             near = min(fitting, key=lambda n: abs(n - self.kv_heads))
             raise BadInput(
                 "the heads do not divide over those of keys and values",
@@ -294,7 +295,7 @@ class Embedding(nnx.Module):
         """Return vectors of tokens int32 `[B, T]` at positions `[B, T]` or `[T]`."""
         x = self.tokens(tokens)
         if self.positions is not None:
-            x = x + self.positions(positions)
+            x = x + broadcast_param(self.positions(positions), x)
         return self.dropout(x)
 
 

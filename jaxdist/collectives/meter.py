@@ -129,12 +129,13 @@ def build_traffic_report(
         rows.append(
             TrafficReportRow(kind=kind, axes=axes, group=group, endless=loops, **sent)
         )
-    # Kind and axes break ties: a set has another order in each process.
+    # The key breaks ties: a set has another order in each process.
     rows.sort(
         key=lambda row: (
             max(row.formula or 0, row.stablehlo or 0, row.compiled),
             row.kind,
             row.axes,
+            row.group,
         ),
         reverse=True,
     )

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
+from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.layers.logits_product import LogitsProduct
 from jaxdist.layers.tensor_role import (
     TENSOR_AXIS,
@@ -45,16 +46,27 @@ class Embed(nnx.Embed):
                     inputs, inputs.shape[-1] // lax.axis_size(TENSOR_AXIS)
                 )
             if self.role not in ROW_SPLIT_ROLES:
-                return super().__call__(inputs, out_sharding)
+                return self._look_up(inputs, out_sharding)
             # Tokens of other devices' rows give zeros, so that a sum joins them all.
             rows = self.embedding[...].shape[0]
             row = inputs - (lax.axis_index(TENSOR_AXIS) * rows).astype(inputs.dtype)
             mine = (row >= 0) & (row < rows)
             # Clipped to rows that are there: what they hold is not used.
-            found = super().__call__(jnp.clip(row, 0, rows - 1))
+            found = self._look_up(jnp.clip(row, 0, rows - 1))
             part = jnp.where(mine[..., None], found, jnp.zeros_like(found))
             whole = self.role == "vocabulary"
             return tensor_all_reduce(part) if whole else tensor_reduce_scatter(part)
+
+    def _look_up(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
+        """Return the rows of tokens, whose gradients are added in at least float32."""
+        dtype = self.dtype or self.embedding[...].dtype
+        full = accumulation_dtype(dtype)
+        if full == dtype:
+            return super().__call__(inputs, out_sharding)
+        # Rows are taken out of a table in float32 and cast behind that: the gradient of
+        # the table is added up in its dtype, where 16 bits would lose the 257th token.
+        (table,) = self.promote_dtype((self.embedding[...],), dtype=full)
+        return jnp.take(table, inputs, axis=0).astype(dtype)
 
     def attend(self, query: jax.Array, out_sharding: Any = None) -> jax.Array:
         """Map vectors `[B, ..., C]` to products with each row `[B, ..., rows]`.

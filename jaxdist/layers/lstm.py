@@ -8,7 +8,7 @@ from flax import nnx
 from jax import lax
 
 from jaxdist.core.dtypes import accumulation_dtype
-from jaxdist.layers.tensor_role import Role, combine_output
+from jaxdist.layers.tensor_role import Role, broadcast_param, combine_output
 
 Carry = tuple[jax.Array, jax.Array]
 """State between steps: outputs `[B, H]`, cells of the device's own units `[B, H]`."""
@@ -69,11 +69,16 @@ class LSTM(nnx.Module):
                 (x, *own), dtype=self.dtype
             )
             # All steps at once, time first: the loop is left with what must be a loop.
-            read = jnp.einsum("btc,cgh->tbgh", x, kernel) + bias
+            read = jnp.einsum("btc,cgh->tbgh", x, kernel)
+            read = read + broadcast_param(bias, read)
+            # The loop adds its gradient up over the steps, in the dtype it has outside.
+            full = accumulation_dtype(read.dtype)
+            recurrent = recurrent.astype(full)
 
             def step(carry: Carry, read: jax.Array) -> tuple[Carry, jax.Array]:
                 previous, cell = carry
-                gates = read + jnp.einsum("bk,kgh->bgh", previous, recurrent)
+                weights = recurrent.astype(read.dtype)
+                gates = read + jnp.einsum("bk,kgh->bgh", previous, weights)
                 # The cell is a sum over all steps, which bfloat16 would stop adding to.
                 i, f, g, o = (gates[:, n].astype(cell.dtype) for n in range(4))
                 cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
@@ -84,7 +89,6 @@ class LSTM(nnx.Module):
 
             # A device's own units have cells here; outputs are those of all units.
             _, samples, _, own_units = read.shape
-            full = accumulation_dtype(read.dtype)
             begin = carry or (
                 jnp.zeros((samples, recurrent.shape[0]), read.dtype),
                 jnp.zeros((samples, own_units), full),

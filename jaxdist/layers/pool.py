@@ -123,9 +123,11 @@ class AvgPool(Pool):
         with jax.named_scope(self.scope or "AvgPool"):
             extended, windows = self._fetch(x)
             none = (0, 0)
+            # In at least float32: a sum of 16 bits stops growing.
+            full = extended.astype(accumulation_dtype(x.dtype))
             sums = lax.reduce_window(
-                extended,
-                np.zeros((), extended.dtype),
+                full,
+                np.zeros((), full.dtype),
                 lax.add,
                 (1, *(w.extent for w in windows), 1),
                 (1, *(w.stride for w in windows), 1),
@@ -135,7 +137,7 @@ class AvgPool(Pool):
             # Padding counts as zeros, so that every window divides by all of its taps.
             one, dims = isinstance(self.window, int), x.ndim - 2
             taps = (self.window,) * dims if one else self.window
-            return sums / np.prod(taps).item()
+            return (sums / np.prod(taps).item()).astype(x.dtype)
 
 
 class GlobalMean(nnx.Module):

@@ -35,6 +35,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from jaxdist.core.dtypes import accumulation_dtype
@@ -116,8 +117,24 @@ def combine_output(
         y = tensor_all_reduce(y)
     elif role == "scatter":
         y = tensor_reduce_scatter(y)
-    y = y if bias is None else y + bias
+    y = y if bias is None else y + broadcast_param(bias, y)
     return tensor_all_gather(y) if role == "filter" else y
+
+
+def broadcast_param(param: jax.Array, y: jax.Array) -> jax.Array:
+    """Return a parameter of the last dims, to be added to or multiplied with an array.
+
+    Its gradient, a sum over all other dims, is taken in at least float32.
+
+    Args:
+        param: `[..., C]`, such as a bias.
+        y: `[B, ..., C]`; `param` is cast to its dtype.
+    """
+    full = accumulation_dtype(y.dtype)
+    if full == y.dtype:
+        return param.astype(y.dtype)
+    # Broadcasts transpose to a sum in their own dtype, and casts round it once.
+    return jnp.broadcast_to(param.astype(full), y.shape).astype(y.dtype)
 
 
 def tensor_all_reduce(y: jax.Array) -> jax.Array:

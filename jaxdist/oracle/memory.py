@@ -4,7 +4,8 @@ state         exact: from the layout's shapes
 frozen        likewise, of parameters that are not trained
 gathered      parameters that fsdp shards, where a pipeline gathers them for a step
 gradients     as many bytes as the parameters that a device computes with: whole ones
-              where microbatches accumulate theirs before fsdp scatters them
+              in at least float32 where microbatches accumulate theirs before fsdp
+              scatters them
 activations   sum over layers of share (output_bytes + inner_bytes) in a device's
               largest stage, once for every microbatch in flight; of rematerialized
               blocks their outputs and what the tensor axis brought, and one block
@@ -22,9 +23,12 @@ Where the step was traced: the state, the batch and the program's peak beside th
 (`jaxdist/profile/xla_cpu/peak_memory.py`).
 """
 
+import numpy as np
+
 from jaxdist.core.axes import CONTEXT_AXIS
 from jaxdist.core.cluster import Cluster
 from jaxdist.core.cluster.device import Device
+from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.oracle.compute_times import compute_cost_model
@@ -107,15 +111,19 @@ def _memory_by_rank(case: StepDescription, device: Device) -> list[dict[str, int
         if plan.zero == 3:
             whole = sum(row.payload // row.arrays for row in gathers)
         # Gradients lie beside the parameters that they are of; a sum over microbatches
-        # is of whole parameters, since fsdp scatters it at the end.
-        own = case.state_bytes.get("parameters", 0)
+        # is of whole parameters, since fsdp scatters it at the end. Matrices that were
+        # gathered in 16 bits have sums in float32; stages gather what they hold.
+        own, sums = case.state_bytes.get("parameters", 0), whole
+        if not case.stages:
+            narrow = np.dtype(case.dtype)
+            sums = whole * accumulation_dtype(narrow).itemsize // narrow.itemsize
         # Of what is gathered, frozen parameters have no gradient.
         held = own + case.state_bytes.get(FROZEN_TERM, 0)
-        summed = whole * own // max(1, held)
+        sums = sums * own // max(1, held)
         terms = {
             **case.state_bytes,
             "gathered": whole if case.stages else 0,
-            "gradients": max(own, summed) if case.microbatches > 1 else own,
+            "gradients": max(own, sums) if case.microbatches > 1 else own,
             "activations": round((most if plan.remat_end else kept) * flying + once),
             "weight residuals": round(late * pending),
             "batch": case.batch_bytes // plan.mesh.size(*plan.batch_axes, CONTEXT_AXIS),

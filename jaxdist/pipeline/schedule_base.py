@@ -169,7 +169,7 @@ class PipelineSchedule:
     def pending_weights(self, device: int) -> int:
         """Return how many backward passes at most wait for their gradient of weights.
 
-        None where that has no tick of its own.
+        0 where that has no tick of its own.
         """
         if self.release_kind != "weights":
             return 0

@@ -89,7 +89,8 @@ def distribute(
         step: `step(model, optimizer, ..., batch)`, jitted or not: modules and
             `nnx.Optimizer`s of flax, which it changes in place, then a tree of arrays
             [B, ...]. It moves parameters by `optimizer.update`, and its loss is a mean
-            over samples.
+            over samples. Of what it returns arrays that grow with the batch keep their
+            rows, and others are averaged or, of whole numbers, summed.
         axis: what devices divide: `data`, the batch alone; `fsdp`, the batch, and each
             parameter and its optimizer's state between steps.
         compressor: how gradients are all-reduced over `data`: `int8`, `power`, `top_k`,
@@ -448,10 +449,11 @@ class DistributedStep:
         def local(leaves: Any, feedback: Any, batch: Any) -> Any:
             new, after, out = self._local(form, leaves, feedback, batch)
             parts, structure = jax.tree.flatten(out)
-            rows = {len(x) for x in jax.tree.leaves(batch)}
-            # Told by its length alone: an array as long as this device's batch has a
-            # row a sample.
-            by_row = [jnp.ndim(x) > 0 and len(x) in rows for x in parts]
+
+            def result(batch: Any) -> Any:
+                return self._local(form, leaves, feedback, batch)[2]
+
+            by_row = _have_row_per_sample(parts, batch, result)
             tree.append((structure, by_row))
             alike = [x for x, is_row in zip(parts, by_row) if not is_row]
             each = [x for x, is_row in zip(parts, by_row) if is_row]
@@ -781,6 +783,39 @@ def _whole_squares(leaves: Sequence[LeafSharding], tree: Any) -> Any:
     return jax.tree.unflatten(
         shape, all_reduce_leaves(own, [split_axes(leaf) for leaf in leaves])
     )
+
+
+def _have_row_per_sample(
+    parts: Sequence[Any], batch: Any, result: Callable[[Any], Any]
+) -> list[bool]:
+    """Tell which returned arrays have a row for each sample of this device's batch.
+
+    Those are as long as the batch, and twice as long on twice as many samples. A step
+    that takes batches of one size alone is judged by the lengths of that size.
+
+    Args:
+        parts: what the step returned, leaf by leaf.
+        batch: this device's rows.
+        result: returns the same for another batch.
+    """
+    rows = {len(x) for x in jax.tree.leaves(batch)}
+    likely = [jnp.ndim(x) > 0 and len(x) in rows for x in parts]
+    # Another trace costs as much as the first: scalars and tables need none.
+    if not any(likely):
+        return likely
+    twice = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((2 * len(x), *x.shape[1:]), x.dtype), batch
+    )
+    try:
+        longer = jax.tree.leaves(jax.eval_shape(result, twice))
+    except Exception:  # a step of one's own may raise anything
+        return likely
+    if len(longer) != len(parts):
+        return likely
+    return [
+        is_likely and len(after.shape) > 0 and after.shape[0] == 2 * len(before)
+        for is_likely, before, after in zip(likely, parts, longer, strict=True)
+    ]
 
 
 def _device_index(axes: Axes) -> Any:

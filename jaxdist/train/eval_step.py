@@ -42,11 +42,15 @@ def make_eval_step(layout: Layout) -> Callable[..., Any]:
         return {
             **own_sums(outputs, batch),
             **objective.loss_sums(losses, batch, weight > 0),
-            "loss": (losses * weight.astype(losses.dtype)).sum(),
+            "loss": real_sum(losses * weight.astype(losses.dtype), weight),
             # Padding has weight 0.
             "samples": count_true(weight > 0),
             **objective.answer_sums(outputs, batch, weight > 0),
         }
+
+    def real_sum(values: jax.Array, weight: jax.Array) -> jax.Array:
+        # What is not finite for the padding must not count: 0 x NaN is NaN.
+        return jnp.where(weight > 0, values, jnp.zeros_like(values)).sum()
 
     def own_sums(outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         weight, sums = batch["weight"], {}
@@ -60,9 +64,7 @@ def make_eval_step(layout: Layout) -> Callable[..., Any]:
                     f"{list(each.shape)}",
                     remedy="a mean over what a sample has: each.mean(-1)",
                 )
-            # What is not finite for the padding must not count.
-            value = each.astype(weight.dtype)
-            sums[name] = jnp.where(weight > 0, value, jnp.zeros_like(value)).sum()
+            sums[name] = real_sum(each.astype(weight.dtype), weight)
         return sums
 
     def local(state: tuple[Any, Any], batch: Batch) -> Any:

@@ -17,6 +17,7 @@ from jax import lax
 from jaxdist.collectives.compress.codec import Codec
 from jaxdist.collectives.sharded_leaves import all_gather
 from jaxdist.core.axes import SPATIAL_AXES
+from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.plan import Plan
 from jaxdist.layers.halo import local_samples
 from jaxdist.partition.param_sharding import FSDP_AXIS
@@ -176,19 +177,22 @@ def accumulate_gradients(gradient_fn: GradientFn, microbatches: int) -> Gradient
         return gradient_fn
 
     # A step holds the activations of one microbatch. Gradients are added on each
-    # device, and reduced over devices once, at the end. Only what couples samples
-    # changes: batch statistics are those of a microbatch, and running ones move once
-    # for each.
+    # device, and reduced over devices once, at the end: in at least float32, as that
+    # reduction is. Only what couples samples changes: batch statistics are those of a
+    # microbatch, and running ones move once for each.
     def every(stats: Any, batch: Batch) -> tuple[jax.Array, Any, Any]:
         def add(carry: Any, part: Batch) -> tuple[Any, None]:
             sums, stats = carry
             loss, stats, grads = gradient_fn(stats, part)
-            return (jax.tree.map(jnp.add, sums, (loss, grads)), stats), None
+            more = jax.tree.map(lambda x, y: x + y.astype(x.dtype), sums, (loss, grads))
+            return (more, stats), None
 
         parts = {key: split_microbatches(x, microbatches) for key, x in batch.items()}
         first = {key: x[0] for key, x in parts.items()}
         loss, _, grads = jax.eval_shape(gradient_fn, stats, first)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (loss, grads))
+        zeros = jax.tree.map(
+            lambda x: jnp.zeros(x.shape, accumulation_dtype(x.dtype)), (loss, grads)
+        )
         (sums, stats), _ = lax.scan(add, (zeros, stats), parts)
         loss, grads = jax.tree.map(lambda x: x / microbatches, sums)
         return loss, stats, grads

@@ -252,9 +252,8 @@ class Objective(ABC):
         except BadInput:
             raise
         except Exception as error:  # an objective of one's own may raise anything
-            raise self._mismatch_error(
-                outputs, batch, f"{type(error).__name__}: {str(error).splitlines()[:1]}"
-            ) from error
+            shown = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            raise self._mismatch_error(outputs, batch, shown) from error
         for method, shape in found:
             if shape != (samples,):
                 shown = f"{method} of {samples} samples are {list(shape)}"

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.core.errors import BadInput
 
 Blend = Literal["gaussian", "constant", "center"]
@@ -144,12 +145,14 @@ class BlendedPlanes:
     def add(self, place: Place, outputs: NDArray[Any]) -> None:
         """Add what a window says, [..., n], that begins at a place."""
         dims = [table[start] for table, start in zip(self._weights, place, strict=True)]
-        each = reduce(np.multiply.outer, dims).astype(outputs.dtype)
+        # Sums of 16 bits would be off by parts in a hundred.
+        full = accumulation_dtype(outputs.dtype)
+        each = reduce(np.multiply.outer, dims).astype(full)
         said = outputs * each[..., None]
         behind = place[0] + len(said) - self._first
         shape = (*self._image[1:], outputs.shape[-1])
         while len(self._planes) < min(behind, self._image[0] - self._first):
-            self._planes.append(np.zeros(shape, outputs.dtype))
+            self._planes.append(np.zeros(shape, full))
         self.max_bytes = max(self.max_bytes, len(self._planes) * self._planes[0].nbytes)
         sides = zip(place[1:], outputs.shape[1:-1], self._image[1:], strict=True)
         # An image smaller than a window was padded: what is said behind its edge is

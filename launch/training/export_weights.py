@@ -110,6 +110,12 @@ def export_weights(
         for tensor in places[leaf].tensors(metadata.shape):
             code = _DTYPE_CODES[dtype] if dtype else before.get(tensor, "F32")
             shapes[tensor] = code, places[leaf].tensor_shape(metadata.shape)
+    # config.json has room for one dtype: that of most tensors.
+    codes = [code for code, _ in shapes.values()]
+    common = max(set(codes), key=codes.count)
+    spoken = next(name for name, code in _DTYPE_CODES.items() if code == common)
+    # Made before the tensors are written, which takes long: it may refuse the network.
+    tree = config_json(model, note.get("config"), spoken)
     # Built beside its place and renamed: a folder is there whole or not at all.
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f".{out.name}.part")
@@ -132,11 +138,6 @@ def export_weights(
                 # query, key and value of GPT-2.
                 column = place.part * (turned.shape or (1,))[-1]
                 writers[tensor].write(tensor, turned, column)
-        # config.json has room for one dtype: that of most tensors.
-        codes = [code for code, _ in shapes.values()]
-        common = max(set(codes), key=codes.count)
-        spoken = next(name for name, code in _DTYPE_CODES.items() if code == common)
-        tree = config_json(model, note.get("config"), spoken)
         write_atomic(part / CONFIG_FILE, json_text(tree, indent=2) + "\n")
         for name in COMPANION_FILES:
             if (run.pretrained / name).is_file():

@@ -31,13 +31,19 @@ class Architecture:
     fields: Mapping[str, str]
     """Field of `config.json` by key of `ModelConfig`, where both mean the same."""
     defaults: Mapping[str, Any]
-    """Values of fields that a file leaves out, by the architecture's own code."""
+    """Values of fields that a file leaves out, by the architecture's own code; null in
+    a file is a value of its own."""
     fixed: Mapping[str, tuple[Any, ...]]
     """Values that our network has of fields that others may have otherwise."""
 
 
-def _llama_like(class_name: str) -> Architecture:
-    """Return an architecture whose files have the fields of Llama's."""
+def _llama_like(class_name: str, **defaults: Any) -> Architecture:
+    """Return an architecture whose files have the fields of Llama's.
+
+    Args:
+        class_name: its class in transformers.
+        defaults: values of fields that it has beside Llama's own, or otherwise.
+    """
     return Architecture(
         model="llama",
         class_name=class_name,
@@ -56,6 +62,7 @@ def _llama_like(class_name: str) -> Architecture:
             "rms_norm_eps": 1e-6,
             "tie_word_embeddings": False,
             "rope_theta": 10000.0,
+            **defaults,
         },
         fixed={
             "hidden_act": ("silu",),
@@ -109,9 +116,15 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
             },
         ),
         "llama": _llama_like("LlamaForCausalLM"),
-        "mistral": _llama_like("MistralForCausalLM"),
-        "qwen2": _llama_like("Qwen2ForCausalLM"),
-        "mixtral": _with_experts(_llama_like("MixtralForCausalLM")),
+        "mistral": _llama_like(
+            "MistralForCausalLM", num_key_value_heads=8, sliding_window=4096
+        ),
+        "qwen2": _llama_like(
+            "Qwen2ForCausalLM", num_key_value_heads=32, sliding_window=4096
+        ),
+        "mixtral": _with_experts(
+            _llama_like("MixtralForCausalLM", num_key_value_heads=8)
+        ),
     }
 )
 """Architectures that can be read, by their `model_type`."""
@@ -207,8 +220,9 @@ def model_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
     """
     known = architecture_of(tree)
     errors: list[BadInput] = []
-    # In transformers null is as good as no field: n_inner, head_dim, sliding_window.
-    full = {**known.defaults, **{k: v for k, v in tree.items() if v is not None}}
+    # A field that is left out has the architecture's default; null is as good as a
+    # field that follows from others: n_inner, head_dim, num_key_value_heads.
+    full = {k: v for k, v in {**known.defaults, **tree}.items() if v is not None}
     found: dict[str, Any] = {"name": known.model, "size": "full"}
     # What a file may leave out follows from others.
     if known.model == "gpt2_small":
@@ -256,13 +270,16 @@ def model_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
     if known.model in _LLAMA_FAMILY:
         # Behind the errors: what is read there is divided by sizes.
         found |= _llama_settings(full, found)
+        # Within its window a network with one is a network without.
+        if (window := sliding_window(tree)) is not None:
+            found["context"] = min(found["context"], window)
     return found
 
 
 def _llama_settings(
     full: Mapping[str, Any], found: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what the Llama family has beside sizes: rope, biases, window."""
+    """Return what the Llama family has beside sizes: rope and biases."""
     head = full.get("head_dim") or found["embed"] // found["heads"]
     is_plain = head * found["heads"] == found["embed"]
     # Older files have the base beside the scaling, newer ones inside of one table.
@@ -298,9 +315,6 @@ def _llama_settings(
     # Its base grows with T / L, where L is the context of the file (rope_scaling.py).
     if kind == "dynamic":
         settings["rope_context"] = found["context"]
-    # Within its window a network with one is a network without.
-    if (window := sliding_window(full)) is not None:
-        settings["context"] = min(found["context"], window)
     return settings
 
 
@@ -308,7 +322,8 @@ def sliding_window(tree: Mapping[str, Any]) -> int | None:
     """Return how many tokens each token reads at most; None: all before it."""
     # Mistral uses its window wherever it has one; Qwen2 has a second field for that.
     is_used = tree.get("use_sliding_window", tree.get("model_type") in _WINDOWED)
-    window = tree.get("sliding_window")
+    defaults = architecture_of(tree).defaults
+    window = tree.get("sliding_window", defaults.get("sliding_window"))
     return int(window) if is_used and window else None
 
 
@@ -367,8 +382,15 @@ def config_json(
         origin: the file that its weights came with; returned as it is where it still
             describes the network.
         dtype: of the weights, as torch names it.
+
+    Raises:
+        BadInput: the network is none of transformers'.
     """
     tree = dict(origin or {})
+    kind = tree.get("model_type") or _model_type(model)
+    known = ARCHITECTURES[kind]
+    if known.model == "gpt2_small":
+        _check_heads(model)
     if origin is not None:
         before = model_settings(origin)
         changed = {
@@ -380,12 +402,13 @@ def config_json(
             # Older files call it torch_dtype.
             name = "torch_dtype" if "torch_dtype" in tree else "dtype"
             return tree | ({name: dtype} if name in tree else {})
-    kind = tree.get("model_type") or _model_type(model)
-    known = ARCHITECTURES[kind]
     tree |= {"architectures": [known.class_name], "model_type": kind, "dtype": dtype}
     tree |= {name: getattr(model, key) for key, name in known.fields.items()}
     if known.model == "gpt2_small":
         return tree | {"activation_function": "gelu_new"}
+    if model.rope_scaling == "dynamic" and model.rope_context:
+        # Its base grows beyond this field, whatever contexts were trained on.
+        tree["max_position_embeddings"] = model.rope_context
     # Both are written anew below: the origin's would contradict the settings.
     tree.pop("rope_scaling", None)
     tree.pop("torch_dtype", None)
@@ -402,11 +425,32 @@ def config_json(
     if model.rope_scaling != "none":
         tree["rope_scaling"] = rope
     heads, embed = model.heads or 1, model.embed or 1
+    # A new network has no window; a file without this field has its architecture's.
+    window = None if origin is None else known.defaults.get("sliding_window")
     return tree | {
         "hidden_act": "silu",
         "head_dim": model.head_size or embed // heads,
-        "sliding_window": tree.get("sliding_window"),
+        "sliding_window": tree.get("sliding_window", window),
     }
+
+
+def _check_heads(model: ModelConfig) -> None:
+    """Refuse heads that GPT-2 of transformers does not have."""
+    heads, embed = model.heads or 1, model.embed or 1
+    # It cuts one product of 3 x n_embd features into queries, keys and values.
+    if (model.kv_heads or heads) == heads and (
+        model.head_size is None or model.head_size * heads == embed
+    ):
+        return
+    raise BadInput(
+        "GPT-2 of transformers has no such heads",
+        rule="model.kv_heads is model.heads, and model.head_size is model.embed / "
+        "model.heads: its config.json has no field for others",
+        values=f"model.heads = {heads}, model.kv_heads = {model.kv_heads}, "
+        f"model.embed = {embed}, model.head_size = {model.head_size}",
+        remedy=f"train with model.kv_heads={heads} and without model.head_size, or "
+        "with model.name=llama",
+    )
 
 
 def _model_type(model: ModelConfig) -> str:

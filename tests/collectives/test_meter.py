@@ -65,3 +65,13 @@ def test_a_loop_of_unknown_length_is_marked():
 def test_the_sums_end_the_table(compiled):
     words = str(build_traffic_report(MESH, compiled=compiled)).splitlines()[-1].split()
     assert words == ["a", "device", "sends,", "at", "least", str(120 * len(compiled))]
+
+
+def test_the_order_of_rows_does_not_depend_on_the_process():
+    """Equal bytes of unnamed groups of two sizes: a set has them in any order."""
+    groups = range(2, 9)
+    # Of n devices each sends (n - 1) / n of what is gathered.
+    ones = [move(n * 840 // (n - 1), "all-gather", axes=(), group=n) for n in groups]
+    found = build_traffic_report(MESH, compiled=ones).rows
+    assert {row.compiled for row in found} == {840}
+    assert [row.group for row in found] == [*reversed(groups)]

@@ -201,6 +201,55 @@ def test_the_context_is_the_sliding_window():
     assert model_settings(plain)["context"] == 24
 
 
+@pytest.mark.parametrize(
+    ("kind", "heads", "window"),
+    [
+        ("llama", 32, None),
+        ("mistral", 8, 4096),
+        ("mixtral", 8, None),
+        ("qwen2", 32, None),
+    ],
+)
+def test_fields_that_are_left_out_are_those_of_the_architecture(kind, heads, window):
+    """transformers: MistralConfig and Qwen2Config have numbers, LlamaConfig None."""
+    embed = {"num_attention_heads": 32, "hidden_size": 64, "head_dim": 2}
+    tree = {k: v for k, v in LLAMA.items() if k != "num_key_value_heads"} | embed
+    tree |= {"model_type": kind, "max_position_embeddings": 10000}
+    tree.pop("sliding_window", None)
+    found = model_settings(tree)
+    assert found["kv_heads"] == heads
+    assert found["context"] == (window or 10000)
+    # Null says that there is none.
+    null = model_settings(tree | {"num_key_value_heads": None, "sliding_window": None})
+    assert (null["kv_heads"], null["context"]) == (32, 10000)
+    if kind == "qwen2":
+        assert model_settings(tree | {"use_sliding_window": True})["context"] == 4096
+    if window is not None:
+        with pytest.raises(BadInput, match="at most sliding_window"):
+            check_typed_settings(tree, {"context": 5000}, "")
+
+
+def test_an_exported_dynamic_rope_keeps_the_context_it_grows_from():
+    rope = {"rope_type": "dynamic", "rope_theta": 5e5, "factor": 2.0}
+    tree = LLAMA | {"rope_parameters": rope}
+    before = model_settings(tree)
+    longer = ModelConfig(**before | {"context": 4 * before["context"]})
+    for origin in (tree, None):
+        made = config_json(longer, origin, "float32")
+        assert made["max_position_embeddings"] == before["rope_context"]
+        assert model_settings(made)["rope_context"] == before["rope_context"]
+
+
+@pytest.mark.parametrize("change", [{"kv_heads": 2}, {"head_size": 2}])
+def test_heads_that_gpt2_does_not_have_are_not_exported(change):
+    tree = read_config_json(DATA / "gpt2")
+    config = replace(ModelConfig(**model_settings(tree)), **change)
+    for origin in (tree, None):
+        with pytest.raises(BadInput, match=r"model\.kv_heads is model\.heads") as told:
+            config_json(config, origin, "float32")
+        assert f"model.kv_heads={config.heads}" in str(told.value)
+
+
 def test_a_dynamic_rope_has_another_base_beyond_its_context():
     rates = 1e4 ** (-np.arange(4) / 4)
     one = RopeScaling(kind="dynamic", factor=2.0, context=16)

@@ -202,6 +202,8 @@ def test_float64_stays_float64_and_bfloat16_narrow(name):
         ),
         (dict(embed=12, heads=4), "2 x model.heads", "model.embed=16"),
         (dict(heads=8, kv_heads=3), "model.heads is a multiple", "model.kv_heads=2"),
+        (dict(heads=8, kv_heads=9), "model.heads is a multiple", "model.kv_heads=8"),
+        (dict(heads=1, kv_heads=2), "model.heads is a multiple", "model.kv_heads=1"),
     ],
 )
 def test_sizes_that_do_not_divide_are_refused(settings, rule, remedy):
@@ -217,6 +219,20 @@ def test_sizes_that_do_not_divide_are_refused(settings, rule, remedy):
 def test_more_tokens_than_the_context_are_refused():
     with pytest.raises(BadInput, match=r"data\.context=16, or model\.context=17"):
         make("llama")(tokens(length=17))
+
+
+def test_the_gradient_of_a_position_counts_all_samples():
+    config = ModelConfig(name="gpt2_small", size="tiny")
+    model = model_factory(config)(dtype=jnp.bfloat16, rngs=rngs())
+    model.eval()
+    (_, embed), *_ = model.chain()
+    graph, state = nnx.split(embed)
+
+    def total(state):
+        return nnx.merge(graph, state)(tokens(rows=512)).astype("float32").sum()
+
+    found = jax.jit(jax.grad(total))(state)["positions"]["embedding"][...]
+    assert (found == 512).all()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -185,3 +185,18 @@ def test_settings_change_the_network():
 def test_auxiliary_heads_of_a_network_without_are_refused():
     with pytest.raises(BadInput, match="resnet50 has no auxiliary heads"):
         network(ModelConfig(name="resnet50", aux=True))
+
+
+@pytest.mark.parametrize(("width", "near"), [(1, 4), (3, 4), (8, 6)])
+def test_a_width_without_two_groups_is_refused(width, near):
+    config = tiny("alexnet_two_group", width=width)
+    with pytest.raises(BadInput, match="do not divide into its groups") as refused:
+        network(config)
+    assert f"model.width={near}" in str(refused.value)
+    fitting = tiny("alexnet_two_group", width=near, dropout=0.0)
+
+    def run(x):
+        return model_factory(fitting)(rngs=nnx.Rngs(0))(x)
+
+    nnx.eval_shape(run, *inputs(fitting))
+    network(tiny("alexnet", width=width))

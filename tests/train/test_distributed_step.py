@@ -225,3 +225,27 @@ def test_the_audit_sees_sums_alone():
 def test_what_is_wrong_is_said(make, said):
     with warnings.catch_warnings(), pytest.raises(BadInput, match=said):
         make()
+
+
+def test_an_array_as_long_as_the_batch_of_a_device_is_averaged():
+    """Three numbers a class, of devices with three samples each."""
+    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.0), wrt=nnx.Param)
+    x = np.random.default_rng(0).normal(size=(12, 2)).astype(np.float32)
+
+    def scores(model, optimizer, batch):
+        y = model(batch)
+        return {"class": y.mean(0), "sample": y.sum(-1)}
+
+    def fixed(model, optimizer, batch):
+        assert batch.shape == (3, 2)
+        return scores(model, optimizer, batch)
+
+    want = scores(model, optimizer, x)
+    found = distribute(scores, mesh=mesh(data=4))(model, optimizer, x)
+    for name, value in want.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5)
+    # A step of one batch size is judged by its lengths.
+    found = distribute(fixed, mesh=mesh(data=4))(model, optimizer, x)
+    assert found["class"].shape == (12,)
+    np.testing.assert_allclose(found["sample"], want["sample"], rtol=1e-5)

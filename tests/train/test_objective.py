@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxdist.core.errors import BadInput
 from jaxdist.core.special_tokens import EOS_ID, PAD_ID
 from jaxdist.train.objective import (
     Captioning,
@@ -154,3 +155,17 @@ def test_only_floats_are_cast():
         "int32",
     ]
     assert cast_floats(shapes, None) == shapes
+
+
+def test_what_an_objective_raises_is_said_in_a_line():
+    class Broken(Classification):
+        def losses(self, outputs, batch):
+            raise ValueError("no such loss\nand more of it")
+
+    shapes = (
+        jax.ShapeDtypeStruct((4, 3), "float32"),
+        {"label": jax.ShapeDtypeStruct((4,), "int32")},
+    )
+    with pytest.raises(BadInput) as refused:
+        Broken().check_outputs(*shapes)
+    assert str(refused.value.values).endswith("; ValueError: no such loss")

@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -89,3 +90,14 @@ def test_planes_are_kept_only_while_a_window_sees_them():
 def test_windows_that_cannot_be_are_refused(how):
     with pytest.raises(BadInput, match="windows cannot lie so"):
         SlidingWindow(**{"sides": (8,), **how})
+
+
+def test_outputs_of_16_bits_are_blended_in_float32():
+    """Weights of windows are 1 together, so the same everywhere stays the same."""
+    window = SlidingWindow(sides=(32,), overlap=0.75)
+    planes = BlendedPlanes(window, (128,))
+    for place in window.places((128,)):
+        planes.add(place, np.full((32, 1), 3, ml_dtypes.bfloat16))
+    found = np.stack(list(planes.take(128)))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, 3, rtol=1e-6)

@@ -507,16 +507,14 @@ class CostEstimate:
         """Bytes of gradients, and of parameters that a pipeline gathers."""
         staged, summed = self.space.sizes("pipe") > 1, self.space.micro > 1
         whole, own = self._unsharded_parameters, self._parameter_bytes
-        # Gathered parameters have the dtype they are computed in, and so has the sum of
-        # their gradients over microbatches.
-        used = np.where(staged, 1.0, self.traffic.gathered_ratio) * whole
         joins, keeps = self._is_zero(3), self._is_zero(1)
-        gradients = np.where(joins & summed, used, own)
+        # A sum over microbatches is of whole parameters, and in their dtype.
+        gradients = np.where(joins & summed, whole, own)
         # With ZeRO 1 a device has whole parameters and gradients.
         gradients = np.where(keeps, whole, gradients)
         beside = np.where(keeps, whole - own, 0.0)
         gradients = self.traffic.trained_fraction * gradients
-        total: Column = gradients + np.where(joins & staged, used, beside)
+        total: Column = gradients + np.where(joins & staged, whole, beside)
         return total
 
     @cached_property

@@ -234,7 +234,7 @@ def test_well_known_layouts_are_asked_about_at_their_best(question, coarse):
 
 
 def test_parameters_are_used_in_the_bytes_they_are_computed_in():
-    """Shared matrices travel in bfloat16, and microbatches add such gradients up."""
+    """Shared matrices travel in bfloat16; their gradients are added up in float32."""
     words = ("precision=bfloat16", "model.vocabulary=256", "plan.mesh.data=1")
     subject = StepDescriber(resolve_config("characters", words).config)
     coarse = LayoutQuery(
@@ -250,6 +250,8 @@ def test_parameters_are_used_in_the_bytes_they_are_computed_in():
     case = subject.describe(space.plan(int(rows[0])))
     gradients = predict(case, coarse.cluster).memory_by_term["gradients"]
     assert coarse._gradient_bytes[rows[0]] == pytest.approx(gradients, rel=0.02)
+    whole = coarse.traffic.parameter_bytes
+    assert gradients == pytest.approx(whole, rel=0.02)
 
 
 def test_what_layers_make_is_split_with_their_weights(subject, coarse):
