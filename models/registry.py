@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -182,6 +183,22 @@ def context_length(config: ModelConfig) -> int:
     """Return the most tokens that a language model takes."""
     sizes = _model_class(config.name).sizes(config)
     return int(sizes.context)
+
+
+def fill_sizes(config: ModelConfig) -> ModelConfig:
+    """Return a language model's settings with the sizes that they leave open.
+
+    >>> filled = fill_sizes(ModelConfig(name="llama", depth=2))
+    >>> filled.depth, filled.embed, filled.rope_base
+    (2, 2048, 500000.0)
+    """
+    network = _model_class(config.name)
+    sizes = asdict(network.sizes(config))
+    # No experts and heads of the usual size are settings that are left out.
+    known = {key: value for key, value in sizes.items() if value}
+    base = config.rope_base or getattr(network, "ROPE_BASE", None)
+    epsilon = config.norm_epsilon or network.EPSILON
+    return replace(config, **known, rope_base=base, norm_epsilon=epsilon)
 
 
 def make_model(settings: Mapping[str, Any], **how: Any) -> "nnx.Module":

@@ -35,6 +35,8 @@ class Transformer(Chain):
 
     FULL: ClassVar[Sizes]
     TINY: ClassVar[Sizes]
+    EPSILON: ClassVar = 1e-5
+    """Keeps norms finite, where `model.norm_epsilon` is not set."""
 
     def __init__(
         self,
@@ -169,7 +171,7 @@ class Gpt2(Transformer):
             rngs=rngs,
             norms=LayerNorm,
             bias=True,
-            epsilon=config.norm_epsilon or 1e-5,
+            epsilon=config.norm_epsilon or self.EPSILON,
         )
         super().__init__(
             parts,
@@ -216,7 +218,7 @@ class Llama(Transformer):
             norms=RMSNorm,
             bias=False,
             qkv_bias=config.qkv_bias,
-            epsilon=config.norm_epsilon or 1e-5,
+            epsilon=config.norm_epsilon or self.EPSILON,
         )
         scaling = None
         if config.rope_scaling != "none":

@@ -24,6 +24,7 @@ from jaxdist.models.pretrained.folder import (
     WEIGHTS_FILE,
 )
 from jaxdist.models.pretrained.tensor_names import TENSOR_NAMES, leaf_tensors
+from jaxdist.models.registry import fill_sizes
 from jaxdist.train.checkpoint import reader
 from jaxdist.train.checkpoint.best import CheckpointStep
 from jaxdist.train.checkpoint.manifest import CheckpointManifest
@@ -98,7 +99,8 @@ def export_weights(
             values=str(out),
             remedy=f"another OUT, such as {out}-2",
         )
-    model = ModelConfig(**settings)
+    # Sizes that were left to a preset are written into config.json as well.
+    model = fill_sizes(ModelConfig(**settings))
     leaves = _leaf_names(manifest)
     # An import has noted the dtype of each tensor, which an export gives back.
     note = manifest.about.get(PRETRAINED_NOTE) or {}

@@ -29,7 +29,7 @@ from jaxdist.models.pretrained.config_json import (
     read_config_json,
 )
 from jaxdist.models.pretrained.folder import PretrainedFolder
-from jaxdist.models.registry import model_factory
+from jaxdist.models.registry import fill_sizes, model_factory
 from jaxdist.models.rope_scaling import RopeScaling
 from jaxdist.train.state import named_leaves, replace_leaves
 
@@ -441,3 +441,18 @@ def test_damaged_folders_are_refused(tmp_path, damage, said):
 def test_a_name_of_the_hub_is_told_how_to_fetch_it():
     with pytest.raises(BadInput, match=r"hf download meta-llama/Llama-3\.2-1B --local"):
         read_config_json(Path("meta-llama/Llama-3.2-1B"))
+
+
+@pytest.mark.parametrize("size", ["tiny", None])
+@pytest.mark.parametrize("name", ["gpt2_small", "llama", "mixtral"])
+def test_a_network_of_a_preset_is_written_with_its_sizes(name, size):
+    config = ModelConfig(name=name, size=size or "full", depth=3)
+    filled = fill_sizes(config)
+    tree = config_json(filled, None, "float32")
+    left = {key for key, value in tree.items() if value is None}
+    assert left <= {"sliding_window"}
+    again = ModelConfig(**model_settings(tree))
+    assert model_factory(again).func.sizes(again) == model_factory(config).func.sizes(
+        config
+    )
+    assert again.rope_base == filled.rope_base
