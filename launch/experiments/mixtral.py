@@ -1,6 +1,5 @@
 """Characters of a large text, on a mixture of experts."""
 
-from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.input.config import DataConfig
 from jaxdist.launch.config import Experiment
 from jaxdist.models.config import ModelConfig
@@ -31,5 +30,4 @@ def mixtral() -> Experiment:
             clip=1.0,
             warmup_epochs=0.01,
         ),
-        plan=Plan(mesh=MeshShape(fsdp=8)),
     )

@@ -75,7 +75,9 @@ def hold(layout_for, splits):
         ):
             # Four FLOPs: the bias of the tiniest head, of four classes. A table also
             # looks its rows up: masks and sums, 1.7 % beside products with 64 rows.
-            rel = 0.02 if work.layer == "embed.tokens" else 0.01
+            # A mixture weighs and adds the rows of its experts: 4 % beside products of
+            # 32 features.
+            rel = {"embed.tokens": 0.02, "block0.mlp": 0.04}.get(work.layer, 0.01)
             near = pytest.approx(work.planned, rel=rel, abs=4)
             assert work.traced == near, (axes, work.layer)
             held += 1

@@ -38,7 +38,9 @@ def small(name):
     return [f"model.{key}=tiny" for key in SIZES] or ["input.size=16"]
 
 
-@pytest.mark.parametrize("name", registry.model_names())
+# XLA multiplies every row with every expert on CPUs; a profile counts those that tokens
+# go through (tests/profile/test_flops.py).
+@pytest.mark.parametrize("name", sorted({*registry.model_names()} - {"mixtral"}))
 def test_flops_are_those_of_xla_within_a_hundredth(name, monkeypatch):
     specimen, _ = load_profile_config(name, [*small(name), "batch=2"])
     profile = profile_model(specimen)
