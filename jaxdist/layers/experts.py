@@ -350,7 +350,7 @@ def _compact_swiglu(
     numbers = lax.broadcasted_iota(jnp.int32, taken.shape, 1)
     experts = jnp.where(taken, numbers, jnp.full_like(numbers, count)).reshape(1, -1)
     order, place = _sort(experts)
-    sizes = _count(experts[0], count)
+    sizes = taken.sum((0, 2), dtype=jnp.int32)
     # Empty slots come last; what products make of rows behind the last group is not
     # said, so these are zeros, and nothing is read of their results.
     slots, here = experts.shape[1], lax.iota(jnp.int32, most)

@@ -124,8 +124,12 @@ def test_without_a_split_only_active_experts_are_work(mixtral):
     _, calls, _ = mixtral
     (call,) = calls_of_type(calls, Experts)
     tokens = 8 * 16
-    products = 3 * 2 * tokens * 2 * 32 * 64 + 2 * tokens * 32 * 4
-    assert expert_flops(Plan(), call, {}) == 3 * products
+    # Forward and backward: six products of 32 x 64 for each choice, and 12 operations
+    # of its activation; scores of 4 experts, and a sum over 2.
+    each = 3 * 3 * 2 * 32 * 64 + 12 * 64
+    others = 3 * 2 * tokens * 32 * (4 + 2)
+    near = pytest.approx(2 * tokens * each + others, rel=0.01)
+    assert expert_flops(Plan(), call, {}) == near
     # A device may have all choices of its own and of other devices' tokens.
-    both = expert_flops(plan_of(expert=2), call, {})
-    assert both == 3 * (2 * 3 * 2 * tokens * 32 * 64 + 2 * tokens // 2 * 32 * 4)
+    near = pytest.approx(2 * tokens * each + others // 2, rel=0.01)
+    assert expert_flops(plan_of(expert=2), call, {}) == near
