@@ -438,6 +438,12 @@ def test_damaged_folders_are_refused(tmp_path, damage, said):
     assert "remedy" in str(refused.value)
 
 
+def test_biases_that_mixtral_does_not_have_are_not_exported():
+    config = fill_sizes(ModelConfig(name="llama", experts=4, qkv_bias=True))
+    with pytest.raises(BadInput, match=r"model\.qkv_bias=false"):
+        config_json(config, None, "float32")
+
+
 def test_a_name_of_the_hub_is_told_how_to_fetch_it():
     with pytest.raises(BadInput, match=r"hf download meta-llama/Llama-3\.2-1B --local"):
         read_config_json(Path("meta-llama/Llama-3.2-1B"))
