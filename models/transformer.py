@@ -29,7 +29,6 @@ from jaxdist.models.transformer_blocks import (
     SwiGlu,
 )
 
-
 _EXPERT_KEYS: Final = (
     *("chosen_experts", "capacity_factor"),
     *("balance_weight", "router_z_weight"),
