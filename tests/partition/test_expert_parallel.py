@@ -84,7 +84,7 @@ def test_what_cannot_be_split_is_refused(mixtral, settings, how, what, remedy):
 
 def test_hidden_features_divide_over_the_tensor_axis(mixtral):
     network, calls, _ = mixtral
-    with pytest.raises(BadInput, match=r"model.hidden = 64, plan.mesh.tensor = 3"):
+    with pytest.raises(BadInput, match=r"64 hidden features, plan.mesh.tensor = 3"):
         tensor_parallel.megatron_roles(
             [w for w in tensor_parallel.shardable_layers(calls) if "mlp" in w.path],
             network,
