@@ -223,8 +223,8 @@ def training_slots(layer: Experts, tokens: int) -> int:
     if layer.routing.capacity_factor is None:
         return 0
     share = layer.routing.chosen * tokens / layer.router.shape[-1]
-    # No token chooses an expert twice.
-    return min(math.ceil(layer.routing.capacity_factor * share), tokens)
+    # 1.1 x 10 is a little more than 11 as a float. No token chooses an expert twice.
+    return min(math.ceil(round(layer.routing.capacity_factor * share, 6)), tokens)
 
 
 def _imbalance(probabilities: jax.Array, chosen: jax.Array) -> jax.Array:

@@ -67,8 +67,8 @@ def check_experts(plan: Plan, network: nnx.Module) -> Mapping[str, Experts]:
     if devices > 1 and not layers:
         raise BadInput(
             "the network has no experts",
-            rule="plan.mesh.expert is for networks with jaxdist.layers.Experts, as "
-            "mixtral is one, and llama with model.experts",
+            rule="plan.mesh.expert is for networks with jaxdist.layers.Experts: "
+            "mixtral, and llama with model.experts",
             values=f"{size}; no layer is one",
             remedy=elsewhere,
         )

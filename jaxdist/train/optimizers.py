@@ -49,7 +49,9 @@ class OptimConfig:
     gradients are taken.
     """
     beta2: float = 0.999
-    """The same for squares of gradients, 0 to below 1: adamw, lamb and muon."""
+    """The same for squares of gradients, 0 to below 1: adamw, schedule_free_adamw, lamb
+    and muon.
+    """
     weight_decay: float = 0.0
     """Pulls each weight to zero; norms and biases never decay. sgd, lars: added to the
     gradient as this times the weight; others: added to the step, before the rate.
