@@ -69,6 +69,8 @@ def test_the_rate_stays(warmup):
     rate = make_learning_rate(config, 100, 5, 256)
     assert float(rate(99)) == float(rate(5 * warmup)) == 0.5
     assert float(rate(0)) == (0 if warmup else 0.5)
+    # Runs ask for the rates of many steps at once.
+    assert rate(np.arange(7)).shape == (7,)
 
 
 @pytest.mark.parametrize(
