@@ -69,9 +69,9 @@ def test_logits_are_those_of_transformers(name):
     np.testing.assert_allclose(said, expected["logits"].read(), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama3"])
+@pytest.mark.parametrize("name", ["gpt2", "llama3", "mixtral"])
 def test_a_device_reads_its_slice_alone(name):
-    """Rows or columns of a tensor, which may be transposed or a part of one."""
+    """Rows or columns of a tensor, which may be transposed or a part of one; experts."""
     mesh = jax.make_mesh((2, 2), ("a", "b"), (jax.sharding.AxisType.Auto,) * 2)
 
     def cut(leaf):
