@@ -35,6 +35,11 @@ EXPERT_TERM: Final = "expert tokens"
 BALANCE_TERM: Final = "expert balance"
 """That of how often each expert was chosen."""
 
+_SORTING_FLOPS: Final = 30
+"""About as many operations find the place of a row."""
+_SOFTMAX_FLOPS: Final = 12
+"""About as many make a share of a score, and its gradient."""
+
 
 def expert_layers(network: nnx.Module) -> dict[str, Experts]:
     """Return the mixtures of experts of a network, by path."""
@@ -62,8 +67,8 @@ def check_experts(plan: Plan, network: nnx.Module) -> Mapping[str, Experts]:
     if devices > 1 and not layers:
         raise BadInput(
             "the network has no experts",
-            rule="plan.mesh.expert is for networks with jaxdist.layers.Experts, as "
-            "mixtral is one, and llama with model.experts",
+            rule="plan.mesh.expert is for networks with jaxdist.layers.Experts: "
+            "mixtral, and llama with model.experts",
             values=f"{size}; no layer is one",
             remedy=elsewhere,
         )
@@ -142,7 +147,7 @@ def expert_traffic(
 
 
 def expert_flops(plan: Plan, call: LayerCall, roles: Roles) -> int:
-    """Return the FLOPs of products of one device in a mixture, forward and backward.
+    """Return the FLOPs of one device in a mixture, forward and backward.
 
     Args:
         plan: the layout.
@@ -154,10 +159,21 @@ def expert_flops(plan: Plan, call: LayerCall, roles: Roles) -> int:
     count, _, hidden = layer.gate.shape
     hidden //= plan.mesh.tensor if roles.get(call.path) == "experts" else 1
     slots, devices = training_slots(layer, tokens), plan.mesh.expert
+    scores, choices = (samples * tokens * n for n in (count, layer.routing.chosen))
     if slots:
         rows = samples * count * slots
     else:
         # As many as there can be, which without the axis is as many as there are.
         rows = samples * devices * tokens * min(layer.routing.chosen, count // devices)
     passes = 1 + call.output_gradient * (call.input_gradient + call.weight_gradient)
-    return passes * 2 * features * (3 * rows * hidden + samples * tokens * count)
+    # Scores, three products of each row, and the weighted sum of a token's results.
+    total = passes * 2 * features * (scores + 3 * rows * hidden + choices)
+    # silu(gate) * up, and its gradient.
+    total += rows * hidden * (5 + 7 * call.output_gradient) + _SOFTMAX_FLOPS * scores
+    # Rows are moved to slots and back, and where slots travel without a capacity once
+    # more, to rows without gaps and back. Each is masked, and its place is looked for.
+    has_slots = slots or devices > 1
+    places = samples * count * (slots or tokens) if has_slots else choices
+    moves = 1 + (devices > 1 and not slots)
+    masked = (1 + call.output_gradient) * (places + choices) * features
+    return total + moves * (masked + _SORTING_FLOPS * places)

@@ -428,15 +428,7 @@ def norm_traffic(
         for leaf, want in zip(reads.leaves, wanted, strict=True):
             over = nontrivial_axes(plan, split_axes(leaf))
             sums[over] += _norm_bytes(leaf) * want
-    for axes, payload in sums.items():
-        if axes:
-            yield PlannedCollective(
-                what="lengths",
-                kind="all-reduce",
-                axes=axes,
-                payload=updates * payload,
-                layer="whole_lengths",
-            )
+    yield from _length_rows(sums, updates)
 
 
 def mean_traffic(
@@ -460,15 +452,22 @@ def mean_traffic(
             size = math.prod(shape) // math.prod(cut)
             over = nontrivial_axes(plan, filter(None, axes[dim : dim + 1]))
             sums[over] += size * np.dtype(real_dtype(leaf.dtype)).itemsize
-        for over, payload in sums.items():
-            if over:
-                yield PlannedCollective(
-                    what="lengths",
-                    kind="all-reduce",
-                    axes=over,
-                    payload=updates * payload,
-                    layer="whole_lengths",
-                )
+        yield from _length_rows(sums, updates)
+
+
+def _length_rows(
+    sums: Mapping[tuple[str, ...], int], updates: int
+) -> Iterator[PlannedCollective]:
+    """Yield the all-reduces of an update by axes, of so many bytes."""
+    for axes, payload in sums.items():
+        if axes:
+            yield PlannedCollective(
+                what="lengths",
+                kind="all-reduce",
+                axes=axes,
+                payload=updates * payload,
+                layer="whole_lengths",
+            )
 
 
 def matrix_traffic(
