@@ -3,6 +3,7 @@
 The mesh has no devices, so a layout for 1,024 of them is described on a laptop.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -261,7 +262,7 @@ def state_bytes(layout: Layout) -> dict[str, int]:
 
 
 def _array_bytes(array: jax.ShapeDtypeStruct) -> int:
-    return int(np.prod(array.shape, dtype=np.int64)) * array.dtype.itemsize
+    return math.prod(array.shape) * array.dtype.itemsize
 
 
 def fit_batch_shapes(
@@ -330,6 +331,7 @@ def _describe(
         profile=profile,
         plan=plan,
         ledgers=layout.ledgers,
+        equal_ranks=layout.equal_ranks,
         microbatches=layout.task.microbatches,
         stages=layout.slot_layout.stages.blocks if layout.slot_layout else (),
         dtype=np.dtype(layout.task.dtype).name,
