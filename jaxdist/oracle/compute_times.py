@@ -327,6 +327,8 @@ class StageCostModel:
         Raises:
             BadInput: a device has no speed for the dtype.
         """
+        if len(self.models) == 1:
+            return self.models[0].microbatch_time(layer)
         return slowest_time([model.microbatch_time(layer) for model in self.models])
 
     def loss_time(self) -> MicrobatchTime:

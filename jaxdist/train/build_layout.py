@@ -58,7 +58,7 @@ from jaxdist.profile.layer_calls import (
     with_gradients,
 )
 from jaxdist.profile.repeated_blocks import RepeatedBlocks, find_repeated_blocks
-from jaxdist.profile.trace import TraceCache, has_gradients
+from jaxdist.profile.trace import TraceCache, has_gradients, modules_by_path
 from jaxdist.profile.xla_cpu.backward_reads import backward_reads
 from jaxdist.train import diloco, remat
 from jaxdist.train.adafactor import check_factored, local_means
@@ -710,9 +710,10 @@ def _scan_equal_blocks(
         trace_cache: traces of the same network.
     """
     plan = layout.plan
+    paths = trace_cache.get_or_compute("paths", lambda: [*modules_by_path(network)])
     cut = plan.stages > 1 or not hasattr(network, "chain")
     if cut or not scans_blocks(plan, layout.mesh):
-        remat.check_activation_patterns(plan, network, ())
+        remat.check_activation_patterns(plan, paths, ())
         return layout
     state, prepare = layout.task.state, constant_rng_binder(inputs)
 
@@ -769,7 +770,7 @@ def _scan_equal_blocks(
     }
     scans = find_block_scans(bound, alike.__contains__, reads.gathered, marks)
     in_loops = {block for scan in scans for block in scan.blocks}
-    remat.check_activation_patterns(plan, network, in_loops)
+    remat.check_activation_patterns(plan, paths, in_loops)
     looped = {i for scan in scans for each in scan.indices for i in each}
     params = tuple(
         replace(leaf, scanned=i in looped) for i, leaf in enumerate(reads.leaves)
@@ -818,7 +819,10 @@ def _backward_reads(
     # between.
     if plan.zero != 3 or all(leaf.fsdp_dim is None for leaf in leaves):
         return (False,) * len(leaves)
-    names = (*leaf_names(task.state.params), *frozen)
+    params = trace_cache.get_or_compute(
+        "params", partial(named_leaves, task.state.params)
+    )
+    names = (*params, *frozen)
 
     def trace(one: Plan) -> tuple[bool, ...]:
         prepare = partial(defer_logits, use=product)

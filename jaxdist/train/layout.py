@@ -108,6 +108,11 @@ class Layout:
         return self.state_layout.param_shardings
 
     @cached_property
+    def has_error_feedback(self) -> bool:
+        """Whether compressors keep something between steps."""
+        return self._error_feedback[0] is not None
+
+    @cached_property
     def shards_params(self) -> bool:
         """Whether the fsdp axis shards any parameter."""
         return any(dim is not None for dim in self.fsdp_dims)

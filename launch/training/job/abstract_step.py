@@ -55,6 +55,8 @@ from jaxdist.train.peak_memory import (
 if TYPE_CHECKING:
     from jaxdist.train.task import Task
 
+_STATE_AXES: Final = ("replica", "pipe", "fsdp", "expert", "tensor")
+"""Axes that split parameters, and what an optimizer has of each."""
 _MAX_FAST_TRACE_LAYERS: Final = 1000
 """Layers of a network whose step is traced soon: ResNet-152 has about 500."""
 
@@ -106,7 +108,10 @@ class StepDescriber:
     def _describe(self, layout: Layout, plan: Plan) -> StepDescription:
         # All that the bytes of a state depend on, besides the network.
         own = layout.plan
-        how = own.mesh, own.zero, own.reduce, own.outer, own.replicated_axes
+        # The other axes split samples, and what a compressor keeps of its sums.
+        axes = AXES if layout.has_error_feedback else _STATE_AXES
+        sizes = tuple(own.mesh.size(axis) for axis in axes)
+        how = sizes, own.zero, own.reduce, own.outer, own.replicated_axes
         state = self.trace_cache.get_or_compute(
             ("state", layout.state_layout, *how), lambda: state_bytes(layout)
         )
