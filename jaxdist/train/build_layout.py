@@ -566,11 +566,19 @@ def _with_ledgers(
         *layout.objective.batch_traffic(plan, layout.batch_shapes),
     )
     if stages is None:
-        rows = parameter_traffic(plan, own_reads, layout.reduction)
-        loss_rows = layout.objective.loss_traffic(plan, outputs, micro)
-        whole = ledger(rows, microbatches=micro).with_rows((*synced, *loss_rows))
-        whole = replace(whole, update_flops=matrix_flops(own_reads))
-        return replace(layout, ledgers=(whole,))
+
+        def write() -> Ledger:
+            rows = parameter_traffic(plan, own_reads, layout.reduction)
+            loss_rows = layout.objective.loss_traffic(plan, outputs, micro)
+            whole = ledger(rows, microbatches=micro).with_rows((*synced, *loss_rows))
+            return replace(whole, update_flops=matrix_flops(own_reads))
+
+        # What a plan says of activations changes which parameters a backward pass
+        # reads, and nothing else that a ledger has.
+        others = replace(plan.without_remat, offload=())
+        key = ("ledger", others, layout.state_layout, own_reads.backward_reads)
+        whole = trace_cache.get_or_compute(key, write)
+        return replace(layout, ledgers=(replace(whole, plan=plan),))
     sent = (
         *sync_gradients.stage_transfer_traffic(layout, trace_cache, repeated_blocks),
         *synced,

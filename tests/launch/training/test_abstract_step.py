@@ -20,6 +20,7 @@ from jaxdist.profile.trace import TraceCache
 PLANS = (
     Plan(mesh=MeshShape(data=4)),
     Plan(mesh=MeshShape(data=2, fsdp=2)),
+    Plan(mesh=MeshShape(fsdp=4)),
     Plan(mesh=MeshShape(fsdp=4), remat=True),
     Plan(mesh=MeshShape(fsdp=4), remat=True, remat_end="block2"),
     Plan(mesh=MeshShape(fsdp=4), zero=1),
