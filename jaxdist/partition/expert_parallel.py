@@ -50,18 +50,18 @@ def expert_layers(network: nnx.Module) -> dict[str, Experts]:
     }
 
 
-def check_experts(plan: Plan, network: nnx.Module) -> Mapping[str, Experts]:
-    """Return the mixtures of experts of a network; refuse a split they do not take.
+def check_experts(plan: Plan, layers: Mapping[str, Experts]) -> None:
+    """Refuse a split that a network's mixtures of experts do not take.
 
     Args:
         plan: the layout.
-        network: its layers not bound.
+        layers: the mixtures, by path.
 
     Raises:
         BadInput: no experts, experts that do not divide, or another split that experts
             are not taken along yet.
     """
-    layers, devices, mesh = expert_layers(network), plan.mesh.expert, plan.mesh
+    devices, mesh = plan.mesh.expert, plan.mesh
     size = f"plan.mesh.expert = {devices}"
     elsewhere = f"plan.mesh.data={mesh.data * devices} plan.mesh.expert=1"
     if devices > 1 and not layers:
@@ -110,7 +110,6 @@ def check_experts(plan: Plan, network: nnx.Module) -> Mapping[str, Experts]:
                 values=f"{size}, plan.mesh.{axis} = {count}",
                 remedy=(elsewhere, f"plan.mesh.{axis}=1"),
             )
-    return layers
 
 
 def expert_traffic(

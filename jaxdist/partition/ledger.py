@@ -262,6 +262,26 @@ class Ledger:
     update_flops: int = 0
     """FLOPs a device of matrix products in the optimizer's update."""
 
+    def renamed(self, blocks: Mapping[str, str]) -> "Ledger":
+        """Return the ledger of a device that has other blocks, equal to its own.
+
+        Args:
+            blocks: names of the others by those of its own, `block1`.
+        """
+
+        def rename(path: str) -> str:
+            block, dot, rest = path.partition(".")
+            return f"{blocks[block]}{dot}{rest}" if block in blocks else path
+
+        rows = (
+            replace(row, layer=rename(row.layer))
+            if row.layer.partition(".")[0] in blocks
+            else row
+            for row in self.rows
+        )
+        flops = {rename(path): work for path, work in self.layer_flops.items()}
+        return replace(self, rows=tuple(rows), layer_flops=flops)
+
     def with_rows(self, rows: Iterable[PlannedCollective]) -> "Ledger":
         """Return the ledger with more rows."""
         return replace(self, rows=(*self.rows, *(row for row in rows if row.payload)))

@@ -77,7 +77,7 @@ def plan_of(tensor_strategy="pairs", replicated_axes=(), **axes):
 def test_what_cannot_be_split_is_refused(mixtral, settings, how, what, remedy):
     network = traced(**{"name": "mixtral"} | settings)[0] if settings else mixtral[0]
     with pytest.raises(BadInput) as error:
-        check_experts(plan_of(**how), network)
+        check_experts(plan_of(**how), expert_layers(network))
     assert what in str(error.value)
     assert remedy in str(error.value)
 
