@@ -58,20 +58,11 @@ def plan_of(tensor_strategy="pairs", replicated_axes=(), **axes):
             "plan.mesh.data=4 plan.mesh.expert=1",
         ),
         (
-            {"capacity_factor": 1.0},
-            {"context": 2},
-            "slots of a sample",
-            "model.capacity_factor=None",
-        ),
-        (
             {},
             {"tensor": 2, "tensor_strategy": "sequence"},
             "experts do not take tokens",
             "plan.tensor_strategy=pairs",
         ),
-        ({}, {"expert": 2, "pipe": 2}, "beside pipe", "plan.mesh.pipe=1"),
-        ({}, {"expert": 2, "context": 2}, "beside context", "plan.mesh.context=1"),
-        ({}, {"expert": 2, "replica": 2}, "beside replica", "plan.mesh.replica=1"),
     ],
 )
 def test_what_cannot_be_split_is_refused(mixtral, settings, how, what, remedy):

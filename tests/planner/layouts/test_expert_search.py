@@ -75,8 +75,6 @@ def test_experts_are_counted_once_for_all_devices_of_their_axis(subject, probes)
     assert costs.seconds[alone] > 0
 
 
-def test_axes_that_experts_do_not_divide_over_or_go_with_are_left_out(subject):
+def test_axes_that_experts_do_not_divide_over_are_left_out(subject):
     assert sorted(set(space_of(subject, 8).sizes("expert"))) == [1, 2, 4]
     assert set(space_of(subject, 4, experts=0).sizes("expert")) == {1}
-    both = space_of(subject, 4, (*AXES, "pipe"))
-    assert not ((both.sizes("pipe") > 1) & (both.sizes("expert") > 1)).any()
