@@ -153,6 +153,23 @@ def test_microbatches_equal_those_of_one_device(parts, layout):
         parts.assert_leaves_equal(found[1], found[0], 1e-9)
 
 
+# One device has no such step: stages alone do.
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["pipedream", "pipedream-2bw"])
+def test_updates_without_a_flush_equal_those_of_stages_alone(parts, schedule):
+    config, found = replace(DEEP, tied_head=False), []
+    with jax.enable_x64(True):
+        task = parts.make_task(config, jnp.float64).in_parts(4)
+        batch = parts.make_batch(config, jnp.float64, 16)
+        state = jax.tree.map(np.asarray, parts.make_state(task))
+        order = np.arange(16).reshape(2, 4, -1).swapaxes(0, 1).reshape(-1)
+        for axes, places in (({}, order), ({"expert": 2}, np.arange(16))):
+            own = {key: x[places] for key, x in batch.items()}
+            where = parts.layout_of(task, staged(schedule, **axes), own)
+            found.append(parts.run_layout(where, jax.tree.map(np.array, state), own))
+        parts.assert_leaves_equal(found[1], found[0], 1e-9)
+
+
 # A capacity is that of training: an evaluation drops nothing.
 def test_an_evaluation_equals_one_device_without_capacity(parts):
     sums, dropless = [], ModelConfig(name="mixtral", size="tiny")
