@@ -179,7 +179,7 @@ def test_an_evaluation_equals_one_device_without_capacity(parts):
         )
         batch = parts.make_batch(SLOTS, jnp.float32, 4)
         weight = {"weight": np.ones(4, np.float32)}
-        for config, mesh in ((dropless, {}), (SLOTS, {"expert": 2, "data": 2})):
+        for config, mesh in ((dropless, {}), (SLOTS, {"expert": 2, "context": 2})):
             task = parts.make_task(config, jnp.float32)
             layout = parts.layout_of(task, mesh, batch)
             places = layout.batch_shardings(parts.shapes_of(batch | weight))
