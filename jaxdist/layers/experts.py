@@ -9,7 +9,9 @@ out: choices are sorted by expert, and products of unlike numbers of rows are on
 `jax.lax.ragged_dot`. With one an expert has as many slots in each sample, so products
 are of equal sizes, and choices that find no slot left are dropped (Lepikhin et al.
 2020, arXiv:2006.16668, section 2.2, where a group is a sample here). Slots of a sample
-do not depend on where others are, so that a split of samples changes nothing.
+do not depend on where others are, so that a split of samples changes nothing. Devices
+that share a sample's tokens tell each other how often they chose each expert, and know
+then which of their choices find a slot.
 
 Along the `expert` axis devices have samples of their own, and some of the experts:
 slots of all experts go to the devices of these, and results come back, by all-to-alls.
@@ -34,12 +36,14 @@ from flax.nnx.nn import dtypes
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
+from jaxdist.collectives.sharded_leaves import all_gather_array
 from jaxdist.core.array_tags import MOVED_ROWS
 from jaxdist.core.axes import BATCH_AXES, CONTEXT_AXIS, EXPERT_AXIS
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.layers.all_gather_slices import all_to_all_dims
 from jaxdist.layers.manual_axes import manual_axes, manual_axis_sizes
 from jaxdist.layers.tensor_role import Role, tensor_all_reduce
+from jaxdist.layers.token_order import context_devices, in_order, local_tokens
 
 EXPERT_WEIGHTS: Final = ("gate", "up", "down")
 """Names of the weights that each expert has of its own, `[E, in, out]`."""
@@ -111,7 +115,8 @@ class Experts(nnx.Module):
             )
             shares, chosen = self._route(x, router)
             # Evaluation and generation drop nothing.
-            slots = 0 if self.deterministic else training_slots(self, x.shape[1])
+            tokens = x.shape[1] * context_devices()
+            slots = 0 if self.deterministic else training_slots(self, tokens)
             if not slots and EXPERT_AXIS not in manual_axis_sizes():
                 y = self._sorted(x, chosen, weights)
             else:
@@ -171,10 +176,12 @@ class Experts(nnx.Module):
             x: `[B, T, C]`.
             chosen: int32 `[B, T, k]`.
             weights: of this device's experts.
-            slots: of an expert in each sample; 0: as many as can be needed.
+            slots: of an expert in each whole sample; 0: as many as can be needed.
         """
         samples, tokens, features = x.shape
-        is_dropless, slots = not slots, slots or tokens
+        is_dropless, whole = not slots, slots
+        # This device's tokens may have all slots of a sample, each token at most one.
+        slots = min(slots or tokens, tokens)
         devices = manual_axis_sizes().get(EXPERT_AXIS, 1)
         experts = weights[0].shape[0] * devices
         # First choices before second ones, and tokens in order.
@@ -183,6 +190,10 @@ class Experts(nnx.Module):
         order, place = _sort(wanted)
         counts = _count(wanted, experts)
         starts = jnp.cumsum(counts, -1, dtype=jnp.int32) - counts
+        limit: int | jax.Array = slots
+        if whole and context_devices() > 1:
+            counts = _slots_taken(chosen, experts, whole)
+            limit = _take(counts, wanted)
         # The choice in each slot, and the slot of each choice; out of range for none.
         here = lax.broadcasted_iota(jnp.int32, (1, 1, slots), 2)
         taken = here < counts[..., None]
@@ -190,7 +201,7 @@ class Experts(nnx.Module):
         choice = _take(order, at.reshape(samples, -1))
         choice = jnp.where(taken.reshape(samples, -1), choice, choices)
         number = place - _take(starts, wanted)
-        slot = jnp.where(number < slots, wanted * slots + number, experts * slots)
+        slot = jnp.where(number < limit, wanted * slots + number, experts * slots)
 
         token = jnp.where(choice < choices, choice % tokens, tokens)
         slots_of = slot.reshape(samples, self.routing.chosen, tokens).swapaxes(1, 2)
@@ -225,6 +236,27 @@ def training_slots(layer: Experts, tokens: int) -> int:
     share = layer.routing.chosen * tokens / layer.router.shape[-1]
     # 1.1 x 10 is a little more than 11 as a float. No token chooses an expert twice.
     return min(math.ceil(round(layer.routing.capacity_factor * share, 6)), tokens)
+
+
+def _slots_taken(chosen: jax.Array, experts: int, slots: int) -> jax.Array:
+    """Return how many slots of each expert this device's choices get, int32 `[B, E]`.
+
+    Choices come in the order of one device, first ones of all tokens before second
+    ones, so those of a device that find a slot are the first of its own.
+
+    Args:
+        chosen: int32 `[B, T / n, k]`, of this device's two chunks of each sample.
+        experts: of all devices.
+        slots: of an expert in each sample.
+    """
+    samples, tokens, ranks = chosen.shape
+    chunks = chosen.swapaxes(1, 2).reshape(samples, ranks, 2, tokens // 2)
+    own = _count(chunks, experts)
+    every = in_order(all_gather_array(own, CONTEXT_AXIS, 2), 2)
+    flat = every.reshape(samples, -1, experts)
+    before = jnp.cumsum(flat, 1, dtype=jnp.int32) - flat
+    taken = jnp.clip(slots - before, 0, flat).reshape(every.shape)
+    return local_tokens(taken, 2).sum((1, 2), dtype=jnp.int32)
 
 
 def _imbalance(probabilities: jax.Array, chosen: jax.Array) -> jax.Array:

@@ -9,6 +9,8 @@ are as many as its samples x experts x slots of each; k of E experts a token):
     tokens    forward an all-to-all of S to the experts and one back, backward the same
               for gradients; without a capacity one of the numbers of taken slots
     balance   an all-reduce of E counts over all devices that share a batch
+    slots     with a capacity beside context, an all-gather of 2 k E counts a sample of
+              each device along it: choices of each chunk of the tokens, by rank
 
 Without a capacity an expert has a slot for every token of a sample, since each may
 choose it: products are of rows that are there, but S is E / k times what is needed.
@@ -34,6 +36,8 @@ EXPERT_TERM: Final = "expert tokens"
 """The name of what goes to experts and back, in reports."""
 BALANCE_TERM: Final = "expert balance"
 """That of how often each expert was chosen."""
+SLOTS_TERM: Final = "expert slots"
+"""That of the same in each chunk of a sample, by which its slots are shared out."""
 
 _SORTING_FLOPS: Final = 30
 """About as many operations find the place of a row."""
@@ -58,8 +62,7 @@ def check_experts(plan: Plan, layers: Mapping[str, Experts]) -> None:
         layers: the mixtures, by path.
 
     Raises:
-        BadInput: no experts, experts that do not divide, or another split that experts
-            are not taken along yet.
+        BadInput: no experts, experts that do not divide, or tokens that tensor splits.
     """
     devices, mesh = plan.mesh.expert, plan.mesh
     size = f"plan.mesh.expert = {devices}"
@@ -85,15 +88,6 @@ def check_experts(plan: Plan, layers: Mapping[str, Experts]) -> None:
                     f"model.experts={-(-count // devices) * devices}",
                 ),
             )
-        if layer.routing.capacity_factor is not None and mesh.context > 1:
-            raise BadInput(
-                "slots of a sample are not counted over its devices",
-                rule="with model.capacity_factor a device has the whole tokens of a "
-                "sample",
-                values=f"model.capacity_factor = {layer.routing.capacity_factor}, "
-                f"plan.mesh.context = {mesh.context}",
-                remedy=("plan.mesh.context=1", "model.capacity_factor=None"),
-            )
     if layers and mesh.tensor > 1 and plan.tensor_strategy == "sequence":
         raise BadInput(
             "experts do not take tokens that are split between layers",
@@ -101,15 +95,6 @@ def check_experts(plan: Plan, layers: Mapping[str, Experts]) -> None:
             values=f"plan.tensor_strategy = sequence, {next(iter(layers))} has experts",
             remedy="plan.tensor_strategy=pairs",
         )
-    others = {"pipe": mesh.pipe, "context": mesh.context, "replica": mesh.replica}
-    for axis, count in others.items() if devices > 1 else ():
-        if count > 1 and axis not in plan.replicated_axes:
-            raise BadInput(
-                f"experts are not split beside {axis}",
-                rule="plan.mesh.expert goes with data, fsdp and tensor",
-                values=f"{size}, plan.mesh.{axis} = {count}",
-                remedy=(elsewhere, f"plan.mesh.{axis}=1"),
-            )
 
 
 def expert_traffic(
@@ -120,20 +105,28 @@ def expert_traffic(
     shared = nontrivial_axes(plan, (*BATCH_AXES, CONTEXT_AXIS))
     for call in calls_of_type(calls, Experts):
         layer, count = call.layer, call.layer.router.shape[-1]
-        samples, tokens, features = block_shape(plan, call.out_shape)
-        slots = training_slots(layer, tokens)
+        samples, _, features = block_shape(plan, call.out_shape)
+        slots, has_capacity = _device_slots(plan, call)
         passes = 2 + call.output_gradient * (1 + call.input_gradient)
         width = np.dtype(call.dtype).itemsize
-        each = samples * count * (slots or tokens) * features * width
-        counts = 0 if slots else samples * count * np.dtype(np.int32).itemsize
+        each = samples * count * slots * features * width
+        counts = samples * count * np.dtype(np.int32).itemsize
         if axes:
             yield PlannedCollective(
                 what=EXPERT_TERM,
                 kind="all-to-all",
                 axes=axes,
-                payload=passes * each + counts,
+                payload=passes * each + (0 if has_capacity else counts),
                 layer=call.path,
-                arrays=passes + (not slots),
+                arrays=passes + (not has_capacity),
+            )
+        if has_capacity and plan.mesh.context > 1:
+            yield PlannedCollective(
+                what=SLOTS_TERM,
+                kind="all-gather",
+                axes=(CONTEXT_AXIS,),
+                payload=plan.mesh.context * 2 * layer.routing.chosen * counts,
+                layer=call.path,
             )
         if shared and layer.routing.balance_weight:
             yield PlannedCollective(
@@ -143,6 +136,17 @@ def expert_traffic(
                 payload=count * np.dtype(np.int32).itemsize,
                 layer=call.path,
             )
+
+
+def _device_slots(plan: Plan, call: LayerCall) -> tuple[int, bool]:
+    """Return the slots of an expert in a device's part of a sample.
+
+    And whether a capacity says how many the whole sample has.
+    """
+    _, tokens, _ = block_shape(plan, call.out_shape)
+    slots = training_slots(call.layer, call.out_shape[1])
+    # One of the devices along context may have all of them.
+    return min(slots or tokens, tokens), slots > 0
 
 
 def expert_flops(plan: Plan, call: LayerCall, roles: Roles) -> int:
@@ -157,9 +161,9 @@ def expert_flops(plan: Plan, call: LayerCall, roles: Roles) -> int:
     samples, tokens, features = block_shape(plan, call.out_shape)
     count, _, hidden = layer.gate.shape
     hidden //= plan.mesh.tensor if roles.get(call.path) == "experts" else 1
-    slots, devices = training_slots(layer, tokens), plan.mesh.expert
+    (slots, has_capacity), devices = _device_slots(plan, call), plan.mesh.expert
     scores, choices = (samples * tokens * n for n in (count, layer.routing.chosen))
-    if slots:
+    if has_capacity:
         rows = samples * count * slots
     else:
         # As many as there can be, which without the axis is as many as there are.
@@ -171,8 +175,8 @@ def expert_flops(plan: Plan, call: LayerCall, roles: Roles) -> int:
     total += rows * hidden * (5 + 7 * call.output_gradient) + _SOFTMAX_FLOPS * scores
     # Rows are moved to slots and back, and where slots travel without a capacity once
     # more, to rows without gaps and back. Each is masked, and its place is looked for.
-    has_slots = slots or devices > 1
-    places = samples * count * (slots or tokens) if has_slots else choices
-    moves = 1 + (devices > 1 and not slots)
+    has_slots = has_capacity or devices > 1
+    places = samples * count * slots if has_slots else choices
+    moves = 1 + (devices > 1 and not has_capacity)
     masked = (1 + call.output_gradient) * (places + choices) * features
     return total + moves * (masked + _SORTING_FLOPS * places)

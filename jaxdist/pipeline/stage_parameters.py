@@ -4,15 +4,15 @@ One program runs on all devices, so their arrays have the same shapes, though st
 have different parameters. The k-th largest leaf of every device of one kind lies in
 slot k
 
-    slot [pipe, fsdp, tensor, n]      n elements of the largest leaf there on a device
+    slot [pipe, fsdp, expert, tensor, n]   n elements of the largest leaf on a device
 
 and smaller ones leave the rest at zero. Leaves of a kind decay or do not, have one
 dtype, are split over the same axes and reduced alike, so an optimizer treats a slot as
 it treats each leaf in it. A leaf that stages on several devices use is no slot: every
 device has it whole.
 
-In between, a leaf lies flat: as [fsdp, tensor, n] with the parts of all devices, as
-[fsdp, n] on one device that has gathered its fsdp shards.
+In between, a leaf lies flat: as [fsdp, expert, tensor, n] with the parts of all
+devices, as [fsdp, n] on one device that has gathered its fsdp shards.
 """
 
 import itertools
@@ -204,7 +204,7 @@ class SlotLayout:
             place = slot.places[device]
             if place is not None:
                 leaf = self.leaves[place]
-                found[place] = join_local_leaf(array[0, :, 0], leaf, self.plan)
+                found[place] = join_local_leaf(array[0, :, 0, 0], leaf, self.plan)
         return found
 
     def put(
@@ -217,7 +217,7 @@ class SlotLayout:
             if place is not None and place in leaves:
                 new = split_local_leaf(leaves[place], self.leaves[place], self.plan)
                 # The front alone: smaller leaves leave the padding at zero.
-                slots[k] = slots[k].at[0, :, 0, : new.shape[-1]].set(new)
+                slots[k] = slots[k].at[0, :, 0, 0, : new.shape[-1]].set(new)
         for k, place in enumerate(self.shared):
             shared[k] = leaves.get(place, shared[k])
         return self._held(slots, dict(zip(self.shared, shared, strict=True)))
@@ -267,7 +267,7 @@ class SlotLayout:
         return slots, [held.shared[self.leaves[place].name] for place in self.shared]
 
     def _stacked(self, slot: ParamSlot, leaves: Mapping[int, Any]) -> Any:
-        """Return a slot of leaves by their place, [pipe, fsdp, tensor, n]."""
+        """Return a slot of leaves by their place, [pipe, fsdp, expert, tensor, n]."""
         shape = slot.leaf.shape[1:]
         rows = []
         for place in slot.places:
@@ -276,7 +276,7 @@ class SlotLayout:
                 continue
             row = split_whole_leaf(leaves[place], self.leaves[place], self.plan)
             padding = shape[-1] - row.shape[-1]
-            rows.append(jnp.pad(row, ((0, 0), (0, 0), (0, padding))))
+            rows.append(jnp.pad(row, (*[(0, 0)] * 3, (0, padding))))
         return jnp.stack(rows)
 
 
@@ -284,7 +284,7 @@ def add_to_prefix(slot: jax.Array, update: jax.Array, start: jax.Array) -> jax.A
     """Add to the first elements of a slot, without a pass over the rest.
 
     Args:
-        slot: `[1, fsdp, 1, N]`.
+        slot: `[1, fsdp, 1, 1, N]`.
         update: `[fsdp, n]`.
         start: 0, int32, as a value that the compiler does not know.
     """
@@ -292,8 +292,8 @@ def add_to_prefix(slot: jax.Array, update: jax.Array, start: jax.Array) -> jax.A
     # what is behind `update` under a mask. Where no memory is mapped, a masked load is
     # no error, but takes hundreds of cycles: 16 ms for 128 Ki numbers in a slot of a
     # million, or 0.3 where there is memory (2 shared AMD EPYC cores, 2026-11-23).
-    at = (jnp.int32(0), jnp.int32(0), jnp.int32(0), start)
-    update = update[None, :, None]
+    at = (*[jnp.int32(0)] * 4, start)
+    update = update[None, :, None, None]
     before = lax.dynamic_slice(slot, at, update.shape)
     return lax.dynamic_update_slice(slot, before + update, at)
 
@@ -304,11 +304,12 @@ def local_size(plan: Plan, leaf: LeafSharding) -> int:
 
 
 def split_whole_leaf(x: Any, leaf: LeafSharding, plan: Plan) -> Any:
-    """Split a whole leaf into the parts of all devices, [fsdp, tensor, n]."""
+    """Split a whole leaf into the parts of all devices, [fsdp, expert, tensor, n]."""
     parts = x[None]
     # Each puts its dim in front of the others, so fsdp comes last.
     for dim, size in (
         (leaf.tensor_dim, plan.mesh.tensor),
+        (leaf.expert_dim, plan.mesh.expert),
         (leaf.fsdp_dim, plan.mesh.fsdp),
     ):
         pieces = (
@@ -317,15 +318,15 @@ def split_whole_leaf(x: Any, leaf: LeafSharding, plan: Plan) -> Any:
             else [parts]
         )
         parts = jnp.stack(pieces)
-    return parts.reshape(*parts.shape[:2], -1)
+    return parts.reshape(*parts.shape[:3], -1)
 
 
 def join_whole_leaf(rows: Any, leaf: LeafSharding, plan: Plan) -> Any:
-    """Join the parts of all devices, [fsdp, tensor, n], to a whole leaf."""
+    """Join the parts of all devices, [fsdp, expert, tensor, n], to a whole leaf."""
     local = leaf.local_shape(plan)
-    x = rows[:, :, : math.prod(local)].reshape(*rows.shape[:2], *local)
+    x = rows[..., : math.prod(local)].reshape(*rows.shape[:3], *local)
     # In reverse order of the split: the leading dims of `rows` are used up one by one.
-    for dim in (leaf.fsdp_dim, leaf.tensor_dim):
+    for dim in (leaf.fsdp_dim, leaf.expert_dim, leaf.tensor_dim):
         pieces = list(x)
         x = (
             pieces[0]
@@ -396,10 +397,10 @@ def assign_slots(
     shared = tuple(place for place, own in enumerate(owners) if len(own) != 1)
 
     # Leaves of one slot go through the same optimizer, sharding and reduction, so a
-    # kind is all that they have in common: (vector, dtype, split over tensor, sharded
-    # over fsdp, compressed, with a gradient, how devices agree on it).
+    # kind is all that they have in common: (vector, dtype, split over tensor, over
+    # expert, sharded over fsdp, compressed, with a gradient, how devices agree on it).
     kinds: dict[
-        tuple[bool, str, bool, bool, bool, bool, StateUpdate], list[list[int]]
+        tuple[bool, str, bool, bool, bool, bool, bool, StateUpdate], list[list[int]]
     ] = defaultdict(lambda: [[] for _ in range(plan.mesh.pipe)])
     whole, sizes = frozenset(shared), [local_size(plan, leaf) for leaf in leaves]
     for place, leaf in enumerate(leaves):
@@ -411,6 +412,7 @@ def assign_slots(
             len(leaf.shape) < 2 or "bias" in leaf.name.split("/"),
             np.dtype(leaf.dtype).name,
             leaf.tensor_dim is not None,
+            leaf.expert_dim is not None,
             leaf.fsdp_dim is not None,
             is_compressed(leaf),
             leaf.has_gradient,
@@ -423,17 +425,22 @@ def assign_slots(
     # on: that leaves least padding. Sorted kinds put matrices before vectors.
     slots: list[ParamSlot] = []
     for kind, device_leaves in sorted(kinds.items()):
-        vector, dtype, tensor, fsdp, sent, has_gradient, update = kind
+        vector, dtype, tensor, expert, fsdp, sent, has_gradient, update = kind
         by_size = (sorted(own, key=lambda i: -sizes[i]) for own in device_leaves)
         for places in itertools.zip_longest(*by_size):
             # The largest leaf sets the length of the slot; the others are padded.
             most = max(sizes[place] for place in places if place is not None)
-            parts = plan.mesh.fsdp if fsdp else 1, plan.mesh.tensor if tensor else 1
+            parts = (
+                plan.mesh.fsdp if fsdp else 1,
+                plan.mesh.expert if expert else 1,
+                plan.mesh.tensor if tensor else 1,
+            )
             leaf = LeafSharding(
                 name=f"{'vectors' if vector else 'matrices'}/{len(slots)}",
                 shape=(plan.mesh.pipe, *parts, most),
                 dtype=np.dtype(dtype),
-                tensor_dim=2 if tensor else None,
+                tensor_dim=3 if tensor else None,
+                expert_dim=2 if expert else None,
                 fsdp_dim=1 if fsdp else None,
                 pipe_dim=0,
                 compress_gradient=sent,

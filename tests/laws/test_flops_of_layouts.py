@@ -110,6 +110,24 @@ def test_many_small_experts_do_what_the_plan_says(axes, capacity, check_layout):
     assert work.traced == pytest.approx(work.planned, rel=0.07)
 
 
+@pytest.mark.parametrize("capacity", [None, 1.25])
+def test_experts_do_what_the_plan_says(capacity, check_layout):
+    network = ModelConfig(name="mixtral", size="tiny", capacity_factor=capacity)
+    beside = {"": {}, "context": {"context": 2}, "pipe": {"pipe": 2, "microbatches": 2}}
+    found = {
+        axis: check_layout(network, {"expert": 2, **axes}, size=8)
+        for axis, axes in beside.items()
+    }
+    assert hold(lambda axis: found[axis], ("", "context"))
+    # A traced loop over all stages does not say whose turn it is; a plan's work does.
+    whole = found[""].ledger.layer_flops
+    assert whole == {
+        layer: flops
+        for ledger in found["pipe"].ledgers
+        for layer, flops in ledger.layer_flops.items()
+    }
+
+
 @pytest.mark.slow
 def test_other_splits_of_the_largest_network(check_layout):
     large, others = tiny("inception_v3"), SINGLE + HYBRID[1:]

@@ -18,6 +18,7 @@ from jaxdist.train.state import named_leaves
 pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
 
 WORDS = ModelConfig(name="llama", size="tiny")
+EXPERTS = ModelConfig(name="mixtral", size="tiny", balance_weight=0.3)
 IMAGES = ModelConfig(name="resnet8", width=4)
 ADAM = optax.adamw(1e-2)
 LOCAL = dict(learning_rate=1.0, momentum=0.0)
@@ -193,10 +194,10 @@ def fragment_at(program, name):
     return found
 
 
-def assert_equal_the_paper(parts, axes, outer, steps=7):
+def assert_equal_the_paper(parts, axes, outer, steps=7, config=WORDS):
     with jax.enable_x64():
-        task = parts.make_task(WORDS, jnp.float64, optimizer=ADAM)
-        batches = batches_of(parts, WORDS, jnp.float64, steps)
+        task = parts.make_task(config, jnp.float64, optimizer=ADAM)
+        batches = batches_of(parts, config, jnp.float64, steps)
         program, state, losses = trained(parts, task, {**axes, "outer": outer}, batches)
         at = functools.partial(fragment_at, program)
         replicas = axes["replica"]
@@ -222,6 +223,16 @@ def test_an_outer_loop_is_that_of_the_paper(parts, outer):
 @pytest.mark.parametrize("mesh", rarely(MESHES, "replica 2 x fsdp 2"))
 def test_over_every_split_of_a_replica(parts, mesh):
     assert_equal_the_paper(parts, mesh, OuterConfig(sync_interval=2), steps=5)
+
+
+# Two levels are those of a device's part, as with fsdp and tensor.
+INSIDE = {name: OUTERS[name] for name in ("local sgd", "fragments", "whole numbers")}
+
+
+@pytest.mark.parametrize("outer", rarely(INSIDE, "local sgd"))
+def test_experts_are_split_inside_of_a_replica(parts, outer):
+    axes = {"replica": 2, "expert": 2}
+    assert_equal_the_paper(parts, axes, outer, steps=3, config=EXPERTS)
 
 
 @pytest.mark.parametrize(

@@ -58,20 +58,11 @@ def plan_of(tensor_strategy="pairs", replicated_axes=(), **axes):
             "plan.mesh.data=4 plan.mesh.expert=1",
         ),
         (
-            {"capacity_factor": 1.0},
-            {"context": 2},
-            "slots of a sample",
-            "model.capacity_factor=None",
-        ),
-        (
             {},
             {"tensor": 2, "tensor_strategy": "sequence"},
             "experts do not take tokens",
             "plan.tensor_strategy=pairs",
         ),
-        ({}, {"expert": 2, "pipe": 2}, "beside pipe", "plan.mesh.pipe=1"),
-        ({}, {"expert": 2, "context": 2}, "beside context", "plan.mesh.context=1"),
-        ({}, {"expert": 2, "replica": 2}, "beside replica", "plan.mesh.replica=1"),
     ],
 )
 def test_what_cannot_be_split_is_refused(mixtral, settings, how, what, remedy):
@@ -118,6 +109,21 @@ def test_slots_go_to_their_experts_and_back_twice(capacity, slots, counts):
     assert tokens.payload == 4 * (4 * 4 * slots * 32 * 4) + counts
     assert (tokens.kind, tokens.axes) == ("all-to-all", ("expert",))
     assert (balance.kind, balance.payload) == ("all-reduce", 4 * 4)
+
+
+# Of 16 tokens a sample, 8 on a device, which may have all 10 slots of the sample, or 5.
+@pytest.mark.parametrize(("capacity", "slots"), [(1.25, 8), (0.625, 5), (None, 8)])
+def test_devices_of_a_sample_send_its_slots_or_their_tokens(capacity, slots):
+    _, calls, _ = traced(name="mixtral", capacity_factor=capacity)
+    plan = plan_of(expert=2, context=2)
+    tokens, *shared, balance = expert_traffic(plan, calls)
+    counts = 4 * 4 * 4 * (capacity is None)
+    assert tokens.payload == 4 * (4 * 4 * slots * 32 * 4) + counts
+    assert balance.axes == ("expert", "context")
+    # Of each of 2 devices: 4 samples, first and second choices, 2 chunks, 4 experts.
+    found = [(row.kind, row.axes, row.payload) for row in shared]
+    gathered = ("all-gather", ("context",), 2 * 4 * 2 * 2 * 4 * 4)
+    assert found == [gathered] * (capacity is not None)
 
 
 def test_without_a_split_only_active_experts_are_work(mixtral):

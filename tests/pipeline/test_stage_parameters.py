@@ -14,12 +14,17 @@ from jaxdist.partition.param_sharding import LeafSharding, split_axes
 from jaxdist.pipeline.plan_schedule import round_robin_placement
 from jaxdist.pipeline.stage_parameters import add_to_prefix, assign_slots
 
-PLAN = Plan(mesh=MeshShape(pipe=2, fsdp=2, tensor=2))
+PLAN = Plan(mesh=MeshShape(pipe=2, fsdp=2, expert=2, tensor=2))
 
 
-def leaf(name, *shape, tensor=None, fsdp=None):
+def leaf(name, *shape, tensor=None, fsdp=None, expert=None):
     return LeafSharding(
-        name=name, shape=shape, dtype="float32", tensor_dim=tensor, fsdp_dim=fsdp
+        name=name,
+        shape=shape,
+        dtype="float32",
+        tensor_dim=tensor,
+        fsdp_dim=fsdp,
+        expert_dim=expert,
     )
 
 
@@ -30,8 +35,9 @@ LEAVES = (
     leaf("table", 3, 2),
     leaf("b/bias", 4, 2),
     leaf("c/kernel", 2, 2, tensor=1, fsdp=0),
+    leaf("c/down", 4, 6, 2, expert=0, tensor=1, fsdp=2),
 )
-USERS = [frozenset(stages) for stages in ({0}, {0}, {1}, {0, 1}, {1}, {1})]
+USERS = [frozenset(stages) for stages in ({0}, {0}, {1}, {0, 1}, {1}, {1}, {1})]
 
 
 @pytest.fixture
@@ -54,11 +60,16 @@ def test_a_leaf_that_int32_cannot_index_is_refused():
     assert refused.value.remedy == ("plan.mesh.fsdp=4",)
     table = leaf("table", 2, 2**32 - 2, tensor=0, fsdp=1)
     made = assign_slots(PLAN, [table], users, where)
-    assert made.slots[0].leaf.shape == (2, 2, 2, 2**31 - 1)
+    assert made.slots[0].leaf.shape == (2, 2, 1, 2, 2**31 - 1)
 
 
 def test_the_largest_leaves_of_devices_share_a_slot(slots):
-    assert [slot.places for slot in slots.slots] == [(0, 2), (None, 5), (1, 4)]
+    assert [slot.places for slot in slots.slots] == [
+        (0, 2),
+        (None, 5),
+        (None, 6),
+        (1, 4),
+    ]
 
 
 def test_what_several_stages_use_lies_whole_on_all_devices(slots, arrays):
@@ -68,7 +79,7 @@ def test_what_several_stages_use_lies_whole_on_all_devices(slots, arrays):
 
 
 def test_biases_never_share_a_slot_with_kernels(slots):
-    assert [slot.vector for slot in slots.slots] == [False, False, True]
+    assert [slot.vector for slot in slots.slots] == [False, False, False, True]
 
 
 def test_leaves_come_out_as_they_went_in(slots, arrays):
@@ -79,14 +90,15 @@ def test_leaves_come_out_as_they_went_in(slots, arrays):
 def test_a_device_finds_its_shards(slots, arrays):
     held = slots.pack(arrays)
     part = type(held)(
-        matrices={k: x[1:, :, 1:] for k, x in held.matrices.items()},
+        matrices={k: x[1:, :, -1:, 1:] for k, x in held.matrices.items()},
         shared=held.shared,
         vectors={k: x[1:] for k, x in held.vectors.items()},
     )
     own = slots.own(part, device=1)
-    assert sorted(own) == [2, 3, 4, 5]
+    assert sorted(own) == [2, 3, 4, 5, 6]
     np.testing.assert_array_equal(own[2], arrays[2][:, 4:])
     np.testing.assert_array_equal(own[4], arrays[4])
+    np.testing.assert_array_equal(own[6], arrays[6][2:, 3:])
     twice = slots.add(part, 1, own, jnp.int32(0))
     np.testing.assert_array_equal(slots.own(twice, 1)[5], 2 * arrays[5][:, 1:])
     other = slots.put(twice, 1, {2: own[2]})
@@ -95,7 +107,7 @@ def test_a_device_finds_its_shards(slots, arrays):
 
 def test_adding_passes_over_a_leaf_and_not_over_its_slot():
     """The whole slot would be read under a mask: slow, or very slow."""
-    slot, more = jnp.zeros((1, 1, 1, 4096)), jnp.zeros((1, 16))
+    slot, more = jnp.zeros((1, 1, 1, 1, 4096)), jnp.zeros((1, 16))
 
     def thrice(slot, more, count):
         def turn(state):
@@ -108,14 +120,16 @@ def test_adding_passes_over_a_leaf_and_not_over_its_slot():
 
     step = jax.jit(thrice, donate_argnums=0).lower(slot, more, jnp.int32(3))
     text = step.compile().as_text()
-    assert "f32[1,1,1,16]{3,2,1,0} dynamic-slice(" in text
-    assert not re.search(r"f32\[1,1,1,4096\]\S* (add|select|copy|pad)\(", text)
+    assert "f32[1,1,1,1,16]{4,3,2,1,0} dynamic-slice(" in text
+    assert not re.search(r"f32\[1,1,1,1,4096\]\S* (add|select|copy|pad)\(", text)
 
 
 def test_a_slot_names_the_axes_that_split_its_leaves(slots):
-    kernels, _, biases = (slot.leaf for slot in slots.slots)
-    assert kernels.spec() == ("pipe", "fsdp", "tensor", None)
-    assert biases.spec() == ("pipe", None, None, None)
+    kernels, _, experts, biases = (slot.leaf for slot in slots.slots)
+    assert kernels.spec() == ("pipe", "fsdp", None, "tensor", None)
+    assert experts.spec() == ("pipe", "fsdp", "expert", "tensor", None)
+    assert biases.spec() == ("pipe", None, None, None, None)
     # Lengths of leaves are summed over these: along pipe are other leaves.
     assert split_axes(kernels) == ("fsdp", "tensor")
-    assert kernels.local_shape(PLAN) == (1, 1, 1, 6)
+    assert split_axes(experts) == ("fsdp", "expert", "tensor")
+    assert kernels.local_shape(PLAN) == (1, 1, 1, 1, 6)

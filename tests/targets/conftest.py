@@ -2,6 +2,7 @@
 
 import pytest
 
+from jaxdist.core.axes import AXES
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber
 from jaxdist.meshes.build import build_mesh
@@ -16,16 +17,6 @@ from jaxdist.train.build_layout import build_layout
 from jaxdist.train.program import lower_program
 
 TARGETS = ("tpu-v5p:2x2x2", pytest.param("h100:1x8", marks=pytest.mark.cuda))
-AXES = (
-    "replica",
-    "pipe",
-    "data",
-    "fsdp",
-    "spatial_d",
-    "spatial_h",
-    "spatial_w",
-    "tensor",
-)
 
 
 @pytest.fixture(scope="module", params=TARGETS)

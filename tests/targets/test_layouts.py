@@ -68,6 +68,12 @@ LAYOUTS = {
     "mixtral: experts with slots": (
         f"mixtral expert=4 data=2 {TOKENS} model.capacity_factor=1.25"
     ),
+    "mixtral: experts and context with slots": (
+        f"mixtral expert=4 context=2 {TOKENS} model.capacity_factor=1.25"
+    ),
+    "mixtral: experts in stages": (
+        f"mixtral expert=2 pipe=2 data=2 optim.accumulate=2 {TOKENS}"
+    ),
     "captions: data": "captions data=8",
 }
 # Each mechanism once; `make targets` compiles all.

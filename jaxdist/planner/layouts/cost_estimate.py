@@ -347,10 +347,11 @@ class CostEstimate:
         for axis, edges in found.halo_exchange.items():
             payload, arrays = edges.payload / batch / pipe, micro * edges.arrays / pipe
             said += self._price("collective-permute", (axis,), arrays, payload)
-        sent = found.expert_exchange
-        payload, arrays = sent.payload / batch / pipe, micro * sent.arrays / pipe
+        sent, context = found.expert_exchange, space.sizes(CONTEXT_AXIS)
+        # With a capacity more than its tokens' part of the slots may be a device's.
+        payload = sent.payload / batch / pipe / context
+        arrays = micro * sent.arrays / pipe
         said += self._price("all-to-all", (EXPERT_AXIS,), arrays, payload)
-        context = space.sizes(CONTEXT_AXIS)
         for kind, read in found.context_collectives.items():
             # All keys and values, whatever the devices are, or parts of them.
             whole = kind in ("all-gather", "collective-permute")

@@ -325,7 +325,7 @@ def plan_space(
     )
     pipe, chunked, first = every.sizes("pipe"), every.chunks > 1, every.order == 0
     parts = every.sizes("replica", *BATCH_AXES) * every.micro
-    expert, beside = every.sizes(EXPERT_AXIS), pipe * every.sizes("context")
+    expert = every.sizes(EXPERT_AXIS)
     ways = choices.ways
     unstaged = [i for i, way in enumerate(ways) if way in NON_PIPELINE_COMPRESSORS]
     possible = (
@@ -334,8 +334,8 @@ def plan_space(
         # A device has chunks i and 2 n - 1 - i of the tokens, so that causal attention
         # is as much work on all of them.
         & ((every.sizes("context") == 1) | (tokens % (2 * every.sizes("context")) == 0))
-        # Devices have as many experts each, and these go with axes of samples alone.
-        & ((expert == 1) | ((experts > 0) & (experts % expert == 0) & (beside == 1)))
+        # Devices have as many experts each.
+        & ((expert == 1) | ((experts > 0) & (experts % expert == 0)))
         # Without stages all schedules are the same plan: the first stands for them.
         & np.where(pipe == 1, first, pipe * every.chunks <= blocks)
         # Interleaved microbatches go round the devices in groups of their number.

@@ -12,7 +12,7 @@ from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.oracle.compute_times import ComputeCostModel
 from jaxdist.oracle.step_description import FROZEN_TERM, StepDescription
 from jaxdist.partition.context_parallel import ATTENTION_GRADIENTS, ATTENTION_TERM
-from jaxdist.partition.expert_parallel import BALANCE_TERM, EXPERT_TERM
+from jaxdist.partition.expert_parallel import BALANCE_TERM, EXPERT_TERM, SLOTS_TERM
 from jaxdist.partition.traffic import PlannedCollective
 
 _NOT_OF_LAYERS: Final = (
@@ -77,8 +77,8 @@ class TrafficProbes:
     context_collectives: Mapping[str, ProbedTraffic] = field(
         default_factory=lambda: MappingProxyType({})
     )
-    """Of attention to tokens of other devices, by kind of collective: all keys, values
-    and gradients, in permutes those of a hop for each device."""
+    """Of layers that read of other devices' tokens, by kind of collective: all keys,
+    values and gradients, in permutes those of a hop for each device."""
     expert_fraction: float = 0.0
     """Part of the parameters that the expert axis splits."""
     expert_gradient_arrays: float = 0.0
@@ -210,7 +210,7 @@ def probe_traffic(
 def _context_traffic(
     rows: Iterable[PlannedCollective], devices: int
 ) -> dict[str, ProbedTraffic]:
-    """Return what attention moves between parts of the tokens, of all parts together.
+    """Return what layers move between parts of the tokens, of all parts together.
 
     Args:
         rows: of the smallest layout along the axis.
@@ -220,7 +220,7 @@ def _context_traffic(
     # hop once less.
     read: dict[str, list[PlannedCollective]] = {}
     for row in rows:
-        if row.what in (ATTENTION_TERM, ATTENTION_GRADIENTS):
+        if row.what in (ATTENTION_TERM, ATTENTION_GRADIENTS, SLOTS_TERM):
             hops = devices if row.what == ATTENTION_GRADIENTS else devices - 1
             parts = {"all-gather": 1.0, "collective-permute": devices / hops}
             payload = round(parts.get(row.kind, devices) * row.payload)

@@ -38,7 +38,23 @@ def space_of(subject, devices, axes=AXES, experts=4):
         PlanChoices(axes=axes),
         batch=network.batch,
         blocks=len(network.blocks),
+        tokens=16,
         experts=experts,
+    )
+
+
+def estimate(subject, probes, space):
+    cluster = load_cluster("abci")
+    return CostEstimate(
+        space=space,
+        cluster=cluster,
+        block_costs=BlockCosts(
+            profile=subject.profile,
+            device=cluster.device,
+            dtype=subject.dtype,
+            tensor_parallel_layers=frozenset(),
+        ),
+        traffic=probes,
     )
 
 
@@ -54,18 +70,8 @@ def test_two_devices_tell_what_four_exchange(subject, probes):
 
 
 def test_experts_are_counted_once_for_all_devices_of_their_axis(subject, probes):
-    cluster, space = load_cluster("abci"), space_of(subject, 4)
-    costs = CostEstimate(
-        space=space,
-        cluster=cluster,
-        block_costs=BlockCosts(
-            profile=subject.profile,
-            device=cluster.device,
-            dtype=subject.dtype,
-            tensor_parallel_layers=frozenset(),
-        ),
-        traffic=probes,
-    )
+    space = space_of(subject, 4)
+    costs = estimate(subject, probes, space)
     (alone,) = np.nonzero(space.sizes("expert") == 4)[0]
     plan = Plan(mesh=MeshShape(expert=4))
     case = subject.describe(plan)
@@ -75,8 +81,20 @@ def test_experts_are_counted_once_for_all_devices_of_their_axis(subject, probes)
     assert costs.seconds[alone] > 0
 
 
-def test_axes_that_experts_do_not_divide_over_or_go_with_are_left_out(subject):
+def test_experts_are_split_beside_stages_and_context(subject, probes):
+    space = space_of(subject, 4, (*AXES, "pipe", "context"))
+    costs, split = estimate(subject, probes, space), space.sizes("expert") == 2
+    for axis in ("pipe", "context"):
+        (first, *_) = np.nonzero(split & (space.sizes(axis) == 2))[0]
+        plan = space.plan(first)
+        assert (plan.mesh.expert, plan.mesh.size(axis)) == (2, 2)
+        case = subject.describe(plan)
+        assert "expert tokens" in {
+            row.what for each in case.ledgers for row in each.rows
+        }
+        assert 0 < costs.seconds[first] < np.inf
+
+
+def test_axes_that_experts_do_not_divide_over_are_left_out(subject):
     assert sorted(set(space_of(subject, 8).sizes("expert"))) == [1, 2, 4]
     assert set(space_of(subject, 4, experts=0).sizes("expert")) == {1}
-    both = space_of(subject, 4, (*AXES, "pipe"))
-    assert not ((both.sizes("pipe") > 1) & (both.sizes("expert") > 1)).any()
