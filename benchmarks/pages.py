@@ -122,6 +122,7 @@ PAGES = {
         "see [targets.md](../targets.md).",
         (
             "targets",
+            "targets_long",
             "target_curves",
             "gpu_step",
             "gpu_attention",
