@@ -201,6 +201,7 @@ PAGES = {
             "sparse_512",
             "shuffle_512",
             "out_of_core",
+            "language_mfu",
         ),
     ),
     "guarantees": (
