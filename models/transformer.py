@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import jax
 from flax import nnx
@@ -28,6 +28,12 @@ from jaxdist.models.transformer_blocks import (
     Still,
     SwiGlu,
 )
+
+_EXPERT_KEYS: Final = (
+    *("chosen_experts", "capacity_factor"),
+    *("balance_weight", "router_z_weight"),
+)
+"""Settings that say something of experts alone."""
 
 
 class Transformer(Chain):
@@ -115,6 +121,8 @@ class Transformer(Chain):
             BadInput: sizes that do not divide.
         """
         preset = cls.TINY if config.size == "tiny" else cls.FULL
+        if not (config.experts or preset.experts):
+            _refuse_expert_keys(config)
         names = (
             *("vocabulary", "context", "depth", "heads", "embed", "head_size"),
             *("experts", "chosen_experts"),
@@ -128,6 +136,23 @@ class Transformer(Chain):
         if config.heads is not None or config.kv_heads is not None:
             sizes["kv_heads"] = config.kv_heads or sizes["heads"]
         return replace(preset, **sizes)
+
+
+def _refuse_expert_keys(config: ModelConfig) -> None:
+    """Refuse settings of experts, for a network that has none."""
+    for key in _EXPERT_KEYS:
+        if value := getattr(config, key):
+            raise BadInput(
+                f"model.{key} is for networks with experts",
+                rule="model.experts gives a llama experts; mixtral has them",
+                values=f"model.{key} = {value}, model.name = {config.name}, "
+                "model.experts = None",
+                remedy=(
+                    "model.name=mixtral",
+                    "model.name=llama model.experts=8",
+                    f"no model.{key}",
+                ),
+            )
 
 
 class Gpt2(Transformer):
@@ -156,16 +181,15 @@ class Gpt2(Transformer):
     def __init__(
         self, config: ModelConfig, *, dtype: Any = None, rngs: nnx.Rngs
     ) -> None:
-        sizes = self.sizes(config)
-        if sizes.experts:
+        if config.experts:
             raise BadInput(
                 "gpt2_small has no experts",
                 rule="model.experts is for the llama family",
-                values=f"model.name = {config.name}, model.experts = {sizes.experts}",
+                values=f"model.name = {config.name}, model.experts = {config.experts}",
                 remedy=("model.experts=None", "model.name=mixtral"),
             )
         parts = Parts(
-            sizes=sizes,
+            sizes=self.sizes(config),
             dropout=config.dropout or 0.0,
             dtype=dtype,
             rngs=rngs,

@@ -167,6 +167,17 @@ class Profile:
         """The layers, by their paths."""
         return {layer.name: layer for layer in self.layers}
 
+    @cached_property
+    def equal_blocks(self) -> dict[str, str]:
+        """The first block with equal layers, but for their names, by each block."""
+        forms = {block.name: [("", block.unnamed)] for block in self.blocks}
+        for layer in self.layers:
+            if layer.block in forms:
+                inner = layer.name.removeprefix(layer.block)
+                forms[layer.block].append((inner, layer.unnamed))
+        first: dict[Any, str] = {}
+        return {name: first.setdefault(tuple(x), name) for name, x in forms.items()}
+
     def layers_of(self, block: str) -> tuple[LayerProfile, ...]:
         """Return the layers of a block; the last one has those of no block as well.
 

@@ -234,8 +234,8 @@ def training_slots(layer: Experts, tokens: int) -> int:
     if layer.routing.capacity_factor is None:
         return 0
     share = layer.routing.chosen * tokens / layer.router.shape[-1]
-    # No token chooses an expert twice.
-    return min(math.ceil(layer.routing.capacity_factor * share), tokens)
+    # 1.1 x 10 is a little more than 11 as a float. No token chooses an expert twice.
+    return min(math.ceil(round(layer.routing.capacity_factor * share, 6)), tokens)
 
 
 def _slots_taken(chosen: jax.Array, experts: int, slots: int) -> jax.Array:
@@ -382,7 +382,7 @@ def _compact_swiglu(
     numbers = lax.broadcasted_iota(jnp.int32, taken.shape, 1)
     experts = jnp.where(taken, numbers, jnp.full_like(numbers, count)).reshape(1, -1)
     order, place = _sort(experts)
-    sizes = _count(experts[0], count)
+    sizes = taken.sum((0, 2), dtype=jnp.int32)
     # Empty slots come last; what products make of rows behind the last group is not
     # said, so these are zeros, and nothing is read of their results.
     slots, here = experts.shape[1], lax.iota(jnp.int32, most)

@@ -327,6 +327,8 @@ class StageCostModel:
         Raises:
             BadInput: a device has no speed for the dtype.
         """
+        if len(self.models) == 1:
+            return self.models[0].microbatch_time(layer)
         return slowest_time([model.microbatch_time(layer) for model in self.models])
 
     def loss_time(self) -> MicrobatchTime:
@@ -382,8 +384,11 @@ def stage_compute_times(
     Raises:
         BadInput: a device has no speed for the dtype.
     """
-    found = []
-    for stage in case.stage_range:
+    found = list[MicrobatchTime]()
+    for stage, equal in enumerate(case.stages_of_equal_time(cluster)):
+        if equal < stage:
+            found.append(found[equal])
+            continue
         model = stage_cost_model(case, cluster, stage)
         spent = (model.microbatch_time(x) for x in case.compute_layers(stage))
         found.append(sum(spent, MicrobatchTime(forward=0.0, backward=0.0)))

@@ -25,16 +25,13 @@ _MAX_COMMAS: Final = 2
 
 def repeated_blocks(profile: Profile) -> tuple[tuple[str, ...], ...]:
     """Return the runs of two or more consecutive equal blocks, which can be loops."""
-
-    def form(block: str) -> list[Any]:
+    form: dict[str, list[Any]] = {block.name: [] for block in profile.blocks}
+    for x in profile.layers:
         # A layer without weights that blocks share is listed in the first of them.
-        return [
-            (x.name.partition(".")[2], x.kind, x.weights, x.flops_forward)
-            for x in profile.layers
-            if x.block == block and x.weights
-        ]
-
-    runs = groupby((block.name for block in profile.blocks), key=form)
+        if x.weights and x.block in form:
+            inner = x.name.partition(".")[2]
+            form[x.block].append((inner, x.kind, x.weights, x.flops_forward))
+    runs = groupby(form, key=form.__getitem__)
     return tuple(run for _, names in runs if len(run := tuple(names)) > 1)
 
 

@@ -293,9 +293,13 @@ def slowest_traffic(
         the traffic inside of the busiest rank's layers; each with its rank.
     """
     placed = case.plan.placed
+    # Of equal ranks the first stands for all, but on links of its own.
+    ranks: Iterable[int] = range(len(case.ledgers))
+    if case.equal_ranks and not cluster.has_uneven_links:
+        ranks = dict.fromkeys(case.equal_ranks)
     found = [
         (rank, send_ledger(other_traffic(case, rank), case.plan, rank, cluster))
-        for rank in range(len(case.ledgers))
+        for rank in ranks
     ]
     # Ranks exchange different rows, and all of them wait for the slowest.
     around = max(

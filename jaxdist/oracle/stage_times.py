@@ -50,8 +50,12 @@ def stage_times(case: StepDescription, cluster: Cluster) -> tuple[MicrobatchTime
         BadInput: the device has no speed for the dtype.
     """
     # Every stage waits for the slowest of its devices, which is late by the jitter.
-    late, found = 1 + cluster.jitter.value, []
+    late, found = 1 + cluster.jitter.value, list[MicrobatchTime]()
+    equal = case.stages_of_equal_time(cluster)
     for stage, computed in enumerate(stage_compute_times(case, cluster)):
+        if equal[stage] < stage:
+            found.append(found[equal[stage]])
+            continue
         names, halves = _stage_row_layers(case, stage), []
         for rank in _unlike_ranks(case, cluster, stage):
             inside = _rows_of_layers(case.ledgers[rank], names)

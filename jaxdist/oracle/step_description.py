@@ -1,10 +1,11 @@
 """The description of one training step of a network under a plan: what is predicted."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
+from jaxdist.core.cluster import Cluster
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import LayerProfile, Profile
 from jaxdist.partition.ledger import Ledger
@@ -29,6 +30,9 @@ class StepDescription:
     """How the network and its batch are split over devices."""
     ledgers: tuple[Ledger, ...]
     """Traffic and FLOPs of a device: one, or one for each rank of the pipe axis."""
+    equal_ranks: tuple[int, ...] = ()
+    """For each rank of the pipe axis the first one whose stages do and move the same,
+    but for the names of their layers; empty where none stands for another."""
     microbatches: int = 1
     """Microbatches of a step."""
     stages: tuple[tuple[str, ...], ...] = ()
@@ -61,6 +65,41 @@ class StepDescription:
     def work_counts(self) -> tuple[DeviceWorkCounts, ...]:
         """Microbatches and updates of a step, of each rank of the pipe axis."""
         return device_work_counts(self.plan, self.microbatches)
+
+    def stages_of_equal_time(self, cluster: Cluster) -> Sequence[int]:
+        """Return for each stage the first one that takes as long.
+
+        Args:
+            cluster: the machines; where they are not all alike no stage stands for
+                another.
+        """
+        is_uniform = len(cluster.kinds) == 1 and not cluster.has_uneven_links
+        return self._equal_stages if is_uniform else self.stage_range
+
+    @cached_property
+    def _equal_stages(self) -> tuple[int, ...]:
+        """For each stage the first one that does and moves the same."""
+        ranks = [self.placement.stage_devices[k][0] for k in self.stage_range]
+        # Plans tell by the names of layers what is kept of them.
+        if not self.equal_ranks or self.plan.remat_saves or self.plan.offload:
+            return tuple(self.stage_range)
+        first: dict[Hashable, int] = {}
+
+        def form(stage: int) -> Hashable:
+            place = self.placement.stages_of(ranks[stage]).index(stage)
+            kinds = (
+                (
+                    self.profile.equal_blocks[block],
+                    block in self._remat_blocks,
+                    block in self._replicated_blocks,
+                )
+                for block in self.stages[stage]
+            )
+            # The last stage has the loss, and layers of no block.
+            is_last = stage == len(self.stages) - 1
+            return self.equal_ranks[ranks[stage]], place, is_last, *kinds
+
+        return tuple(first.setdefault(form(k), k) for k in self.stage_range)
 
     @cached_property
     def sample_shards(self) -> int:

@@ -39,6 +39,11 @@ BALANCE_TERM: Final = "expert balance"
 SLOTS_TERM: Final = "expert slots"
 """That of the same in each chunk of a sample, by which its slots are shared out."""
 
+_SORTING_FLOPS: Final = 30
+"""About as many operations find the place of a row."""
+_SOFTMAX_FLOPS: Final = 12
+"""About as many make a share of a score, and its gradient."""
+
 
 def expert_layers(network: nnx.Module) -> dict[str, Experts]:
     """Return the mixtures of experts of a network, by path."""
@@ -49,24 +54,24 @@ def expert_layers(network: nnx.Module) -> dict[str, Experts]:
     }
 
 
-def check_experts(plan: Plan, network: nnx.Module) -> Mapping[str, Experts]:
-    """Return the mixtures of experts of a network; refuse a split they do not take.
+def check_experts(plan: Plan, layers: Mapping[str, Experts]) -> None:
+    """Refuse a split that a network's mixtures of experts do not take.
 
     Args:
         plan: the layout.
-        network: its layers not bound.
+        layers: the mixtures, by path.
 
     Raises:
         BadInput: no experts, experts that do not divide, or tokens that tensor splits.
     """
-    layers, devices, mesh = expert_layers(network), plan.mesh.expert, plan.mesh
+    devices, mesh = plan.mesh.expert, plan.mesh
     size = f"plan.mesh.expert = {devices}"
     elsewhere = f"plan.mesh.data={mesh.data * devices} plan.mesh.expert=1"
     if devices > 1 and not layers:
         raise BadInput(
             "the network has no experts",
-            rule="plan.mesh.expert is for networks with jaxdist.layers.Experts, as "
-            "mixtral is one, and llama with model.experts",
+            rule="plan.mesh.expert is for networks with jaxdist.layers.Experts: "
+            "mixtral, and llama with model.experts",
             values=f"{size}; no layer is one",
             remedy=elsewhere,
         )
@@ -90,7 +95,6 @@ def check_experts(plan: Plan, network: nnx.Module) -> Mapping[str, Experts]:
             values=f"plan.tensor_strategy = sequence, {next(iter(layers))} has experts",
             remedy="plan.tensor_strategy=pairs",
         )
-    return layers
 
 
 def expert_traffic(
@@ -146,7 +150,7 @@ def _device_slots(plan: Plan, call: LayerCall) -> tuple[int, bool]:
 
 
 def expert_flops(plan: Plan, call: LayerCall, roles: Roles) -> int:
-    """Return the FLOPs of products of one device in a mixture, forward and backward.
+    """Return the FLOPs of one device in a mixture, forward and backward.
 
     Args:
         plan: the layout.
@@ -158,10 +162,21 @@ def expert_flops(plan: Plan, call: LayerCall, roles: Roles) -> int:
     count, _, hidden = layer.gate.shape
     hidden //= plan.mesh.tensor if roles.get(call.path) == "experts" else 1
     (slots, has_capacity), devices = _device_slots(plan, call), plan.mesh.expert
+    scores, choices = (samples * tokens * n for n in (count, layer.routing.chosen))
     if has_capacity:
         rows = samples * count * slots
     else:
         # As many as there can be, which without the axis is as many as there are.
         rows = samples * devices * tokens * min(layer.routing.chosen, count // devices)
     passes = 1 + call.output_gradient * (call.input_gradient + call.weight_gradient)
-    return passes * 2 * features * (3 * rows * hidden + samples * tokens * count)
+    # Scores, three products of each row, and the weighted sum of a token's results.
+    total = passes * 2 * features * (scores + 3 * rows * hidden + choices)
+    # silu(gate) * up, and its gradient.
+    total += rows * hidden * (5 + 7 * call.output_gradient) + _SOFTMAX_FLOPS * scores
+    # Rows are moved to slots and back, and where slots travel without a capacity once
+    # more, to rows without gaps and back. Each is masked, and its place is looked for.
+    has_slots = has_capacity or devices > 1
+    places = samples * count * slots if has_slots else choices
+    moves = 1 + (devices > 1 and not has_capacity)
+    masked = (1 + call.output_gradient) * (places + choices) * features
+    return total + moves * (masked + _SORTING_FLOPS * places)

@@ -262,6 +262,26 @@ class Ledger:
     update_flops: int = 0
     """FLOPs a device of matrix products in the optimizer's update."""
 
+    def renamed(self, blocks: Mapping[str, str]) -> "Ledger":
+        """Return the ledger of a device that has other blocks, equal to its own.
+
+        Args:
+            blocks: names of the others by those of its own, `block1`.
+        """
+
+        def rename(path: str) -> str:
+            block, dot, rest = path.partition(".")
+            return f"{blocks[block]}{dot}{rest}" if block in blocks else path
+
+        rows = (
+            replace(row, layer=rename(row.layer))
+            if row.layer.partition(".")[0] in blocks
+            else row
+            for row in self.rows
+        )
+        flops = {rename(path): work for path, work in self.layer_flops.items()}
+        return replace(self, rows=tuple(rows), layer_flops=flops)
+
     def with_rows(self, rows: Iterable[PlannedCollective]) -> "Ledger":
         """Return the ledger with more rows."""
         return replace(self, rows=(*self.rows, *(row for row in rows if row.payload)))
@@ -428,15 +448,7 @@ def norm_traffic(
         for leaf, want in zip(reads.leaves, wanted, strict=True):
             over = nontrivial_axes(plan, split_axes(leaf))
             sums[over] += _norm_bytes(leaf) * want
-    for axes, payload in sums.items():
-        if axes:
-            yield PlannedCollective(
-                what="lengths",
-                kind="all-reduce",
-                axes=axes,
-                payload=updates * payload,
-                layer="whole_lengths",
-            )
+    yield from _length_rows(sums, updates)
 
 
 def mean_traffic(
@@ -460,15 +472,22 @@ def mean_traffic(
             size = math.prod(shape) // math.prod(cut)
             over = nontrivial_axes(plan, filter(None, axes[dim : dim + 1]))
             sums[over] += size * np.dtype(real_dtype(leaf.dtype)).itemsize
-        for over, payload in sums.items():
-            if over:
-                yield PlannedCollective(
-                    what="lengths",
-                    kind="all-reduce",
-                    axes=over,
-                    payload=updates * payload,
-                    layer="whole_lengths",
-                )
+        yield from _length_rows(sums, updates)
+
+
+def _length_rows(
+    sums: Mapping[tuple[str, ...], int], updates: int
+) -> Iterator[PlannedCollective]:
+    """Yield the all-reduces of an update by axes, of so many bytes."""
+    for axes, payload in sums.items():
+        if axes:
+            yield PlannedCollective(
+                what="lengths",
+                kind="all-reduce",
+                axes=axes,
+                payload=updates * payload,
+                layer="whole_lengths",
+            )
 
 
 def matrix_traffic(

@@ -27,6 +27,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -115,17 +116,24 @@ class LeafSharding:
         >>> LeafSharding(**leaf, tensor_dim=1, fsdp_dim=0).spec()
         ('fsdp', 'tensor')
         """
-        names: list[str | None] = [None] * len(self.shape)
-        if self.tensor_dim is not None:
-            names[self.tensor_dim] = TENSOR_AXIS
+        if include_fsdp:
+            return self._spec
+        return tuple(
+            None if dim == self.fsdp_dim else axis
+            for dim, axis in enumerate(self._spec)
+        )
+
+    # The layouts of a search have leaves in common, and each reads their specs often.
+    @cached_property
+    def _spec(self) -> tuple[str | None, ...]:
         # Order does not matter: the dims are different.
-        if self.fsdp_dim is not None and include_fsdp:
-            names[self.fsdp_dim] = "fsdp"
-        if self.pipe_dim is not None:
-            names[self.pipe_dim] = "pipe"
-        if self.expert_dim is not None:
-            names[self.expert_dim] = EXPERT_AXIS
-        return tuple(names)
+        axis_of = {
+            self.tensor_dim: TENSOR_AXIS,
+            self.fsdp_dim: FSDP_AXIS,
+            self.pipe_dim: "pipe",
+            self.expert_dim: EXPERT_AXIS,
+        }
+        return tuple(axis_of.get(dim) for dim in range(len(self.shape)))
 
     def local_shape(self, plan: Plan, *, include_fsdp: bool = True) -> tuple[int, ...]:
         """Return the shape that one device holds."""

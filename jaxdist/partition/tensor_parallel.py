@@ -183,15 +183,7 @@ def megatron_roles(
             continue
         for path in pair.first:
             units = by_path[path].out_features // pair.unit
-            if units % devices:
-                works = max(n for n in range(1, devices) if units % n == 0)
-                what = "heads" if pair.unit > 1 else "filters"
-                raise BadInput(
-                    f"{path} cannot be dealt out over {devices} devices",
-                    rule=f"the {what} of a pair of layers divide over the tensor axis",
-                    values=f"{path} has {units} {what}, plan.mesh.tensor = {devices}",
-                    remedy=f"plan.mesh.tensor={works}",
-                )
+            _check_units(path, units, "heads" if pair.unit > 1 else "filters", devices)
             given[path] = "column"
         # The last layer sums over the split features, so its output is whole again.
         given[pair.last] = "row"
@@ -228,19 +220,23 @@ def _expert_roles(network: nnx.Module, devices: int) -> Roles:
     """
     given: dict[str, Role] = {}
     for name, module in nnx.iter_modules(network):
-        if not isinstance(module, Experts):
-            continue
-        path, hidden = ".".join(map(str, name)), module.gate.shape[-1]
-        if hidden % devices:
-            works = max(n for n in range(1, devices) if hidden % n == 0)
-            raise BadInput(
-                f"{path} cannot be dealt out over {devices} devices",
-                rule="the hidden features of experts divide over the tensor axis",
-                values=f"model.hidden = {hidden}, plan.mesh.tensor = {devices}",
-                remedy=f"plan.mesh.tensor={works}",
-            )
-        given[path] = "experts"
+        if isinstance(module, Experts):
+            path = ".".join(map(str, name))
+            _check_units(path, module.gate.shape[-1], "hidden features", devices)
+            given[path] = "experts"
     return given
+
+
+def _check_units(path: str, units: int, unit_name: str, devices: int) -> None:
+    """Refuse a pair whose units between both layers do not divide over the devices."""
+    if units % devices:
+        works = max(n for n in range(1, devices) if units % n == 0)
+        raise BadInput(
+            f"{path} cannot be dealt out over {devices} devices",
+            rule=f"the {unit_name} of a pair of layers divide over the tensor axis",
+            values=f"{path} has {units} {unit_name}, plan.mesh.tensor = {devices}",
+            remedy=f"plan.mesh.tensor={works}",
+        )
 
 
 def iter_column_row_pairs(network: nnx.Module) -> Iterator[ColumnRowPair]:

@@ -355,9 +355,8 @@ def join_local_leaf(rows: jax.Array, leaf: LeafSharding, plan: Plan) -> jax.Arra
     )
 
 
-def _check_size(plan: Plan, leaf: LeafSharding) -> None:
+def _check_size(leaf: LeafSharding, size: int, plan: Plan) -> None:
     # Leaves are written to the front of a longer slot by int32 offsets.
-    size = local_size(plan, leaf)
     if size > MAX_VECTOR_ELEMENTS:
         raise BadInput(
             f"{leaf.name} is too large for a stage",
@@ -403,10 +402,11 @@ def assign_slots(
     kinds: dict[
         tuple[bool, str, bool, bool, bool, bool, bool, StateUpdate], list[list[int]]
     ] = defaultdict(lambda: [[] for _ in range(plan.mesh.pipe)])
+    whole, sizes = frozenset(shared), [local_size(plan, leaf) for leaf in leaves]
     for place, leaf in enumerate(leaves):
-        if place in shared:
+        if place in whole:
             continue
-        _check_size(plan, leaf)
+        _check_size(leaf, sizes[place], plan)
         kind = (
             # Biases of several gates have two dims, and decay as little as others.
             len(leaf.shape) < 2 or "bias" in leaf.name.split("/"),
@@ -426,13 +426,10 @@ def assign_slots(
     slots: list[ParamSlot] = []
     for kind, device_leaves in sorted(kinds.items()):
         vector, dtype, tensor, expert, fsdp, sent, has_gradient, update = kind
-        by_size = (
-            sorted(own, key=lambda i: -local_size(plan, leaves[i]))
-            for own in device_leaves
-        )
+        by_size = (sorted(own, key=lambda i: -sizes[i]) for own in device_leaves)
         for places in itertools.zip_longest(*by_size):
             # The largest leaf sets the length of the slot; the others are padded.
-            most = max(local_size(plan, leaves[p]) for p in places if p is not None)
+            most = max(sizes[place] for place in places if place is not None)
             parts = (
                 plan.mesh.fsdp if fsdp else 1,
                 plan.mesh.expert if expert else 1,

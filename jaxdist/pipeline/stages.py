@@ -42,6 +42,11 @@ class Stages:
         """Stages in all."""
         return len(self.blocks)
 
+    def blocks_of(self, device: int) -> BlockNames:
+        """Return the blocks of all stages of a device, in order."""
+        held = self.placement.stages_of(device)
+        return tuple(name for stage in held for name in self.blocks[stage])
+
     def stage_of(self, block: str) -> int:
         """Return the stage that has a block."""
         return next(k for k, names in enumerate(self.blocks) if block in names)

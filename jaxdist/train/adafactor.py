@@ -26,7 +26,11 @@ import optax
 from jaxdist.core.dtypes import real_dtype
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.train.sharded_norms import SumSquaresFn, local_sum_squares
+from jaxdist.train.sharded_norms import (
+    SumSquaresFn,
+    local_sum_squares,
+    mask_others,
+)
 
 DimMeanFn = Callable[[Any, int], Any]
 """Maps a tree of the parameters' form and a dim to means; masked leaves stay masked."""
@@ -126,11 +130,6 @@ def scale_by_factored_moments(
         )
         factored = jax.tree.map(lambda g, v: g.shape != v.shape, grads, state.full)
 
-        def chosen(tree: Any) -> Any:
-            return jax.tree.map(
-                lambda own, x: x if own else optax.MaskedNode(), factored, tree
-            )
-
         def move(old: jax.Array, new: jax.Array) -> jax.Array:
             return (share * old + (1 - share) * new).astype(old.dtype)
 
@@ -139,7 +138,7 @@ def scale_by_factored_moments(
                 lambda own, v, new: move(v, new) if own else v,
                 factored,
                 old,
-                means(chosen(squares), dim),
+                means(mask_others(factored, squares), dim),
             )
 
         row, col = move_factor(state.row, -1), move_factor(state.col, -2)
@@ -155,9 +154,8 @@ def scale_by_factored_moments(
                 return g * (r / mean) ** -0.5 * c**-0.5
             return g * v**-0.5
 
-        found = jax.tree.map(
-            divide, factored, grads, row, col, full, means(chosen(row), -2)
-        )
+        mean = means(mask_others(factored, row), -2)
+        found = jax.tree.map(divide, factored, grads, row, col, full, mean)
         count = optax.safe_increment(state.step_count)
         return found, FactoredMoments(step_count=count, row=row, col=col, full=full)
 

@@ -19,20 +19,21 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from jaxdist.core.axes import BATCH_AXES, EXPERT_AXIS, POSITION_AXES
-from jaxdist.core.block_protocol import LogitsLayer
+from jaxdist.core.block_protocol import AttentionInputs, LogitsLayer
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
-from jaxdist.layers import BatchNorm, bind
+from jaxdist.layers import BatchNorm, Experts, bind
 from jaxdist.layers.context import defer_logits
 from jaxdist.layers.logits_product import MAX_CHUNK_TOKENS
-from jaxdist.layers.tensor_role import role_key
+from jaxdist.layers.tensor_role import Roles, role_key
 from jaxdist.partition import data_parallel, tensor_parallel
 from jaxdist.partition.block_padding import fit_block_padding
 from jaxdist.partition.compiler_rewrites import mesh_platform, mesh_rules
 from jaxdist.partition.context_parallel import attention_inputs, check_context
-from jaxdist.partition.expert_parallel import check_experts
+from jaxdist.partition.expert_parallel import check_experts, expert_layers
 from jaxdist.partition.gradient_buckets import plan_reduction
 from jaxdist.partition.ledger import (
+    Ledger,
     MeanRequest,
     ParameterReads,
     build_ledger,
@@ -46,7 +47,7 @@ from jaxdist.partition.param_sharding import (
     leaf_shardings,
 )
 from jaxdist.partition.variable_sync import sync_axes, variable_traffic
-from jaxdist.pipeline.plan_schedule import device_work_counts
+from jaxdist.pipeline.plan_schedule import DeviceWorkCounts, device_work_counts
 from jaxdist.pipeline.stage_parameters import SlotArrays
 from jaxdist.pipeline.stages import Stages
 from jaxdist.profile.layer_calls import (
@@ -57,7 +58,7 @@ from jaxdist.profile.layer_calls import (
     with_gradients,
 )
 from jaxdist.profile.repeated_blocks import RepeatedBlocks, find_repeated_blocks
-from jaxdist.profile.trace import TraceCache, has_gradients
+from jaxdist.profile.trace import TraceCache, has_gradients, modules_by_path
 from jaxdist.profile.xla_cpu.backward_reads import backward_reads
 from jaxdist.train import diloco, remat
 from jaxdist.train.adafactor import check_factored, local_means
@@ -70,6 +71,7 @@ from jaxdist.train.pipeline.stages import (
     constant_rng_binder,
     cut_into_stages,
     device_calls,
+    equal_call_blocks,
     variable_by_name,
     variable_ids_by_block,
 )
@@ -287,7 +289,14 @@ def build_layout(
     check_axis_usage(plan, task.objective.dim_axes(image, inputs[0].ndim))
     data_parallel.check_batch_size(plan, inputs[0].shape[0], task.microbatches)
     state = task.state
-    _check_optimizer(plan, state)
+    # All that its checks read of a plan; its state has thousands of arrays.
+    trace_cache.get_or_compute(
+        (
+            *("optimizer", plan.stages > 1, plan.pipe.flows, plan.replicas > 1),
+            plan.zero == 1 and plan.mesh.fsdp > 1,
+        ),
+        lambda: _check_optimizer(plan, state),
+    )
     # What one call of the network sees: a microbatch of one replica, of all its
     # devices. How devices share it is worked out layer by layer.
     count = task.microbatches * plan.replicas
@@ -314,53 +323,39 @@ def build_layout(
     data_parallel.check_norm_groups(plan, calls)
     if plan.remat:
         remat.check_remat(plan, network)
-    roles = trace_cache.get_or_compute(
-        (
-            "roles",
-            plan.tensor_strategy,
-            plan.mesh.tensor,
-            plan.replicated_axes,
-            plan.spatial_end,
-        ),
-        lambda: tensor_parallel.assign_roles(plan, calls, network),
+    split = (
+        *(plan.tensor_strategy, plan.mesh.tensor),
+        *(plan.replicated_axes, plan.spatial_end),
     )
-    mixtures = check_experts(plan, network)
+    roles = trace_cache.get_or_compute(
+        ("roles", *split), lambda: tensor_parallel.assign_roles(plan, calls, network)
+    )
+    # To walk through all modules of a network takes longer than to check a layout.
+    mixtures = trace_cache.get_or_compute("experts", lambda: expert_layers(network))
+    check_experts(plan, mixtures)
+    attention = trace_cache.get_or_compute(
+        "attention", lambda: attention_inputs(network)
+    )
     if plan.mesh.context > 1:
-        check_context(plan, calls, roles, attention_inputs(network), inputs[0].shape[1])
+        check_context(plan, calls, roles, attention, inputs[0].shape[1])
         _check_whole_samples(task, plan)
 
-    # Where each leaf of the state lies.
-    params, stats = (
-        leaf_shardings(
-            plan,
-            roles,
-            trace_cache.get_or_compute(kind, partial(named_leaves, tree)),
-            mixtures,
-        )
-        for kind, tree in (("params", state.params), ("stats", state.stats))
+    # Where each leaf of the state lies, which few settings of a plan decide.
+    leaves = trace_cache.get_or_compute(
+        (
+            *("leaves", *split, plan.mesh.fsdp, plan.mesh.expert, plan.zero),
+            plan.mesh.devices > 1,
+        ),
+        lambda: _shard_leaves(
+            task, plan, (roles, mixtures), batch_shapes, trace_cache, repeated
+        ),
     )
-    # On one device nothing is moved: the trace that tells what would be is saved.
-    if mesh.size > 1:
-        gradients, updates = trace_cache.get_or_compute(
-            "updates", lambda: _read_updates(task, plan, batch_shapes, repeated)
-        )
-        # Nothing is moved of a parameter without a gradient: it is whole everywhere.
-        params = tuple(
-            leaf if moves else replace(leaf, has_gradient=False, fsdp_dim=None)
-            for leaf, moves in zip(params, gradients, strict=True)
-        )
-        stats = tuple(
-            replace(leaf, update=update)
-            for leaf, update in zip(stats, updates, strict=True)
-        )
-    stats = _split_frozen(task, plan, stats)
-    held: StateLayout = LeafStateLayout(param_shardings=params, stat_shardings=stats)
+    held: StateLayout = leaves
     stages = None
     if plan.stages > 1:
         stages = cut_into_stages(plan, network, inputs, trace_cache, repeated)
-        held = build_slot_layout(
-            plan, stages, network, state, (params, stats), trace_cache
-        )
+        held = build_slot_layout(plan, stages, network, state, leaves, trace_cache)
+    params = leaves.param_shardings
     trained = {leaf.name for leaf in params if leaf.has_gradient}
     if task.is_partial or len(trained) < len(params):
         found = _read_gradients(task, plan, batch_shapes, stages, trace_cache)
@@ -371,8 +366,11 @@ def build_layout(
     # What a step reads of the parameters, and how it sums their gradients. Stages
     # gather their parameters once, before the first microbatch; else each microbatch
     # does, and its backward pass gathers again what it reads.
+    shapes = trace_cache.get_or_compute(
+        ("shapes", held), lambda: held.device_shapes(state)
+    )
+
     def optimizer_requests() -> OptimizerRequests:
-        shapes = held.device_shapes(state)
         leaves, structure = jax.tree.flatten((shapes.params, shapes.opt))
         return trace_cache.get_or_compute(
             ("squares", structure, *((x.shape, x.dtype) for x in leaves)),
@@ -411,6 +409,7 @@ def build_layout(
             tensor_roles=roles,
             block_padding=padding,
             state_layout=held,
+            replica_state_shapes=shapes,
             ledgers=(),
             reduction=reduction,
             outer_syncs=plan_syncs(plan, reads.leaves, held.stat_shardings),
@@ -425,7 +424,7 @@ def build_layout(
     )
 
     return _with_ledgers(
-        layout, calls, outputs, reads, network, stages, trace_cache, repeated
+        layout, calls, outputs, reads, network, stages, trace_cache, repeated, attention
     )
 
 
@@ -434,6 +433,53 @@ def _check_optimizer(plan: Plan, state: TrainState) -> None:
     diloco.check_outer_loop(plan, state)
     check_schedule_free(plan, state.opt)
     check_factored(plan, state.opt)
+
+
+def _shard_leaves(
+    task: Task,
+    plan: Plan,
+    layers: tuple[Roles, Mapping[str, Experts]],
+    batch_shapes: BatchShapes,
+    trace_cache: TraceCache,
+    repeated_blocks: RepeatedBlocks,
+) -> LeafStateLayout:
+    """Return how each leaf of the state is split, the pipe axis aside.
+
+    Args:
+        task: what is trained.
+        plan: the layout.
+        layers: roles of the network's layers along the tensor axis, and its mixtures
+            of experts.
+        batch_shapes: a global training batch.
+        trace_cache: traces of the same network.
+        repeated_blocks: equal blocks, of which one is traced.
+    """
+    roles, mixtures = layers
+    params, stats = (
+        leaf_shardings(
+            plan,
+            roles,
+            trace_cache.get_or_compute(kind, partial(named_leaves, tree)),
+            mixtures,
+        )
+        for kind, tree in (("params", task.state.params), ("stats", task.state.stats))
+    )
+    # On one device nothing is moved: the trace that tells what would be is saved.
+    if plan.mesh.devices > 1:
+        gradients, updates = trace_cache.get_or_compute(
+            "updates", lambda: _read_updates(task, plan, batch_shapes, repeated_blocks)
+        )
+        # Nothing is moved of a parameter without a gradient: it is whole everywhere.
+        params = tuple(
+            leaf if moves else replace(leaf, has_gradient=False, fsdp_dim=None)
+            for leaf, moves in zip(params, gradients, strict=True)
+        )
+        stats = tuple(
+            replace(leaf, update=update)
+            for leaf, update in zip(stats, updates, strict=True)
+        )
+    stats = _split_frozen(task, plan, stats)
+    return LeafStateLayout(param_shardings=params, stat_shardings=stats)
 
 
 def _split_frozen(
@@ -475,6 +521,7 @@ def _with_ledgers(
     stages: Stages | None,
     trace_cache: TraceCache,
     repeated_blocks: RepeatedBlocks,
+    attention: Sequence[AttentionInputs],
 ) -> Layout:
     """Return a layout with the ledger of what a step moves and computes.
 
@@ -489,6 +536,7 @@ def _with_ledgers(
         stages: of the network, where it is cut.
         trace_cache: traces of the same network.
         repeated_blocks: equal blocks, of which one is traced.
+        attention: what the network's attention reads.
     """
     micro, syncs = layout.task.microbatches, layout.outer_syncs
     # What was decided, where the plan says `auto`.
@@ -500,7 +548,7 @@ def _with_ledgers(
         calls,
         layout.tensor_roles,
         outer_syncs=syncs,
-        attention=attention_inputs(network),
+        attention=attention,
     )
     # Parameters behind the last loop are still whole when the backward pass begins
     # there.
@@ -518,11 +566,19 @@ def _with_ledgers(
         *layout.objective.batch_traffic(plan, layout.batch_shapes),
     )
     if stages is None:
-        rows = parameter_traffic(plan, own_reads, layout.reduction)
-        loss_rows = layout.objective.loss_traffic(plan, outputs, micro)
-        whole = ledger(rows, microbatches=micro).with_rows((*synced, *loss_rows))
-        whole = replace(whole, update_flops=matrix_flops(own_reads))
-        return replace(layout, ledgers=(whole,))
+
+        def write() -> Ledger:
+            rows = parameter_traffic(plan, own_reads, layout.reduction)
+            loss_rows = layout.objective.loss_traffic(plan, outputs, micro)
+            whole = ledger(rows, microbatches=micro).with_rows((*synced, *loss_rows))
+            return replace(whole, update_flops=matrix_flops(own_reads))
+
+        # What a plan says of activations changes which parameters a backward pass
+        # reads, and nothing else that a ledger has.
+        others = replace(plan.without_remat, offload=())
+        key = ("ledger", others, layout.state_layout, own_reads.backward_reads)
+        whole = trace_cache.get_or_compute(key, write)
+        return replace(layout, ledgers=(replace(whole, plan=plan),))
     sent = (
         *sync_gradients.stage_transfer_traffic(layout, trace_cache, repeated_blocks),
         *synced,
@@ -533,18 +589,60 @@ def _with_ledgers(
         updates: parameter_traffic(plan, own_reads, layout.reduction, updates)
         for updates in {work.updates for work in works}
     }
+    equal_ranks = _equal_ranks(
+        plan,
+        stages,
+        works,
+        equal_call_blocks(calls, layout.tensor_roles, repeated_blocks),
+    )
+    of_layers: list[Ledger] = []
     ledgers = []
-    for device, work in enumerate(works):
+    for device, (work, first) in enumerate(zip(works, equal_ranks, strict=True)):
         own = *sent, *async_steps.stage_reduction_traffic(layout, device)
+        held = stages.placement.stages_of(device)
         # The last stage has the loss.
-        if last in stages.placement.stages_of(device):
+        if last in held:
             loss = layout.objective.loss_traffic(plan, outputs, work.microbatches)
             own = *own, *loss
-        rows = rows_by_updates[work.updates]
-        calls_of = partial(device_calls, stages, network, device=device)
-        whole = ledger(rows, microbatches=work.microbatches, select_calls=calls_of)
+        if first == device:
+            rows = rows_by_updates[work.updates]
+            calls_of = partial(device_calls, stages, network, device=device)
+            whole = ledger(rows, microbatches=work.microbatches, select_calls=calls_of)
+        else:
+            names = zip(stages.blocks_of(first), stages.blocks_of(device), strict=True)
+            whole = of_layers[first].renamed(dict(names))
+        of_layers.append(whole)
         ledgers.append(whole.with_rows(own))
-    return replace(layout, ledgers=tuple(ledgers))
+    return replace(layout, ledgers=tuple(ledgers), equal_ranks=equal_ranks)
+
+
+def _equal_ranks(
+    plan: Plan,
+    stages: Stages,
+    works: Sequence[DeviceWorkCounts],
+    equal_blocks: Mapping[str, str],
+) -> tuple[int, ...]:
+    """Return for each device along pipe the first one with equal stages.
+
+    Args:
+        plan: the layout.
+        stages: of the network.
+        works: microbatches and updates of each device.
+        equal_blocks: blocks that are equal to another one, by name.
+    """
+    ranks = range(len(works))
+    # Asynchronous stages are not alike: each sums gradients at a time of its own.
+    if plan.pipe.flows:
+        return tuple(ranks)
+    first: dict[Any, int] = {}
+
+    def form(rank: int) -> Any:
+        held = (stages.blocks[k] for k in stages.placement.stages_of(rank))
+        return works[rank], *(
+            tuple(equal_blocks.get(b, b) for b in own) for own in held
+        )
+
+    return tuple(first.setdefault(form(rank), rank) for rank in ranks)
 
 
 def _read_samples(
@@ -620,9 +718,10 @@ def _scan_equal_blocks(
         trace_cache: traces of the same network.
     """
     plan = layout.plan
+    paths = trace_cache.get_or_compute("paths", lambda: [*modules_by_path(network)])
     cut = plan.stages > 1 or not hasattr(network, "chain")
     if cut or not scans_blocks(plan, layout.mesh):
-        remat.check_activation_patterns(plan, network, ())
+        remat.check_activation_patterns(plan, paths, ())
         return layout
     state, prepare = layout.task.state, constant_rng_binder(inputs)
 
@@ -679,7 +778,7 @@ def _scan_equal_blocks(
     }
     scans = find_block_scans(bound, alike.__contains__, reads.gathered, marks)
     in_loops = {block for scan in scans for block in scan.blocks}
-    remat.check_activation_patterns(plan, network, in_loops)
+    remat.check_activation_patterns(plan, paths, in_loops)
     looped = {i for scan in scans for each in scan.indices for i in each}
     params = tuple(
         replace(leaf, scanned=i in looped) for i, leaf in enumerate(reads.leaves)
@@ -728,7 +827,10 @@ def _backward_reads(
     # between.
     if plan.zero != 3 or all(leaf.fsdp_dim is None for leaf in leaves):
         return (False,) * len(leaves)
-    names = (*leaf_names(task.state.params), *frozen)
+    params = trace_cache.get_or_compute(
+        "params", partial(named_leaves, task.state.params)
+    )
+    names = (*params, *frozen)
 
     def trace(one: Plan) -> tuple[bool, ...]:
         prepare = partial(defer_logits, use=product)

@@ -66,12 +66,17 @@ def error_feedback_shapes(
 
     compressed, memory = {}, {}
     for bucket in reduction.buckets:
+        # Many leaves have the same shape, and each is a trace.
+        states: dict[tuple[int, ...], Any] = {}
         for leaf in (param_shardings[place] for place in bucket.leaf_indices):
             compressed[leaf.name] = row(leaf, bucket.axes)
             # Most algorithms are stateless; PowerSGD remembers a factor of each matrix.
             split = tuple(axis for axis in leaf.spec() if axis)
-            init = partial(bucket.algorithm.init_state, [leaf.local_shape(plan)])
-            for x in jax.eval_shape(init):
+            local = leaf.local_shape(plan)
+            if local not in states:
+                init = partial(bucket.algorithm.init_state, [local])
+                states[local] = jax.eval_shape(init)
+            for x in states[local]:
                 shape = (plan.mesh.size(*split), *x.shape)
                 memory[leaf.name] = (
                     jax.ShapeDtypeStruct(shape, x.dtype),

@@ -54,8 +54,13 @@ class Layout:
     """Padding of images whose rows do not divide."""
     state_layout: StateLayout
     """Arrays of the state on the devices."""
+    replica_state_shapes: TrainState
+    """Shapes and dtypes of one replica's state on the devices."""
     ledgers: tuple[Ledger, ...]
     """Traffic and work of a step: one, or one for each device along pipe."""
+    equal_ranks: tuple[int, ...] = ()
+    """For each device along pipe the first one whose stages are equal but for the names
+    of their layers; empty without stages."""
     reduction: GradientReduction
     """How gradients are summed."""
     outer_syncs: tuple[OuterSync, ...]
@@ -103,9 +108,9 @@ class Layout:
         return self.state_layout.param_shardings
 
     @cached_property
-    def replica_state_shapes(self) -> TrainState:
-        """Shapes and dtypes of one replica's state on the devices."""
-        return self.state_layout.device_shapes(self.task.state)
+    def has_error_feedback(self) -> bool:
+        """Whether compressors keep something between steps."""
+        return self._error_feedback[0] is not None
 
     @cached_property
     def shards_params(self) -> bool:
@@ -186,9 +191,8 @@ class Layout:
         # With zero = 1 parameters are whole over fsdp and the optimizer's state is
         # sharded; with zero = 3 both are, and so are frozen parameters. Statistics are
         # small, and whole.
-        held = [
-            P(*x.spec(include_fsdp=self.gathers_params)) for x in self.param_shardings
-        ]
+        is_split = self.gathers_params
+        held = [P(*x.spec(include_fsdp=is_split)) for x in self.param_shardings]
         running = [P(*leaf.spec()) for leaf in self.state_layout.stat_shardings]
         # One order for parameters, and for what an optimizer has of each.
         trees = jax.tree.structure(state.params), jax.tree.structure(state.stats)

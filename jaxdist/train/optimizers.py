@@ -49,7 +49,9 @@ class OptimConfig:
     gradients are taken.
     """
     beta2: float = 0.999
-    """The same for squares of gradients, 0 to below 1: adamw, lamb and muon."""
+    """The same for squares of gradients, 0 to below 1: adamw, schedule_free_adamw, lamb
+    and muon.
+    """
     weight_decay: float = 0.0
     """Pulls each weight to zero; norms and biases never decay. sgd, lars: added to the
     gradient as this times the weight; others: added to the step, before the rate.
@@ -161,9 +163,9 @@ def make_learning_rate(
 
     start = make_warmup(config, steps, steps_per_epoch, batch_size)
     if config.is_schedule_free:
-        # A line over no steps would stay at its first rate.
+        # A line over no steps would stay at its first rate, and be one number for all.
         first = start.initial_rate if start.steps else start.peak_rate
-        return optax.linear_schedule(first, start.peak_rate, start.steps)
+        return optax.linear_schedule(first, start.peak_rate, max(start.steps, 1))
     # Without milestones the rate decays by half a cosine.
     if not config.milestones:
         return optax.warmup_cosine_decay_schedule(

@@ -19,7 +19,7 @@ the last blocks stay, and what is not computed again is swapped out and in.
 """
 
 import fnmatch
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -104,12 +104,14 @@ def check_remat(plan: Plan, model: Any) -> None:
     )
 
 
-def check_activation_patterns(plan: Plan, model: Any, looped: Container[str]) -> None:
+def check_activation_patterns(
+    plan: Plan, paths: Sequence[str], looped: Container[str]
+) -> None:
     """Check that the activations that a plan names are there.
 
     Args:
         plan: the layout.
-        model: the network.
+        paths: of the network's layers and blocks.
         looped: names of the blocks that run as loops.
 
     Raises:
@@ -117,7 +119,6 @@ def check_activation_patterns(plan: Plan, model: Any, looped: Container[str]) ->
     """
     if not plan.remat_saves and not plan.offload:
         return
-    paths = [".".join(map(str, path)) for path, _ in nnx.iter_modules(model) if path]
     for key, patterns in (("remat_saves", plan.remat_saves), ("offload", plan.offload)):
         for pattern in patterns:
             found = fnmatch.filter(paths, pattern)

@@ -57,6 +57,11 @@ def is_masked(leaf: Any) -> bool:
     return isinstance(leaf, optax.MaskedNode)
 
 
+def mask_others(chosen: Any, tree: Any) -> Any:
+    """Return a tree in which the leaves that are not chosen are masked."""
+    return jax.tree.map(lambda c, x: x if c else optax.MaskedNode(), chosen, tree)
+
+
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformationExtraArgs:
     """Clip a gradient by its norm over all leaves.
 
@@ -122,12 +127,7 @@ def scale_by_trust_ratio(
             return u * jnp.where((ww == 0) | (uu == 0), 1, ratio).astype(u.dtype)
 
         chosen = mask(params) if mask else jax.tree.map(lambda _: True, params)
-        lengths = (
-            squares(
-                jax.tree.map(lambda c, x: x if c else optax.MaskedNode(), chosen, tree)
-            )
-            for tree in (params, updates)
-        )
+        lengths = (squares(mask_others(chosen, tree)) for tree in (params, updates))
         return jax.tree.map(scale, chosen, updates, *lengths), state
 
     return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)

@@ -2,6 +2,9 @@
 
 A checkpoint has the tree, whose leaves are the network's own, whatever the plan. The
 devices of a pipeline have slots instead, in which every stage puts its leaves.
+
+Layouts are compared as objects: a search asks for what was read of one hundreds of
+times, and to compare thousands of leaves takes longer than most of that.
 """
 
 from collections.abc import Callable
@@ -52,7 +55,7 @@ class StateLayout(Protocol):
         """
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LeafStateLayout:
     """A state whose arrays are the network's leaves, or shards of them."""
 
@@ -81,7 +84,7 @@ class LeafStateLayout:
         return device_state
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SlotStateLayout:
     """A state in slots, which have the leaves of a pipeline's stages."""
 

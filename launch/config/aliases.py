@@ -92,7 +92,7 @@ def rename_overrides(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return changed, renamed
 
 
-def steps_error(word: str, batch: int | None) -> BadInput:
+def steps_error(word: str, batch: int | str | None) -> BadInput:
     """Return the refusal of a number of steps.
 
     Args:

@@ -99,7 +99,10 @@ def apply_config_overrides(
                 remedy=f"{below[0]}={text or 'VALUE'}",
             )
         elif key in STEP_KEYS:
-            error = steps_error(word, values.get("data.batch"))
+            each = (other.partition("=") for other in words)
+            typed = {SHORT_KEYS.get(name, name): said for name, _, said in each}
+            batch = typed.get("data.batch", values.get("data.batch"))
+            error = steps_error(word, batch)
         else:
             near = nearest_key(key, known)
             meant = f"did you mean {near}? " if near else ""

@@ -4,11 +4,11 @@ A folder of Hugging Face says it in `config.json`, a run in its lock file. Both 
 without jax, so that a plan or a list of settings needs no weights.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxdist.core.errors import BadInput
+from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.text_encoding import read_text
 from jaxdist.core.validation import parse_json
 from jaxdist.models.pretrained.config_json import (
@@ -39,7 +39,7 @@ def weights_folder(weights: str, runs: str) -> tuple[Path, bool]:
     return Path(weights), False
 
 
-def weights_overrides(config: "Experiment", typed: Iterable[str]) -> dict[str, Any]:
+def weights_overrides(config: "Experiment", typed: Collection[str]) -> dict[str, Any]:
     """Return the keys that a configuration's weights set; none without weights.
 
     Args:
@@ -55,7 +55,11 @@ def weights_overrides(config: "Experiment", typed: Iterable[str]) -> dict[str, A
     path, is_run = weights_folder(config.weights, config.run.dir)
     if is_run:
         found = _run_settings(path)
+        if "lora.rank" in typed and not config.lora.rank:
+            # Its other settings would be refused beside it, and not what was meant.
+            found = {k: x for k, x in found.items() if not k.startswith("lora.")}
     else:
+        _check_name(path, Path(config.run.dir))
         tree = read_config_json(path)
         own = {
             key.removeprefix("model."): getattr(config.model, key[6:])
@@ -69,6 +73,19 @@ def weights_overrides(config: "Experiment", typed: Iterable[str]) -> dict[str, A
     if context and config.data.context > context:
         found["data.context"] = context
     return found
+
+
+def _check_name(path: Path, runs: Path) -> None:
+    """Refuse weights that are nowhere, where a run has nearly their name."""
+    names = [file.parent.name for file in runs.glob(f"*/{_RUN_FILE}")]
+    near = did_you_mean(str(path), names)
+    if near and not path.exists():
+        raise BadInput(
+            f"there is no {path}",
+            rule="weights are a run of jaxdist or a folder of Hugging Face",
+            values=f"weights = {path}; runs in {runs}/: {', '.join(sorted(names))}",
+            remedy=f"weights={near}",
+        )
 
 
 def _run_settings(path: Path) -> dict[str, Any]:

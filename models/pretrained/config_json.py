@@ -391,6 +391,15 @@ def config_json(
     known = ARCHITECTURES[kind]
     if known.model == "gpt2_small":
         _check_heads(model)
+    if known.model == "mixtral" and model.qkv_bias:
+        raise BadInput(
+            "Mixtral of transformers has no biases",
+            rule="model.qkv_bias is false in a network with experts that is exported: "
+            "transformers would leave the biases out",
+            values=f"model.qkv_bias = {model.qkv_bias}, "
+            f"model.experts = {model.experts}",
+            remedy="train with model.qkv_bias=false",
+        )
     if origin is not None:
         before = model_settings(origin)
         changed = {

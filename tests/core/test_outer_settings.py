@@ -30,6 +30,15 @@ def test_out_of_range(given, remedy):
     assert caught.value.remedy == (remedy,)
 
 
+@pytest.mark.parametrize(
+    "given", [{"density": 0.1}, {"quantize": False}, {"feedback_decay": 0.5}]
+)
+def test_what_another_compressor_does_not_read_is_refused(given):
+    with pytest.raises(BadInput, match="would do nothing") as caught:
+        OuterConfig(sync_interval=5, compressor="int4", **given)
+    assert "plan.outer.compressor=chunked_top_k" in caught.value.remedy[0]
+
+
 def test_a_plan_with_an_outer_loop_is_read_as_it_was_written():
     plan = Plan(
         mesh=MeshShape(replica=2), outer=OuterConfig(sync_interval=7, fragments=2)

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.test_util import check_grads
 
 from jaxdist.layers import Experts
-from jaxdist.layers.experts import Routing
+from jaxdist.layers.experts import Routing, training_slots
 
 FEATURES, HIDDEN, COUNT = 8, 16, 4
 
@@ -88,6 +89,13 @@ def test_slots_are_given_to_first_choices_first_and_the_rest_is_dropped(x):
     np.testing.assert_allclose(layer(x), want, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("factor", "slots"), [(None, 0), (1.0, 10), (1.01, 11), (1.1, 11), (9.0, 20)]
+)
+def test_slots_are_rounded_up(factor, slots):
+    assert training_slots(make(capacity_factor=factor), 20) == slots
+
+
 def test_an_evaluation_drops_nothing(x):
     layer = make(capacity_factor=0.25)
     want, _ = by_hand(layer, x)
@@ -124,6 +132,36 @@ def test_gradients_have_the_losses_of_the_router(x, capacity):
         np.testing.assert_allclose(a, b, atol=1e-4 * np.abs(b).max())
     # The outputs are those of the network without them.
     np.testing.assert_array_equal(layer(x), plain(x))
+
+
+@pytest.mark.parametrize("capacity", [None, 4.0])
+def test_gradients_are_those_of_the_formula(x, capacity):
+    layer = make(capacity_factor=capacity)
+    graph, state = nnx.split(layer)
+
+    def written(state, x):
+        router, gate, up, down = (
+            state[name][...] for name in ("router", "gate", "up", "down")
+        )
+        p = jax.nn.softmax(x @ router)
+        share = jnp.where(p >= jnp.sort(p)[..., -2:-1], p, 0)
+        inner = jax.nn.silu(jnp.einsum("btc,ecf->btef", x, gate))
+        inner *= jnp.einsum("btc,ecf->btef", x, up)
+        y = jnp.einsum("btef,efc,bte->btc", inner, down, share)
+        return ((y / share.sum(-1, keepdims=True)) ** 2).sum()
+
+    def own(state, x):
+        return (nnx.merge(graph, state)(x) ** 2).sum()
+
+    got, want = (jax.grad(f, argnums=(0, 1))(state, x) for f in (own, written))
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4 * np.abs(b).max())
+
+
+def test_gradients_of_dropped_choices_are_slopes(x):
+    layer = make(capacity_factor=0.67, dtype=jnp.float64)
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        check_grads(layer, (np.asarray(x, np.float64),), order=1, modes=["rev"])
 
 
 def test_a_router_is_float32_where_activations_are_not(x):

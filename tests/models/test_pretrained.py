@@ -69,9 +69,9 @@ def test_logits_are_those_of_transformers(name):
     np.testing.assert_allclose(said, expected["logits"].read(), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama3"])
+@pytest.mark.parametrize("name", ["gpt2", "llama3", "mixtral"])
 def test_a_device_reads_its_slice_alone(name):
-    """Rows or columns of a tensor, which may be transposed or a part of one."""
+    """Rows or columns of a tensor, which may be transposed or a part of one; experts."""
     mesh = jax.make_mesh((2, 2), ("a", "b"), (jax.sharding.AxisType.Auto,) * 2)
 
     def cut(leaf):
@@ -436,6 +436,12 @@ def test_damaged_folders_are_refused(tmp_path, damage, said):
     with pytest.raises(BadInput, match=said) as refused:
         PretrainedFolder.open(folder)
     assert "remedy" in str(refused.value)
+
+
+def test_biases_that_mixtral_does_not_have_are_not_exported():
+    config = fill_sizes(ModelConfig(name="llama", experts=4, qkv_bias=True))
+    with pytest.raises(BadInput, match=r"model\.qkv_bias=false"):
+        config_json(config, None, "float32")
 
 
 def test_a_name_of_the_hub_is_told_how_to_fetch_it():

@@ -80,6 +80,8 @@ def test_mixtral_8x7b_has_the_published_parameters_in_all_and_for_a_token():
         ({"name": "mixtral", "experts": 1}, "cannot go through 2 of 1 experts"),
         ({"name": "mixtral", "chosen_experts": 5}, "cannot go through 5 of 4"),
         ({"name": "gpt2_small", "experts": 4}, "gpt2_small has no experts"),
+        ({"name": "llama", "capacity_factor": 1.0}, "model.capacity_factor is for"),
+        ({"name": "gpt2_small", "router_z_weight": 0.1}, "model.router_z_weight is"),
     ],
 )
 def test_experts_that_cannot_be_are_refused(settings, what):

@@ -7,7 +7,11 @@ import optax
 import pytest
 
 from jaxdist.train.adafactor import adafactor
-from jaxdist.train.optimizers import OptimConfig, make_optimizer
+from jaxdist.train.optimizers import (
+    OptimConfig,
+    make_optimizer,
+    weight_decay_mask,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -30,10 +34,17 @@ def tree(seed):
     return {name: jnp.asarray(rng.normal(size=shape)) for name, shape in shapes.items()}
 
 
-def test_it_is_that_of_optax():
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_it_is_that_of_optax(decay):
     rate = optax.constant_schedule(0.03)
-    own = adafactor(rate, min_factored=4)
-    theirs = optax.adafactor(rate, min_dim_size_to_factor=4)
+    own = adafactor(rate, weight_decay=decay, mask=weight_decay_mask, min_factored=4)
+    # There the decay is not multiplied by the rate.
+    theirs = optax.adafactor(
+        rate,
+        min_dim_size_to_factor=4,
+        weight_decay_rate=0.03 * decay,
+        weight_decay_mask=weight_decay_mask,
+    )
     a = b = tree(0)
     state, other = own.init(a), theirs.init(b)
     for step in range(5):

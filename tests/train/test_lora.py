@@ -71,6 +71,15 @@ def test_a_network_without_linear_layers_has_no_adapters():
         adapted(network("unet2d"))
 
 
+def test_a_is_gaussian_with_the_variance_of_inputs_and_b_is_zero():
+    made = network(depth=1)
+    adapted(made, rank=16)
+    layer = made.block0.mlp.up
+    assert not layer.lora_b[...].any()
+    # 32 inputs; of 512 numbers the deviation is right to 3 %.
+    assert float(layer.lora_a[...].std()) == pytest.approx(32**-0.5, rel=0.15)
+
+
 def test_a_merged_kernel_does_what_kernel_and_adapter_did():
     made = network(depth=1)
     adapted(made, alpha=3)

@@ -8,13 +8,20 @@ import pytest
 from optax import contrib
 
 from jaxdist.core.errors import BadInput
-from jaxdist.train.optimizers import OptimConfig, make_learning_rate, make_optimizer
+from jaxdist.train.optimizers import (
+    OptimConfig,
+    make_learning_rate,
+    make_optimizer,
+    weight_decay_mask,
+)
 from jaxdist.train.schedule_free import gradient_params
 
+DECAY = optax.add_decayed_weights(0.3, weight_decay_mask)
 BASES = {
-    "sgd": optax.sgd,
+    "sgd": lambda rate: optax.chain(DECAY, optax.scale_by_learning_rate(rate)),
     "adamw": lambda rate: optax.chain(
         optax.scale_by_rms(0.999, eps_in_sqrt=False, bias_correction=True),
+        DECAY,
         optax.scale_by_learning_rate(rate),
     ),
 }
@@ -33,7 +40,9 @@ def double():
 @pytest.mark.parametrize("name", BASES)
 @pytest.mark.parametrize("clip", [0.0, 0.5])
 def test_parameters_are_those_that_optax_evaluates(name, clip):
-    config = OptimConfig(name=f"schedule_free_{name}", momentum=0.8, lr=0.05, clip=clip)
+    config = OptimConfig(
+        name=f"schedule_free_{name}", momentum=0.8, lr=0.05, clip=clip, weight_decay=0.3
+    )
     rate = make_learning_rate(config, 20, 4, 256)
     own = make_optimizer(config, rate)
     theirs = contrib.schedule_free(BASES[name](rate), rate, b1=0.8)
@@ -69,6 +78,8 @@ def test_the_rate_stays(warmup):
     rate = make_learning_rate(config, 100, 5, 256)
     assert float(rate(99)) == float(rate(5 * warmup)) == 0.5
     assert float(rate(0)) == (0 if warmup else 0.5)
+    # Runs ask for the rates of many steps at once.
+    assert rate(np.arange(7)).shape == (7,)
 
 
 @pytest.mark.parametrize(

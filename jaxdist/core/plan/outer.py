@@ -1,12 +1,15 @@
 """The outer loop: how replicas that train on their own average their parameters."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from jaxdist.core.errors import BadInput
 
 OuterCompressor = Literal["exact", "bf16", "fp8", "int8", "int4", "chunked_top_k"]
 """How differences of parameters are summed over replicas."""
+
+_SPARSE_SETTINGS: Final = ("density", "quantize", "feedback_decay")
+"""What `chunked_top_k` alone reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +79,22 @@ class OuterConfig:
                     "or another compressor: plan.outer.compressor=int4",
                 ),
             )
+
+        default = type(self).__dataclass_fields__
+        for name in _SPARSE_SETTINGS:
+            value = getattr(self, name)
+            if value != default[name].default and not self.has_feedback:
+                raise BadInput(
+                    f"plan.outer.{name} would do nothing",
+                    rule=f"plan.outer.{name} is a setting of chunked_top_k",
+                    values=f"plan.outer.{name} = {value}, plan.outer.compressor = "
+                    f"{self.compressor}",
+                    remedy=(
+                        "plan.outer.compressor=chunked_top_k plan.outer.momentum=0 "
+                        "plan.outer.learning_rate=1",
+                        f"no plan.outer.{name}",
+                    ),
+                )
 
     @property
     def has_feedback(self) -> bool:

@@ -307,6 +307,9 @@ class Plan:
         >>> plan.memory_action("block1.mlp.up"), plan.memory_action("block1.mlp")
         ('offload', None)
         """
+        # Searches ask of every layer, and few plans say anything.
+        if not (self.offload or self.remat_saves):
+            return None
         # First: what waits on the host is kept as well.
         if any(fnmatch.fnmatchcase(path, each) for each in self.offload):
             return "offload"

@@ -1,5 +1,6 @@
 """A task's network cut into pipeline stages, with the slots of their parameters."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -10,8 +11,8 @@ from flax import nnx
 from jaxdist.core.errors import BadInput
 from jaxdist.core.plan import Plan
 from jaxdist.layers import Gather, bind
+from jaxdist.layers.tensor_role import Roles, role_key
 from jaxdist.partition.gradient_buckets import compression_predicate
-from jaxdist.partition.param_sharding import LeafSharding
 from jaxdist.pipeline.stage_parameters import assign_slots
 from jaxdist.pipeline.stages import Stages, cut_network, variable_ids
 from jaxdist.profile.layer_calls import LayerCall
@@ -20,7 +21,7 @@ from jaxdist.profile.repeated_blocks import RepeatedBlocks
 from jaxdist.profile.trace import TraceCache
 from jaxdist.train.sharded_norms import is_masked, leaves_with_masked
 from jaxdist.train.state import TrainState
-from jaxdist.train.state_layout import SlotStateLayout
+from jaxdist.train.state_layout import LeafStateLayout, SlotStateLayout
 
 InputShapes = Sequence[jax.ShapeDtypeStruct]
 
@@ -103,7 +104,7 @@ def build_slot_layout(
     stages: Stages,
     network: Any,
     state: TrainState,
-    leaf_shardings: tuple[Sequence[LeafSharding], Sequence[LeafSharding]],
+    leaves: LeafStateLayout,
     trace_cache: TraceCache,
 ) -> SlotStateLayout:
     """Assign the leaves of a network to slots on the devices of their stages.
@@ -113,14 +114,16 @@ def build_slot_layout(
         stages: stages of the network.
         network: network on shapes.
         state: shapes of the task's state.
-        leaf_shardings: shardings over the other axes, of parameters and of statistics.
+        leaves: how they are split over the other axes.
         trace_cache: traces of the network, for other layouts.
 
     Raises:
         BadInput: the optimizer tells parameters apart.
     """
     # A slot has a leaf of every stage, whatever the optimizer would do with each.
-    if any(map(is_masked, leaves_with_masked(state.opt))):
+    if trace_cache.get_or_compute(
+        "masked", lambda: any(map(is_masked, leaves_with_masked(state.opt)))
+    ):
         raise BadInput(
             "stages cannot move parameters by several optimizers",
             rule="in a pipeline an optimizer treats all matrices alike, and all "
@@ -128,7 +131,7 @@ def build_slot_layout(
             values=f"plan.mesh.pipe = {plan.mesh.pipe}",
             remedy=("optim.name=adamw", "plan.mesh.pipe=1 plan.mesh.fsdp=N"),
         )
-    kinds = leaf_shardings
+    kinds = leaves.param_shardings, leaves.stat_shardings
 
     def leaf_stages() -> list[tuple[frozenset[int], ...]]:
         """Return the stages that use each parameter, and each statistic."""
@@ -168,7 +171,7 @@ def build_slot_layout(
         )
 
     # Neither schedule nor microbatches change them: only the plan's mesh is read.
-    key = ("slots", plan.mesh, plan.reduce, stages, *map(tuple, kinds))
+    key = ("slots", plan.mesh, plan.reduce, stages, leaves)
     return trace_cache.get_or_compute(key, assign)
 
 
@@ -189,6 +192,43 @@ def device_calls(
         stage = max(stage, stages_of[after.get(first, first)])
         if stage in own:
             yield call
+
+
+def equal_call_blocks(
+    calls: Sequence[LayerCall], roles: Roles, repeated_blocks: RepeatedBlocks
+) -> dict[str, str]:
+    """Return the blocks whose layers a step calls and splits as those of another block.
+
+    Args:
+        calls: of the network's layers, on one microbatch.
+        roles: what layers do with the tensor axis.
+        repeated_blocks: equal blocks, of which one is traced.
+
+    Returns:
+        That other block, by the block's name.
+    """
+    own: dict[str, list[tuple[int, LayerCall]]] = defaultdict(list)
+    for place, call in enumerate(calls):
+        own[call.path.partition(".")[0]].append((place, call))
+
+    def form(block: str) -> list[dict[str, Any]]:
+        # All of a call but the names of its layer, and which call reads its input
+        # first by their distance.
+        start = own[block][0][0] if own[block] else 0
+        return [
+            {
+                **vars(call),
+                "path": call.path.removeprefix(block),
+                "input_call": call.input_call - start,
+                "role": roles.get(role_key(call.path, call.method)),
+                "weights": roles.get(call.path),
+            }
+            for _, call in own[block]
+        ]
+
+    models = repeated_blocks.representatives
+    forms = {block: form(block) for block in {*models, *models.values()}}
+    return {name: one for name, one in models.items() if forms[name] == forms[one]}
 
 
 def variable_ids_by_block(network: Any) -> Iterator[tuple[str, set[int]]]:

@@ -3,6 +3,7 @@
 The mesh has no devices, so a layout for 1,024 of them is described on a laptop.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -54,6 +55,8 @@ from jaxdist.train.peak_memory import (
 if TYPE_CHECKING:
     from jaxdist.train.task import Task
 
+_STATE_AXES: Final = ("replica", "pipe", "fsdp", "expert", "tensor")
+"""Axes that split parameters, and what an optimizer has of each."""
 _MAX_FAST_TRACE_LAYERS: Final = 1000
 """Layers of a network whose step is traced soon: ResNet-152 has about 500."""
 
@@ -105,7 +108,10 @@ class StepDescriber:
     def _describe(self, layout: Layout, plan: Plan) -> StepDescription:
         # All that the bytes of a state depend on, besides the network.
         own = layout.plan
-        how = own.mesh, own.zero, own.reduce, own.outer, own.replicated_axes
+        # The other axes split samples, and what a compressor keeps of its sums.
+        axes = AXES if layout.has_error_feedback else _STATE_AXES
+        sizes = tuple(own.mesh.size(axis) for axis in axes)
+        how = sizes, own.zero, own.reduce, own.outer, own.replicated_axes
         state = self.trace_cache.get_or_compute(
             ("state", layout.state_layout, *how), lambda: state_bytes(layout)
         )
@@ -261,7 +267,7 @@ def state_bytes(layout: Layout) -> dict[str, int]:
 
 
 def _array_bytes(array: jax.ShapeDtypeStruct) -> int:
-    return int(np.prod(array.shape, dtype=np.int64)) * array.dtype.itemsize
+    return math.prod(array.shape) * array.dtype.itemsize
 
 
 def fit_batch_shapes(
@@ -330,6 +336,7 @@ def _describe(
         profile=profile,
         plan=plan,
         ledgers=layout.ledgers,
+        equal_ranks=layout.equal_ranks,
         microbatches=layout.task.microbatches,
         stages=layout.slot_layout.stages.blocks if layout.slot_layout else (),
         dtype=np.dtype(layout.task.dtype).name,

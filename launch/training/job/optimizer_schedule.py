@@ -132,8 +132,7 @@ def schedule_from_task(
     # optax counts in int32 and has jax promote, also where strict promotion is asked
     # for.
     with jax.numpy_dtype_promotion("standard"):
-        # A rate that stays is one number.
-        rates = np.broadcast_to(jax.jit(rate)(counts), counts.shape)
+        rates = np.asarray(jax.jit(rate)(counts))
     epochs = tuple(
         EpochRate(epoch=number, step=int(step) + 1, rate=float(rate))
         for number, (step, rate) in enumerate(zip(counts, rates), start=1)

@@ -106,6 +106,7 @@ def test_short_names_work_from_python_too():
         (("--lr", "fast"), "optim.lr cannot be fast"),
         (("max_steps=500",), "epochs = steps x data.batch / samples"),
         (("--max-steps", "500"), "values   max_steps=500, data.batch = 64"),
+        (("max_steps=500", "batch_size=8"), "max_steps=500, data.batch = 8"),
     ],
 )
 def test_what_is_no_setting_is_refused(capsys, words, said):

@@ -1,5 +1,7 @@
 """A described step is the same whatever was described before it."""
 
+from dataclasses import replace
+
 import jax
 import pytest
 from hypothesis import given, settings
@@ -10,12 +12,15 @@ from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.job.abstract_step import StepDescriber, fit_batch_shapes
+from jaxdist.meshes.clusters.load import load_cluster
+from jaxdist.oracle.predict import predict
 from jaxdist.profile.repeated_blocks import RepeatedBlocks
 from jaxdist.profile.trace import TraceCache
 
 PLANS = (
     Plan(mesh=MeshShape(data=4)),
     Plan(mesh=MeshShape(data=2, fsdp=2)),
+    Plan(mesh=MeshShape(fsdp=4)),
     Plan(mesh=MeshShape(fsdp=4), remat=True),
     Plan(mesh=MeshShape(fsdp=4), remat=True, remat_end="block2"),
     Plan(mesh=MeshShape(fsdp=4), zero=1),
@@ -58,6 +63,7 @@ def test_what_was_read_before_changes_no_case(subject, warm, plan):
     assert again == subject.describe(plan)
 
 
+CLUSTER = load_cluster("dgx-a100")
 INTERLEAVED = PipelineConfig(schedule="interleaved", chunks=2)
 TEXT = (
     Plan(mesh=MeshShape(data=4)),
@@ -65,7 +71,11 @@ TEXT = (
     Plan(mesh=MeshShape(fsdp=4), remat=True, remat_end="block3"),
     Plan(mesh=MeshShape(fsdp=2, tensor=2), microbatches=4),
     Plan(mesh=MeshShape(tensor=2), tensor_strategy="sequence"),
-    Plan(mesh=MeshShape(pipe=4, tensor=2), microbatches=4),
+    Plan(
+        mesh=MeshShape(pipe=4, tensor=2),
+        microbatches=4,
+        pipe=PipelineConfig(cuts=("block1", "block3", "block5")),
+    ),
     Plan(mesh=MeshShape(pipe=2, fsdp=2), microbatches=2, pipe=INTERLEAVED),
 )
 
@@ -86,7 +96,28 @@ def test_a_case_from_few_of_equal_blocks_is_that_from_all(text, plan):
     )
     text.trace_cache = TraceCache()
     text.trace_cache.get_or_compute("alike", RepeatedBlocks)
-    assert short == text.describe(plan)
+    whole = text.describe(plan)
+    assert replace(short, equal_ranks=whole.equal_ranks) == whole
+    assert predict(short, CLUSTER) == predict(whole, CLUSTER)
+    # Of four stages those in the middle are equal.
+    assert short.equal_ranks == ((0, 1, 1, 3) if plan.pipe.cuts else whole.equal_ranks)
+    assert whole.equal_ranks == tuple(range(plan.stages > 1 and plan.mesh.pipe))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(mesh=MeshShape(fsdp=2), zero=1),
+        Plan(mesh=MeshShape(pipe=2), pipe=PipelineConfig(schedule="pipedream")),
+    ],
+    ids=["zero 1", "pipedream"],
+)
+def test_a_plan_is_refused_after_one_that_is_taken(plan):
+    words = ("optim.name=schedule_free_adamw", "plan.mesh.data=1")
+    describer = StepDescriber(resolve_config("characters", words).config)
+    describer.describe(replace(plan, zero=3, pipe=PipelineConfig()))
+    with pytest.raises(BadInput, match="schedule-free optimizers do not go"):
+        describer.describe(plan)
 
 
 @pytest.mark.parametrize("plan", TEXT, ids=[one.label for one in TEXT])

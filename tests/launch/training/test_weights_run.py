@@ -130,6 +130,11 @@ def test_adapters_are_trained_and_merged(place, capsys):
     words[1] = "run.name=again"
     code, printed = call(capsys, "train", *words, "weights=tuned", "lora.rank=0")
     assert (code, "lora.rank is 1 or more" in printed.err) == (2, True)
+    alone = [word for word in words if not word.startswith("lora.")]
+    code, printed = call(capsys, "train", *alone, "weights=tuned", "lora.rank=0")
+    assert (code, "weights=tuned-merged" in printed.err) == (2, True)
+    code, printed = call(capsys, "train", *alone, "weights=tunde")
+    assert (code, "weights=tuned" in printed.err) == (2, True)
     code, printed = call(capsys, "train", *words, "weights=tuned", "lora.rank=4")
     assert (code, "adapters of rank 2" in printed.err) == (2, True)
 
