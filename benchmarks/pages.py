@@ -122,6 +122,7 @@ PAGES = {
         "see [targets.md](../targets.md).",
         (
             "targets",
+            "targets_long",
             "target_curves",
             "gpu_step",
             "gpu_attention",
@@ -200,6 +201,7 @@ PAGES = {
             "sparse_512",
             "shuffle_512",
             "out_of_core",
+            "language_mfu",
         ),
     ),
     "guarantees": (

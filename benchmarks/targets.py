@@ -2,6 +2,7 @@
 
     python benchmarks/targets.py                      # with jaxdist[tpu,cuda12]
     python benchmarks/targets.py --only resnet50
+    python benchmarks/targets.py --long               # tokens split over chips
 
 Each step is compiled by the real compiler of its target, in a process of its own, and
 its program is held against the plan. A step that differs from its plan, or that does
@@ -63,6 +64,25 @@ STEPS: dict[str, tuple[Any, ...]] = {
     ),
 }
 """The targets of each step, and its words."""
+LLAMA_3_8B = (
+    *("llama", "data.name=synthetic", "precision=bfloat16", "model.vocabulary=128256"),
+    *("model.depth=32", "model.heads=32", "model.kv_heads=8", "model.embed=4096"),
+    *("model.hidden=14336", "model.tied_head=false", "plan.mesh.data=1"),
+    "plan.context=ring",
+)
+LONG_STEPS: dict[str, tuple[Any, ...]] = {
+    "Llama 3 8B, 16 x 32,768 tokens, context 4 x fsdp 16": (
+        ("tpu-v5p:4x4x4",),
+        *(*LLAMA_3_8B, "data.context=32768", "model.context=32768", "data.batch=16"),
+        *("plan.mesh.context=4", "plan.mesh.fsdp=16"),
+    ),
+    "Llama 3 8B, 4 x 131,072 tokens, context 16 x fsdp 4": (
+        ("tpu-v5p:4x4x4",),
+        *(*LLAMA_3_8B, "data.context=131072", "model.context=131072", "data.batch=4"),
+        *("plan.mesh.context=16", "plan.mesh.fsdp=4"),
+    ),
+}
+"""The same of long samples, whose keys and values go round a ring of chips."""
 
 
 def compile_step(words: Sequence[str], target: str) -> dict[str, Any]:
@@ -83,6 +103,11 @@ def compile_step(words: Sequence[str], target: str) -> dict[str, Any]:
 def rows_of(case: str, found: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the figures of one step on one target."""
     sent = found["hidden_bytes"] + found["exposed_bytes"]
+    ring = [
+        own
+        for own in found["collectives"]
+        if own["kind"] == "collective-permute" and own["axes"] == ["context"]
+    ]
     figures = [
         ("memory", found["memory_bytes"] / 1e9, "GB"),
         ("differences from the plan", len(found["differences"]), ""),
@@ -90,6 +115,15 @@ def rows_of(case: str, found: dict[str, Any]) -> list[dict[str, Any]]:
         ("of these beside computing", 100 * found["hidden_bytes"] / max(1, sent), "%"),
         ("compilation", found["compile_s"], "s"),
     ]
+    if ring:
+        left = 1 - found["memory_bytes"] / found["capacity_bytes"]
+        moved, hidden = (
+            sum(x[k] for x in ring) for k in ("sent_bytes", "hidden_bytes")
+        )
+        figures += [
+            ("memory left", 100 * left, "%"),
+            ("of the ring's bytes beside computing", 100 * hidden / moved, "%"),
+        ]
     if found["step_s"] is not None:
         figures += [
             ("estimated step", 1e3 * found["step_s"], "ms"),
@@ -102,10 +136,12 @@ def main() -> int:
     """Compile, print, and fail where a program is not its plan's."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="steps whose words have this one")
+    parser.add_argument("--long", action="store_true", help="steps of long samples")
     add_record_option(parser)
     args = parser.parse_args()
     rows, wrong = [], 0
-    for title, (targets, *words) in STEPS.items():
+    steps = LONG_STEPS if args.long else STEPS
+    for title, (targets, *words) in steps.items():
         if args.only not in " ".join(words):
             continue
         for target in targets:
@@ -117,7 +153,7 @@ def main() -> int:
             for difference in found["differences"]:
                 print(difference, file=sys.stderr)
     if args.record:
-        write_result("targets", rows)
+        write_result("targets_long" if args.long else "targets", rows)
     return int(wrong > 0)
 
 

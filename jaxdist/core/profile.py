@@ -121,6 +121,9 @@ class Profile:
     """In the order of the chain; empty where the network is no chain."""
     note: str = ""
     """Why it may not be cut, where it may not: `none: ...`."""
+    padding_flops: int = 0
+    """FLOPs of rows that stand for no token, as empty slots of experts are; they are
+    in those of the layers."""
 
     @property
     def parameters(self) -> int:
@@ -156,6 +159,23 @@ class Profile:
     def flops(self) -> int:
         """FLOPs of forward and backward pass, whole batch."""
         return self.flops_forward + self.flops_backward
+
+    @property
+    def model_flops(self) -> int:
+        """FLOPs of a step that MFU counts: those of `flops` but for padding."""
+        return self.flops - self.padding_flops
+
+    def ideal_seconds(self, devices: int, peak: float) -> float:
+        """Return the seconds of a step in which nothing but its FLOPs takes time.
+
+        Over those of a step this is the model FLOPs utilisation (MFU; Chowdhery et al.
+        2022, arXiv:2204.02311, appendix B): rematerialization adds to neither.
+
+        Args:
+            devices: that share the work.
+            peak: FLOPs a second of each.
+        """
+        return self.model_flops / (devices * peak)
 
     @property
     def cuts(self) -> tuple[str, ...]:
@@ -208,6 +228,7 @@ class Profile:
         for row in (*tree["layers"], *tree["blocks"]):
             row["weights"] = tuple(row.get("weights", ()))
         return cls(
+            padding_flops=tree.get("padding_flops", 0),
             model=tree["model"],
             inputs=tuple(tree["inputs"]),
             batch=tree["batch"],

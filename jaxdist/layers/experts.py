@@ -106,6 +106,14 @@ class Experts(nnx.Module):
         self.up = draw(spread, count, features, hidden)
         self.down = draw(last, count, hidden, features)
 
+    @property
+    def filled_share(self) -> float:
+        """The largest share of the slots that choices can fill in training."""
+        factor = self.routing.capacity_factor
+        # More slots than tokens there are never: no token chooses an expert twice.
+        most = self.router.shape[-1] / self.routing.chosen
+        return 1.0 if factor is None else 1 / max(1.0, min(factor, most))
+
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map each token of `[B, T, C]`; training may drop choices of full experts."""
         with jax.named_scope(self.scope or "Experts"):

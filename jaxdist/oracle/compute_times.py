@@ -138,8 +138,10 @@ class ComputeCostModel:
         """
         case, share = self.case, self.work_fraction(layer)
         # Rematerialization runs the forward pass once more before the backward pass,
-        # but of layers whose outputs wait on the device or the host.
+        # but of layers whose outputs wait on the device or the host. Those of experts
+        # spare nothing: the backward pass reads what is inside, between their products.
         waits = case.plan.memory_action(layer.name) is not None
+        waits = waits and not layer.kind.endswith(Experts.__name__)
         again = case.is_rematerialized(layer) and not waits
         # Layers of equal blocks take the same time, which is computed once.
         samples = case.block_sample_shards(layer.block)

@@ -72,6 +72,9 @@ class Prediction:
     """Bytes of activations that a device has in the host's memory."""
     host_capacity: int | None = None
     """Bytes of the host's memory for each of its devices; None where not known."""
+    ideal_s: float | None = None
+    """Seconds in which the devices at their peak do the FLOPs of the network; None
+    where their peaks differ."""
     rank_groups: tuple[tuple[str, ...], ...] = ()
     """Host groups of each rank of the pipe axis; none where all hosts are alike."""
 
@@ -84,6 +87,11 @@ class Prediction:
     def interval_s(self) -> tuple[float, float]:
         """The 90 % interval of the step, seconds."""
         return self.step_s * self.interval.low, self.step_s * self.interval.high
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation (MFU); None where peaks of devices differ."""
+        return None if self.ideal_s is None else self.ideal_s / self.step_s
 
     def is_slower_than(self, other: "Prediction", ratio: float | None = None) -> bool:
         """Return whether this step is longer than another one, nine in ten times.
@@ -142,6 +150,7 @@ class Prediction:
             "interval_s": list(self.interval_s),
             "interval_basis": self.interval.basis,
             "samples_per_s": self.batch / self.step_s,
+            "mfu": self.mfu,
             "terms_s": self.terms_s,
             "hidden_s": self.overlapped_s,
             "memory_bytes": self.memory_bytes,
@@ -232,6 +241,8 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
         origins += [level.bandwidth.origin for level in cluster.levels]
     timed = is_timed(origins)
     memory, capacity = tightest_memory(case, cluster)
+    peak, *others = {kind.peak(case.dtype).value for kind in kinds}
+    ideal = case.profile.ideal_seconds(case.plan.mesh.devices, peak)
     groups = [rank_groups(cluster, placed, rank) for rank in range(len(case.ledgers))]
     names = tuple(tuple(group.name for group in own) for own in groups)
     return Prediction(
@@ -250,6 +261,7 @@ def predict(case: StepDescription, cluster: Cluster) -> Prediction:
         host_capacity=round(cluster.host_memory.value / cluster.levels[0].size)
         if cluster.host_memory
         else None,
+        ideal_s=None if others else ideal,
         rank_groups=names if cluster.host_groups else (),
     )
 

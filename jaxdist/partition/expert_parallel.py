@@ -105,8 +105,8 @@ def expert_traffic(
     shared = nontrivial_axes(plan, (*BATCH_AXES, CONTEXT_AXIS))
     for call in calls_of_type(calls, Experts):
         layer, count = call.layer, call.layer.router.shape[-1]
-        samples, _, features = block_shape(plan, call.out_shape)
-        slots, has_capacity = _device_slots(plan, call)
+        samples, tokens, features = block_shape(plan, call.out_shape)
+        slots, has_capacity = _device_slots(call, tokens)
         passes = 2 + call.output_gradient * (1 + call.input_gradient)
         width = np.dtype(call.dtype).itemsize
         each = samples * count * slots * features * width
@@ -138,12 +138,15 @@ def expert_traffic(
             )
 
 
-def _device_slots(plan: Plan, call: LayerCall) -> tuple[int, bool]:
+def _device_slots(call: LayerCall, tokens: int) -> tuple[int, bool]:
     """Return the slots of an expert in a device's part of a sample.
 
     And whether a capacity says how many the whole sample has.
+
+    Args:
+        call: of the layer, on whole samples.
+        tokens: of the part.
     """
-    _, tokens, _ = block_shape(plan, call.out_shape)
     slots = training_slots(call.layer, call.out_shape[1])
     # One of the devices along context may have all of them.
     return min(slots or tokens, tokens), slots > 0
@@ -161,7 +164,7 @@ def expert_flops(plan: Plan, call: LayerCall, roles: Roles) -> int:
     samples, tokens, features = block_shape(plan, call.out_shape)
     count, _, hidden = layer.gate.shape
     hidden //= plan.mesh.tensor if roles.get(call.path) == "experts" else 1
-    (slots, has_capacity), devices = _device_slots(plan, call), plan.mesh.expert
+    (slots, has_capacity), devices = _device_slots(call, tokens), plan.mesh.expert
     scores, choices = (samples * tokens * n for n in (count, layer.routing.chosen))
     if has_capacity:
         rows = samples * count * slots

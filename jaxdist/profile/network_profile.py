@@ -44,6 +44,9 @@ class NetworkStructure:
     """Their bytes."""
     state_bytes: Counter[str]
     """Bytes of running statistics."""
+    filled_shares: Mapping[str, float]
+    """The share of the rows of a module that stand for tokens, by path, of modules that
+    pad theirs: experts with a capacity."""
 
 
 def profile_network(
@@ -157,6 +160,10 @@ def profile_network(
         layers=tuple(layers),
         blocks=tuple(blocks),
         note=structure.note,
+        padding_flops=sum(
+            round((1 - structure.filled_shares.get(row.name, 1.0)) * row.flops)
+            for row in layers
+        ),
     )
 
 
@@ -189,6 +196,11 @@ def inspect_network(network: nnx.Module) -> NetworkStructure:
         param_counts=counts,
         param_bytes=sizes,
         state_bytes=states,
+        filled_shares={
+            path: share
+            for path, module in modules.items()
+            if (share := getattr(module, "filled_share", 1.0)) < 1
+        },
     )
 
 

@@ -318,9 +318,7 @@ def _compile(
     )
     copies = _host_copy_seconds(target, on_host, compute) if compute else None
     step = compute + exposed + (copies or 0.0) if compute is not None else None
-    # Model FLOPs: of the unsplit network, nothing repeated, so that rematerialization
-    # lowers the MFU.
-    work = describer.profile.flops / layout.plan.mesh.devices
+    ideal = describer.profile.ideal_seconds(layout.plan.mesh.devices, peak)
     return replace(
         empty,
         fits=program.memory_bytes <= capacity,
@@ -337,7 +335,7 @@ def _compile(
         exposed_s=exposed if known else None,
         host_copy_s=copies,
         step_s=step,
-        mfu=work / (step * peak) if step else None,
+        mfu=ideal / step if step else None,
         collectives=rows,
         not_estimated=list(left_out),
         hidden_bytes=sum(row["hidden_bytes"] for row in rows),

@@ -277,4 +277,8 @@ def test_a_prediction_says_where_stages_stand(digits):
     assert found["rank_host_groups"] == [["g0", "g1"], ["g1"]]
     assert "host_groups.g1.device.efficiency" in found["origins"]
     assert json.dumps(found)
-    assert "rank_host_groups" not in predict(case, BASE).to_dict()
+    # There is no one peak of which a share could be said.
+    assert found["mfu"] is None
+    alike = predict(case, BASE).to_dict()
+    assert "rank_host_groups" not in alike
+    assert alike["mfu"] > 0

@@ -187,6 +187,15 @@ def test_weights_that_move_after_every_round_take_an_update_each(
     assert predict(case, cluster).terms_s["update"] == pytest.approx(times * once)
 
 
+def test_mfu_is_the_networks_flops_over_those_of_the_devices_peak(digits):
+    cluster = load_cluster("testbed")
+    case = digits.describe(Plan(mesh=MeshShape(data=4), remat=True))
+    found = predict(case, cluster)
+    done = 4 * cluster.device.peak("float32").value * found.step_s
+    # Blocks that are computed again add nothing to the FLOPs.
+    assert found.to_dict()["mfu"] == pytest.approx(digits.profile.flops / done)
+
+
 def test_sums_of_gradients_cost_what_the_ledger_says(digits):
     plan = Plan(mesh=MeshShape(data=4))
     cluster = load_cluster("testbed")

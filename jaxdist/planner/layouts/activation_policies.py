@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from jaxdist.core.plan import Plan
 from jaxdist.core.profile import LayerProfile, Profile
+from jaxdist.layers import Experts
 from jaxdist.oracle.offload import has_loops, repeated_blocks
 from jaxdist.planner.layouts.evaluated_plans import PlanEvaluator
 from jaxdist.planner.layouts.refinement import REFINED_PLANS, FitCheck
@@ -46,7 +47,8 @@ def repeated_layers(profile: Profile) -> list[RepeatedLayer]:
     """Return the layers with weights that equal blocks have, all blocks together.
 
     The last product of a block is left out: what follows it in the block is a sum,
-    whose gradient reads nothing, so its output is neither kept nor computed again.
+    whose gradient reads nothing, so its output is neither kept nor computed again. So
+    are mixtures of experts, of whose products it reads what is between them.
     """
     # Blocks of a loop share one program, so a policy is for all of them or none.
     looped = {name for run in repeated_blocks(profile) for name in run}
@@ -56,7 +58,8 @@ def repeated_layers(profile: Profile) -> list[RepeatedLayer]:
     for layer in profile.layers:
         block, _, inner = layer.name.partition(".")
         is_last = lasts.get(block) == layer.name and layer.kind == "Linear"
-        makes = layer.output_bytes and layer.parameters and not is_last
+        unread = is_last or layer.kind == Experts.__name__
+        makes = layer.output_bytes and layer.parameters and not unread
         if block in looped and inner and makes:
             groups[inner].append(layer)
     found = []

@@ -55,6 +55,20 @@ def test_layers_of_equal_blocks_have_one_pattern(subject):
     assert ("*.mlp.down",) not in found
 
 
+def test_experts_are_computed_again_whether_their_results_are_kept_or_not():
+    words = (
+        *("model.size=tiny", "model.depth=3", "data.name=synthetic", "data.batch=4"),
+        *("data.context=16", "plan.mesh.data=1"),
+    )
+    subject = StepDescriber(resolve_config("mixtral", words).config, "tpu")
+    patterns = [one.patterns for one in repeated_layers(subject.profile)]
+    assert ("*.attention.query",) in patterns
+    assert ("*.mlp",) not in patterns
+    kept = replace(ALL, remat_saves=("*.mlp",))
+    every, found = (bytes_of(subject, plan).terms_s for plan in (ALL, kept))
+    assert found["compute"] == every["compute"]
+
+
 @pytest.mark.parametrize("part", [0.3, 0.6, 0.9])
 @pytest.mark.parametrize("link", [1.0, 1e-3])
 def test_the_first_plan_is_never_slower_than_all_of_either(subject, part, link):
