@@ -111,15 +111,15 @@ def compare_runs(query: ComparisonQuery) -> ComparisonReport:
         # A cluster that was recalibrated on this very run would prove nothing.
         check_held_out(run, cluster)
         check_device_count(plan, cluster)
+        breakdown = None
+        if folder.step_breakdown.is_file():
+            breakdown = read_run_file(folder.step_breakdown, StepBreakdown.from_json)
         # From the lock file: the run is predicted as it was resolved then, whatever the
         # experiment's file says now.
         case = StepDescriber(
             read_trusted_config(folder, trust=query.trust).resolved.config,
             cluster.device.platform,
         ).describe_traced(plan)
-        breakdown = None
-        if folder.step_breakdown.is_file():
-            breakdown = read_run_file(folder.step_breakdown, StepBreakdown.from_json)
         compared.append(
             compare_prediction(
                 run,

@@ -63,6 +63,16 @@ def test_what_was_read_before_changes_no_case(subject, warm, plan):
     assert again == subject.describe(plan)
 
 
+def test_what_was_read_of_other_splits_of_experts_changes_no_case():
+    words = ("model.size=tiny", "data.context=16", "data.batch=8", "plan.mesh.fsdp=1")
+    config = resolve_config("mixtral", (*words, "data.name=synthetic")).config
+    meshes = [{"expert": 2, axis: 2} for axis in ("data", "fsdp", "tensor", "pipe")]
+    warm = StepDescriber(config)
+    for mesh in ({"data": 4}, *meshes, {"expert": 4}, {"data": 2, "context": 2}):
+        plan = Plan(mesh=MeshShape(**mesh), microbatches=2)
+        assert warm.describe(plan) == StepDescriber(config).describe(plan)
+
+
 CLUSTER = load_cluster("dgx-a100")
 INTERLEAVED = PipelineConfig(schedule="interleaved", chunks=2)
 TEXT = (
