@@ -119,10 +119,11 @@ def print_prediction(out: "Console", predicted: ExperimentPrediction) -> None:
         f"{predicted.resolved.config.plan.mesh.devices:,} devices, "
         f"global batch {found.batch:,}"
     )
+    mfu = "" if found.mfu is None else f", MFU {format_percent(found.mfu)}"
     out.print(
         f"  step     {format_duration(found.step_s)}, nine in ten times "
         f"{' to '.join(map(format_duration, found.interval_s))}; "
-        f"{found.batch / found.step_s:,.0f} samples/s"
+        f"{found.batch / found.step_s:,.0f} samples/s{mfu}"
     )
     out.print(f"  rests on {found.interval.basis}", soft_wrap=True)
     out.print(

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from jaxdist.calibrate import kernels
+from jaxdist.core.text.formatting import format_percent
 from jaxdist.launch.cli.main import main
 from jaxdist.meshes.clusters.load import load_cluster
 
@@ -22,6 +23,8 @@ def test_a_prediction_is_one_object(capsys):
     assert found["memory_bytes"] == sum(found["memory_by_term"].values())
     assert found["interval_s"][0] < found["step_s"] < found["interval_s"][1]
     assert set(found["origins"]) > {"device.memory", "levels.net.alpha"}
+    assert main(["predict", "digits", *words]) == 0
+    assert f"MFU {format_percent(found['mfu'])}\n" in capsys.readouterr().out
 
 
 def test_what_cannot_be_predicted_is_refused(capsys, tmp_path):
