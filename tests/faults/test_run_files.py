@@ -122,6 +122,13 @@ def test_a_file_that_was_cut_off_or_is_gone(job, run, name):
         (run / name).write_bytes(whole)
 
 
+def test_a_damaged_record_is_refused_before_a_step_is_traced(job, run, monkeypatch):
+    (run / "measured.json").write_bytes(b"7")
+    describer = "jaxdist.launch.training.job.abstract_step.StepDescriber"
+    monkeypatch.setattr(describer, None)
+    assert "measured.json" in obeys(job, run, "compare")[1]
+
+
 def test_a_lock_that_is_gone_is_no_run(job, run):
     (run / "config.lock.json").unlink()
     for command in COMMANDS:
