@@ -75,7 +75,7 @@ def signal_host(testbed: EmulatedCluster, host_index: int, fault: str) -> str:
 
 
 def clear_faults(testbed: EmulatedCluster, host_index: int) -> str:
-    """Undo faults: the link is up at its old rate, and stopped processes go on."""
+    """Undo faults: the link is up at its old rate, and stopped processes continue."""
     _set_switch_port(testbed, host_index, "up")
     testbed.set_host_rate(host_index, testbed.rate)
     # A process that was not stopped takes no notice of SIGCONT.

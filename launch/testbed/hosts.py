@@ -203,7 +203,12 @@ class EmulatedCluster:
             inner = ("parent", "1:1", "handle", "10:", *self._netem)
             queues.append((host, inner))
         for (space, link), queue in queues:
-            run_command("tc", "-n", space, "qdisc", "replace", "dev", link, *queue)
+            on_link = "tc", "-n", space, "qdisc", "replace", "dev", link
+            if queue[0] == "root":
+                # A queue that only changes its rate keeps its packets, and one that is
+                # larger than the new bucket blocks the link for ever: start empty.
+                run_command(*on_link, "root", "noqueue")
+            run_command(*on_link, *queue)
 
     def link_ends(self, host_index: int) -> tuple[tuple[str, str], tuple[str, str]]:
         """Return the ends of a host's cable, its own first: namespace, interface."""

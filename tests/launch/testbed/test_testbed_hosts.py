@@ -6,12 +6,14 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.launch.launchers.processes.group import ProcessesFailed
+from jaxdist.launch.launchers.processes.loopback import process_specs
 from jaxdist.launch.testbed import hosts as testbed
 from jaxdist.launch.testbed.hosts import EmulatedCluster, cpus_per_host
 from jaxdist.launch.testbed.namespaces import run_command
@@ -42,6 +44,35 @@ else:
     peer.sendall(bytes(5_000_000))
     peer.recv(1)
     print(time.monotonic() - start)
+"""
+
+MESSAGES = """
+import socket, sys, threading
+from jaxdist.launch.distributed.environment import rank_assignment
+
+rank, count, coordinator = rank_assignment()
+address, port = coordinator.split(":")
+
+def receive(peer):
+    while peer.recv(1 << 16):
+        pass
+
+def send():
+    peer = socket.create_connection((address, int(port)))
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # Packets of a few frames: smaller than a bucket of 40mbit, larger than one of 4.
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 12_000)
+    while True:
+        peer.sendall(bytes(5_000))
+
+if rank == 0:
+    server = socket.create_server((address, int(port)))
+    print("listens", flush=True)
+    while True:
+        peer, _ = server.accept()
+        threading.Thread(target=receive, args=(peer,), daemon=True).start()
+for _ in range(12):
+    threading.Thread(target=send).start()
 """
 
 
@@ -88,6 +119,27 @@ class TestHosts:
         assert float(hosts.run(python(SENDS), timeout=60)[1].stdout) > 1.9
         hosts.set_rate(None)
         assert float(hosts.run(python(SENDS), timeout=60)[1].stdout) < 0.95
+
+    def test_a_link_that_is_cut_while_it_sends_sends_on(self, hosts):
+        specs = process_specs([python(MESSAGES)], 2, hosts.coordinator(), {})
+        first, second = hosts.place_processes(specs)
+        with ExitStack() as stack:
+            for spec in (first, second):
+                env = spec.env
+                process = subprocess.Popen(
+                    spec.command, stdout=subprocess.PIPE, env=env
+                )
+                stack.callback(process.wait)
+                stack.callback(process.kill)
+                if spec is first:
+                    assert process.stdout.readline() == b"listens\n"
+            for rate, more in [("40mbit", 500_000), ("4mbit", 300_000)] * 3:
+                hosts.set_host_rate(1, rate)
+                want = hosts.read_counters()[0].rx_bytes + more
+                end = time.monotonic() + 60
+                while (have := hosts.read_counters()[0].rx_bytes) < want:
+                    assert time.monotonic() < end, f"{have} of {want} bytes at {rate}"
+                    time.sleep(0.1)
 
     def test_whole_frames_are_counted_with_their_headers(self):
         with EmulatedCluster(2, disable_gso=True) as hosts:
