@@ -62,13 +62,13 @@ class Runner:
 
     def seconds(self, steps):
         """Return the seconds of a step, as the loop of training makes them."""
-        losses, start = [], time.perf_counter()
+        done, start = [], time.perf_counter()
         for _ in range(steps):
             self.done += 1
-            self.state, loss = self.program.run(self.done, self.state, self.batch)
-            losses.append(loss)
-            jax.block_until_ready(losses[: max(0, len(losses) - MAX_IN_FLIGHT_STEPS)])
-        jax.block_until_ready(losses)
+            self.state, metrics = self.program.run(self.done, self.state, self.batch)
+            done.append(metrics)
+            jax.block_until_ready(done[: max(0, len(done) - MAX_IN_FLIGHT_STEPS)])
+        jax.block_until_ready(done)
         return (time.perf_counter() - start) / steps
 
 

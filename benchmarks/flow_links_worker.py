@@ -168,8 +168,8 @@ def train(program: Program, weighed, score, rounds, target):
         ]
         start, before = time.perf_counter(), read_local_counters().tx_bytes
         for batch in batches:
-            state, loss = program.run(1, state, batch)
-            jax.block_until_ready(loss)
+            state, metrics = program.run(1, state, batch)
+            jax.block_until_ready(metrics)
         spent, sent = (
             time.perf_counter() - start,
             read_local_counters().tx_bytes - before,

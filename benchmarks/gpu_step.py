@@ -85,8 +85,8 @@ class Ours:
 
     def __call__(self, steps: int) -> float:
         for _ in range(steps):
-            self.state, loss = self.step(self.state, self.batch)
-        return float(np.mean(loss))
+            self.state, metrics = self.step(self.state, self.batch)
+        return float(np.mean(metrics.loss))
 
 
 class Plain:

@@ -123,6 +123,7 @@ PAGES = {
         (
             "targets",
             "targets_long",
+            "volumes",
             "target_curves",
             "gpu_step",
             "gpu_attention",

@@ -110,8 +110,8 @@ class Trained:
     def step(self, places):
         images, labels = self.samples
         batch = feed(self.program, images, labels, places[self.own])
-        self.state, loss = self.program.run(1, self.state, batch)
-        jax.block_until_ready(loss)
+        self.state, metrics = self.program.run(1, self.state, batch)
+        jax.block_until_ready(metrics)
 
     def accuracy(self):
         leaves = jax.tree.leaves(self.state.params)

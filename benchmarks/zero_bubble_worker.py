@@ -126,8 +126,8 @@ def main(schedules, rounds, **sizes):
     for number in range(rounds + 1):
         for name, program in programs.items():
             start = time.perf_counter()
-            states[name], loss = program.compiled_step(states[name], batches[name])
-            jax.block_until_ready((states[name], loss))
+            states[name], metrics = program.compiled_step(states[name], batches[name])
+            jax.block_until_ready((states[name], metrics))
             # Links are set up in the first round.
             if number:
                 found[name].append(time.perf_counter() - start)

@@ -25,7 +25,7 @@ def discs():
 
 
 if __name__ == "__main__":
-    data = jd.DataConfig(name=jd.object_reference(discs), batch=64, shift=0)
+    data = jd.DataConfig(name=jd.object_reference(discs), batch=64)
     model = jd.ModelConfig(name=jd.object_reference(Net))
     experiment = jd.Experiment(name="discs", epochs=5, data=data, model=model)
     plan = jd.Plan(mesh=jd.MeshShape(data=4))

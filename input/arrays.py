@@ -31,7 +31,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdist.core.errors import BadInput, decoder_errors
+from jaxdist.core.errors import BadInput, decoder_errors, nearest_path
 from jaxdist.input.sources import Arrays, ArraySource, SampleIds
 
 _IDX_FILES: Final = {
@@ -244,6 +244,17 @@ def open_numpy(path: str) -> tuple[ArraySource, ArraySource]:
         # A folder lists its files in any order.
         found = dict(sorted(found.items()))
     else:
+        if path and not root.exists():
+            near = nearest_path(root)
+            raise BadInput(
+                f"no file or folder {path}",
+                rule="data.name=numpy:PATH reads an .npz file, or a folder of .npy "
+                "files",
+                values=f"looked in {root.parent.resolve()}",
+                remedy=f"did you mean numpy:{near}?"
+                if near
+                else "data.name=numpy:PATH",
+            )
         said_of = path or "data.path is empty"
         with (
             decoder_errors(lambda said: _no_samples_error(path, f"{said_of}: {said}")),

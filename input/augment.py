@@ -18,7 +18,7 @@ from jaxdist.input.keyed_permutation import UInt64Array, bounded_int, hash64
 from jaxdist.input.sources import SampleIds
 
 # Keys of the draws of each word, apart from those of the order, which have the same
-# seed. Frozen: another key is another sample for every run that goes on.
+# seed. Frozen: another key is another sample for every run that is resumed.
 _SHIFT_DOMAIN: Final = 0x5348494654
 _CROP_DOMAIN: Final = 0x57494E444F57
 _ROTATE_DOMAIN: Final = 0x524F54415445

@@ -51,8 +51,9 @@ class DataConfig:
     another name: `image=raw,mask=segmentation`.
     """
     size: int | None = None
-    """Rows and columns to which images of files are cut, or those of arrays pooled;
-    none: the network's own, and all that arrays have.
+    """Rows and columns of images that are drawn, to which those of files are cut, or
+    those of `arrays` pooled; none: the network's own, and all that arrays have. Volumes
+    and arrays that are read as they are refuse it.
     """
     channel_dim: Literal["last", "first"] = "last"
     """Where images of arrays and volumes have their channels: [N, H, W, C], or

@@ -41,7 +41,7 @@ def loader(
     """Feed a training loop: an endless iterator over global arrays on the devices.
 
     Each batch is a dict of what the source has, and `id`; every process calls this
-    alike and gets its part. A loop that stopped goes on from `start`, on any number of
+    alike and gets its part. A loop that stopped resumes from `start`, on any number of
     processes. Close it, or use it in a `with` statement: it holds threads.
 
     Args:

@@ -73,7 +73,7 @@ def resume_step(
     if changed:
         raise BadInput(
             "the loop was started with other samples or in another order",
-            rule="a loop goes on with the samples and the order that it began with",
+            rule="a loop resumes with the samples and the order that it began with",
             values="; ".join(changed),
             remedy="data and arguments as they were, or a loop from the start",
         )

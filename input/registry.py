@@ -158,6 +158,28 @@ def sized_features(config: DataConfig, features: FeatureSpec) -> FeatureSpec:
     return sized
 
 
+def check_size(config: DataConfig) -> None:
+    """Refuse a size of images for samples that are read as they are.
+
+    Of what is typed: runs that were stored with one are read as they were.
+
+    Raises:
+        BadInput: `data.size` would be ignored.
+    """
+    if config.size is not None and config.name.partition(":")[0] in _FIXED_SIZE:
+        raise BadInput(
+            f"data.size is set, and the samples of {config.name} have a size of their "
+            "own",
+            rule="data.size is for images that are drawn, decoded or pooled: the data "
+            "sets synthetic, vessels, folder, arrays and those of TFDS",
+            values=f"data.name = {config.name}, data.size = {config.size}",
+            remedy=(
+                "data.size=None",
+                f"or, of images, data.augment=crop:{config.size}",
+            ),
+        )
+
+
 def augmentation_of(config: DataConfig, source: "Source") -> Augmentation:
     """Return how samples of a source are varied, as the settings say.
 

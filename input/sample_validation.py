@@ -111,7 +111,7 @@ class CheckedSource:
                 remedy=(
                     f"mend {at}",
                     "or leave out of len(source) what cannot be read; the same command "
-                    "goes on from the newest checkpoint",
+                    "resumes from the newest checkpoint",
                 ),
             ) from error
 

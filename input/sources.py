@@ -101,10 +101,15 @@ class ArraySource:
     def __init__(self, arrays: Arrays) -> None:
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) != 1 or 0 in lengths.values():
+            least = min(lengths.values(), default=0)
+            longer = next((key for key, n in lengths.items() if n > least), "")
             raise BadInput(
                 "these arrays are no data set",
                 rule="every array has one entry a sample, and there is a sample",
                 values=", ".join(f"{k}: {v}" for k, v in lengths.items()) or "no array",
+                remedy=f"{longer}[:{least}], if those are the same samples"
+                if longer and least
+                else "arrays [N, ...] with N above zero",
             )
         self._arrays, self._length = dict(arrays), next(iter(lengths.values()))
 

@@ -215,12 +215,17 @@ def check_halvings(network: str, rows: Sequence[int], levels: int) -> None:
     unit = 2**levels
     if any(n % unit for n in rows):
         near = max(max(rows) // unit, 1) * unit
+        filled = ",".join(str(-(-n // unit) * unit) for n in rows)
         raise BadInput(
             f"the images of {network} cannot be halved {levels} times",
             rule=f"rows of an image are multiples of {unit}, so that what is "
             "doubled again lies on what was kept",
             values=f"an image is {' x '.join(map(str, rows))}",
-            remedy=f"data.size={near}",
+            remedy=(
+                f"data.size={near}, for images that are drawn",
+                f"jaxdist prepare FORMAT:PATH --name NAME --size {filled}, for those "
+                "of files",
+            ),
         )
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
 
-from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.errors import BadInput, did_you_mean, nearest_path
 from jaxdist.input.feature_spec import FeatureSpec
 from jaxdist.input.volumes.hdf5 import numeric_datasets
 from jaxdist.input.volumes.nifti import SUFFIXES as NIFTI_SUFFIXES
@@ -110,8 +110,9 @@ def open_columns(
     for name in ("train", held_out):
         columns = found.get(name, {})
         if not columns:
-            shown = ", ".join(n for n, there in found.items() if there) or "no split"
-            raise no_volumes_error(kind, path, f"found {shown}, and no {name}")
+            there = ", ".join(each for each, arrays in found.items() if arrays)
+            shown = f"arrays in {there}, none in {name}" if there else "no arrays"
+            raise no_volumes_error(kind, path, shown)
         columns = _pick_keys(columns, features, renames, name)
         _check_lengths(path, name, columns)
         splits[name] = {
@@ -148,6 +149,9 @@ def no_volumes_error(kind: str, path: str, values: str) -> BadInput:
     }
     shown = {"hdf5": "FILE.h5", "zarr": "scans.zarr"}.get(kind, "FOLDER")
     remedy = f"data.name={kind}:{shown}"
+    if path and "://" not in path and not Path(path).exists():
+        near = nearest_path(Path(path))
+        remedy = f"did you mean {kind}:{near}?" if near else remedy
     if path and "://" not in path and Path(path).exists():
         held = [path] if Path(path).is_file() else sorted(os.listdir(path))
         values += f"; there is {', '.join(held[:5]) or 'nothing'}"

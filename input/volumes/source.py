@@ -210,7 +210,7 @@ class VolumeSource:
                 values=f"{self.columns[key].name(sample)}, [{shown}]: {said[:300]}",
                 remedy=(
                     "put the file right, from another copy",
-                    "or leave the sample out, for another run: this one goes on with "
+                    "or leave the sample out, for another run: this one continues with "
                     "the same samples alone",
                 ),
             ) from error

@@ -17,7 +17,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -151,6 +151,25 @@ class CollectiveOp:
     def wire_bytes(self) -> int:
         """Bytes a device sends, at least."""
         return wire_bytes(self.kind, self.payload, self.group_size)
+
+    def repeat(self, runs: int, trips: int = 1) -> "CollectiveOp":
+        """Return the same with so many runs in place of each `trips` of its trips.
+
+        >>> op = CollectiveOp(
+        ...     kind="all-reduce", axes=("tensor",), group_size=2, op_name="",
+        ...     payload=60, half_payload=30, padding=12, trip_count=6,
+        ... )
+        >>> some = op.repeat(2, trips=6)
+        >>> some.payload, some.half_payload, some.padding, some.trip_count
+        (20, 10, 4, 2)
+        """
+        return replace(
+            self,
+            payload=runs * (self.payload // trips),
+            half_payload=runs * (self.half_payload // trips),
+            padding=runs * (self.padding // trips),
+            trip_count=runs * (self.trip_count // trips),
+        )
 
 
 def wire_bytes(kind: str, payload_bytes: int, group_size: int) -> int:

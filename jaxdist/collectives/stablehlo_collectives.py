@@ -86,12 +86,8 @@ class _Program:
                     (body, times),
                 ):
                     for move in self._region(inner):
-                        yield replace(
-                            move,
-                            payload=runs * move.payload,
-                            trip_count=runs * move.trip_count,
-                            bounded=move.bounded and known is not None,
-                        )
+                        is_known = move.bounded and known is not None
+                        yield replace(move.repeat(runs), bounded=is_known)
             elif op.name in _CHOICES:
                 branches = (tuple(self._region(branch)) for branch in op.regions)
                 yield from max(branches, key=lambda ops: sum(m.payload for m in ops))

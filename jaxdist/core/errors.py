@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class JaxdistWarning(UserWarning):
@@ -53,11 +54,11 @@ class SourceFailedError(BadInput):
 
 
 class FatalError(RuntimeError):
-    """An invariant of jaxdist does not hold, so the run must not go on."""
+    """An invariant of jaxdist does not hold, so the run must not continue."""
 
 
 class RetryableError(RuntimeError):
-    """The run stopped in good order and the same command goes on with it."""
+    """The run stopped in good order and the same command resumes it."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
@@ -69,6 +70,18 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     # At 0.6 two swapped or missing letters are found, and no unrelated word.
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return near[0] if near else None
+
+
+def nearest_path(path: Path, pattern: str = "*") -> Path | None:
+    """Return what lies where a path leads and has the name nearest to its own.
+
+    Args:
+        path: of a file or folder that is not there.
+        pattern: names that count, as `Path.glob` takes them.
+    """
+    # By the name alone: in a long path any two are alike.
+    near = did_you_mean(path.name, (each.name for each in path.parent.glob(pattern)))
+    return path.parent / near if near else None
 
 
 def unknown_name_error(

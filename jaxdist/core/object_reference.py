@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.errors import BadInput, did_you_mean, nearest_path
 
 # Modules that were loaded from files; no real module is hidden by them, though a file
 # may well be called input.py.
@@ -51,11 +51,15 @@ def object_reference(obj: Callable[..., Any]) -> str:
     module, name = sys.modules.get(obj.__module__), obj.__qualname__
     problem = f"it is {name}"
     if name.isidentifier() and module is not None:
-        if module.__name__ != "__main__" and not module.__name__.startswith(_PREFIX):
-            return f"{module.__name__}:{name}"
-        # Another process has another __main__, and no module of a file: by its path.
         # What comes through a pipe has a name for a file, `<stdin>`.
         file = Path(getattr(module, "__file__", None) or "")
+        # What lies beside a file that was loaded is found by that file alone.
+        loaded = {Path(str(each.__file__)).parent for each in file_modules()}
+        is_beside = "." not in module.__name__ and file.parent in loaded
+        is_loaded = module.__name__.startswith(_PREFIX)
+        if module.__name__ != "__main__" and not is_loaded and not is_beside:
+            return f"{module.__name__}:{name}"
+        # Another process has another __main__, and no module of a file: by its path.
         if file.is_file():
             return f"{file.resolve()}:{name}"
         if getattr(module, name, None) is obj:
@@ -79,6 +83,11 @@ def resolve_object(name: str) -> Any:
         BadInput: there is no such file, module or function, or the file fails.
     """
     home, _, function = name.rpartition(":")
+    main = sys.modules["__main__"]
+    is_main = Path(getattr(main, "__file__", None) or "").resolve() == Path(home)
+    if is_main and hasattr(main, function):
+        # Loaded again, a program without a guard would do all that it does once more.
+        return getattr(main, function)
     try:
         module = (
             load_module(Path(home)) if home.endswith(".py") else import_module(home)
@@ -169,6 +178,9 @@ def call_user_function(
 def load_module(path: Path) -> ModuleType:
     """Load a Python file; the same file is loaded once unless it changes.
 
+    As `python path` does, it imports what lies beside it. That folder comes last, so
+    that a file called json.py hides no module.
+
     Raises:
         BadInput: there is no such file, or it fails.
     """
@@ -179,15 +191,18 @@ def load_module(path: Path) -> ModuleType:
         name = f"{_PREFIX}{path.stem}_{sha256(state.encode()).hexdigest()[:8]}"
         if name in sys.modules:
             return sys.modules[name]
-        spec = importlib.util.spec_from_file_location(name, path)
+        spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
-        near = did_you_mean(str(path), map(str, path.parent.glob("*.py")))
+        near = nearest_path(path, "*.py")
         raise BadInput(
             f"no file {path}",
             rule="a file stays where it was named, while runs of it are used",
             values=f"looked in {path.parent.resolve()}",
             remedy=f"did you mean {near}?" if near else f"mv FOLDER/{path.name} {path}",
         )
+    if (home := str(path.resolve().parent)) not in sys.path:
+        # For good: a function of the file may import when it is called.
+        sys.path.append(home)
     # Registered before it runs, as importlib does: dataclasses look their module up.
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
@@ -209,7 +224,8 @@ def file_modules() -> tuple[ModuleType, ...]:
 def _failed(path: Path, error: Exception, function: str = "") -> BadInput:
     """Name the line of the user's own file, not the lines of the import system."""
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename) == path]
+    here = path.resolve()
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == here]
     # A file that cannot be parsed has no frame of its own.
     line = error.lineno if isinstance(error, SyntaxError) else lines[-1:] and lines[-1]
     first, *_ = str(error).strip().splitlines() or [""]

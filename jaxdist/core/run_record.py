@@ -21,7 +21,7 @@ class Run:
     experiment: str
     """Name of the experiment, or the path of its file."""
     status: Literal["done", "stopped"] = "done"
-    """done: every step was made; stopped: the same command goes on."""
+    """done: every step was made; stopped: the same command resumes it."""
     plan: Mapping[str, Any] = field(default_factory=dict)
     """The plan that was run, as `plan.json` has it."""
     devices: int = 1

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from jaxdist.core.errors import BadInput, did_you_mean
+from jaxdist.core.errors import BadInput, did_you_mean, nearest_path
 from jaxdist.core.text_encoding import read_text
 
 _MAX_JSON_SIZE: Final = 1 << 28
@@ -187,7 +187,7 @@ def load_yaml_mapping(
     import yaml
 
     if not path.is_file():
-        near = did_you_mean(str(path), [str(p) for p in path.parent.glob("*.*")])
+        near = nearest_path(path, "*.*")
         raise BadInput(
             f"no file {path}",
             rule=f"{kind} is a name or a file that exists",

@@ -29,7 +29,7 @@ def bind(
 
     Args:
         model: changed in place; a fresh merge inside the step.
-        key: random key of (seed, step); None where nothing is random.
+        key: random key of (seed, step) in training; None where nothing is random.
         sample_ids: sample ids of this device's samples, int32 [B].
         roles: what layers do with the tensor axis.
         splits: how the images of layers are cut, where not as far as they go and
@@ -54,6 +54,8 @@ def bind(
             layer.attended = roles.get(role_key(name, "attend"))
         if name in splits and hasattr(layer, "split"):
             layer.split = splits[name]
+        if hasattr(layer, "keeps_choices"):
+            layer.keeps_choices = key is not None
         if platform and hasattr(layer, "attention_platform"):
             layer.attention_platform = platform
         if isinstance(layer, Dropout) and key is not None and sample_ids is not None:

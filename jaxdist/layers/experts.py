@@ -42,11 +42,18 @@ from jaxdist.core.axes import BATCH_AXES, CONTEXT_AXIS, EXPERT_AXIS
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.layers.all_gather_slices import all_to_all_dims
 from jaxdist.layers.manual_axes import manual_axes, manual_axis_sizes
-from jaxdist.layers.tensor_role import Role, tensor_all_reduce
+from jaxdist.layers.tensor_role import Role, combine_output
 from jaxdist.layers.token_order import context_devices, in_order, local_tokens
 
 EXPERT_WEIGHTS: Final = ("gate", "up", "down")
 """Names of the weights that each expert has of its own, `[E, in, out]`."""
+
+
+class ChoiceShares(nnx.BatchStat[jax.Array]):
+    """How tokens of the last batch in training were routed, `[E + 1]`.
+
+    Shares of all choices: of each expert, and of those that found no slot.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +89,8 @@ class Experts(nnx.Module):
     main_weight = "down"
     loss_shares: int = 1
     """Into how many shares the loss is divided whose gradient a device computes."""
+    keeps_choices = False
+    """Whether `choice_shares` follow the tokens: in the step of a run."""
 
     def __init__(
         self,
@@ -105,6 +114,7 @@ class Experts(nnx.Module):
         self.gate = draw(spread, count, features, hidden)
         self.up = draw(spread, count, features, hidden)
         self.down = draw(last, count, hidden, features)
+        self.choice_shares = ChoiceShares(jnp.zeros(count + 1))
 
     @property
     def filled_share(self) -> float:
@@ -131,7 +141,7 @@ class Experts(nnx.Module):
                 y = self._in_slots(x, chosen, weights, slots)
             wide = accumulation_dtype(x.dtype)
             y = jnp.einsum("btkc,btk->btc", y.astype(wide), shares).astype(x.dtype)
-            return tensor_all_reduce(y) if self.role == "experts" else y
+            return combine_output(y, self.role, None)
 
     def _route(self, x: jax.Array, router: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return each token's share of its experts and which these are, `[B, T, k]`."""
@@ -172,8 +182,21 @@ class Experts(nnx.Module):
             place.reshape(1, -1, self.routing.chosen),
         )
         sizes = _count(experts[0], weights[0].shape[0])
+        self._record(sizes, jnp.zeros((), jnp.int32))
         y = _grouped_swiglu(rows[0], sizes, weights)
         return _move(y[None], place, order[..., None]).reshape(*chosen.shape, -1)
+
+    def _record(self, counts: jax.Array, dropped: jax.Array) -> None:
+        """Keep how the tokens of this device were routed.
+
+        Args:
+            counts: choices of each expert, int32 `[E]`.
+            dropped: choices without a slot, int32 [].
+        """
+        if self.keeps_choices and not self.deterministic:
+            # In the dtype of the variable: that of the parameters.
+            parts = jnp.append(counts, dropped).astype(self.choice_shares.dtype)
+            self.choice_shares.set_value(parts / parts[:-1].sum())
 
     def _in_slots(
         self, x: jax.Array, chosen: jax.Array, weights: list[jax.Array], slots: int
@@ -197,6 +220,7 @@ class Experts(nnx.Module):
         choices = wanted.shape[1]
         order, place = _sort(wanted)
         counts = _count(wanted, experts)
+        choice_counts = counts.sum(0, dtype=jnp.int32)
         starts = jnp.cumsum(counts, -1, dtype=jnp.int32) - counts
         limit: int | jax.Array = slots
         if whole and context_devices() > 1:
@@ -209,6 +233,7 @@ class Experts(nnx.Module):
         choice = _take(order, at.reshape(samples, -1))
         choice = jnp.where(taken.reshape(samples, -1), choice, choices)
         number = place - _take(starts, wanted)
+        self._record(choice_counts, (number >= limit).sum(dtype=jnp.int32))
         slot = jnp.where(number < limit, wanted * slots + number, experts * slots)
 
         token = jnp.where(choice < choices, choice % tokens, tokens)

@@ -15,6 +15,8 @@ and where the tokens between pairs are split as well:
 
     scatter     a slice of the channels  its slice              its tokens of the sum
     lookup      a slice of the rows      whole                  its tokens of the sum
+    combine     a slice of experts'      whole                  its tokens of the sum
+                hidden features
     own         whole                    its tokens, or whole   its tokens
     gather      whole                    its tokens             whole: tokens gathered
 
@@ -51,6 +53,7 @@ Role = Literal[
     "logits",
     "experts",
     "scatter",
+    "combine",
     "lookup",
     "own",
     "gather",
@@ -113,9 +116,9 @@ def combine_output(
         bias: `[C]`, added once: behind a sum, or to the slice that it belongs to.
     """
     # The bias is added behind the sum: before it each device would add it once.
-    if role in ("channel", "row"):
+    if role in ("channel", "row", "experts"):
         y = tensor_all_reduce(y)
-    elif role == "scatter":
+    elif role in ("scatter", "combine"):
         y = tensor_reduce_scatter(y)
     y = y if bias is None else y + broadcast_param(bias, y)
     return tensor_all_gather(y) if role == "filter" else y

@@ -3,8 +3,9 @@
 Rule: the experts of every mixture divide over the `expert` axis, whose devices have
 samples of their own as those of `data`; weights of experts are split along it, and all
 others are whole there. With the tensor axis each expert's hidden features divide as
-well (role `experts`). Traffic a step of one mixture (S bytes of a device's slots, which
-are as many as its samples x experts x slots of each; k of E experts a token):
+well (roles `experts` and `combine`), and its devices send the same slots. Traffic a
+step of one mixture (S bytes of a device's slots, which are as many as its samples x
+experts x slots of each; k of E experts a token):
 
     tokens    forward an all-to-all of S to the experts and one back, backward the same
               for gradients; without a capacity one of the numbers of taken slots
@@ -62,7 +63,7 @@ def check_experts(plan: Plan, layers: Mapping[str, Experts]) -> None:
         layers: the mixtures, by path.
 
     Raises:
-        BadInput: no experts, experts that do not divide, or tokens that tensor splits.
+        BadInput: no experts, or experts that do not divide.
     """
     devices, mesh = plan.mesh.expert, plan.mesh
     size = f"plan.mesh.expert = {devices}"
@@ -88,13 +89,6 @@ def check_experts(plan: Plan, layers: Mapping[str, Experts]) -> None:
                     f"model.experts={-(-count // devices) * devices}",
                 ),
             )
-    if layers and mesh.tensor > 1 and plan.tensor_strategy == "sequence":
-        raise BadInput(
-            "experts do not take tokens that are split between layers",
-            rule="plan.tensor_strategy=sequence is for networks without experts",
-            values=f"plan.tensor_strategy = sequence, {next(iter(layers))} has experts",
-            remedy="plan.tensor_strategy=pairs",
-        )
 
 
 def expert_traffic(
@@ -163,7 +157,7 @@ def expert_flops(plan: Plan, call: LayerCall, roles: Roles) -> int:
     layer: Experts = call.layer
     samples, tokens, features = block_shape(plan, call.out_shape)
     count, _, hidden = layer.gate.shape
-    hidden //= plan.mesh.tensor if roles.get(call.path) == "experts" else 1
+    hidden //= plan.mesh.tensor if roles.get(call.path) in ("experts", "combine") else 1
     (slots, has_capacity), devices = _device_slots(call, tokens), plan.mesh.expert
     scores, choices = (samples * tokens * n for n in (count, layer.routing.chosen))
     if has_capacity:

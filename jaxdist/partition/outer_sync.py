@@ -42,8 +42,9 @@ class OuterSync:
     """Steps of a period."""
     exact_params: tuple[int, ...]
     """Parameters whose differences are summed as they are, in the tree's order."""
-    compressed_params: tuple[int, ...]
-    """Parameters whose differences are summed by `algorithm`."""
+    compressed_params: tuple[tuple[int, ...], ...]
+    """Parameters whose differences are summed by `algorithm`, those together that are
+    split over the same axes."""
     algorithm: AllReduceAlgorithm
     """How those are summed."""
     averaged_stats: tuple[int, ...]
@@ -88,6 +89,8 @@ def plan_syncs(
             )
         return ()
     method = make_outer_algorithm(asked)
+    # Differences of parameters are summed as they are stored, in shards with zero 3.
+    sharded = plan.zero == 3
     syncs = []
     for number, indices in enumerate(assign_fragments(leaves, asked.fragments), 1):
         # Only matrices are worth compressing, and codecs are of real numbers.
@@ -99,6 +102,12 @@ def plan_syncs(
             and not is_complex(leaves[i].dtype)
         ]
         exact = [i for i in indices if i not in compressed]
+        # What is sent of one matrix depends on those that are sent with it: a matrix
+        # that devices have alike would diverge beside one that is split over them.
+        groups: dict[frozenset[str], list[int]] = {}
+        for i in compressed:
+            spec = leaves[i].spec(include_fsdp=sharded)
+            groups.setdefault(frozenset(filter(None, spec)), []).append(i)
         # Running statistics join the last sync of a period.
         last = number == asked.fragments
         means = [
@@ -108,18 +117,16 @@ def plan_syncs(
         ]
         averaged = [stats[place] for place in means]
         synced = tuple(stats) if last else ()
-        # Differences of parameters are summed as they are stored, in shards with zero
-        # 3; statistics are whole on every device.
-        sharded = plan.zero == 3
+        # Statistics are whole on every device.
         shapes = [leaves[i].local_shape(plan, include_fsdp=sharded) for i in exact]
         shapes += [leaf.local_shape(plan, include_fsdp=False) for leaf in averaged]
         types = [leaf.dtype for leaf in (*(leaves[i] for i in exact), *averaged)]
         size = sum(math.prod(s) * np.dtype(t).itemsize for s, t in zip(shapes, types))
         moved = [("all-reduce", size)] if size else []
-        if compressed:
+        for group in groups.values():
             payloads = method.payloads(
-                [leaves[i].local_shape(plan, include_fsdp=sharded) for i in compressed],
-                leaves[compressed[0]].dtype,
+                [leaves[i].local_shape(plan, include_fsdp=sharded) for i in group],
+                leaves[group[0]].dtype,
                 {REPLICA_AXIS: plan.mesh.replica},
             )
             moved += [(each.kind, each.payload_bytes) for each in payloads]
@@ -140,7 +147,7 @@ def plan_syncs(
                 step_in_period=asked.sync_interval * number // asked.fragments,
                 sync_interval=asked.sync_interval,
                 exact_params=tuple(exact),
-                compressed_params=tuple(compressed),
+                compressed_params=tuple(map(tuple, groups.values())),
                 algorithm=method,
                 averaged_stats=tuple(means),
                 synced_stats=synced,

@@ -50,6 +50,7 @@ from jaxdist.partition.traffic import PlannedCollective
 # Kernels are [..., channels, filters] (HWIO): -1 splits filters, -2 channels.
 _OUTPUT_DIMS: Final = {"kernel": -1, "recurrent": -1, "bias": -1, "lora_b": -1}
 _INPUT_DIMS: Final = {"kernel": -2, "lora_a": -2}
+_EXPERT_DIMS: Final = {"gate": -1, "up": -1, "down": -2}
 _SPLIT_DIMS: Final[Mapping[Role, Mapping[str, int]]] = MappingProxyType(
     {
         "filter": _OUTPUT_DIMS,
@@ -59,8 +60,9 @@ _SPLIT_DIMS: Final[Mapping[Role, Mapping[str, int]]] = MappingProxyType(
         "inner": {"scale": 0, "bias": 0, "mean": 0, "var": 0},
         "vocabulary": {"embedding": 0},
         "logits": _OUTPUT_DIMS,
-        "experts": {"gate": -1, "up": -1, "down": -2},
+        "experts": _EXPERT_DIMS,
         "scatter": _INPUT_DIMS,
+        "combine": _EXPERT_DIMS,
         "lookup": {"embedding": 0},
         "own": {},
         "gather": {},

@@ -10,6 +10,7 @@ follows from the role alone. For an output y of one device, forward and backward
     vocabulary   all-reduce of y         all-reduce of its gradient
     logits       all-reduce of a row's largest and of two sums, of these two's gradients
     scatter      reduce-scatter of y     all-gather of its gradient
+    combine      reduce-scatter of y     all-gather of its gradient
     lookup       reduce-scatter of y     all-gather of its gradient
     gather       all-gather of y         reduce-scatter of its gradient
     column, inner, own, whole layers     nothing
@@ -305,10 +306,12 @@ def sequence_parallel_roles(
                 "plan.tensor_strategy=pairs",
             ),
         )
-    # The same pairs, but sums end in slices of tokens: a row layer scatters what it
-    # sums, a table of the vocabulary its rows, and the layer behind gathers.
+    # The same pairs, but sums end in slices of tokens: a row layer and a mixture of
+    # experts scatter what they sum, a table of the vocabulary its rows, and the layer
+    # behind gathers.
+    ends: Mapping[Role, Role] = {"row": "scatter", "experts": "combine"}
     given: dict[str, Role] = {
-        path: "scatter" if role == "row" else role
+        path: ends.get(role, role)
         for path, role in megatron_roles(shardable, network, devices).items()
     }
     # Tables of tokens end in a reduce-scatter; tables of positions are whole, and each
@@ -349,6 +352,7 @@ _TERM_NAMES: Final = MappingProxyType(
         "vocabulary": "vocabulary",
         "logits": "vocabulary",
         "scatter": "pairs",
+        "combine": "pairs",
         "lookup": "vocabulary",
         "gather": "tokens",
     }
@@ -424,7 +428,7 @@ def tensor_traffic(
         )
         if role in ("filter", "gather"):
             moved = gather, scatter
-        elif role in ("scatter", "lookup"):
+        elif role in ("scatter", "combine", "lookup"):
             moved = scatter, gather
         elif role in ("channel", "row", "vocabulary", "experts"):
             moved = (("all-reduce", 2 * elements * wide, 2),)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from jaxdist.train.objective import FunctionObjective as FunctionObjective
     from jaxdist.train.objective import NextToken as NextToken
     from jaxdist.train.objective import Objective as Objective
+    from jaxdist.train.objective import PackedNextToken as PackedNextToken
     from jaxdist.train.objective import Regression as Regression
     from jaxdist.train.optimizers import OptimConfig as OptimConfig
     from jaxdist.train.sharded_norms import clip_by_global_norm as clip_by_global_norm
@@ -29,6 +30,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "NextToken": "jaxdist.train.objective",
         "Objective": "jaxdist.train.objective",
         "OptimConfig": "jaxdist.train.optimizers",
+        "PackedNextToken": "jaxdist.train.objective",
         "Regression": "jaxdist.train.objective",
         "Task": "jaxdist.train.task",
         "TrainState": "jaxdist.train.state",

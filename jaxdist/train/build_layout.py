@@ -63,6 +63,7 @@ from jaxdist.profile.xla_cpu.backward_reads import backward_reads
 from jaxdist.train import diloco, remat
 from jaxdist.train.adafactor import check_factored, local_means
 from jaxdist.train.block_scan import BlockScan, find_block_scans, scans_blocks
+from jaxdist.train.expert_metrics import routing_traffic
 from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.objective import Batch, cast_floats
 from jaxdist.train.pipeline import async_steps, sync_gradients
@@ -76,7 +77,13 @@ from jaxdist.train.pipeline.stages import (
     variable_ids_by_block,
 )
 from jaxdist.train.schedule_free import check_schedule_free
-from jaxdist.train.sharded_norms import is_masked, leaves_with_masked, local_sum_squares
+from jaxdist.train.sharded_norms import (
+    global_norm,
+    is_masked,
+    leaves_with_masked,
+    local_sum_squares,
+    memoize_sums,
+)
 from jaxdist.train.state import (
     TrainState,
     leaf_names,
@@ -370,14 +377,17 @@ def build_layout(
         ("shapes", held), lambda: held.device_shapes(state)
     )
 
+    # Without a flush stages move at different times, each along its own gradient.
+    has_norm = task.gradient_norm and not plan.pipe.flows
+
     def optimizer_requests() -> OptimizerRequests:
         leaves, structure = jax.tree.flatten((shapes.params, shapes.opt))
         return trace_cache.get_or_compute(
-            ("squares", structure, *((x.shape, x.dtype) for x in leaves)),
-            lambda: _optimizer_requests(task, shapes, repeated),
+            ("squares", has_norm, structure, *((x.shape, x.dtype) for x in leaves)),
+            lambda: _optimizer_requests(task, shapes, repeated, has_norm),
         )
 
-    requests = trace_cache.get_or_compute(("norms", held), optimizer_requests)
+    requests = trace_cache.get_or_compute(("norms", has_norm, held), optimizer_requests)
     reads = ParameterReads(
         leaves=held.param_shardings,
         backward_reads=(),
@@ -416,6 +426,7 @@ def build_layout(
             batch_shapes=batch_shapes,
             platform=mesh_platform(mesh),
             logits_product=product,
+            has_gradient_norm=has_norm,
         ),
         network,
         inputs,
@@ -564,6 +575,7 @@ def _with_ledgers(
     synced = (
         *variable_traffic(layout.plan, kept, sync_axes(layout.plan, kept)),
         *layout.objective.batch_traffic(plan, layout.batch_shapes),
+        *routing_traffic(layout.plan, layout.task),
     )
     if stages is None:
 
@@ -1029,7 +1041,7 @@ def _synchronized_variables(task: Task) -> frozenset[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerRequests:
-    """What an optimizer asks of all devices; for each request, of which leaves."""
+    """What an update asks of all devices; for each request, of which leaves."""
 
     norms: tuple[tuple[bool, ...], ...]
     """Sums of squares."""
@@ -1045,6 +1057,7 @@ def _optimizer_requests(
     task: Task,
     state_shapes: TrainState,
     repeated_blocks: RepeatedBlocks,
+    has_gradient_norm: bool,
 ) -> OptimizerRequests:
     """Return for which leaves a task's optimizer requests norms and whole matrices.
 
@@ -1052,6 +1065,7 @@ def _optimizer_requests(
         task: task with the optimizer.
         state_shapes: shapes on the devices.
         repeated_blocks: equal blocks, of which one is traced.
+        has_gradient_norm: whether the step returns the norm of its gradient.
     """
     # Leaves of equal blocks are treated alike, and so are slots of a kind: few of them
     # are traced. Each slot is represented by the first of its kind, by name.
@@ -1107,21 +1121,26 @@ def _optimizer_requests(
         totals.append(optax.tree.sum(squares))
         return totals[-1]
 
-    def update(params: Any, opt: Any) -> Any:
+    # As in `train/step.py`: what is asked a second time is not summed again.
+    once, total_once = memoize_sums(squares), memoize_sums(total)
+
+    def update(grads: Any, params: Any, opt: Any) -> Any:
         move = optax.with_extra_args_support(task.optimizer)
+        if has_gradient_norm:
+            global_norm(grads, once, total_once)
         with jax.numpy_dtype_promotion("standard"):
-            # Gradients have the shapes of parameters, which stand for them here.
             return move.update(
-                params,
+                grads,
                 opt,
                 params,
-                squares=squares,
-                total=total,
+                squares=once,
+                total=total_once,
                 unshard=partial(note, matrices),
                 means=means,
             )
 
-    jax.eval_shape(update, params, opt)
+    # Gradients have the shapes of parameters.
+    jax.eval_shape(update, params, params, opt)
     traced = leaf_names(params)
     names = [
         representatives.get(name, name) for name in leaf_names(state_shapes.params)

@@ -21,6 +21,7 @@ Source: Sarfi et al. 2025, arXiv:2508.15706, algorithm 1.
 Everything else that a step changes is a replica's own.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -41,6 +42,7 @@ from jaxdist.partition.outer_sync import REPLICA_AXIS, OuterSync, outer_axes
 from jaxdist.partition.variable_sync import sync_variables
 from jaxdist.train.nonfinite import SkipState
 from jaxdist.train.state import TrainState
+from jaxdist.train.step_metrics import StepMetrics
 
 
 @partial(
@@ -145,14 +147,14 @@ def per_replica_step(local_step: Callable[..., Any]) -> Callable[..., Any]:
     """Return a device's step on the state and samples of its replica.
 
     Args:
-        local_step: `(state, batch) -> (state, loss)`, of a state without replicas.
+        local_step: `(state, batch) -> (state, metrics)`, of a state without replicas.
 
     Returns:
-        The same of a device's part of a state with replicas; the loss is [1].
+        The same of a device's part of a state with replicas; the metrics are [1].
     """
 
     # A device's part of the replicas' arrays is [1, ...].
-    def step(state: TrainState, batch: Any) -> tuple[TrainState, jax.Array]:
+    def step(state: TrainState, batch: Any) -> tuple[TrainState, StepMetrics]:
         held = state.replicas
         params, stats, opt, feedback = jax.tree.map(
             _drop_replica_dim, (held.params, held.stats, held.opt, held.feedback)
@@ -160,7 +162,7 @@ def per_replica_step(local_step: Callable[..., Any]) -> Callable[..., Any]:
         before = replace(
             state, params=params, stats=stats, opt=opt, feedback=feedback, replicas=None
         )
-        after, loss = local_step(before, batch)
+        after, metrics = local_step(before, batch)
         moved = jax.tree.map(
             lambda x: x[None] if x.size else x,
             (after.params, after.stats, after.opt, after.feedback),
@@ -168,7 +170,8 @@ def per_replica_step(local_step: Callable[..., Any]) -> Callable[..., Any]:
         # Outer parameters stay: an outer step alone moves them.
         state = replace(state, step=after.step)
         state = _with_replicas(state, moved, held.velocity, held.outer_feedback)
-        return state, loss[None]
+        own: StepMetrics = jax.tree.map(lambda x: x[None], metrics)
+        return state, own
 
     return step
 
@@ -184,28 +187,32 @@ def outer_step(config: OuterConfig, sync: OuterSync, state: TrainState) -> Train
     outer, tree = jax.tree.flatten(state.params)
     own, velocity = jax.tree.leaves(held.params), jax.tree.leaves(held.velocity)
     rest, rest_tree = jax.tree.flatten(held.outer_feedback)
-    places = (*sync.exact_params, *sync.compressed_params)
+    compressed = list(itertools.chain(*sync.compressed_params))
+    places = (*sync.exact_params, *compressed)
     exact = len(sync.exact_params)
     with jax.named_scope("outer_step"):
         # Exact differences and running statistics in one sum, compressed differences in
-        # another.
+        # others.
         replicas = lax.axis_size(REPLICA_AXIS)
         differences = [outer[p] - own[p][0] for p in places]
         if config.has_feedback:
-            for i, p in enumerate(sync.compressed_params, exact):
+            for i, p in enumerate(compressed, exact):
                 differences[i] += config.feedback_decay * rest[p][0]
         running, stat_tree = jax.tree.flatten(held.stats)
         given = [*differences[:exact], *(running[p] for p in sync.averaged_stats)]
         total = all_reduce_leaves(given, [(REPLICA_AXIS,)] * len(given))
-        if sync.compressed_params:
-            due = differences[exact:]
+        sums: list[jax.Array] = []
+        for group in sync.compressed_params:
+            start = exact + len(sums)
+            due = differences[start : start + len(group)]
             found = all_reduce(due, REPLICA_AXIS, sync.algorithm, step=state.step)
-            # Between the exact ones and the statistics, so in the order of `places`.
-            total[exact:exact] = found.total
+            sums += found.total
             if config.has_feedback:
                 pairs = zip(due, found.contributions, strict=True)
-                for p, (x, sent) in zip(sync.compressed_params, pairs, strict=True):
+                for p, (x, sent) in zip(group, pairs, strict=True):
                     rest[p] = (x - sent)[None]
+        # Between the exact ones and the statistics, so in the order of `places`.
+        total[exact:exact] = sums
         mean = [x / replicas for x in total]
         steps = mean[: len(places)]
         for place, average in zip(sync.averaged_stats, mean[len(places) :]):

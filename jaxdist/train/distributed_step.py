@@ -233,10 +233,11 @@ class DistributedStep:
         interval: int = 100,
         keep: int = 3,
     ) -> "RemainingSteps":
-        """Go on from the newest checkpoint of a folder, and save there from now on.
+        """Resume from the newest checkpoint of a folder, and save there from now on.
 
-        Every process calls it, before the first step. A loop goes on on any number of
+        Every process calls it, before the first step. A loop resumes on any number of
         devices; a damaged checkpoint is moved aside, and the one before it is read.
+        Where all steps are done, a warning says so.
 
         Args:
             folder: of the checkpoints; made at the first save.
@@ -271,6 +272,14 @@ class DistributedStep:
         if restored is not None:
             self.done = restored.step
             self._set_state(self._lay_out(nodes), restored.state)
+        if self.done >= steps:
+            # A loop of no steps would end without a word.
+            warnings.warn(
+                f"{folder} is at step {self.done:,} of {steps:,}: nothing is left to "
+                "do; a larger steps= trains longer, another folder begins anew",
+                JaxdistWarning,
+                stacklevel=2,
+            )
         return RemainingSteps(start=self.done, stop=steps, close=self.close)
 
     def save(self, *nodes: Any) -> None:

@@ -17,6 +17,8 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+from jaxdist.train.objective import PackedNextToken
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
@@ -106,6 +108,9 @@ class _Generation:
 
     def __init__(self, network: Any, window: int, sampling: Sampling) -> None:
         graph, self._state = nnx.split(network)
+        # A network for documents that share windows is shown one that has its own.
+        objective = getattr(network, "objective", None)
+        has_segments = isinstance(objective, PackedNextToken)
         self._window, self._has_cache = window, hasattr(network, "extend")
         self._key = jax.random.key(sampling.seed)
 
@@ -117,7 +122,8 @@ class _Generation:
             return sampling.draw(logits[rows, ends], keys)
 
         def read(state: Any, tokens: Any, ends: Any, key: Any) -> jax.Array:
-            return draw(nnx.merge(graph, state)(tokens), ends, key)
+            segments = [jnp.zeros_like(tokens)] if has_segments else []
+            return draw(nnx.merge(graph, state)(tokens, *segments), ends, key)
 
         def extend(
             state: Any, tokens: Any, positions: Any, ends: Any, cache: Any, key: Any

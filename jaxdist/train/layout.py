@@ -74,6 +74,8 @@ class Layout:
     logits_product: str = ""
     """Use of the layer (`role_key`) whose logits the loss multiplies out by chunks of
     tokens; empty where it has them whole."""
+    has_gradient_norm: bool = False
+    """Whether a step returns the norm of its gradient."""
     kept_params: frozenset[int] = frozenset()
     """Indices of the parameters that the blocks behind the last loop use: the backward
     pass begins with them, so it does not gather them again.

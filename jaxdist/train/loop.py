@@ -109,9 +109,9 @@ def fit(
         if batch is None:
             break
         with recorder.phase("compute", step):
-            state, loss = program.run(step, state, batch)
+            state, step_metrics = program.run(step, state, batch)
             ids = batch.get("id") if isinstance(batch, Mapping) else None
-            losses.push(step, loss, state, ids)
+            losses.push(step, step_metrics, state, ids)
         evaluates = schedule.is_evaluation_step(step)
         if evaluates:
             losses.drain()

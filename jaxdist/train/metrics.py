@@ -5,8 +5,9 @@ import json
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TextIO
 
 import jax
@@ -19,6 +20,7 @@ from jaxdist.train.callbacks import PausingCallback, TrainingCallback
 from jaxdist.train.nonfinite import nonfinite_error
 from jaxdist.train.optimizers import RunSchedule
 from jaxdist.train.state import TrainState
+from jaxdist.train.step_metrics import StepMetrics
 
 LONG_PHASES: Final = frozenset({"compile", "evaluation", "checkpoint"})
 """Phases that are also written when they start: a run may die inside."""
@@ -74,7 +76,14 @@ class Recorder:
         self._metrics = _open_append(self._path)
 
     def log_step(
-        self, *, step: int, epoch: int, loss: float, learning_rate: float, step_s: float
+        self,
+        *,
+        step: int,
+        epoch: int,
+        loss: float,
+        learning_rate: float,
+        step_s: float,
+        scalars: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """Write a finished step, counted from 1, with its seconds and memory."""
         self.step_seconds.append(step_s)
@@ -90,6 +99,7 @@ class Recorder:
             step=step,
             epoch=epoch,
             loss=loss,
+            **scalars,
             learning_rate=learning_rate,
             step_s=step_s,
             **memory,
@@ -206,30 +216,29 @@ class LossQueue:
         self.first_step_s = 0.0
         self._learning_rates, self._block, self._table = learning_rates, -1, np.zeros(0)
         self._skipped_steps, self._consecutive_skips = skipped_steps, 0
-        self._pending: deque[tuple[int, jax.Array, Any]] = deque()
+        self._pending: deque[tuple[int, StepMetrics, Any]] = deque()
         self._state: TrainState | None = None
         self._last = self.clock()
 
     @property
     def devices_idle(self) -> bool:
         """Whether the devices have finished all dispatched steps."""
-        pending: Any = [loss for _, loss, _ in self._pending]
-        return all(loss.is_ready() for loss in pending)
+        return all(metrics.loss.is_ready() for _, metrics, _ in self._pending)
 
     def push(
-        self, step: int, loss: jax.Array, state: TrainState, ids: jax.Array | None
+        self, step: int, metrics: StepMetrics, state: TrainState, ids: jax.Array | None
     ) -> None:
         """Add a dispatched step; await the one `MAX_IN_FLIGHT_STEPS` before it.
 
         Args:
             step: the step, from 1.
-            loss: its loss, or those of the replicas.
+            metrics: its own, or those of the replicas.
             state: the state after it, which an error names the leaf of.
             ids: ids of the samples in its batch, where they are known.
         """
         # Only the newest state is alive: a step is given the one before to reuse.
         self._state = state
-        self._pending.append((step, loss, ids))
+        self._pending.append((step, metrics, ids))
         # The very first loss is awaited at once: it ends the wait that users notice
         # most.
         if len(self._pending) > MAX_IN_FLIGHT_STEPS or not self.first_step_s:
@@ -257,15 +266,8 @@ class LossQueue:
             self._last = self.clock()
 
     def _finish_step(self) -> None:
-        step, array, ids = self._pending.popleft()
-        if array.ndim:
-            # One loss a replica: the mean over those of this host.
-            loss = float(np.mean(_shards(array)))
-        else:
-            # Devices have the same number, but for infinity where their own part of the
-            # state is not finite.
-            held = [float(part) for part in _shards(array)]
-            loss = math.inf if math.inf in held else held[0]
+        step, metrics, ids = self._pending.popleft()
+        loss = _host_loss(metrics.loss)
         now = self.clock()
         seconds, self._last = now - self._last, now
         if not self.first_step_s:
@@ -283,6 +285,7 @@ class LossQueue:
             return
 
         self._consecutive_skips = 0
+        scalars = {name: _host_scalar(x) for name, x in metrics.scalars.items()}
         # Skipped steps change nothing, so the optimizer has not counted them.
         block, place = divmod(step - 1 - self._skipped_steps, _RATE_BLOCK)
         if block != self._block:
@@ -294,13 +297,32 @@ class LossQueue:
             loss=loss,
             learning_rate=float(self._table[place]),
             step_s=seconds,
+            # A sum of squares may overflow where no gradient does.
+            scalars={k: x for k, x in scalars.items() if math.isfinite(x)},
         )
         self.callback.on_step(step=step, loss=loss, step_s=seconds)
 
 
-def _shards(array: Any) -> list[np.ndarray]:
-    """Return what each device of this host has of an array."""
+def _host_loss(array: Any) -> float:
+    """Return the loss of a step, infinity where a device of this host reports it."""
+    # Devices have the same number, but for infinity where their own part of the state
+    # is not finite.
+    if not array.ndim and math.inf in (float(part) for part in _shards(array)):
+        return math.inf
+    return _host_scalar(array)
+
+
+def _host_scalar(array: Any) -> float:
+    """Return a number that all devices have, or the mean over this host's replicas."""
+    parts = _shards(array)
+    return float(np.mean(list(parts)) if array.ndim else next(parts))
+
+
+def _shards(array: Any) -> Iterator[np.ndarray]:
+    """Yield what each device of this host has of an array."""
     parts = getattr(array, "addressable_shards", None)
     if parts is None:
-        return [np.asarray(float(array))]
-    return [np.asarray(part.data) for part in parts]
+        yield np.asarray(float(array))
+        return
+    for part in parts:
+        yield np.asarray(part.data)

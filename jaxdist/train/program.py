@@ -49,6 +49,7 @@ from jaxdist.train.eval_step import make_eval_step, make_predict_step
 from jaxdist.train.layout import BatchShapes, Layout
 from jaxdist.train.state import TrainState, named_leaves
 from jaxdist.train.step import make_train_step
+from jaxdist.train.step_metrics import StepMetrics
 
 _STAGE: Final = re.compile(r"stage(\d+)\.(?:forward|backward|weights)")
 
@@ -92,12 +93,7 @@ def device_collectives(
             continue
         # The program counts one iteration a superstep. Loops inside of it, over the
         # steps of an LSTM, count as often as they go round.
-        yield replace(
-            move,
-            payload=count * (move.payload // supersteps),
-            trip_count=count * (move.trip_count // supersteps),
-            bounded=True,
-        )
+        yield replace(move.repeat(count, supersteps), bounded=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +125,7 @@ class Program:
     differences: tuple[AuditError, ...]
     """What the step does and the plan does not."""
     compiled_step: Any
-    """The compiled step: `(state, batch) -> (state, loss)`."""
+    """The compiled step: `(state, batch) -> (state, metrics)`."""
     warmup_step: Any
     """The step of the plan's warm-up, which sums exactly; None where there is none."""
     outer_steps: tuple[CompiledOuterStep, ...]
@@ -172,21 +168,24 @@ class Program:
         for difference in self.differences:
             raise difference
 
-    def run(self, number: int, state: TrainState, batch: Any) -> Any:
+    def run(
+        self, number: int, state: TrainState, batch: Any
+    ) -> tuple[TrainState, StepMetrics]:
         """Do a step, counted from 1, and the outer step that may follow it.
 
         Returns:
-            The next state and the loss: of the step, or of each replica's.
+            The next state and the metrics: of the step, or of each replica's.
         """
         early = (
             number <= self.layout.plan.reduce.warmup_steps
             and self.warmup_step is not None
         )
-        state, loss = (self.warmup_step if early else self.compiled_step)(state, batch)
+        step = self.warmup_step if early else self.compiled_step
+        state, metrics = step(state, batch)
         for join in self.outer_steps:
             if join.sync.due(number):
                 state = join.compiled(state)
-        return state, loss
+        return state, metrics
 
 
 @dataclass(frozen=True, kw_only=True)

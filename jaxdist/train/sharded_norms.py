@@ -15,6 +15,7 @@ whose length is not needed is an `optax.MaskedNode`, in the tree and in the resu
 """
 
 from collections.abc import Callable
+from operator import is_
 from typing import Any
 
 import jax
@@ -62,6 +63,38 @@ def mask_others(chosen: Any, tree: Any) -> Any:
     return jax.tree.map(lambda c, x: x if c else optax.MaskedNode(), chosen, tree)
 
 
+def global_norm(tree: Any, squares: SumSquaresFn, total: StageSumFn) -> jax.Array:
+    """Return the norm over all leaves, float32 [] or wider.
+
+    Args:
+        tree: of the parameters' form, as devices hold it.
+        squares: sums the squares of each whole leaf.
+        total: sums over the leaves of all stages.
+    """
+    return jnp.sqrt(total(squares(tree)))
+
+
+def memoize_sums(sums: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function of sums that remembers the trees it was given.
+
+    What it is given a second time, the same arrays, costs no second collective.
+
+    Args:
+        sums: sums over devices, of a tree of traced arrays.
+    """
+    known: list[tuple[list[Any], Any]] = []
+
+    def remember(tree: Any) -> Any:
+        leaves = leaves_with_masked(tree)
+        for given, found in known:
+            if len(given) == len(leaves) and all(map(is_, given, leaves)):
+                return found
+        known.append((leaves, sums(tree)))
+        return known[-1][1]
+
+    return remember
+
+
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformationExtraArgs:
     """Clip a gradient by its norm over all leaves.
 
@@ -81,7 +114,7 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformationExtraArg
     ) -> tuple[Any, Any]:
         del params, others
         # Divided before it is multiplied, as in optax: the bits are the same.
-        norm = jnp.sqrt(total(squares(grads)))
+        norm = global_norm(grads, squares, total)
 
         def clip(grad: jax.Array) -> jax.Array:
             short = grad / norm.astype(grad.dtype) * max_norm

@@ -39,6 +39,7 @@ from jaxdist.pipeline.stage_parameters import SlotArrays
 from jaxdist.train import error_feedback
 from jaxdist.train.adafactor import local_means
 from jaxdist.train.diloco import per_replica_step
+from jaxdist.train.expert_metrics import routing_scalars
 from jaxdist.train.layout import Layout
 from jaxdist.train.local_gradients import local_gradients
 from jaxdist.train.materialize_params import (
@@ -52,8 +53,15 @@ from jaxdist.train.nonfinite import (
 from jaxdist.train.objective import Batch
 from jaxdist.train.pipeline import sync_gradients
 from jaxdist.train.schedule_free import gradient_params
-from jaxdist.train.sharded_norms import is_masked, leaves_with_masked, local_sum_squares
+from jaxdist.train.sharded_norms import (
+    global_norm,
+    is_masked,
+    leaves_with_masked,
+    local_sum_squares,
+    memoize_sums,
+)
 from jaxdist.train.state import TrainState, update_ema
+from jaxdist.train.step_metrics import GRADIENT_NORM, StepMetrics
 
 UPDATE_SCOPE: Final = "update"
 """Named scope of the optimizer's operations in a compiled program."""
@@ -62,7 +70,7 @@ UPDATE_SCOPE: Final = "update"
 def make_train_step(
     layout: Layout, reduction: GradientReduction | None = None
 ) -> Callable[..., Any]:
-    """Build `step(state, batch) -> (state, loss)`, to be jitted with `state` donated.
+    """Build `step(state, batch) -> (state, metrics)`, to jit with `state` donated.
 
     Args:
         layout: task, plan and mesh.
@@ -70,18 +78,20 @@ def make_train_step(
 
     Returns:
         A function of a `TrainState` and a global batch (the objective's keys, for one
-        `image [B, H, W, C]` and `label [B]`, and `id [B]`), to the next state and the
-        mean loss over the batch, NaN where a gradient is not finite, so also where the
-        step was skipped, and infinity on devices whose part of the new state is not;
-        with an outer loop the losses of the replicas [replicas], each over its own
-        samples.
+        `image [B, H, W, C]` and `label [B]`, and `id [B]`), to the next state and its
+        `StepMetrics`: the mean loss over the batch, NaN where a gradient is not finite,
+        so also where the step was skipped, and infinity on devices whose part of the
+        new state is not; with an outer loop those of the replicas [replicas], each over
+        its own samples.
     """
     specs, task = layout.specs, layout.task
     sums = reduction or layout.reduction
     update = _async_update if layout.plan.pipe.flows else _sync_update
 
-    def local(state: TrainState, batch: Batch) -> tuple[TrainState, jax.Array]:
-        loss, stats, params, opt, feedback = update(layout, sums, state, batch)
+    def local(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
+        metrics, stats, params, opt, feedback = update(layout, sums, state, batch)
+        loss = metrics.loss
+        scalars = {**metrics.scalars, **routing_scalars(layout, stats)}
         step = state.step + 1
         average = update_ema(state.average, task.average, step, params, stats)
         # The optimizer keeps the parameters of a skipped step; here the rest is kept.
@@ -99,7 +109,8 @@ def make_train_step(
         # A GPU's compiler would make one kernel of the update and of the sums that look
         # at it, which moves memory at a fraction of its rate; a TPU's does it well.
         seen = lax.optimization_barrier(after) if layout.platform == "gpu" else after
-        return after, inf_unless_finite(loss, seen, state.stats)
+        loss = inf_unless_finite(loss, seen, state.stats)
+        return after, StepMetrics(loss=loss, scalars=scalars)
 
     replicas = layout.plan.replicas > 1
     body, losses = (per_replica_step(local), P("replica")) if replicas else (local, P())
@@ -110,11 +121,11 @@ def make_train_step(
 
 def _sync_update(
     layout: Layout, reduction: GradientReduction, state: TrainState, batch: Batch
-) -> tuple[jax.Array, Any, Any, Any, Any]:
+) -> tuple[StepMetrics, Any, Any, Any, Any]:
     """Move the parameters along the gradient of the whole batch.
 
     Returns:
-        Loss, new statistics, parameters, optimizer state and error feedback.
+        Metrics, new statistics, parameters, optimizer state and error feedback.
     """
     plan = layout.plan
     at = replace(state, params=gradient_params(state.params, state.opt))
@@ -150,19 +161,20 @@ def _sync_update(
         plan.reduce, reduction, names, grads, state.feedback, state.step
     )
     tree = jax.tree.structure(layout.replica_state_shapes.params)
-    params, opt = _apply_optimizer(
+    params, opt, scalars = _apply_optimizer(
         layout, state.params, state.opt, jax.tree.unflatten(tree, grads)
     )
-    return loss, stats, params, opt, feedback
+    return StepMetrics(loss=loss, scalars=scalars), stats, params, opt, feedback
 
 
 def _async_update(
     layout: Layout, reduction: GradientReduction, state: TrainState, batch: Batch
-) -> tuple[jax.Array, Any, Any, Any, Any]:
+) -> tuple[StepMetrics, Any, Any, Any, Any]:
     """Move the parameters of a stage along the gradient of each microbatch.
 
     Returns:
-        As `_sync_update`; the loss is the mean of the microbatches'.
+        As `_sync_update`; the loss is the mean of the microbatches', and there is no
+        gradient of the whole step.
     """
 
     def update(
@@ -170,10 +182,10 @@ def _async_update(
     ) -> tuple[SlotArrays, Any]:
         leaves, tree = jax.tree.flatten(jax.tree.map(jnp.conj, grads))
         summed = all_reduce_leaves(leaves, reduction.exact_axes)
-        new: tuple[SlotArrays, Any] = _apply_optimizer(
+        params, opt, _ = _apply_optimizer(
             layout, params, opt, jax.tree.unflatten(tree, summed)
         )
-        return new
+        return params, opt
 
     pipe, parts = sync_gradients.make_training_pipeline(layout, state, batch)
     stream = async_plan_schedule(layout.plan, layout.task.microbatches)
@@ -185,7 +197,7 @@ def _async_update(
     # Before the sum, which tells all devices what one of them has in its stage.
     loss = nan_unless_finite(losses.mean(), params, opt)
     (loss,) = all_reduce_leaves([loss], [layout.plan.sum_axes])
-    return loss, stats, params, opt, state.feedback
+    return StepMetrics(loss=loss), stats, params, opt, state.feedback
 
 
 def _sync_stats(layout: Layout, stats: Any) -> Any:
@@ -198,8 +210,11 @@ def _sync_stats(layout: Layout, stats: Any) -> Any:
 
 def _apply_optimizer(
     layout: Layout, params: Any, opt: Any, grads: Any
-) -> tuple[Any, Any]:
-    """Return the parameters moved along the gradients, and the optimizer's state."""
+) -> tuple[Any, Any, dict[str, jax.Array]]:
+    """Return the parameters moved along the gradients, and the optimizer's state.
+
+    And what the step tells of the gradients, by the name of its column.
+    """
     # With zero = 1 parameters are whole and the optimizer's state is sharded: a device
     # updates its shard, and gathers the others'.
     whole = layout.shards_params and not layout.gathers_params
@@ -210,9 +225,12 @@ def _apply_optimizer(
     # optax counts steps in int32 and lets jax promote them, also where a user or a
     # test has asked for strict promotion.
     move = optax.with_extra_args_support(layout.task.optimizer)
-    squares = functools.partial(_global_squares, layout)
-    total = functools.partial(_sum_over_stages, layout)
+    squares = memoize_sums(functools.partial(_global_squares, layout))
+    total = memoize_sums(functools.partial(_sum_over_stages, layout))
+    scalars: dict[str, jax.Array] = {}
     with jax.numpy_dtype_promotion("standard"), jax.named_scope(UPDATE_SCOPE):
+        if layout.has_gradient_norm:
+            scalars[GRADIENT_NORM] = global_norm(grads, squares, total)
         updates, opt = move.update(
             grads,
             opt,
@@ -233,7 +251,7 @@ def _apply_optimizer(
             inner=layout.reduction.gather_inner,
         )
         params = jax.tree.unflatten(tree, leaves)
-    return params, opt
+    return params, opt, scalars
 
 
 def _global_squares(layout: Layout, tree: Any) -> Any:

@@ -17,6 +17,7 @@ from flax import nnx
 from jaxdist.core.dtypes import is_complex
 from jaxdist.core.errors import BadInput, did_you_mean
 from jaxdist.core.records import parse_record
+from jaxdist.layers.experts import ChoiceShares
 from jaxdist.profile.abstract import constant_rngs, is_trainable
 from jaxdist.profile.repeated_blocks import RepeatedBlocks, find_equal_blocks
 from jaxdist.train.lora import LoraConfig, add_adapters
@@ -76,6 +77,8 @@ class Task:
     """Microbatches of a batch, whose gradients are accumulated."""
     average: float = 0.0
     """Decay of the moving average of the weights; 0 for no average."""
+    gradient_norm: bool = False
+    """Whether a step returns the norm of its gradient."""
     frozen: tuple[str, ...] = ()
     """Patterns of the paths of parameters that are not trained: `base.*`."""
     trained: tuple[str, ...] = ()
@@ -98,6 +101,14 @@ class Task:
         flat = nnx.to_flat_state(self.state.stats)
         return frozenset(
             "/".join(map(str, path)) for path, x in flat if is_trainable(path, x)
+        )
+
+    @functools.cached_property
+    def routing_stats(self) -> frozenset[str]:
+        """Names of what mixtures of experts keep of how tokens were routed."""
+        flat = nnx.to_flat_state(self.state.stats)
+        return frozenset(
+            "/".join(map(str, path)) for path, x in flat if isinstance(x, ChoiceShares)
         )
 
     @property

@@ -113,8 +113,8 @@ def _measure_host(command_args: Sequence[str]) -> int:
 
     def step() -> Any:
         nonlocal state
-        state, loss = program.compiled_step(state, batch)
-        return loss
+        state, metrics = program.compiled_step(state, batch)
+        return metrics
 
     # The first step opens connections; the counted ones find them open.
     jax.block_until_ready(step())

@@ -63,12 +63,12 @@ def run(
     overrides: Sequence[str] = (),
     quiet: bool = False,
 ) -> Run:
-    """Train an experiment to its end, or go on with its run.
+    """Train an experiment to its end, or resume its run.
 
     What `jaxdist train` does, in this process: it compiles and audits the step, trains,
     evaluates, saves, and writes the run folder with its report. Processes that a
     launcher has started call it alike. Values that are no settings are not in the run
-    folder: whoever goes on with a run hands them over again.
+    folder: whoever resumes a run hands them over again.
 
     Args:
         experiment: settings, or the name or file of an experiment.

@@ -1,4 +1,4 @@
-"""Options of launchers that start processes again, or go on with fewer of them."""
+"""Options of launchers that start processes again, or continue with fewer of them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

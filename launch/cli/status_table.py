@@ -88,16 +88,15 @@ def _print_run(status: RunStatus) -> None:
         out.print(f"  {_STATE_HINTS[status.state]}")
     folder = RunFolder(Path(status.folder))
     if status.state in ("dead", "stopped", "failed") and folder.has_run:
-        out.print(f"  {resume_command(folder)} goes on with it", soft_wrap=True)
+        out.print(f"  {resume_command(folder)} resumes it", soft_wrap=True)
     again = pluralize(status.restarts, "restart")
     out.print(f"  {again}; last line {_last_line_age(status)}\n")
     if not status.processes:
         return
     rows = make_table("rank", "host", "step", "phase", right=("rank", "step"))
+    pause = "between phases" if status.state in _ACTIVE_STATES else "ended"
     for rank, at in sorted(status.processes.items()):
-        rows.add_row(
-            str(rank), at.host, format_count(at.step), at.phase or "between phases"
-        )
+        rows.add_row(str(rank), at.host, format_count(at.step), at.phase or pause)
     print_table(out, rows)
 
 

@@ -40,12 +40,12 @@ def add_training_options(parser: CommandParser) -> None:
         "--adapt",
         action="store_true",
         help="with --cluster: where a link or host has changed, save, plan again, and "
-        "go on under the new plan",
+        "continue under the new plan",
     )
     add(
         "--change",
         action="store_true",
-        help="of a run that goes on, change what its result follows from as it is "
+        help="of a run that is resumed, change what its result follows from as it is "
         "typed here: epochs=40 --change",
     )
     add_trust_option(parser)
@@ -60,7 +60,7 @@ def training_request(
     Args:
         args: parsed words.
         experiment: name of an experiment, or path of a file that has one.
-        run: the run that goes on; None: the one of the configuration, if there is one.
+        run: the run that is resumed; None: that of the configuration, if there is one.
     """
     from jaxdist.launch.training.job.request import JobRequest
 
@@ -218,7 +218,7 @@ def parse_step_window(text: str | None) -> tuple[int, int] | None:
 
 
 def _print_opening(asked: "ResolvedRequest") -> None:
-    """Say what begins, and what is changed of a run that goes on.
+    """Say what begins, and what is changed of a run that is resumed.
 
     It may still be refused, so standard output stays empty.
     """
@@ -227,7 +227,7 @@ def _print_opening(asked: "ResolvedRequest") -> None:
 
     config = asked.resolved.config
     attempt = 1 if asked.stored is None else len(asked.stored.attempts or (1,)) + 1
-    how = "new" if asked.stored is None else f"goes on, attempt {attempt}"
+    how = "new" if asked.stored is None else f"resumed, attempt {attempt}"
     what = f"{config.model.name} on {config.data.name}, {config.plan.title}"
     length = pluralize(config.epochs, "epoch")
     lines = [f"train     {asked.folder.path} ({how}): {what}, {length}"]

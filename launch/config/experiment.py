@@ -36,6 +36,8 @@ class RunConfig:
     that is stuck ends with exit code 75. 0 lets it wait for ever."""
     straggler_interval: int = 100
     """Steps after which slow processes are named, again and again; 0 names none."""
+    gradient_norm: bool = True
+    """Whether each step's norm of the whole gradient, not clipped yet, is recorded."""
 
     def __post_init__(self) -> None:
         if self.straggler_interval < 0:

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jaxdist.core.errors import BadInput
+from jaxdist.core.errors import BadInput, nearest_path
 from jaxdist.core.plan import PLAN_TARGET_KEY, Plan
 from jaxdist.core.text_encoding import decode_text, read_text
 from jaxdist.core.validation import json_text, parse_json
@@ -176,11 +176,14 @@ def load_plan_overrides(path: str) -> tuple[str, ...]:
     try:
         plan = Plan.from_json(decode_text(Path(path).read_bytes(), path))
     except OSError as error:
+        near = nearest_path(Path(path), "*.json")
         raise BadInput(
             f"{path} cannot be read",
             rule="a plan is a file, as jaxdist plan -o writes it",
             values=error.strerror or str(error),
-            remedy="--plan FILE, for example the plan.json of a run folder",
+            remedy=f"did you mean {near}?"
+            if near
+            else "--plan FILE, for example the plan.json of a run folder",
         ) from error
     except (ValueError, TypeError) as error:
         # BadInput is a ValueError: a plan that is read but refused says why itself.

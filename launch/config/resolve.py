@@ -1,6 +1,7 @@
 """Resolution: an experiment and its overrides become one checked configuration."""
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -160,7 +161,20 @@ class ResolvedConfig:
     def describe(self, key: str) -> str:
         """Name a value and who set it, as errors do: `data.batch = 64 (experiment)`."""
         value = format_value(flatten_config(self.config)[key])
-        return f"{key} = {value} ({self.sources[key]})"
+        return f"{key} = {value} ({self._shown_source(key)})"
+
+    def count_sources(self) -> Counter[str]:
+        """Return how many values each source set, or a plan that was given whole."""
+        return Counter(map(self._shown_source, self.sources))
+
+    def _shown_source(self, key: str) -> str:
+        """Return who set a value, as a person sees it: nobody types a whole plan."""
+        is_plan = key.startswith("plan.") and all(
+            by == "command line"
+            for other, by in self.sources.items()
+            if other.startswith("plan.")
+        )
+        return "the plan" if is_plan else self.sources[key]
 
     def keys_from(self, source: SettingSource) -> tuple[str, ...]:
         """Return the keys that this source set."""
@@ -237,12 +251,13 @@ def resolve_config(
         typed += recipe if "recipe" in typed else ()
 
     # An experiment augments the data set that it is made for. Of samples of one's own
-    # nobody but their owner knows whether they may be moved.
+    # nobody but their owner knows whether they may be moved, or cut.
     other = config.data.name != experiment.data.name
     if other and datasets.is_own_data(config.data):
-        plain = {"data.shift": 0, "data.augment": ()}
+        plain = {"data.shift": 0, "data.augment": (), "data.size": None}
         untyped = {key: value for key, value in plain.items() if key not in typed}
         config = replace_values(config, untyped)
+    datasets.check_size(config.data)
 
     # A value that an experiment sets to the default counts as the default: nobody can
     # tell them apart.

@@ -122,7 +122,7 @@ class PreemptionHandler:
 
 
 def never_stop() -> bool:
-    """Poll of a run that nobody preempts: go on."""
+    """Poll of a run that nobody preempts: continue."""
     return False
 
 

@@ -151,7 +151,7 @@ def _read_summary(folder: RunFolder) -> Run:
             f"{folder.path} has no record",
             rule="a run is compared when it has ended, or was asked to end",
             values=f"no {folder.summary.name}",
-            remedy="jaxdist train goes on with it",
+            remedy="jaxdist train resumes it",
         )
     run = read_run_file(folder.summary, Run.from_json)
     # The first step compiles, and is not timed.

@@ -79,17 +79,18 @@ class PlanTimer:
 
         from jaxdist.train.metrics import MAX_IN_FLIGHT_STEPS
 
-        losses: list[Any] = []
+        metrics: list[Any] = []
         start = time.perf_counter()
         for _ in range(steps):
             # Counted on from round to round: outer steps are due by the number of the
             # step.
             self._done += 1
-            self._state, loss = self._program.run(self._done, self._state, self._batch)
-            losses.append(loss)
+            done = self._program.run(self._done, self._state, self._batch)
+            self._state = done[0]
+            metrics.append(done[1])
             # As the loop of training does: no more steps wait than it lets wait.
-            jax.block_until_ready(losses[: max(0, len(losses) - MAX_IN_FLIGHT_STEPS)])
-        jax.block_until_ready(losses)
+            jax.block_until_ready(metrics[: max(0, len(metrics) - MAX_IN_FLIGHT_STEPS)])
+        jax.block_until_ready(metrics)
         return (time.perf_counter() - start) / steps
 
 

@@ -33,6 +33,7 @@ _MAX_POINTS: Final = 300
 
 _KNOWN_COLUMNS: Final = (
     *("kind", "step", "epoch", "time", "loss", "learning_rate", "step_s"),
+    *("gradient_norm", "busiest_expert_share", "dropped_share"),
     *("accuracy", "correct", "answers", "samples", "perplexity"),
     *("host_memory_bytes", "device_memory_bytes"),
 )
@@ -75,6 +76,9 @@ def learning_figures(record: RunData) -> list[Figure]:
     if points := perplexity_points(record):
         figures.append(_draw_column("Test perplexity", "e to the loss", points, x))
 
+    if norms := gradient_norms(record):
+        figures.append(_norm_figure(record, norms, x))
+    figures += _routing_figures(record, x)
     rates = metric_points(record.train, "learning_rate")
     if rates:
         peak = max(rates, key=lambda point: point[1])
@@ -122,6 +126,40 @@ def _draw_column(
     # Labels stand above the end of a curve, which may be its highest value.
     y = YAxis(title=unit, ticks=ticks(low, high + 0.2 * (high - low)))
     return draw_line_chart(name, [curve], x, y, offers_log=True)
+
+
+def _norm_figure(record: RunData, norms: Points, x: XAxis) -> Figure:
+    """Draw the norm of the gradient, and the norm that it was clipped to."""
+    label = f"{norms[-1][1]:.3g} at the end"
+    curves = [Curve(stroke="backward", points=norms, label=label, name="norm")]
+    most = max(y for _, y in norms)
+    clip = record.value("optim.clip")
+    if is_finite_number(clip) and 0 < clip <= most:
+        ends = [(step, float(clip)) for step in (norms[0][0], norms[-1][0])]
+        label = f"clipped to {clip:g}"
+        curves.append(Curve(stroke="forward", points=ends, label=label, name="clip"))
+    y = YAxis(title="norm of the whole gradient", ticks=ticks(0.0, 1.2 * most))
+    return draw_line_chart("Gradient norm", curves, x, y, offers_log=True)
+
+
+def _routing_figures(record: RunData, x: XAxis) -> list[Figure]:
+    """Draw what the busiest expert gets, and what finds no slot, in per cent."""
+    curves = []
+    for stroke, column, name in (
+        ("backward", "busiest_expert_share", "busiest expert"),
+        ("forward", "dropped_share", "dropped"),
+    ):
+        points = downsample(metric_points(record.train, column), fmean)
+        line = [(step, 100 * y) for step, y in points]
+        # Without a capacity nothing can be dropped.
+        if any(y for _, y in line):
+            label = f"{name}, {line[-1][1]:.1f} at the end"
+            curves.append(Curve(stroke=stroke, points=line, label=label, name=name))
+    if not curves:
+        return []
+    most = max(y for curve in curves for _, y in curve.points)
+    y = YAxis(title="choices of experts, %", ticks=ticks(0.0, 1.2 * most))
+    return [draw_line_chart("Routing", curves, x, y)]
 
 
 def _memory_figures(record: RunData, x: XAxis) -> list[Figure]:
@@ -218,6 +256,12 @@ def attempt_marks(record: RunData) -> list[AxisMark]:
 def training_loss(record: RunData) -> Points:
     """Return the training loss, averaged over neighbouring steps."""
     return downsample(metric_points(record.train, "loss"), fmean)
+
+
+def gradient_norms(record: RunData) -> Points:
+    """Return the norm of the gradient, the largest of neighbouring steps."""
+    # A mean would hide the one step that was far too long.
+    return downsample(metric_points(record.train, "gradient_norm"), max)
 
 
 def metric_points(rows: Sequence[JsonRow], key: str) -> Points:

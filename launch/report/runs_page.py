@@ -31,6 +31,7 @@ from jaxdist.launch.report.learning_curves import (
     accuracy_axis,
     accuracy_points,
     downsample,
+    gradient_norms,
     metric_points,
     step_axis,
     throughput,
@@ -165,6 +166,7 @@ def _figures(records: Sequence[RunData], names: Sequence[str]) -> list[Figure]:
         ("Training loss", "loss", training_loss),
         ("Test loss", "loss", lambda one: metric_points(one.tests, "loss")),
         ("Test accuracy", "", accuracy_points),
+        ("Gradient norm", "norm of the whole gradient", gradient_norms),
         (
             "Throughput",
             " or ".join(sorted(rates)),

@@ -281,6 +281,21 @@ def folder_lock(folder: RunFolder) -> Iterator[RunFolder]:
         os.close(file)
 
 
+def is_locked(folder: RunFolder) -> bool:
+    """Tell whether a process works in a folder."""
+    try:
+        file = os.open(folder.lock_file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
 JsonRow = dict[str, Any]
 T = TypeVar("T")
 _TAIL_BYTES: Final = 1 << 16

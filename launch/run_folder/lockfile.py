@@ -1,7 +1,7 @@
 """The lock file of a run: its configuration, versions, samples and attempts.
 
-A run that goes on reads it: it trains with the configuration that is stored there, says
-what is changed of it, and refuses settings that would make it another run.
+A run that is resumed reads it: it trains with the configuration that is stored there,
+says what is changed of it, and refuses settings that would make it another run.
 """
 
 import hashlib
@@ -425,9 +425,9 @@ def check_accepted(
     """Refuse changes of a run's result that nobody has asked for.
 
     Args:
-        changes: of a run that goes on.
+        changes: of a run that is resumed.
         name: of the run.
-        again: the command that goes on with it.
+        again: the command that resumes it.
         experiment: its name or file, as it is typed.
 
     Raises:
@@ -441,11 +441,11 @@ def check_accepted(
     rename = format_override("run.name", f"{name}-2")
     raise BadInput(
         f"run {name} was started with another {asked[0].key}",
-        rule="a run goes on with its own configuration; what changes its result is "
+        rule="a resumed run keeps its own configuration; what changes its result is "
         "asked for with --change",
         values="; ".join(change.text for change in asked),
         remedy=(
-            f"{again} goes on as it was",
+            f"{again} resumes it as it was",
             f"{again} {words} --change changes it from here on",
             f"jaxdist train {shlex.quote(experiment)} {rename} ... starts another run",
         ),
@@ -453,7 +453,7 @@ def check_accepted(
 
 
 def resume_command(folder: RunFolder) -> str:
-    """Return the command that goes on with a run, with what it has to be given.
+    """Return the command that resumes a run, with what it has to be given.
 
     >>> from pathlib import Path
     >>> resume_command(RunFolder(Path("runs/a"))), resume_command(RunFolder(Path("/b")))
@@ -472,7 +472,7 @@ def resume_command(folder: RunFolder) -> str:
 
 
 def check_same_samples(old: SampleFingerprints, new: SampleFingerprints) -> None:
-    """Refuse to go on with other samples than a run was started with.
+    """Refuse to resume with other samples than a run was started with.
 
     Args:
         old: what its lock file says; a part that it does not name may be any.

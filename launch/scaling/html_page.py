@@ -44,7 +44,7 @@ _FILLS: Final = {
 def write_page(result: ScalingResult, folder: Path) -> Path:
     """Write `scale.html` and `scale.json` into a study's folder; return the page."""
     page, tree = folder / "scale.html", json_text(scaling_tree(result), indent=2)
-    # A study that goes on writes both again, while a browser may have the page open.
+    # A study that is resumed writes both again, while a browser may have the page open.
     write_atomic(page, render_page(result))
     write_atomic(folder / "scale.json", tree + "\n")
     return page

@@ -42,7 +42,7 @@ def run_study(study: ScalingStudy, callback: RunCallback) -> ScalingResult:
         study: what to run.
         callback: is called after each run.
     """
-    # Before the first run: a study that is interrupted is recognised when it goes on.
+    # Before the first run: an interrupted study is recognised when it is resumed.
     study.write_manifest()
     found: list[ScalingMeasurement | FailedRun] = []
     with exit_on_signals():

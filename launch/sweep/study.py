@@ -83,7 +83,11 @@ class SweepSettings:
         return parse_record(cls, known_fields(cls, tree), "the sweep")
 
 
-TrialState = Literal["done", "pruned", "failed", "running"]
+TrialState = Literal["done", "pruned", "failed", "running", "stopped"]
+
+
+FINAL_STATES: Final[tuple[TrialState, ...]] = ("done", "pruned", "failed")
+"""States of trials that are not resumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +97,8 @@ class TrialRecord:
     number: int
     """Counted from 0; its run is `trial-NUMBER`."""
     state: TrialState
-    """done: trained to its end; pruned: ended early, for it was worse than others."""
+    """done: trained to its end; pruned: ended early, for it was worse than others;
+    stopped: under way when its sweep ended."""
     params: Mapping[str, Any]
     """The values that were drawn, by key."""
     value: float | None = None
@@ -170,7 +175,7 @@ def check_sweep(folder: Path, settings: SweepSettings) -> SearchSpace:
         shown = [format_value(getattr(each, key)) for each in (before, settings)]
         raise BadInput(
             f"{folder} has another sweep",
-            rule="a sweep goes on as it was started; --trials may be larger",
+            rule="a sweep resumes as it was started; --trials may be larger",
             values=f"{key}: {shown[0]}, now {shown[1]}",
             remedy=(f"--name {folder.name}-2", f"jaxdist sweep {folder.name} --show"),
         )

@@ -62,9 +62,9 @@ class TerminalRunHeader:
     folder: Path
     """Folder of the run."""
     resumed_at: int | None = None
-    """Step of the newest verified checkpoint, when the run goes on from one."""
+    """Step of the newest verified checkpoint, when the run resumes from one."""
     value_sources: Mapping[str, int] = field(default_factory=dict)
-    """How many values each origin set: default, experiment, command line."""
+    """How many values each origin set: default, experiment, command line, the plan."""
     audit: str = ""
     """What the audit of the compiled step found, as one line."""
     memory_bytes: int = 0
@@ -115,6 +115,8 @@ class TerminalRunHeader:
             values.append(f"{by_experiment} by the experiment")
         if typed := sources.get("command line"):
             values.append(f"{typed} on the command line")
+        if by_plan := sources.get("the plan"):
+            values.append(f"{by_plan} by the plan")
         train, test = count(self.train_samples), count(self.test_samples)
         epochs, steps = pluralize(self.epochs, "epoch"), pluralize(self.steps, "step")
         memory = format_size(self.memory_bytes)
@@ -265,7 +267,7 @@ def run_summary(
         run: what happened.
         folder: folder of the run.
         commands: commands to try next, at most three; the usual ones if not given.
-        resume_command: the command that goes on with it.
+        resume_command: the command that resumes it.
     """
     chosen = commands
     if chosen is None:
@@ -279,7 +281,7 @@ def suggest_commands(run: Run, folder: Path, resume_command: str = "") -> list[s
     Args:
         run: what happened.
         folder: folder of the run.
-        resume_command: the command that goes on with it; empty makes one of its path.
+        resume_command: the command that resumes it; empty makes one of its path.
     """
     if run.status == "stopped":
         return [resume_command or f"jaxdist resume {quote(str(folder))}"]

@@ -105,7 +105,7 @@ class RunTracking:
             self._threads.remove(thread)
             said = " ".join(str(thread.error).split()) or type(thread.error).__name__
             warnings.warn(
-                f"tracker {thread.name} failed, and the run goes on without it: {said}",
+                f"tracker {thread.name} failed; the run continues without it: {said}",
                 JaxdistWarning,
                 stacklevel=3,
             )

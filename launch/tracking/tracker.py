@@ -13,7 +13,7 @@ TRACKING: Final = "tracking"
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """What a tracker is told as a run begins, or goes on."""
+    """What a tracker is told as a run begins, or is resumed."""
 
     name: str
     """Name of the run."""
@@ -40,7 +40,7 @@ class TrackedRun:
             return None
 
     def save_id(self, tracker: str, name: str) -> None:
-        """Keep what the run is called by a tracker, so that it goes on there."""
+        """Keep what the run is called by a tracker, so that it continues there."""
         # A file for each: trackers run side by side.
         (self.folder / TRACKING).mkdir(exist_ok=True)
         write_atomic(self.folder / TRACKING / tracker, f"{name}\n")
@@ -51,7 +51,7 @@ class TrackedEnd:
     """What a tracker is told as a run ends."""
 
     status: Literal["done", "stopped", "failed"]
-    """done: every step was made; stopped: it was asked to end, and can go on."""
+    """done: every step was made; stopped: it was asked to end, and can be resumed."""
     values: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the whole run: score, seconds, bytes."""
     files: tuple[Path, ...] = ()
@@ -66,7 +66,7 @@ class Tracker(Protocol):
     """
 
     def start(self, run: TrackedRun) -> int | None:
-        """Begin, or go on with a run that was resumed.
+        """Begin, or continue a run that was resumed.
 
         Returns:
             The newest step that is kept already: those up to it are not logged again,

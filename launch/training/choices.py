@@ -36,12 +36,12 @@ _EXAMPLE: Final = '{"prompt": "One, two,", "choices": [" three", " red"], "answe
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A prompt, how it may go on, and which is right."""
+    """A prompt, how it may continue, and which is right."""
 
     prompt: str
     """How the text begins."""
     choices: tuple[str, ...]
-    """How it may go on, at least two."""
+    """How it may continue, at least two."""
     answer: int
     """Place of the right one, from 0."""
 

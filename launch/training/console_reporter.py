@@ -1,7 +1,6 @@
 """What the terminal shows while a run goes: the opening and the progress line."""
 
 import contextlib
-from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Final, Self
@@ -184,7 +183,7 @@ def make_run_header(session: TrainingSession) -> TerminalRunHeader:
         steps=job.run_schedule.steps,
         folder=session.folder.path,
         resumed_at=session.start_step if session.restored is not None else None,
-        value_sources=Counter(job.resolved.sources.values()),
+        value_sources=job.resolved.count_sources(),
         audit=audit_line(program),
         memory_bytes=program.memory_bytes,
         attention=program.attention,

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,7 +134,7 @@ def _write_run(
     from jaxdist.launch.training.train import checkpoint_metadata
     from jaxdist.meshes.build import build_mesh
     from jaxdist.train.checkpoint.checkpoints import Checkpoints
-    from jaxdist.train.state import TrainState, replace_leaves
+    from jaxdist.train.state import TrainState, named_leaves, replace_leaves
 
     config = resolved.config
     jax.config.update("jax_enable_x64", config.precision == "float64")
@@ -143,8 +144,12 @@ def _write_run(
         layout = lay_out(sized, task, config.plan, build_mesh(config.plan), shapes)
         weights = open_weights(sized, layout)
     assert weights is not None
-    arrays = weights.read()
-    stored = layout.stored
+    arrays, stored = weights.read(), layout.stored
+    for name in layout.task.routing_stats:
+        # No token was routed yet.
+        x = named_leaves(stored.stats)[name]
+        zeros = partial(jnp.zeros, x.shape, x.dtype)
+        arrays[name] = jax.jit(zeros, out_shardings=x.sharding)()
     state = TrainState(
         # On the devices of all processes, which one of this process alone is not.
         step=jax.jit(

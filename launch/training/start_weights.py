@@ -130,8 +130,9 @@ def open_weights(config: Experiment, layout: Layout) -> StartWeights | None:
     if is_run:
         return _open_run(RunFolder(path), targets)
     found = PretrainedFolder.open(path)
-    # Adapters are new: no file has them.
-    targets = {name: x for name, x in targets.items() if not is_adapter(name)}
+    # Adapters are new, and so is how experts were chosen: no file has them.
+    own = layout.task.routing_stats
+    targets = {k: x for k, x in targets.items() if not (k in own or is_adapter(k))}
     return StartWeights(
         targets=targets,
         source=found.path,

@@ -1,6 +1,7 @@
 """A name leads back to its function, and says what is wrong where it does not."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -68,6 +69,29 @@ def test_a_file_hides_no_module(file):
     assert json.loads("[1]") == [1]
 
 
+def test_a_file_imports_what_lies_beside_it(file, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    beside = file("def shapes():\n    return 1\n", "lies_beside.py")
+    path = file("from lies_beside import shapes\n")
+    monkeypatch.delitem(sys.modules, "lies_beside", raising=False)
+    shapes = resolve_object(f"{path}:shapes")
+    # Another process finds it by its path, without the file that imported it.
+    assert object_reference(shapes) == f"{beside}:shapes"
+    monkeypatch.delitem(sys.modules, "lies_beside")
+
+
+def test_a_program_is_not_loaded_a_second_time(file):
+    path = file(
+        "from jaxdist.core.object_reference import object_reference, resolve_object\n"
+        "def shapes():\n    return 1\n"
+        "print(resolve_object(object_reference(shapes)) is shapes)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True\n"
+
+
 def test_functions_without_a_place_have_no_name():
     def inner():
         return None
@@ -87,10 +111,11 @@ def test_what_is_not_there_is_named(file, tmp_path):
     assert refused("no_such_package.nets:Net").what == "no module no_such_package.nets"
 
 
-def test_a_file_that_fails_names_the_line_and_is_tried_again(file):
+def test_a_file_that_fails_names_the_line_and_is_tried_again(file, monkeypatch):
     path = file("x = 1\ny = z\n")
-    for _ in range(2):
-        error = refused(f"{path}:f")
+    monkeypatch.chdir(path.parent)
+    for name in (path, path.name):
+        error = refused(f"{name}:f")
         assert error.values == "NameError: name 'z' is not defined"
         assert error.remedy[0].endswith("line 2")
     assert not [

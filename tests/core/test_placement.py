@@ -63,6 +63,9 @@ def test_what_no_axis_is_and_an_axis_twice_are_refused():
     with pytest.raises(BadInput, match="in one place") as caught:
         Plan(placement=("pipe", "data", "pipe"))
     assert caught.value.remedy == ("plan.placement=pipe,data",)
+    with pytest.raises(BadInput, match="are counted once") as caught:
+        Plan(host_order=("t4", "v100", "t4"))
+    assert caught.value.remedy == ("plan.host_order=t4,v100",)
 
 
 def test_a_placement_stays_on_another_mesh():

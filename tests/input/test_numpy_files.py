@@ -79,10 +79,16 @@ def test_lengths_that_differ_are_refused(tmp_path):
     assert caught.value.values == "image: 30, label: 29"
 
 
-@pytest.mark.parametrize("content", [None, b"", b"no zip"])
+def test_a_file_that_is_not_there_is_named_with_one_that_is_spelled_alike(tmp_path):
+    np.savez(tmp_path / "my.npz", **ARRAYS)
+    with pytest.raises(BadInput, match="no file or folder") as caught:
+        open_data(DataConfig(name=f"numpy:{tmp_path / 'mi.npz'}"))
+    assert caught.value.remedy == (f"did you mean numpy:{tmp_path / 'my.npz'}?",)
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip"])
 def test_what_is_no_file_of_numpy_is_refused(tmp_path, content):
-    if content is not None:
-        (tmp_path / "my.npz").write_bytes(content)
+    (tmp_path / "my.npz").write_bytes(content)
     with pytest.raises(BadInput, match="no arrays of samples"):
         open_data(DataConfig(name=f"numpy:{tmp_path / 'my.npz'}"))
 

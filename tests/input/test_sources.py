@@ -24,11 +24,17 @@ def test_an_array_source_gathers_copies():
 
 
 @pytest.mark.parametrize(
-    "arrays", [{}, {"a": np.zeros(0)}, {"a": np.zeros(2), "b": np.zeros(3)}]
+    ("arrays", "remedy"),
+    [
+        ({}, "above zero"),
+        ({"a": np.zeros(0)}, "above zero"),
+        ({"a": np.zeros(2), "b": np.zeros(3)}, "b[:2]"),
+    ],
 )
-def test_arrays_that_are_no_data_set_are_refused(arrays):
-    with pytest.raises(BadInput, match="one entry a sample"):
+def test_arrays_that_are_no_data_set_are_refused(arrays, remedy):
+    with pytest.raises(BadInput, match="one entry a sample") as caught:
         ArraySource(arrays)
+    assert remedy in caught.value.remedy[0]
 
 
 def test_a_fingerprint_names_the_content():

@@ -27,7 +27,10 @@ from jaxdist.models.registry import (
     takes_tokens,
 )
 from jaxdist.train.build_layout import build_layout
+from jaxdist.train.expert_metrics import BUSIEST_SHARE, DROPPED_SHARE
 from jaxdist.train.program import compile_program, initial_state
+from jaxdist.train.state import named_leaves
+from jaxdist.train.step_metrics import GRADIENT_NORM, StepMetrics
 from jaxdist.train.task import Task
 
 # One step of momentum leaves the gradient itself in the optimizer's state.
@@ -49,6 +52,7 @@ def make_task(config, dtype, network=None, optimizer=MOMENTUM):
         objective=objective_for(config),
         dtype=dtype,
         param_dtype=dtype,
+        gradient_norm=True,
     )
 
 
@@ -125,7 +129,13 @@ def one_device(task, state, batch):
     (loss, stats), grads = jax.value_and_grad(mean_loss, has_aux=True)(state.params)
     with jax.numpy_dtype_promotion("standard"):  # optax's own promotion
         updates, opt = task.optimizer.update(grads, state.opt, state.params)
-    return optax.apply_updates(state.params, updates), stats, opt, loss
+    scalars = {GRADIENT_NORM: optax.tree.norm(grads)} if task.gradient_norm else {}
+    kept = named_leaves(stats).items()
+    if shares := [x for name, x in kept if name.endswith("/choice_shares")]:
+        scalars[DROPPED_SHARE] = sum(x[-1] for x in shares) / len(shares)
+        scalars[BUSIEST_SHARE] = jnp.stack([x[:-1] for x in shares]).max()
+    metrics = StepMetrics(loss=loss, scalars=scalars)
+    return optax.apply_updates(state.params, updates), stats, opt, metrics
 
 
 @functools.cache
@@ -183,6 +193,22 @@ def assert_leaves_equal(got, want, tolerance):
         assert np.abs(a - b).max() <= limit, name
 
 
+def assert_copies_equal(tree):
+    """Hold every copy that a device has of a leaf against the first, bit by bit.
+
+    NumPy reads one copy of what several devices have; another could have drifted.
+    """
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        first = {}
+        for shard in leaf.addressable_shards:
+            bits = np.asarray(shard.data)
+            np.testing.assert_array_equal(
+                bits,
+                first.setdefault(str(shard.index), bits),
+                err_msg=f"{jax.tree_util.keystr(path)} on {shard.device}",
+            )
+
+
 @pytest.fixture(scope="session")
 def assert_equal_one_device():
     """Compile a layout's step, audit included, run it, and compare every leaf."""
@@ -209,9 +235,10 @@ def assert_equal_one_device():
                 own = replace(own, feedback=initial_state(where).feedback)
             own = jax.device_put(own, places)
             laid = jax.device_put(padded(batch, where), program.batch_shardings)
-            new, loss = program.compiled_step(own, laid)
+            new, metrics = program.compiled_step(own, laid)
             assert int(new.step) == 1
-            got = new.params, new.stats, new.opt, loss
+            assert_copies_equal(new)
+            got = new.params, new.stats, new.opt, metrics
             assert_leaves_equal(got, want, tolerance)
 
     return compare
@@ -220,16 +247,17 @@ def assert_equal_one_device():
 def run_layout(layout, state, batch):
     """Compile the step of a layout, with or without stages, and run it.
 
-    Returns parameters, statistics, optimizer state and loss, as of one device.
+    Returns parameters, statistics, optimizer state and metrics, as of one device.
     """
     program = compile_program(layout)
     places = jax.tree.map(lambda x: x.sharding, layout.state)
     held = jax.jit(layout.state_layout.to_device, out_shardings=places)(state)
     laid = jax.device_put(batch, program.batch_shardings)
-    after, loss = program.compiled_step(held, laid)
+    after, metrics = program.compiled_step(held, laid)
+    assert_copies_equal(after)
     # On the host: jax compiles a slice for each leaf of a device.
     new = layout.state_layout.to_checkpoint(jax.tree.map(np.asarray, after))
-    return new.params, new.stats, new.opt, loss
+    return new.params, new.stats, new.opt, metrics
 
 
 @pytest.fixture(scope="session")
@@ -245,6 +273,7 @@ def parts():
         padded=padded,
         shapes_of=shapes_of,
         assert_leaves_equal=assert_leaves_equal,
+        assert_copies_equal=assert_copies_equal,
     )
 
 

@@ -180,6 +180,7 @@ def step(parts, task, axes, state, batch, times=1):
     now = jax.device_put(given, places)
     for number in range(1, times + 1):
         now, _ = program.run(number, now, laid)
+    parts.assert_copies_equal(now)
     return now
 
 

@@ -22,6 +22,8 @@ SLOTS = ModelConfig(name="mixtral", size="tiny", capacity_factor=0.5, **LOSSES)
 DEEP_SLOTS = replace(SLOTS, depth=2)
 # A llama with experts, more of which a token takes than a device has.
 WIDE = ModelConfig(name="llama", size="tiny", experts=4, chosen_experts=3)
+# Tokens between pairs of layers are split as well.
+SEQUENCE = {"tensor": 2, "tensor_strategy": "sequence"}
 
 LAYOUTS = {
     "data 2 x tensor 2": (MIXTRAL, {"data": 2, "tensor": 2}),
@@ -31,6 +33,16 @@ LAYOUTS = {
     "context 3, slots": (SLOTS, {"context": 3}),
     "tensor 2, filter": (MIXTRAL, {"tensor": 2, "tensor_strategy": "filter"}),
     "tensor 2, channel": (SLOTS, {"tensor": 2, "tensor_strategy": "channel"}),
+    "tensor 2, sequence": (MIXTRAL, SEQUENCE),
+    "tensor 4, sequence, slots": (
+        replace(SLOTS, kv_heads=4),
+        SEQUENCE | {"tensor": 4},
+    ),
+    "data 2 x tensor 2, sequence, slots": (SLOTS, {"data": 2, **SEQUENCE}),
+    "context 2 x tensor 2, sequence, ring": (
+        WIDE,
+        {"context": 2, "context_form": "ring", **SEQUENCE},
+    ),
     "expert 2": (WIDE, {"expert": 2}),
     "expert 4": (MIXTRAL, {"expert": 4}),
     "expert 4, slots": (SLOTS, {"expert": 4}),
@@ -38,6 +50,18 @@ LAYOUTS = {
     "expert 2 x fsdp 2": (MIXTRAL, {"expert": 2, "fsdp": 2}),
     "expert 2 x tensor 2, slots": (SLOTS, {"expert": 2, "tensor": 2}),
     "expert 2 x tensor 2 x fsdp 2": (MIXTRAL, {"expert": 2, "tensor": 2, "fsdp": 2}),
+    "expert 2 x tensor 2 x fsdp 2, sequence": (
+        WIDE,
+        {"expert": 2, "fsdp": 2, **SEQUENCE},
+    ),
+    "expert 2 x tensor 2, sequence, a loop, blocks remade": (
+        DEEP,
+        {"expert": 2, "scan": "on", "remat": True, **SEQUENCE},
+    ),
+    "expert 2 x context 2 x tensor 2, sequence, slots": (
+        SLOTS,
+        {"expert": 2, "context": 2, **SEQUENCE},
+    ),
     "expert 2 x context 2": (MIXTRAL, {"expert": 2, "context": 2}),
     "expert 2 x context 2 x fsdp 2, ring": (
         MIXTRAL,
@@ -75,6 +99,7 @@ HYBRIDS = {
     "expert 2 x fsdp 2, slots": (SLOTS, {"expert": 2, "fsdp": 2}),
     "expert 2 x tensor 2": (MIXTRAL, {"expert": 2, "tensor": 2}),
     "expert 2 x context 2, slots": (SLOTS, {"expert": 2, "context": 2}),
+    "expert 2 x tensor 2, sequence, slots": (SLOTS, {"expert": 2, **SEQUENCE}),
 }
 
 
@@ -124,6 +149,11 @@ MICROBATCHES = {
     "pipe 2 x expert 2 x fsdp 2": (DEEP, staged(expert=2, fsdp=2)),
     "pipe 2 x expert 2 x fsdp 2, zero 1": (DEEP, staged(expert=2, fsdp=2, zero=1)),
     "pipe 2 x expert 2 x tensor 2, slots": (DEEP_SLOTS, staged(expert=2, tensor=2)),
+    "pipe 2 x expert 2 x tensor 2, sequence": (DEEP, staged(expert=2, **SEQUENCE)),
+    "pipe 2 x tensor 2, sequence, slots, zb-h1": (
+        DEEP_SLOTS,
+        staged("zb-h1", **SEQUENCE),
+    ),
     "pipe 2 x expert 2 x context 2": (DEEP, staged(expert=2, context=2)),
     "pipe 2 x expert 2 x context 2, slots": (DEEP_SLOTS, staged(expert=2, context=2)),
 }
@@ -179,7 +209,8 @@ def test_an_evaluation_equals_one_device_without_capacity(parts):
         )
         batch = parts.make_batch(SLOTS, jnp.float32, 4)
         weight = {"weight": np.ones(4, np.float32)}
-        for config, mesh in ((dropless, {}), (SLOTS, {"expert": 2, "context": 2})):
+        split = {"expert": 2, "context": 2, **SEQUENCE}
+        for config, mesh in ((dropless, {}), (SLOTS, split)):
             task = parts.make_task(config, jnp.float32)
             layout = parts.layout_of(task, mesh, batch)
             places = layout.batch_shardings(parts.shapes_of(batch | weight))

@@ -97,7 +97,16 @@ def test_the_step_does_what_the_plan_says(name, splits, check_layout):
 
 # Beside products of 8 features to sort, to mask and to move is most of the work.
 @pytest.mark.parametrize("capacity", [None, 1.0])
-@pytest.mark.parametrize("axes", [{}, {"expert": 2}, {"tensor": 2}], ids=str)
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {},
+        {"expert": 2},
+        {"tensor": 2},
+        {"tensor": 2, "tensor_strategy": "sequence"},
+    ],
+    ids=str,
+)
 def test_many_small_experts_do_what_the_plan_says(axes, capacity, check_layout):
     sizes = dict(embed=8, hidden=8, heads=2, kv_heads=2, experts=64, chosen_experts=1)
     config = ModelConfig(name="mixtral", size="tiny", capacity_factor=capacity, **sizes)

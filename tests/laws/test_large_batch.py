@@ -50,9 +50,10 @@ def step(parts):
         program = compile_program(where)
         places = jax.tree.map(lambda x: x.sharding, where.state)
         own = jax.device_put(jax.tree.map(np.array, state), places)
-        return program.compiled_step(
-            own, jax.device_put(batch, program.batch_shardings)
-        )
+        laid = jax.device_put(batch, program.batch_shardings)
+        new, metrics = program.compiled_step(own, laid)
+        parts.assert_copies_equal(new)
+        return new, metrics
 
     return run
 
@@ -75,8 +76,8 @@ def step(parts):
 def test_microbatches_make_the_step_of_the_whole_batch(axes, parts, start, step):
     task, state, batch = start(PLAIN)
     want = jax.jit(partial(parts.one_device, task))(state, batch)
-    new, loss = step(replace(task, microbatches=4), axes, state, batch)
-    parts.assert_leaves_equal((new.params, new.stats, new.opt, loss), want, 1e-9)
+    new, metrics = step(replace(task, microbatches=4), axes, state, batch)
+    parts.assert_leaves_equal((new.params, new.stats, new.opt, metrics), want, 1e-9)
 
 
 def test_microbatches_of_a_network_with_norms_are_equal_on_every_layout(start, step):
@@ -85,9 +86,9 @@ def test_microbatches_of_a_network_with_norms_are_equal_on_every_layout(start, s
     # Two devices take the first half of their own half each, one takes the first half.
     order = np.arange(16).reshape(2, 2, 4).transpose(1, 0, 2).reshape(-1)
     mixed = {key: value[order] for key, value in batch.items()}
-    one, loss = step(task, dict(data=1), state, mixed)
+    one, alone = step(task, dict(data=1), state, mixed)
     two, other = step(task, dict(data=2, spatial_h=2), state, batch)
-    np.testing.assert_allclose(loss, other, rtol=1e-12)
+    np.testing.assert_allclose(alone.loss, other.loss, rtol=1e-12)
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
 
@@ -150,13 +151,8 @@ def test_groups_of_replicas_normalise_as_groups_of_samples(
 
     reference = replace(task, model=apart)
     want = jax.jit(partial(parts.one_device, reference))(state, batch)
-    new, loss = step(task, axes, state, batch)
-    parts.assert_leaves_equal((new.params, new.stats, new.opt, loss), want, 1e-9)
-    for leaf in jax.tree.leaves(new.stats):
-        copies = {}
-        for shard in leaf.addressable_shards:
-            first = copies.setdefault(str(shard.index), shard.data)
-            np.testing.assert_array_equal(shard.data, first)
+    new, metrics = step(task, axes, state, batch)
+    parts.assert_leaves_equal((new.params, new.stats, new.opt, metrics), want, 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -215,19 +211,19 @@ FINITE_LAYOUTS = [dict(data=2, fsdp=2), dict(data=2, tensor=2), dict(spatial_h=2
 def test_one_bad_sample_is_seen_on_every_device(start, step, axes):
     task, state, batch = start(NORMED, optimizer=optax.sgd(0.1))
     batch["image"][11, 3, 5] = np.nan
-    _, loss = step(task, axes, state, batch)
-    assert all(np.isnan(shard.data) for shard in loss.addressable_shards)
+    _, metrics = step(task, axes, state, batch)
+    assert all(np.isnan(shard.data) for shard in metrics.loss.addressable_shards)
 
 
 @pytest.mark.parametrize("axes", FINITE_LAYOUTS)
 def test_a_state_that_overflows_is_seen_where_it_lies(start, step, axes):
     """The gradient is finite, and the step along it is too long for the dtype."""
     task, state, batch = start(NORMED, optimizer=optax.scale(1e308 * 1e3))
-    _, loss = step(task, axes, state, batch)
-    assert any(np.isinf(shard.data) for shard in loss.addressable_shards)
+    _, metrics = step(task, axes, state, batch)
+    assert any(np.isinf(shard.data) for shard in metrics.loss.addressable_shards)
     task, state, batch = start(NORMED, optimizer=optax.sgd(0.1))
-    _, loss = step(task, axes, state, batch)
-    assert all(np.isfinite(shard.data) for shard in loss.addressable_shards)
+    _, metrics = step(task, axes, state, batch)
+    assert all(np.isfinite(shard.data) for shard in metrics.loss.addressable_shards)
 
 
 def test_one_bad_sample_stops_every_device(start, step):
@@ -235,8 +231,8 @@ def test_one_bad_sample_stops_every_device(start, step):
     optimizer = skip_nonfinite(optax.sgd(0.1, momentum=0.9))
     task, state, batch = start(NORMED, optimizer=optimizer, average=0.99)
     batch["image"][11, 3, 5] = np.nan
-    new, loss = step(task, dict(data=2, fsdp=2), state, batch)
-    assert np.isnan(loss)
+    new, metrics = step(task, dict(data=2, fsdp=2), state, batch)
+    assert np.isnan(metrics.loss)
     assert int(new.step) == int(state.step) + 1
     same = partial(jax.tree.map, np.testing.assert_array_equal)
     same(new.params, state.params)

@@ -28,8 +28,8 @@ LAYOUTS = {
 def losses_of(step, state, batches):
     losses = []
     for batch in batches:
-        state, loss = step(state, batch)
-        losses.append(float(loss))
+        state, metrics = step(state, batch)
+        losses.append(float(metrics.loss))
     return np.array(losses)
 
 
@@ -49,9 +49,9 @@ def one_device(parts):
         plain = functools.partial(parts.one_device, task)
 
         def step(state, batch):
-            params, stats, opt, loss = plain(state, batch)
+            params, stats, opt, metrics = plain(state, batch)
             fields = dict(step=state.step + 1, params=params, stats=stats, opt=opt)
-            return type(state)(**fields), loss
+            return type(state)(**fields), metrics
 
         # Compiled as well: first weights drawn one operation at a time differ in a bit.
         state = jax.jit(task.init)()

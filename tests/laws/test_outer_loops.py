@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -81,8 +82,9 @@ def trained(parts, task, axes, batches, state=None):
     losses = []
     for number, batch in enumerate(batches, start=int(state.step) + 1):
         laid = jax.device_put(jax.tree.map(np.array, batch), program.batch_shardings)
-        state, loss = program.run(number, state, laid)
-        losses.append(np.asarray(loss))
+        state, metrics = program.run(number, state, laid)
+        losses.append(np.asarray(metrics.loss))
+    parts.assert_copies_equal(state)
     return program, state, losses
 
 
@@ -100,11 +102,11 @@ def by_the_paper(parts, task, outer, replicas, batches, fragment_of):
         for r in range(replicas):
             n = len(batch["id"]) // replicas
             share = {k: x[r * n : (r + 1) * n] for k, x in batch.items()}
-            params, stats, opt, loss = step(own[r], share)
+            params, stats, opt, metrics = step(own[r], share)
             own[r] = dataclasses.replace(
                 own[r], step=own[r].step + 1, params=params, stats=stats, opt=opt
             )
-            found.append(float(loss))
+            found.append(float(metrics.loss))
         losses.append(found)
         for f in range(outer.fragments):
             if (
@@ -168,6 +170,10 @@ def largest_of_chunks(x, outer):
     return sent.reshape(x.shape)
 
 
+def fragment_places(sync):
+    return *sync.exact_params, *itertools.chain(*sync.compressed_params)
+
+
 def named(tree):
     return {name: np.asarray(x) for name, x in named_leaves(tree).items()}
 
@@ -189,7 +195,7 @@ def fragment_at(program, name):
     (found,) = [
         f
         for f, sync in enumerate(program.layout.outer_syncs)
-        if names.index(name) in (*sync.exact_params, *sync.compressed_params)
+        if names.index(name) in fragment_places(sync)
     ]
     return found
 
@@ -246,8 +252,8 @@ def test_the_mean_after_each_step_of_plain_descent_is_data_parallel(parts, mesh)
         _, state, losses = trained(parts, task, axes, batches)
         want, step = parts.make_state(task), functools.partial(parts.one_device, task)
         for batch, loss in zip(batches, losses, strict=True):
-            params, _, opt, mean = jax.jit(step)(want, batch)
-            assert abs(float(loss.mean()) - float(mean)) <= 1e-9
+            params, _, opt, metrics = jax.jit(step)(want, batch)
+            assert abs(float(loss.mean()) - float(metrics.loss)) <= 1e-9
             want = dataclasses.replace(want, step=want.step + 1, params=params, opt=opt)
         assert_near(named(state.params), named(want.params))
 
@@ -273,9 +279,7 @@ def test_a_period_moves_each_parameter_once(parts, mesh, fragments):
     outer = OuterConfig(sync_interval=4, fragments=fragments)
     where = parts.layout_of(task, {**mesh, "outer": outer}, batch)
     program = compile_program(where)
-    averaged = [
-        p for s in where.outer_syncs for p in (*s.exact_params, *s.compressed_params)
-    ]
+    averaged = [p for s in where.outer_syncs for p in fragment_places(s)]
     assert sorted(averaged) == list(range(len(where.param_shardings)))
     assert len({sync.step_in_period for sync in where.outer_syncs}) == fragments
     held = sum(
@@ -290,6 +294,17 @@ def test_a_period_moves_each_parameter_once(parts, mesh, fragments):
         {move.axes for move in join.collectives} == {("replica",)}
         for join in program.outer_steps
     )
+
+
+@pytest.mark.parametrize("axis", ["tensor", "expert"])
+@pytest.mark.parametrize("via", ["int8", "int4"])
+def test_copies_of_what_a_replica_does_not_split_stay_equal(parts, via, axis):
+    """A router has as few bits as the experts, but no bits of theirs."""
+    task = parts.make_task(EXPERTS, jnp.float32, optimizer=ADAM)
+    batches = batches_of(parts, EXPERTS, jnp.float32, 2)
+    axes = {"replica": 2, axis: 2}
+    outer = OuterConfig(sync_interval=2, compressor=via)
+    trained(parts, task, axes | {"outer": outer}, batches)
 
 
 @pytest.mark.parametrize(

@@ -192,8 +192,9 @@ def step_of(parts, task, axes, batch, state):
     places = jax.tree.map(lambda x: x.sharding, where.state)
     own = jax.device_put(held, places)
     laid = jax.device_put(batch, program.batch_shardings)
-    new, loss = program.compiled_step(own, laid)
-    return where, where.to_checkpoint(new), loss
+    new, metrics = program.compiled_step(own, laid)
+    parts.assert_copies_equal(new)
+    return where, where.to_checkpoint(new), metrics.loss
 
 
 def assert_equal(got, want):
@@ -392,8 +393,8 @@ def test_layout_moves_what_its_ledger_says(axes, parts):
     task, batch = make_task(OPTIMIZERS["momentum"]), make_batch()
     program = compile_program(parts.layout_of(task, axes, batch))
     laid = jax.device_put(batch, program.batch_shardings)
-    new, loss = program.run(1, initial_state(program.layout), laid)
-    assert np.isfinite(loss).all()
+    new, metrics = program.run(1, initial_state(program.layout), laid)
+    assert np.isfinite(metrics.loss).all()
     kept = program.layout.to_checkpoint(new)
     assert named_leaves(kept.stats)["stem/calls"] == 1
     if kept.replicas is not None:  # the shape that the network itself sees

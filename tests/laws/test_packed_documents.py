@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
 
 GPT2 = ModelConfig(name="gpt2_small", size="tiny", depth=2, dropout=0.1)
 LLAMA = ModelConfig(name="llama", size="tiny", depth=3, dropout=0.1)
+MIXTRAL = ModelConfig(name="mixtral", size="tiny", depth=2, dropout=0.1)
 
 LAYOUTS = {
     "data x tensor, sequence": (
@@ -41,6 +42,10 @@ LAYOUTS = {
     "a loop, fsdp x sequence": (
         GPT2,
         dict(fsdp=2, tensor=2, tensor_strategy="sequence", scan="on"),
+    ),
+    "experts x sequence": (
+        MIXTRAL,
+        dict(expert=2, tensor=2, tensor_strategy="sequence"),
     ),
     "a loop, remat": (LLAMA, dict(fsdp=4, remat=True, scan="on")),
     "a loop, remat to its middle": (

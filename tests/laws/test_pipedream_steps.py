@@ -195,9 +195,10 @@ def stepped(parts, layout, state, batch):
     places = jax.tree.map(lambda x: x.sharding, layout.state)
     held = jax.jit(layout.state_layout.to_device, out_shardings=places)(state)
     given = jax.device_put(parts.padded(batch, layout), program.batch_shardings)
-    after, loss = program.compiled_step(held, given)
+    after, metrics = program.compiled_step(held, given)
+    parts.assert_copies_equal(after)
     after = layout.state_layout.to_checkpoint(jax.tree.map(np.asarray, after))
-    found = float(loss), named_leaves(after.params), named_leaves(after.stats)
+    found = float(metrics.loss), named_leaves(after.params), named_leaves(after.stats)
     counts = [int(x) for x in jax.tree.leaves(after.opt) if x.dtype == jnp.int32]
     return found, counts
 

@@ -106,11 +106,13 @@ def run(parts, task, axes, state, batch):
     program = compile_program(layout)
     places = jax.tree.map(lambda x: x.sharding, layout.state)
     held = jax.jit(layout.state_layout.to_device, out_shardings=places)(state)
-    after, loss = program.compiled_step(
+    done = program.compiled_step(
         held, jax.device_put(parts.padded(batch, layout), program.batch_shardings)
     )
-    after, loss = jax.tree.map(np.asarray, (after, loss))
-    return jax.tree.map(np.asarray, (layout.state_layout.to_checkpoint(after), loss))
+    parts.assert_copies_equal(done)
+    after, metrics = jax.tree.map(np.asarray, done)
+    held = layout.state_layout.to_checkpoint(after)
+    return jax.tree.map(np.asarray, (held, metrics))
 
 
 @pytest.fixture(scope="module")

@@ -52,8 +52,9 @@ def step(parts, layout, state, batch):
     places = jax.tree.map(lambda x: x.sharding, layout.state)
     held = jax.jit(layout.state_layout.to_device, out_shardings=places)(state)
     laid = jax.device_put(parts.padded(batch, layout), program.batch_shardings)
-    after, loss = program.compiled_step(held, laid)
-    return layout.state_layout.to_checkpoint(after), float(loss)
+    after, metrics = program.compiled_step(held, laid)
+    parts.assert_copies_equal(after)
+    return layout.state_layout.to_checkpoint(after), float(metrics.loss)
 
 
 def test_a_placement_changes_no_number(parts, case, tmp_path):

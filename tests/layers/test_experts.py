@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 from jax.test_util import check_grads
 
-from jaxdist.layers import Experts
+from jaxdist.layers import Experts, bind
 from jaxdist.layers.experts import Routing, training_slots
 
 FEATURES, HIDDEN, COUNT = 8, 16, 4
@@ -172,3 +172,21 @@ def test_a_router_is_float32_where_activations_are_not(x):
     assert f"f32[3,6,{COUNT}] = dot_general" in traced
     want, _ = by_hand(layer, x)
     assert np.abs(np.asarray(y, np.float64) - want).mean() < 0.1
+
+
+@pytest.mark.parametrize(("capacity", "slots"), [(None, 12), (0.67, 3)])
+def test_a_step_keeps_how_its_tokens_were_routed(x, capacity, slots):
+    layer = make(capacity_factor=capacity)
+    _, choices = by_hand(layer, x)
+    counts = np.array([(choices == expert).sum((1, 2)) for expert in range(COUNT)])
+    dropped = np.maximum(counts - slots, 0).sum()
+    assert (dropped > 0) == (slots == 3)
+    layer(x)
+    assert not layer.choice_shares[...].any()
+    bind(layer, jax.random.key(0), jnp.arange(len(x)))
+    layer(x)
+    want = np.append(counts.sum(1), dropped) / choices.size
+    np.testing.assert_allclose(layer.choice_shares[...], want, rtol=1e-6)
+    layer.eval()
+    layer(x[:1])
+    np.testing.assert_allclose(layer.choice_shares[...], want, rtol=1e-6)

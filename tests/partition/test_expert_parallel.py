@@ -57,12 +57,6 @@ def plan_of(tensor_strategy="pairs", replicated_axes=(), **axes):
             "the network has no experts",
             "plan.mesh.data=4 plan.mesh.expert=1",
         ),
-        (
-            {},
-            {"tensor": 2, "tensor_strategy": "sequence"},
-            "experts do not take tokens",
-            "plan.tensor_strategy=pairs",
-        ),
     ],
 )
 def test_what_cannot_be_split_is_refused(mixtral, settings, how, what, remedy):
@@ -96,6 +90,27 @@ def test_experts_are_split_by_expert_then_tensor_then_fsdp(mixtral):
     # All else is whole along expert.
     assert found["block0/mlp/router"] == ("fsdp", None)
     assert "expert" not in found["block0/attention/out/kernel"]
+
+
+def test_tokens_are_gathered_before_the_router_and_scattered_behind(mixtral):
+    network, calls, leaves = mixtral
+    plan = plan_of("sequence", tensor=2, expert=2)
+    roles = tensor_parallel.assign_roles(plan, calls, network)
+    assert roles["block0.norm2"] == "gather"
+    assert roles["block0.mlp"] == "combine"
+    found = {
+        leaf.name: leaf.spec()
+        for leaf in leaf_shardings(plan, roles, leaves, expert_layers(network))
+    }
+    assert found["block0/mlp/up"] == ("expert", None, "tensor")
+    assert found["block0/mlp/down"] == ("expert", "tensor", None)
+    # 4 samples a device, 16 tokens, 32 features of 4 bytes: the gradient is gathered.
+    whole = 4 * 16 * 32 * 4
+    rows = tensor_parallel.tensor_traffic(plan, calls, roles)
+    assert {row.kind: row.payload for row in rows if row.layer == "block0.mlp"} == {
+        "reduce-scatter": whole // 2,
+        "all-gather": whole,
+    }
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,9 @@ LAYOUTS = {
         f"{TOKENS}"
     ),
     "llama: stages": f"llama data=4 pipe=2 optim.accumulate=4 {TOKENS}",
+    "llama: stages and tensor": (
+        f"llama data=2 pipe=2 tensor=2 optim.accumulate=2 {TOKENS}"
+    ),
     "gpt2_small: fsdp, a table whose rows do not divide": (
         "gpt2_small fsdp=8 data.name=synthetic data.batch=16 data.context=128 "
         "model.depth=1 model.heads=6 model.vocabulary=5025 model.context=128"
@@ -71,8 +74,15 @@ LAYOUTS = {
     "mixtral: experts and context with slots": (
         f"mixtral expert=4 context=2 {TOKENS} model.capacity_factor=1.25"
     ),
+    "mixtral: experts and sequence with slots": (
+        f"mixtral expert=4 tensor=2 plan.tensor_strategy=sequence {TOKENS} "
+        "model.capacity_factor=1.25 precision=bfloat16"
+    ),
     "mixtral: experts in stages": (
         f"mixtral expert=2 pipe=2 data=2 optim.accumulate=2 {TOKENS}"
+    ),
+    "mixtral: experts in stages and tensor": (
+        f"mixtral expert=2 pipe=2 tensor=2 optim.accumulate=2 {TOKENS}"
     ),
     "captions: data": "captions data=8",
 }

@@ -11,6 +11,7 @@ from flax import nnx
 from jaxdist.models.config import ModelConfig
 from jaxdist.models.registry import model_factory
 from jaxdist.train.generate import Sampling, generate
+from jaxdist.train.objective import PackedNextToken
 
 
 class Counter(nnx.Module):
@@ -46,10 +47,23 @@ def taken(network, prompt, count, *, context_length, **how):
     return [token for (token,) in islice(found, count)]
 
 
+class PackedCounter(Counter):
+    """Counts from where the document of a token begins."""
+
+    objective = PackedNextToken()
+
+    def __call__(self, tokens, segments):
+        return super().__call__(tokens + segments)
+
+
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_it_counts_on_past_the_window(temperature):
     found = taken(Counter(), [3], 12, context_length=4, temperature=temperature)
     assert found == [(4 + i) % 10 for i in range(12)]
+
+
+def test_a_text_is_one_document_of_a_network_that_asks_for_segments():
+    assert taken(PackedCounter(), [3], 3, context_length=4, temperature=0) == [4, 5, 6]
 
 
 def test_the_window_holds_the_last_tokens():

@@ -15,6 +15,7 @@ from jaxdist.core.errors import FatalError
 from jaxdist.train.loop import fit
 from jaxdist.train.metrics import Recorder
 from jaxdist.train.optimizers import RunSchedule
+from jaxdist.train.step_metrics import StepMetrics
 
 
 def course(samples, batch, epochs, save_every=1000, skips=0):
@@ -59,6 +60,9 @@ def test_skipped_steps_are_noted_and_have_no_loss(run, tmp_path):
     # The optimizer counts the steps it made, and its rate with them.
     rates = [row["learning_rate"] for row in lines if row["kind"] == "train"]
     assert rates == [0, 1, 2]
+    trained = [row for row in lines if row["kind"] == "train"]
+    assert [row.get("gradient_norm") for row in trained] == [2, None, 12]
+    assert "gradient_norm" not in trained[1]
     assert outcome.state.step == 6
 
 
@@ -79,7 +83,10 @@ class Job:
         assert number == state.step + 1
         self.log.append(("step", batch))
         loss = np.nan if batch in self.nan_at else batch
-        return SimpleNamespace(step=state.step + 1, opt=None), jnp.float32(loss)
+        # Its squares overflow in step 4.
+        norm = jnp.float32(np.inf if batch == 4 else 2 * loss)
+        metrics = StepMetrics(loss=jnp.float32(loss), scalars={"gradient_norm": norm})
+        return SimpleNamespace(step=state.step + 1, opt=None), metrics
 
     def prepare(self):
         self.ready = True
@@ -133,8 +140,8 @@ def test_input_that_devices_waited_for_is_told(tmp_path, ready):
     run_step = job.run
 
     def runs(number, state, batch):
-        state, loss = run_step(number, state, batch)
-        return state, Out(loss, ready)
+        state, metrics = run_step(number, state, batch)
+        return state, StepMetrics(loss=Out(metrics.loss, ready))
 
     job.run = runs
     recorder = Recorder(

@@ -65,8 +65,8 @@ def trained(axes, **how):
     )
     with train_feed(source(), order, program.batch_shardings, **how) as feed:
         for _ in range(2):
-            state, loss = program.compiled_step(state, next(feed))
-            losses.append(float(loss))
+            state, metrics = program.compiled_step(state, next(feed))
+            losses.append(float(metrics.loss))
     batches = functools.partial(
         eval_feed,
         source(),

@@ -123,14 +123,12 @@ class Plan:
                     values=values,
                     remedy=f"did you mean {near}?" if near else "plan.placement=pipe",
                 )
-        once = tuple(dict.fromkeys(self.placement))
-        if once != self.placement:
-            raise BadInput(
-                "an axis lies on devices in one place",
-                rule=rule,
-                values=values,
-                remedy=f"plan.placement={','.join(once)}",
-            )
+        _check_once(
+            "an axis lies on devices in one place", "plan.placement", self.placement
+        )
+        _check_once(
+            "a group's hosts are counted once", "plan.host_order", self.host_order
+        )
 
         # Images can only be gathered where a spatial axis has split them.
         if self.spatial_end and self.mesh.spatial_shards == 1:
@@ -457,6 +455,18 @@ class Plan:
             values[name] = parse_record(kind, part, f"plan.{name}")
         own = {key: each for key, each in tree.items() if key not in parts}
         return cls(**values | parse_fields(cls, own, "a plan"))
+
+
+def _check_once(fault: str, key: str, names: tuple[str, ...]) -> None:
+    """Refuse a name that stands twice in a list."""
+    once = tuple(dict.fromkeys(names))
+    if once != names:
+        raise BadInput(
+            fault,
+            rule=f"{key} has each name once",
+            values=f"{key} = {','.join(names)}",
+            remedy=f"{key}={','.join(once)}",
+        )
 
 
 def _check_known_fields(cls: type, tree: Any, context: str) -> dict[str, Any]:

@@ -255,7 +255,7 @@ class Checkpoints:
             return None
         raise BadInput(
             f"no checkpoint in {self.directory} can be used",
-            rule="a run goes on from a verified checkpoint",
+            rule="a run resumes from a verified checkpoint",
             values="; ".join(f"{skip.step}: {skip.reason}" for skip in skipped),
             remedy=(
                 "run.name=another-name starts from the beginning",
@@ -275,7 +275,7 @@ class Checkpoints:
         try:
             return restore_checkpoint(folder, state_shapes)
         except CorruptCheckpointError as damage:
-            # A run that goes on has deleted it, as the oldest of its checkpoints.
+            # A run that is resumed has deleted it, as the oldest of its checkpoints.
             if not folder.exists():
                 return self.restore(step, state_shapes)
             others = [str(n) for n in self.steps() if str(n) != folder.name]

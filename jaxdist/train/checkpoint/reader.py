@@ -115,7 +115,7 @@ def find_manifest(directory: Path, step: CheckpointStep) -> CheckpointManifest:
     try:
         return read_manifest(folder)
     except CorruptCheckpointError:
-        # A run that goes on deletes its oldest: what is gone is not damaged.
+        # A run that is resumed deletes its oldest: what is gone is not damaged.
         if folder.exists():
             raise
     return find_manifest(directory, step)

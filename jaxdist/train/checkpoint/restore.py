@@ -193,7 +193,7 @@ def _check_same_model(
     if saved != here:
         raise BadInput(
             f"checkpoint {folder.name} in {folder.parent} is of {saved} replicas",
-            rule="replicas go on as many as they are: each has an optimizer's state "
+            rule="replicas stay as many as they are: each has an optimizer's state "
             "of its own",
             values=f"{saved} in the checkpoint, {here} in this run",
             remedy=(
@@ -205,10 +205,10 @@ def _check_same_model(
     other = "precision" if shapes[0] == shapes[1] else "model"
     raise BadInput(
         f"checkpoint {folder.name} in {folder.parent} is of another {other}",
-        rule="a run goes on only with the leaves, shapes and dtypes it was saved with",
+        rule="a run resumes only with the leaves, shapes and dtypes it was saved with",
         values=difference,
         remedy=(
-            "run.name=another-name starts a run beside it",
+            "run.name=another-name, or another folder, starts a run beside it",
             f"or give the values of the saved run back, its {other} first",
         ),
     )

@@ -62,7 +62,7 @@ def act(action: str, directory: Path, step: "CheckpointStep", *, as_json: bool) 
 
     report, show = _ACTIONS[action]
     found = report(directory, step)
-    # A run that goes on deletes its oldest checkpoints: what is gone is not damaged.
+    # A run that is resumed deletes its oldest checkpoints: what is gone is not damaged.
     while found.get("damage") and not Path(found["path"]).exists():
         found = report(directory, step)
     if as_json:

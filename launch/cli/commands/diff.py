@@ -129,7 +129,7 @@ def _print_history(
     from jaxdist.launch.config.tree import format_value
     from jaxdist.launch.terminal.run_summary import pluralize
 
-    changed = any(each.all_changes for each in lock.attempts)
+    changed = sum(bool(each.all_changes) for each in lock.attempts)
     if not changed and not alone:
         return
     # A lock file of an older version has none, and its run had one.
@@ -137,7 +137,7 @@ def _print_history(
     if not changed:
         out.print(f"{folder.name}: {count}, nothing was changed")
         return
-    out.print(f"{folder.name} was changed in {count}\n")
+    out.print(f"{folder.name} was changed in {changed} of {count}\n")
     rows = make_table("attempt", "from step", "key", "old", "new", right=("from step",))
     for number, each in enumerate(lock.attempts, start=1):
         for change in each.all_changes:

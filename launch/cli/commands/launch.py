@@ -34,8 +34,8 @@ def add_arguments(parser: CommandParser) -> None:
         "-n",
         metavar="N[:M]",
         required=True,
-        help="how many processes; 2:4 goes on with 2 where others are lost, and takes "
-        "them back",
+        help="how many processes; 2:4 continues with 2 where others are lost, and "
+        "takes them back",
     )
     add("--port", type=int, help="where process 0 listens (a free port)")
     add_restart_options(local, rejoin=True)
@@ -47,7 +47,7 @@ def add_arguments(parser: CommandParser) -> None:
     add(
         "-n",
         metavar="N[:M]",
-        help="how many of the hosts; 2:4 goes on with 2 where others are lost, and "
+        help="how many of the hosts; 2:4 continues with 2 where others are lost, and "
         "takes them back (all)",
     )
     add("--ssh", metavar="WORDS", help="begins a remote command (ssh)")

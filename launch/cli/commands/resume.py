@@ -1,4 +1,4 @@
-"""`jaxdist resume RUN`: go on with a run, with the configuration that it has stored."""
+"""`jaxdist resume RUN`: resume a run with the configuration that it has stored."""
 
 from argparse import Namespace
 
@@ -15,7 +15,7 @@ from jaxdist.launch.cli.train_run import (
     training_request,
 )
 
-summary = "go on with a run that was stopped, as it was started"
+summary = "resume a stopped run with its own configuration"
 example = "digits"
 
 

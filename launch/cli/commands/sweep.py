@@ -3,7 +3,7 @@
 import shlex
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -78,11 +78,12 @@ def run(args: Namespace) -> int:
     """
     from jaxdist.launch.distributed.exit_codes import EXIT_FAILED
     from jaxdist.launch.launchers.processes.group import SignalExit
-    from jaxdist.launch.run_folder.folder import check_writable
+    from jaxdist.launch.run_folder.folder import RunFolder, check_writable, is_locked
     from jaxdist.launch.sweep.html_page import write_page
     from jaxdist.launch.sweep.runner import print_trial, run_sweep
     from jaxdist.launch.sweep.space import parse_space
     from jaxdist.launch.sweep.study import (
+        FINAL_STATES,
         SweepSettings,
         check_optuna,
         check_sweep,
@@ -96,8 +97,21 @@ def run(args: Namespace) -> int:
         folder = Path(args.dir, args.name or args.experiment)
         settings = read_settings(folder)
         space = parse_space(settings.experiment, settings.words)
+        is_running = is_locked(RunFolder(folder))
         trials = read_trials(open_study(folder, settings))
+        if not is_running:
+            trials = tuple(
+                replace(each, state="stopped") if each.state == "running" else each
+                for each in trials
+            )
         _print_sweep(args, folder, settings, space, trials)
+        ended = sum(each.state in FINAL_STATES for each in trials)
+        if not (is_running or args.json) and ended < settings.trials:
+            console().print(
+                f"stopped after {ended} of {settings.trials} trials; resume it with "
+                f"{_command(folder, settings)}",
+                soft_wrap=True,
+            )
         return 0
     if args.workers < 1:
         raise BadInput(
@@ -131,11 +145,28 @@ def run(args: Namespace) -> int:
         )
     except SignalExit as end:
         raise RetryableError(
-            f"the sweep in {folder} was asked to end; the same command goes on with it"
+            f"the sweep in {folder} was asked to end; the same command resumes it"
         ) from end
     write_page(folder, settings, space, trials)
     _print_sweep(args, folder, settings, space, trials)
     return 0 if any(each.state == "done" for each in trials) else EXIT_FAILED
+
+
+def _command(folder: Path, settings: "SweepSettings") -> str:
+    """Return what is typed to resume a sweep."""
+    first = type(settings)(experiment=settings.experiment, words=settings.words)
+    options = [
+        text
+        for key in ("trials", "metric", "pruner", "seed")
+        if (value := getattr(settings, key)) != getattr(first, key)
+        for text in (f"--{key}", str(value))
+    ]
+    place = ["--name", folder.name]
+    if str(folder.parent) != "runs":
+        place += ["--dir", str(folder.parent)]
+    return shlex.join(
+        ["jaxdist", "sweep", settings.experiment, *settings.words, *options, *place]
+    )
 
 
 def _print_sweep(

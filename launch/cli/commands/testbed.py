@@ -58,7 +58,7 @@ def add_arguments(parser: CommandParser) -> None:
     add(
         "-n",
         metavar="N[:M]",
-        help="on so many of the hosts; 2:4 goes on with 2 where others are lost, and "
+        help="on so many of the hosts; 2:4 continues with 2 where others are lost, and "
         "takes them back (all)",
     )
     add_restart_options(start, rejoin=True)

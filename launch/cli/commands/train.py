@@ -1,4 +1,4 @@
-"""`jaxdist train EXPERIMENT`: run an experiment to its end, or go on with it."""
+"""`jaxdist train EXPERIMENT`: run an experiment to its end, or resume it."""
 
 from argparse import Namespace
 
@@ -14,7 +14,7 @@ from jaxdist.launch.cli.train_run import (
     training_request,
 )
 
-summary = "train an experiment, or go on under the name of its run"
+summary = "train an experiment, or resume it by the name of its run"
 example = "digits epochs=2 optim.lr=0.1"
 
 
@@ -54,7 +54,7 @@ def run(args: Namespace) -> int:
     from jaxdist.launch.training.job.request import resolve_request
     from jaxdist.launch.training.job.setup import settle
 
-    # A run that goes on would do so with its own configuration.
+    # A run that is resumed would do so with its own configuration.
     asked = resolve_request(request, for_training=True)
     if args.target:
         return show_compiled(args, asked.resolved)

@@ -64,7 +64,7 @@ def parse_process_count(text: str, maximum: int, launcher: str) -> int:
         return span.max_processes
     raise BadInput(
         f"launch {launcher} has one number of processes",
-        rule="local, ssh and testbed run go on with fewer; elsewhere the scheduler "
+        rule="local, ssh and testbed run continue with fewer; elsewhere the scheduler "
         "starts as many as it is asked for",
         values=f"-n {text}",
         remedy=f"-n {span.max_processes}",

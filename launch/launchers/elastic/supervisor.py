@@ -1,4 +1,4 @@
-"""Elastic supervision: a run goes on with the places there are, and grows again.
+"""Elastic supervision: a run continues with the places there are, and grows again.
 
 h0 h1 h2 h3    step 1 ... 40, h2 is lost
 h0 h1 h3       step 31 ... 75, from the checkpoint of step 30; h2 is back: all save
@@ -232,7 +232,7 @@ class _ElasticRun:
                 on_message=messages,
                 save_grace_s=self._policy.save_grace_s,
                 on_failure=lambda failure: (
-                    _print_line("more places are there: all end, to go on with them")
+                    _print_line("more places are there: all end, to continue with them")
                     if rejoin.is_recall(failure)
                     else print_failure(failure, len(specs))
                 ),
@@ -262,7 +262,7 @@ class _ElasticRun:
             _print_line(f"lost: {', '.join(names[slot] for slot in lost)}")
 
     def wait_for_slots(self) -> tuple[int, ...]:
-        """Choose where to go on, waiting for places; none where they stay away."""
+        """Choose where to continue, waiting for places; none where they stay away."""
         end, said = time.monotonic() + _CAPACITY_TIMEOUT_S, False
         while True:
             if slots := self.choose_slots(self._pool.available(self._candidates(()))):

@@ -1,4 +1,4 @@
-"""Adapting: a run that says why its steps drift, and goes on under a better plan.
+"""Adapting: a run that says why its steps drift, and continues under a better plan.
 
 step 48   a drift: 8 steps in a row took 3.9 times as long
 step 51   all processes measure their links: that of rank 2 carries a tenth

@@ -29,7 +29,7 @@ MIN_SPEEDUP: Final = 1.15
 """Times as fast as the present plan another one must be predicted to be."""
 _RUN_VARIABLE_PREFIXES: Final = ("JAXDIST_", "JAX_", "XLA_")
 """Beginnings of variables by which a process of a run is what it is."""
-# So many that one is among them under which the run can go on.
+# So many that one is among them under which the run can continue.
 _MAX_PLANS: Final = "1000"
 _LAYOUT_KEYS: Final = (
     *("plan.mesh.", "plan.pipe.", "plan.placement", "plan.host_order"),
@@ -43,7 +43,7 @@ class PlanProposal:
     """A plan that was found."""
 
     plan: Plan
-    """The best one under which the run can go on."""
+    """The best one under which the run can continue."""
     step_s: float
     """Seconds of a step that are predicted of it."""
     search_s: float
@@ -131,7 +131,7 @@ class PlanSearchProcess:
             plan = Plan.from_tree(row["plan"])
             if self._takes(plan):
                 return PlanProposal(plan=plan, step_s=row["step_s"], search_s=took)
-        raise FatalError("no plan was found under which this run could go on")
+        raise FatalError("no plan was found under which this run could continue")
 
 
 def search_overrides(resolved: ResolvedConfig) -> list[str]:
@@ -163,7 +163,7 @@ class RestartDecision:
 
     @property
     def changes(self) -> bool:
-        """Whether to go on under the other one."""
+        """Whether to continue under the other one."""
         return self.gain >= MIN_SPEEDUP and self.saved_s > self.costs_s
 
     @property
@@ -221,7 +221,7 @@ def decide_restart(
 
 
 def can_resume(config: "Experiment", plan: Plan) -> bool:
-    """Whether a run can go on under another plan and stay the run that it is.
+    """Whether a run can continue under another plan and stay the run that it is.
 
     Args:
         config: what it runs.

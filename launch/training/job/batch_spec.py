@@ -110,7 +110,10 @@ def batch_shapes(
             f"{network} cannot be trained on {data}",
             rule=f"{network} is trained on {', '.join(objective.dtypes)}",
             values=f"{data} has {', '.join(sample)}, no {', '.join(missing)}",
-            remedy="another model.name, or another data.name",
+            remedy=(
+                f"arrays called {', '.join(missing)} in {data}",
+                "or another model.name, or another data.name",
+            ),
         )
     for key, dtype in objective.dtypes.items():
         _check_kind(data, key, sample[key].dtype, np.dtype(dtype))

@@ -113,7 +113,7 @@ class Job:
     options: RunOptions = field(default_factory=RunOptions)
     """What its run has beside its configuration."""
     changes: "tuple[ConfigChange, ...]" = ()
-    """What is changed of a run that goes on."""
+    """What is changed of a run that is resumed."""
 
     @property
     def plan(self) -> Plan:
@@ -425,6 +425,7 @@ def make_task(config: Experiment, model_spec: ModelSpec, rate: RateFunction) -> 
         objective=objective_of(config),
         microbatches=config.optim.accumulate,
         average=config.optim.ema,
+        gradient_norm=config.run.gradient_norm,
         frozen=config.optim.frozen,
         trained=ADAPTER_PATTERNS if config.lora.rank else (),
         seed=config.seed,

@@ -119,7 +119,8 @@ def schedule_from_task(
     # A batch norm has the statistics of a replica's microbatch, or of a part of it; a
     # global one averages them over all replicas, which is the same as one large batch.
     sharing = 0
-    if set(named_leaves(task.state.stats)) - task.frozen_params:
+    others = task.frozen_params | task.routing_stats
+    if set(named_leaves(task.state.stats)) - others:
         sharing = config.data.batch // plan.batch_shards // config.optim.accumulate
         is_global = config.model.norm == "global"
         sharing *= plan.mesh.batch_shards if is_global else config.model.norm_group

@@ -1,7 +1,8 @@
 """Requests: what a command asks for, held against what its run has stored.
 
-A run that begins has the configuration of its experiment. One that goes on has its own:
-what is typed on top is a change, which is said, and asked for where a result follows.
+A run that begins has the configuration of its experiment. One that is resumed has its
+own: what is typed on top is a change, which is said, and asked for where a result
+follows.
 """
 
 from collections.abc import Sequence
@@ -50,11 +51,11 @@ class JobRequest:
     profile: str | None = None
     """Steps to profile, as they were typed: `steps=10:15`."""
     run: RunFolder | None = None
-    """The run that goes on; None: the one of the configuration, where it was begun."""
+    """The run that is resumed; None: that of the configuration, where it was begun."""
     trust: bool = False
     """Whether any code that the files of that run name is imported."""
     accepts_changes: bool = False
-    """Whether a run that goes on may be changed in what its result follows from."""
+    """Whether a run that is resumed may be changed in what its result follows from."""
     command: Sequence[str] = ()
     """What was typed."""
     parts: TaskParts = field(default_factory=TaskParts)
@@ -85,12 +86,12 @@ class JobRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedRequest:
-    """What a command asks for, with what the run that it goes on with has stored."""
+    """What a command asks for, with what the run that it resumes has stored."""
 
     request: JobRequest
     """What was asked for."""
     resolved: ResolvedConfig
-    """The configuration: that of the run where it goes on, else the experiment's."""
+    """The configuration: that of a run that is resumed, else the experiment's."""
     options: RunOptions
     """What the run has beside it, stored or asked for."""
     folder: RunFolder
@@ -127,11 +128,11 @@ class ResolvedRequest:
 def resolve_request(
     request: JobRequest, *, for_training: bool = False
 ) -> ResolvedRequest:
-    """Return the configuration of a request; a run that goes on has its own.
+    """Return the configuration of a request; a run that is resumed has its own.
 
     Args:
         request: what was asked for.
-        for_training: whether a run begins or goes on; else no run folder is looked at.
+        for_training: whether a run begins or is resumed; else none is looked at.
 
     Raises:
         BadInput: everything that is wrong with the words, or a change of a run that
@@ -158,7 +159,7 @@ def resolve_request(
     if lock.command[1:2] == ("import",):
         raise BadInput(
             f"{folder.name} has weights that were imported, and no optimizer",
-            rule="a run goes on with the state of its optimizer; weights alone are "
+            rule="a run resumes with the state of its optimizer; weights alone are "
             "what another run starts from",
             values=f"{folder.path} was made by jaxdist import",
             remedy=f"jaxdist train {lock.resolved.experiment} weights={folder.name} "
@@ -172,10 +173,10 @@ def resolve_request(
         if start.name != before.name:
             raise BadInput(
                 f"run {folder.name} is of another experiment",
-                rule="a run goes on with the experiment that it was started with",
+                rule="a run resumes with the experiment that it was started with",
                 values=f"{before.name}, now {start.name}",
                 remedy=(
-                    f"{resume_command(folder)} goes on with it",
+                    f"{resume_command(folder)} resumes it",
                     f"or start another run: run.name={folder.name}-2",
                 ),
             )
@@ -235,7 +236,7 @@ def resolve_request(
 
 
 def _begun_run(request: JobRequest, words: Sequence[str]) -> RunFolder | None:
-    """Return the run that a request goes on with; None where it begins one."""
+    """Return the run that a request resumes; None where it begins one."""
     if request.run is not None:
         return request.run
     place = [word for word in words if word.startswith(("run.name=", "run.dir="))]
@@ -266,7 +267,7 @@ def _outdated_values(
     if not changed:
         return ()
     named = f"{name} has other values by now: {'; '.join(changed)}"
-    return (f"{named}; the run goes on with its own",)
+    return (f"{named}; the run keeps its own",)
 
 
 def with_algorithm(resolved: ResolvedConfig, algorithm: str) -> ResolvedConfig:

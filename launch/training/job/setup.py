@@ -273,7 +273,7 @@ def settle(
     for source in sources:
         check_all_integers(job.config, job.layout, source)
     with group.primary_first("weights"):
-        # A run that goes on has its own.
+        # A run that is resumed has its own.
         weights = (
             open_weights(job.config, job.layout)
             if for_training and not list_steps(run_folder(job.config).checkpoints)

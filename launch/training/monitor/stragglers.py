@@ -1,4 +1,4 @@
-"""Stragglers: slow processes of a run are named while it goes on, with what slows them.
+"""Stragglers: slow processes of a run are named while it runs, with what slows them.
 
 In a synchronous step all wait for the slowest, so every process takes as long. What
 differs is what a process takes for itself, before the others can go on:

@@ -57,6 +57,9 @@ def test_files_of_another_format_are_named(tmp_path):
         error = refused(f"{kind}:{tmp_path / 'n'}", "no volumes in")
         assert "there is test, train" in error.values
         assert error.remedy == (f"data.name=nifti:{tmp_path / 'n'}, as its files are",)
+    (tmp_path / "scans").mkdir()
+    error = refused(f"nifti:{tmp_path / 'scan'}", "no volumes in")
+    assert error.remedy == (f"did you mean nifti:{tmp_path / 'scans'}?",)
     for slip, meant in (("nifty", "nifti"), ("npy", "numpy"), ("hdf", "hdf5")):
         with pytest.raises(BadInput) as caught:
             open_data(DataConfig(name=f"{slip}:scans"))
@@ -65,7 +68,7 @@ def test_files_of_another_format_are_named(tmp_path):
 
 def test_a_split_that_is_missing_is_named(tmp_path):
     name = write_zarr_group(tmp_path, {"train": volumes()["train"]})
-    assert "no test" in refused(name, "no volumes").values
+    assert "none in test" in refused(name, "no volumes").values
 
 
 def test_a_key_that_is_missing_is_named_with_those_there_are(tmp_path):

@@ -94,7 +94,7 @@ def test_bash_splits_at_the_equals_sign():
     assert answer_shell("zsh", ["train", "digits", "precision=b"]) == [
         "precision=bfloat16"
     ]
-    assert answer_shell("fish", ["resu"])[0].startswith("resume\tgo on with")
+    assert answer_shell("fish", ["resu"])[0].startswith("resume\tresume a stopped")
 
 
 @pytest.mark.parametrize("shell", SHELLS)

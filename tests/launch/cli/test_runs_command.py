@@ -71,6 +71,21 @@ def test_status_is_what_launch_status_says(folder, capsys):
     assert "did you mean ended?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("state", "said"), [("done", "ended"), ("going", "between phases")]
+)
+def test_a_process_without_a_phase_has_ended_or_stands_between_two(
+    tmp_path, capsys, state, said
+):
+    (tmp_path / "r").mkdir()
+    at = {"host": "elsewhere", "step": 23, "phase": ""}
+    status = STATUS | {"state": state, "host": "elsewhere", "processes": {"0": at}}
+    RunFolder(tmp_path / "r").status.write_text(json.dumps(status))
+    assert main(["status", "r", "--dir", str(tmp_path)]) == 0
+    *_, row = capsys.readouterr().out.rstrip().splitlines()
+    assert row.split(maxsplit=3) == ["0", "elsewhere", "23", said]
+
+
 def _without_ages(text):
     ages = r"last line .*|\"line_s\": .*"
     return re.sub(ages, "", text)

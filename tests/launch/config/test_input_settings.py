@@ -4,6 +4,7 @@ import pytest
 
 from jaxdist.core.errors import BadInput
 from jaxdist.input.config import DataConfig
+from jaxdist.input.registry import open_data
 from jaxdist.launch.config.resolve import resolve_config
 
 NEARBY = ("plan.shuffle.exchange_fraction=0.1", "data.cache=memory")
@@ -50,3 +51,18 @@ def test_threads_are_the_default():
     assert DataConfig(threads=3).prefetch_workers == 3
     many = DataConfig(workers=2, threads=3).prefetch_workers
     assert (many.count, many.threads) == (2, 3)
+
+
+def test_a_size_that_nothing_reads_is_refused_where_it_is_typed(tmp_path):
+    with pytest.raises(BadInput, match="have a size of their own") as caught:
+        resolve_config("digits", ["data.size=8"])
+    remedy = ("data.size=None", "or, of images, data.augment=crop:8")
+    assert caught.value.remedy == remedy
+    # A run that was stored with one is read as it was.
+    open_data(DataConfig(name="digits", dir=str(tmp_path), size=8))
+
+
+def test_the_size_of_an_experiments_own_images_is_not_that_of_yours():
+    assert resolve_config("vessels").config.data.size == 24
+    words = ["data.name=hdf5:scans.h5"]
+    assert resolve_config("vessels", words).config.data.size is None

@@ -63,6 +63,18 @@ def test_a_plan_file_is_every_value_of_the_plan(plan, tmp_path):
     assert config.optim.accumulate == (plan.microbatches or 1)
 
 
+def test_values_of_a_whole_plan_are_said_to_be_its_own(tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text(Plan(mesh=MeshShape(data=2)).to_json())
+    whole = resolve_config("digits", [*load_plan_overrides(str(path)), "seed=1"])
+    assert whole.describe("plan.mesh.data") == "plan.mesh.data = 2 (the plan)"
+    counts = whole.count_sources()
+    typed = resolve_config("digits", ["plan.mesh.data=2", "seed=1"])
+    assert counts["the plan"] == sum(key.startswith("plan.") for key in typed.sources)
+    assert counts["command line"] == 1
+    assert typed.describe("plan.mesh.data") == "plan.mesh.data = 2 (command line)"
+
+
 def test_microbatches_that_a_plan_does_not_have_are_refused(tmp_path):
     path = tmp_path / "plan.json"
     path.write_text(Plan(microbatches=4).to_json())
@@ -75,8 +87,10 @@ def test_microbatches_that_a_plan_does_not_have_are_refused(tmp_path):
 
 def test_what_is_no_plan_is_refused(tmp_path):
     path = tmp_path / "plan.json"
-    with pytest.raises(BadInput, match="cannot be read"):
+    (tmp_path / "plans.json").touch()
+    with pytest.raises(BadInput, match="cannot be read") as missing:
         load_plan_overrides(str(path))
+    assert missing.value.remedy == (f"did you mean {tmp_path / 'plans.json'}?",)
     for text, said in (
         ("[1", "is no plan"),
         ("[1]", "a plan is no list"),

@@ -90,13 +90,39 @@ class TestCurves:
         assert "host, 1.67 at the end" in svg
         assert "device, 3 at the end" in svg
 
+    def test_the_norm_of_the_gradient_is_drawn_beside_what_it_was_clipped_to(
+        self, sample
+    ):
+        assert "Gradient norm" not in self.names(sample)
+        # Of several steps a point has the longest: one that was too long is in sight.
+        for row in sample.train:
+            row["gradient_norm"] = 8.0 if row["step"] == 100 else 0.5
+        found = self.names(sample)["Gradient norm"].svg
+        assert "0.5 at the end" in found
+        values = re.search('data-values="([^"]*)"', found)[1].split()
+        assert max(float(each.split(",")[1]) for each in values) == 8
+        assert "clipped to" not in found
+        sample.lock["values"]["optim.clip"] = {"value": 2.0, "by": "command line"}
+        assert "clipped to 2" in self.names(sample)["Gradient norm"].svg
+
+    def test_experts_have_the_share_of_the_busiest_and_what_is_dropped(self, sample):
+        for row in sample.train:
+            row |= {"busiest_expert_share": 0.25, "dropped_share": 0.0}
+        found = self.names(sample)
+        assert "busiest expert, 25.0 at the end" in found["Routing"].svg
+        assert "dropped" not in found["Routing"].svg
+        assert not {"busiest_expert_share", "dropped_share"} & found.keys()
+        for row in sample.train:
+            row["dropped_share"] = 0.125
+        assert "dropped, 12.5 at the end" in self.names(sample)["Routing"].svg
+
     def test_metrics_of_its_own_are_drawn_by_their_names(self, sample):
         for row in sample.train:
-            row["grad_norm"] = 3.0
+            row["weight_norm"] = 3.0
         for row in sample.tests:
             row["top5"] = 0.9
         found = self.names(sample)
-        assert (found["grad_norm"].unit, found["top5"].unit) == ("training", "test")
+        assert (found["weight_norm"].unit, found["top5"].unit) == ("training", "test")
 
     def test_a_batch_that_was_changed_leaves_no_throughput_and_no_epochs(self, sample):
         change = {"step": 9, "changes": {"data.batch": [32, 64]}}

@@ -234,7 +234,19 @@ def test_a_sweep_that_is_killed_loses_no_trial_and_makes_none_twice(job, tmp_pat
     child = job.start(*command)
     # In the middle of the second trial: its process goes with the sweep.
     wait_for((folder / "trial-001" / "metrics.jsonl").exists, child)
+    running = job.call("sweep", "s", "--show", "--dir", tmp_path / "runs")
     job.stop(child)
+    shown = job.call("sweep", "s", "--show", "--dir", tmp_path / "runs")
+    assert [("resume it with" in out, code) for code, out, _ in (running, shown)] == [
+        (False, 0),
+        (True, 0),
+    ]
+    assert "running" not in shown[1]
+    # The trial that was under way has not ended.
+    assert f"stopped after {shown[1].count(' done ')} of 4 trials" in shown[1]
+    # What it names is the command that was typed.
+    words = f"{tmp_path}/tiny.py optim.lr=1e-2..1:log checkpoint.every_steps=1"
+    assert f"{words} --trials 4 --pruner none --name s --dir" in shown[1]
     with claim_sweep(
         folder, SweepSettings.from_json((folder / "sweep.json").read_text())
     ):

@@ -155,9 +155,13 @@ def test_a_resumed_run_says_from_where_and_what_was_skipped():
 
 def test_values_of_the_command_line_are_counted():
     some = replace(
-        OPENING, value_sources={"default": 3, "experiment": 1, "command line": 2}
+        OPENING,
+        value_sources={"default": 3, "experiment": 1, "command line": 2, "the plan": 9},
     )
-    assert "6 values, 1 by the experiment, 2 on the command line" in printed(some)
+    text = " ".join(printed(some).split())
+    assert (
+        "15 values, 1 by the experiment, 2 on the command line, 9 by the plan" in text
+    )
 
 
 def test_facts_that_are_not_known_are_left_out():

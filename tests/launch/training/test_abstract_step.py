@@ -170,3 +170,26 @@ def test_a_step_without_its_data_is_that_with_data(tmp_path_factory, name, size,
 def test_a_name_of_no_data_set_is_refused_in_a_prediction():
     with pytest.raises(BadInput, match="no data set named synthetik"):
         StepDescriber(resolve_config("resnet50", ["data.name=synthetik"]).config)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "clip", "rows"),
+    [
+        # Clipping asks for it anyway.
+        ({"fsdp": 2}, 1, 0),
+        ({"pipe": 2, "tensor": 2}, 0, 2),
+    ],
+)
+def test_what_the_norm_of_the_gradient_costs_is_in_the_ledger(mesh, clip, rows):
+    def lengths(recorded):
+        words = ("model.depth=2", f"optim.clip={clip}", "plan.mesh.data=1")
+        config = resolve_config(
+            "characters", (*words, f"run.gradient_norm={recorded}")
+        ).config
+        plan = Plan(mesh=MeshShape(**mesh), microbatches=2 if "pipe" in mesh else 0)
+        ledger = StepDescriber(config).describe(plan).ledgers[0]
+        return [row for row in ledger.rows if row.what == "lengths"]
+
+    with_norm, without = lengths("true"), lengths("false")
+    assert with_norm[rows:] == without
+    assert [x.axes for x in with_norm[:rows]] == [("pipe",), ("tensor",)][:rows]

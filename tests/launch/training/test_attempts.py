@@ -103,7 +103,9 @@ def test_a_change_of_the_result_is_asked_for(job, place, stopped):
     assert "values   epochs 0.3, now 0.4; optim.lr 0.05, now 0.1" in err
     # The remedies are lines to type.
     lines = err.split("remedy")[1].splitlines()
-    for line, end in zip(lines, (" goes on", " changes it", " starts another")):
+    for line, end in zip(
+        lines, (" resumes it as it was", " changes it", " starts another")
+    ):
         assert line.strip().startswith("jaxdist ")
         assert end in line
     assert files(stopped) == before
@@ -121,6 +123,7 @@ def test_a_change_of_the_result_is_asked_for(job, place, stopped):
     # Shown by diff and by the report, with a mark on the curves.
     code, out, _ = job.call("diff", stopped)
     assert code == 0
+    assert "was changed in 1 of 2 attempts" in out
     rows = [line.split() for line in out.splitlines()]
     assert ["2", "7", "optim.lr", "0.05", "0.1"] in rows
     page = (stopped / "report.html").read_text()

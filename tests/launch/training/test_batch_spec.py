@@ -51,8 +51,11 @@ def test_images_give_images_and_labels():
 
 
 def test_a_network_for_images_is_not_trained_on_text(text):
-    with pytest.raises(BadInput, match="text has tokens, target, no image, label"):
+    with pytest.raises(
+        BadInput, match="text has tokens, target, no image, label"
+    ) as no:
         shapes(experiment("model.name=resnet8"), text)
+    assert no.value.remedy[0] == "arrays called image, label in text"
 
 
 def test_what_is_left_open_comes_from_the_text(text):

@@ -64,8 +64,8 @@ def found(program, tmp_path_factory):
     batch = jax.device_put(draw(), dict(program.batch_shardings))
     with jax.profiler.trace(str(folder / "profile")):
         for _ in range(STEPS):
-            state, loss = program.run(1, state, batch)
-        jax.block_until_ready(loss)
+            state, metrics = program.run(1, state, batch)
+        jax.block_until_ready(metrics)
     assert write_step_breakdown(program, folder / "profile", 0.0, folder / "m.json")
     return StepBreakdown.from_json((folder / "m.json").read_text())
 

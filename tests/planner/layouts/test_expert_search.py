@@ -95,6 +95,14 @@ def test_experts_are_split_beside_stages_and_context(subject, probes):
         assert 0 < costs.seconds[first] < np.inf
 
 
+def test_tokens_between_pairs_may_be_split_beside_experts(subject):
+    size, device = subject.profile.parameter_bytes, load_cluster("abci").device
+    plan = Plan(tensor_strategy="sequence")
+    found = probe_traffic(plan, 2, ("tensor",), subject.describe, size, device)
+    assert found.usable_axes == ("tensor",)
+    assert {"all-gather", "reduce-scatter"} <= {*found.tensor_collectives}
+
+
 def test_axes_that_experts_do_not_divide_over_are_left_out(subject):
     assert sorted(set(space_of(subject, 8).sizes("expert"))) == [1, 2, 4]
     assert set(space_of(subject, 4, experts=0).sizes("expert")) == {1}
