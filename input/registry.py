@@ -103,6 +103,15 @@ def is_packed(config: DataConfig) -> bool:
     return config.name.partition(":")[0] == "tokens"
 
 
+def is_text(name: str) -> bool:
+    """Tell whether samples of a data set are text, that a run on it can continue.
+
+    >>> is_text("text"), is_text("tokens:books=0.7,code=0.3"), is_text("digits")
+    (True, True, False)
+    """
+    return name.partition(":")[0] in ("text", "tokens")
+
+
 def check_dataset_name(name: str) -> None:
     """Refuse a name for a prepared data set that another has, or that none can have.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from jaxdist.core.plan import Plan
 from jaxdist.core.run_record import Run
+from jaxdist.input.registry import is_text
 from jaxdist.launch.config import Experiment, RunConfig
 from jaxdist.launch.config.plan_file import plan_to_overrides
 from jaxdist.launch.distributed.environment import is_multi_process
@@ -150,7 +151,8 @@ def run(
         for callback in told:
             callback.on_end(record)
         if group.is_primary:
-            _write_report(record, folder.path, shows=shows)
+            text = is_text(asked.resolved.config.data.name)
+            _write_report(record, folder.path, shows=shows, writes_text=text)
         tracking.end(record, folder)
     return record
 
@@ -264,7 +266,9 @@ def _without_watchdog(experiment: Experiment) -> Experiment:
     return replace(experiment, run=replace(experiment.run, hang_timeout_s=0))
 
 
-def _write_report(record: Run, folder: "Path", *, shows: bool) -> None:
+def _write_report(
+    record: Run, folder: "Path", *, shows: bool, writes_text: bool
+) -> None:
     """Write the report, and print the summary of the run."""
     from jaxdist.launch.report import write_report
     from jaxdist.launch.terminal.console import console
@@ -272,4 +276,4 @@ def _write_report(record: Run, folder: "Path", *, shows: bool) -> None:
 
     write_report(folder)
     if shows:
-        console().print(run_summary(record, folder))
+        console().print(run_summary(record, folder, writes_text=writes_text))

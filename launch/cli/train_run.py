@@ -270,10 +270,11 @@ def _print_finished(asked: "ResolvedRequest", as_json: bool) -> None:
 
 def _print_summary(run_record: "Run", folder: "RunFolder", as_json: bool) -> None:
     """Write the report, and print the summary of the run."""
+    from jaxdist.input.registry import is_text
     from jaxdist.launch.report import write_report
     from jaxdist.launch.run_folder.folder import read_jsonl
     from jaxdist.launch.run_folder.goodput import compute_goodput
-    from jaxdist.launch.run_folder.lockfile import resume_command
+    from jaxdist.launch.run_folder.lockfile import read_config_lock, resume_command
     from jaxdist.launch.terminal.run_summary import run_summary, wrap_hanging
 
     # Written before the summary, which names it.
@@ -286,7 +287,13 @@ def _print_summary(run_record: "Run", folder: "RunFolder", as_json: bool) -> Non
         return
     again = resume_command(folder)
     # Not cropped: a long path in a command leaves the line break to the terminal.
-    summary = run_summary(run_record, folder.path, resume_command=again)
+    data = read_config_lock(folder).resolved.config.data
+    summary = run_summary(
+        run_record,
+        folder.path,
+        resume_command=again,
+        writes_text=is_text(data.name),
+    )
     console().print(summary, crop=False)
     found = compute_goodput(read_jsonl(folder.spans).rows)
     # Of a run that was never interrupted it would say nothing new.

@@ -17,6 +17,7 @@ from jaxdist.core.text.formatting import (
     format_size,
 )
 from jaxdist.core.text.theme import SETTING_SOURCES
+from jaxdist.input.registry import is_text
 from jaxdist.launch.report import (
     goodput,
     header,
@@ -312,7 +313,12 @@ def write_report(folder: Path) -> Path:
     # Files that are no whole run cannot be resumed, only started again.
     again = [record.command] if record.command else []
     if files_of_run.has_run or run.status != "stopped":
-        again = suggest_commands(run, record.folder, resume_command(files_of_run))
+        again = suggest_commands(
+            run,
+            record.folder,
+            resume_command(files_of_run),
+            writes_text=is_text(str(record.value("data.name", ""))),
+        )
     # A caption is there for every section, also where the run left nothing to draw:
     # then it says why, or which command measures it, in a fold at the end.
     captions_by_section = {

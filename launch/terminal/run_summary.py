@@ -260,6 +260,7 @@ def run_summary(
     commands: Sequence[str] | None = None,
     *,
     resume_command: str = "",
+    writes_text: bool = False,
 ) -> TerminalRunSummary:
     """Make the block that ends a training.
 
@@ -268,25 +269,32 @@ def run_summary(
         folder: folder of the run.
         commands: commands to try next, at most three; the usual ones if not given.
         resume_command: the command that resumes it.
+        writes_text: whether it is a language model that was trained on text.
     """
     chosen = commands
     if chosen is None:
-        chosen = suggest_commands(run, folder, resume_command)
+        chosen = suggest_commands(run, folder, resume_command, writes_text=writes_text)
     return TerminalRunSummary(run=run, folder=folder, next_commands=tuple(chosen)[:3])
 
 
-def suggest_commands(run: Run, folder: Path, resume_command: str = "") -> list[str]:
+def suggest_commands(
+    run: Run, folder: Path, resume_command: str = "", *, writes_text: bool = False
+) -> list[str]:
     """Name what to type next: resume a run that stopped, or use what it made.
 
     Args:
         run: what happened.
         folder: folder of the run.
         resume_command: the command that resumes it; empty makes one of its path.
+        writes_text: whether it is a language model that was trained on text.
     """
     if run.status == "stopped":
         return [resume_command or f"jaxdist resume {quote(str(folder))}"]
     path = quote(str(folder))
+    # What people train a language model for comes before what checks it.
+    text = [f'jaxdist generate {path} --prompt "The"'] if writes_text else []
     return [
+        *text,
         f"jaxdist eval {path}",
         f"jaxdist ckpt verify {path}",
         f"jaxdist trace {path} -o trace.json",

@@ -112,6 +112,15 @@ def test_the_block_after_training():
     )
 
 
+def test_who_trained_on_text_is_told_how_to_continue_one():
+    lines = printed(run_summary(RUN, FOLDER, writes_text=True)).splitlines()
+    assert lines[-3:] == [
+        '  try      jaxdist generate runs/digits --prompt "The"',
+        "           jaxdist eval runs/digits",
+        "           jaxdist ckpt verify runs/digits",
+    ]
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
 @pytest.mark.parametrize("block", [OPENING, run_summary(RUN, FOLDER)])
 def test_nothing_is_wider_than_the_terminal(block, width):
