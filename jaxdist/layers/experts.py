@@ -37,7 +37,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxdist.collectives.sharded_leaves import all_gather_array
-from jaxdist.core.array_tags import MOVED_ROWS
+from jaxdist.core.array_tags import EXPERT_PRODUCT, MOVED_ROWS
 from jaxdist.core.axes import BATCH_AXES, CONTEXT_AXIS, EXPERT_AXIS
 from jaxdist.core.dtypes import accumulation_dtype
 from jaxdist.layers.all_gather_slices import all_to_all_dims
@@ -393,11 +393,13 @@ def _grouped_swiglu(
 
 def _batched_swiglu(x: jax.Array, weights: list[jax.Array]) -> jax.Array:
     """Map slots `[B, E, n, C]`, each by the weights of its expert."""
+
+    def product(x: jax.Array, weight: jax.Array) -> jax.Array:
+        return checkpoint_name(jnp.einsum("benc,ecf->benf", x, weight), EXPERT_PRODUCT)
+
     gate, up, down = weights
-    inner = jax.checkpoint(_swiglu)(
-        jnp.einsum("benc,ecf->benf", x, gate), jnp.einsum("benc,ecf->benf", x, up)
-    )
-    return jnp.einsum("benf,efc->benc", inner, down)
+    inner = jax.checkpoint(_swiglu)(product(x, gate), product(x, up))
+    return product(inner, down)
 
 
 def _compact_swiglu(

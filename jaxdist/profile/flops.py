@@ -16,6 +16,7 @@ import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
 from jaxdist.core.array_tags import (
+    EXPERT_PRODUCT,
     FUSED_ATTENTION,
     FUSED_ATTENTION_GRADIENT,
     INNER_ACTIVATION,
@@ -286,7 +287,7 @@ class ScopedOp:
         # Of experts the results of products, all of which are read again.
         if self.eqn.primitive.name in (FUSED_ATTENTION, RAGGED_PRODUCT):
             return sum(self._array_bytes(var) for var in self.eqn.outvars)
-        return self._named_bytes(INNER_ACTIVATION)
+        return sum(map(self._named_bytes, (INNER_ACTIVATION, EXPERT_PRODUCT)))
 
     @property
     def input_bytes(self) -> int:

@@ -177,7 +177,8 @@ def rank_plans(
         )
     )
     if traced:
-        _confirm_memory(evaluator, traced, profile)
+        names = estimate.block_costs.block_names
+        _confirm_memory(evaluator, traced, profile, names)
     found = evaluator.sorted()
     if not found:
         raise evaluator.no_layout_error
@@ -193,8 +194,18 @@ def _confirm_memory(
     evaluator: PlanEvaluator,
     trace_step: Callable[[Plan], StepDescription],
     profile: Profile,
+    blocks: Sequence[str],
 ) -> None:
-    """Drop plans from the top until the program of the first one fits."""
+    """Drop plans from the top until the program of the first one fits.
+
+    A plan whose last blocks are kept comes again with fewer of them.
+
+    Args:
+        evaluator: of plans that were described.
+        trace_step: as of `rank_plans`.
+        profile: of the network.
+        blocks: its blocks, in order.
+    """
     dropped = False
     while evaluator.feasible:
         first = evaluator.sorted()[0]
@@ -212,6 +223,37 @@ def _confirm_memory(
         if evaluator.record_fit(plan, prediction, needed, how):
             return
         dropped = True
+        if plan.remat_end and plan.stages == 1:
+            whole = evaluator.feasible.get(replace(plan, remat_end="").label)
+            least = whole.prediction.untraced_bytes_with_margin if whole else needed
+            until = shorter_tail(blocks, plan.remat_end, least, needed, capacity)
+            if until:
+                evaluator.evaluate(replace(plan, remat_end=until))
+
+
+def shorter_tail(
+    blocks: Sequence[str], until: str, least: float, needed: float, capacity: float
+) -> str:
+    """Return the block until which remat fits, if each block's inside is as large.
+
+    Args:
+        blocks: of the network, in order.
+        until: block until which it needs too much.
+        least: bytes with remat of all blocks.
+        needed: bytes with remat until that block, more than `capacity`.
+        capacity: bytes of the device.
+
+    Returns:
+        A later block; empty where no tail fits.
+
+    >>> shorter_tail(["a", "b", "c", "d"], "b", 10, 40, 30)
+    'c'
+    """
+    if needed <= least or capacity <= least:
+        return ""
+    tail = len(blocks) - blocks.index(until)
+    kept = int(tail * (capacity - least) / (needed - least))
+    return blocks[len(blocks) - min(kept, tail - 1)] if kept and tail > 1 else ""
 
 
 def _rejected_layouts(

@@ -135,6 +135,33 @@ def test_what_accelerators_compute_again_is_not_traced_for_a_cpu(subject, predic
     assert any(plan.remat for plan in traced)
 
 
+def test_a_tail_whose_program_does_not_fit_is_shortened(subject, predicted):
+    base = replace(NONE, scan="on")
+    cluster = replace(CLUSTER, device=replace(CLUSTER.device, name="some GPU"))
+    room, asked = 1.35 * between(predicted, 0.5), []
+
+    def trace(plan):
+        asked.append(plan)
+        case = subject.describe(plan)
+        made = predict(case, cluster).memory_by_term["activations"]
+        # Of other policies none fits, so that tails alone are left.
+        more = 100 if plan.remat_saves else 1.9
+        return replace(case, traced_bytes={"temporaries": round(more * made)})
+
+    best, *_ = rank_plans(
+        estimated(subject, cluster=cluster, base=base),
+        (),
+        subject.describe,
+        memory_capacity=room,
+        trace_step=trace,
+    ).plans
+    first, *_, last = [plan for plan in asked if plan.remat_end]
+    assert best.plan == last
+    names = [block.name for block in subject.profile.blocks]
+    assert names.index(last.remat_end) > names.index(first.remat_end)
+    assert predict(trace(last), cluster).traced_bytes_with_margin <= room
+
+
 def test_what_was_typed_stays(subject, predicted):
     room = between(predicted, 0.5)
     every = estimated(subject, remat=(True,))
