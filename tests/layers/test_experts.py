@@ -9,6 +9,7 @@ from jax.test_util import check_grads
 
 from jaxdist.layers import Experts, bind
 from jaxdist.layers.experts import Routing, training_slots
+from jaxdist.profile.flops import walk_jaxpr
 
 FEATURES, HIDDEN, COUNT = 8, 16, 4
 
@@ -190,3 +191,13 @@ def test_a_step_keeps_how_its_tokens_were_routed(x, capacity, slots):
     layer.eval()
     layer(x[:1])
     np.testing.assert_allclose(layer.choice_shares[...], want, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("capacity", "rows"), [(None, 2 * 6), (0.67, 3 * COUNT)])
+def test_products_count_as_kept_for_the_backward_pass(x, capacity, rows):
+    layer = make(capacity_factor=capacity)
+    graph, state = nnx.split(layer)
+    traced = jax.make_jaxpr(lambda s, x: nnx.merge(graph, s)(x))(state, x)
+    kept = sum(op.inner_bytes for op in walk_jaxpr(traced.jaxpr))
+    # Rows are choices, or slots; of each what gate, up and down make, in float32.
+    assert kept == 4 * len(x) * rows * (2 * HIDDEN + FEATURES)
