@@ -20,10 +20,14 @@ its edges back: more rows to compute (25 % at 8 rows and K = 3).
 
 Without a split dim nothing is fetched, and this is `jaxdist.layers.conv_gradients` with
 its gradients.
+
+On a TPU that has few samples a convolution cuts the last dim into tiles and takes these
+as samples, split or not (docs/adr/0105): halos between tiles are the device's own rows.
 """
 
 import functools
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -33,10 +37,17 @@ from jax import lax
 
 from jaxdist.core.axes import SPATIAL_AXES, spatial_axes
 from jaxdist.layers.conv_gradients import convolve, input_gradient, kernel_gradient
-from jaxdist.layers.manual_axes import manual_axes, manual_axis_sizes
+from jaxdist.layers.manual_axes import (
+    manual_axes,
+    manual_axis_sizes,
+    manual_platform,
+)
 from jaxdist.layers.window import Window, Windows
 
 Pairs = tuple[tuple[int, int], ...]
+
+Pieces = tuple[jax.Array, ...]
+"""Rows of neighbours, in their order; an array from each."""
 
 PIPE_AXIS: Final = "pipe"
 """The axis along which devices may do different work."""
@@ -58,21 +69,95 @@ def halo_exchange(
     Returns:
         The block with `lo + hi` more rows along `dim`.
     """
-    devices, block = lax.axis_size(axis), x.shape[dim]
-    before: list[jax.Array] = []
-    behind: list[jax.Array] = []
-    for pieces, rows, sign in ((before, lo, +1), (behind, hi, -1)):
-        # Nearest neighbour first; more rows than a block has come from further off.
-        for hop, take in halo_hops(rows, block):
-            start = block - take if sign > 0 else 0
-            edge = lax.slice_in_dim(x, start, start + take, axis=dim)
-            pieces.append(_send(edge, axis, sign * hop, devices, pad_value))
-    # A window whose stride is larger than its extent skips the last rows of a block.
-    if hi < 0:
-        x = lax.slice_in_dim(x, 0, block + hi, axis=dim)
-    if not before and not behind:
-        return x
-    return lax.concatenate([*reversed(before), x, *behind], dim)
+    return _ExtendedBlock(x).fetch(dim, lo, hi, axis, pad_value).join()
+
+
+@dataclass(frozen=True)
+class _ExtendedBlock:
+    """A block and the halos of some of its dims, not joined yet.
+
+    What the neighbours along the next dim want is cut out of the parts. Cut out of
+    joined rows it would wait for the join of each dim, a copy of the whole block.
+    """
+
+    block: jax.Array
+    halos: tuple[tuple[int, Pieces, Pieces], ...] = ()
+    """Dims, in the order in which they were fetched, and rows before and behind. Rows
+    of a later dim have the halos of the earlier."""
+
+    def rows(self, dim: int, start: int, stop: int) -> jax.Array:
+        """Return rows of a dim that has no halo yet, with the halos of the others."""
+        cut = functools.partial(
+            lax.slice_in_dim, start_index=start, limit_index=stop, axis=dim
+        )
+        return self._join(cut)
+
+    def join(self) -> jax.Array:
+        """Return the block with its halos."""
+        return self._join(lambda rows: rows)
+
+    def _join(self, part: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        """Join a part of each piece."""
+        joined = part(self.block)
+        for dim, before, behind in self.halos:
+            pieces = [*map(part, before), joined, *map(part, behind)]
+            joined = lax.concatenate(pieces, dim) if len(pieces) > 1 else joined
+        return joined
+
+    def fetch(
+        self, dim: int, lo: int, hi: int, axis: str, fill: float = 0.0
+    ) -> "_ExtendedBlock":
+        """Fetch the halo of one more dim, with the arguments of `halo_exchange`."""
+        devices, block = lax.axis_size(axis), self.block.shape[dim]
+        before: list[jax.Array] = []
+        behind: list[jax.Array] = []
+        for pieces, rows, sign in ((before, lo, +1), (behind, hi, -1)):
+            # Nearest neighbour first; more rows than a block come from further off.
+            for hop, take in halo_hops(rows, block):
+                start = block - take if sign > 0 else 0
+                edge = self.rows(dim, start, start + take)
+                pieces.append(_send(edge, axis, sign * hop, devices, fill))
+        return self._extended(dim, (*reversed(before),), (*behind,), hi)
+
+    def fetch_tiles(
+        self, tiles: int, lo: int, hi: int, axis: str | None
+    ) -> "_ExtendedBlock":
+        """Fetch the halos of tiles of the last dim, which are samples of the block.
+
+        Args:
+            tiles: of which the block's samples are: those of one, and then of the next.
+            lo: rows wanted from the tile before each, at most as many as it has.
+            hi: rows wanted from the tile behind it.
+            axis: the manual axis along which the dim is split; None: it is whole.
+        """
+        dim, rows = self.block.ndim - 2, self.block.shape[-2]
+        samples = self.block.shape[0] // tiles
+
+        def neighbours(count: int, start: int, hop: int) -> Pieces:
+            if not count:
+                return ()
+            # Of the outermost tile they are the next block's, of others this block's.
+            edges = self.rows(dim, start, start + count)
+            outermost = slice(-samples, None) if hop > 0 else slice(samples)
+            others = slice(-samples) if hop > 0 else slice(samples, None)
+            if axis is None:
+                got = jnp.zeros_like(edges[outermost])
+            else:
+                got = _send(edges[outermost], axis, hop, lax.axis_size(axis), 0.0)
+            both = (got, edges[others])
+            return (lax.concatenate(both if hop > 0 else both[::-1], 0),)
+
+        before, behind = neighbours(lo, rows - lo, 1), neighbours(hi, 0, -1)
+        return self._extended(dim, before, behind, hi)
+
+    def _extended(
+        self, dim: int, before: Pieces, behind: Pieces, hi: int
+    ) -> "_ExtendedBlock":
+        if hi < 0:
+            # A window whose stride is larger than its extent skips a block's last rows.
+            cropped = self.rows(dim, 0, self.block.shape[dim] + hi)
+            return _ExtendedBlock(cropped, ((dim, before, behind),))
+        return replace(self, halos=(*self.halos, (dim, before, behind)))
 
 
 def halo_hops(rows: int, block: int) -> Iterator[tuple[int, int]]:
@@ -197,7 +282,9 @@ def halo_conv(
     Returns:
         The block of the output, `[B, ..., C_out]`.
     """
-    return convolve(_extend(x, windows), kernel, _extended_windows(windows), groups)
+    tiles = _tile_count(x.shape[0], windows)
+    wide, over = _extend(x, windows, tiles)
+    return _untile(convolve(wide, kernel, over, groups), tiles)
 
 
 def _forward(
@@ -212,9 +299,9 @@ def _forward(
         groups: as in `halo_conv`.
     """
     # Halos are part of the saved input: the kernel gradient needs no second fetch.
-    wide = _extend(x.value, windows)
-    y = convolve(wide, kernel.value, _extended_windows(windows), groups)
-    return y, (
+    tiles = _tile_count(x.value.shape[0], windows)
+    wide, over = _extend(x.value, windows, tiles)
+    return _untile(convolve(wide, kernel.value, over, groups), tiles), (
         wide if kernel.perturbed else None,
         kernel.value if x.perturbed else None,
     )
@@ -228,7 +315,9 @@ def _backward(
     if kernel is not None:
         dx = _block_input_gradient(dy, kernel, windows, groups)
     if wide is not None:
-        dkernel = kernel_gradient(wide, dy, _extended_windows(windows), groups)
+        tiles = _tile_count(dy.shape[0], windows)
+        over = _extended_windows(windows, tiles)
+        dkernel = kernel_gradient(wide, _tile(dy, tiles), over, groups)
     return dx, dkernel
 
 
@@ -238,14 +327,24 @@ def _block_input_gradient(
     """Return the input gradient of a convolution of blocks, fetching rows of `dy`."""
     # The extended dy: its first row is one of the block before, so the input begins as
     # many strides further on.
-    over, extended = list(windows), dy
-    for dim, window in enumerate(windows, start=1):
-        if window.axis is not None:
-            before, behind = gradient_halo(window)
-            extended = halo_exchange(extended, dim, before, behind, window.axis)
-            lo = window.pads[0] + before * window.stride
-            over[dim - 1] = replace(window, pads=(lo, window.pads[1]))
-    return input_gradient(extended, kernel, tuple(over), groups)
+    tiles = _tile_count(dy.shape[0], windows)
+    extended, over = (
+        _ExtendedBlock(_tile(dy, tiles)),
+        list(_tile_windows(windows, tiles)),
+    )
+    for dim, window in enumerate(over, start=1):
+        tiled = tiles > 1 and dim == len(windows)
+        if window.axis is None and not tiled:
+            continue
+        halo = gradient_halo(window)
+        if tiled:
+            extended = extended.fetch_tiles(tiles, *halo, window.axis)
+        else:
+            extended = extended.fetch(dim, *halo, str(window.axis))
+        lo = window.pads[0] + halo[0] * window.stride
+        over[dim - 1] = replace(window, pads=(lo, window.pads[1]))
+    dx = input_gradient(extended.join(), kernel, tuple(over), groups)
+    return _untile(dx, tiles)
 
 
 # symbolic_zeros: says which gradients are asked for. The input of the first layer has
@@ -284,30 +383,93 @@ def _transpose_backward(
 ) -> tuple[jax.Array | None, jax.Array | None]:
     x, kernel = saved
     # One fetch serves both gradients, which are those of the convolution swapped.
-    wide, over = _extend(dy, windows), _extended_windows(windows)
+    tiles = _tile_count(dy.shape[0], windows)
+    wide, over = _extend(dy, windows, tiles)
     return (
-        None if kernel is None else convolve(wide, kernel, over),
-        None if x is None else kernel_gradient(wide, x, over),
+        None if kernel is None else _untile(convolve(wide, kernel, over), tiles),
+        None if x is None else kernel_gradient(wide, _tile(x, tiles), over),
     )
 
 
 halo_conv_transpose.defvjp(_transpose_forward, _transpose_backward, symbolic_zeros=True)
 
 
-def _extend(x: jax.Array, windows: Windows) -> jax.Array:
-    """Add the halo along split dims; the others are padded by the convolution."""
+def _extend(x: jax.Array, windows: Windows, tiles: int) -> tuple[jax.Array, Windows]:
+    """Add the halo along split dims, and between tiles; a convolution pads the others.
+
+    Returns:
+        The tiles with their halos, and the windows over these.
+    """
+    extended = _ExtendedBlock(_tile(x, tiles))
     for dim, window in enumerate(windows, start=1):
-        if window.axis is not None:
-            x = halo_exchange(x, dim, *window.pads, window.axis)
-    return x
+        if tiles > 1 and dim == len(windows):
+            extended = extended.fetch_tiles(tiles, *window.pads, window.axis)
+        elif window.axis is not None:
+            extended = extended.fetch(dim, *window.pads, window.axis)
+    return extended.join(), _extended_windows(windows, tiles)
 
 
-def _extended_windows(windows: Windows) -> Windows:
-    """Return the windows over a block and its halos."""
+def _extended_windows(windows: Windows, tiles: int) -> Windows:
+    """Return the windows over a block, or tiles of it, and the halos."""
     return tuple(
-        replace(w, rows=w.rows + sum(w.pads), pads=(0, 0)) if w.axis else w
-        for w in windows
+        replace(w, rows=w.rows + sum(w.pads), pads=(0, 0))
+        if w.axis or (tiles > 1 and dim == len(windows))
+        else w
+        for dim, w in enumerate(_tile_windows(windows, tiles), start=1)
     )
+
+
+def _tile_windows(windows: Windows, tiles: int) -> Windows:
+    """Return the windows over each tile of the last dim."""
+    return (*windows[:-1], replace(windows[-1], rows=windows[-1].rows // tiles))
+
+
+SUBLANES: Final = 8
+"""Rows of 128 numbers that are a tile of a TPU's memory."""
+
+
+def _tile_count(samples: int, windows: Windows) -> int:
+    """Return into how many samples a TPU's convolution had better cut the last dim.
+
+    A TPU lays out a convolution's arrays with channels in its lanes and samples in its
+    8 sublanes. Of fewer samples its compiler makes 8 by cutting rows itself, and as
+    rows with a halo divide by 8 no more, it pads them and copies the block several
+    times (docs/adr/0105).
+    """
+    last, tiles = windows[-1], SUBLANES // math.gcd(samples, SUBLANES)
+    lo, hi = last.pads
+    reach = max(lo, hi, *gradient_halo(last))
+    return (
+        tiles
+        if manual_platform() == "tpu"
+        and samples < SUBLANES
+        and min(lo, hi) >= 0
+        and last.rows % (tiles * last.stride) == 0
+        and last.outputs * last.stride == last.rows
+        # Shorter tiles compute more of their neighbours than of themselves.
+        and last.rows // (tiles * last.stride) > reach
+        else 1
+    )
+
+
+def _tile(x: jax.Array, tiles: int) -> jax.Array:
+    """Cut rows `[B, ..., W, C]` into samples, `[tiles B, ..., W / tiles, C]`."""
+    if tiles == 1:
+        return x
+    *rest, rows, channels = x.shape
+    split = x.reshape(*rest, tiles, rows // tiles, channels)
+    turned = jnp.moveaxis(split, -3, 0)
+    return turned.reshape(tiles * rest[0], *rest[1:], rows // tiles, channels)
+
+
+def _untile(y: jax.Array, tiles: int) -> jax.Array:
+    """Undo `_tile`."""
+    if tiles == 1:
+        return y
+    samples, *rest, rows, channels = y.shape
+    split = y.reshape(tiles, samples // tiles, *rest, rows, channels)
+    turned = jnp.moveaxis(split, 0, -3)
+    return turned.reshape(samples // tiles, *rest, tiles * rows, channels)
 
 
 def gradient_halo(window: Window) -> tuple[int, int]:

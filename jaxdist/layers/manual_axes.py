@@ -25,3 +25,12 @@ def manual_axes(axes: Iterable[str]) -> tuple[str, ...]:
     """Keep those of `axes` that are manual and larger than one, in mesh order."""
     wanted = set(axes)
     return tuple(name for name in manual_axis_sizes() if name in wanted)
+
+
+def manual_platform() -> str:
+    """Return the platform that the innermost `shard_map` is for: cpu, gpu or tpu.
+
+    Empty outside of any, and where its mesh is of no known devices.
+    """
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return "" if device is None else str(device.platform)

@@ -37,6 +37,11 @@ class Window:
     """Manual axis along which the dim is split."""
 
     @property
+    def taps(self) -> int:
+        """Rows of the kernel, without those that dilation adds."""
+        return (self.extent - 1) // self.dilation + 1
+
+    @property
     def outputs(self) -> int:
         """Rows of the output."""
         return (self.rows + sum(self.pads) - self.extent) // self.stride + 1

@@ -113,7 +113,7 @@ def predict_flops(
         )
         products = 1
         for window in windows:
-            taps = (window.extent - 1) // window.dilation + 1
+            taps = window.taps
             products *= (
                 window.outputs * taps
                 if window.axis is not None

@@ -9,8 +9,9 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxdist.core.errors import BadInput
-from jaxdist.layers import Conv
+from jaxdist.layers import Conv, ConvTranspose, halo
 from jaxdist.layers.halo import Split
+from jaxdist.layers.window import Window
 
 CASES = {
     "3x3": dict(kernel=(3, 3), strides=1),
@@ -25,8 +26,10 @@ CASES = {
     "7x7 stride 2 padding 3": dict(kernel=(7, 7), strides=2, padding=3),
     "3x3 padding 2 before": dict(kernel=(3, 3), strides=1, padding=[(2, 0), (0, 2)]),
     "3x3 in 2 groups": dict(kernel=(3, 3), strides=1, feature_group_count=2),
+    "3x3 transposed": dict(layer=ConvTranspose, kernel=(3, 3), strides=1),
+    "2x2 stride 2 transposed": dict(layer=ConvTranspose, kernel=(2, 2), strides=2),
 }
-SPLITS = {"H": (4, 1), "W": (1, 4), "HxW": (2, 2)}
+SPLITS = {"H": (4, 1), "W": (1, 4), "HxW": (2, 2), "none": (1, 1)}
 
 
 def mesh_of(h, w):
@@ -39,15 +42,22 @@ def mesh_of(h, w):
     )
 
 
+@pytest.fixture(params=["cpu", "tpu"])
+def platform(request, monkeypatch):
+    """The form in which a platform has a convolution of blocks, run on CPUs."""
+    monkeypatch.setattr(halo, "manual_platform", lambda: request.param)
+
+
+@pytest.mark.usefixtures("platform")
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("case", CASES)
 def test_blocks_equal_the_whole(case, split):
     how = dict(CASES[case])
-    kernel = how.pop("kernel")
-    conv = Conv(4, 6, kernel, **how, use_bias=True, rngs=nnx.Rngs(0))
+    kernel, layer = how.pop("kernel"), how.pop("layer", Conv)
+    conv = layer(4, 6, kernel, **how, use_bias=True, rngs=nnx.Rngs(0))
     graph, params = nnx.split(conv)
     rng = np.random.default_rng(0)
-    x = jnp.asarray(rng.normal(size=(2, 16, 16, 4)))
+    x = jnp.asarray(rng.normal(size=(2, 16, 32, 4)))
     params = jax.tree.map(lambda p: jnp.asarray(rng.normal(size=p.shape)), params)
 
     def apply(params, x):
@@ -126,3 +136,22 @@ def test_a_crop_behind_leaves_the_halo_before(padding):
     )
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 16, 2, 1)))
     np.testing.assert_allclose(jax.jit(split)(x), conv(x), atol=1e-12)
+
+
+def test_a_tpu_cuts_rows_into_samples_where_it_has_few(monkeypatch):
+    over = (Window(128, 3, pads=(1, 1)),) * 3
+    assert halo._tile_count(1, over) == 1
+    monkeypatch.setattr(halo, "manual_platform", lambda: "tpu")
+    counts = {n: halo._tile_count(n, over) for n in (1, 2, 3, 4, 6, 8, 12)}
+    assert counts == {1: 8, 2: 4, 3: 8, 4: 2, 6: 4, 8: 1, 12: 1}
+    others = {
+        "a product that skips rows": Window(128, 1, stride=2, pads=(0, -1)),
+        "rows that do not divide": Window(132, 3, pads=(1, 1)),
+        "a tile of one row": Window(8, 3, pads=(1, 1)),
+        "fewer outputs than rows": Window(128, 3, pads=(1, 0)),
+        "rows that no window reads": Window(128, 3, stride=4, pads=(0, -1)),
+    }
+    for why, last in others.items():
+        assert halo._tile_count(1, (*over[:-1], last)) == 1, why
+    strided = Window(128, 3, stride=2, pads=(0, 1))
+    assert halo._tile_count(1, (*over[:-1], strided)) == 8
