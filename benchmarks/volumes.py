@@ -61,8 +61,8 @@ def rows_of(slice_: str, parts: int) -> tuple[list[dict[str, Any]], int]:
         ("differences from the plan", len(found["differences"]), ""),
     ]
     wrong = [not found["fits"], bool(found["differences"])]
-    # The compiler says nothing of layers and cycles where memory does not suffice.
-    if found["fits"]:
+    # The compiler says nothing of layers and cycles of a program that it refuses.
+    if found["cycles"]:
         alone = [*WORDS, *FOUR, f"data.size={SIZE // parts}", *spatial(1)]
         block = command("compile", [*alone, "--target", f"{CHIP}:2x2x1"])
         halos = sum(

@@ -112,8 +112,13 @@ def predict_experiment(query: PredictionQuery) -> ExperimentPrediction:
 
 def print_prediction(out: "Console", predicted: ExperimentPrediction) -> None:
     """Print seconds by term, then bytes by term, then what they rest on."""
+    from jaxdist.oracle.predict import MEMORY_MARGIN
+
     query, found = predicted.query, predicted.prediction
     fits = "fits" if found.fits else "does not fit"
+    if not found.fits and found.memory_bytes <= found.memory_capacity:
+        # Without a reason this would read as a wrong comparison.
+        fits += f" with the margin of {100 * MEMORY_MARGIN:.0f} % for estimates"
     out.print(
         f"{predicted.resolved.experiment} on {found.cluster}    {found.plan}    "
         f"{predicted.resolved.config.plan.mesh.devices:,} devices, "

@@ -27,6 +27,20 @@ def test_a_prediction_is_one_object(capsys):
     assert f"MFU {format_percent(found['mfu'])}\n" in capsys.readouterr().out
 
 
+def test_what_fits_without_its_margin_alone_is_said_so(capsys):
+    words = ("plan.mesh.data=4", "plan.mesh.spatial_h=1", "--cluster", "testbed")
+    assert main(["predict", "digits", *words, "--json"]) == 0
+    needed = json.loads(capsys.readouterr().out)["memory_bytes"]
+    for share, said in (
+        (0.9, "does not fit\n"),
+        (1.01, "does not fit with the margin of 35 % for estimates\n"),
+        (1.5, ": fits\n"),
+    ):
+        room = f"device.memory={round(share * needed)} B"
+        assert main(["predict", "digits", *words, "--what-if", room]) == 0
+        assert said in capsys.readouterr().out
+
+
 def test_what_cannot_be_predicted_is_refused(capsys, tmp_path):
     said = refused(capsys, "predict", "digits")
     assert "a prediction is for a cluster" in said
