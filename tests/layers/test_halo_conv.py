@@ -12,6 +12,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.layers import Conv, ConvTranspose, halo
 from jaxdist.layers.halo import Split
 from jaxdist.layers.window import Window
+from jaxdist.profile.flops import walk_jaxpr
 
 CASES = {
     "3x3": dict(kernel=(3, 3), strides=1),
@@ -42,16 +43,11 @@ def mesh_of(h, w):
     )
 
 
-@pytest.fixture(params=["cpu", "tpu"])
-def platform(request, monkeypatch):
-    """The form in which a platform has a convolution of blocks, run on CPUs."""
-    monkeypatch.setattr(halo, "manual_platform", lambda: request.param)
-
-
-@pytest.mark.usefixtures("platform")
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("case", CASES)
-def test_blocks_equal_the_whole(case, split):
+def test_blocks_equal_the_whole(case, split, platform, monkeypatch):
+    """In the form that a platform has them in, run on CPUs."""
     how = dict(CASES[case])
     kernel, layer = how.pop("kernel"), how.pop("layer", Conv)
     conv = layer(4, 6, kernel, **how, use_bias=True, rngs=nnx.Rngs(0))
@@ -74,6 +70,9 @@ def test_blocks_equal_the_whole(case, split):
         axes = ("spatial_h", "spatial_w")
         return jax.lax.psum((value, grads[0]), axes), grads[1]
 
+    want = jax.value_and_grad(score, (0, 1))(params, x, weight)
+    # Behind the whole, which is never cut.
+    monkeypatch.setattr(halo, "manual_platform", lambda: platform)
     got = jax.jit(
         jax.shard_map(
             local,
@@ -83,7 +82,6 @@ def test_blocks_equal_the_whole(case, split):
             check_vma=False,
         )
     )(params, x, weight)
-    want = jax.value_and_grad(score, (0, 1))(params, x, weight)
     pairs = zip(
         jax.tree.leaves(got),
         jax.tree.leaves(((want[0], want[1][0]), want[1][1])),
@@ -136,6 +134,23 @@ def test_a_crop_behind_leaves_the_halo_before(padding):
     )
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 16, 2, 1)))
     np.testing.assert_allclose(jax.jit(split)(x), conv(x), atol=1e-12)
+
+
+@pytest.mark.parametrize(("platform", "rows"), [("tpu", 4), ("gpu", 32)])
+def test_the_mesh_says_the_platform(platform, rows):
+    """Of a mesh that is only described too, as plans for other machines have it."""
+    device = jax.sharding.AbstractDevice("", None, platform)
+    mesh = jax.sharding.AbstractMesh((2,), ("data",), abstract_device=device)
+    conv = Conv(4, 6, (3, 3), **WIDE)
+    split = jax.shard_map(
+        conv, mesh=mesh, in_specs=P("data"), out_specs=P("data"), check_vma=False
+    )
+    with jax.sharding.use_abstract_mesh(mesh):
+        traced = jax.make_jaxpr(split)(jnp.ones((2, 8, 32, 4)))
+    ops = (op.eqn for op in walk_jaxpr(traced.jaxpr))
+    convolved = [e for e in ops if e.primitive.name == "conv_general_dilated"]
+    outputs = {e.outvars[0].aval.shape for e in convolved}
+    assert outputs == {(32 // rows, 8, rows, 6)}
 
 
 def test_a_tpu_cuts_rows_into_samples_where_it_has_few(monkeypatch):
