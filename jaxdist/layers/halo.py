@@ -27,7 +27,7 @@ as samples, split or not (docs/adr/0105): halos between tiles are the device's o
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -325,26 +325,21 @@ def _block_input_gradient(
     dy: jax.Array, kernel: jax.Array, windows: Windows, groups: int = 1
 ) -> jax.Array:
     """Return the input gradient of a convolution of blocks, fetching rows of `dy`."""
+    tiles = _tile_count(dy.shape[0], windows)
+    halos = [gradient_halo(window) for window in windows]
+    extended = _fetch_halos(dy, windows, halos, tiles)
     # The extended dy: its first row is one of the block before, so the input begins as
     # many strides further on.
-    tiles = _tile_count(dy.shape[0], windows)
-    extended, over = (
-        _ExtendedBlock(_tile(dy, tiles)),
-        list(_tile_windows(windows, tiles)),
+    over = tuple(
+        replace(w, pads=(w.pads[0] + before * w.stride, w.pads[1])) if fetched else w
+        for w, (before, _), fetched in zip(
+            _tile_windows(windows, tiles),
+            halos,
+            _has_halos(windows, tiles),
+            strict=True,
+        )
     )
-    for dim, window in enumerate(over, start=1):
-        tiled = tiles > 1 and dim == len(windows)
-        if window.axis is None and not tiled:
-            continue
-        halo = gradient_halo(window)
-        if tiled:
-            extended = extended.fetch_tiles(tiles, *halo, window.axis)
-        else:
-            extended = extended.fetch(dim, *halo, str(window.axis))
-        lo = window.pads[0] + halo[0] * window.stride
-        over[dim - 1] = replace(window, pads=(lo, window.pads[1]))
-    dx = input_gradient(extended.join(), kernel, tuple(over), groups)
-    return _untile(dx, tiles)
+    return _untile(input_gradient(extended, kernel, over, groups), tiles)
 
 
 # symbolic_zeros: says which gradients are asked for. The input of the first layer has
@@ -395,28 +390,45 @@ halo_conv_transpose.defvjp(_transpose_forward, _transpose_backward, symbolic_zer
 
 
 def _extend(x: jax.Array, windows: Windows, tiles: int) -> tuple[jax.Array, Windows]:
-    """Add the halo along split dims, and between tiles; a convolution pads the others.
-
-    Returns:
-        The tiles with their halos, and the windows over these.
-    """
-    extended = _ExtendedBlock(_tile(x, tiles))
-    for dim, window in enumerate(windows, start=1):
-        if tiles > 1 and dim == len(windows):
-            extended = extended.fetch_tiles(tiles, *window.pads, window.axis)
-        elif window.axis is not None:
-            extended = extended.fetch(dim, *window.pads, window.axis)
-    return extended.join(), _extended_windows(windows, tiles)
+    """Return the tiles of a block with their halos, and the windows over these."""
+    wide = _fetch_halos(x, windows, [w.pads for w in windows], tiles)
+    return wide, _extended_windows(windows, tiles)
 
 
 def _extended_windows(windows: Windows, tiles: int) -> Windows:
     """Return the windows over a block, or tiles of it, and the halos."""
     return tuple(
-        replace(w, rows=w.rows + sum(w.pads), pads=(0, 0))
-        if w.axis or (tiles > 1 and dim == len(windows))
-        else w
-        for dim, w in enumerate(_tile_windows(windows, tiles), start=1)
+        replace(w, rows=w.rows + sum(w.pads), pads=(0, 0)) if fetched else w
+        for w, fetched in zip(
+            _tile_windows(windows, tiles), _has_halos(windows, tiles), strict=True
+        )
     )
+
+
+def _fetch_halos(
+    x: jax.Array, windows: Windows, halos: Sequence[tuple[int, int]], tiles: int
+) -> jax.Array:
+    """Add a halo along split dims, and between tiles; a convolution pads the others.
+
+    Args:
+        x: this device's block, `[B, ..., C]`.
+        windows: which say along which axes it is split.
+        halos: rows before and behind, for each dim between batch and channels.
+        tiles: into how many samples the last of these dims is cut.
+    """
+    extended = _ExtendedBlock(_tile(x, tiles))
+    for dim, (window, halo) in enumerate(zip(windows, halos, strict=True), start=1):
+        if tiles > 1 and dim == len(windows):
+            extended = extended.fetch_tiles(tiles, *halo, window.axis)
+        elif window.axis is not None:
+            extended = extended.fetch(dim, *halo, window.axis)
+    return extended.join()
+
+
+def _has_halos(windows: Windows, tiles: int) -> tuple[bool, ...]:
+    """Return for each dim whether it has a halo, and is not padded."""
+    *split, last = (window.axis is not None for window in windows)
+    return (*split, last or tiles > 1)
 
 
 def _tile_windows(windows: Windows, tiles: int) -> Windows:
