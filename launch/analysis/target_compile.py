@@ -205,6 +205,8 @@ def _digest(
         lowered.step.as_text(),
         lowered.layout.plan.to_json(),
         str(target),
+        # Whether the program fits is judged by the cluster's figure.
+        str(target.device.memory.value),
         compiler_version(target.platform),
         repr(sorted(options.items())),
         VERSION,

@@ -108,7 +108,7 @@ CHIPS: Final[tuple[Chip, ...]] = (
         clock=SourcedNumber(1.05e9, "published: Jouppi et al. 2023, table 4"),
         dims=3,
         max_chips=4096,
-        core_config="megachip",
+        core_config="megacore",
     ),
     TpuChip(
         name="tpu-v5e",
