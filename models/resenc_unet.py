@@ -4,13 +4,19 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from jaxdist.core.block_protocol import ColumnRowPair
 from jaxdist.layers import AvgPool, Conv, ConvTranspose, InstanceNorm
 from jaxdist.models.config import ModelConfig, Preset, resolve_preset
-from jaxdist.models.unet import check_halvings
+from jaxdist.models.conv_blocks import Chain
+from jaxdist.models.unet import (
+    Concat,
+    Features,
+    check_halvings,
+    join_features,
+    split_features,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +61,19 @@ class ConvInstanceNorm(nnx.Module):
         return self.norm(self.conv(x))
 
 
+class ConvInstanceNormRelu(ConvInstanceNorm):
+    """The same, and nnU-Net's leaky ReLU behind it."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map `[B, ..., C_in]` to `[B, ..., C]`."""
+        return _relu(super().__call__(x))
+
+
 class ResidualBlock(nnx.Module):
     """Two 3x3x3 convolutions beside a shortcut: a mean of two, 1x1x1 for more channels.
 
     He et al. 2015, arXiv:1512.03385, with the shortcut of He et al. 2019,
-    arXiv:1812.01187, figure 2c.
+    arXiv:1812.01187, figure 2c. What a block of stride 2 reads becomes a skip.
     """
 
     pairs = (
@@ -71,7 +85,7 @@ class ResidualBlock(nnx.Module):
     ) -> None:
         wide, width = features
         how = dtype, rngs
-        self.conv1 = ConvInstanceNorm(features, 3, *how, stride)
+        self.conv1 = ConvInstanceNormRelu(features, 3, *how, stride)
         self.conv2 = ConvInstanceNorm((width, width), 3, *how)
         # A 1x1x1 convolution of stride 2 would read one voxel in eight (He et al. 2019,
         # section 4).
@@ -82,15 +96,44 @@ class ResidualBlock(nnx.Module):
             else None
         )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map `[B, ..., C_in]` to `[B, ..., C]`, with rows over the stride."""
-        y = self.conv2(_relu(self.conv1(x)))
-        x = x if self.pool is None else self.pool(x)
-        return _relu(y + (x if self.shortcut is None else self.shortcut(x)))
+    def __call__(self, features: Features) -> Features:
+        """Map the last features to `[B, ..., C]`, rows over the stride; skips pass."""
+        skips, x = split_features(features)
+        y = self.conv2(self.conv1(x))
+        if self.pool is not None:
+            skips, x = [*skips, x], self.pool(x)
+        y = _relu(y + (x if self.shortcut is None else self.shortcut(x)))
+        return join_features(skips, y)
 
 
-class ResEncUNet3D(nnx.Module):
+class UpLevel(nnx.Module):
+    """A transposed convolution, and one over what it makes and the lowest skip."""
+
+    def __init__(self, features: tuple[int, int], dtype: Any, rngs: nnx.Rngs) -> None:
+        _, width = features
+        self.grow = ConvTranspose(
+            *features,
+            (2,) * 3,
+            (2,) * 3,
+            dtype=dtype,
+            kernel_init=nnx.initializers.he_normal(),
+            rngs=rngs,
+        )
+        self.concat = Concat()
+        self.conv = ConvInstanceNormRelu((2 * width, width), 3, dtype, rngs)
+
+    def __call__(self, features: Features) -> Features:
+        """Map the last features to `[B, ..., C]`, rows doubled; other skips pass."""
+        skips, x = split_features(features)
+        # The other way round than `unet.UNetLevel`: nnU-Net puts the skip last.
+        x = self.concat(self.grow(x), skips.pop())
+        return join_features(skips, self.conv(x))
+
+
+class ResEncUNet3D(Chain):
     """Residual blocks on the way down, one convolution at each scale on the way up.
+
+    A chain of them, which may be cut between any two as `unet.UNet3D` may.
 
     Paper: Isensee et al. 2024, arXiv:2404.09556: the plan ResEnc L for cubes of 128
     voxels, six scales of 1, 3, 4, 6, 6 and 6 blocks. Logits of the finest scale alone:
@@ -117,37 +160,28 @@ class ResEncUNet3D(nnx.Module):
         self, config: ModelConfig, *, dtype: Any = None, rngs: nnx.Rngs
     ) -> None:
         preset = resolve_preset(config, self.presets)
-        how, self.levels = (dtype, rngs), len(preset.blocks) - 1
+        how, levels = (dtype, rngs), len(preset.blocks) - 1
         # A `model.width` above the preset's limit is its own limit.
         widths = [
             min(preset.width * 2**i, max(preset.most, preset.width))
-            for i in range(self.levels + 1)
+            for i in range(levels + 1)
         ]
-        wide = widths[0]
-        self.stem = ConvInstanceNorm((preset.channels, wide), 3, *how)
-        self.blocks = preset.blocks
+        wide, blocks = widths[0], dict[str, nnx.Module]()
+        blocks["stem"] = ConvInstanceNormRelu((preset.channels, wide), 3, *how)
         for i, (width, count) in enumerate(zip(widths, preset.blocks, strict=True)):
             for j in range(count):
                 # The first block of a scale halves the volume that the scale before
                 # made.
                 stride = 2 if i and not j else 1
                 block = ResidualBlock((wide, width), stride, *how)
-                setattr(self, f"down{i}_block{j}", block)
+                blocks[f"down{i}_block{j}"] = block
                 wide = width
-        for i in reversed(range(self.levels)):
-            grow = ConvTranspose(
-                wide,
-                widths[i],
-                (2,) * 3,
-                (2,) * 3,
-                dtype=dtype,
-                kernel_init=nnx.initializers.he_normal(),
-                rngs=rngs,
-            )
-            setattr(self, f"grow{i}", grow)
+        for i in reversed(range(levels)):
+            blocks[f"up{i}"] = UpLevel((wide, widths[i]), *how)
             wide = widths[i]
-            setattr(self, f"up{i}", ConvInstanceNorm((2 * wide, wide), 3, *how))
-        self.head = Conv(wide, preset.classes, (1,) * 3, dtype=dtype, rngs=rngs)
+        blocks["head"] = Conv(wide, preset.classes, (1,) * 3, dtype=dtype, rngs=rngs)
+        super().__init__(blocks)
+        self.levels = levels
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map volumes `[B, D, H, W, channels]` to logits `[B, D, H, W, classes]`.
@@ -156,20 +190,8 @@ class ResEncUNet3D(nnx.Module):
             BadInput: rows that cannot be halved so often.
         """
         check_halvings(type(self).__name__, x.shape[1:-1], self.levels)
-        x = _relu(self.stem(x))
-        skips: list[jax.Array] = []
-        for i, count in enumerate(self.blocks):
-            for j in range(count):
-                name = f"down{i}_block{j}"
-                with jax.named_scope(name):
-                    x = getattr(self, name)(x)
-            skips.append(x)
-        for i in reversed(range(self.levels)):
-            # The other way round than `unet.Concat`: nnU-Net puts the skip last.
-            x = jnp.concatenate([getattr(self, f"grow{i}")(x), skips[i]], -1)
-            with jax.named_scope(f"up{i}"):
-                x = _relu(getattr(self, f"up{i}")(x))
-        return self.head(x)
+        logits: jax.Array = super().__call__(x)
+        return logits
 
 
 def _relu(x: jax.Array) -> jax.Array:

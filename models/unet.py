@@ -33,15 +33,28 @@ Features = jax.Array | tuple[jax.Array, ...]
 up will read, highest first, and behind them the features of the last level."""
 
 
+def split_features(features: Features) -> tuple[list[jax.Array], jax.Array]:
+    """Return the skips, and the features of the last level."""
+    # The image, and features behind the last skip, are bare arrays: the head is a plain
+    # convolution, which takes no tuple.
+    *skips, x = features if isinstance(features, tuple) else (features,)
+    return skips, x
+
+
+def join_features(skips: Sequence[jax.Array], x: jax.Array) -> Features:
+    """Return what a level hands on: what `split_features` takes apart."""
+    return (*skips, x) if skips else x
+
+
 class Concat(nnx.Module):
-    """Channels of a skip, and behind them those of what comes up.
+    """Channels of one array, and behind them those of another, such as a skip.
 
     A layer, so that a profile counts what it makes: the convolution behind it keeps it.
     """
 
-    def __call__(self, skip: jax.Array, x: jax.Array) -> jax.Array:
+    def __call__(self, first: jax.Array, last: jax.Array) -> jax.Array:
         """Map `[B, ..., C]` and `[B, ..., D]` to `[B, ..., C + D]`."""
-        return jnp.concatenate([skip, x], -1)
+        return jnp.concatenate([first, last], -1)
 
 
 class UNetLevel(nnx.Module):
@@ -64,17 +77,14 @@ class UNetLevel(nnx.Module):
 
     def __call__(self, features: Features) -> Features:
         """Map features of the level before to those of this one; other skips pass."""
-        # The image, and features behind the last skip, are bare arrays: the head is a
-        # plain convolution, which takes no tuple.
-        *skips, x = features if isinstance(features, tuple) else (features,)
+        skips, x = split_features(features)
         # What leads to a level belongs to it: a cut behind the transposed convolution
         # would hand on twice as many features as one before it (docs/adr/0094).
         if self.pool is not None:
             skips, x = [*skips, x], self.pool(x)
         if self.grow is not None:
             x = self.concat(skips.pop(), self.grow(x))
-        x = self.dropout(self.convolve(x))
-        return (*skips, x) if skips else x
+        return join_features(skips, self.dropout(self.convolve(x)))
 
     @abstractmethod
     def convolve(self, x: jax.Array) -> jax.Array:

@@ -38,7 +38,7 @@ MORE = {
         dict(fsdp=2, spatial_w=2, **IDLE),
     ),
     "convnext, filters": (CONVNEXT, None, dict(spatial_h=2, **FILTERS)),
-    "convnext, 40 rows on 4": (CONVNEXT, (40, 32, 3), dict(spatial_h=4)),
+    "convnext, 56 rows on 4": (CONVNEXT, (56, 32, 3), dict(spatial_h=4)),
     "resenc, fsdp 2 x spatial_h 2": (RESENC, None, dict(fsdp=2, spatial_h=2)),
     "resenc, pairs": (RESENC, None, dict(spatial_d=2, tensor=2)),
     "resenc, filters": (RESENC, None, dict(spatial_d=2, **FILTERS)),

@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.laws, pytest.mark.timeout(600)]
 
 UNET = ModelConfig(name="unet2d", size="tiny", dropout=0.3)
 SOLID = ModelConfig(name="unet3d", size="tiny", dropout=0.3)
+RESENC = ModelConfig(name="resenc_unet3d", size="tiny")
+IMAGES = {"unet2d": (16, 8, 1), "unet3d": (8, 4, 4, 2), "resenc_unet3d": (8, 8, 8, 2)}
 MICROBATCHES, SAMPLES = 4, 2
 """Of a step, and of each on all devices."""
 
@@ -38,6 +40,8 @@ CELLS = [
     # Levels of one column a device, which is the edge to both sides.
     cell(UNET, "zb-h1", pipe=2, spatial_w=2, slow=False),
     cell(SOLID, "1f1b", pipe=2, data=2, slow=False),
+    # Cut within a scale, and where a scale's last features begin to be a skip.
+    cell(RESENC, "1f1b", "down1_block0", "up0", pipe=3, spatial_d=2, slow=False),
     cell(UNET, "1f1b", pipe=2, data=2, spatial_h=2),
     cell(UNET, "1f1b", "down1", "up1", "up0", pipe=4),
     cell(UNET, "1f1b", pipe=2, tensor=2),
@@ -49,6 +53,9 @@ CELLS = [
     cell(SOLID, "interleaved", chunks=2, pipe=2),
     cell(SOLID, "eager-1f1b", pipe=3),
     cell(SOLID, "zb-h1", pipe=2, tensor=2, tensor_strategy="filter"),
+    cell(RESENC, "interleaved", chunks=2, pipe=2, data=2, remat=True),
+    cell(RESENC, "zb-h1", pipe=4, tensor=2),
+    cell(RESENC, "gpipe", pipe=2, fsdp=2),
 ]
 
 
@@ -68,11 +75,11 @@ def reference(parts):
 
     @functools.cache
     def made(config, rows, beside):
-        image = (rows, 8, 1) if config is UNET else (rows, 4, 4, 2)
+        image = (rows, *IMAGES[config.name][1:])
         task = parts.make_task(config, jnp.float64).in_parts(MICROBATCHES)
         batch = parts.make_batch(config, jnp.float64, SAMPLES * MICROBATCHES, image)
         state, batch = jax.tree.map(np.asarray, (parts.make_state(task), batch))
-        if config is UNET:
+        if config is not SOLID:
             want = jax.jit(functools.partial(parts.one_device, task))(state, batch)
         else:
             layout = parts.layout_of(task, dict(beside), batch)
@@ -87,9 +94,9 @@ def hold(parts, reference):
     """Hold a step in stages against the one without; the audit is part of it."""
 
     def check(config, order, axes, rows=0):
-        without = ("pipe", "remat", "remat_end", *["data"] * (config is UNET))
+        without = ("pipe", "remat", "remat_end")
         beside = {k: v for k, v in axes.items() if k not in without}
-        rows = rows or (16 if config is UNET else 8)
+        rows = rows or IMAGES[config.name][0]
         beside = tuple(sorted(beside.items())) if config is SOLID else ()
         task, state, batch, want = reference(config, rows, beside)
         layout = parts.layout_of(task, {"order": order} | axes, batch)
