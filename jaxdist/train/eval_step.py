@@ -95,7 +95,19 @@ def make_predict_step(layout: Layout) -> Callable[..., Any]:
     key, _ = layout.task.objective.inputs[0]
 
     def local(state: tuple[Any, Any], batch: Batch) -> Any:
-        return _outputs(layout, state, batch)
+        if layout.slot_layout is None:
+            return _outputs(layout, state, batch)
+        samples = batch["id"].shape[0]
+
+        def outputs_in_place(outputs: jax.Array, part: Batch) -> jax.Array:
+            # What stages return is summed over microbatches and over devices: all but
+            # a microbatch's own samples are zeros.
+            zeros = jnp.zeros((samples, *outputs.shape[1:]), outputs.dtype)
+            return lax.dynamic_update_slice_in_dim(zeros, outputs, part["row"][0], 0)
+
+        rows = {**batch, "row": jnp.arange(samples)}
+        found = sync_gradients.pipeline_eval(layout, *state, rows, outputs_in_place)
+        return lax.psum(found, "pipe")
 
     def predict(params: Any, stats: Any, batch: Batch) -> Any:
         dims = layout.task.objective.dim_axes(key, batch[key].ndim)

@@ -99,14 +99,6 @@ def evaluation_window(job: Job) -> SlidingWindow | None:
             if objective.is_dense
             else "data.eval_window=",
         )
-    if job.plan.stages > 1:
-        raise BadInput(
-            "images are not evaluated by windows in stages",
-            rule="windows are for layouts without pipeline stages; a checkpoint is "
-            "scored on any",
-            values=f"plan.mesh.pipe = {job.plan.mesh.pipe}",
-            remedy=("plan.mesh.pipe=1", "or data.augment without crop"),
-        )
     return SlidingWindow(sides=sides, overlap=data.eval_overlap, blend=data.eval_blend)
 
 
@@ -126,7 +118,13 @@ def _window_evaluator(
     layout = job.layout
     # For images of a window's size; the state lies the same.
     if whole != layout.batch_shapes:
-        layout = build_layout(layout.task, job.plan, layout.mesh, whole)
+        plan = job.plan
+        if layout.slot_layout is not None:
+            # Stages are cut by FLOPs, which are others of images of another size.
+            _, *later = layout.slot_layout.stages.blocks
+            cuts = tuple(blocks[0] for blocks in later)
+            plan = replace(plan, pipe=replace(plan.pipe, cuts=cuts))
+        layout = build_layout(layout.task, plan, layout.mesh, whole)
     shards = job.plan.mesh.size(*job.plan.sample_axes)
     size = -(-job.config.data.eval_batch_size // shards) * shards
     shapes = {

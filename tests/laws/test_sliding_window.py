@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from jaxdist.core.plan.pipeline import PipelineConfig
 from jaxdist.layers import Conv, ConvTranspose, InstanceNorm, MaxPool, bind
 from jaxdist.models.config import ModelConfig
 from jaxdist.train.count_words import count_true
@@ -197,6 +198,26 @@ def test_the_layout_changes_nothing(name, parts):
         task, arrays = network(parts), images()
         one, _ = by_windows(parts, task, {}, window, arrays)
         got, _ = by_windows(parts, task, axes, window, arrays)
+    assert_equal(got, one)
+
+
+STAGES = {
+    # Two microbatches; and of three stages one, since four windows are no three.
+    "pipe 2 x spatial_h 2": dict(pipe=2, spatial_h=2),
+    "pipe 3 x data 2": dict(pipe=3, data=2),
+    "gpipe, pipe 2 x fsdp 2": dict(
+        pipe=2, fsdp=2, order=PipelineConfig(schedule="gpipe")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_stages_change_nothing(name, parts):
+    window = SlidingWindow(sides=(24, 16), overlap=0.5)
+    with jax.enable_x64(True):
+        task, arrays = network(parts, None), images()
+        one, _ = by_windows(parts, task, {}, window, arrays)
+        got, _ = by_windows(parts, task, STAGES[name], window, arrays)
     assert_equal(got, one)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from jaxdist.core.errors import BadInput
 from jaxdist.input.registry import open_data
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.training.evaluate import make_evaluator
+from jaxdist.launch.training.job.batch_spec import feature_spec
 from jaxdist.launch.training.job.job import make_job
 
 CROPS = [
@@ -75,6 +77,33 @@ def test_windows_are_the_crop_unless_others_are_asked_for(job, run):
     assert wide["mean_dice"] != own["mean_dice"]
     # One window of the whole image is the image.
     assert score(job, run, "--window", "24")["windows"] == 2
+
+
+@pytest.mark.timeout(300)
+def test_stages_are_scored_alike(job, run, tmp_path):
+    words = ["plan.mesh.pipe=2", "plan.mesh.spatial_h=1", f"run.dir={tmp_path}"]
+    code, _, err = job.call(*CROPS, *words, "epochs=1", "run.name=stages")
+    assert code == 0, err
+    for name in ("loss", "mean_dice", "answers"):
+        want, got = (
+            job.lines(folder / "metrics.jsonl")[-1][name]
+            for folder in (run, tmp_path / "stages")
+        )
+        assert got == pytest.approx(want, rel=1e-9)
+
+
+def test_windows_are_seen_by_the_stages_of_the_run():
+    words = ["model.size=tiny", "data.samples=16", "data.size=24", "data.batch=4"]
+    words += ["data.augment=crop:8", "plan.mesh.data=2", "plan.mesh.pipe=2"]
+    config = resolve_config("unet2d", words).config
+    train, test = open_data(config.data, feature_spec(config))
+    job = make_job(config, config.plan, train)
+    config = replace(config, data=replace(config.data, eval_window=(16, 16)))
+    found = make_evaluator(replace(job, config=config), test).layout
+    assert found.batch_shapes["image"].shape[1:3] == (16, 16)
+    assert not job.plan.pipe.cuts
+    assert found.plan.pipe.cuts == (job.layout.slot_layout.stages.blocks[1][0],)
+    assert found.slot_layout.stages == job.layout.slot_layout.stages
 
 
 def test_the_text_says_how_much_memory_windows_took(job, run):
