@@ -34,6 +34,20 @@ LAYOUTS = {
     "cosmoflow: volumes": f"cosmoflow data=2 spatial_d=2 spatial_h=2 {TINY}",
     "unet2d: rows and columns": f"unet2d data=2 spatial_h=2 spatial_w=2 {TINY}",
     "unet3d: volumes": f"unet3d data=2 spatial_d=2 spatial_h=2 {TINY}",
+    "unet2d: stages and rows": (
+        f"unet2d data=2 pipe=2 spatial_h=2 optim.accumulate=2 data.batch=8 {TINY}"
+    ),
+    "unet3d: stages and planes": (
+        f"unet3d data=2 pipe=2 spatial_d=2 optim.accumulate=2 data.batch=8 {TINY}"
+    ),
+    "resenc_unet3d: volumes": (
+        f"resenc_unet3d data=2 spatial_d=2 spatial_h=2 data.batch=8 {TINY}"
+    ),
+    "resenc_unet3d: stages and planes": (
+        "resenc_unet3d data=2 pipe=2 spatial_d=2 optim.accumulate=2 data.batch=8 "
+        f"{TINY}"
+    ),
+    "convnext_t: rows": f"convnext_t data=4 spatial_h=2 data.batch=8 {TINY}",
     "llama: data": f"llama data=8 {TOKENS}",
     "llama: fsdp over all": f"llama fsdp=8 {TOKENS}",
     "llama: a loop, fsdp over all": (
