@@ -509,7 +509,7 @@ def check_integers(
         f"{key} of sample {_id(ids, row)} is out of range",
         rule=f"{key} is from {low} to {high}{mask}",
         values=f"{key} = {value} in {checks.describe(key, _id(ids, row))}",
-        remedy=f"mend the sample, or a network for {int(value) + 1} of them"
+        remedy=f"mend the sample, or train a network that knows {int(value) + 1} values"
         if bound is not None and value > high
         else "mend the sample",
     )

@@ -334,6 +334,17 @@ def _pick_keys(
     columns: Columns, features: FeatureSpec, renames: Mapping[str, str], split: str
 ) -> Columns:
     """Return the arrays that the network reads, under its names for them."""
+    for key, stored in renames.items():
+        if features and key not in features:
+            near = did_you_mean(key, features)
+            raise BadInput(
+                f"data.keys has {key}, which the network does not read",
+                rule=f"the network reads {', '.join(features)}",
+                values=f"data.keys = {key}={stored}",
+                remedy=f"did you mean {near}? data.keys={near}={stored}"
+                if near
+                else f"leave {key} out of data.keys",
+            )
     named = {stored: key for key, stored in renames.items()}
     wanted = [renames.get(key, key) for key in features] + list(named)
     for stored in dict.fromkeys(wanted):

@@ -82,6 +82,10 @@ def test_a_key_that_is_missing_is_named_with_those_there_are(tmp_path):
     train, _ = open_data(config, FEATURES)
     assert set(train.get(np.array([0]))) == {"image", "mask"}
     refused(config.name, "train has no segs", keys=("mask=segs",))
+    error = refused(config.name, "maks, which the network", keys=("maks=masks",))
+    assert error.remedy == ("did you mean mask? data.keys=mask=masks",)
+    error = refused(config.name, "depth, which the network", keys=("depth=masks",))
+    assert error.remedy == ("leave depth out of data.keys",)
     with pytest.raises(BadInput, match="names no array"):
         DataConfig(name=config.name, keys=("mask",))
     refused("digits", "has its own names", keys=("mask=masks",))
