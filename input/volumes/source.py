@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput, SourceFailedError
 from jaxdist.input.sources import Arrays, SampleIds, Slab
-from jaxdist.input.volumes.stored_array import StoredArray, Wait, sampled_stamp
+from jaxdist.input.volumes.stored_array import (
+    RowReader,
+    StoredArray,
+    Wait,
+    sampled_stamp,
+)
 
 ChannelForm = Literal["last", "first", "none", "single"]
 """Where a stored array has the channels of a sample: in its last dim, in its first,
@@ -57,7 +62,14 @@ class Column:
         }
         return forms[self.channels]
 
-    @property
+    @cached_property
+    def row_reader(self) -> RowReader | None:
+        """The array, where samples are rows of it and are read as they are stored."""
+        (first, *_) = self.arrays
+        as_stored = self.is_batched and self.channels == "last"
+        return first if as_stored and isinstance(first, RowReader) else None
+
+    @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The dtype that holds all files' numbers."""
         return np.result_type(*{array.dtype for array in self.arrays})
@@ -134,22 +146,39 @@ class VolumeSource:
         Raises:
             SourceFailedError: a file cannot be read any more, or is damaged.
         """
-        found: dict[str, NDArray[Any]] = {}
-        waits: list[tuple[str, int, Wait]] = []
+        samples, found = ids.tolist(), dict[str, NDArray[Any]]()
+        together, waits = dict[str, Wait](), list[tuple[str, int, Wait]]()
         # All reads begin before the first is waited for: a store answers them at once.
         for key, slab in self._slabs.items():
             column = self.columns[key]
-            sizes = (part.stop - part.start for part in slab)
-            found[key] = np.empty((len(ids), *sizes), column.dtype)
-            for row, sample in enumerate(ids.tolist() if found[key].size else ()):
-                with self._read_errors(key, sample):
-                    wait = column.read_into(sample, slab, found[key][row])
-                waits.append((key, sample, wait))
+            sizes = [part.stop - part.start for part in slab]
+            out = found[key] = np.empty((len(samples), *sizes), column.dtype)
+            reader = column.row_reader
+            if reader is None or not out.size:
+                waits += self._begin_each(key, samples, out)
+                continue
+            with self._read_errors(key, samples[0]):
+                together[key] = reader.read_rows_into(samples, slab, out)
+        for key, wait in together.items():
+            try:
+                wait()
+            except Exception:  # each library has exceptions of its own
+                # Again one by one, so that the sample that cannot be read is named.
+                waits += self._begin_each(key, samples, found[key])
         for key, sample, wait in waits:
             with self._read_errors(key, sample):
                 wait()
         self._count.add(sum(array.nbytes for array in found.values()))
         return found
+
+    def _begin_each(
+        self, key: str, samples: list[int], out: NDArray[Any]
+    ) -> Iterator[tuple[str, int, Wait]]:
+        """Begin to read a key of samples one by one; yield what waits for each."""
+        for row, sample in enumerate(samples if out.size else ()):
+            with self._read_errors(key, sample):
+                wait = self.columns[key].read_into(sample, self._slabs[key], out[row])
+            yield key, sample, wait
 
     def sample_name(self, key: str, sample: int) -> str:
         """Name the file of a key of a sample, for errors."""

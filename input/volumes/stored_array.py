@@ -1,7 +1,7 @@
 """Stored array: an array in a file or an object store, of which a part can be read."""
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,14 @@ class StoredArray(Protocol):
 
     def stamp(self) -> bytes:
         """Return what tells this content from another, at the cost of a small read."""
+
+
+@runtime_checkable
+class RowReader(Protocol):
+    """A stored array that reads several rows by one request."""
+
+    def read_rows_into(self, rows: list[int], box: Slab, out: NDArray[Any]) -> Wait:
+        """Begin to read a part of each row to `out` `[rows, ...]`."""
 
 
 def check_numbers(dtype: np.dtype[Any]) -> None:

@@ -28,7 +28,7 @@ _DENIED: Final = re.compile("PERMISSION_DENIED|UNAUTHENTICATED|credential|HTTP 4
 
 
 class ZarrArray:
-    """An array of Zarr; is a `StoredArray`.
+    """An array of Zarr; is a `StoredArray` and a `RowReader`.
 
     Args:
         name: path or address of the array.
@@ -56,6 +56,12 @@ class ZarrArray:
 
         # TensorStore decodes into the array itself: nothing is copied afterwards.
         return tensorstore.array(out).write(self.content[box]).result
+
+    def read_rows_into(self, rows: list[int], box: Slab, out: NDArray[Any]) -> Wait:
+        """Begin to read a part of each row: one request to TensorStore for all."""
+        import tensorstore
+
+        return tensorstore.array(out).write(self.content[(rows, *box)]).result
 
     def stamp(self) -> bytes:
         """Return a few rows."""
