@@ -187,6 +187,10 @@ class ZarrStore:
         if spec["driver"] == "s3" and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
             spec["endpoint"] = endpoint
             spec["aws_region"] = os.environ.get("AWS_REGION", "us-east-1")
+        # Asked for files of credentials, AWS's library writes lines of errors for each
+        # that is not there.
+        if spec["driver"] == "s3" and "AWS_ACCESS_KEY_ID" in os.environ:
+            spec["aws_credentials"] = {"type": "environment"}
         return spec
 
     def _read(self, key: str) -> bytes:
