@@ -165,6 +165,17 @@ def test_a_folder_without_permission(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("store", ["s3", "gs", "https"])
+def test_the_address_of_a_store_is_no_folder(store, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path(f"{store}://bucket/runs", "a")
+    with pytest.raises(BadInput, match="is no folder") as caught:
+        check_writable(path)
+    assert f"begins with {store}://" in caught.value.values
+    Path(f"{store}:").mkdir()  # odd, and a folder
+    check_writable(path)
+
+
 def test_a_file_is_replaced_whole(tmp_path):
     path = tmp_path / "plan.json"
     write_atomic(path, "old")
