@@ -183,14 +183,15 @@ class ZarrStore:
                 values=str(error).splitlines()[0][:200],
                 remedy="data.name=zarr:s3://BUCKET/scans.zarr",
             ) from error
-        # As other programs of Amazon's interface take it, for stores of one's own.
-        if spec["driver"] == "s3" and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
-            spec["endpoint"] = endpoint
-            spec["aws_region"] = os.environ.get("AWS_REGION", "us-east-1")
-        # Asked for files of credentials, AWS's library writes lines of errors for each
-        # that is not there.
-        if spec["driver"] == "s3" and "AWS_ACCESS_KEY_ID" in os.environ:
-            spec["aws_credentials"] = {"type": "environment"}
+        if spec["driver"] == "s3":
+            # As other programs of Amazon's interface take it, for stores of one's own.
+            if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
+                spec["endpoint"] = endpoint
+                spec["aws_region"] = os.environ.get("AWS_REGION", "us-east-1")
+            # Asked for files of credentials, AWS's library writes lines of errors for
+            # each that is not there.
+            if "AWS_ACCESS_KEY_ID" in os.environ:
+                spec["aws_credentials"] = {"type": "environment"}
         return spec
 
     def _read(self, key: str) -> bytes:

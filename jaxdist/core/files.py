@@ -14,6 +14,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -29,6 +30,8 @@ import psutil
 from jaxdist.core.errors import BadInput
 from jaxdist.core.validation import json_text
 
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+:")
+"""What the address of a store begins with: `s3:`, `gs:`."""
 _NO_HARD_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -125,6 +128,31 @@ def check_output(path: Path, *, force: bool, option: str = "-o") -> None:
             rule="a file is not overwritten unless that is asked for",
             values=f"{option} {path}",
             remedy=("--force overwrites it", f"or another {option} FILE"),
+        )
+
+
+def check_no_store(path: Path, setting: str) -> None:
+    """Refuse the address of an object store as a folder to be written.
+
+    Args:
+        path: the folder, which need not be there yet.
+        setting: what names it.
+
+    Raises:
+        BadInput: it begins like an address, and no folder is called so.
+    """
+    # `Path` has made one / of two.
+    store = path.parts[0] if path.parts else ""
+    if _SCHEME.fullmatch(store) and not Path(store).exists():
+        raise BadInput(
+            f"{path} is no folder",
+            rule="what is written lies on file systems of this machine; stores such as "
+            "s3:// and gs:// are for samples alone (data.name=zarr:)",
+            values=f"{setting} begins with {store}//",
+            remedy=(
+                f"mount the bucket (mountpoint-s3, gcsfuse): {setting}=FOLDER",
+                f"{setting}=FOLDER, and copy the folder there afterwards",
+            ),
         )
 
 

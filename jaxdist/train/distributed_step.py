@@ -40,6 +40,7 @@ from jaxdist.collectives.compress.method import Axes
 from jaxdist.collectives.sharded_leaves import all_gather, local_shard, reduce_scatter
 from jaxdist.core.axes import BATCH_AXES, EXPERT_AXIS
 from jaxdist.core.errors import BadInput, JaxdistWarning, did_you_mean
+from jaxdist.core.files import check_no_store
 from jaxdist.core.plan import MeshShape, Plan
 from jaxdist.core.plan.reduction import AlgorithmName, ReductionConfig
 from jaxdist.partition.gradient_buckets import (
@@ -251,8 +252,10 @@ class DistributedStep:
             first of them.
 
         Raises:
-            BadInput: checkpoints of another network, optimizer or compressor.
+            BadInput: checkpoints of another network, optimizer or compressor, or the
+                address of a store.
         """
+        check_no_store(Path(folder), "folder")
         if interval < 1:
             raise BadInput(
                 "checkpoints need a distance above zero",

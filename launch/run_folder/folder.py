@@ -8,7 +8,6 @@ counted and left out.
 
 import fcntl
 import os
-import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,14 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jaxdist.core.errors import BadInput, MultipleErrors, did_you_mean
+from jaxdist.core.files import check_no_store
 from jaxdist.core.records import is_scalar
 from jaxdist.core.validation import json_text, parse_json
 
 if TYPE_CHECKING:
     from jaxdist.launch.config import Experiment
-
-_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+:")
-"""What the address of a store begins with: `s3:`, `gs:`."""
 
 
 @dataclass(frozen=True)
@@ -202,19 +199,7 @@ def check_writable(path: Path, *, key: str = "run.dir") -> None:
         BadInput: it cannot; names the folder that stands in the way. Or it is the
             address of a store.
     """
-    # `Path` has made one / of two. A folder of such a name that is there is a folder.
-    store = path.parts[0] if path.parts else ""
-    if _SCHEME.fullmatch(store) and not Path(store).exists():
-        raise BadInput(
-            f"{path} is no folder",
-            rule="what is written lies on file systems of this machine; stores such as "
-            "s3:// and gs:// are for samples alone (data.name=zarr:)",
-            values=f"{key} begins with {store}//",
-            remedy=(
-                f"mount the bucket as a folder (mountpoint-s3, gcsfuse): {key}=FOLDER",
-                f"{key}=FOLDER, and copy the folder there afterwards",
-            ),
-        )
+    check_no_store(path, key)
     if not is_writable(path):
         raise not_writable_error(path, nearest_existing_folder(path), key)
 

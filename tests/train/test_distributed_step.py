@@ -125,6 +125,14 @@ def test_compressed_gradients_are_one_argument(alone, compressor):
     assert (losses == exact) is False
 
 
+def test_a_loop_does_not_resume_from_the_address_of_a_store(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loop = distribute(step, mesh=mesh(data=4))
+    with pytest.raises(BadInput, match="is no folder"):
+        loop.resume("gs://bucket/run", steps=6)
+    assert not list(tmp_path.iterdir())
+
+
 def test_error_feedback_is_in_checkpoints(tmp_path):
     def begun(folder):
         model = Net(nnx.Rngs(0))
