@@ -85,6 +85,9 @@ class TrafficCounter:
         # Calls return before the devices have finished.
         jax.block_until_ready(call())
         seconds = time.perf_counter() - start
+        # A send returns when the bytes are in the kernel. A receiver that waits for a
+        # processor leaves them there: they have gone once every host has its result.
+        self.barrier()
         time.sleep(self._quiet_s)
         sent = read_local_counters() - before
         return CallTraffic(
