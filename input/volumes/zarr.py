@@ -7,24 +7,23 @@ that is not there when it is opened is not waited for so long.
 
 import json
 import os
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jaxdist.core.errors import BadInput
+from jaxdist.core.object_store import (
+    CREDENTIALS_REMEDY,
+    is_access_denied,
+    kvstore_spec,
+    open_kvstore,
+    shown_error,
+)
 from jaxdist.input.sources import Slab
 from jaxdist.input.volumes.stored_array import Wait, sampled_stamp
-
-_OPEN_RETRIES: Final = {"max_retries": 4, "initial_delay": "0.2s", "max_delay": "2s"}
-"""For metadata of a store that is opened; arrays have TensorStore's own, of minutes."""
-_RETRIED: Final = (
-    *("http_request_retries", "s3_request_retries", "gcs_request_retries"),
-)
-_DENIED: Final = re.compile("PERMISSION_DENIED|UNAUTHENTICATED|credential|HTTP 40[13]")
 
 
 class ZarrArray:
@@ -151,7 +150,7 @@ class ZarrStore:
         try:
             opened = tensorstore.open(spec, open=True, read=True).result()
         except ValueError as error:
-            raise self._error(name, str(error)) from error
+            raise self._error(name, shown_error(error)) from error
         return ZarrArray(name, spec, opened)
 
     def _walk(self, folder: Path, inside: str) -> Iterable[str]:
@@ -166,16 +165,11 @@ class ZarrStore:
                 yield from self._walk(folder / name, f"{inside}/{name}".lstrip("/"))
 
     def _kvstore_spec(self, path: str) -> dict[str, Any]:
-        import tensorstore
-
         if not self.is_remote:
             home = str(Path(self.address).absolute() / path)
             return {"driver": "file", "path": f"{home}/".replace("//", "/")}
-        # With one / at the end: without it `scans` would also be the beginning of
-        # `scans2`.
-        url = f"{self.address}/{path}".rstrip("/") + "/"
         try:
-            spec = tensorstore.KvStore.Spec(url).to_json()
+            return kvstore_spec(f"{self.address}/{path}")
         except ValueError as error:
             raise BadInput(
                 f"{self.address} is no address of a store",
@@ -183,32 +177,21 @@ class ZarrStore:
                 values=str(error).splitlines()[0][:200],
                 remedy="data.name=zarr:s3://BUCKET/scans.zarr",
             ) from error
-        if spec["driver"] == "s3":
-            # As other programs of Amazon's interface take it, for stores of one's own.
-            if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
-                spec["endpoint"] = endpoint
-                spec["aws_region"] = os.environ.get("AWS_REGION", "us-east-1")
-            # Asked for files of credentials, AWS's library writes lines of errors for
-            # each that is not there.
-            if "AWS_ACCESS_KEY_ID" in os.environ:
-                spec["aws_credentials"] = {"type": "environment"}
-        return spec
 
     def _read(self, key: str) -> bytes:
         """Read a small object; empty where there is none."""
         if not self.is_remote:
             file = Path(self.address, key)
             return file.read_bytes() if file.is_file() else b""
-        import tensorstore
-
         spec = self._kvstore_spec("")
         try:
             if self._kvstore is None:
-                context = tensorstore.Context(dict.fromkeys(_RETRIED, _OPEN_RETRIES))
-                self._kvstore = tensorstore.KvStore.open(spec, context=context).result()
+                # One that is not there when it is opened is not waited for; arrays
+                # have TensorStore's own retries, of minutes.
+                self._kvstore = open_kvstore(spec, patient=False)
             return bytes(self._kvstore.read(key).result().value)
         except ValueError as error:
-            raise self._error(self.address, str(error)) from error
+            raise self._error(self.address, shown_error(error)) from error
 
     def _parse(self, key: str, text: bytes) -> dict[str, Any]:
         try:
@@ -220,18 +203,14 @@ class ZarrStore:
         return found
 
     def _error(self, name: str, said: str) -> BadInput:
-        shown = re.sub(r"\s*\[source locations=.*", "", said, flags=re.DOTALL)
-        remedy: tuple[str, ...] = ("put the store right, or data.name=zarr:ANOTHER",)
-        if _DENIED.search(said):
-            remedy = (
-                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, or "
-                "AWS_PROFILE, for s3://",
-                "GOOGLE_APPLICATION_CREDENTIALS=KEY.json, or gcloud auth "
-                "application-default login, for gs://",
-            )
+        remedy = (
+            CREDENTIALS_REMEDY
+            if is_access_denied(said)
+            else ("put the store right, or data.name=zarr:ANOTHER",)
+        )
         return BadInput(
             f"{name} cannot be read as Zarr",
             rule="a store is there, may be read, and has its metadata whole",
-            values=shown[:300],
+            values=said[:300],
             remedy=remedy,
         )

@@ -53,6 +53,10 @@ class SourceFailedError(BadInput):
     """A data source of one's own raised while a run read it: the run has failed."""
 
 
+class StoreFailedError(BadInput):
+    """An object store failed in the midst of a run; what is on the disk is intact."""
+
+
 class FatalError(RuntimeError):
     """An invariant of jaxdist does not hold, so the run must not continue."""
 

@@ -147,7 +147,8 @@ def check_no_store(path: Path, setting: str) -> None:
         raise BadInput(
             f"{path} is no folder",
             rule="what is written lies on file systems of this machine; stores such as "
-            "s3:// and gs:// are for samples alone (data.name=zarr:)",
+            "s3:// and gs:// are for samples (data.name=zarr:) and for copies of "
+            "checkpoints (checkpoint.store=)",
             values=f"{setting} begins with {store}//",
             remedy=(
                 f"mount the bucket (mountpoint-s3, gcsfuse): {setting}=FOLDER",

@@ -19,6 +19,7 @@ from jaxdist.core.errors import (
     JaxdistWarning,
     RetryableError,
     SourceFailedError,
+    StoreFailedError,
     did_you_mean,
 )
 from jaxdist.launch.cli import commands
@@ -132,7 +133,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         except SystemExit as error:  # argparse, after --help
             code = int(error.code or 0)
         except BadInput as error:
-            has_failed = isinstance(error, DiskFullError | SourceFailedError)
+            has_failed = isinstance(
+                error, DiskFullError | SourceFailedError | StoreFailedError
+            )
             code = EXIT_FAILED if has_failed else EXIT_BAD_INPUT
             _print_once(print_error, error)
         except FatalError as error:

@@ -80,6 +80,8 @@ class CheckpointConfig:
     """Newest checkpoints that stay on disk."""
     best: str = ""
     """Metric whose best checkpoint stays, too: accuracy, loss, max:NAME or min:NAME."""
+    store: str = ""
+    """Object store of copies, s3://BUCKET/FOLDER or gs://; a fresh disk resumes."""
 
     @property
     def goal(self) -> MetricGoal | None:
@@ -103,6 +105,13 @@ class CheckpointConfig:
                 rule="checkpoint.keep >= 1",
                 values=f"checkpoint.keep = {self.keep}",
                 remedy="checkpoint.keep=1",
+            )
+        if self.store and not self.store.startswith(("s3://", "gs://", "file:///")):
+            raise BadInput(
+                f"{self.store} cannot hold copies of checkpoints",
+                rule="checkpoint.store begins with s3://, gs:// or file:///",
+                values=f"checkpoint.store = {self.store}",
+                remedy="checkpoint.store=s3://BUCKET/runs",
             )
         # Refused here if no metric is named.
         assert self.goal is None or self.goal.metric

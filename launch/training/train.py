@@ -64,7 +64,9 @@ from jaxdist.train.state import TrainState
 from jaxdist.train.task import ModelSpec
 
 if TYPE_CHECKING:
+    from jaxdist.launch.config.experiment import Experiment
     from jaxdist.train.checkpoint.checkpoints import Checkpoints
+    from jaxdist.train.checkpoint.remote_copies import RemoteCopies
     from jaxdist.train.checkpoint.restore import RestoredState
 
 
@@ -97,11 +99,11 @@ def train(
     Raises:
         BadInput: it cannot run as asked; nothing was written.
     """
-    from jaxdist.train.checkpoint.checkpoints import Checkpoints
-
     group, folder, config = process_group(), run_folder(job.config), job.config
     source, held_out = job.sources
     sample_store = _sample_store(job, group, folder)
+    # Before the run has a folder: a store may be mistyped.
+    copies = _remote_copies(config, group, folder)
     with ExitStack() as stack:
         # Process 0 alone writes the run. The others write the same files, so that no
         # code has to ask, into a folder that is deleted in the end.
@@ -145,10 +147,7 @@ def train(
         set_abort(lambda: status.finish("stopped"))
         stack.enter_context(status)
 
-        # In the folder of the run: each process writes its part of a checkpoint.
-        checkpoints = Checkpoints(
-            folder.checkpoints, max_to_keep=config.checkpoint.keep, exclusive=True
-        )
+        checkpoints = _open_checkpoints(config, group, folder, copies, observer)
         stack.callback(checkpoints.close)
         program, state, restored = _compile_and_restore(
             job, checkpoints, recorder, group
@@ -234,6 +233,48 @@ def train(
         write_step_breakdown(program, own.traces, start_time, own.step_breakdown)
         status.finish(run.status)
     return run, folder
+
+
+def _remote_copies(
+    config: "Experiment", group: ProcessGroup, folder: RunFolder
+) -> "RemoteCopies | None":
+    """Return where checkpoints are copied to, which can be written; None: nowhere."""
+    from jaxdist.train.checkpoint.remote_copies import RemoteCopies
+
+    if not (store := config.checkpoint.store.rstrip("/")):
+        return None
+    run_files = folder.config_lock, folder.plan, folder.tokenizer
+    copies = RemoteCopies(f"{store}/{folder.name}", run_files)
+    # Process 0 copies for all: it reads what each of them has written.
+    with group.primary_first("store"):
+        if group.is_primary:
+            copies.check(write=True)
+    return copies
+
+
+def _open_checkpoints(
+    config: "Experiment",
+    group: ProcessGroup,
+    folder: RunFolder,
+    copies: "RemoteCopies | None",
+    observer: RunObserver,
+) -> "Checkpoints":
+    """Open the checkpoints of a run, with those that the store alone has."""
+    from jaxdist.train.checkpoint.checkpoints import Checkpoints
+
+    # In the folder of the run: each process writes its part of a checkpoint.
+    checkpoints = Checkpoints(
+        folder.checkpoints,
+        max_to_keep=config.checkpoint.keep,
+        exclusive=True,
+        copies=copies,
+    )
+    if copies is not None:
+        with group.primary_first("copies"):
+            skipped = checkpoints.fetch_newest()
+        for skip in skipped:
+            observer.print_line(f"copy of {skip.text()}")
+    return checkpoints
 
 
 def _write_settings(job: Job, folder: RunFolder, start: int) -> None:

@@ -20,7 +20,12 @@ import jax
 import numpy as np
 
 from jaxdist.core.errors import BadInput, DiskFullError
-from jaxdist.core.files import MARKER_SUFFIX, FolderMarker, delete_folder
+from jaxdist.core.files import (
+    MARKER_SUFFIX,
+    FolderMarker,
+    delete_folder,
+    sync_folder,
+)
 from jaxdist.core.metric_goal import BestCheckpoint
 from jaxdist.core.text.formatting import format_size
 from jaxdist.train.checkpoint import orbax_store, reader
@@ -38,6 +43,7 @@ from jaxdist.train.checkpoint.manifest import (
     leaf_metadata,
 )
 from jaxdist.train.checkpoint.reader import SkippedCheckpoint
+from jaxdist.train.checkpoint.remote_copies import RemoteCopies
 from jaxdist.train.checkpoint.restore import RestoredState, restore_checkpoint
 from jaxdist.train.state import TrainState, named_leaves
 
@@ -60,6 +66,7 @@ class Checkpoints:
             is saving.
         exclusive: whether the caller holds the lock of the run, so that whoever saved
             on another host is dead.
+        copies: where each checkpoint is copied to; process 0 copies.
     """
 
     def __init__(
@@ -69,6 +76,7 @@ class Checkpoints:
         max_to_keep: int = 3,
         read_only: bool = False,
         exclusive: bool = False,
+        copies: RemoteCopies | None = None,
     ) -> None:
         if max_to_keep < 1:
             raise BadInput(
@@ -85,6 +93,7 @@ class Checkpoints:
         self._pending_best: BestCheckpoint | None = None
         self.read_only, self._exclusive = read_only, exclusive
         self._marker: FolderMarker | None = None
+        self._copies = copies if jax.process_index() == 0 else None
 
     def steps(self) -> tuple[int, ...]:
         """Return the steps of complete checkpoints, oldest first."""
@@ -165,6 +174,7 @@ class Checkpoints:
                         remedy=f"mv {folder} {folder}-before",
                     )
                 self._note_best(best)
+                self._begin_copy(step)
                 return False
 
         self._pending_manifest, self._pending_best = manifest, best
@@ -177,22 +187,28 @@ class Checkpoints:
             self._writer.start(folder, arrays, encode_manifest(manifest))
         except Exception as error:
             self._abort_write(error)
+        self._begin_copy(step)
         return True
 
     def wait(self) -> None:
         """Wait for the save in progress, then delete the oldest beyond `max_to_keep`.
 
-        The best one stays.
+        The best one stays. A copy to a store that is under way is waited for, too.
 
         Raises:
             DiskFullError: the disk is full; the earlier checkpoints are intact, and the
                 unfinished one is removed.
+            StoreFailedError: the copy failed; the checkpoint on the disk is intact.
             BadInput: the folder cannot be written.
         """
-        if self._pending_manifest is None or self._writer is None:
-            return
+        if self._pending_manifest is not None and self._writer is not None:
+            self._finish_write(self._writer)
+        if self._copies is not None:
+            self._copies.wait()
+
+    def _finish_write(self, writer: orbax_store.OrbaxWriter) -> None:
         try:
-            self._writer.wait()
+            writer.wait()
         except Exception as error:
             self._abort_write(error)
         self._pending_manifest = None
@@ -222,6 +238,43 @@ class Checkpoints:
             if self._writer is not None:
                 self._writer.close()
             self._writer = None
+            if self._copies is not None:
+                self._copies.close()
+
+    def fetch_newest(self) -> tuple[SkippedCheckpoint, ...]:
+        """Download the newest copy, and the best, where they are not on the disk.
+
+        Process 0 alone calls it, before the run looks for its checkpoints. A checkpoint
+        on the disk whose copy is missing begins to be copied.
+
+        Returns:
+            Copies that were skipped, since they were damaged.
+
+        Raises:
+            StoreFailedError: the store fails.
+            DiskFullError: a copy does not fit on the disk.
+        """
+        if self._copies is None:
+            return ()
+        here, skipped = self.steps(), list[SkippedCheckpoint]()
+        newest, copied = max(here, default=-1), self._copies.steps()
+        if newest not in copied and newest > max(copied, default=-1):
+            self._begin_copy(newest)
+        for step in reversed([step for step in copied if step > newest]):
+            if (damage := self._download(step)) is None:
+                break
+            skipped.append(SkippedCheckpoint(step=step, reason=damage))
+        else:
+            return tuple(skipped)
+        best = self._copies.best()
+        if (
+            best is not None
+            and best.step in copied
+            and self.best() is None
+            and (best.step in self.steps() or self._download(best.step) is None)
+        ):
+            write_best(self.directory, best)
+        return tuple(skipped)
 
     def restore_newest(self, state_shapes: TrainState) -> RestoredState | None:
         """Restore the newest verified checkpoint, going back past damaged ones.
@@ -293,6 +346,42 @@ class Checkpoints:
         self.wait()
         return reader.find_corruption(reader.checkpoint_folder(self.directory, step))
 
+    def _begin_copy(self, step: int) -> None:
+        if self._copies is not None:
+            self._copies.begin_upload(
+                self.directory / str(step), keep=self.max_to_keep, best=self.best()
+            )
+
+    def _download(self, step: int) -> str | None:
+        """Write a copy to disk; return the damage where it is not what was saved."""
+        assert self._copies is not None
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._remove_incomplete()
+        marker = self._mark(step)
+        # Process 0 gets one, or an error.
+        assert marker is not None
+        part = self.directory / f"{step}{orbax_store.INCOMPLETE_SUFFIX}-copy"
+        try:
+            self._copies.download(step, part)
+            # It has its name only once every byte is known to be right.
+            damage = reader.find_corruption(part)
+            if damage is None:
+                part.rename(self.directory / str(step))
+                sync_folder(self.directory)
+        except CorruptCheckpointError as error:
+            damage = str(error)
+        except OSError as error:
+            raise DiskFullError(
+                f"checkpoint {step} of {self._copies.address} cannot be written",
+                rule="the newest copy is downloaded before a run resumes from it",
+                values=f"{self.directory}: {error.strerror}",
+                remedy="make room, then repeat the command",
+            ) from error
+        finally:
+            if self._delete_incomplete(step, marker):
+                marker.release()
+        return damage
+
     def _note_best(self, best: BestCheckpoint | None) -> None:
         self._pending_best = None
         if best is None:
@@ -310,6 +399,8 @@ class Checkpoints:
             # Its other writes fail for the same reason; the first one says it.
             with contextlib.suppress(Exception):
                 writer.close()
+        if self._copies is not None:
+            self._copies.cancel()
         if manifest is not None and self._marker is not None:
             self._delete_incomplete(manifest.step, self._marker)
             # TensorStore's threads may still create files, and folders for them: with
@@ -395,8 +486,8 @@ class Checkpoints:
     def _delete_incomplete(self, step: int, marker: FolderMarker) -> bool:
         """Delete what a marker is of; tell whether nothing is left."""
         suffix = re.escape(orbax_store.INCOMPLETE_SUFFIX)
-        # `-retired` is the name under which `wait` deletes an old checkpoint.
-        names = rf"{step}{suffix}(-\d+|-retired)?"
+        # `wait` deletes an old one as `-retired`; `-copy` is one that is downloaded.
+        names = rf"{step}{suffix}(-\d+|-retired|-copy)?"
         gone = True
         for path in list(self.directory.iterdir()):
             if re.fullmatch(names, path.name):

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from jaxdist.core.errors import BadInput
 from jaxdist.core.text.formatting import format_count, format_duration, format_size
 from jaxdist.core.validation import json_text
 from jaxdist.launch.cli.parser import add_checkpoint_option
@@ -13,9 +14,10 @@ from jaxdist.launch.cli.parser import add_checkpoint_option
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from jaxdist.launch.run_folder.folder import RunFolder
     from jaxdist.train.checkpoint.best import CheckpointStep
 
-summary: Final = "list, inspect, verify and hash the checkpoints of a run"
+summary: Final = "list, inspect, verify, hash or download the checkpoints of a run"
 example: Final = "ls digits"
 
 
@@ -24,12 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "action",
-        choices=tuple(_ACTIONS),
+        choices=(*_ACTIONS, "pull"),
         help="ls: all, each one verified; inspect: leaves and notes; "
         "verify: recompute the checksums, exit code 1 if damaged; "
-        "hash: one digest of the parameters",
+        "hash: one digest of the parameters; pull: download the newest copy of a run "
+        "in a store, and its settings, into runs/",
     )
-    add("run", metavar="RUN", help="name or path of a run")
+    add("run", metavar="RUN", help="name or path of a run; pull: s3://BUCKET/RUN")
     add_checkpoint_option(parser, default="the newest; verify: all")
     add("--json", action="store_true", help="print one JSON object")
 
@@ -42,6 +45,9 @@ def run(args: argparse.Namespace) -> int:
 
     # Accelerators are left alone: a run may be using them.
     jax.config.update("jax_platforms", "cpu")
+    if args.action == "pull":
+        directory = download_run(args.run, Path("runs")).checkpoints
+        return act("ls", directory, None, as_json=args.json)
     directory = find_run(args.run).checkpoints
     return act(args.action, directory, args.checkpoint, as_json=args.json)
 
@@ -72,6 +78,54 @@ def act(action: str, directory: Path, step: "CheckpointStep", *, as_json: bool) 
     # A list shows damage as it shows age: only what was asked about one by one fails.
     rows = found.get("checkpoints", [found])
     return int(action != "ls" and any(row.get("damage") for row in rows))
+
+
+def download_run(address: str, runs: Path) -> "RunFolder":
+    """Download the newest copy of a run, and the best, and its settings.
+
+    Args:
+        address: of the run in a store.
+        runs: folder of runs; it gets one of the run's name.
+
+    Raises:
+        BadInput: a run of the name is there, or the store holds no copy of one.
+    """
+    from jaxdist.launch.run_folder.folder import RunFolder, check_writable
+    from jaxdist.train.checkpoint.checkpoints import Checkpoints
+    from jaxdist.train.checkpoint.remote_copies import RemoteCopies
+
+    folder = RunFolder(runs / address.rstrip("/").rpartition("/")[2])
+    if folder.path.exists():
+        raise BadInput(
+            f"{folder.path} is there already",
+            rule="a run is downloaded into a folder of its name",
+            values=address,
+            remedy=f"mv {folder.path} {folder.path}-before",
+        )
+    check_writable(runs)
+    copies = RemoteCopies(address)
+    copies.check(write=False)
+    if not copies.steps():
+        raise BadInput(
+            f"{address} has no checkpoint",
+            rule="a run's copies are in the store under its name",
+            values="no checkpoints/STEP.json there",
+            remedy="the address that training had: its checkpoint.store/run.name",
+        )
+    checkpoints = Checkpoints(folder.checkpoints, copies=copies)
+    try:
+        skipped = checkpoints.fetch_newest()
+    finally:
+        checkpoints.close()
+    if not checkpoints.steps():
+        raise BadInput(
+            f"no copy in {address} can be used",
+            rule="every leaf is what was saved",
+            values="; ".join(skip.text() for skip in skipped),
+            remedy="train again",
+        )
+    copies.download_run_files(folder.path)
+    return folder
 
 
 def listing(directory: Path, step: "CheckpointStep" = None) -> dict[str, Any]:

@@ -1,21 +1,14 @@
 """Zarr in a bucket of a real server with Amazon's interface, in a process of its own."""
 
-import subprocess
-import sys
-import time
-import urllib.request
-from pathlib import Path
-from urllib.error import URLError
-
 import numpy as np
 import pytest
+from s3_server import s3_bucket
 from volume_files import volumes, write_zarr_group
 
 from jaxdist.core.errors import BadInput, SourceFailedError
 from jaxdist.input.config import DataConfig
 from jaxdist.input.feature_spec import Feature
 from jaxdist.input.registry import open_data
-from jaxdist.launch.launchers.processes.loopback import free_port
 
 FEATURES = {
     "image": Feature(shape=(16, 16, 16, 1)),
@@ -23,53 +16,16 @@ FEATURES = {
 }
 
 
-class Bucket:
-    """Puts objects into a bucket by HTTP, as any client may."""
-
-    def __init__(self, address):
-        self.address = address
-        self.put("", b"")
-
-    def put(self, key, content):
-        url = f"{self.address}/scans/{key}".rstrip("/")
-        # urllib would call it a form, which the server parses.
-        kind = {"Content-Type": "application/octet-stream"}
-        asked = urllib.request.Request(url, content, kind, method="PUT")
-        with urllib.request.urlopen(asked, timeout=20):
-            pass
-
-    def upload(self, folder, prefix):
-        for file in Path(folder).rglob("*"):
-            if file.is_file():
-                inside = file.relative_to(folder).as_posix()
-                self.put(f"{prefix}/{inside}", file.read_bytes())
-
-
 @pytest.fixture(scope="module")
 def bucket():
-    port = free_port()
-    words = sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(words, **quiet) as server:
-        yield started(f"http://127.0.0.1:{port}")
-        server.terminate()
-
-
-def started(address):
-    """Return a bucket of a server, as soon as it answers."""
-    for _ in range(600):
-        try:
-            return Bucket(address)
-        except URLError:
-            time.sleep(0.1)
-    raise TimeoutError(address)
+    with s3_bucket("scans") as bucket:
+        yield bucket
 
 
 @pytest.fixture
 def opened(bucket, monkeypatch):
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "anyone")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "anything")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.address)
+    for name, value in bucket.environment.items():
+        monkeypatch.setenv(name, value)
     return lambda name: open_data(DataConfig(name=f"zarr:s3://{name}"), FEATURES)
 
 
