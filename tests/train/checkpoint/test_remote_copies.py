@@ -8,11 +8,12 @@ import shutil
 import pytest
 from s3_server import s3_bucket
 
-from jaxdist.core.errors import BadInput, StoreFailedError
+from jaxdist.core.errors import BadInput, DiskFullError, StoreFailedError
 from jaxdist.core.metric_goal import BestCheckpoint
 from jaxdist.train.checkpoint import remote_copies
 from jaxdist.train.checkpoint.best import read_best
 from jaxdist.train.checkpoint.checkpoints import Checkpoints
+from jaxdist.train.checkpoint.orbax_store import OrbaxWriter
 from jaxdist.train.checkpoint.remote_copies import RemoteCopies
 
 
@@ -55,12 +56,23 @@ def test_as_many_copies_stay_as_checkpoints_and_the_best(kit, tmp_path, address)
     save(kit, tmp_path / "c", address, 1, 2, 3, 4, keep=2, best=[1])
     assert RemoteCopies(address).steps() == (1, 3, 4)
     store = tmp_path / "store" / "r" / "checkpoints"
-    assert not list((store / "2").rglob("*.json"))
+    assert not [path for path in (store / "2").rglob("*") if path.is_file()]
     shutil.rmtree(tmp_path / "c")
     made, _ = fetch(tmp_path / "c", address)
     assert made.steps() == (1, 4)
     assert read_best(tmp_path / "c") == made.best()
     assert made.best().step == 1
+
+
+def test_a_step_that_begins_like_another_keeps_its_copy(kit, tmp_path, address):
+    save(kit, tmp_path / "c", address, 2, 20, 21, keep=2)
+    shutil.rmtree(tmp_path / "c")
+    made, skipped = fetch(tmp_path / "c", address)
+    assert (made.steps(), skipped) == ((21,), [])
+    (tmp_path / "store" / "r" / "checkpoints" / "21.json").unlink()
+    shutil.rmtree(tmp_path / "c")
+    made, skipped = fetch(tmp_path / "c", address)
+    assert (made.steps(), skipped) == ((20,), [])
 
 
 def test_a_state_that_turns_out_the_best_is_noted_in_the_store(kit, tmp_path, address):
@@ -78,20 +90,23 @@ def test_a_copy_without_its_list_is_none(kit, tmp_path, address):
     assert skipped == []
 
 
-@pytest.mark.parametrize("damage", [b"", b"other bytes"])
-def test_a_damaged_copy_is_skipped_and_named(kit, tmp_path, address, damage):
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"few", "3 bytes instead of"), (b"other bytes", "")]
+)
+def test_a_damaged_copy_is_skipped_and_named(kit, tmp_path, address, content, said):
     save(kit, tmp_path / "c", address, 1, 2)
     store = tmp_path / "store" / "r" / "checkpoints"
     files = [x for x in (store / "2" / "state").rglob("*") if x.is_file()]
     largest = max(files, key=lambda x: x.stat().st_size)
     # Of another size, or of the same with other bytes.
     size = largest.stat().st_size
-    largest.write_bytes((damage * size)[:size])
+    largest.write_bytes(content if said else (content * size)[:size])
     shutil.rmtree(tmp_path / "c")
     made, skipped = fetch(tmp_path / "c", address)
     assert made.steps() == (1,)
     (line,) = skipped
     assert line.startswith("checkpoint 2 skipped")
+    assert said in line
     assert sorted(x.name for x in (tmp_path / "c").iterdir()) == ["1"]
 
 
@@ -160,6 +175,31 @@ def test_a_store_that_fails_costs_the_copy_alone(kit, tmp_path, address):
     made.close()
     assert made.steps() == (1, 2)
     assert made.verify(2) is None
+
+
+def test_what_cannot_be_written_to_disk_is_not_waited_for(kit, tmp_path, address):
+    (tmp_path / "c").write_text("")
+    made = opened(tmp_path / "c" / "d", address)
+    with pytest.raises(BadInput, match="cannot be written"):
+        made.save(kit.make_state(1))
+    made.close()
+    assert RemoteCopies(address).steps() == ()
+
+
+def test_a_save_that_fails_later_is_not_copied(kit, tmp_path, address, monkeypatch):
+    made = opened(tmp_path / "c", address)
+
+    def fail(self):
+        raise OSError("No space left on device")
+
+    # The folder of an unfinished save never gets its name.
+    monkeypatch.setattr(OrbaxWriter, "wait", fail)
+    monkeypatch.setattr(OrbaxWriter, "start", lambda *args: None)
+    made.save(kit.make_state(1))
+    with pytest.raises(DiskFullError):
+        made.wait()
+    made.close()
+    assert RemoteCopies(address).steps() == ()
 
 
 def test_a_store_that_cannot_be_written_is_refused(tmp_path):
