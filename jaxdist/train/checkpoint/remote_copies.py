@@ -65,7 +65,7 @@ class RemoteCopies:
             store = open_kvstore(kvstore_spec(self.address), patient=False)
             store.read(_BEST).result()
             if write:
-                store.write(key, b"").result()
+                store.write(key, b"jaxdist").result()
                 store.delete_range(_keys_below(key)).result()
         except (ValueError, OSError) as error:
             said = shown_error(error)
