@@ -60,6 +60,14 @@ class CheckpointCallback(Protocol):
 
 
 @runtime_checkable
+class ScalarsCallback(Protocol):
+    """A callback that is told of what a step reports beside its loss, too."""
+
+    def on_scalars(self, *, step: int, scalars: Mapping[str, float]) -> None:
+        """Called before `on_step`: `gradient_norm`, and what else there is by name."""
+
+
+@runtime_checkable
 class PausingCallback(Protocol):
     """A callback that does something between two steps, while the devices are idle."""
 
@@ -103,6 +111,13 @@ class Callback:
 
     def on_step(self, *, step: int, loss: float, step_s: float) -> None:
         """Called after a finished step, counted from 1, with its seconds."""
+
+    def on_scalars(self, *, step: int, scalars: Mapping[str, float]) -> None:
+        """Called before `on_step`, with what the step reports beside its loss by name.
+
+        `gradient_norm`, and shares of tokens where the network has experts. Numbers
+        that are not finite are left out.
+        """
 
     def on_evaluation(self, *, step: int, metrics: EvalMetrics) -> None:
         """Called after an evaluation, with loss, accuracy and metrics of one's own."""

@@ -16,7 +16,11 @@ import psutil
 
 from jaxdist.core.files import write_atomic
 from jaxdist.core.validation import json_text, parse_json
-from jaxdist.train.callbacks import PausingCallback, TrainingCallback
+from jaxdist.train.callbacks import (
+    PausingCallback,
+    ScalarsCallback,
+    TrainingCallback,
+)
 from jaxdist.train.nonfinite import nonfinite_error
 from jaxdist.train.optimizers import RunSchedule
 from jaxdist.train.state import TrainState
@@ -213,6 +217,11 @@ class LossQueue:
     ) -> None:
         self.run_schedule, self.recorder = run_schedule, recorder
         self.callback = callback
+        # Asked once: to look for the method at each step would cost as much as a step's
+        # row.
+        self._on_scalars = (
+            callback.on_scalars if isinstance(callback, ScalarsCallback) else None
+        )
         self.first_step_s = 0.0
         self._learning_rates, self._block, self._table = learning_rates, -1, np.zeros(0)
         self._skipped_steps, self._consecutive_skips = skipped_steps, 0
@@ -285,7 +294,9 @@ class LossQueue:
             return
 
         self._consecutive_skips = 0
-        scalars = {name: _host_scalar(x) for name, x in metrics.scalars.items()}
+        found = {name: _host_scalar(x) for name, x in metrics.scalars.items()}
+        # A sum of squares may overflow where no gradient does.
+        scalars = {name: x for name, x in found.items() if math.isfinite(x)}
         # Skipped steps change nothing, so the optimizer has not counted them.
         block, place = divmod(step - 1 - self._skipped_steps, _RATE_BLOCK)
         if block != self._block:
@@ -297,9 +308,10 @@ class LossQueue:
             loss=loss,
             learning_rate=float(self._table[place]),
             step_s=seconds,
-            # A sum of squares may overflow where no gradient does.
-            scalars={k: x for k, x in scalars.items() if math.isfinite(x)},
+            scalars=scalars,
         )
+        if self._on_scalars is not None:
+            self._on_scalars(step=step, scalars=scalars)
         self.callback.on_step(step=step, loss=loss, step_s=seconds)
 
 

@@ -239,6 +239,11 @@ class _CallbackObserver:
         for callback in self._callbacks:
             callback.on_step(step=step, loss=loss, step_s=step_s)
 
+    def on_scalars(self, *, step: int, scalars: "Mapping[str, float]") -> None:
+        """Tell of what a step reports beside its loss."""
+        for callback in self._callbacks:
+            callback.on_scalars(step=step, scalars=scalars)
+
     def on_evaluation(self, *, step: int, metrics: "EvalMetrics") -> None:
         """Tell of an evaluation."""
         self._shown.on_evaluation(step=step, metrics=metrics)

@@ -112,6 +112,21 @@ def test_callbacks_are_told_what_happens_in_order(tmp_path, capsys):
     assert right.mean() == pytest.approx(run.accuracy)
 
 
+def test_a_callback_has_what_a_step_reports_beside_its_loss(tmp_path):
+    class Norms(jaxdist.Callback):
+        def __init__(self):
+            self.told = []
+
+        def on_scalars(self, *, step, scalars):
+            self.told.append((step, scalars["gradient_norm"]))
+
+    norms = Norms()
+    jaxdist.run(experiment(tmp_path), callbacks=[norms], quiet=True)
+    written = rows(tmp_path, "train")
+    assert len(written) == 16
+    assert norms.told == [(row["step"], row["gradient_norm"]) for row in written]
+
+
 class Memory:
     """A tracker: three methods, and no base class."""
 
