@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn, cast
 import jax
 import numpy as np
 
-from jaxdist.core.errors import BadInput, DiskFullError
+from jaxdist.core.errors import BadInput, DiskFullError, StoreFailedError
 from jaxdist.core.files import (
     MARKER_SUFFIX,
     FolderMarker,
@@ -93,6 +93,7 @@ class Checkpoints:
         self._pending_best: BestCheckpoint | None = None
         self.read_only, self._exclusive = read_only, exclusive
         self._marker: FolderMarker | None = None
+        self._has_copies = copies is not None
         self._copies = copies if jax.process_index() == 0 else None
 
     def steps(self) -> tuple[int, ...]:
@@ -256,10 +257,17 @@ class Checkpoints:
         """
         if self._copies is None:
             return ()
-        here, skipped = self.steps(), list[SkippedCheckpoint]()
-        newest, copied = max(here, default=-1), self._copies.steps()
+        newest, copied = max(self.steps(), default=-1), self._copies.steps()
         if newest not in copied and newest > max(copied, default=-1):
             self._begin_copy(newest)
+        return self._fetch(newest)
+
+    def _fetch(self, newest: int) -> tuple[SkippedCheckpoint, ...]:
+        """Download the newest whole copy after a step, and the best; process 0 does."""
+        skipped = list[SkippedCheckpoint]()
+        if self._copies is None:
+            return ()
+        copied = self._copies.steps()
         for step in reversed([step for step in copied if step > newest]):
             if (damage := self._download(step)) is None:
                 break
@@ -279,7 +287,8 @@ class Checkpoints:
     def restore_newest(self, state_shapes: TrainState) -> RestoredState | None:
         """Restore the newest verified checkpoint, going back past damaged ones.
 
-        Every host calls it. Damaged checkpoints are moved aside.
+        Every host calls it. Damaged checkpoints are moved aside, and replaced by their
+        copies where there are any.
 
         Args:
             state_shapes: a `jax.ShapeDtypeStruct` with a sharding for each array; a
@@ -291,21 +300,29 @@ class Checkpoints:
         Raises:
             BadInput: the checkpoint is of another model or precision, or none of them
                 can be used.
+            StoreFailedError: a copy is needed, and the store fails.
         """
         self.wait()
         if not self.read_only:
             self._remove_incomplete()
-        skipped: list[SkippedCheckpoint] = []
-        for step in reversed(self.steps()):
-            try:
-                restored = restore_checkpoint(self.directory / str(step), state_shapes)
-            except CorruptCheckpointError as damage:
-                skipped.append(SkippedCheckpoint(step=step, reason=str(damage)))
-            else:
-                self._quarantine(skipped)
-                return replace(restored, skipped_checkpoints=tuple(skipped))
+        restored, skipped = self._restore_verified(state_shapes)
         if not skipped:
-            return None
+            return restored
+        damaged = skipped
+        if self._has_copies:
+            self._fetch_on_all_hosts(
+                newer_than=-1 if restored is None else restored.step
+            )
+            restored, damaged = self._restore_verified(state_shapes)
+        if restored is not None:
+            self._quarantine(damaged)
+            skipped = [
+                replace(skip, reason=f"{skip.reason}; its copy is used instead")
+                if skip.step == restored.step
+                else skip
+                for skip in skipped
+            ]
+            return replace(restored, skipped_checkpoints=tuple(skipped))
         raise BadInput(
             f"no checkpoint in {self.directory} can be used",
             rule="a run resumes from a verified checkpoint",
@@ -316,6 +333,38 @@ class Checkpoints:
                 "beginning here",
             ),
         )
+
+    def _restore_verified(
+        self, state_shapes: TrainState
+    ) -> tuple[RestoredState | None, list[SkippedCheckpoint]]:
+        """Restore the newest verified checkpoint, with the damaged ones after it."""
+        skipped = list[SkippedCheckpoint]()
+        for step in reversed(self.steps()):
+            try:
+                restored = restore_checkpoint(self.directory / str(step), state_shapes)
+            except CorruptCheckpointError as damage:
+                skipped.append(SkippedCheckpoint(step=step, reason=str(damage)))
+            else:
+                return restored, skipped
+        return None, skipped
+
+    def _fetch_on_all_hosts(self, *, newer_than: int) -> None:
+        """Download a copy in process 0; the others wait, and fail where it does."""
+        failure: BadInput | None = None
+        try:
+            self._fetch(newer_than)
+        except BadInput as error:
+            failure = error
+        failed = sum_over_hosts(np.array([failure is not None], np.uint32)).any()
+        if failure is not None:
+            raise failure
+        if failed:
+            raise StoreFailedError(
+                "process 0 could not download a checkpoint",
+                rule="a damaged checkpoint is replaced by its copy",
+                values="what process 0 says",
+                remedy="repeat the command once the store answers: the run resumes",
+            )
 
     def restore(self, step: CheckpointStep, state_shapes: TrainState) -> RestoredState:
         """Restore one checkpoint, by default the newest.
@@ -366,6 +415,8 @@ class Checkpoints:
             # It has its name only once every byte is known to be right.
             damage = reader.find_corruption(part)
             if damage is None:
+                if (self.directory / str(step)).exists():
+                    self._set_aside(step)
                 part.rename(self.directory / str(step))
                 sync_folder(self.directory)
         except CorruptCheckpointError as error:
@@ -501,6 +552,10 @@ class Checkpoints:
             aside = self.directory / f"{name}-{again}"
         path.rename(aside)
 
+    def _set_aside(self, step: int) -> None:
+        name = f"{reader.QUARANTINE_PREFIX}{step}"
+        self._move_aside(self.directory / str(step), name)
+
     def _quarantine(self, damaged: list[SkippedCheckpoint]) -> None:
         if self.read_only:
             return
@@ -510,9 +565,6 @@ class Checkpoints:
             self._best = None
         if jax.process_index() == 0:
             for skip in damaged:
-                self._move_aside(
-                    self.directory / str(skip.step),
-                    f"{reader.QUARANTINE_PREFIX}{skip.step}",
-                )
+                self._set_aside(skip.step)
         # A barrier: no host may save under the name before it is free.
         sum_over_hosts(np.zeros(1, np.uint32))

@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 from jaxdist.train.checkpoint import reader
 from jaxdist.train.checkpoint.checkpoints import Checkpoints
 from jaxdist.train.checkpoint.checksum import params_digest
+from jaxdist.train.checkpoint.remote_copies import RemoteCopies
 from jaxdist.train.state import TrainState
 
 mesh = Mesh(jax.devices(), ("data",), axis_types=(AxisType.Auto,))
@@ -57,7 +58,18 @@ target = jax.tree.map(
 found = checkpoints.restore_newest(target)
 again = checkpoints.save(numbers(2))
 final = checkpoints.restore_newest(target)
+# With a store, whose copy replaces what is damaged: one host downloads it.
+with_store = Checkpoints(folder, copies=RemoteCopies(sys.argv[4]))
+if rank == 0:
+    with_store.fetch_newest()
+    with_store.wait()
+    for path in (folder / "2" / "state").rglob("d/*"):
+        path.write_bytes(b"")
+multihost_utils.sync_global_devices("damaged again")
+replaced = with_store.restore_newest(target)
+with_store.close()
 print(json.dumps({
+    "replaced": [replaced.step, bool(same(replaced.state, 2))],
     "alone": alone, "step": found.step, "same": bool(same(found.state, 1)),
     "skipped": [skip.text() for skip in found.skipped_checkpoints], "again": again,
     "final": final.step, "bits": bool(same(final.state, 2)),
@@ -77,9 +89,10 @@ def free_port():
 def test_two_hosts_save_skip_and_restore_alike(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
     port, folder = str(free_port()), str(tmp_path / "checkpoints")
+    store = f"file://{tmp_path}/store"
     hosts = [
         subprocess.Popen(
-            [sys.executable, "-c", RUN, str(rank), port, folder],
+            [sys.executable, "-c", RUN, str(rank), port, folder, store],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -95,4 +108,6 @@ def test_two_hosts_save_skip_and_restore_alike(tmp_path, monkeypatch):
     assert len(one["skipped"]) == 1
     assert one["skipped"][0].startswith("checkpoint 2 skipped: ")
     assert (one["again"], one["final"], one["bits"]) == (True, 2, True)
+    assert one["replaced"] == [2, True]
     assert (tmp_path / "checkpoints" / "damaged-2").is_dir()
+    assert (tmp_path / "checkpoints" / "damaged-2-2").is_dir()

@@ -64,6 +64,40 @@ def test_as_many_copies_stay_as_checkpoints_and_the_best(kit, tmp_path, address)
     assert made.best().step == 1
 
 
+def damage(folder):
+    """Change bytes of a checkpoint's arrays."""
+    files = [path for path in (folder / "state").rglob("d/*") if path.is_file()]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    largest.write_bytes(b"x" * largest.stat().st_size)
+
+
+@pytest.mark.parametrize("steps", [(2,), (1, 2)])
+def test_a_damaged_checkpoint_is_replaced_by_its_copy(kit, tmp_path, address, steps):
+    save(kit, tmp_path / "c", address, *steps)
+    damage(tmp_path / "c" / "2")
+    made = opened(tmp_path / "c", address)
+    restored = made.restore_newest(kit.abstract(kit.make_state(2), 2))
+    made.close()
+    kit.assert_same_bits(restored.state, kit.make_state(2))
+    (skip,) = restored.skipped_checkpoints
+    assert skip.step == 2
+    assert skip.reason.endswith("its copy is used instead")
+    names = {path.name for path in (tmp_path / "c").iterdir()}
+    assert names == {*map(str, steps), "damaged-2"}
+
+
+def test_where_the_copy_is_damaged_too_nothing_is_lost(kit, tmp_path, address):
+    save(kit, tmp_path / "c", address, 2)
+    damage(tmp_path / "c" / "2")
+    damage(tmp_path / "store" / "r" / "checkpoints" / "2")
+    made = opened(tmp_path / "c", address)
+    with pytest.raises(BadInput, match="no checkpoint in"):
+        made.restore_newest(kit.abstract(kit.make_state(2), 2))
+    made.close()
+    # A run would start from the beginning if it were moved.
+    assert made.steps() == (2,)
+
+
 def test_a_step_that_begins_like_another_keeps_its_copy(kit, tmp_path, address):
     save(kit, tmp_path / "c", address, 2, 20, 21, keep=2)
     shutil.rmtree(tmp_path / "c")
