@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
@@ -162,8 +162,8 @@ class Checkpoints:
         if step in self.steps():
             try:
                 old = reader.read_manifest(folder)
-            except CorruptCheckpointError as damage:
-                self._quarantine([SkippedCheckpoint(step=step, reason=str(damage))])
+            except CorruptCheckpointError:
+                self._quarantine([step])
             else:
                 new = manifest.leaves
                 changed = [name for name in new if new[name] != old.leaves.get(name)]
@@ -202,14 +202,15 @@ class Checkpoints:
             StoreFailedError: the copy failed; the checkpoint on the disk is intact.
             BadInput: the folder cannot be written.
         """
-        if self._pending_manifest is not None and self._writer is not None:
-            self._finish_write(self._writer)
+        self._finish_write()
         if self._copies is not None:
             self._copies.wait()
 
-    def _finish_write(self, writer: orbax_store.OrbaxWriter) -> None:
+    def _finish_write(self) -> None:
+        if self._pending_manifest is None or self._writer is None:
+            return
         try:
-            writer.wait()
+            self._writer.wait()
         except Exception as error:
             self._abort_write(error)
         self._pending_manifest = None
@@ -257,24 +258,14 @@ class Checkpoints:
         """
         if self._copies is None:
             return ()
-        newest, copied = max(self.steps(), default=-1), self._copies.steps()
+        here, copied = self.steps(), self._copies.steps()
+        newest, skipped = max(here, default=-1), list[SkippedCheckpoint]()
         if newest not in copied and newest > max(copied, default=-1):
             self._begin_copy(newest)
-        return self._fetch(newest)
-
-    def _fetch(self, newest: int) -> tuple[SkippedCheckpoint, ...]:
-        """Download the newest whole copy after a step, and the best; process 0 does."""
-        skipped = list[SkippedCheckpoint]()
-        if self._copies is None:
-            return ()
-        copied = self._copies.steps()
-        for step in reversed([step for step in copied if step > newest]):
-            if (damage := self._download(step)) is None:
-                break
-            skipped.append(SkippedCheckpoint(step=step, reason=damage))
-        else:
-            return tuple(skipped)
-        best = self._copies.best()
+        later = [step for step in copied if step > newest]
+        while later and (damage := self._download(later[-1])) is not None:
+            skipped.append(SkippedCheckpoint(step=later.pop(), reason=damage))
+        best = self._copies.best() if later else None
         if (
             best is not None
             and best.step in copied
@@ -302,31 +293,41 @@ class Checkpoints:
                 can be used.
             StoreFailedError: a copy is needed, and the store fails.
         """
-        self.wait()
+        self._finish_write()
         if not self.read_only:
             self._remove_incomplete()
-        restored, skipped = self._restore_verified(state_shapes)
-        if not skipped:
-            return restored
-        damaged = skipped
-        if self._has_copies:
-            self._fetch_on_all_hosts(
-                newer_than=-1 if restored is None else restored.step
-            )
-            restored, damaged = self._restore_verified(state_shapes)
-        if restored is not None:
+        found: dict[int, str] = {}
+        damaged, fetched = set[int](), set[int]()
+        while True:
+            left = [step for step in self.steps() if step not in damaged]
+            # A damaged one is replaced by its copy. That may be damaged as well, if it
+            # was before it was copied: then an older one.
+            if damaged and self._has_copies:
+                copy = self._replace_damaged(max(left, default=-1), fetched)
+                if copy is not None:
+                    fetched.add(copy)
+                    damaged.discard(copy)
+                    left.append(copy)
+            if not left:
+                break
+            step = left[-1]
+            try:
+                restored = restore_checkpoint(self.directory / str(step), state_shapes)
+            except CorruptCheckpointError as damage:
+                found.setdefault(step, str(damage))
+                damaged.add(step)
+                continue
             self._quarantine(damaged)
-            skipped = [
-                replace(skip, reason=f"{skip.reason}; its copy is used instead")
-                if skip.step == restored.step
-                else skip
-                for skip in skipped
-            ]
+            if step in found:
+                found[step] += "; its copy is used instead"
+            skipped = (SkippedCheckpoint(step=n, reason=x) for n, x in found.items())
             return replace(restored, skipped_checkpoints=tuple(skipped))
+        if not found:
+            return None
         raise BadInput(
             f"no checkpoint in {self.directory} can be used",
             rule="a run resumes from a verified checkpoint",
-            values="; ".join(f"{skip.step}: {skip.reason}" for skip in skipped),
+            values="; ".join(f"{step}: {reason}" for step, reason in found.items()),
             remedy=(
                 "run.name=another-name starts from the beginning",
                 f"mv {self.directory} {self.directory}-damaged starts from the "
@@ -334,28 +335,28 @@ class Checkpoints:
             ),
         )
 
-    def _restore_verified(
-        self, state_shapes: TrainState
-    ) -> tuple[RestoredState | None, list[SkippedCheckpoint]]:
-        """Restore the newest verified checkpoint, with the damaged ones after it."""
-        skipped = list[SkippedCheckpoint]()
-        for step in reversed(self.steps()):
-            try:
-                restored = restore_checkpoint(self.directory / str(step), state_shapes)
-            except CorruptCheckpointError as damage:
-                skipped.append(SkippedCheckpoint(step=step, reason=str(damage)))
-            else:
-                return restored, skipped
-        return None, skipped
+    def _replace_damaged(self, newest: int, fetched: set[int]) -> int | None:
+        """Download the newest copy after a step; None where there is none.
 
-    def _fetch_on_all_hosts(self, *, newer_than: int) -> None:
-        """Download a copy in process 0; the others wait, and fail where it does."""
+        Every host calls it, and all return alike: process 0 downloads.
+
+        Args:
+            newest: step of the newest checkpoint that may be whole.
+            fetched: steps whose copies were downloaded before.
+        """
         failure: BadInput | None = None
-        try:
-            self._fetch(newer_than)
-        except BadInput as error:
-            failure = error
-        failed = sum_over_hosts(np.array([failure is not None], np.uint32)).any()
+        left: list[int] = []
+        if self._copies is not None:
+            try:
+                copied = self._copies.steps()
+                left = [n for n in copied if n > newest and n not in fetched]
+                while left and self._download(left[-1]) is not None:
+                    left.pop()
+            except BadInput as error:
+                failure = error
+        # The others learn what process 0 has come to.
+        told = np.array([left[-1] + 1 if left else 0, failure is not None], np.uint32)
+        after, failed = (int(value) for value in sum_over_hosts(told))
         if failure is not None:
             raise failure
         if failed:
@@ -365,6 +366,7 @@ class Checkpoints:
                 values="what process 0 says",
                 remedy="repeat the command once the store answers: the run resumes",
             )
+        return after - 1 if after else None
 
     def restore(self, step: CheckpointStep, state_shapes: TrainState) -> RestoredState:
         """Restore one checkpoint, by default the newest.
@@ -372,7 +374,7 @@ class Checkpoints:
         Raises:
             BadInput: there is none, it is damaged, or it is of another model.
         """
-        self.wait()
+        self._finish_write()
         folder = reader.checkpoint_folder(self.directory, step)
         try:
             return restore_checkpoint(folder, state_shapes)
@@ -392,7 +394,7 @@ class Checkpoints:
 
     def verify(self, step: CheckpointStep = None) -> str | None:
         """Read a checkpoint on the host, and return the damage, or None."""
-        self.wait()
+        self._finish_write()
         return reader.find_corruption(reader.checkpoint_folder(self.directory, step))
 
     def _begin_copy(self, step: int) -> None:
@@ -412,15 +414,13 @@ class Checkpoints:
         part = self.directory / f"{step}{orbax_store.INCOMPLETE_SUFFIX}-copy"
         try:
             self._copies.download(step, part)
-            # It has its name only once every byte is known to be right.
-            damage = reader.find_corruption(part)
-            if damage is None:
-                if (self.directory / str(step)).exists():
-                    self._set_aside(step)
-                part.rename(self.directory / str(step))
-                sync_folder(self.directory)
-        except CorruptCheckpointError as error:
-            damage = str(error)
+            # It has its name only once every byte is known to be what was copied.
+            if (self.directory / str(step)).exists():
+                self._set_aside(step)
+            part.rename(self.directory / str(step))
+            sync_folder(self.directory)
+        except CorruptCheckpointError as damage:
+            return str(damage)
         except OSError as error:
             raise DiskFullError(
                 f"checkpoint {step} of {self._copies.address} cannot be written",
@@ -431,7 +431,7 @@ class Checkpoints:
         finally:
             if self._delete_incomplete(step, marker):
                 marker.release()
-        return damage
+        return None
 
     def _note_best(self, best: BestCheckpoint | None) -> None:
         self._pending_best = None
@@ -556,15 +556,13 @@ class Checkpoints:
         name = f"{reader.QUARANTINE_PREFIX}{step}"
         self._move_aside(self.directory / str(step), name)
 
-    def _quarantine(self, damaged: list[SkippedCheckpoint]) -> None:
+    def _quarantine(self, damaged: Collection[int]) -> None:
         if self.read_only:
             return
-        if self._best is not None and self._best.step in [
-            skip.step for skip in damaged
-        ]:
+        if self._best is not None and self._best.step in damaged:
             self._best = None
         if jax.process_index() == 0:
-            for skip in damaged:
-                self._set_aside(skip.step)
+            for step in damaged:
+                self._set_aside(step)
         # A barrier: no host may save under the name before it is free.
         sum_over_hosts(np.zeros(1, np.uint32))

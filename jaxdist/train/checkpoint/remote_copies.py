@@ -2,11 +2,13 @@
 
 s3://bucket/runs/digits/config.lock.json        files of the run
 s3://bucket/runs/digits/checkpoints/460/...     files of a checkpoint
-s3://bucket/runs/digits/checkpoints/460.json    their list: written last, deleted first
+s3://bucket/runs/digits/checkpoints/460.json    their sizes and hashes: written last
 
-A copy without its list is no copy, so one that is half there is never taken for one.
+A copy without this list is no copy, so one that is half there is never taken for one;
+the list of one that is deleted goes first.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -14,8 +16,10 @@ import secrets
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from jaxdist.core.errors import BadInput, StoreFailedError
 from jaxdist.core.metric_goal import BestCheckpoint
@@ -36,6 +40,18 @@ _LIST: Final = re.compile(rf"{_PREFIX}(\d+)\.json")
 # Bytes that are in memory at a time; a larger file goes alone.
 _BATCH_BYTES: Final = 256_000_000
 _POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True)
+class _CopiedFile:
+    """What a file was when it was copied."""
+
+    nbytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, content: bytes) -> Self:
+        return cls(len(content), hashlib.sha256(content).hexdigest())
 
 
 class RemoteCopies:
@@ -136,7 +152,9 @@ class RemoteCopies:
     def cancel(self) -> None:
         """Copy nothing of a checkpoint that could not be written."""
         self._cancelled.set()
-        self.wait()
+        # What has ended the write is said, and not what a copy met.
+        with suppress(StoreFailedError):
+            self.wait()
 
     def close(self) -> None:
         """Stop the thread."""
@@ -146,27 +164,23 @@ class RemoteCopies:
         """Write a copy's files to disk; `folder` is made.
 
         Raises:
-            CorruptCheckpointError: a file is not there, or of another size.
+            CorruptCheckpointError: a file is not what was copied.
             StoreFailedError: the store fails.
         """
-        key = f"{_PREFIX}{step}.json"
-        try:
-            files: dict[str, int] = json.loads(self._read(key))["files"]
-        except (ValueError, LookupError, TypeError) as error:
-            raise CorruptCheckpointError(f"{key}, no list of its files") from error
-        for batch in _batches(files.items()):
+        files = self._list_files(step)
+        if files is None:
+            raise CorruptCheckpointError(f"{_PREFIX}{step}.json, cannot be read")
+        for batch in _batches((name, one.nbytes) for name, one in files.items()):
             keys = [f"{_PREFIX}{step}/{name}" for name in batch]
             reads = [self._store.read(key) for key in keys]
             for name, key, read in zip(batch, keys, reads, strict=True):
-                found = bytes(self._finish(key, read).value)
-                if len(found) != files[name]:
-                    raise CorruptCheckpointError(
-                        f"{key}, {len(found)} bytes instead of {files[name]}"
-                    )
+                content = bytes(self._finish(key, read).value)
+                if _CopiedFile.of(content) != files[name]:
+                    raise CorruptCheckpointError(f"{key}, not what was copied")
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("xb") as file:
-                    file.write(found)
+                    file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
 
@@ -191,31 +205,49 @@ class RemoteCopies:
         return self._opened
 
     def _write_copy(self, folder: Path) -> None:
-        step = folder.name
+        step = int(folder.name)
         paths = {
             x.relative_to(folder).as_posix(): x
             for x in sorted(folder.rglob("*"))
             if x.is_file()
         }
         sizes = {name: path.stat().st_size for name, path in paths.items()}
-        key, listing = f"{_PREFIX}{step}.json", json_text({"files": sizes}).encode()
-        # Names of data files are drawn at random: another state has another list.
-        if self._read(key) == listing:
+        # Names of data files are drawn at random: another state has other ones.
+        copied = self._list_files(step) or {}
+        if sizes == {name: one.nbytes for name, one in copied.items()}:
             return
         # What lies under the name is of an interrupted copy, or of a state that this
         # run, resumed from an earlier one, has left behind.
-        self._delete(int(step))
-        self._write({x.name: x for x in self._run_files if x.is_file()})
-        self._write({f"{_PREFIX}{step}/{name}": x for name, x in paths.items()})
+        self._delete(step)
+        self._write("", {x.name: x for x in self._run_files if x.is_file()})
+        written = self._write(f"{_PREFIX}{step}/", paths)
+        files = {name: asdict(one) for name, one in written.items()}
+        key, listing = f"{_PREFIX}{step}.json", json_text({"files": files})
         self._finish(key, self._store.write(key, listing))
 
-    def _write(self, paths: Mapping[str, Path]) -> None:
-        """Write files under keys, several at a time."""
-        sizes = ((key, path.stat().st_size) for key, path in paths.items())
+    def _write(self, prefix: str, paths: Mapping[str, Path]) -> dict[str, _CopiedFile]:
+        """Write files under their names, several at a time."""
+        written: dict[str, _CopiedFile] = {}
+        sizes = ((name, path.stat().st_size) for name, path in paths.items())
         for batch in _batches(sizes):
-            writes = [(k, self._store.write(k, paths[k].read_bytes())) for k in batch]
-            for key, write in writes:
-                self._finish(key, write)
+            writes = []
+            for name in batch:
+                content = paths[name].read_bytes()
+                written[name] = _CopiedFile.of(content)
+                writes.append(self._store.write(f"{prefix}{name}", content))
+            for name, write in zip(batch, writes, strict=True):
+                self._finish(f"{prefix}{name}", write)
+        return written
+
+    def _list_files(self, step: int) -> dict[str, _CopiedFile] | None:
+        """Read the list of a copy's files; None where there is none."""
+        try:
+            found = json.loads(self._read(f"{_PREFIX}{step}.json"))["files"]
+            return {name: _CopiedFile(**one) for name, one in found.items()}
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            if isinstance(error, StoreFailedError):
+                raise
+            return None
 
     def _delete(self, step: int) -> None:
         key, below = f"{_PREFIX}{step}.json", _keys_below(f"{_PREFIX}{step}/")

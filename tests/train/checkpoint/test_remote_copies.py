@@ -124,24 +124,55 @@ def test_a_copy_without_its_list_is_none(kit, tmp_path, address):
     assert skipped == []
 
 
-@pytest.mark.parametrize(
-    ("content", "said"), [(b"few", "3 bytes instead of"), (b"other bytes", "")]
-)
-def test_a_damaged_copy_is_skipped_and_named(kit, tmp_path, address, content, said):
+@pytest.mark.parametrize("content", [b"few", b"other bytes", None])
+def test_a_damaged_copy_is_skipped_and_named(kit, tmp_path, address, content):
     save(kit, tmp_path / "c", address, 1, 2)
     store = tmp_path / "store" / "r" / "checkpoints"
     files = [x for x in (store / "2" / "state").rglob("*") if x.is_file()]
     largest = max(files, key=lambda x: x.stat().st_size)
-    # Of another size, or of the same with other bytes.
+    # Of another size, of the same with other bytes, or not there.
     size = largest.stat().st_size
-    largest.write_bytes(content if said else (content * size)[:size])
+    if content is None:
+        largest.unlink()
+    else:
+        largest.write_bytes(content if len(content) == 3 else (content * size)[:size])
     shutil.rmtree(tmp_path / "c")
     made, skipped = fetch(tmp_path / "c", address)
     assert made.steps() == (1,)
     (line,) = skipped
-    assert line.startswith("checkpoint 2 skipped")
-    assert said in line
+    assert line.startswith("checkpoint 2 skipped: checkpoints/2/state/")
+    assert line.endswith("not what was copied")
     assert sorted(x.name for x in (tmp_path / "c").iterdir()) == ["1"]
+
+
+def test_a_list_that_is_damaged_is_none(kit, tmp_path, address):
+    save(kit, tmp_path / "c", address, 1, 2)
+    (tmp_path / "store" / "r" / "checkpoints" / "2.json").write_text('{"files": []}')
+    shutil.rmtree(tmp_path / "c")
+    made, skipped = fetch(tmp_path / "c", address)
+    assert made.steps() == (1,)
+    assert skipped == ["checkpoint 2 skipped: checkpoints/2.json, cannot be read"]
+
+
+def test_a_copy_of_what_was_damaged_is_skipped_for_an_older_one(kit, tmp_path, address):
+    made = Checkpoints(tmp_path / "c")
+    for step in (1, 2, 3):
+        made.save(kit.make_state(step))
+    made.close()
+    for step in (2, 3):
+        damage(tmp_path / "c" / str(step))
+    copies = RemoteCopies(address)
+    for step in (1, 2, 3):
+        copies.begin_upload(tmp_path / "c" / str(step), keep=3, best=None)
+        copies.wait()
+    copies.close()
+    made = opened(tmp_path / "d", address)
+    made.fetch_newest()
+    restored = made.restore_newest(kit.abstract(kit.make_state(1), 2))
+    made.close()
+    kit.assert_same_bits(restored.state, kit.make_state(1))
+    assert [skip.step for skip in restored.skipped_checkpoints] == [3, 2]
+    assert made.steps() == (1,)
 
 
 def test_an_interrupted_download_leaves_nothing_that_is_taken(
@@ -150,11 +181,11 @@ def test_an_interrupted_download_leaves_nothing_that_is_taken(
     save(kit, tmp_path / "c", address, 2)
     shutil.rmtree(tmp_path / "c")
 
-    def stop(folder):
+    def stop(content):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("jaxdist.train.checkpoint.reader.find_corruption", stop)
+        patch.setattr(remote_copies._CopiedFile, "of", stop)
         with pytest.raises(KeyboardInterrupt):
             fetch(tmp_path / "c", address)
     assert list((tmp_path / "c").iterdir()) == []
