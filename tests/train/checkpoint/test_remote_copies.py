@@ -66,9 +66,9 @@ def test_as_many_copies_stay_as_checkpoints_and_the_best(kit, tmp_path, address)
 
 def damage(folder):
     """Change bytes of a checkpoint's arrays."""
-    files = [path for path in (folder / "state").rglob("d/*") if path.is_file()]
-    largest = max(files, key=lambda path: path.stat().st_size)
-    largest.write_bytes(b"x" * largest.stat().st_size)
+    # All of them: which of the files holds an array differs from save to save.
+    for path in (folder / "state").rglob("d/*"):
+        path.write_bytes(b"x" * path.stat().st_size)
 
 
 @pytest.mark.parametrize("steps", [(2,), (1, 2)])
@@ -152,6 +152,22 @@ def test_a_list_that_is_damaged_is_none(kit, tmp_path, address):
     made, skipped = fetch(tmp_path / "c", address)
     assert made.steps() == (1,)
     assert skipped == ["checkpoint 2 skipped: checkpoints/2.json, cannot be read"]
+
+
+def test_a_list_that_cannot_be_read_is_no_damage(tmp_path, address, monkeypatch):
+    """The store has failed: nothing is known of the copy."""
+
+    class Broken:
+        def read(self, key):
+            return self
+
+        def result(self):
+            raise ValueError("UNAVAILABLE")
+
+    copies = RemoteCopies(address)
+    monkeypatch.setattr(RemoteCopies, "_store", Broken())
+    with pytest.raises(StoreFailedError, match="UNAVAILABLE"):
+        copies.download(2, tmp_path / "c")
 
 
 def test_a_copy_of_what_was_damaged_is_skipped_for_an_older_one(kit, tmp_path, address):
