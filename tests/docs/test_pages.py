@@ -137,6 +137,20 @@ def test_the_readme_is_short_and_leads_to_the_index():
         assert any(f"({page})" in line for line in lines), page
 
 
+def test_pages_carry_no_dates_of_measurements():
+    """They are in docs/results and in the README's table, both made from data."""
+    made = {ROOT / "README.md", ROOT / "docs" / "benchmarks.md"}
+    for page in set(PAGES) - made:
+        if page.parent != ROOT / "docs":
+            continue
+        lines = page.read_text().splitlines()
+        dated = [x for x in lines if re.search(r"\b20\d\d-\d\d-\d\d\b", x)]
+        # When a constant was measured belongs to it; so does when others' code was
+        # read.
+        kept = ("origin:", "read on ")
+        assert [x for x in dated if not any(word in x for word in kept)] == [], page
+
+
 def test_every_decision_is_listed_once_in_its_index_and_numbers_have_no_gap():
     index = (DECISIONS / "README.md").read_text()
     row = r"^\| (\d{4}) \| \[(.+)\]\((.+)\) \|"
